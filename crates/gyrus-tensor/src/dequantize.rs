@@ -26,8 +26,10 @@ pub fn can_dequantize(dtype: DType) -> bool {
     converter(dtype).is_some()
 }
 
-fn converter(dtype: DType) -> Option<fn(&[u8], &mut [f32])> {
-    Some(match dtype {
+type Convert = fn(&[u8], &mut [f32]);
+
+fn converter(dtype: DType) -> Option<Convert> {
+    let convert: Convert = match dtype {
         DType::F32 => |bytes, out| each(bytes, out, f32::from_le_bytes),
         DType::F16 => |bytes, out| each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
         DType::BF16 => |bytes, out| each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
@@ -44,7 +46,8 @@ fn converter(dtype: DType) -> Option<fn(&[u8], &mut [f32])> {
         DType::IQ4_NL => blocks::<BlockIq4Nl>,
         DType::IQ4_XS => blocks::<BlockIq4Xs>,
         _ => return None,
-    })
+    };
+    Some(convert)
 }
 
 fn each<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) -> f32) {
