@@ -222,8 +222,7 @@ impl BlockIq4Xs {
 }
 
 /// The sixteen levels of the IQ4 formats, denser around zero.
-pub const IQ4_LEVELS: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Scale and minimum of sub-block `k` (0..8) of [`BlockQ4K`] and [`BlockQ5K`].
 ///

@@ -157,8 +157,7 @@ impl DType {
         if !row.is_multiple_of(self.block_elems()) {
             return Err(TensorError::PartialBlock { dtype: self, row, block: self.block_elems() });
         }
-        self.bytes_of_elems(shape.elems())
-            .map_err(|_| TensorError::Overflow { dims: shape.dims().to_vec() })
+        self.bytes_of_elems(shape.elems()).map_err(|_| TensorError::Overflow { dims: shape.dims().to_vec() })
     }
 }
 

@@ -240,9 +240,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(
-            quantize(DType::Q2_K, &[0.0; 256]),
-            Err(TensorError::NoQuantizer { dtype: DType::Q2_K })
-        );
+        assert_eq!(quantize(DType::Q2_K, &[0.0; 256]), Err(TensorError::NoQuantizer { dtype: DType::Q2_K }));
     }
 }

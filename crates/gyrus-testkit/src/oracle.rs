@@ -8,10 +8,7 @@ use std::process::Command;
 /// printed. A script that fails is a failed test.
 pub fn oracle(name: &str, args: &[impl AsRef<OsStr>]) -> Option<String> {
     let Some(python) = std::env::var_os("GYRUS_ORACLE_PYTHON") else {
-        crate::absent(
-            &format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it"),
-            "GYRUS_REQUIRE_ORACLE",
-        );
+        crate::absent(&format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it"), "GYRUS_REQUIRE_ORACLE");
         return None;
     };
     let script = crate::repository().join("scripts/oracle").join(name);

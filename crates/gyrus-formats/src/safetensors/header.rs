@@ -2,9 +2,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use crate::quote::Quote;
 use gyrus_tensor::DType;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::quote::Quote;
 
 /// The header's JSON, before its numbers are checked against the file.
 #[derive(Debug, Default)]
@@ -24,38 +25,45 @@ pub(super) struct Described {
     pub(super) end: u64,
 }
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
-        struct HeaderVisitor;
+impl Header {
+    /// Parses the whole text. On an error, `tensor` names the entry it is in, if it is in one.
+    pub(super) fn parse(text: &str, tensor: &mut Option<String>) -> serde_json::Result<Header> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let header = json.deserialize_map(HeaderVisitor { tensor })?;
+        json.end()?;
+        Ok(header)
+    }
+}
 
-        impl<'de> Visitor<'de> for HeaderVisitor {
-            type Value = Header;
+struct HeaderVisitor<'a> {
+    tensor: &'a mut Option<String>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensors")
-            }
+impl<'de> Visitor<'de> for HeaderVisitor<'_> {
+    type Value = Header;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut header = Header::default();
-                let mut has_metadata = false;
-                while let Some(name) = map.next_key::<String>()? {
-                    if name == "__metadata__" {
-                        if std::mem::replace(&mut has_metadata, true) {
-                            return Err(de::Error::custom("'__metadata__' occurs twice"));
-                        }
-                        header.metadata = map.next_value::<Texts>()?.0;
-                    } else if name.is_empty() {
-                        return Err(de::Error::custom("a tensor's name is empty"));
-                    } else {
-                        let entry = map.next_value()?;
-                        header.entries.push((name, entry));
-                    }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut header = Header::default();
+        let mut has_metadata = false;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                if std::mem::replace(&mut has_metadata, true) {
+                    return Err(de::Error::custom("'__metadata__' occurs twice"));
                 }
-                Ok(header)
+                header.metadata = map.next_value::<Texts>()?.0;
+            } else if name.is_empty() {
+                return Err(de::Error::custom("a tensor's name is empty"));
+            } else {
+                *self.tensor = Some(name.clone());
+                header.entries.push((name, map.next_value()?));
+                *self.tensor = None;
             }
         }
-
-        deserializer.deserialize_map(HeaderVisitor)
+        Ok(header)
     }
 }
 

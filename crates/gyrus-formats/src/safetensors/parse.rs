@@ -50,9 +50,11 @@ impl SafeTensors {
         let text = str::from_utf8(text).map_err(|e| {
             fail(8 + e.valid_up_to() as u64, SafeTensorsProblem::Utf8 { valid: e.valid_up_to() })
         })?;
-        let header: Header = serde_json::from_str(text).map_err(|e| {
+        let mut tensor_name = None;
+        let header = Header::parse(text, &mut tensor_name).map_err(|e| {
             let (at, message) = locate(text, &e);
-            fail(8 + at as u64, SafeTensorsProblem::Json { message })
+            let problem = SafeTensorsProblem::Json { message };
+            SafeTensorsError { tensor: tensor_name, at: 8 + at as u64, problem }
         })?;
 
         let base = bytes.len() - data.len();
@@ -181,7 +183,7 @@ fn position(text: &str, name: &str) -> u64 {
 }
 
 /// Offset in the text and plain words of a JSON error.
-pub(super) fn locate(text: &str, error: &serde_json::Error) -> (usize, String) {
+fn locate(text: &str, error: &serde_json::Error) -> (usize, String) {
     let line_start: usize =
         text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let message = error.to_string();
