@@ -1,1 +1,35 @@
+//! Numbers as model files hold them: element types, shapes, and the block layouts of quantised weights.
+//!
+//! This crate is the ground truth for every other one. It knows how many bytes a tensor takes, how a
+//! block of any format turns back into `f32`, and how to make such blocks; it knows nothing of files,
+//! operations or models. Kernels that decode weights faster are tested against [`dequantize`].
+//!
+//! ```
+//! use gyrus_tensor::{DType, Shape, dequantize, quantize};
+//!
+//! let shape = Shape::new(&[2, 64])?;
+//! let values: Vec<f32> = (0..128).map(|i| (i as f32 - 64.0) / 64.0).collect();
+//! let blocks = quantize(DType::Q8_0, &values)?;
+//! assert_eq!(blocks.len(), DType::Q8_0.bytes_of(&shape)?);
+//!
+//! let mut back = vec![0.0; 128];
+//! dequantize(DType::Q8_0, &blocks, &mut back)?;
+//! assert!(values.iter().zip(&back).all(|(a, b)| (a - b).abs() < 0.01));
+//! # Ok::<(), gyrus_tensor::TensorError>(())
+//! ```
 
+#![forbid(unsafe_code)]
+
+pub mod block;
+mod dequantize;
+mod dtype;
+mod error;
+mod fit;
+mod quantize;
+mod shape;
+
+pub use dequantize::{can_dequantize, dequantize};
+pub use dtype::DType;
+pub use error::TensorError;
+pub use quantize::{can_quantize, quantize};
+pub use shape::{MAX_RANK, Shape};

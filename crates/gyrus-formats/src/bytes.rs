@@ -1,0 +1,72 @@
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+/// The bytes of a model file, wherever they are.
+#[derive(Debug)]
+pub enum Bytes {
+    /// A file mapped into memory; pages are read when touched.
+    Mapped(Mmap),
+    /// Bytes in memory.
+    Owned(Vec<u8>),
+    /// Bytes inside the program.
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    /// Maps a regular file. Anything else (a folder, a device, a pipe) is refused before it is opened,
+    /// since opening a pipe would wait for a writer.
+    pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, not_regular(kind)));
+        }
+        let file = File::open(path)?;
+        if file.metadata()?.len() == 0 {
+            // An empty range cannot be mapped.
+            return Ok(Bytes::Static(&[]));
+        }
+        // SAFETY: the mapping is private and read-only. The one promise we cannot keep for the caller is
+        // that no other process shortens the file meanwhile; that ends the process with SIGBUS, as it does
+        // for every program that maps files. All parsing copies what it decides by, so a changed file can
+        // give wrong weights but no wrong bounds.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Bytes::Mapped(map))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Owned(bytes) => bytes,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+}
+
+fn not_regular(kind: std::fs::FileType) -> &'static str {
+    if kind.is_dir() {
+        return "is a folder, not a file";
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_char_device() || kind.is_block_device() {
+            return "is a device, not a regular file";
+        }
+        if kind.is_fifo() {
+            return "is a pipe, not a regular file";
+        }
+        if kind.is_socket() {
+            return "is a socket, not a regular file";
+        }
+    }
+    "is not a regular file"
+}

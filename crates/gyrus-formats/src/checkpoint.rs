@@ -1,0 +1,255 @@
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::gguf::{Gguf, Metadata};
+use crate::quote::Quote;
+use crate::safetensors::{Index, SafeTensors};
+use crate::{Bytes, FormatError, Problem, TensorView};
+
+mod split;
+
+/// The most bytes a configuration or index file may have; real ones stay far below.
+const MAX_JSON: u64 = 64 << 20;
+
+/// A model's tensors and description, from one file or many.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    files: Files,
+    config: Option<serde_json::Value>,
+}
+
+#[derive(Debug)]
+enum Files {
+    /// All parts of a GGUF model; the first carries the metadata.
+    Gguf(Vec<(PathBuf, Gguf)>),
+    /// All shards of a SafeTensors model.
+    SafeTensors(Vec<(PathBuf, SafeTensors)>),
+}
+
+/// The container a checkpoint came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// GGUF.
+    Gguf,
+    /// SafeTensors.
+    SafeTensors,
+}
+
+impl Checkpoint {
+    /// Opens a GGUF or SafeTensors file, all parts of a split model given any one of them, or the model
+    /// in a folder. What a file is follows from its content, not from its name.
+    pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
+        let kind = std::fs::metadata(path).map_err(|e| FormatError::new(path, e))?;
+        let file = if kind.is_dir() { find_in(path)? } else { path.to_owned() };
+        if file.to_str().is_some_and(|name| name.ends_with(".safetensors.index.json")) {
+            return open_index(path, &file);
+        }
+        let bytes = Bytes::map(&file).map_err(|e| FormatError::new(&file, e))?;
+        match sniff(&bytes) {
+            Ok(Format::Gguf) => {
+                let first = Gguf::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
+                let parts = split::open_all(&file, first)?;
+                Ok(Checkpoint { path: path.to_owned(), files: Files::Gguf(parts), config: None })
+            }
+            Ok(Format::SafeTensors) => {
+                // One shard of several is opened with the rest if its index lies beside it.
+                let index = file.with_file_name("model.safetensors.index.json");
+                if split::is_numbered(&file) && index.is_file() {
+                    return open_index(path, &index);
+                }
+                let single = SafeTensors::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
+                let config = read_config(&file)?;
+                let files = Files::SafeTensors(vec![(file, single)]);
+                Ok(Checkpoint { path: path.to_owned(), files, config })
+            }
+            Err(problem) => Err(FormatError::new(&file, problem)),
+        }
+    }
+
+    /// A GGUF file that is already in memory, for example one inside the program.
+    pub fn from_gguf(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+        let path = PathBuf::from(name);
+        let file = Gguf::parse(bytes).map_err(|e| FormatError::new(&path, e))?;
+        Ok(Checkpoint { files: Files::Gguf(vec![(path.clone(), file)]), path, config: None })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The container.
+    pub fn format(&self) -> Format {
+        match self.files {
+            Files::Gguf(_) => Format::Gguf,
+            Files::SafeTensors(_) => Format::SafeTensors,
+        }
+    }
+
+    /// The files, in the order [`TensorView::shard`] counts them, with their lengths.
+    pub fn files(&self) -> Vec<(&Path, u64)> {
+        match &self.files {
+            Files::Gguf(parts) => {
+                parts.iter().map(|(path, file)| (path.as_path(), file.file_bytes())).collect()
+            }
+            Files::SafeTensors(shards) => {
+                shards.iter().map(|(path, file)| (path.as_path(), file.file_bytes())).collect()
+            }
+        }
+    }
+
+    /// The metadata of a GGUF model.
+    pub fn gguf(&self) -> Option<Metadata<'_>> {
+        match &self.files {
+            Files::Gguf(parts) => parts.first().map(|(_, file)| file.metadata()),
+            Files::SafeTensors(_) => None,
+        }
+    }
+
+    /// The `config.json` beside a SafeTensors model, if it has one.
+    pub fn config(&self) -> Option<&serde_json::Value> {
+        self.config.as_ref()
+    }
+
+    /// All tensors, shard by shard.
+    pub fn tensors(&self) -> Box<dyn Iterator<Item = TensorView<'_>> + '_> {
+        fn with_shard(shard: usize) -> impl Fn(TensorView<'_>) -> TensorView<'_> {
+            move |tensor| TensorView { shard, ..tensor }
+        }
+        match &self.files {
+            Files::Gguf(parts) => Box::new(
+                parts.iter().enumerate().flat_map(|(n, (_, file))| file.tensors().map(with_shard(n))),
+            ),
+            Files::SafeTensors(shards) => Box::new(
+                shards.iter().enumerate().flat_map(|(n, (_, file))| file.tensors().map(with_shard(n))),
+            ),
+        }
+    }
+
+    /// A tensor by name.
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        fn first<'a>(found: impl Iterator<Item = Option<TensorView<'a>>>) -> Option<TensorView<'a>> {
+            found.enumerate().find_map(|(shard, tensor)| Some(TensorView { shard, ..tensor? }))
+        }
+        match &self.files {
+            Files::Gguf(parts) => first(parts.iter().map(|(_, file)| file.tensor(name))),
+            Files::SafeTensors(shards) => first(shards.iter().map(|(_, file)| file.tensor(name))),
+        }
+    }
+}
+
+/// Tells the formats apart by their first bytes.
+fn sniff(bytes: &[u8]) -> Result<Format, Problem> {
+    if bytes.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if bytes.starts_with(b"GGUF") || b"GGUF".starts_with(bytes) {
+        return Ok(Format::Gguf);
+    }
+    // A SafeTensors header is JSON, so its ninth byte is a brace and the length before it is small.
+    if bytes.get(8) == Some(&b'{') && bytes[5..8] == [0, 0, 0] {
+        return Ok(Format::SafeTensors);
+    }
+    let begins = match bytes {
+        [b'l', b'm', b'g', b'g', ..] => {
+            "the magic of a Whisper GGML file, which is not supported yet".to_owned()
+        }
+        [b'P', b'K', 3, 4, ..] => "the magic of a zip archive, such as a PyTorch checkpoint".to_owned(),
+        [0x1f, 0x8b, ..] => "the magic of a gzip archive".to_owned(),
+        _ => format!("\"{}\"", bytes[..bytes.len().min(16)].escape_ascii()),
+    };
+    Err(Problem::Unrecognised { begins })
+}
+
+/// The file to open in a model's folder: an index, else the only SafeTensors file, else the only GGUF model.
+fn find_in(folder: &Path) -> Result<PathBuf, FormatError> {
+    let fail = |problem| FormatError::new(folder, problem);
+    let index = folder.join("model.safetensors.index.json");
+    if index.is_file() {
+        return Ok(index);
+    }
+    let single = folder.join("model.safetensors");
+    if single.is_file() {
+        return Ok(single);
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|e| fail(e.into()))? {
+        let path = entry.map_err(|e| fail(e.into()))?.path();
+        let extension = path.extension().and_then(OsStr::to_str);
+        if matches!(extension, Some("safetensors" | "gguf")) && path.is_file() && !split::is_later_part(&path)
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    match found.len() {
+        0 => Err(fail(Problem::NoModel)),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Err(fail(Problem::Ambiguous { names: found.iter().take(5).map(name).collect() }))
+        }
+    }
+}
+
+fn open_index(path: &Path, index_path: &Path) -> Result<Checkpoint, FormatError> {
+    let fail = |problem| FormatError::new(index_path, problem);
+    let index = Index::parse(&read_json(index_path)?).map_err(fail)?;
+    if index.entries().len() == 0 {
+        return Err(fail(Problem::Json("weight_map is empty".to_owned())));
+    }
+    let mut shards = Vec::new();
+    for name in index.files() {
+        let shard_path = index_path.with_file_name(name);
+        let shard = SafeTensors::open(&shard_path)?;
+        // The index must list what the shard holds, so that no tensor hides or is found twice.
+        for tensor in shard.tensors() {
+            match index.file_of(tensor.name) {
+                Some(listed) if listed == name => {}
+                listed => {
+                    let listed = listed.map_or("nowhere".to_owned(), |file| format!("in {}", Quote(file)));
+                    return Err(FormatError::new(
+                        &shard_path,
+                        Problem::Split(format!(
+                            "it holds tensor {}, which the index places {listed}",
+                            Quote(tensor.name)
+                        )),
+                    ));
+                }
+            }
+        }
+        shards.push((shard_path, shard));
+    }
+    let files = index.files();
+    for (tensor, file) in index.entries() {
+        let shard = files.binary_search(&file).ok().and_then(|n| shards.get(n));
+        if shard.is_none_or(|(_, shard)| shard.tensor(tensor).is_none()) {
+            let (tensor, file) = (Quote(tensor), Quote(file));
+            return Err(fail(Problem::Split(format!(
+                "weight_map places tensor {tensor} in {file}, which lacks it"
+            ))));
+        }
+    }
+    let config = read_config(index_path)?;
+    Ok(Checkpoint { path: path.to_owned(), files: Files::SafeTensors(shards), config })
+}
+
+fn read_config(beside: &Path) -> Result<Option<serde_json::Value>, FormatError> {
+    let path = beside.with_file_name("config.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let value = serde_json::from_slice(&read_json(&path)?)
+        .map_err(|e| FormatError::new(&path, Problem::Json(e.to_string())))?;
+    Ok(Some(value))
+}
+
+fn read_json(path: &Path) -> Result<Bytes, FormatError> {
+    let bytes = Bytes::map(path).map_err(|e| FormatError::new(path, e))?;
+    if bytes.len() as u64 > MAX_JSON {
+        let problem = format!("{} bytes, at most {MAX_JSON} are allowed", bytes.len());
+        return Err(FormatError::new(path, Problem::Json(problem)));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,51 @@
+//! What tests share: where data lies, how a reference program is run, and random numbers that repeat.
+//!
+//! Tests must say what they could not do. Data and reference programs may be absent on a developer's
+//! machine; then a test prints why it is skipped and returns. Where they are required
+//! (`GYRUS_REQUIRE_DATA=1`, `GYRUS_REQUIRE_ORACLE=1`, as in CI) absence is a failure.
+
+#![forbid(unsafe_code)]
+
+mod oracle;
+mod rng;
+
+use std::path::{Path, PathBuf};
+
+pub use oracle::oracle;
+pub use rng::Rng;
+pub use tempfile;
+
+/// The repository's root.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::parent).expect("crates/NAME lies two deep")
+}
+
+/// The path of a test file or folder, from `GYRUS_TEST_DATA` or else `tests/data`.
+///
+/// `None` means that it is not there and the caller should return; the reason has been printed.
+pub fn data(name: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("GYRUS_TEST_DATA") {
+        // Tests run in their crate's folder; a relative path means the repository's.
+        Some(path) => repository().join(path),
+        None => repository().join("tests/data"),
+    };
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    absent(&format!("no {name} under {}", root.display()), "GYRUS_REQUIRE_DATA");
+    None
+}
+
+fn absent(reason: &str, required: &str) {
+    assert!(std::env::var(required).as_deref() != Ok("1"), "{reason}, and {required}=1");
+    eprintln!("skipped: {reason}");
+}
+
+/// How many cases a random test runs: `GYRUS_CASES`, else `default`.
+pub fn cases(default: usize) -> usize {
+    match std::env::var("GYRUS_CASES") {
+        Ok(text) => text.parse().expect("GYRUS_CASES is a number"),
+        Err(_) => default,
+    }
+}
