@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Token ids as llama.cpp computes them, for the differential tests of gyrus-text.
 
-Usage: tokenize_llama.py VOCABULARY.gguf      (needs PyPI xllamacpp)
+Usage: tokenize_llama.py VOCABULARY.gguf REQUESTS      (needs PyPI xllamacpp)
 
-Standard input holds one request a line: FLAGS HEX, where FLAGS is a number (1: parse special tokens,
-2: add the special tokens the vocabulary asks for) and HEX the UTF-8 text in hexadecimal. Standard
-output answers each with the ids on one line. A file without weights is enough: only the vocabulary
-is loaded, through the C interface that the extension module exports.
+The file REQUESTS holds one request a line: FLAGS HEX, where FLAGS is a number (1: parse special
+tokens, 2: add the special tokens the vocabulary asks for) and HEX the UTF-8 text in hexadecimal.
+Standard output has a line "end ID..." of the tokens that end a generation, then the ids of each
+request on one line. A model file without weights is enough: only the vocabulary is loaded, through the
+C interface that the extension module exports.
 """
 import ctypes
 import os
@@ -15,7 +16,7 @@ import sys
 import xllamacpp.xllamacpp as module
 
 # Where the flag that skips the weights lies inside the parameter struct: behind two pointers, five
-# 32-bit fields with padding and four pointers. Checked below by loading and comparing the size.
+# 32-bit fields with padding and four pointers.
 VOCAB_ONLY_OFFSET = 72
 
 
@@ -50,13 +51,13 @@ def load(path):
     return lib, vocab, quiet
 
 
-def main(path):
+def main(path, requests):
     lib, vocab, _quiet = load(path)
     count = lib.llama_vocab_n_tokens(vocab)
-    print("end", *[i for i in range(count) if lib.llama_vocab_is_eog(vocab, i)], flush=True)
+    print("end", *[i for i in range(count) if lib.llama_vocab_is_eog(vocab, i)])
     room = 1 << 16
     ids = (ctypes.c_int32 * room)()
-    for line in sys.stdin:
+    for line in open(requests):
         flags, _, text = line.rstrip("\n").partition(" ")
         flags, text = int(flags), bytes.fromhex(text)
         while True:
@@ -69,6 +70,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(*sys.argv[1:])
