@@ -10,6 +10,7 @@ use crate::error::TokenizerError;
 use crate::merge::{NO_SYMBOL, Scratch, merge};
 use crate::pretok::{self, Rule};
 use crate::table::{Merge, PairTable, TextTable};
+use crate::unicode::{Class, classes};
 use crate::vocab::{ESCAPED_SPACE, Vocab};
 
 /// Reads the merge rules: each joins two tokens of the vocabulary into a third.
@@ -90,8 +91,11 @@ impl ByteLevelBpe {
             return;
         }
         let mut normal = Vec::with_capacity(text.len());
+        let mut buffer = String::new();
         for chunk in text.utf8_chunks() {
-            normal.extend(chunk.valid().nfc().collect::<String>().as_bytes());
+            buffer.clear();
+            normalise_into(chunk.valid(), &mut buffer);
+            normal.extend_from_slice(buffer.as_bytes());
             normal.extend_from_slice(chunk.invalid());
         }
         self.encode_normal(&normal, scratch, out);
@@ -142,7 +146,26 @@ impl ByteLevelBpe {
 fn normalised(text: &str) -> Option<String> {
     match is_nfc_quick(text.chars()) {
         IsNormalized::Yes => None,
-        _ => Some(text.nfc().collect()),
+        _ => {
+            let mut normal = String::with_capacity(text.len());
+            normalise_into(text, &mut normal);
+            Some(normal)
+        }
+    }
+}
+
+/// Normalises what the class table knows. A character of a later Unicode release is left as it is and
+/// nothing moves across it, as in the releases that did not have it.
+fn normalise_into(text: &str, out: &mut String) {
+    let classes = classes();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let later = rest.find(|c| classes.of_char(c) == Class::NONE).unwrap_or(rest.len());
+        out.extend(rest[..later].nfc());
+        rest = &rest[later..];
+        let known = rest.find(|c| classes.of_char(c) != Class::NONE).unwrap_or(rest.len());
+        out.push_str(&rest[..known]);
+        rest = &rest[known..];
     }
 }
 

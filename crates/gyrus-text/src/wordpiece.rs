@@ -14,9 +14,8 @@ const LONGEST_WORD: usize = 100;
 
 /// A WordPiece vocabulary.
 pub(crate) struct WordPiece {
-    pieces: Trie,
-    /// The node behind the mark of a word's beginning.
-    beginning: Option<u32>,
+    beginnings: Trie,
+    continuations: Trie,
     unknown: Option<u32>,
     lowercase: bool,
     strip_accents: bool,
@@ -24,14 +23,16 @@ pub(crate) struct WordPiece {
 
 impl WordPiece {
     pub(crate) fn new(vocab: &Vocab, unknown: Option<u32>, lowercase: bool, strip_accents: bool) -> Self {
-        let mut pieces = Trie::new();
+        let (mut beginnings, mut continuations) = (Trie::new(), Trie::new());
         for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate() {
             if matches!(kind, TokenKind::Normal | TokenKind::UserDefined) {
-                pieces.insert(text.as_bytes(), id as u32);
+                match text.strip_prefix(ESCAPED_SPACE) {
+                    Some(beginning) => beginnings.insert(beginning.as_bytes(), id as u32),
+                    None => continuations.insert(text.as_bytes(), id as u32),
+                }
             }
         }
-        let beginning = ESCAPED_SPACE.bytes().try_fold(Trie::ROOT, |node, byte| pieces.step(node, byte));
-        Self { pieces, beginning, unknown, lowercase, strip_accents }
+        Self { beginnings, continuations, unknown, lowercase, strip_accents }
     }
 
     /// Appends the ids of `text`, which holds no special tokens.
@@ -72,29 +73,27 @@ impl WordPiece {
         }
         let start = out.len();
         let bytes = word.as_bytes();
+        let too_long = word.chars().count() > LONGEST_WORD;
+        let mut pieces = &self.beginnings;
         let mut at = 0;
-        let mut from = self.beginning;
-        if word.chars().count() > LONGEST_WORD {
-            from = None;
-        }
         while at < bytes.len() {
-            let mut node = from;
+            let mut node = Trie::ROOT;
             let mut longest = None;
             for (offset, &byte) in bytes[at..].iter().enumerate() {
-                node = node.and_then(|node| self.pieces.step(node, byte));
-                let Some(here) = node else { break };
-                if let Some(id) = self.pieces.id(here) {
+                let Some(next) = pieces.step(node, byte) else { break };
+                node = next;
+                if let Some(id) = pieces.id(node) {
                     longest = Some((id, at + offset + 1));
                 }
             }
-            let Some((id, end)) = longest else {
+            let Some((id, end)) = longest.filter(|_| !too_long) else {
                 out.truncate(start);
                 out.extend(self.unknown);
                 break;
             };
             out.push(id);
             at = end;
-            from = Some(Trie::ROOT);
+            pieces = &self.continuations;
         }
         word.clear();
     }

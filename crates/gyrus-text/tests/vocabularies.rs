@@ -47,7 +47,10 @@ fn end_tokens_are_found_by_name_but_never_in_plain_text() {
     let Some(folder) = gyrus_testkit::data("vocab") else { return };
     let ends = |name: &str| {
         let tokenizer = tokenizer(&folder.join(format!("ggml-vocab-{name}.gguf")));
-        tokenizer.end_tokens().map(|id| tokenizer.token_text(id).expect("a token").to_owned()).collect::<Vec<_>>()
+        tokenizer
+            .end_tokens()
+            .map(|id| tokenizer.token_text(id).expect("a token").to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(ends("gpt-2"), ["<|endoftext|>"]);
     assert_eq!(ends("llama-spm"), ["</s>"]);

@@ -112,26 +112,156 @@ pub(crate) fn compare(
         }
         wrong += 1;
         if wrong <= 10 {
-            let texts = |ids: &[u32]| ids.iter().map(|&id| tokenizer.token_text(id).unwrap_or("?").to_owned()).collect::<Vec<_>>();
+            let texts = |ids: &[u32]| {
+                ids.iter().map(|&id| tokenizer.token_text(id).unwrap_or("?").to_owned()).collect::<Vec<_>>()
+            };
             eprintln!("{request:?}\n  found    {:?}\n  expected {:?}", texts(&found), texts(&expected));
         }
     }
-    eprintln!("{script}, {}: {} requests, {wrong} wrong, {skipped} known differences", source.display(), requests.len());
+    eprintln!(
+        "{script}, {}: {} requests, {wrong} wrong, {skipped} known differences",
+        source.display(),
+        requests.len()
+    );
     assert_eq!(wrong, 0, "{} of {} texts differ from {script}", wrong, requests.len());
     true
 }
 
 const SNIPPETS: &[&str] = &[
-    "Hello", " world", "I'm", "you'LL", "'s", "'S", "'ſ", "don't", "’t", "'re", "'VE", "naïve", "ÀÉÎ", "ß", "İstanbul",
-    "e\u{301}", "a\u{308}\u{323}", "ก\u{e33}", "नमस्ते", "क\u{93c}", "\u{958}", "日本語", "漢字かな", "カタカナ", "한국어",
-    "\u{1100}\u{1161}\u{11a8}", "العربية", "עִבְרִית", "Ελληνικά", "русский", "ქართული", "👍🏽", "👨‍👩‍👧‍👦", "🇩🇪", "❤️", "①", "½", "Ⅷ",
-    "٣٤٥", "१२३", "123456789", "3.14159", "1,000", "0x1F", "\n", "\r\n", "\n\n\n", "\t", "\t\t", "    ", " ", "  ",
-    "\u{a0}", "\u{3000}", "\u{2028}", "\u{200b}", "\u{200d}", "\u{feff}", "\u{0}", "\u{7}", "\u{7f}", "\u{85}", "\u{ad}",
-    "()", "{}[]", "!=", "===", "->", "//", "/*", "`", "```", "~", "$", "+", "<=>", "^", "|", "_", "\\", "…", "—", "“”", "«»",
-    "foo_bar", "camelCase", "HTMLParser", "SCREAMING_CASE", "x1", "v2.0", "http://a.b/c?d=e", "fn main() {", "#include <x>",
-    "ǅ", "ʼn", "ﬁ", "ſt", "K", "Ω", "\u{212b}", "가", "龥", "鿿", "ࠀ", "퟿", "\u{e000}", "\u{10ffff}", "\u{1f9ff}", "𝔘𝔫𝔦", "𐐷", "𠀀",
-    "<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|begin_of_text|>", "<bos>",
-    "<start_of_turn>", "[CLS]", "[SEP]", "[UNK]", "<0x41>", "<|im_", "end|>", "<|", "|>", "▁", "▁the", "Ġ", "Ċ", "##ing",
+    "Hello",
+    " world",
+    "I'm",
+    "you'LL",
+    "'s",
+    "'S",
+    "'ſ",
+    "don't",
+    "’t",
+    "'re",
+    "'VE",
+    "naïve",
+    "ÀÉÎ",
+    "ß",
+    "İstanbul",
+    "e\u{301}",
+    "a\u{308}\u{323}",
+    "ก\u{e33}",
+    "नमस्ते",
+    "क\u{93c}",
+    "\u{958}",
+    "日本語",
+    "漢字かな",
+    "カタカナ",
+    "한국어",
+    "\u{1100}\u{1161}\u{11a8}",
+    "العربية",
+    "עִבְרִית",
+    "Ελληνικά",
+    "русский",
+    "ქართული",
+    "👍🏽",
+    "👨‍👩‍👧‍👦",
+    "🇩🇪",
+    "❤️",
+    "①",
+    "½",
+    "Ⅷ",
+    "٣٤٥",
+    "१२३",
+    "123456789",
+    "3.14159",
+    "1,000",
+    "0x1F",
+    "\n",
+    "\r\n",
+    "\n\n\n",
+    "\t",
+    "\t\t",
+    "    ",
+    " ",
+    "  ",
+    "\u{a0}",
+    "\u{3000}",
+    "\u{2028}",
+    "\u{200b}",
+    "\u{200d}",
+    "\u{feff}",
+    "\u{0}",
+    "\u{7}",
+    "\u{7f}",
+    "\u{85}",
+    "\u{ad}",
+    "()",
+    "{}[]",
+    "!=",
+    "===",
+    "->",
+    "//",
+    "/*",
+    "`",
+    "```",
+    "~",
+    "$",
+    "+",
+    "<=>",
+    "^",
+    "|",
+    "_",
+    "\\",
+    "…",
+    "—",
+    "“”",
+    "«»",
+    "foo_bar",
+    "camelCase",
+    "HTMLParser",
+    "SCREAMING_CASE",
+    "x1",
+    "v2.0",
+    "http://a.b/c?d=e",
+    "fn main() {",
+    "#include <x>",
+    "ǅ",
+    "ʼn",
+    "ﬁ",
+    "ſt",
+    "K",
+    "Ω",
+    "\u{212b}",
+    "가",
+    "龥",
+    "鿿",
+    "ࠀ",
+    "퟿",
+    "\u{e000}",
+    "\u{10ffff}",
+    "\u{1f9ff}",
+    "𝔘𝔫𝔦",
+    "𐐷",
+    "𠀀",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|begin_of_text|>",
+    "<bos>",
+    "<start_of_turn>",
+    "[CLS]",
+    "[SEP]",
+    "[UNK]",
+    "<0x41>",
+    "<|im_",
+    "end|>",
+    "<|",
+    "|>",
+    "▁",
+    "▁the",
+    "Ġ",
+    "Ċ",
+    "##ing",
 ];
 
 /// Random text: scripts mixed, all planes, controls, runs, and what looks like special tokens.
@@ -148,15 +278,21 @@ pub(crate) fn random_text(rng: &mut Rng) -> String {
             7 => text.extend((0..1 + rng.below(6)).filter_map(|_| char::from_u32(rng.below(0x250) as u32))),
             8 => {
                 // A run: one character many times over.
-                let c = *rng.pick(&[' ', ' ', '\n', '\t', '0', '7', 'a', '=', '-', 'é', '中', '\u{3000}', '\u{301}']);
+                let c = *rng
+                    .pick(&[' ', ' ', '\n', '\t', '0', '7', 'a', '=', '-', 'é', '中', '\u{3000}', '\u{301}']);
                 let longest = if rng.below(20) == 0 { 200 } else { 12 };
                 text.extend(std::iter::repeat_n(c, 1 + rng.below(longest)));
             }
             9 => text.extend((0..1 + rng.below(8)).map(|_| char::from(32 + rng.below(95) as u8))),
             10 => {
                 // A stretch of one script.
-                let start = *rng.pick(&[0x370, 0x400, 0x590, 0x600, 0x900, 0xE00, 0x10A0, 0x1100, 0x1E00, 0x3040, 0x4E00, 0xAC00, 0x1F600]);
-                text.extend((0..1 + rng.below(8)).filter_map(|_| char::from_u32((start + rng.below(96)) as u32)));
+                let start = *rng.pick(&[
+                    0x370, 0x400, 0x590, 0x600, 0x900, 0xE00, 0x10A0, 0x1100, 0x1E00, 0x3040, 0x4E00, 0xAC00,
+                    0x1F600,
+                ]);
+                text.extend(
+                    (0..1 + rng.below(8)).filter_map(|_| char::from_u32((start + rng.below(96)) as u32)),
+                );
             }
             _ => text.push(' '),
         }
