@@ -9,11 +9,14 @@ category at a time, rather than out of a Unicode release that may be newer or ol
 """
 import sys
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
+# Categories without a letter of their own in the rules are in the last: then a code point without any
+# bit is one that the engine's Unicode release does not have.
 BITS = [(r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 4), (r"\p{M}", 8), (r"\p{P}", 16), (r"\p{S}", 32),
-        (r"[\p{Lu}\p{Lt}]", 64), (r"\p{Ll}", 128), (r"\p{Mn}", 256), (r"[\p{Cc}\p{Cf}\p{Co}]", 512),
-        (r"\p{Han}", 1024)]
+        (r"[\p{Lu}\p{Lt}]", 64), (r"\p{Ll}", 128), (r"\p{Han}", 256), (r"[\p{Cc}\p{Cf}\p{Co}]", 512)]
+# BERT's cleaning has tables of its own, from an older Unicode release.
+PUNCTUATION, ACCENT, CONTROL = 1024, 2048, 4096
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -26,8 +29,21 @@ def members(pattern):
     return found
 
 
+def bert(c):
+    """What BERT takes the code point for, found out by letting it clean and cut a word around it."""
+    word = f"a{chr(c)}b"
+    options = {"clean_text": True, "handle_chinese_chars": False, "lowercase": False}
+    if normalizers.BertNormalizer(strip_accents=False, **options).normalize_str(word) == "ab":
+        return CONTROL
+    if normalizers.BertNormalizer(strip_accents=True, **options).normalize_str(word) == "ab":
+        return ACCENT
+    return PUNCTUATION if len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(word)) == 3 else 0
+
+
 def main():
     flags = [0] * 0x110000
+    for c in POINTS:
+        flags[c] = bert(c)
     for pattern, bit in BITS:
         for c in members(pattern):
             flags[c] |= bit

@@ -61,12 +61,6 @@ impl Spm {
                 by_words &= chars.all(|c| c != '\u{2581}');
                 // Texts are unique already.
                 let _ = pieces.insert(text.as_bytes(), id as u32);
-                if text.contains(' ') {
-                    // Some files spell the spaces of user-defined tokens out; in escaped text they are
-                    // not. The first spelling of two counts.
-                    let _ = pieces.insert(text.replace(' ', ESCAPED_SPACE).as_bytes(), id as u32);
-                    by_words = false;
-                }
             }
         }
         let order = vocab.scores.iter().map(|&score| descending(score)).collect();

@@ -39,15 +39,12 @@ impl WordPiece {
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let classes = classes();
         let mut word = String::new();
-        let cleaned = text.chars().filter(|&c| {
-            let class = classes.of_char(c);
-            class.is(Class::SPACE) || c != '\0' && c != '\u{FFFD}' && !class.is(Class::CONTROL)
-        });
+        let cleaned = text.chars().filter(|&c| !classes.of_char(c).is(Class::BERT_CONTROL));
         let mut take = |c: char| {
             let class = classes.of_char(c);
             if class.is(Class::SPACE) {
                 self.finish(&mut word, out);
-            } else if is_ideograph(c) || is_punctuation(c, class) {
+            } else if is_ideograph(c) || class.is(Class::BERT_PUNCTUATION) {
                 self.finish(&mut word, out);
                 word.push(c);
                 self.finish(&mut word, out);
@@ -59,7 +56,7 @@ impl WordPiece {
             if self.lowercase { c.to_lowercase().for_each(&mut take) } else { take(c) }
         };
         if self.strip_accents {
-            cleaned.nfd().filter(|&c| !classes.of_char(c).is(Class::NONSPACING)).for_each(&mut lower);
+            cleaned.nfd().filter(|&c| !classes.of_char(c).is(Class::BERT_ACCENT)).for_each(&mut lower);
         } else {
             cleaned.for_each(&mut lower);
         }
@@ -97,10 +94,6 @@ impl WordPiece {
         }
         word.clear();
     }
-}
-
-fn is_punctuation(c: char, class: Class) -> bool {
-    c.is_ascii_punctuation() || class.is(Class::PUNCTUATION)
 }
 
 /// Chinese characters are words of their own. The blocks are BERT's, a gap in one included.

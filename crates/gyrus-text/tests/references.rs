@@ -33,11 +33,17 @@ fn against_llama(path: Option<PathBuf>, seed: u64, skip: impl Fn(&Request) -> bo
 }
 
 /// Compares with a tokenizer of Hugging Face's; `adds` says whether that one adds special tokens.
-fn against_hf(path: Option<PathBuf>, truth: Option<PathBuf>, seed: u64, adds: bool) {
+fn against_hf(
+    path: Option<PathBuf>,
+    truth: Option<PathBuf>,
+    seed: u64,
+    adds: bool,
+    skip: impl Fn(&Request) -> bool,
+) {
     let (Some(path), Some(truth)) = (path, truth) else { return };
     let mut requests = requests(seed);
     requests.iter_mut().for_each(|request| request.add &= adds);
-    compare("tokenize_hf.py", &truth, &tokenizer(&path), &requests, |_| false);
+    compare("tokenize_hf.py", &truth, &tokenizer(&path), &requests, skip);
 }
 
 #[test]
@@ -52,12 +58,14 @@ fn tales() {
         gyrus_testkit::data("tales/tokenizer.json"),
         2,
         false,
+        |_| false,
     );
 }
 
 #[test]
 fn deepseek_llm() {
-    against_llama(vocabulary("deepseek-llm"), 3, |_| false);
+    // The ideographic space is one of this rule's signs, which llama.cpp's regex fallback does not see.
+    against_llama(vocabulary("deepseek-llm"), 3, |request| request.text.contains('\u{3000}'));
 }
 
 #[test]
@@ -83,20 +91,28 @@ fn stories260k() {
 
 #[test]
 fn qwen2() {
-    against_hf(vocabulary("qwen2"), model("tokenizer-qwen3/tokenizer.json"), 8, true);
+    against_hf(vocabulary("qwen2"), model("tokenizer-qwen3/tokenizer.json"), 8, true, |_| false);
 }
 
 #[test]
 fn llama_bpe() {
-    against_hf(vocabulary("llama-bpe"), model("tokenizer-llama3_2/tokenizer.json"), 9, true);
+    against_hf(vocabulary("llama-bpe"), model("tokenizer-llama3_2/tokenizer.json"), 9, true, |_| false);
 }
 
 #[test]
 fn gemma3() {
-    against_hf(model("gemma-3-270m-q4_k_m.gguf"), model("tokenizer-gemma3/tokenizer.json"), 10, true);
+    // Files of this model write tokens of several spaces as text of a fixed form; the model's own
+    // tokenizer merges them, so that a typed U+2581 can join them.
+    against_hf(
+        model("gemma-3-270m-q4_k_m.gguf"),
+        model("tokenizer-gemma3/tokenizer.json"),
+        10,
+        true,
+        |request| request.text.contains('\u{2581}'),
+    );
 }
 
 #[test]
 fn bert() {
-    against_hf(vocabulary("bert-bge"), vocabulary("bert-bge"), 11, false);
+    against_hf(vocabulary("bert-bge"), vocabulary("bert-bge"), 11, false, |_| false);
 }

@@ -27,12 +27,14 @@ impl Class {
     pub(crate) const UPPER: Self = Self(64);
     /// `\p{Ll}`
     pub(crate) const LOWER: Self = Self(128);
-    /// `\p{Mn}`
-    pub(crate) const NONSPACING: Self = Self(256);
-    /// `\p{Cc}`, `\p{Cf}` and `\p{Co}`
-    pub(crate) const CONTROL: Self = Self(512);
     /// `\p{Han}`
-    pub(crate) const HAN: Self = Self(1024);
+    pub(crate) const HAN: Self = Self(256);
+    /// Punctuation in BERT's tables, which are those of an older Unicode release.
+    pub(crate) const BERT_PUNCTUATION: Self = Self(1024);
+    /// Accents that BERT drops.
+    pub(crate) const BERT_ACCENT: Self = Self(2048);
+    /// Controls that BERT drops.
+    pub(crate) const BERT_CONTROL: Self = Self(4096);
 
     /// The union of two sets.
     pub(crate) const fn or(self, other: Self) -> Self {
@@ -154,7 +156,7 @@ mod tests {
         assert!(table.of_char('½').is(Class::NUMBER) && table.of_char('Ⅷ').is(Class::NUMBER));
         assert!(table.of_char('\u{3000}').is(Class::SPACE) && table.of_char('\u{85}').is(Class::SPACE));
         assert!(!table.of_char('\u{200B}').is(Class::SPACE));
-        assert!(table.of_char('\u{301}').is(Class::MARK) && table.of_char('\u{301}').is(Class::NONSPACING));
+        assert!(table.of_char('\u{301}').is(Class::MARK) && table.of_char('\u{301}').is(Class::BERT_ACCENT));
         assert!(table.of_char('漢').is(Class::HAN) && !table.of_char('か').is(Class::HAN));
         assert!(table.of_char('~').is(Class::SYMBOL) && table.of_char('!').is(Class::PUNCTUATION));
         assert_eq!(table.of(INVALID), Class::NONE);
