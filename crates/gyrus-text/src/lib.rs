@@ -47,5 +47,5 @@ mod wordpiece;
 pub use data::{SpecialIds, TokenKind, TokenizerData};
 pub use detokenizer::Detokenizer;
 pub use error::TokenizerError;
-pub use pretok::pre_names;
+pub use pretok::{pre_names, pretokenize};
 pub use tokenizer::{MODEL_NAMES, Special, Tokenizer};

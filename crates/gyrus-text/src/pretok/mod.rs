@@ -165,6 +165,19 @@ pub fn pre_names() -> Vec<&'static str> {
     names
 }
 
+/// The pieces into which the rule `name` cuts `text`, in order and without loss. Tokens never cross
+/// from one piece into the next.
+pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, TokenizerError> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    split(rule(name)?.patterns, text.as_bytes(), &mut |piece| {
+        let (head, tail) = rest.split_at(piece.len());
+        pieces.push(head);
+        rest = tail;
+    });
+    Ok(pieces)
+}
+
 /// The rule of that name.
 pub(crate) fn rule(name: &str) -> Result<Rule, TokenizerError> {
     RULES
@@ -178,12 +191,8 @@ pub(crate) fn rule(name: &str) -> Result<Rule, TokenizerError> {
 mod tests {
     use super::*;
 
-    fn pieces(name: &str, text: &str) -> Vec<String> {
-        let mut pieces = Vec::new();
-        split(rule(name).expect("known").patterns, text.as_bytes(), &mut |piece| {
-            pieces.push(String::from_utf8_lossy(piece).into_owned());
-        });
-        pieces
+    fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
+        pretokenize(name, text).expect("a known rule")
     }
 
     #[test]
