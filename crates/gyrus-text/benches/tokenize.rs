@@ -54,7 +54,9 @@ fn main() {
     eprintln!("built in {:.0} ms", begin.elapsed().as_secs_f64() * 1e3);
     for path in texts {
         let text = std::fs::read_to_string(path).expect("text");
-        let name = Path::new(path).file_stem().map_or_else(|| path.clone(), |stem| stem.to_string_lossy().into_owned());
+        let name = Path::new(path)
+            .file_stem()
+            .map_or_else(|| path.clone(), |stem| stem.to_string_lossy().into_owned());
         measure(&tokenizer, &name, &text);
     }
     measure(&tokenizer, "letters", &"a".repeat(1 << 20));

@@ -130,36 +130,45 @@ impl Unigram {
         out[first..].reverse();
     }
 
+    /// The text that the first character, or a longer sequence of the map, is replaced by, and the rest.
+    fn replace<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str)> {
+        let first = text.chars().next()?;
+        Some(match self.charsmap.longest(text.as_bytes()) {
+            // A match that ends inside a character can only come from a damaged map.
+            Some((len, piece)) if text.is_char_boundary(len) => (piece, &text[len..]),
+            _ => text.split_at(first.len_utf8()),
+        })
+    }
+
     /// Applies the compiled character map and the space rules.
     fn normalise(&self, text: &str) -> String {
-        let mut normal = String::with_capacity(text.len() + ESCAPED_SPACE.len());
-        let mut after_space = self.spaces.remove_extra;
-        let mut begun = false;
+        let Spaces { add_prefix, remove_extra, as_suffix } = self.spaces;
         let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            let (len, piece) = match self.charsmap.longest(rest.as_bytes()) {
-                // A match that ends inside a character can only come from a damaged map.
-                Some((len, piece)) if rest.is_char_boundary(len) => (len, piece),
-                _ => (first.len_utf8(), &rest[..first.len_utf8()]),
-            };
-            rest = &rest[len..];
+        while remove_extra && let Some((" ", next)) = self.replace(rest) {
+            rest = next;
+        }
+        if rest.is_empty() {
+            return String::new();
+        }
+        let mut normal = String::with_capacity(text.len() + ESCAPED_SPACE.len());
+        if add_prefix && !as_suffix {
+            normal.push_str(ESCAPED_SPACE);
+        }
+        let mut after_space = remove_extra;
+        while let Some((piece, next)) = self.replace(rest) {
+            rest = next;
             let piece = if after_space { piece.trim_start_matches(' ') } else { piece };
-            if piece.is_empty() {
-                continue;
-            }
-            if !begun && self.spaces.add_prefix && !self.spaces.as_suffix {
-                normal.push_str(ESCAPED_SPACE);
-            }
-            begun = true;
             for c in piece.chars() {
                 if c == ' ' { normal.push_str(ESCAPED_SPACE) } else { normal.push(c) }
             }
-            after_space = self.spaces.remove_extra && piece.ends_with(' ');
+            if !piece.is_empty() {
+                after_space = remove_extra && piece.ends_with(' ');
+            }
         }
-        if self.spaces.remove_extra {
+        if remove_extra {
             normal.truncate(normal.trim_end_matches(ESCAPED_SPACE).len());
         }
-        if begun && self.spaces.add_prefix && self.spaces.as_suffix {
+        if add_prefix && as_suffix {
             normal.push_str(ESCAPED_SPACE);
         }
         normal

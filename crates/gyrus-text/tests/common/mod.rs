@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use gyrus_formats::gguf::Gguf;
+use gyrus_formats::gguf::{Gguf, Value};
 use gyrus_testkit::Rng;
 use gyrus_text::{Special, SpecialIds, TokenKind, Tokenizer, TokenizerData};
 
@@ -45,6 +45,11 @@ pub(crate) fn load(path: &Path) -> TokenizerData {
         add_sep: flag("add_sep_token"),
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
+        treat_whitespace_as_suffix: flag("treat_whitespace_as_suffix"),
+        precompiled_charsmap: match keys.value(&key("precompiled_charsmap")) {
+            Some(Value::Array(array)) => array.bytes().to_vec(),
+            _ => Vec::new(),
+        },
         general_name: text("general.name"),
         ..TokenizerData::default()
     }
