@@ -1,0 +1,68 @@
+//! The byte alphabet of GPT-2: every byte is written as one printable character.
+//!
+//! Printable bytes of Latin-1 stand for themselves; the 68 others (controls, spaces, the soft hyphen)
+//! take the characters from U+0100 upward in byte order.
+
+/// Whether a byte is written as the character with its own number.
+const fn is_printable(byte: u8) -> bool {
+    matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
+/// The character of each byte.
+pub(crate) const CHARS: [char; 256] = {
+    let mut chars = ['\0'; 256];
+    let mut next = 0x100_u32;
+    let mut byte = 0;
+    while byte < 256 {
+        let code = if is_printable(byte as u8) {
+            byte as u32
+        } else {
+            next += 1;
+            next - 1
+        };
+        chars[byte] = match char::from_u32(code) {
+            Some(c) => c,
+            None => panic!("below the surrogates"),
+        };
+        byte += 1;
+    }
+    chars
+};
+
+/// The byte a character stands for.
+pub(crate) fn byte_of(c: char) -> Option<u8> {
+    let code = c as u32;
+    match code {
+        0..0x100 => is_printable(code as u8).then_some(code as u8),
+        0x100..0x144 => CHARS.iter().position(|&other| other == c).map(|byte| byte as u8),
+        _ => None,
+    }
+}
+
+/// Appends the bytes that a token's text stands for. Characters outside the alphabet, which only
+/// hand-added tokens have, pass as their UTF-8.
+pub(crate) fn decode_into(text: &str, out: &mut Vec<u8>) {
+    for c in text.chars() {
+        match byte_of(c) {
+            Some(byte) => out.push(byte),
+            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alphabet_is_gpt2s() {
+        assert_eq!(CHARS[0x20], '\u{120}');
+        assert_eq!(CHARS[0x0A], '\u{10A}');
+        assert_eq!(CHARS[0xA0], '\u{142}');
+        assert_eq!(CHARS[0xAD], '\u{143}');
+        assert_eq!(CHARS[b'a' as usize], 'a');
+        assert!((0..=255).all(|byte| byte_of(CHARS[byte as usize]) == Some(byte)));
+        assert_eq!(byte_of(' '), None);
+        assert_eq!(byte_of('\u{144}'), None);
+    }
+}

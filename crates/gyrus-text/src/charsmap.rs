@@ -1,0 +1,91 @@
+//! SentencePiece's compiled normalisation rules: a double-array trie from character sequences to the
+//! texts that replace them.
+//!
+//! The map comes from a file and is never trusted: every step is bounds-checked, and a step that leads
+//! nowhere is no match.
+
+use crate::error::TokenizerError;
+
+/// A compiled character map.
+#[derive(Debug, Default)]
+pub(crate) struct Charsmap {
+    units: Vec<u32>,
+    replacements: Vec<u8>,
+}
+
+impl Charsmap {
+    /// Reads the map: the trie's size in bytes, the trie, and the replacements, each ended by a zero.
+    pub(crate) fn new(map: &[u8]) -> Result<Self, TokenizerError> {
+        if map.is_empty() {
+            return Ok(Self::default());
+        }
+        let fail = |what: String| TokenizerError::Charsmap { len: map.len(), what };
+        let (size, rest) =
+            map.split_first_chunk::<4>().ok_or_else(|| fail("no room for its header".into()))?;
+        let size = u32::from_le_bytes(*size) as usize;
+        if size % 4 != 0 || size > rest.len() {
+            return Err(fail(format!("trie of {size} bytes behind the header")));
+        }
+        let (trie, replacements) = rest.split_at(size);
+        if std::str::from_utf8(replacements).is_err() {
+            return Err(fail("replacements are not UTF-8".into()));
+        }
+        if replacements.last().is_some_and(|&last| last != 0) {
+            return Err(fail("the last replacement is not ended by a zero".into()));
+        }
+        let units = trie.chunks_exact(4).map(|u| u32::from_le_bytes([u[0], u[1], u[2], u[3]])).collect();
+        Ok(Self { units, replacements: replacements.to_vec() })
+    }
+
+    /// The longest sequence at the start of `text` that has a replacement: its length and the text
+    /// that stands for it.
+    pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
+        let mut found = None;
+        let mut at = offset(*self.units.first()?);
+        for (index, &byte) in text.iter().enumerate() {
+            at ^= usize::from(byte);
+            let Some(&unit) = self.units.get(at) else { break };
+            // The low byte is the label; the top bit marks values, which no label has.
+            if unit & (1 << 31 | 0xFF) != u32::from(byte) || byte == 0 {
+                break;
+            }
+            at ^= offset(unit);
+            if unit >> 8 & 1 == 1 {
+                let Some(&value) = self.units.get(at) else { break };
+                found = Some((index + 1, value & !(1 << 31)));
+            }
+        }
+        let (len, start) = found?;
+        let tail = self.replacements.get(start as usize..)?;
+        let end = tail.iter().position(|&byte| byte == 0)?;
+        Some((len, std::str::from_utf8(&tail[..end]).ok()?))
+    }
+}
+
+/// The distance to a node's children: 21 bits, or 21 bits times 256 if the bit for it is set.
+fn offset(unit: u32) -> usize {
+    ((unit >> 10) << ((unit & 1 << 9) >> 6)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_maps_are_refused() {
+        for map in [&[1, 2, 3][..], &[8, 0, 0, 0, 1, 2, 3, 4], &[3, 0, 0, 0, 1, 2, 3], &[0, 0, 0, 0, b'a']] {
+            assert!(Charsmap::new(map).is_err(), "{map:?}");
+        }
+        assert!(Charsmap::new(&[0xFF; 4]).is_err());
+        assert_eq!(Charsmap::new(&[]).expect("no map").longest(b"a"), None);
+    }
+
+    #[test]
+    fn wild_offsets_lead_nowhere() {
+        // A root whose children would lie far outside.
+        let mut map = vec![4, 0, 0, 0];
+        map.extend_from_slice(&(0x7FFF_FC00_u32 | 1 << 9).to_le_bytes());
+        map.push(0);
+        assert_eq!(Charsmap::new(&map).expect("well-formed").longest(b"abc"), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! Text in, token ids out, and back.
+//!
+//! The crate turns the vocabulary a model file carries ([`TokenizerData`], plain data) into a
+//! [`Tokenizer`] that gives the ids the model was trained on, byte for byte, and into a streaming
+//! [`Detokenizer`] that gives text back without ever cutting a character.
+//!
+//! It knows nothing of files, tensors or devices: whoever reads a model file fills in the data.
+//!
+//! ```
+//! use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerData};
+//!
+//! let pieces = ["<unk>", "▁", "a", "b", "ab", "▁ab"];
+//! let mut data = TokenizerData { model: "llama".into(), ..TokenizerData::default() };
+//! data.tokens = pieces.map(String::from).to_vec();
+//! data.kinds = vec![TokenKind::Normal; pieces.len()];
+//! data.kinds[0] = TokenKind::Unknown;
+//! data.scores = vec![0.0, -4.0, -5.0, -6.0, -2.0, -1.0];
+//! data.ids.unk = Some(0);
+//! data.add_bos = Some(false);
+//!
+//! let tokenizer = Tokenizer::new(data)?;
+//! assert_eq!(tokenizer.encode("ab ab", Special::Literal, false), [5, 5]);
+//! assert_eq!(tokenizer.decode(&[5, 5], false), "ab ab");
+//! # Ok::<(), gyrus_text::TokenizerError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bpe;
+mod byte_level;
+mod charsmap;
+mod data;
+mod detokenizer;
+mod ends;
+mod error;
+mod merge;
+mod pretok;
+mod special;
+mod spm;
+mod table;
+mod tokenizer;
+mod unicode;
+mod unigram;
+mod vocab;
+mod wordpiece;
+
+pub use data::{SpecialIds, TokenKind, TokenizerData};
+pub use detokenizer::Detokenizer;
+pub use error::TokenizerError;
+pub use pretok::{pre_names, pretokenize};
+pub use tokenizer::{MODEL_NAMES, Special, Tokenizer};

@@ -1,0 +1,227 @@
+//! Cutting text into pieces before byte-level merges run inside each.
+//!
+//! A vocabulary names its rule; the rule is a short list of patterns, applied one after another. The
+//! patterns are scanners written by hand: they do in one pass what the published regular expressions
+//! say, lookahead and backtracking included, and the tests hold them against a regex engine.
+
+mod patterns;
+mod scan;
+mod stages;
+
+pub(crate) use scan::{Pattern, split};
+
+use crate::error::TokenizerError;
+
+/// A splitting rule with the habits that go with its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule {
+    /// The patterns, in order.
+    pub(crate) patterns: &'static [Pattern],
+    /// A piece that is a token is that token, whatever the merges would make of it.
+    pub(crate) ignore_merges: bool,
+    /// The begin token is added unless the file says otherwise.
+    pub(crate) add_bos: bool,
+    /// Text is brought to Unicode form C first.
+    pub(crate) nfc: bool,
+}
+
+const PLAIN: Rule = Rule { patterns: &[], ignore_merges: false, add_bos: false, nfc: false };
+const GPT2: Rule = Rule { patterns: &[patterns::gpt2], ..PLAIN };
+const DIGITS_GPT2: Rule = Rule { patterns: &[stages::digit, patterns::gpt2], ..PLAIN };
+const LLAMA3: Rule = Rule { patterns: &[patterns::llama3], ..PLAIN };
+const QWEN2: Rule = Rule { patterns: &[patterns::qwen2], ..PLAIN };
+const BLOOM: Rule = Rule { patterns: &[stages::bloom], ..PLAIN };
+const GPT4O: Rule = Rule { patterns: &[patterns::gpt4o], ..PLAIN };
+const DEEPSEEK_V3: Rule =
+    Rule { patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3], ..PLAIN };
+
+/// Every rule by the names that files use, sorted within each line of kin.
+const RULES: &[(&[&str], Rule)] = &[
+    (
+        &["default"],
+        Rule {
+            patterns: &[stages::default_signs, patterns::gpt2, stages::number, stages::ascii_triple],
+            ..PLAIN
+        },
+    ),
+    (
+        &[
+            "a.x-4.0",
+            "exaone4",
+            "gigachat",
+            "gpt-2",
+            "granite-docling",
+            "jais",
+            "jina-de",
+            "jina-es",
+            "jina-v1-en",
+            "jina-v2-code",
+            "jina-v2-de",
+            "jina-v2-es",
+            "mellum",
+            "modern-bert",
+            "phi-2",
+            "roberta-bpe",
+            "trillion",
+        ],
+        GPT2,
+    ),
+    // The GPT-NeoX family normalises its text; so does Command R.
+    (&["mpt", "olmo"], Rule { nfc: true, ..GPT2 }),
+    (&["command-r"], Rule { nfc: true, ..DIGITS_GPT2 }),
+    (&["codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"], DIGITS_GPT2),
+    (
+        &[
+            "falcon-h1",
+            "falcon3",
+            "jina-v5-nano",
+            "lfm2",
+            "llama-bpe",
+            "llama-v3",
+            "llama3",
+            "midm-2.0",
+            "pixtral",
+        ],
+        Rule { ignore_merges: true, add_bos: true, ..LLAMA3 },
+    ),
+    (&["chatglm-bpe", "dbrx", "glm4", "smaug-bpe"], LLAMA3),
+    (
+        &["minicpm5"],
+        Rule { patterns: &[stages::three_digits, patterns::minicpm5], ignore_merges: true, ..PLAIN },
+    ),
+    (&["deepseek-r1-qwen", "f2llmv2", "kormo", "megrez", "qwen2"], Rule { nfc: true, ..QWEN2 }),
+    (&["bailingmoe", "bailingmoe2", "grok-2", "hunyuan", "llada-moe", "solar-open", "stablelm2"], QWEN2),
+    (&["laguna"], Rule { patterns: &[stages::line, patterns::qwen2], ..PLAIN }),
+    (&["qwen35"], Rule { patterns: &[patterns::qwen35], nfc: true, ..PLAIN }),
+    (&["seed-coder"], Rule { patterns: &[patterns::seed_coder], ..PLAIN }),
+    (&["ufakzeka"], Rule { patterns: &[patterns::ufakzeka], ..PLAIN }),
+    (&["gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"], GPT4O),
+    (&["granite-embed-multi-97m"], Rule { ignore_merges: true, ..GPT4O }),
+    (&["tekken"], Rule { patterns: &[patterns::tekken], ignore_merges: true, add_bos: true, ..PLAIN }),
+    (
+        &["youtu"],
+        Rule { patterns: &[stages::youtu_east, patterns::gpt4o_single_digits], ignore_merges: true, ..PLAIN },
+    ),
+    (&["kimi-k2"], Rule { patterns: &[patterns::kimi_k2], ..PLAIN }),
+    (
+        &["deepseek-llm"],
+        Rule {
+            patterns: &[
+                stages::newline,
+                stages::deepseek_word,
+                stages::deepseek_signs,
+                stages::trailing_space,
+                stages::deepseek_east,
+                stages::number,
+            ],
+            ..PLAIN
+        },
+    ),
+    (
+        &["deepseek-coder"],
+        Rule {
+            patterns: &[
+                stages::newline,
+                stages::coder_word,
+                stages::coder_signs,
+                stages::deepseek_east,
+                stages::digit,
+            ],
+            ..PLAIN
+        },
+    ),
+    (&["deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"], DEEPSEEK_V3),
+    (
+        &["spark2_5"],
+        Rule {
+            patterns: &[stages::three_digits, stages::han_and_kana, patterns::spark, stages::digit],
+            ..PLAIN
+        },
+    ),
+    (&["falcon"], Rule { patterns: &[stages::falcon_signs, patterns::gpt2, stages::ascii_triple], ..PLAIN }),
+    (&["bloom", "gpt3-finnish", "poro-chat"], BLOOM),
+    (&["viking"], Rule { patterns: &[stages::bloom, stages::digit], ..PLAIN }),
+    (
+        &["chameleon"],
+        Rule {
+            patterns: &[
+                stages::chameleon_marks,
+                stages::chameleon_space,
+                stages::digit,
+                stages::sign,
+                patterns::gpt2,
+            ],
+            add_bos: true,
+            ..PLAIN
+        },
+    ),
+    (&["exaone-moe"], Rule { patterns: &[patterns::exaone_moe], ..PLAIN }),
+];
+
+/// The names of all splitting rules, in alphabetical order.
+pub fn pre_names() -> Vec<&'static str> {
+    let mut names: Vec<_> = RULES.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The pieces into which the rule `name` cuts `text`, in order and without loss. Tokens never cross
+/// from one piece into the next.
+pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, TokenizerError> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    split(rule(name)?.patterns, text.as_bytes(), &mut |piece| {
+        let (head, tail) = rest.split_at(piece.len());
+        pieces.push(head);
+        rest = tail;
+    });
+    Ok(pieces)
+}
+
+/// The rule of that name.
+pub(crate) fn rule(name: &str) -> Result<Rule, TokenizerError> {
+    RULES
+        .iter()
+        .find(|(names, _)| names.contains(&name))
+        .map(|(_, rule)| *rule)
+        .ok_or_else(|| TokenizerError::UnknownPre { name: name.to_owned(), known: pre_names().join(", ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
+        pretokenize(name, text).expect("a known rule")
+    }
+
+    #[test]
+    fn gpt2_pieces() {
+        assert_eq!(
+            pieces("gpt-2", "I'll  go\n\n now 123!"),
+            ["I", "'ll", " ", " go", "\n\n", " now", " 123", "!"]
+        );
+        assert_eq!(pieces("gpt-2", "  "), ["  "]);
+        assert_eq!(pieces("gpt-2", "a\u{3000}\u{3000}b"), ["a", "\u{3000}", "\u{3000}", "b"]);
+    }
+
+    #[test]
+    fn llama3_and_qwen2_differ_in_digits() {
+        assert_eq!(pieces("llama-bpe", "x=1234;\n\n y"), ["x", "=", "123", "4", ";\n\n", " y"]);
+        assert_eq!(pieces("qwen2", "12'S 'S"), ["1", "2", "'S", " '", "S"]);
+    }
+
+    #[test]
+    fn cased_words_give_back_letters_without_case() {
+        assert_eq!(pieces("gpt-4o", "HelloWorld XMLHttp"), ["Hello", "World", " XMLHttp"]);
+        assert_eq!(pieces("gpt-4o", "AB中C"), ["AB中", "C"]);
+        assert_eq!(pieces("gpt-4o", "don't a/b//\n"), ["don't", " a", "/b", "//\n"]);
+        assert_eq!(pieces("tekken", "don't 12"), ["don", "'t", " ", "1", "2"]);
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_known_ones() {
+        let message = rule("nonesuch").err().expect("refused").to_string();
+        assert!(message.contains("\"nonesuch\"") && message.contains("llama-bpe"), "{message}");
+    }
+}

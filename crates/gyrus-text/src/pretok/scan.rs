@@ -1,0 +1,192 @@
+//! Reading text character by character, with classes: the ground the splitting rules stand on.
+
+use crate::unicode::{Class, Classes, classes, code_at};
+
+/// A pattern tried at one place: the end of the match, or the place itself if there is none.
+pub(crate) type Pattern = fn(&Text<'_>, usize) -> usize;
+
+/// One character, decoded.
+#[derive(Clone, Copy)]
+pub(crate) struct Glyph {
+    pub(crate) code: u32,
+    pub(crate) class: Class,
+    pub(crate) len: usize,
+}
+
+impl Glyph {
+    /// Carriage return or line feed.
+    #[inline]
+    pub(crate) fn is_newline(self) -> bool {
+        self.code == 0x0A || self.code == 0x0D
+    }
+}
+
+/// The text being split. Patterns see its two ends as the ends of the world.
+pub(crate) struct Text<'a> {
+    pub(crate) bytes: &'a [u8],
+    classes: &'static Classes,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, classes: classes() }
+    }
+
+    /// The character at `at`, unless that is the end.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<Glyph> {
+        if at >= self.bytes.len() {
+            return None;
+        }
+        let (code, len) = code_at(self.bytes, at);
+        Some(Glyph { code, class: self.classes.of(code), len })
+    }
+
+    /// The byte at `at`, or zero at the end.
+    #[inline]
+    pub(crate) fn byte(&self, at: usize) -> u8 {
+        self.bytes.get(at).copied().unwrap_or(0)
+    }
+
+    /// Whether the character at `at` exists and satisfies `test`.
+    #[inline]
+    pub(crate) fn has(&self, at: usize, test: impl Fn(Glyph) -> bool) -> bool {
+        self.get(at).is_some_and(test)
+    }
+
+    /// The end of the longest run from `at` whose characters satisfy `test`.
+    #[inline]
+    pub(crate) fn run(&self, mut at: usize, test: impl Fn(Glyph) -> bool) -> usize {
+        while let Some(glyph) = self.get(at) {
+            if !test(glyph) {
+                break;
+            }
+            at += glyph.len;
+        }
+        at
+    }
+
+    /// As [`run`](Self::run), of at most `max` characters.
+    #[inline]
+    pub(crate) fn run_up_to(&self, mut at: usize, max: usize, test: impl Fn(Glyph) -> bool) -> usize {
+        for _ in 0..max {
+            match self.get(at) {
+                Some(glyph) if test(glyph) => at += glyph.len,
+                _ => break,
+            }
+        }
+        at
+    }
+
+    /// `[\r\n]*`, or with a slash in the set.
+    #[inline]
+    pub(crate) fn newlines(&self, mut at: usize, slash: bool) -> usize {
+        while matches!(self.byte(at), b'\r' | b'\n') || slash && self.byte(at) == b'/' {
+            at += 1;
+        }
+        at
+    }
+
+    /// `\s+(?!\S)|\s+`: a run of white space leaves its last character to the word that follows it.
+    #[inline]
+    pub(crate) fn blank(&self, at: usize) -> usize {
+        let mut end = at;
+        let mut last = at;
+        while let Some(glyph) = self.get(end) {
+            if !glyph.class.is(Class::SPACE) {
+                return if last > at { last } else { end };
+            }
+            last = end;
+            end += glyph.len;
+        }
+        end
+    }
+
+    /// `\s*[\r\n]+|\s+(?!\S)|\s+`: white space up to its last line break, else as [`blank`](Self::blank).
+    #[inline]
+    pub(crate) fn lines_or_blank(&self, at: usize) -> usize {
+        let mut end = at;
+        let mut last = at;
+        let mut line = at;
+        loop {
+            match self.get(end) {
+                Some(glyph) if glyph.class.is(Class::SPACE) => {
+                    last = end;
+                    end += glyph.len;
+                    if glyph.is_newline() {
+                        line = end;
+                    }
+                }
+                next => {
+                    return if line > at {
+                        line
+                    } else if next.is_some() && last > at {
+                        last
+                    } else {
+                        end
+                    };
+                }
+            }
+        }
+    }
+
+    /// An English contraction (`'s`, `'t`, `'re`, `'ve`, `'m`, `'ll`, `'d`) in lower case.
+    #[inline]
+    pub(crate) fn contraction(&self, at: usize) -> usize {
+        if self.byte(at) != b'\'' {
+            return at;
+        }
+        match (self.byte(at + 1), self.byte(at + 2)) {
+            (b's' | b't' | b'm' | b'd', _) => at + 2,
+            (b'r' | b'v', b'e') | (b'l', b'l') => at + 3,
+            _ => at,
+        }
+    }
+
+    /// As [`contraction`](Self::contraction) in any case. Case folding makes the long s (U+017F) an s.
+    #[inline]
+    pub(crate) fn contraction_any_case(&self, at: usize) -> usize {
+        if self.byte(at) != b'\'' {
+            return at;
+        }
+        match (self.byte(at + 1) | 0x20, self.byte(at + 2) | 0x20) {
+            (b's' | b't' | b'm' | b'd', _) => at + 2,
+            (b'r' | b'v', b'e') | (b'l', b'l') => at + 3,
+            _ if self.byte(at + 1) == 0xC5 && self.byte(at + 2) == 0xBF => at + 3,
+            _ => at,
+        }
+    }
+}
+
+/// Applies the patterns one after another: each cuts the pieces of the one before into its matches and
+/// what lies between them. Every byte of `text` reaches `emit` exactly once, in order.
+pub(crate) fn split(patterns: &[Pattern], text: &[u8], emit: &mut dyn FnMut(&[u8])) {
+    let Some((&pattern, rest)) = patterns.split_first() else {
+        return emit(text);
+    };
+    let scan = Text::new(text);
+    let mut pass = |piece: &[u8]| {
+        if rest.is_empty() {
+            emit(piece);
+        } else {
+            split(rest, piece, emit);
+        }
+    };
+    let (mut at, mut gap) = (0, 0);
+    while let Some(glyph) = scan.get(at) {
+        let end = pattern(&scan, at);
+        if end == at {
+            at += glyph.len;
+            continue;
+        }
+        if gap < at {
+            pass(&text[gap..at]);
+        }
+        pass(&text[at..end]);
+        at = end;
+        gap = end;
+    }
+    if gap < text.len() {
+        pass(&text[gap..]);
+    }
+}

@@ -1,0 +1,374 @@
+//! The tokenizer: one type over all families.
+
+use std::collections::BTreeSet;
+
+use crate::bpe::{ByteLevelBpe, CharBpe};
+use crate::data::{SpecialIds, TokenKind, TokenizerData};
+use crate::detokenizer::Detokenizer;
+use crate::ends::end_tokens;
+use crate::error::TokenizerError;
+use crate::merge::Scratch;
+use crate::pretok;
+use crate::special::{Fragment, SpecialFinder, Strip};
+use crate::spm::{Spm, SpmScratch};
+use crate::unigram::{Spaces, Unigram};
+use crate::vocab::{Spelling, Vocab};
+use crate::wordpiece::WordPiece;
+
+/// The tokenizer families, as files name them.
+pub const MODEL_NAMES: &[&str] = &["bert", "gemma4", "gpt2", "llama", "t5"];
+
+/// Rules of the `gpt2` family that are really character-level, as `gemma4` is.
+const CHARACTER_RULES: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
+
+/// How to read special tokens that are spelt out in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// They are the tokens: for text of the program's own making, such as a rendered chat template.
+    Parse,
+    /// They are letters like any others: for text of strangers. Tokens the vocabulary's author defined
+    /// as text of a fixed form are still found.
+    Literal,
+}
+
+enum Family {
+    ByteLevel(Box<ByteLevelBpe>),
+    Characters(CharBpe),
+    Spm(Box<Spm>),
+    WordPiece(WordPiece),
+    Unigram(Box<Unigram>),
+}
+
+/// Text to ids and back. Made once for a vocabulary, shared by all threads.
+pub struct Tokenizer {
+    vocab: Vocab,
+    family: Family,
+    special: SpecialFinder,
+    ids: SpecialIds,
+    ends: BTreeSet<u32>,
+    first: Option<u32>,
+    last: Option<u32>,
+    space_prefix: bool,
+    strip_space: bool,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let family = match self.family {
+            Family::ByteLevel(_) => "byte-level BPE",
+            Family::Characters(_) => "character BPE",
+            Family::Spm(_) => "SentencePiece BPE",
+            Family::WordPiece(_) => "WordPiece",
+            Family::Unigram(_) => "Unigram",
+        };
+        f.debug_struct("Tokenizer")
+            .field("family", &family)
+            .field("tokens", &self.vocab.len())
+            .field("ids", &self.ids)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Checks the data and builds the tokenizer.
+    pub fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
+        let model = data.model.as_str();
+        let pre = data.pre.as_deref().filter(|pre| !pre.is_empty());
+        if !MODEL_NAMES.contains(&model) {
+            return Err(TokenizerError::UnknownModel { name: data.model, known: MODEL_NAMES.join(", ") });
+        }
+        let characters =
+            model == "gemma4" || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_RULES.contains(&pre));
+        let rule = match model {
+            "gpt2" if !characters => Some(pretok::rule(pre.unwrap_or("default"))?),
+            _ => None,
+        };
+        let spelling = if rule.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
+        let has_kinds = !data.kinds.is_empty();
+        let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores.clone(), spelling)?;
+        let mut ids = data.ids;
+        for (name, id) in ids.named() {
+            if let Some(id) = id.filter(|&id| id as usize >= vocab.len()) {
+                return Err(TokenizerError::IdRange { name, id, tokens: vocab.len() });
+            }
+        }
+        fill_defaults(model, &vocab, has_kinds, &mut ids);
+
+        let require = |list: &'static str, present: bool| {
+            let model = model.to_owned();
+            if present { Ok(()) } else { Err(TokenizerError::Missing { model, list }) }
+        };
+        let family = match (model, rule) {
+            ("gpt2", Some(rule)) => {
+                require("merges", !data.merges.is_empty())?;
+                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, rule)?))
+            }
+            ("gpt2" | "gemma4", _) => {
+                require("merges", !data.merges.is_empty())?;
+                Family::Characters(CharBpe::new(&vocab, &data.merges, ids.unk)?)
+            }
+            ("bert", _) => {
+                let lowercase = data.lowercase.unwrap_or(true);
+                let strip_accents = data.strip_accents.unwrap_or(lowercase);
+                Family::WordPiece(WordPiece::new(&vocab, ids.unk, lowercase, strip_accents))
+            }
+            ("t5", _) => {
+                require("scores", !data.scores.is_empty())?;
+                let spaces = Spaces {
+                    add_prefix: data.add_space_prefix.unwrap_or(false),
+                    remove_extra: data.remove_extra_whitespaces.unwrap_or(false),
+                    as_suffix: data.treat_whitespace_as_suffix.unwrap_or(false),
+                };
+                Family::Unigram(Box::new(Unigram::new(&vocab, ids.unk, &data.precompiled_charsmap, spaces)?))
+            }
+            _ => {
+                require("scores", !data.scores.is_empty())?;
+                Family::Spm(Box::new(Spm::new(&vocab, ids.unk)))
+            }
+        };
+
+        let ends = end_tokens(&vocab, &ids, |id| match &family {
+            Family::ByteLevel(bpe) => bpe.makes(&vocab, id),
+            _ => has_kinds,
+        });
+        // A token that ends the generation must not be smuggled in by a stranger's text.
+        for &id in &ends {
+            let kind = &mut vocab.kinds[id as usize];
+            if *kind == TokenKind::UserDefined || *kind == TokenKind::Normal && has_kinds {
+                *kind = TokenKind::Control;
+            }
+        }
+        let strips = strips(&vocab, pre, data.general_name.as_deref());
+        let special = SpecialFinder::new(&vocab, strips)?;
+
+        // What is put in front and behind, and whether the file says so or the family.
+        let by_family = |flag: Option<bool>, habit: bool| flag.unwrap_or(habit);
+        let add_bos = match model {
+            "bert" | "llama" => by_family(data.add_bos, true),
+            // Files of this family exist that say no, and the model needs it all the same.
+            "gemma4" => true,
+            _ => by_family(data.add_bos, rule.is_some_and(|rule| rule.add_bos)),
+        };
+        let add_eos = by_family(data.add_eos, model == "t5");
+        let add_sep = by_family(data.add_sep, model == "bert");
+        let need = |flag, name, add: bool, id: Option<u32>| match id {
+            None if add => Err(TokenizerError::NoId { flag, name }),
+            id => Ok(id.filter(|_| add)),
+        };
+        let (first, last) = if model == "bert" {
+            (
+                need("add_bos", "cls", add_bos, ids.cls.or(ids.bos))?,
+                need("add_sep", "separator", add_sep, ids.sep)?,
+            )
+        } else {
+            (need("add_bos", "bos", add_bos, ids.bos)?, need("add_eos", "eos", add_eos, ids.eos)?)
+        };
+        let space_prefix = model == "llama" && data.add_space_prefix.unwrap_or(true);
+        let strip_space = match model {
+            "bert" => true,
+            "t5" => data.add_space_prefix.unwrap_or(false) || data.remove_extra_whitespaces.unwrap_or(false),
+            _ => space_prefix,
+        };
+        Ok(Self { vocab, family, special, ids, ends, first, last, space_prefix, strip_space })
+    }
+
+    /// The ids of `text`. With `add_special`, the tokens the vocabulary wants around every text are
+    /// added.
+    pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_into(text, special, add_special, &mut out);
+        out
+    }
+
+    /// As [`encode`](Self::encode), appended to `out`.
+    pub fn encode_into(&self, text: &str, special: Special, add_special: bool, out: &mut Vec<u32>) {
+        self.encode_bytes_into(text.as_bytes(), special, add_special, out);
+    }
+
+    /// As [`encode_into`](Self::encode_into) for text that may hold invalid UTF-8. Byte-level
+    /// vocabularies write any bytes; with the others U+FFFD takes the place of what is no text.
+    pub fn encode_bytes_into(&self, text: &[u8], special: Special, add_special: bool, out: &mut Vec<u32>) {
+        if add_special {
+            out.extend(self.first);
+        }
+        let mut scratch = Scratch::default();
+        let mut spm_scratch = SpmScratch::default();
+        // The begin of the text counts as a special token: both are followed by a fresh word.
+        let mut after_special = true;
+        self.special.split(text, special == Special::Parse, |fragment| match fragment {
+            Fragment::Token(id) => {
+                out.push(id);
+                after_special = true;
+            }
+            Fragment::Text(bytes) => {
+                if let Family::ByteLevel(bpe) = &self.family {
+                    return bpe.encode(bytes, &mut scratch, out);
+                }
+                let text = String::from_utf8_lossy(bytes);
+                match &self.family {
+                    Family::ByteLevel(_) => {}
+                    Family::Characters(bpe) => bpe.encode(&self.vocab, &text, &mut scratch, out),
+                    Family::Spm(spm) => {
+                        let prefix = self.space_prefix && after_special;
+                        spm.encode(&self.vocab, &text, prefix, &mut spm_scratch, out);
+                    }
+                    Family::WordPiece(wordpiece) => wordpiece.encode(&text, out),
+                    Family::Unigram(unigram) => unigram.encode(&text, out),
+                }
+                after_special = false;
+            }
+        });
+        if add_special {
+            out.extend(self.last);
+        }
+    }
+
+    /// The text of `ids`. With `render_special`, control tokens appear as written; else they are passed
+    /// over. Bytes that are no text become U+FFFD.
+    pub fn decode(&self, ids: &[u32], render_special: bool) -> String {
+        let mut stream = Detokenizer::new(self, render_special);
+        let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
+        text.push_str(&stream.finish());
+        text
+    }
+
+    /// As [`decode`](Self::decode), to the very bytes.
+    pub fn decode_bytes(&self, ids: &[u32], render_special: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut at_start = self.strip_space;
+        for &id in ids {
+            let mut piece = self.rendered(id, render_special);
+            if at_start && !piece.is_empty() && !self.is_special(id) {
+                at_start = false;
+                piece = piece.strip_prefix(b" ").unwrap_or(piece);
+            }
+            bytes.extend_from_slice(piece);
+        }
+        bytes
+    }
+
+    /// The bytes a token stands for; none for an id outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.vocab.bytes(id)
+    }
+
+    /// The text of a token as the vocabulary spells it.
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.vocab.tokens.get(id as usize).map(String::as_str)
+    }
+
+    /// The kind of a token.
+    pub fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.vocab.kind(id)
+    }
+
+    /// The id of the token that is spelt so in the vocabulary.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.vocab.id_of(text)
+    }
+
+    /// The number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The begin token.
+    pub fn bos(&self) -> Option<u32> {
+        self.ids.bos
+    }
+
+    /// The end token. A generation may end with others too: see [`end_tokens`](Self::end_tokens).
+    pub fn eos(&self) -> Option<u32> {
+        self.ids.eos
+    }
+
+    /// All tokens with a role.
+    pub fn special_ids(&self) -> &SpecialIds {
+        &self.ids
+    }
+
+    /// The tokens that end a generation, in ascending order.
+    pub fn end_tokens(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ends.iter().copied()
+    }
+
+    /// Whether a token ends a generation.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
+    /// Whether every text begins with the begin token.
+    pub fn adds_bos(&self) -> bool {
+        self.first.is_some()
+    }
+
+    pub(crate) fn strips_leading_space(&self) -> bool {
+        self.strip_space
+    }
+
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
+    }
+
+    /// What a token shows as.
+    pub(crate) fn rendered(&self, id: u32, render_special: bool) -> &[u8] {
+        if !render_special && self.is_special(id) { &[] } else { self.vocab.bytes(id) }
+    }
+}
+
+/// Fills in the ids that old files leave out because the family always had them there.
+fn fill_defaults(model: &str, vocab: &Vocab, has_kinds: bool, ids: &mut SpecialIds) {
+    let fill = |slot: &mut Option<u32>, id: u32| {
+        // Only where the row really is a marker, as far as the file says what rows are.
+        let fits = match vocab.kind(id) {
+            Some(TokenKind::Control | TokenKind::Unknown) => true,
+            Some(_) => !has_kinds,
+            None => false,
+        };
+        if slot.is_none() && fits {
+            *slot = Some(id);
+        }
+    };
+    match model {
+        "llama" => {
+            fill(&mut ids.unk, 0);
+            fill(&mut ids.bos, 1);
+            fill(&mut ids.eos, 2);
+        }
+        "bert" => {
+            fill(&mut ids.pad, 0);
+            fill(&mut ids.unk, 100);
+            if ids.bos.is_none() {
+                fill(&mut ids.cls, 101);
+            }
+            fill(&mut ids.sep, 102);
+            fill(&mut ids.mask, 103);
+        }
+        "t5" => {
+            fill(&mut ids.pad, 0);
+            fill(&mut ids.eos, 1);
+            fill(&mut ids.unk, 2);
+        }
+        _ => {}
+    }
+}
+
+/// Special tokens that swallow white space beside them. Files do not say so; the families are known.
+fn strips(vocab: &Vocab, pre: Option<&str>, general_name: Option<&str>) -> Vec<(u32, Strip)> {
+    let name = general_name.unwrap_or("").to_lowercase();
+    if pre.is_some_and(|pre| pre.starts_with("jina-v2-")) {
+        let mask = vocab.id_of("<mask>");
+        return mask.map(|id| (id, Strip { left: true, right: false })).into_iter().collect();
+    }
+    if name.contains("phi-3") || name.contains("phi3") {
+        let keep = ["<unk>", "<s>", "<|endoftext|>"];
+        return (0..vocab.len() as u32)
+            .filter(|&id| {
+                matches!(vocab.kinds[id as usize], TokenKind::Control | TokenKind::UserDefined)
+                    && !keep.contains(&vocab.tokens[id as usize].as_str())
+            })
+            .map(|id| (id, Strip { left: false, right: true }))
+            .collect();
+    }
+    Vec::new()
+}

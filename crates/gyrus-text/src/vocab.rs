@@ -1,0 +1,182 @@
+//! The tokens: texts, kinds and the bytes each stands for.
+
+use crate::byte_level;
+use crate::data::TokenKind;
+use crate::error::TokenizerError;
+use crate::table::TextTable;
+
+/// The character that SentencePiece writes for a space.
+pub(crate) const ESCAPED_SPACE: &str = "\u{2581}";
+
+/// How token texts are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// GPT-2's byte alphabet.
+    ByteLevel,
+    /// UTF-8 with U+2581 for spaces and `<0xHH>` for bytes.
+    Escaped,
+}
+
+/// Checked tokens. Every list is as long as the vocabulary.
+#[derive(Debug)]
+pub(crate) struct Vocab {
+    pub(crate) tokens: Vec<String>,
+    pub(crate) kinds: Vec<TokenKind>,
+    pub(crate) scores: Vec<f32>,
+    texts: TextTable,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// Ids are 32-bit, and merging needs a few numbers that are none.
+pub(crate) const MAX_TOKENS: usize = 1 << 30;
+
+impl Vocab {
+    pub(crate) fn new(
+        tokens: Vec<String>,
+        mut kinds: Vec<TokenKind>,
+        mut scores: Vec<f32>,
+        spelling: Spelling,
+    ) -> Result<Self, TokenizerError> {
+        let count = tokens.len();
+        if count == 0 || count > MAX_TOKENS {
+            return Err(TokenizerError::TokenCount { count, max: MAX_TOKENS });
+        }
+        if kinds.is_empty() {
+            kinds.resize(count, TokenKind::Normal);
+        }
+        if scores.is_empty() {
+            scores.resize(count, 0.0);
+        }
+        for (list, len) in [("token kinds", kinds.len()), ("scores", scores.len())] {
+            if len != count {
+                return Err(TokenizerError::Length { list, len, tokens: count });
+            }
+        }
+        if let Some(id) = scores.iter().position(|score| !score.is_finite()) {
+            return Err(TokenizerError::Score { id: id as u32, score: scores[id] });
+        }
+        let total = tokens.iter().map(String::len).sum();
+        let mut texts = TextTable::with_capacity(count, total);
+        let mut bytes = Vec::with_capacity(total);
+        let mut ends = Vec::with_capacity(count);
+        for (id, text) in tokens.iter().enumerate() {
+            let kind = &mut kinds[id];
+            if is_placeholder(text, id) {
+                *kind = TokenKind::Unused;
+            }
+            match *kind {
+                TokenKind::Byte => bytes.push(
+                    byte_of(text)
+                        .ok_or_else(|| TokenizerError::ByteToken { id: id as u32, text: text.clone() })?,
+                ),
+                TokenKind::Normal | TokenKind::Unused => match spelling {
+                    Spelling::ByteLevel => byte_level::decode_into(text, &mut bytes),
+                    Spelling::Escaped => {
+                        let mut parts = text.split(ESCAPED_SPACE);
+                        bytes.extend_from_slice(parts.next().unwrap_or("").as_bytes());
+                        for part in parts {
+                            bytes.push(b' ');
+                            bytes.extend_from_slice(part.as_bytes());
+                        }
+                    }
+                },
+                TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
+                    bytes.extend_from_slice(text.as_bytes());
+                }
+            }
+            ends.push(bytes.len());
+            // An empty text is a row that nothing can ask for; several may exist.
+            if !text.is_empty() {
+                texts.insert(text.as_bytes(), id as u32).map_err(|first| TokenizerError::DuplicateToken {
+                    text: text.clone(),
+                    first,
+                    second: id as u32,
+                })?;
+            }
+        }
+        Ok(Self { tokens, kinds, scores, texts, bytes, ends })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn id_of(&self, text: &str) -> Option<u32> {
+        self.texts.get(text.as_bytes())
+    }
+
+    pub(crate) fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    /// The bytes a token stands for; none for an id outside the vocabulary.
+    pub(crate) fn bytes(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        match self.ends.get(id) {
+            Some(&end) => &self.bytes[if id == 0 { 0 } else { self.ends[id - 1] }..end],
+            None => &[],
+        }
+    }
+
+    /// The ids of the 256 byte tokens, as far as there are any.
+    pub(crate) fn byte_ids(&self) -> [Option<u32>; 256] {
+        let mut ids = [None; 256];
+        for (id, kind) in self.kinds.iter().enumerate() {
+            if *kind == TokenKind::Byte {
+                ids[self.bytes(id as u32)[0] as usize].get_or_insert(id as u32);
+            }
+        }
+        ids
+    }
+}
+
+/// The byte of `<0xHH>`, exactly so written.
+fn byte_of(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?.as_bytes();
+    let digit = |at: usize| (digits[at] as char).to_digit(16);
+    if digits.len() != 2 {
+        return None;
+    }
+    Some((digit(0)? * 16 + digit(1)?) as u8)
+}
+
+/// Converters fill rows that have no token with `[PADn]`, n being the row; the model's own tokenizer
+/// does not know them, so text never becomes one.
+fn is_placeholder(text: &str, id: usize) -> bool {
+    let number = text.strip_prefix("[PAD").and_then(|rest| rest.strip_suffix(']'));
+    number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()) && number.parse() == Ok(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vocab(tokens: &[&str], kind: TokenKind) -> Result<Vocab, TokenizerError> {
+        let tokens: Vec<_> = tokens.iter().map(|t| (*t).to_owned()).collect();
+        let kinds = vec![kind; tokens.len()];
+        Vocab::new(tokens, kinds, Vec::new(), Spelling::Escaped)
+    }
+
+    #[test]
+    fn byte_tokens_are_read_strictly() {
+        assert_eq!(vocab(&["<0x0A>"], TokenKind::Byte).expect("a byte").bytes(0), b"\n");
+        for text in ["<0x-1>", "<0x+1>", "<0xA>", "<0x0AB>", "0x0A", "<0xGG>", "<0xé>", ""] {
+            let error = vocab(&[text], TokenKind::Byte).err().expect("refused");
+            assert_eq!(error, TokenizerError::ByteToken { id: 0, text: text.into() });
+        }
+    }
+
+    #[test]
+    fn duplicates_are_named() {
+        let error = vocab(&["a", "b", "a"], TokenKind::Normal).err().expect("refused");
+        assert_eq!(error, TokenizerError::DuplicateToken { text: "a".into(), first: 0, second: 2 });
+        assert!(vocab(&["", ""], TokenKind::Normal).is_ok());
+    }
+
+    #[test]
+    fn placeholders_are_rows_of_no_token() {
+        let vocab = vocab(&["a", "[PAD1]", "[PAD7]"], TokenKind::UserDefined).expect("fine");
+        assert_eq!(vocab.kinds, [TokenKind::UserDefined, TokenKind::Unused, TokenKind::UserDefined]);
+    }
+}
