@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod npy;
 mod oracle;
 mod rng;
 

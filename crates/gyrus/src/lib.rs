@@ -1,5 +1,49 @@
-//! tmp
+//! Language models on your own machine.
+//!
+//! [`Model::open`] loads a GGUF or SafeTensors model, [`Model::session`] begins a text, and
+//! [`Session::generate`] continues it, as a stream of [`Event`]s:
+//!
+//! ```no_run
+//! use gyrus::{Event, Model, Options, Request};
+//!
+//! let model = Model::open("model.gguf".as_ref(), &Options::default())?;
+//! let mut session = model.session();
+//! let mut answer = session.generate(Request::text("Once upon a time").max_tokens(64))?;
+//! while let Some(event) = answer.next()? {
+//!     if let Event::Token { text, .. } = event {
+//!         print!("{text}");
+//!     }
+//! }
+//! # Ok::<(), gyrus::Error>(())
+//! ```
+//!
+//! The library knows nothing of terminals or HTTP. It prints nothing and never ends the process: a bad
+//! file, prompt or parameter is an [`Error`].
+
 #![forbid(unsafe_code)]
+
 mod arch;
+mod cancel;
+mod context;
+mod engine;
 mod error;
+mod event;
+mod generation;
+mod model;
+mod request;
+mod session;
+mod stops;
+pub mod tokenizer;
+mod weights;
+
+pub use arch::Config;
+pub use cancel::Cancel;
+pub use context::ContextChoice;
 pub use error::Error;
+pub use event::{Event, StopReason, Usage};
+pub use generation::Generation;
+pub use gyrus_kernels::{Plan, Precision, Sampler, SamplerError};
+pub use gyrus_text as text;
+pub use model::{Model, Options};
+pub use request::{Prompt, Request};
+pub use session::Session;

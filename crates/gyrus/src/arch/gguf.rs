@@ -48,11 +48,7 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
     })
 }
 
-fn scaling(
-    metadata: Metadata<'_>,
-    key: &impl Fn(&str) -> String,
-    context: u64,
-) -> Result<Scaling, Error> {
+fn scaling(metadata: Metadata<'_>, key: &impl Fn(&str) -> String, context: u64) -> Result<Scaling, Error> {
     let factor = match metadata.get::<f32>(&key("rope.scaling.factor"))? {
         Some(factor) => Some(factor),
         None => metadata.get::<f32>(&key("rope.scale_linear"))?,

@@ -62,8 +62,10 @@ fn rope(fields: &Fields<'_>, context: u64) -> Result<(f64, Scaling), Error> {
         None => "default",
         Some(kind) => kind.as_str().ok_or_else(|| Error::Config("rope type is not a string".to_owned()))?,
     };
-    let need = |name: &str| inner.float(name)?.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")));
-    let original = || Ok::<f64, Error>(inner.float("original_max_position_embeddings")?.unwrap_or(context as f64));
+    let need =
+        |name: &str| inner.float(name)?.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")));
+    let original =
+        || Ok::<f64, Error>(inner.float("original_max_position_embeddings")?.unwrap_or(context as f64));
     let scaling = match kind {
         "default" => Scaling::None,
         "linear" => Scaling::Linear { factor: need("factor")? },

@@ -1,0 +1,131 @@
+//! Sequences over a backend: who owns which cache blocks, and how rows become a batch.
+
+use gyrus_kernels::{Backend, Batch, KV_BLOCK};
+
+use crate::Error;
+
+/// The most sequences in one batch; their tables are gathered on the stack.
+pub(crate) const MAX_SEQUENCES: usize = 64;
+
+/// A backend with its cache handed out block by block.
+pub(crate) struct Engine {
+    backend: Box<dyn Backend>,
+    /// Blocks nobody uses; the last is given first.
+    free: Vec<u32>,
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    sequences: Vec<u32>,
+    wanted: Vec<u32>,
+}
+
+/// A text's place in the cache.
+///
+/// Its blocks go back through [`Engine::release`]; a sequence that is dropped without it keeps them, so
+/// only [`crate::Session`], which releases in its own `Drop`, holds one.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    blocks: Vec<u32>,
+    /// Positions the cache holds.
+    len: usize,
+}
+
+impl Sequence {
+    /// Positions the cache holds.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Forgets positions from `len` on. Their blocks stay, for what comes instead.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+/// Which rows of a step give logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    None,
+    Last,
+    All,
+}
+
+/// Rows of one sequence in a batch.
+pub(crate) struct Step<'a> {
+    pub(crate) sequence: &'a mut Sequence,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) wanted: Wanted,
+}
+
+impl Engine {
+    pub(crate) fn new(backend: Box<dyn Backend>) -> Engine {
+        let blocks = backend.kv_blocks() as u32;
+        Engine {
+            free: (0..blocks).rev().collect(),
+            backend,
+            tokens: Vec::new(),
+            positions: Vec::new(),
+            sequences: Vec::new(),
+            wanted: Vec::new(),
+        }
+    }
+
+    /// Gives a sequence's blocks back.
+    pub(crate) fn release(&mut self, sequence: &mut Sequence) {
+        self.free.append(&mut sequence.blocks);
+        sequence.len = 0;
+    }
+
+    /// Runs all steps as one batch and returns the wanted logits, `[rows wanted, vocab]` in order.
+    ///
+    /// If it fails, no sequence has grown.
+    pub(crate) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<&[f32], Error> {
+        assert!(steps.len() <= MAX_SEQUENCES, "{} sequences in one batch", steps.len());
+        for step in &mut *steps {
+            self.reserve(step.sequence, step.tokens.len())?;
+        }
+        for rows in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.wanted] {
+            rows.clear();
+        }
+        for (n, step) in steps.iter().enumerate() {
+            let first = self.tokens.len();
+            for (i, &token) in step.tokens.iter().enumerate() {
+                self.tokens.push(token);
+                self.positions.push((step.sequence.len + i) as u32);
+                self.sequences.push(n as u32);
+            }
+            let rows = first as u32..self.tokens.len() as u32;
+            match step.wanted {
+                Wanted::None => {}
+                Wanted::Last => self.wanted.extend(rows.last()),
+                Wanted::All => self.wanted.extend(rows),
+            }
+        }
+        let mut tables: [&[u32]; MAX_SEQUENCES] = [&[]; MAX_SEQUENCES];
+        for (table, step) in tables.iter_mut().zip(steps.iter()) {
+            *table = &step.sequence.blocks;
+        }
+        let batch = Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequences: &self.sequences,
+            logits: &self.wanted,
+            tables: &tables[..steps.len()],
+        };
+        let logits = self.backend.forward(&batch)?;
+        for step in steps {
+            step.sequence.len += step.tokens.len();
+        }
+        Ok(logits)
+    }
+
+    /// Makes sure that a sequence has blocks for `more` positions.
+    fn reserve(&mut self, sequence: &mut Sequence, more: usize) -> Result<(), Error> {
+        let blocks = (sequence.len + more).div_ceil(KV_BLOCK);
+        let needed = blocks.saturating_sub(sequence.blocks.len());
+        if needed > self.free.len() {
+            return Err(Error::CacheFull { needed, free: self.free.len() });
+        }
+        sequence.blocks.extend(self.free.drain(self.free.len() - needed..));
+        Ok(())
+    }
+}

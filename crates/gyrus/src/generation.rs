@@ -1,0 +1,162 @@
+use std::time::Instant;
+
+use gyrus_kernels::{Counts, Draw};
+use gyrus_text::Detokenizer;
+
+use crate::Error;
+use crate::event::{Event, StopReason, Usage};
+use crate::model::Model;
+use crate::request::Request;
+use crate::session::Text;
+use crate::stops::Stops;
+
+/// A running generation: a stream of [`Event`]s, drawn with [`Generation::next`].
+///
+/// Dropping it in mid-stream is fine; the session holds what was emitted.
+pub struct Generation<'a> {
+    model: &'a Model,
+    text: &'a mut Text,
+    request: Request,
+    detokenizer: Option<Detokenizer<'a>>,
+    stops: Stops,
+    /// The text of the present event, reused from one to the next.
+    shown: String,
+    counts: Counts,
+    candidates: Vec<(f32, u32)>,
+    usage: Usage,
+    started: Instant,
+    first_token: Option<Instant>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Prompt,
+    /// The first token is drawn from the prompt's logits and waits for its event.
+    FirstToken(Draw),
+    Tokens,
+    Stop(StopReason),
+    Done,
+}
+
+impl<'a> Generation<'a> {
+    pub(crate) fn new(model: &'a Model, text: &'a mut Text, mut request: Request) -> Generation<'a> {
+        let stops = Stops::new(std::mem::take(&mut request.stop));
+        let detokenizer = model.tokenizer().map(|t| Detokenizer::continuing(t, false));
+        let usage =
+            Usage { prompt_tokens: text.tokens.len(), cached_tokens: text.cached(), ..Usage::default() };
+        Generation {
+            model,
+            text,
+            request,
+            detokenizer,
+            stops,
+            shown: String::new(),
+            counts: Counts::new(),
+            candidates: Vec::new(),
+            usage,
+            started: Instant::now(),
+            first_token: None,
+            state: State::Prompt,
+        }
+    }
+
+    /// The next event; `None` after the stop.
+    ///
+    /// On an error the session holds the text as far as it was emitted.
+    #[allow(clippy::should_implement_trait, reason = "events borrow the generation's text")]
+    pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
+        self.shown.clear();
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Prompt => self.prompt(),
+            State::FirstToken(draw) => self.token(draw),
+            State::Tokens => self.step(),
+            State::Stop(reason) => self.stop(reason),
+            State::Done => Ok(None),
+        }
+    }
+
+    /// Runs the whole prompt and draws the first token.
+    fn prompt(&mut self) -> Result<Option<Event<'_>>, Error> {
+        self.started = Instant::now();
+        if self.request.max_tokens == Some(0) {
+            self.state = State::Stop(StopReason::MaxTokens);
+        } else {
+            loop {
+                if self.request.cancel.is_cancelled() {
+                    self.state = State::Stop(StopReason::Cancelled);
+                    break;
+                }
+                if let Some(draw) = self.advance()? {
+                    self.state = State::FirstToken(draw);
+                    break;
+                }
+            }
+        }
+        self.usage.prompt_time = self.started.elapsed();
+        self.first_token = Some(Instant::now());
+        let Usage { prompt_tokens: tokens, cached_tokens: cached, .. } = self.usage;
+        Ok(Some(Event::Prompt { tokens, cached }))
+    }
+
+    fn step(&mut self) -> Result<Option<Event<'_>>, Error> {
+        if self.request.cancel.is_cancelled() {
+            return self.stop(StopReason::Cancelled);
+        }
+        if self.request.max_tokens.is_some_and(|most| self.usage.generated_tokens >= most) {
+            return self.stop(StopReason::MaxTokens);
+        }
+        if self.text.tokens.len() >= self.model.context().tokens {
+            return self.stop(StopReason::ContextFull);
+        }
+        match self.advance()? {
+            Some(draw) => self.token(draw),
+            // One token is always the last piece of what the cache lacks.
+            None => self.stop(StopReason::Cancelled),
+        }
+    }
+
+    /// Computes the next piece and, when the logits are there, draws.
+    fn advance(&mut self) -> Result<Option<Draw>, Error> {
+        let Generation { text, model, request, counts, candidates, .. } = self;
+        text.advance(model, |logits, tokens| {
+            let sampler = &request.sampler;
+            let window = tokens.len().saturating_sub(sampler.penalty_window as usize);
+            counts.clear();
+            tokens[window..].iter().for_each(|&t| *counts.entry(t).or_insert(0) += 1);
+            // Draws are numbered by position, so that a text continued is a text uninterrupted.
+            sampler.draw(logits, counts, tokens.len() as u64, candidates)
+        })
+    }
+
+    fn token(&mut self, draw: Draw) -> Result<Option<Event<'_>>, Error> {
+        let ends = self.model.tokenizer().is_some_and(|t| t.is_end(draw.token));
+        if ends && !self.request.ignore_end {
+            return self.stop(StopReason::EndToken(draw.token));
+        }
+        self.text.tokens.push(draw.token);
+        self.usage.generated_tokens += 1;
+        self.state = State::Tokens;
+        if let Some(detokenizer) = &mut self.detokenizer {
+            let piece = detokenizer.push(draw.token);
+            if let Some(stop) = self.stops.push(&piece, &mut self.shown) {
+                self.state = State::Stop(StopReason::StopString(stop.to_owned()));
+                // What is left of the last character belongs to the stop string.
+                self.detokenizer = None;
+            }
+        }
+        Ok(Some(Event::Token { id: draw.token, logprob: draw.logprob, text: &self.shown }))
+    }
+
+    fn stop(&mut self, reason: StopReason) -> Result<Option<Event<'_>>, Error> {
+        self.state = State::Done;
+        if let Some(detokenizer) = self.detokenizer.take() {
+            let rest = detokenizer.finish();
+            if self.stops.push(&rest, &mut self.shown).is_none() {
+                self.stops.finish(&mut self.shown);
+            }
+        }
+        self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();
+        Ok(Some(Event::Stop { reason, text: &self.shown, usage: self.usage }))
+    }
+}

@@ -1,0 +1,139 @@
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gyrus_formats::Checkpoint;
+use gyrus_kernels::{KV_BLOCK, Plan, Precision};
+use gyrus_text::Tokenizer;
+
+use crate::Error;
+use crate::arch::{self, Config};
+use crate::context::ContextChoice;
+use crate::engine::Engine;
+use crate::session::Session;
+use crate::tokenizer;
+
+/// How a model is loaded.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What it computes with.
+    pub precision: Precision,
+    /// Tokens a session can hold; by default the model's own context if memory allows.
+    pub context: Option<usize>,
+    /// Sessions that can be open at once with a full context each.
+    pub sessions: usize,
+    /// Threads to compute with; by default one for each core this process may use.
+    pub threads: Option<usize>,
+    /// Prompt tokens computed at once.
+    pub chunk: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { precision: Precision::Fast, context: None, sessions: 1, threads: None, chunk: 512 }
+    }
+}
+
+/// A loaded model. Clones share it.
+#[derive(Clone)]
+pub struct Model {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    plan: Plan,
+    context: ContextChoice,
+    chunk: usize,
+    threads: usize,
+    tokenizer: Option<Tokenizer>,
+    template: Option<String>,
+    engine: Mutex<Engine>,
+}
+
+impl Model {
+    /// Opens and loads a GGUF or SafeTensors model.
+    pub fn open(path: &Path, options: &Options) -> Result<Model, Error> {
+        Model::load(Checkpoint::open(path)?, options)
+    }
+
+    /// Loads an opened checkpoint.
+    pub fn load(checkpoint: Checkpoint, options: &Options) -> Result<Model, Error> {
+        let (config, plan) = arch::build(&checkpoint, options.precision)?;
+        let context = ContextChoice::new(options.context, config.context, plan.kv_bytes_per_token())?;
+        let (tokenizer, template) = match checkpoint.gguf() {
+            Some(metadata) => {
+                let template = tokenizer::template_source(metadata)?.map(str::to_owned);
+                (tokenizer::from_gguf(metadata)?, template)
+            }
+            None => (None, None),
+        };
+        if let Some(tokenizer) = &tokenizer
+            && tokenizer.vocab_size() > plan.vocab
+        {
+            return Err(Error::Dimension {
+                name: "vocabulary",
+                value: tokenizer.vocab_size() as u64,
+                expected: format!("the embedding has rows for {} tokens only", plan.vocab),
+            });
+        }
+        let threads = options.threads.unwrap_or_else(default_threads);
+        let blocks = context.tokens.div_ceil(KV_BLOCK) * options.sessions.max(1);
+        let checkpoint = Arc::new(checkpoint);
+        let backend = gyrus_kernels::scalar::Reference::new(plan.clone(), blocks, |w| {
+            checkpoint.tensor(&plan.weight(w).name).unwrap().data
+        });
+        let engine = Mutex::new(Engine::new(Box::new(backend)));
+        let chunk = options.chunk.max(1);
+        let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };
+        Ok(Model { shared: Arc::new(shared) })
+    }
+
+    /// Begins a text.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone())
+    }
+
+    /// The model's numbers.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// The forward pass as a table.
+    pub fn plan(&self) -> &Plan {
+        &self.shared.plan
+    }
+
+    /// The context in force.
+    pub fn context(&self) -> ContextChoice {
+        self.shared.context
+    }
+
+    /// Threads it computes with.
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// The tokenizer, if the model carries one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.shared.tokenizer.as_ref()
+    }
+
+    /// The source of the model's chat template, if it carries one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.shared.template.as_deref()
+    }
+
+    pub(crate) fn chunk(&self) -> usize {
+        self.shared.chunk
+    }
+
+    /// The engine, for one batch. A thread that panicked while it held the engine left no sequence
+    /// half-grown, so it is used on.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,81 @@
+use crate::cancel::Cancel;
+use gyrus_kernels::Sampler;
+
+/// What a generation continues from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// Text behind what the session holds. Special tokens in it are plain text.
+    Text(String),
+    /// Text in which special tokens are recognised, as a rendered chat template needs. It replaces what
+    /// the session holds; the part they share is not computed again.
+    Rendered(String),
+    /// Token ids behind what the session holds.
+    Ids(Vec<u32>),
+    /// Nothing new: go on where the text ends.
+    Continue,
+}
+
+/// A generation to be run.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub(crate) prompt: Prompt,
+    pub(crate) sampler: Sampler,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_end: bool,
+    pub(crate) cancel: Cancel,
+}
+
+impl Request {
+    /// A greedy generation until the model ends it.
+    pub fn new(prompt: Prompt) -> Request {
+        Request {
+            prompt,
+            sampler: Sampler::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_end: false,
+            cancel: Cancel::new(),
+        }
+    }
+
+    /// Continues text.
+    pub fn text(text: impl Into<String>) -> Request {
+        Request::new(Prompt::Text(text.into()))
+    }
+
+    /// Continues ids.
+    pub fn ids(ids: impl Into<Vec<u32>>) -> Request {
+        Request::new(Prompt::Ids(ids.into()))
+    }
+
+    /// How tokens are chosen.
+    pub fn sampler(mut self, sampler: Sampler) -> Request {
+        self.sampler = sampler;
+        self
+    }
+
+    /// Stops after this many tokens.
+    pub fn max_tokens(mut self, tokens: usize) -> Request {
+        self.max_tokens = Some(tokens);
+        self
+    }
+
+    /// Stops before any of these strings. Empty ones are ignored.
+    pub fn stop(mut self, strings: impl IntoIterator<Item = String>) -> Request {
+        self.stop = strings.into_iter().filter(|s| !s.is_empty()).collect();
+        self
+    }
+
+    /// Treats end tokens as any other, for benchmarks.
+    pub fn ignore_end(mut self, ignore: bool) -> Request {
+        self.ignore_end = ignore;
+        self
+    }
+
+    /// Listens to this switch.
+    pub fn cancel(mut self, cancel: Cancel) -> Request {
+        self.cancel = cancel;
+        self
+    }
+}

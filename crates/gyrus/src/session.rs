@@ -1,0 +1,179 @@
+use gyrus_text::Special;
+
+use crate::Error;
+use crate::engine::{Sequence, Step, Wanted};
+use crate::generation::Generation;
+use crate::model::Model;
+use crate::request::{Prompt, Request};
+
+/// Rows that give logits in one batch: a row of logits is as wide as the vocabulary.
+const SCORED_ROWS: usize = 32;
+
+/// One text and its place in the cache.
+///
+/// The text is [`Session::tokens`]. After a stop it is exactly what was emitted, and going on gives what
+/// an uninterrupted run would have given.
+pub struct Session {
+    model: Model,
+    text: Text,
+}
+
+/// A text and what the cache holds of it: a beginning, at most all of it.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    sequence: Sequence,
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl Text {
+    /// Positions the cache holds.
+    pub(crate) fn cached(&self) -> usize {
+        self.sequence.len()
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.sequence.truncate(len);
+    }
+
+    /// Leaves the last token out of the cache, since the logits behind it are needed.
+    pub(crate) fn uncache_last(&mut self) {
+        self.sequence.truncate(self.tokens.len().saturating_sub(1));
+    }
+
+    /// Computes the next piece of what the cache lacks. With the last piece it passes the logits behind
+    /// the text, and the text, to `done` and returns its result.
+    pub(crate) fn advance<T>(
+        &mut self,
+        model: &Model,
+        done: impl FnOnce(&[f32], &[u32]) -> T,
+    ) -> Result<Option<T>, Error> {
+        let at = self.sequence.len();
+        let end = self.tokens.len().min(at + model.chunk());
+        let last = end == self.tokens.len();
+        let wanted = if last { Wanted::Last } else { Wanted::None };
+        let step = Step { sequence: &mut self.sequence, tokens: &self.tokens[at..end], wanted };
+        let mut engine = model.engine();
+        let logits = engine.forward(&mut [step])?;
+        Ok(last.then(|| done(logits, &self.tokens)))
+    }
+}
+
+impl Session {
+    pub(crate) fn new(model: Model) -> Session {
+        Session { model, text: Text::default() }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The text so far, prompts and answers.
+    pub fn tokens(&self) -> &[u32] {
+        &self.text.tokens
+    }
+
+    /// Forgets the text.
+    pub fn reset(&mut self) {
+        self.text.truncate(0);
+    }
+
+    /// Keeps the first `len` tokens of the text.
+    pub fn truncate(&mut self, len: usize) {
+        self.text.truncate(len);
+    }
+
+    /// Makes the text `tokens`. The part it shares with the present text is not computed again.
+    pub fn set_tokens(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.check_ids(tokens)?;
+        let shared = self.text.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.text.truncate(shared);
+        self.text.tokens.extend_from_slice(&tokens[shared..]);
+        Ok(())
+    }
+
+    /// Continues the text. Nothing is computed before the first [`Generation::next`].
+    ///
+    /// A prompt that does not fit the context is refused, and the text stays as it was.
+    pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
+        request.sampler.validate()?;
+        let context = self.model.context().tokens;
+        let new = self.encode(&request.prompt)?;
+        let before = if matches!(request.prompt, Prompt::Rendered(_)) { 0 } else { self.text.tokens.len() };
+        let tokens = before + new.len();
+        if tokens == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        if tokens > context {
+            return Err(Error::PromptTooLong { tokens, context });
+        }
+        match request.prompt {
+            Prompt::Rendered(_) => self.set_tokens(&new)?,
+            _ => self.text.tokens.extend_from_slice(&new),
+        }
+        self.text.uncache_last();
+        Ok(Generation::new(&self.model, &mut self.text, request))
+    }
+
+    fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
+        let tokenizer = || self.model.tokenizer().ok_or(Error::NoTokenizer);
+        let ids = match prompt {
+            Prompt::Continue => Vec::new(),
+            Prompt::Ids(ids) => ids.clone(),
+            // The begin token belongs at the start of a text only.
+            Prompt::Text(text) => tokenizer()?.encode(text, Special::Literal, self.text.tokens.is_empty()),
+            Prompt::Rendered(text) => {
+                let tokenizer = tokenizer()?;
+                let mut ids = tokenizer.encode(text, Special::Parse, false);
+                // Most templates write the begin token themselves; the others rely on us.
+                let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+                if let Some(bos) = bos
+                    && ids.first() != Some(&bos)
+                {
+                    ids.insert(0, bos);
+                }
+                ids
+            }
+        };
+        self.check_ids(&ids)?;
+        Ok(ids)
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocab = self.model.plan().vocab;
+        match ids.iter().find(|&&id| id as usize >= vocab) {
+            Some(&id) => Err(Error::TokenId { id, vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the text `ids` and computes the logits behind every one of them. `visit` gets the position
+    /// and the logits, `[vocab]`.
+    pub fn score(&mut self, ids: &[u32], mut visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+        self.check_ids(ids)?;
+        let (tokens, context) = (ids.len(), self.model.context().tokens);
+        if tokens > context {
+            return Err(Error::PromptTooLong { tokens, context });
+        }
+        self.reset();
+        let vocab = self.model.plan().vocab;
+        for piece in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
+            let first = self.text.tokens.len();
+            let step = Step { sequence: &mut self.text.sequence, tokens: piece, wanted: Wanted::All };
+            let mut engine = self.model.engine();
+            let logits = engine.forward(&mut [step])?;
+            for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                visit(first + i, row);
+            }
+            self.text.tokens.extend_from_slice(piece);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.model.engine().release(&mut self.text.sequence);
+    }
+}

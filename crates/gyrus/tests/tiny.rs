@@ -1,0 +1,46 @@
+//! Models of a megabyte against logits that other programs computed in single precision.
+
+use gyrus::{Model, Options, Precision};
+use gyrus_testkit::{data, npy};
+
+fn exact() -> Options {
+    Options { precision: Precision::Exact, ..Options::default() }
+}
+
+/// The largest difference of any logit at any position from the reference, and whether greedy choices agree.
+fn compare(folder: &str, tolerance: f32) {
+    let Some(path) = data(folder) else { return };
+    let model = Model::open(&path, &exact()).unwrap();
+    let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
+    let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
+    let logits = npy::read_f32(&path.join("ref_logits_f32.npy"));
+    let vocab = model.plan().vocab;
+    assert_eq!(logits.shape, [ids.len(), vocab]);
+    let mut worst = 0f32;
+    let mut session = model.session();
+    session
+        .score(&ids, |position, row| {
+            for (a, b) in row.iter().zip(&logits.values[position * vocab..]) {
+                worst = worst.max((a - b).abs());
+            }
+        })
+        .unwrap();
+    println!("{folder}: worst logit differs by {worst:e}");
+    assert!(worst < tolerance, "{folder}: {worst}");
+}
+
+#[test]
+fn llama_with_scaled_rope_matches_transformers() {
+    compare("tiny/llama", 2e-3);
+}
+
+#[test]
+fn qwen3_with_head_norms_matches_transformers() {
+    compare("tiny/qwen3", 2e-3);
+}
+
+#[test]
+fn mistral_with_a_window_matches_transformers() {
+    compare("tiny/mistral", 2e-3);
+}
