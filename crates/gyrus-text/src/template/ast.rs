@@ -38,11 +38,11 @@ pub(crate) enum ExprKind {
     },
     Attribute(Box<Expr>, Arc<str>),
     Item(Box<Expr>, Box<Expr>),
-    Slice(Box<Expr>, [Option<Box<Expr>>; 3]),
+    Slice(Box<Expr>, Box<[Option<Box<Expr>>; 3]>),
     /// The subject is absent for the first filter of a filter block.
-    Filter(Option<Box<Expr>>, Arc<str>, Args),
-    Test(Box<Expr>, Arc<str>, Args),
-    Call(Box<Expr>, Args),
+    Filter(Option<Box<Expr>>, Arc<str>, Box<Args>),
+    Test(Box<Expr>, Arc<str>, Box<Args>),
+    Call(Box<Expr>, Box<Args>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,16 +5,18 @@ use super::error::{Fault, Limit, Outcome};
 /// Bytes made or read for one unit of fuel.
 const BYTES_PER_FUEL: usize = 32;
 
+const MAX_DEPTH: u32 = 400;
+
 /// Limits of one render, so that no template can hang or exhaust memory.
 ///
 /// Memory needs no limit of its own: every byte made costs fuel, so a render never holds more than
 /// some 32 bytes per unit of fuel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Limits {
     /// Work: one unit for each node evaluated, item visited, and 32 bytes made or compared.
     pub fuel: u64,
-    /// Nested expressions, blocks and macro calls being evaluated at one time.
+    /// Nested expressions, blocks and macro calls being evaluated at one time; a macro call counts
+    /// as four. At most 400: more would not fit the stack of a thread.
     pub depth: u32,
     /// Bytes of rendered text.
     pub output: usize,
@@ -22,7 +24,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { fuel: 32_000_000, depth: 400, output: 64 << 20 }
+        Limits { fuel: 32_000_000, depth: MAX_DEPTH, output: 64 << 20 }
     }
 }
 
@@ -34,6 +36,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(limits: Limits) -> Budget {
+        let limits = Limits { depth: limits.depth.min(MAX_DEPTH), ..limits };
         Budget { limits, fuel: limits.fuel, depth: 0 }
     }
 
@@ -64,17 +67,26 @@ impl Budget {
         }
     }
 
-    /// Goes one level down; every `enter` that succeeded is matched by a `leave`.
+    /// Goes one level down. A failure ends the render, so only a success needs its `leave`.
     pub(crate) fn enter(&mut self) -> Outcome<()> {
-        if self.depth >= self.limits.depth {
-            return Err(Fault::limit(Limit::Depth, u64::from(self.limits.depth)));
-        }
-        self.depth += 1;
-        Ok(())
+        self.descend(1)
     }
 
     pub(crate) fn leave(&mut self) {
-        self.depth -= 1;
+        self.ascend(1);
+    }
+
+    /// Goes `levels` down at once: a macro call takes several times the stack of an expression.
+    pub(crate) fn descend(&mut self, levels: u32) -> Outcome<()> {
+        if self.depth + levels > self.limits.depth {
+            return Err(Fault::limit(Limit::Depth, u64::from(self.limits.depth)));
+        }
+        self.depth += levels;
+        Ok(())
+    }
+
+    pub(crate) fn ascend(&mut self, levels: u32) {
+        self.depth -= levels;
     }
 
     pub(crate) fn check_output(&self, bytes: usize) -> Outcome<()> {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::ast::{Args, Comparison, Expr, ExprKind, Unary};
+use super::ast::{Args, Binary, Comparison, Expr, ExprKind, Unary};
 use super::call::{CallArgs, global};
 use super::dict::Dict;
 use super::error::{Fault, Outcome};
@@ -13,12 +13,12 @@ use super::{checks, filters, ops};
 impl<'t> Interp<'t> {
     /// The value of an expression; a failure carries the innermost place.
     pub(super) fn eval(&mut self, expr: &'t Expr) -> Outcome<Value> {
-        let result = self.budget.step().and_then(|()| self.budget.enter()).and_then(|()| {
-            let value = self.eval_kind(expr);
-            self.budget.leave();
-            value
-        });
-        result.map_err(|fault| fault.or_at(expr.at))
+        if let Err(fault) = self.budget.step().and_then(|()| self.budget.enter()) {
+            return Err(fault.or_at(expr.at));
+        }
+        let value = self.eval_kind(expr);
+        self.budget.leave();
+        value.map_err(|fault| fault.or_at(expr.at))
     }
 
     fn eval_kind(&mut self, expr: &'t Expr) -> Outcome<Value> {
@@ -33,57 +33,69 @@ impl<'t> Interp<'t> {
             ExprKind::Tuple(items) => Value::tuple(self.eval_all(items)?),
             ExprKind::Dict(items) => self.eval_dict(items),
             ExprKind::Unary(operator, operand) => self.eval_unary(*operator, operand),
-            ExprKind::Binary(operator, left, right) => {
-                let left = self.eval(left)?;
-                let right = self.eval(right)?;
-                ops::binary(self, *operator, &left, &right)
-            }
-            ExprKind::And(left, right) => {
-                let left = self.eval(left)?;
-                if left.truthy() { self.eval(right) } else { Ok(left) }
-            }
-            ExprKind::Or(left, right) => {
-                let left = self.eval(left)?;
-                if left.truthy() { Ok(left) } else { self.eval(right) }
-            }
+            ExprKind::Binary(operator, left, right) => self.eval_binary(*operator, left, right),
+            ExprKind::And(left, right) => self.eval_logic(left, right, true),
+            ExprKind::Or(left, right) => self.eval_logic(left, right, false),
             ExprKind::Concat(parts) => self.eval_concat(parts),
             ExprKind::Compare(left, rest) => self.eval_compare(left, rest),
-            ExprKind::Choice { test, then, otherwise } => {
-                if self.eval(test)?.truthy() {
-                    self.eval(then)
-                } else if let Some(otherwise) = otherwise {
-                    self.eval(otherwise)
-                } else {
-                    Ok(Value::undefined("the inline if-expression evaluated to false and has no else"))
-                }
-            }
-            ExprKind::Attribute(subject, name) => {
-                let subject = self.eval(subject)?;
-                self.attribute(&subject, name)
-            }
-            ExprKind::Item(subject, index) => {
-                let subject = self.eval(subject)?;
-                let index = self.eval(index)?;
-                self.item(&subject, &index)
-            }
+            ExprKind::Choice { test, then, otherwise } => self.eval_choice(test, then, otherwise.as_deref()),
+            ExprKind::Attribute(subject, name) => self.eval_attribute(subject, name),
+            ExprKind::Item(subject, index) => self.eval_item(subject, index),
             ExprKind::Slice(subject, parts) => self.eval_slice(subject, parts),
-            ExprKind::Filter(Some(subject), name, args) => {
-                let subject = self.eval(subject)?;
-                let args = self.eval_args(args)?;
-                filters::apply(self, name, subject, args)
-            }
-            ExprKind::Filter(None, ..) => Err(Fault::failed("this filter has nothing to filter")),
-            ExprKind::Test(subject, name, args) => {
-                let subject = self.eval(subject)?;
-                let args = self.eval_args(args)?;
-                checks::check(self, name, &subject, args).map(Value::Bool)
-            }
-            ExprKind::Call(function, args) => {
-                let function = self.eval(function)?;
-                let args = self.eval_args(args)?;
-                self.call(&function, args)
-            }
+            ExprKind::Filter(subject, name, args) => self.eval_filter(subject.as_deref(), name, args),
+            ExprKind::Test(subject, name, args) => self.eval_test(subject, name, args),
+            ExprKind::Call(function, args) => self.eval_call(function, args),
         }
+    }
+
+    fn eval_binary(&mut self, operator: Binary, left: &'t Expr, right: &'t Expr) -> Outcome<Value> {
+        let left = self.eval(left)?;
+        let right = self.eval(right)?;
+        ops::binary(self, operator, &left, &right)
+    }
+
+    /// `and` goes on to the right if the left is true, `or` if it is not.
+    fn eval_logic(&mut self, left: &'t Expr, right: &'t Expr, goes_on: bool) -> Outcome<Value> {
+        let left = self.eval(left)?;
+        if left.truthy() == goes_on { self.eval(right) } else { Ok(left) }
+    }
+
+    fn eval_choice(&mut self, test: &'t Expr, then: &'t Expr, otherwise: Option<&'t Expr>) -> Outcome<Value> {
+        let chosen = if self.eval(test)?.truthy() { Some(then) } else { otherwise };
+        match chosen {
+            Some(expr) => self.eval(expr),
+            None => Ok(Value::undefined("the inline if-expression evaluated to false and has no else")),
+        }
+    }
+
+    fn eval_attribute(&mut self, subject: &'t Expr, name: &str) -> Outcome<Value> {
+        let subject = self.eval(subject)?;
+        self.attribute(&subject, name)
+    }
+
+    fn eval_item(&mut self, subject: &'t Expr, index: &'t Expr) -> Outcome<Value> {
+        let subject = self.eval(subject)?;
+        let index = self.eval(index)?;
+        self.item(&subject, &index)
+    }
+
+    fn eval_filter(&mut self, subject: Option<&'t Expr>, name: &str, args: &'t Args) -> Outcome<Value> {
+        let Some(subject) = subject else { return Err(Fault::failed("this filter has nothing to filter")) };
+        let subject = self.eval(subject)?;
+        let args = self.eval_args(args)?;
+        filters::apply(self, name, subject, args)
+    }
+
+    fn eval_test(&mut self, subject: &'t Expr, name: &str, args: &'t Args) -> Outcome<Value> {
+        let subject = self.eval(subject)?;
+        let args = self.eval_args(args)?;
+        checks::check(self, name, &subject, args).map(Value::Bool)
+    }
+
+    fn eval_call(&mut self, function: &'t Expr, args: &'t Args) -> Outcome<Value> {
+        let function = self.eval(function)?;
+        let args = self.eval_args(args)?;
+        self.call(&function, args)
     }
 
     fn name(&self, name: &str) -> Value {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ast::{ForLoop, Macro, Stmt, Target};
+use super::ast::{Expr, ForLoop, Macro, Stmt, Target};
 use super::budget::{Budget, Limits};
 use super::call::CallArgs;
 use super::clock::DateTime;
@@ -27,6 +27,9 @@ pub(crate) struct Interp<'t> {
     /// Text written so far: the innermost capture last.
     output: Vec<String>,
 }
+
+/// What a call of a macro or loop counts for in depth.
+const CALL_LEVELS: u32 = 4;
 
 #[derive(Default)]
 struct Scope {
@@ -180,30 +183,15 @@ impl<'t> Interp<'t> {
             Stmt::Text(text) => self.write(text)?,
             Stmt::Print(expr) => {
                 let value = self.eval(expr)?;
-                let text = self.text(&value).map_err(|fault| fault.or_at(expr.at))?;
-                self.write(&text).map_err(|fault| fault.or_at(expr.at))?;
+                self.print(&value, expr.at)?;
             }
-            Stmt::If { branches, otherwise } => {
-                for (test, body) in branches {
-                    if self.eval(test)?.truthy() {
-                        return self.run(body);
-                    }
-                }
-                return self.run(otherwise);
-            }
+            Stmt::If { branches, otherwise } => return self.if_block(branches, otherwise),
             Stmt::For(for_loop) => self.for_statement(for_loop)?,
             Stmt::Set(target, expr, at) => {
                 let value = self.eval(expr)?;
                 self.assign(target, value).map_err(|fault| fault.or_at(*at))?;
             }
-            Stmt::SetBlock { target, filter, body, at } => {
-                let text = self.scoped_capture(body)?;
-                let mut value = Value::from(text);
-                if let Some(filter) = filter {
-                    value = self.eval_filter_chain(filter, value)?;
-                }
-                self.assign(target, value).map_err(|fault| fault.or_at(*at))?;
-            }
+            Stmt::SetBlock { target, filter, body, at } => self.set_block(target, filter.as_ref(), body, *at)?,
             Stmt::Macro(definition) => {
                 let value = self.macro_value(definition);
                 self.define(definition.name.clone(), value);
@@ -211,29 +199,14 @@ impl<'t> Interp<'t> {
             Stmt::CallBlock { call, caller } => {
                 let caller = self.macro_value(caller);
                 let value = self.eval_call_block(call, caller)?;
-                let text = self.text(&value)?;
-                self.write(&text)?;
+                self.print(&value, call.at)?;
             }
             Stmt::FilterBlock(filter, body) => {
                 let text = self.scoped_capture(body)?;
                 let value = self.eval_filter_chain(filter, text.into())?;
-                let text = self.text(&value)?;
-                self.write(&text)?;
+                self.print(&value, filter.at)?;
             }
-            Stmt::With(bindings, body, at) => {
-                // Values are computed outside, so that bindings do not see each other.
-                let mut values = Vec::with_capacity(bindings.len());
-                for (_, expr) in bindings {
-                    values.push(self.eval(expr)?);
-                }
-                let flow = self.scoped(self.scope, |interp| {
-                    for ((target, _), value) in bindings.iter().zip(values) {
-                        interp.assign(target, value).map_err(|fault| fault.or_at(*at))?;
-                    }
-                    interp.run(body)
-                })?;
-                return Ok(flow);
-            }
+            Stmt::With(bindings, body, at) => return self.with_block(bindings, body, *at),
             Stmt::Scope(body) => return self.scoped(self.scope, |interp| interp.run(body)),
             Stmt::Break => return Ok(Flow::Break),
             Stmt::Continue => return Ok(Flow::Continue),
@@ -241,15 +214,55 @@ impl<'t> Interp<'t> {
         Ok(Flow::Next)
     }
 
+    fn print(&mut self, value: &Value, at: u32) -> Outcome<()> {
+        let written = self.text(value).and_then(|text| self.write(&text));
+        written.map_err(|fault| fault.or_at(at))
+    }
+
+    fn if_block(&mut self, branches: &'t [(Expr, Vec<Stmt>)], otherwise: &'t [Stmt]) -> Outcome<Flow> {
+        for (test, body) in branches {
+            if self.eval(test)?.truthy() {
+                return self.run(body);
+            }
+        }
+        self.run(otherwise)
+    }
+
+    fn set_block(&mut self, target: &Target, filter: Option<&'t Expr>, body: &'t [Stmt], at: u32) -> Outcome<()> {
+        let mut value = Value::from(self.scoped_capture(body)?);
+        if let Some(filter) = filter {
+            value = self.eval_filter_chain(filter, value)?;
+        }
+        self.assign(target, value).map_err(|fault| fault.or_at(at))
+    }
+
+    fn with_block(&mut self, bindings: &'t [(Target, Expr)], body: &'t [Stmt], at: u32) -> Outcome<Flow> {
+        // Values are computed outside, so that bindings do not see each other.
+        let mut values = Vec::with_capacity(bindings.len());
+        for (_, expr) in bindings {
+            values.push(self.eval(expr)?);
+        }
+        self.scoped(self.scope, |interp| {
+            for ((target, _), value) in bindings.iter().zip(values) {
+                interp.assign(target, value).map_err(|fault| fault.or_at(at))?;
+            }
+            interp.run(body)
+        })
+    }
+
     fn scoped_capture(&mut self, body: &'t [Stmt]) -> Outcome<String> {
+        self.budget.enter()?;
         let scope = self.scope;
-        self.captured(|interp| interp.scoped(scope, |interp| interp.run(body).map(drop)))
+        let text = self.captured(|interp| interp.scoped(scope, |interp| interp.run(body).map(drop)))?;
+        self.budget.leave();
+        Ok(text)
     }
 
     // Loops.
 
     fn for_statement(&mut self, for_loop: &'t ForLoop) -> Outcome<()> {
         let iter = self.eval(&for_loop.iter)?;
+        self.budget.enter()?;
         let recursion = if for_loop.recursive {
             self.recursive_loops.push(for_loop);
             self.capture_scope();
@@ -257,7 +270,9 @@ impl<'t> Interp<'t> {
         } else {
             None
         };
-        self.run_loop(for_loop, &iter, 0, recursion).map_err(|fault| fault.or_at(for_loop.at))
+        self.run_loop(for_loop, &iter, 0, recursion).map_err(|fault| fault.or_at(for_loop.at))?;
+        self.budget.leave();
+        Ok(())
     }
 
     fn run_loop(
@@ -314,9 +329,9 @@ impl<'t> Interp<'t> {
         let for_loop = self.recursive_loops[index];
         let depth0 = state.depth0 + 1;
         let text = self.captured(|interp| {
-            interp.budget.enter()?;
+            interp.budget.descend(CALL_LEVELS)?;
             interp.scoped(scope, |interp| interp.run_loop(for_loop, iter, depth0, Some((index, scope))))?;
-            interp.budget.leave();
+            interp.budget.ascend(CALL_LEVELS);
             Ok(())
         })?;
         Ok(text.into())
@@ -333,49 +348,55 @@ impl<'t> Interp<'t> {
 
     pub(super) fn call_macro(&mut self, called: &MacroValue, args: CallArgs) -> Outcome<Value> {
         let definition = self.macros[called.definition];
-        let name = &definition.name;
-        let CallArgs { positional, mut named } = args;
-        let mut positional = positional.into_iter();
+        self.budget.descend(CALL_LEVELS)?;
         let text = self.captured(|interp| {
             interp.scoped(called.scope, |interp| {
-                if definition.takes_caller {
-                    let at = named.iter().position(|(key, _)| &**key == "caller");
-                    let caller = at.map(|at| named.remove(at).1);
-                    let caller = caller.unwrap_or_else(|| Value::undefined("no caller is defined"));
-                    interp.define("caller".into(), caller);
-                }
-                for (parameter, default) in &definition.parameters {
-                    let by_name = named.iter().position(|(key, _)| key == parameter);
-                    let value = match (positional.next(), by_name) {
-                        (Some(_), Some(_)) => {
-                            let message = format!("macro '{name}' got two values for '{parameter}'");
-                            return Err(Fault::failed(message));
-                        }
-                        (Some(value), None) => value,
-                        (None, Some(at)) => named.remove(at).1,
-                        (None, None) => match default {
-                            Some(default) => interp.eval(default)?,
-                            None => Value::undefined(format!("parameter '{parameter}' was not provided")),
-                        },
-                    };
-                    interp.define(parameter.clone(), value);
-                }
-                let rest: Vec<Value> = positional.collect();
-                if definition.takes_varargs {
-                    interp.define("varargs".into(), Value::tuple(rest)?);
-                } else if !rest.is_empty() {
-                    let takes = definition.parameters.len();
-                    return Err(Fault::failed(format!("macro '{name}' takes not more than {takes} arguments")));
-                }
-                if definition.takes_kwargs {
-                    let named = named.into_iter().map(|(key, value)| (Value::Str(key), value));
-                    interp.define("kwargs".into(), Value::Dict(Rc::new(Dict::new(named)?)));
-                } else if let Some((key, _)) = named.first() {
-                    return Err(Fault::failed(format!("macro '{name}' takes no argument '{key}'")));
-                }
+                interp.bind_parameters(definition, args)?;
                 interp.run(&definition.body).map(drop)
             })
         })?;
+        self.budget.ascend(CALL_LEVELS);
         Ok(text.into())
+    }
+
+    /// Defines a macro's parameters in the scope at hand.
+    fn bind_parameters(&mut self, definition: &'t Macro, args: CallArgs) -> Outcome<()> {
+        let name = &definition.name;
+        let CallArgs { positional, mut named } = args;
+        let mut positional = positional.into_iter();
+        if definition.takes_caller {
+            let at = named.iter().position(|(key, _)| &**key == "caller");
+            let caller = at.map(|at| named.remove(at).1);
+            self.define("caller".into(), caller.unwrap_or_else(|| Value::undefined("no caller is defined")));
+        }
+        for (parameter, default) in &definition.parameters {
+            let by_name = named.iter().position(|(key, _)| key == parameter);
+            let value = match (positional.next(), by_name) {
+                (Some(_), Some(_)) => {
+                    return Err(Fault::failed(format!("macro '{name}' got two values for '{parameter}'")));
+                }
+                (Some(value), None) => value,
+                (None, Some(at)) => named.remove(at).1,
+                (None, None) => match default {
+                    Some(default) => self.eval(default)?,
+                    None => Value::undefined(format!("parameter '{parameter}' was not provided")),
+                },
+            };
+            self.define(parameter.clone(), value);
+        }
+        let rest: Vec<Value> = positional.collect();
+        if definition.takes_varargs {
+            self.define("varargs".into(), Value::tuple(rest)?);
+        } else if !rest.is_empty() {
+            let takes = definition.parameters.len();
+            return Err(Fault::failed(format!("macro '{name}' takes not more than {takes} arguments")));
+        }
+        if definition.takes_kwargs {
+            let named = named.into_iter().map(|(key, value)| (Value::Str(key), value));
+            self.define("kwargs".into(), Value::Dict(Rc::new(Dict::new(named)?)));
+        } else if let Some((key, _)) = named.first() {
+            return Err(Fault::failed(format!("macro '{name}' takes no argument '{key}'")));
+        }
+        Ok(())
     }
 }

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use super::ast::{Args, Binary, Comparison, Expr, ExprKind, Unary};
 use super::error::{Fault, Limit, Outcome, offset};
 use super::lexer::Tok;
-use super::parser::{MAX_EXPR_HEIGHT, Parser};
+use super::parser::{MAX_EXPR_HEIGHT, MAX_NESTING, Parser};
 
-/// Binds looser to tighter: sums, concatenation, products, powers.
-const SUM: u8 = 0;
-const CONCAT: u8 = 1;
-const PRODUCT: u8 = 2;
-const POWER: u8 = 3;
+/// What binds looser comes first.
+const OR: u8 = 0;
+const AND: u8 = 1;
+const NOT: u8 = 2;
+const COMPARE: u8 = 3;
+const SUM: u8 = 4;
+const CONCAT: u8 = 5;
+const PRODUCT: u8 = 6;
+const POWER: u8 = 7;
 
 impl Parser {
     /// Builds a node one level above its highest child.
@@ -25,7 +29,7 @@ impl Parser {
     /// One expression, or several separated by commas as a tuple.
     pub(super) fn tuple(&mut self, with_choice: bool) -> Outcome<Expr> {
         let at = self.here();
-        let first = if with_choice { self.expression()? } else { self.or()? };
+        let first = if with_choice { self.expression()? } else { self.binary(OR)? };
         if !self.is_op(",") {
             return Ok(first);
         }
@@ -37,7 +41,7 @@ impl Parser {
             if ends {
                 break;
             }
-            items.push(if with_choice { self.expression()? } else { self.or()? });
+            items.push(if with_choice { self.expression()? } else { self.binary(OR)? });
         }
         let below = highest(&items);
         self.node(at, below, ExprKind::Tuple(items))
@@ -46,13 +50,13 @@ impl Parser {
     /// `a if test else b`, or anything tighter.
     pub(super) fn expression(&mut self) -> Outcome<Expr> {
         self.height += 1;
-        if self.height > MAX_EXPR_HEIGHT {
-            return Err(Fault::limit(Limit::Depth, u64::from(MAX_EXPR_HEIGHT)).or_at(offset(self.here())));
+        if self.height > MAX_NESTING {
+            return Err(Fault::limit(Limit::Depth, u64::from(MAX_NESTING)).or_at(offset(self.here())));
         }
         let at = self.here();
-        let mut expr = self.or()?;
+        let mut expr = self.binary(OR)?;
         while self.skip_name("if") {
-            let test = self.or()?;
+            let test = self.binary(OR)?;
             let otherwise = if self.skip_name("else") { Some(Box::new(self.expression()?)) } else { None };
             let below = expr.height.max(test.height).max(otherwise.as_ref().map_or(0, |e| e.height));
             let kind = ExprKind::Choice { test: Box::new(test), then: Box::new(expr), otherwise };
@@ -62,107 +66,104 @@ impl Parser {
         Ok(expr)
     }
 
-    fn or(&mut self) -> Outcome<Expr> {
+    /// Operators that bind at least as tightly as `level`, by precedence climbing: nesting costs
+    /// few stack frames, and a chain of operators none.
+    fn binary(&mut self, level: u8) -> Outcome<Expr> {
         let at = self.here();
-        let mut left = self.and()?;
-        while self.skip_name("or") {
-            let right = self.and()?;
-            let below = left.height.max(right.height);
-            left = self.node(at, below, ExprKind::Or(Box::new(left), Box::new(right)))?;
-        }
-        Ok(left)
-    }
-
-    fn and(&mut self) -> Outcome<Expr> {
-        let at = self.here();
-        let mut left = self.not()?;
-        while self.skip_name("and") {
-            let right = self.not()?;
-            let below = left.height.max(right.height);
-            left = self.node(at, below, ExprKind::And(Box::new(left), Box::new(right)))?;
-        }
-        Ok(left)
-    }
-
-    fn not(&mut self) -> Outcome<Expr> {
-        let at = self.here();
-        let mut negations = 0u16;
-        while self.is_name("not") {
-            self.at += 1;
-            negations = negations.saturating_add(1);
-        }
-        let mut expr = self.compare()?;
-        for _ in 0..negations {
-            let below = expr.height;
-            expr = self.node(at, below, ExprKind::Unary(Unary::Not, Box::new(expr)))?;
-        }
-        Ok(expr)
-    }
-
-    fn compare(&mut self) -> Outcome<Expr> {
-        let at = self.here();
-        let left = self.arithmetic(SUM)?;
-        let mut rest = Vec::new();
-        loop {
-            let (comparison, length) = match self.peek() {
-                Tok::Op("==") => (Comparison::Equal, 1),
-                Tok::Op("!=") => (Comparison::NotEqual, 1),
-                Tok::Op("<") => (Comparison::Less, 1),
-                Tok::Op("<=") => (Comparison::LessOrEqual, 1),
-                Tok::Op(">") => (Comparison::Greater, 1),
-                Tok::Op(">=") => (Comparison::GreaterOrEqual, 1),
-                Tok::Name(name) if &**name == "in" => (Comparison::In, 1),
-                Tok::Name(name)
-                    if &**name == "not" && matches!(self.peek_at(1), Tok::Name(next) if &**next == "in") =>
-                {
-                    (Comparison::NotIn, 2)
-                }
-                _ => break,
+        let mut left = if level <= NOT && self.is_name("not") { self.not()? } else { self.unary()? };
+        while let Some(found) = self.operator().filter(|&found| found >= level) {
+            left = match found {
+                COMPARE => self.compare(at, left)?,
+                CONCAT => self.concat(at, left)?,
+                _ => self.pair(at, left, found)?,
             };
-            self.at += length;
-            rest.push((comparison, self.arithmetic(SUM)?));
         }
-        if rest.is_empty() {
-            return Ok(left);
+        Ok(left)
+    }
+
+    /// The level of the binary operator at hand.
+    fn operator(&self) -> Option<u8> {
+        Some(match self.peek() {
+            Tok::Op("+" | "-") => SUM,
+            Tok::Op("~") => CONCAT,
+            Tok::Op("*" | "/" | "//" | "%") => PRODUCT,
+            Tok::Op("**") => POWER,
+            Tok::Name(name) if &**name == "or" => OR,
+            Tok::Name(name) if &**name == "and" => AND,
+            _ if self.comparison().is_some() => COMPARE,
+            _ => return None,
+        })
+    }
+
+    /// The comparison at hand, and its length in tokens.
+    fn comparison(&self) -> Option<(Comparison, usize)> {
+        Some(match self.peek() {
+            Tok::Op("==") => (Comparison::Equal, 1),
+            Tok::Op("!=") => (Comparison::NotEqual, 1),
+            Tok::Op("<") => (Comparison::Less, 1),
+            Tok::Op("<=") => (Comparison::LessOrEqual, 1),
+            Tok::Op(">") => (Comparison::Greater, 1),
+            Tok::Op(">=") => (Comparison::GreaterOrEqual, 1),
+            Tok::Name(name) if &**name == "in" => (Comparison::In, 1),
+            Tok::Name(name) if &**name == "not" => match self.peek_at(1) {
+                Tok::Name(next) if &**next == "in" => (Comparison::NotIn, 2),
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    fn pair(&mut self, at: usize, left: Expr, level: u8) -> Outcome<Expr> {
+        let operator = self.peek().clone();
+        self.at += 1;
+        let right = self.binary(level + 1)?;
+        let below = left.height.max(right.height);
+        let (left, right) = (Box::new(left), Box::new(right));
+        let kind = match operator {
+            Tok::Op("+") => ExprKind::Binary(Binary::Add, left, right),
+            Tok::Op("-") => ExprKind::Binary(Binary::Subtract, left, right),
+            Tok::Op("*") => ExprKind::Binary(Binary::Multiply, left, right),
+            Tok::Op("/") => ExprKind::Binary(Binary::Divide, left, right),
+            Tok::Op("//") => ExprKind::Binary(Binary::FloorDivide, left, right),
+            Tok::Op("%") => ExprKind::Binary(Binary::Remainder, left, right),
+            Tok::Op("**") => ExprKind::Binary(Binary::Power, left, right),
+            _ if level == AND => ExprKind::And(left, right),
+            _ => ExprKind::Or(left, right),
+        };
+        self.node(at, below, kind)
+    }
+
+    fn concat(&mut self, at: usize, left: Expr) -> Outcome<Expr> {
+        let mut parts = vec![left];
+        while self.skip_op("~") {
+            parts.push(self.binary(PRODUCT)?);
+        }
+        let below = highest(&parts);
+        self.node(at, below, ExprKind::Concat(parts))
+    }
+
+    fn compare(&mut self, at: usize, left: Expr) -> Outcome<Expr> {
+        let mut rest = Vec::new();
+        while let Some((comparison, length)) = self.comparison() {
+            self.at += length;
+            rest.push((comparison, self.binary(SUM)?));
         }
         let below = rest.iter().map(|(_, e)| e.height).max().unwrap_or(0).max(left.height);
         self.node(at, below, ExprKind::Compare(Box::new(left), rest))
     }
 
-    /// Binary operators that bind at least as tightly as `level`.
-    fn arithmetic(&mut self, level: u8) -> Outcome<Expr> {
-        if level > POWER {
-            return self.unary();
-        }
+    fn not(&mut self) -> Outcome<Expr> {
         let at = self.here();
-        let mut left = self.arithmetic(level + 1)?;
-        if level == CONCAT {
-            if !self.is_op("~") {
-                return Ok(left);
-            }
-            let mut parts = vec![left];
-            while self.skip_op("~") {
-                parts.push(self.arithmetic(PRODUCT)?);
-            }
-            let below = highest(&parts);
-            return self.node(at, below, ExprKind::Concat(parts));
+        let mut negations = 0usize;
+        while self.skip_name("not") {
+            negations += 1;
         }
-        loop {
-            let operator = match (level, self.peek()) {
-                (SUM, Tok::Op("+")) => Binary::Add,
-                (SUM, Tok::Op("-")) => Binary::Subtract,
-                (PRODUCT, Tok::Op("*")) => Binary::Multiply,
-                (PRODUCT, Tok::Op("/")) => Binary::Divide,
-                (PRODUCT, Tok::Op("//")) => Binary::FloorDivide,
-                (PRODUCT, Tok::Op("%")) => Binary::Remainder,
-                (POWER, Tok::Op("**")) => Binary::Power,
-                _ => return Ok(left),
-            };
-            self.at += 1;
-            let right = self.arithmetic(level + 1)?;
-            let below = left.height.max(right.height);
-            left = self.node(at, below, ExprKind::Binary(operator, Box::new(left), Box::new(right)))?;
+        let mut expr = self.binary(COMPARE)?;
+        for _ in 0..negations {
+            let below = expr.height;
+            expr = self.node(at, below, ExprKind::Unary(Unary::Not, Box::new(expr)))?;
         }
+        Ok(expr)
     }
 
     fn unary(&mut self) -> Outcome<Expr> {
@@ -222,50 +223,56 @@ impl Parser {
                 self.at += 1;
                 ExprKind::Float(value)
             }
-            Tok::Op("(") => {
-                self.at += 1;
-                if self.skip_op(")") {
-                    return self.node(at, 0, ExprKind::Tuple(Vec::new()));
-                }
-                let inner = self.tuple(true)?;
-                self.expect_op(")")?;
-                return Ok(inner);
-            }
-            Tok::Op("[") => {
-                self.at += 1;
-                let mut items = Vec::new();
-                while !self.skip_op("]") {
-                    if !items.is_empty() {
-                        self.expect_op(",")?;
-                        if self.skip_op("]") {
-                            break;
-                        }
-                    }
-                    items.push(self.expression()?);
-                }
-                let below = highest(&items);
-                return self.node(at, below, ExprKind::List(items));
-            }
-            Tok::Op("{") => {
-                self.at += 1;
-                let mut items: Vec<(Expr, Expr)> = Vec::new();
-                while !self.skip_op("}") {
-                    if !items.is_empty() {
-                        self.expect_op(",")?;
-                        if self.skip_op("}") {
-                            break;
-                        }
-                    }
-                    let key = self.expression()?;
-                    self.expect_op(":")?;
-                    items.push((key, self.expression()?));
-                }
-                let below = items.iter().map(|(k, v)| k.height.max(v.height)).max().unwrap_or(0);
-                return self.node(at, below, ExprKind::Dict(items));
-            }
+            Tok::Op("(") => return self.parenthesised(at),
+            Tok::Op("[") => return self.list(at),
+            Tok::Op("{") => return self.dict(at),
             _ => return self.unexpected("an expression"),
         };
         self.node(at, 0, kind)
+    }
+
+    fn parenthesised(&mut self, at: usize) -> Outcome<Expr> {
+        self.expect_op("(")?;
+        if self.skip_op(")") {
+            return self.node(at, 0, ExprKind::Tuple(Vec::new()));
+        }
+        let inner = self.tuple(true)?;
+        self.expect_op(")")?;
+        Ok(inner)
+    }
+
+    fn list(&mut self, at: usize) -> Outcome<Expr> {
+        self.expect_op("[")?;
+        let mut items = Vec::new();
+        while !self.skip_op("]") {
+            if !items.is_empty() {
+                self.expect_op(",")?;
+                if self.skip_op("]") {
+                    break;
+                }
+            }
+            items.push(self.expression()?);
+        }
+        let below = highest(&items);
+        self.node(at, below, ExprKind::List(items))
+    }
+
+    fn dict(&mut self, at: usize) -> Outcome<Expr> {
+        self.expect_op("{")?;
+        let mut items: Vec<(Expr, Expr)> = Vec::new();
+        while !self.skip_op("}") {
+            if !items.is_empty() {
+                self.expect_op(",")?;
+                if self.skip_op("}") {
+                    break;
+                }
+            }
+            let key = self.expression()?;
+            self.expect_op(":")?;
+            items.push((key, self.expression()?));
+        }
+        let below = items.iter().map(|(k, v)| k.height.max(v.height)).max().unwrap_or(0);
+        self.node(at, below, ExprKind::Dict(items))
     }
 
     fn postfix(&mut self, mut expr: Expr) -> Outcome<Expr> {
@@ -299,7 +306,7 @@ impl Parser {
         let at = function.at as usize;
         let (args, below) = self.arguments()?;
         let below = below.max(function.height);
-        self.node(at, below, ExprKind::Call(Box::new(function), args))
+        self.node(at, below, ExprKind::Call(Box::new(function), Box::new(args)))
     }
 
     fn subscript(&mut self, subject: Expr, at: usize) -> Outcome<Expr> {
@@ -322,7 +329,7 @@ impl Parser {
         }
         self.expect_op("]")?;
         if part > 0 {
-            return self.node(at, below, ExprKind::Slice(Box::new(subject), parts));
+            return self.node(at, below, ExprKind::Slice(Box::new(subject), Box::new(parts)));
         }
         match parts {
             [Some(index), ..] => self.node(at, below, ExprKind::Item(Box::new(subject), index)),
@@ -352,7 +359,7 @@ impl Parser {
             let name = self.dotted_name()?;
             let (args, below) = if self.is_op("(") { self.arguments()? } else { (Args::default(), 0) };
             let below = below.max(subject.as_ref().map_or(0, |e| e.height));
-            let expr = self.node(at, below, ExprKind::Filter(subject.map(Box::new), name, args))?;
+            let expr = self.node(at, below, ExprKind::Filter(subject.map(Box::new), name, Box::new(args)))?;
             if !self.skip_op("|") {
                 return Ok(expr);
             }
@@ -394,7 +401,7 @@ impl Parser {
             below = below.max(argument.height);
             args.positional.push(argument);
         }
-        let expr = self.node(at, below, ExprKind::Test(Box::new(subject), name, args))?;
+        let expr = self.node(at, below, ExprKind::Test(Box::new(subject), name, Box::new(args)))?;
         if negated {
             let below = expr.height;
             return self.node(at, below, ExprKind::Unary(Unary::Not, Box::new(expr)));

@@ -6,9 +6,13 @@ use super::ast::{Expr, ExprKind, ForLoop, Macro, Stmt, Target};
 use super::error::{Fault, Limit, Outcome, offset};
 use super::lexer::{Tok, Token};
 
-/// Jinja compiles to Python, whose parser gives up at 200 nested parentheses and 100 indentations;
-/// the bounds here keep recursion over the tree within a small stack and turn no working template away.
+/// Levels of an expression's tree. Jinja compiles to Python, whose parser gives up at 200 nested
+/// parentheses; this and the next two keep recursion within a small stack and turn no working
+/// template away.
 pub(crate) const MAX_EXPR_HEIGHT: u16 = 200;
+/// Levels of brackets in the source.
+pub(crate) const MAX_NESTING: u16 = 64;
+/// Levels of blocks in the source.
 const MAX_BLOCK_DEPTH: usize = 48;
 
 /// Parses the tokens of a whole template.
@@ -347,8 +351,8 @@ impl Parser {
         let at = self.here();
         if self.skip_op("(") {
             self.height += 1;
-            if self.height > MAX_EXPR_HEIGHT {
-                return Err(Fault::limit(Limit::Depth, u64::from(MAX_EXPR_HEIGHT)).or_at(offset(at)));
+            if self.height > MAX_NESTING {
+                return Err(Fault::limit(Limit::Depth, u64::from(MAX_NESTING)).or_at(offset(at)));
             }
             let target = self.target(false)?;
             self.expect_op(")")?;
