@@ -4,6 +4,8 @@
 //! [`Tokenizer`] that gives the ids the model was trained on, byte for byte, and into a streaming
 //! [`Detokenizer`] that gives text back without ever cutting a character.
 //!
+//! [`template`] turns a conversation into the prompt text a model was trained on.
+//!
 //! It knows nothing of files, tensors or devices: whoever reads a model file fills in the data.
 //!
 //! ```
@@ -38,6 +40,7 @@ mod pretok;
 mod special;
 mod spm;
 mod table;
+pub mod template;
 mod tokenizer;
 mod unicode;
 mod unigram;

@@ -1,0 +1,158 @@
+//! Tests: what may stand behind `is`.
+
+use super::ast::Comparison;
+use super::call::CallArgs;
+use super::error::{Fault, Outcome};
+use super::filters;
+use super::interp::Interp;
+use super::value::Value;
+
+/// Whether `value is name(args)`.
+pub(crate) fn check(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> Outcome<bool> {
+    let comparison = match name {
+        "==" | "eq" | "equalto" => Some(Comparison::Equal),
+        "!=" | "ne" => Some(Comparison::NotEqual),
+        "<" | "lt" | "lessthan" => Some(Comparison::Less),
+        "<=" | "le" => Some(Comparison::LessOrEqual),
+        ">" | "gt" | "greaterthan" => Some(Comparison::Greater),
+        ">=" | "ge" => Some(Comparison::GreaterOrEqual),
+        "in" => Some(Comparison::In),
+        _ => None,
+    };
+    if let Some(comparison) = comparison {
+        let other = one(name, args)?;
+        return interp.holds(comparison, value, &other);
+    }
+    match name {
+        "divisibleby" => {
+            let other = one(name, args)?;
+            match (value.as_int(), other.as_int()) {
+                (Some(_), Some(0)) => Err(Fault::failed("division by zero")),
+                (Some(value), Some(other)) => Ok(value.checked_rem(other).unwrap_or(0) == 0),
+                _ => Err(Fault::failed("divisibleby needs integers")),
+            }
+        }
+        "sameas" => Ok(same(value, &one(name, args)?)),
+        _ => {
+            args.none(name)?;
+            plain(interp, name, value)
+        }
+    }
+}
+
+fn one(name: &str, args: CallArgs) -> Outcome<Value> {
+    let [other] = args.bind(name, ["other"])?;
+    other.ok_or_else(|| Fault::failed(format!("test '{name}' needs an argument")))
+}
+
+fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
+    let integer = || {
+        value.defined()?;
+        value.as_int().ok_or_else(|| Fault::failed(format!("test '{name}' needs an integer")))
+    };
+    Ok(match name {
+        "defined" => !value.is_undefined(),
+        "undefined" => value.is_undefined(),
+        "none" => matches!(value, Value::None),
+        "true" => matches!(value, Value::Bool(true)),
+        "false" => matches!(value, Value::Bool(false)),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "integer" => matches!(value, Value::Int(_)),
+        "float" => matches!(value, Value::Float(_)),
+        "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::Float(_)),
+        "string" => matches!(value, Value::Str(_)),
+        "mapping" => matches!(value, Value::Dict(_)),
+        "iterable" => value.is_iterable(),
+        // What has a length and can be indexed; even undefined answers to that.
+        "sequence" => matches!(
+            value,
+            Value::Str(_)
+                | Value::List(_)
+                | Value::Tuple(_)
+                | Value::Dict(_)
+                | Value::Range(_)
+                | Value::Undefined(_)
+        ),
+        "callable" => matches!(
+            value,
+            Value::Macro(_)
+                | Value::Function(_)
+                | Value::Method(_)
+                | Value::Loop(_)
+                | Value::Joiner(_)
+                | Value::Undefined(_)
+        ),
+        "odd" => integer()?.rem_euclid(2) == 1,
+        "even" => integer()?.rem_euclid(2) == 0,
+        "lower" | "upper" => {
+            let text = interp.text(value)?;
+            interp.budget.work(text.len())?;
+            let unwanted = if name == "lower" { char::is_uppercase } else { char::is_lowercase };
+            text.chars().any(|c| c.is_lowercase() || c.is_uppercase()) && !text.chars().any(unwanted)
+        }
+        "escaped" => false,
+        "filter" => value.as_str().is_some_and(filters::exists),
+        "test" => value.as_str().is_some_and(exists),
+        _ => return Err(Fault::failed(format!("there is no test named '{name}'"))),
+    })
+}
+
+const NAMES: &[&str] = &[
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+fn exists(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Python's `is`, for the values whose identity is certain.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::None, Value::None) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(a), Value::Int(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => a == b,
+        (Value::Namespace(a), Value::Namespace(b)) => a == b,
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => std::rc::Rc::ptr_eq(a, b),
+        (Value::Dict(a), Value::Dict(b)) => std::rc::Rc::ptr_eq(a, b),
+        _ => false,
+    }
+}

@@ -1,0 +1,334 @@
+//! Filters: the table, and those that make text. Those over sequences are in [`super::sequences`].
+
+use super::call::CallArgs;
+use super::error::{Fault, Outcome};
+use super::format;
+use super::interp::Interp;
+use super::json;
+use super::methods;
+use super::ops;
+use super::python::{self, is_space};
+use super::sequences;
+use super::value::Value;
+
+/// The filters of this file.
+const NAMES: &[&str] = &[
+    "abs",
+    "attr",
+    "capitalize",
+    "center",
+    "d",
+    "default",
+    "e",
+    "escape",
+    "float",
+    "forceescape",
+    "format",
+    "indent",
+    "int",
+    "lower",
+    "replace",
+    "round",
+    "safe",
+    "string",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "upper",
+    "urlencode",
+    "wordcount",
+];
+
+/// Whether there is a filter of that name.
+pub(crate) fn exists(name: &str) -> bool {
+    NAMES.contains(&name) || sequences::NAMES.contains(&name)
+}
+
+/// `value | name(args)`.
+pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: CallArgs) -> Outcome<Value> {
+    interp.budget.step()?;
+    if sequences::NAMES.contains(&name) {
+        return sequences::apply(interp, name, &value, args);
+    }
+    match name {
+        "default" | "d" => {
+            let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
+            let replace = value.is_undefined() || boolean.is_some_and(|b| b.truthy()) && !value.truthy();
+            Ok(if replace { default.unwrap_or_else(|| "".into()) } else { value })
+        }
+        "tojson" => Ok(json::filter(&value, args, &mut interp.budget)?.into()),
+        "attr" => {
+            let [attribute] = args.bind(name, ["name"])?;
+            let Some(Value::Str(attribute)) = attribute else {
+                return Err(Fault::failed("attr needs a name"));
+            };
+            // Unlike `.`, this filter looks at attributes only, never at items.
+            match &value {
+                Value::Dict(_) if methods::find(&value, &attribute).is_none() => {
+                    Ok(Value::undefined(format!("'dict object' has no attribute '{attribute}'")))
+                }
+                _ => interp.attribute(&value, &attribute),
+            }
+        }
+        "abs" => {
+            args.none(name)?;
+            value.defined()?;
+            match (&value, value.as_int()) {
+                (Value::Float(float), _) => Ok(Value::Float(float.abs())),
+                (_, Some(int)) => int.checked_abs().map(Value::Int).ok_or_else(ops::overflow),
+                _ => Err(Fault::failed(format!("bad operand type for abs(): '{}'", value.type_name()))),
+            }
+        }
+        "int" => int(interp, &value, args),
+        "float" => {
+            let [default] = args.bind(name, ["default"])?;
+            value_float(&value)
+                .map_or_else(|| Ok(default.unwrap_or(Value::Float(0.0))), |float| Ok(Value::Float(float)))
+        }
+        "round" => round(&value, args),
+        "format" => {
+            let Value::Str(pattern) = &value else { return Err(Fault::failed("format needs a string")) };
+            if !args.named.is_empty() {
+                if !args.positional.is_empty() {
+                    return Err(Fault::failed("format takes positional or named arguments, not both"));
+                }
+                let entries = args.named.into_iter().map(|(name, value)| (Value::Str(name), value));
+                let values = Value::Dict(std::rc::Rc::new(super::dict::Dict::new(entries)?));
+                return format::percent(interp, pattern, &values);
+            }
+            let values = Value::tuple(args.positional)?;
+            format::percent(interp, pattern, &values)
+        }
+        _ if NAMES.contains(&name) => text(interp, name, &value, args),
+        _ => Err(Fault::failed(format!("there is no filter named '{name}'"))),
+    }
+}
+
+/// Filters that turn their subject into text first.
+fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> Outcome<Value> {
+    let text = interp.text(value)?;
+    interp.budget.work(text.len())?;
+    match name {
+        "trim" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let set = match chars {
+                None | Some(Value::None) => None,
+                Some(Value::Str(set)) => Some(set),
+                Some(_) => return Err(Fault::failed("trim needs a string or None")),
+            };
+            let trimmed = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
+            Ok(text.trim_matches(trimmed).into())
+        }
+        "replace" => {
+            let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
+            let (Some(old), Some(new)) = (old, new) else {
+                return Err(Fault::failed("replace needs two strings"));
+            };
+            let (Value::Str(old), Value::Str(new)) = (&old, &new) else {
+                return Err(Fault::failed("replace needs two strings"));
+            };
+            let count = match count {
+                None | Some(Value::None) => -1,
+                Some(count) => count.as_int().ok_or_else(|| Fault::failed("count must be an integer"))?,
+            };
+            Ok(methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
+        }
+        "indent" => indent(interp, &text, args),
+        "truncate" => truncate(interp, &text, args),
+        "center" => {
+            let [width] = args.bind(name, ["width"])?;
+            let args = CallArgs { positional: vec![width.unwrap_or(Value::Int(80))], named: Vec::new() };
+            methods::call(interp, &Value::Str(text), "center", args)
+        }
+        _ => {
+            args.none(name)?;
+            Ok(match name {
+                "upper" => text.to_uppercase().into(),
+                "lower" => text.to_lowercase().into(),
+                "capitalize" => python::capitalize(&text).into(),
+                "title" => title(&text).into(),
+                "escape" | "e" | "forceescape" => escape(&text).into(),
+                "urlencode" => urlencode(&text).into(),
+                "wordcount" => words(&text).into(),
+                // `string` and `safe`: nothing is escaped here, so nothing needs to be marked safe.
+                _ => Value::Str(text),
+            })
+        }
+    }
+}
+
+fn int(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
+    let [default, base] = args.bind("int", ["default", "base"])?;
+    let default = default.unwrap_or(Value::Int(0));
+    let base = base.map_or(Some(10), |base| base.as_int()).and_then(|base| u32::try_from(base).ok());
+    let found = match value {
+        Value::Str(text) => {
+            interp.budget.work(text.len())?;
+            let digits = text.trim_matches(is_space).replace('_', "").to_lowercase();
+            let bare = match base {
+                Some(16) => digits.trim_start_matches("0x"),
+                Some(8) => digits.trim_start_matches("0o"),
+                Some(2) => digits.trim_start_matches("0b"),
+                _ => &digits,
+            };
+            let parsed = base
+                .filter(|base| (2..=36).contains(base))
+                .and_then(|base| i128::from_str_radix(bare, base).ok());
+            parsed.or_else(|| value_float(value).and_then(|float| format::truncate(float).ok()))
+        }
+        Value::Float(float) => format::truncate(*float).ok(),
+        other => other.as_int(),
+    };
+    Ok(found.map_or(default, Value::Int))
+}
+
+/// Python's `float(value)`.
+fn value_float(value: &Value) -> Option<f64> {
+    let Value::Str(text) = value else { return value.as_float() };
+    let text = text.trim_matches(is_space).replace('_', "");
+    text.parse().ok()
+}
+
+fn round(value: &Value, args: CallArgs) -> Outcome<Value> {
+    let [precision, method] = args.bind("round", ["precision", "method"])?;
+    let precision = precision.map_or(Some(0), |precision| precision.as_int());
+    let precision =
+        precision.ok_or_else(|| Fault::failed("precision must be an integer"))?.clamp(-400, 400) as i32;
+    value.defined()?;
+    let number =
+        value.as_float().ok_or_else(|| Fault::failed(format!("cannot round a '{}'", value.type_name())))?;
+    let factor = 10f64.powi(precision);
+    let method = method.as_ref().map_or(Some("common"), Value::as_str);
+    let rounded = match method {
+        Some("ceil") => (number * factor).ceil() / factor,
+        Some("floor") => (number * factor).floor() / factor,
+        Some("common") => {
+            if let Some(int) = value.as_int().filter(|_| precision >= 0) {
+                return Ok(Value::Int(int));
+            }
+            // Decimal digits are rounded exactly by printing them; ties go to the even digit.
+            match usize::try_from(precision) {
+                Ok(places) => format!("{number:.places$}").parse().unwrap_or(number),
+                Err(_) => (number * factor).round_ties_even() / factor,
+            }
+        }
+        _ => return Err(Fault::failed("method must be common, ceil or floor")),
+    };
+    Ok(match value.as_int().filter(|_| method == Some("common")) {
+        Some(_) => Value::Int(format::truncate(rounded)?),
+        None => Value::Float(rounded),
+    })
+}
+
+fn indent(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+    let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
+    let margin = match width {
+        None => "    ".into(),
+        Some(Value::Str(margin)) => margin.to_string(),
+        Some(width) => {
+            let width = width.as_int().ok_or_else(|| Fault::failed("width must be a number or a string"))?;
+            let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
+            interp.budget.work(width)?;
+            interp.budget.check_output(width)?;
+            " ".repeat(width)
+        }
+    };
+    let is_set = |flag: Option<Value>| flag.is_some_and(|flag| flag.truthy());
+    let (first, blank) = (is_set(first), is_set(blank));
+    // A last newline is kept as an empty line.
+    let padded = format!("{text}\n");
+    let mut out = String::new();
+    for (i, line) in python::split_lines(&padded, false).into_iter().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if if i == 0 { first } else { blank || !line.is_empty() } {
+            interp.budget.work(margin.len())?;
+            interp.budget.check_output(out.len() + margin.len())?;
+            out.push_str(&margin);
+        }
+        out.push_str(line);
+    }
+    Ok(out.into())
+}
+
+fn truncate(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+    let [length, killwords, end, leeway] = args.bind("truncate", ["length", "killwords", "end", "leeway"])?;
+    let number = |value: Option<Value>, default: i128| {
+        let value = value.filter(|value| !matches!(value, Value::None));
+        let number = value.map_or(Some(default), |value| value.as_int());
+        number
+            .and_then(|number| usize::try_from(number).ok())
+            .ok_or_else(|| Fault::failed("truncate needs numbers"))
+    };
+    let length = number(length, 255)?;
+    let leeway = number(leeway, 5)?;
+    let end = match end {
+        Some(end) => interp.text(&end)?,
+        None => "...".into(),
+    };
+    let tail = end.chars().count();
+    if length < tail {
+        return Err(Fault::failed(format!("truncate: the length must be at least {tail}")));
+    }
+    let chars: Vec<char> = text.chars().collect();
+    interp.budget.work(chars.len() * 4)?;
+    if chars.len() <= length.saturating_add(leeway) {
+        return Ok(text.into());
+    }
+    let mut head: String = chars[..length - tail].iter().collect();
+    if !killwords.is_some_and(|kill| kill.truthy())
+        && let Some(at) = head.rfind(' ')
+    {
+        head.truncate(at);
+    }
+    Ok((head + &end).into())
+}
+
+/// Jinja's `title` filter: words start behind whitespace, dashes and opening brackets only.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut starts = true;
+    for c in text.chars() {
+        if starts {
+            out.extend(c.to_uppercase());
+        } else {
+            out.extend(c.to_lowercase());
+        }
+        starts = is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
+    }
+    out
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn urlencode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => {
+                out.push(char::from(byte))
+            }
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}
+
+fn words(text: &str) -> usize {
+    text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|word| !word.is_empty()).count()
+}

@@ -1,0 +1,517 @@
+//! The methods of Python's own types, as far as templates may call them.
+
+use std::rc::Rc;
+
+use super::call::CallArgs;
+use super::error::{Fault, Outcome};
+use super::format;
+use super::interp::Interp;
+use super::python::{self, is_space};
+use super::value::{Seq, Value, equal};
+
+type Text = std::sync::Arc<str>;
+
+pub(crate) enum Found {
+    Method(&'static str),
+    /// It exists and would change its object, which the sandbox forbids.
+    Unsafe,
+}
+
+const STR: &[&str] = &[
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
+    "encode",
+    "format_map",
+    "isidentifier",
+    "isprintable",
+    "maketrans",
+    "translate",
+];
+const DICT: &[&str] = &["get", "items", "keys", "values", "copy", "fromkeys"];
+const DICT_UNSAFE: &[&str] = &["clear", "pop", "popitem", "setdefault", "update"];
+const LIST: &[&str] = &["count", "index", "copy"];
+const LIST_UNSAFE: &[&str] = &["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
+const TUPLE: &[&str] = &["count", "index"];
+const FLOAT: &[&str] = &["is_integer"];
+const LOOP: &[&str] = &["cycle", "changed"];
+const CYCLER: &[&str] = &["next", "reset"];
+
+/// The method `name` of the value's type.
+pub(crate) fn find(value: &Value, name: &str) -> Option<Found> {
+    let (methods, forbidden): (&[&str], &[&str]) = match value {
+        Value::Str(_) => (STR, &[]),
+        Value::Dict(_) => (DICT, DICT_UNSAFE),
+        Value::List(_) => (LIST, LIST_UNSAFE),
+        Value::Tuple(_) | Value::Range(_) => (TUPLE, &[]),
+        Value::Float(_) => (FLOAT, &[]),
+        Value::Loop(_) => (LOOP, &[]),
+        Value::Cycler(_) => (CYCLER, &[]),
+        Value::Function("dict") => (&["fromkeys"], &[]),
+        _ => return None,
+    };
+    if forbidden.contains(&name) {
+        return Some(Found::Unsafe);
+    }
+    methods.iter().find(|known| **known == name).map(|known| Found::Method(known))
+}
+
+/// Calls the method `name`, which [`find`] found.
+pub(crate) fn call(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> Outcome<Value> {
+    match object {
+        Value::Str(text) => {
+            interp.budget.work(text.len())?;
+            string(interp, text, name, args)
+        }
+        Value::Dict(_) | Value::Function(_) => dict(interp, object, name, args),
+        Value::List(_) | Value::Tuple(_) | Value::Range(_) => sequence(interp, object, name, args),
+        Value::Float(value) => Ok(Value::Bool(value.fract() == 0.0)),
+        Value::Loop(state) if name == "cycle" => {
+            if args.positional.is_empty() {
+                return Err(Fault::failed("loop.cycle needs at least one item"));
+            }
+            Ok(args.positional[state.index.get() % args.positional.len()].clone())
+        }
+        Value::Loop(state) => {
+            let seen = interp.repr(&Value::tuple(args.positional)?)?;
+            let last = state.last_changed.replace(Some(seen.clone()));
+            Ok(Value::Bool(last.as_deref() != Some(&*seen)))
+        }
+        Value::Cycler(cycler) => {
+            args.none(name)?;
+            let at = cycler.at.get();
+            let next = if name == "next" { (at + 1) % cycler.items.items.len().max(1) } else { 0 };
+            cycler.at.set(next);
+            Ok(if name == "next" { cycler.items.items[at].clone() } else { Value::None })
+        }
+        other => Err(Fault::failed(format!("'{}' has no method '{name}'", other.type_name()))),
+    }
+}
+
+fn dict(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> Outcome<Value> {
+    if name == "fromkeys" {
+        let [keys, value] = args.bind(name, ["iterable", "value"])?;
+        let keys = keys.ok_or_else(|| Fault::failed("fromkeys needs keys"))?.items(&mut interp.budget)?;
+        let value = value.unwrap_or(Value::None);
+        let entries = keys.into_iter().map(|key| (key, value.clone()));
+        return Ok(Value::Dict(Rc::new(super::dict::Dict::new(entries)?)));
+    }
+    let Value::Dict(dict) = object else { return Err(Fault::failed("not a dictionary")) };
+    if name == "get" {
+        if !args.named.is_empty() {
+            return Err(Fault::failed("dict.get takes no named arguments"));
+        }
+        let [key, default] = args.bind("dict.get", ["key", "default"])?;
+        let key = key.ok_or_else(|| Fault::failed("dict.get needs a key"))?;
+        interp.budget.work(key.as_str().map_or(0, str::len))?;
+        return Ok(dict.get(&key)?.cloned().or(default).unwrap_or(Value::None));
+    }
+    args.none(name)?;
+    interp.budget.items(dict.len())?;
+    Ok(match name {
+        "keys" => Value::View("dict_keys", Seq::new(dict.keys().cloned().collect())?),
+        "values" => Value::View("dict_values", Seq::new(dict.iter().map(|(_, v)| v.clone()).collect())?),
+        "items" => Value::View("dict_items", Seq::new(pairs(dict)?)?),
+        _ => object.clone(),
+    })
+}
+
+/// The entries of a dictionary as tuples.
+pub(crate) fn pairs(dict: &super::dict::Dict) -> Outcome<Vec<Value>> {
+    dict.iter().map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()])).collect()
+}
+
+fn sequence(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> Outcome<Value> {
+    let items = object.items(&mut interp.budget)?;
+    if name == "copy" {
+        args.none(name)?;
+        return Ok(object.clone());
+    }
+    let [wanted] = args.bind(name, ["value"])?;
+    let wanted = wanted.ok_or_else(|| Fault::failed(format!("{name} needs a value")))?;
+    let mut count = 0;
+    for (at, item) in items.iter().enumerate() {
+        if equal(item, &wanted, &mut interp.budget)? {
+            if name == "index" {
+                return Ok(at.into());
+            }
+            count += 1;
+        }
+    }
+    if name == "index" {
+        return Err(Fault::failed("the value is not in the list"));
+    }
+    Ok(Value::Int(count))
+}
+
+fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
+    let verdict = |test: bool| Ok(Value::Bool(test));
+    let all = |test: fn(char) -> bool| verdict(!text.is_empty() && text.chars().all(test));
+    match name {
+        "strip" | "lstrip" | "rstrip" => strip(text, name, args),
+        "split" | "rsplit" => split(interp, text, name, args),
+        "startswith" | "endswith" => affix(interp, text, name, args),
+        "replace" => replace(interp, text, args),
+        "find" | "rfind" | "index" | "rindex" | "count" => search(text, name, args),
+        "center" | "ljust" | "rjust" | "zfill" => pad(interp, text, name, args),
+        "format" => format::str_format(interp, text, args),
+        "join" => {
+            let [items] = args.bind(name, ["iterable"])?;
+            let items =
+                items.ok_or_else(|| Fault::failed("join needs an iterable"))?.items(&mut interp.budget)?;
+            let mut joined = String::new();
+            for (i, item) in items.iter().enumerate() {
+                let Value::Str(item) = item else {
+                    let kind = item.type_name();
+                    return Err(Fault::failed(format!(
+                        "sequence item {i}: expected str instance, {kind} found"
+                    )));
+                };
+                interp.budget.work(text.len() + item.len())?;
+                if i > 0 {
+                    joined.push_str(text);
+                }
+                joined.push_str(item);
+                interp.budget.check_output(joined.len())?;
+            }
+            Ok(joined.into())
+        }
+        "removeprefix" | "removesuffix" => {
+            let affix = one_string(name, args)?;
+            let rest =
+                if name == "removeprefix" { text.strip_prefix(&*affix) } else { text.strip_suffix(&*affix) };
+            Ok(rest.unwrap_or(text).into())
+        }
+        "partition" | "rpartition" => {
+            let separator = one_string(name, args)?;
+            if separator.is_empty() {
+                return Err(Fault::failed("empty separator"));
+            }
+            let found = if name == "partition" { text.find(&*separator) } else { text.rfind(&*separator) };
+            let parts = match found {
+                Some(at) => [&text[..at], &*separator, &text[at + separator.len()..]],
+                None if name == "partition" => [&**text, "", ""],
+                None => ["", "", &**text],
+            };
+            Value::tuple(parts.map(Value::from).into())
+        }
+        "splitlines" => {
+            let [keep] = args.bind(name, ["keepends"])?;
+            let lines = python::split_lines(text, keep.is_some_and(|keep| keep.truthy()));
+            interp.budget.items(lines.len())?;
+            Value::list(lines.into_iter().map(Value::from).collect())
+        }
+        "expandtabs" => {
+            let [size] = args.bind(name, ["tabsize"])?;
+            let size = size
+                .map_or(Some(8), |size| size.as_int())
+                .ok_or_else(|| Fault::failed("tabsize must be an integer"))?;
+            expand_tabs(interp, text, usize::try_from(size.max(0)).unwrap_or(usize::MAX))
+        }
+        _ => {
+            args.none(name)?;
+            match name {
+                "lower" | "casefold" => Ok(text.to_lowercase().into()),
+                "upper" => Ok(text.to_uppercase().into()),
+                "title" => Ok(python::title(text).into()),
+                "capitalize" => Ok(python::capitalize(text).into()),
+                "swapcase" => Ok(text
+                    .chars()
+                    .map(|c| {
+                        if c.is_uppercase() {
+                            c.to_lowercase().to_string()
+                        } else {
+                            c.to_uppercase().to_string()
+                        }
+                    })
+                    .collect::<String>()
+                    .into()),
+                "isalpha" => all(char::is_alphabetic),
+                "isalnum" => all(char::is_alphanumeric),
+                "isdigit" | "isdecimal" => {
+                    all(|c| c.is_numeric() && c.to_digit(10).is_some() || is_decimal(c))
+                }
+                "isnumeric" => all(char::is_numeric),
+                "isspace" => all(is_space),
+                "isascii" => verdict(text.is_ascii()),
+                "islower" => verdict(cased(text) && !text.chars().any(char::is_uppercase)),
+                "isupper" => verdict(cased(text) && !text.chars().any(char::is_lowercase)),
+                "istitle" => verdict(cased(text) && python::title(text) == **text),
+                "isidentifier" => verdict(
+                    !text.starts_with(|c: char| c.is_numeric())
+                        && !text.is_empty()
+                        && text.chars().all(|c| c == '_' || c.is_alphanumeric()),
+                ),
+                _ => Err(Fault::failed(format!("str.{name} is not supported"))),
+            }
+        }
+    }
+}
+
+fn cased(text: &str) -> bool {
+    text.chars().any(|c| c.is_lowercase() || c.is_uppercase())
+}
+
+/// Whether a character beyond ASCII is a decimal digit: those come in runs of ten that `is_numeric`
+/// accepts; only the common scripts are listed.
+fn is_decimal(c: char) -> bool {
+    matches!(c, '\u{660}'..='\u{669}' | '\u{6f0}'..='\u{6f9}' | '\u{966}'..='\u{96f}' | '\u{ff10}'..='\u{ff19}')
+}
+
+fn one_string(name: &str, args: CallArgs) -> Outcome<Text> {
+    let [value] = args.bind(name, ["value"])?;
+    match value {
+        Some(Value::Str(text)) => Ok(text),
+        Some(other) => Err(Fault::failed(format!("{name} needs a string, not '{}'", other.type_name()))),
+        None => Err(Fault::failed(format!("{name} needs a string"))),
+    }
+}
+
+fn strip(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+    let [chars] = args.bind(name, ["chars"])?;
+    let set = match chars {
+        None | Some(Value::None) => None,
+        Some(Value::Str(set)) => Some(set),
+        Some(other) => {
+            return Err(Fault::failed(format!("{name} needs a string or None, not '{}'", other.type_name())));
+        }
+    };
+    let stripped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
+    Ok(match name {
+        "strip" => text.trim_matches(stripped),
+        "lstrip" => text.trim_start_matches(stripped),
+        _ => text.trim_end_matches(stripped),
+    }
+    .into())
+}
+
+fn split(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+    let [separator, limit] = args.bind(name, ["sep", "maxsplit"])?;
+    let limit = match limit {
+        None => None,
+        Some(value) => {
+            let limit = value.as_int().ok_or_else(|| Fault::failed("maxsplit must be an integer"))?;
+            usize::try_from(limit).ok()
+        }
+    };
+    let limit = limit.unwrap_or(usize::MAX);
+    let from_right = name == "rsplit";
+    let parts: Vec<&str> = match &separator {
+        None | Some(Value::None) => split_blanks(text, limit, from_right),
+        Some(Value::Str(separator)) if separator.is_empty() => return Err(Fault::failed("empty separator")),
+        Some(Value::Str(separator)) => {
+            interp.budget.work(text.len())?;
+            let count = limit.saturating_add(1);
+            if from_right {
+                let mut parts: Vec<&str> = text.rsplitn(count, &**separator).collect();
+                parts.reverse();
+                parts
+            } else {
+                text.splitn(count, &**separator).collect()
+            }
+        }
+        Some(other) => {
+            return Err(Fault::failed(format!("{name} needs a string, not '{}'", other.type_name())));
+        }
+    };
+    interp.budget.items(parts.len() * 2)?;
+    Value::list(parts.into_iter().map(Value::from).collect())
+}
+
+/// `split` without a separator: runs of whitespace separate, and the ends do not count.
+fn split_blanks(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim_matches(is_space);
+    if from_right {
+        while !rest.is_empty() && parts.len() < limit {
+            let Some((at, c)) = rest.char_indices().rev().find(|&(_, c)| is_space(c)) else { break };
+            parts.push(&rest[at + c.len_utf8()..]);
+            rest = rest[..at].trim_end_matches(is_space);
+        }
+        if !rest.is_empty() {
+            parts.push(if parts.len() >= limit { text_before(text, rest) } else { rest });
+        }
+        parts.reverse();
+        return parts;
+    }
+    while !rest.is_empty() && parts.len() < limit {
+        let Some(at) = rest.find(is_space) else { break };
+        parts.push(&rest[..at]);
+        rest = rest[at..].trim_start_matches(is_space);
+    }
+    if !rest.is_empty() {
+        // What is left over when the limit is reached keeps its trailing whitespace.
+        let kept = if parts.len() >= limit {
+            &text[text.trim_end_matches(is_space).len() - rest.len()..]
+        } else {
+            rest
+        };
+        parts.push(kept);
+    }
+    parts
+}
+
+/// What is left of `text` for a right split that reached its limit: it keeps its leading whitespace.
+fn text_before<'s>(text: &'s str, rest: &'s str) -> &'s str {
+    let lead = text.len() - text.trim_start_matches(is_space).len();
+    &text[..lead + rest.len()]
+}
+
+fn affix(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+    let [wanted, start, end] = args.bind(name, ["prefix", "start", "end"])?;
+    let wanted = wanted.ok_or_else(|| Fault::failed(format!("{name} needs a string")))?;
+    let bounds = [start, end].map(|bound| bound.and_then(|bound| bound.as_int()));
+    let part;
+    let text = if bounds == [None, None] {
+        text
+    } else {
+        part = super::ops::slice(&text.into(), [bounds[0], bounds[1], None], &mut interp.budget)?;
+        part.as_str().unwrap_or_default()
+    };
+    let test = |wanted: &Value| match wanted {
+        Value::Str(wanted) if name == "startswith" => Ok(text.starts_with(&**wanted)),
+        Value::Str(wanted) => Ok(text.ends_with(&**wanted)),
+        other => Err(Fault::failed(format!(
+            "{name} first arg must be str or a tuple of str, not {}",
+            other.type_name()
+        ))),
+    };
+    if let Value::Tuple(choices) = &wanted {
+        for choice in &choices.items {
+            interp.budget.work(text.len().min(choice.as_str().map_or(0, str::len)))?;
+            if test(choice)? {
+                return Ok(Value::Bool(true));
+            }
+        }
+        return Ok(Value::Bool(false));
+    }
+    test(&wanted).map(Value::Bool)
+}
+
+fn replace(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+    let [old, new, count] = args.bind("replace", ["old", "new", "count"])?;
+    let (Some(Value::Str(old)), Some(Value::Str(new))) = (&old, &new) else {
+        return Err(Fault::failed("replace needs two strings"));
+    };
+    let count = match count {
+        None => -1,
+        Some(count) => count.as_int().ok_or_else(|| Fault::failed("count must be an integer"))?,
+    };
+    replace_text(interp, text, old, new, usize::try_from(count).ok()).map(Value::from)
+}
+
+/// Replaces up to `count` occurrences, paying for the result before it is made.
+pub(crate) fn replace_text(
+    interp: &mut Interp<'_>,
+    text: &str,
+    old: &str,
+    new: &str,
+    count: Option<usize>,
+) -> Outcome<String> {
+    let count = count.unwrap_or(usize::MAX);
+    let found = text.matches(old).take(count).count();
+    let length = (text.len() + found.saturating_mul(new.len())).saturating_sub(found * old.len());
+    interp.budget.work(text.len() + length)?;
+    interp.budget.check_output(length)?;
+    Ok(text.replacen(old, new, count))
+}
+
+fn search(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+    let wanted = one_string(name, args)?;
+    if name == "count" {
+        return Ok(text.matches(&*wanted).count().into());
+    }
+    let found = if name.starts_with('r') { text.rfind(&*wanted) } else { text.find(&*wanted) };
+    match found {
+        Some(at) => Ok(text[..at].chars().count().into()),
+        None if name.ends_with("find") => Ok(Value::Int(-1)),
+        None => Err(Fault::failed("substring not found")),
+    }
+}
+
+fn pad(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+    let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+    let width = width.and_then(|width| width.as_int());
+    let width = width.ok_or_else(|| Fault::failed(format!("{name} needs an integer width")))?;
+    let fill = match &fill {
+        None => ' ',
+        Some(Value::Str(fill)) if fill.chars().count() == 1 => fill.chars().next().unwrap_or(' '),
+        _ => return Err(Fault::failed("the fill character must be exactly one character long")),
+    };
+    let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
+    let missing = width.saturating_sub(text.chars().count());
+    interp.budget.work(missing.saturating_mul(4).saturating_add(text.len()))?;
+    interp.budget.check_output(missing)?;
+    let run = |count: usize| fill.to_string().repeat(count);
+    Ok(match name {
+        "ljust" => format!("{text}{}", run(missing)),
+        "rjust" => format!("{}{text}", run(missing)),
+        "zfill" => {
+            let unsigned = text.trim_start_matches(['+', '-']);
+            let sign = if text.len() - unsigned.len() == 1 { &text[..1] } else { "" };
+            format!("{sign}{}{}", "0".repeat(missing), &text[sign.len()..])
+        }
+        _ => {
+            // Python puts the odd blank to the left when the width is odd.
+            let left = missing / 2 + (missing & width & 1);
+            format!("{}{text}{}", run(left), run(missing - left))
+        }
+    }
+    .into())
+}
+
+fn expand_tabs(interp: &mut Interp<'_>, text: &str, size: usize) -> Outcome<Value> {
+    let mut out = String::new();
+    let mut column = 0;
+    for c in text.chars() {
+        if c == '\t' {
+            let blanks = if size == 0 { 0 } else { size - column % size };
+            interp.budget.work(blanks)?;
+            interp.budget.check_output(out.len().saturating_add(blanks))?;
+            out.extend(std::iter::repeat_n(' ', blanks));
+            column += blanks;
+        } else {
+            out.push(c);
+            column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+        }
+    }
+    Ok(out.into())
+}

@@ -1,0 +1,205 @@
+//! Chat templates: from a conversation to the text a model was trained on.
+//!
+//! A model's chat template is a Jinja program written against one environment: Jinja2 in an
+//! immutable sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`,
+//! `strftime_now` and a `tojson` that leaves HTML alone. This module is that environment: it
+//! prints what Python prints, byte for byte, and it bounds the work, depth and output of a
+//! template, which comes from a file of unknown origin.
+//!
+//! [`ChatTemplate`] is a parsed template, [`Conversation`] what it renders, [`Inputs`] a
+//! conversation with everything else a template can see, and [`fallback`] the template for a model
+//! that carries none.
+//!
+//! ```
+//! use gyrus_text::template::{ChatTemplate, Conversation, Inputs};
+//!
+//! let template = ChatTemplate::new(
+//!     "{% for message in messages %}<{{ message.role }}>{{ message.content | trim }}\n{% endfor %}",
+//! )?;
+//! let conversation = Conversation::from_json(r#"[{"role": "user", "content": " Hello "}]"#)?;
+//! assert_eq!(template.render(&Inputs::new(&conversation))?, "<user>Hello\n");
+//! # Ok::<(), gyrus_text::template::TemplateError>(())
+//! ```
+
+mod ast;
+mod budget;
+mod call;
+mod checks;
+mod clock;
+mod conversation;
+mod dict;
+mod error;
+mod eval;
+mod fallback;
+mod filters;
+mod format;
+mod interp;
+mod json;
+mod lexer;
+mod methods;
+mod ops;
+mod parse_expr;
+mod parser;
+mod print;
+mod python;
+mod sequences;
+mod value;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json};
+
+pub use budget::Limits;
+pub use clock::DateTime;
+pub use conversation::Conversation;
+pub use error::{Limit, Position, TemplateError};
+pub use fallback::{Fallback, fallback};
+
+use error::{Fault, Outcome};
+use value::Value;
+
+/// Real templates have some tens of kilobytes.
+const MAX_SOURCE: usize = 4 << 20;
+
+/// A parsed chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    /// With line ends normalised, as positions count them.
+    source: String,
+    body: Vec<ast::Stmt>,
+    limits: Limits,
+}
+
+/// Everything a template can see.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Inputs<'c> {
+    /// Messages, tools and documents.
+    pub conversation: &'c Conversation,
+    /// Whether to end with the opening of an assistant message.
+    pub add_generation_prompt: bool,
+    /// Special tokens by their names in templates, such as `bos_token`.
+    pub special_tokens: BTreeMap<String, String>,
+    /// Further variables, such as `enable_thinking`. They take precedence over special tokens.
+    pub variables: Map<String, Json>,
+    /// The time `strftime_now` prints; the present, in UTC, if absent.
+    pub now: Option<DateTime>,
+}
+
+impl<'c> Inputs<'c> {
+    /// A conversation, and nothing else.
+    pub fn new(conversation: &'c Conversation) -> Inputs<'c> {
+        Inputs {
+            conversation,
+            add_generation_prompt: false,
+            special_tokens: BTreeMap::new(),
+            variables: Map::new(),
+            now: None,
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// Parses a template.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`] with line and column, or [`TemplateError::Limit`] if the template
+    /// nests too deeply or is larger than 4 MiB.
+    pub fn new(source: &str) -> Result<ChatTemplate, TemplateError> {
+        if source.len() > MAX_SOURCE {
+            return Err(Fault::limit(Limit::Source, MAX_SOURCE as u64).locate(""));
+        }
+        let source = lexer::normalise(source);
+        match lexer::tokens(&source).and_then(parser::parse) {
+            Ok(body) => Ok(ChatTemplate { source, body, limits: Limits::default() }),
+            Err(fault) => Err(fault.locate(&source)),
+        }
+    }
+
+    /// Replaces the default limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> ChatTemplate {
+        self.limits = limits;
+        self
+    }
+
+    /// The text of the conversation.
+    ///
+    /// A message's reasoning is visible as `reasoning_content` and `thinking`, whichever of
+    /// `reasoning_content`, `thinking` and `reasoning` it was given as.
+    ///
+    /// # Errors
+    /// [`TemplateError::Raised`] if the template refuses the conversation in its own words,
+    /// [`TemplateError::Render`] if one of its operations fails, [`TemplateError::Limit`] if it
+    /// does too much; each with line and column. [`TemplateError::Conversation`] if an input nests
+    /// too deeply.
+    pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, TemplateError> {
+        let globals = globals(inputs)?;
+        let now = inputs.now.unwrap_or_else(DateTime::now_utc);
+        interp::Interp::new(self.limits, now, globals)
+            .render(&self.body)
+            .map_err(|fault| fault.locate(&self.source))
+    }
+}
+
+fn globals(inputs: &Inputs<'_>) -> Result<HashMap<Arc<str>, Value>, TemplateError> {
+    let mut globals: HashMap<Arc<str>, Value> = HashMap::new();
+    for (name, token) in &inputs.special_tokens {
+        globals.insert(name.as_str().into(), token.as_str().into());
+    }
+    for (name, json) in &inputs.variables {
+        globals.insert(name.as_str().into(), plain(json, name)?);
+    }
+    let conversation = inputs.conversation;
+    let messages: Vec<Json> = conversation.messages().iter().map(conversation::with_reasoning).collect();
+    let list = |items: &Option<Vec<Json>>, path: &str| match items {
+        Some(items) => plain_list(items, path),
+        None => Ok(Value::None),
+    };
+    globals.insert("messages".into(), plain_list(&messages, "messages")?);
+    globals.insert("tools".into(), list(&conversation.tools, "tools")?);
+    globals.insert("documents".into(), list(&conversation.documents, "documents")?);
+    globals.insert("add_generation_prompt".into(), Value::Bool(inputs.add_generation_prompt));
+    Ok(globals)
+}
+
+fn plain_list(items: &[Json], path: &str) -> Result<Value, TemplateError> {
+    let convert = || Value::list(items.iter().map(|item| convert(item, 1)).collect::<Outcome<_>>()?);
+    convert().map_err(|_| too_deep(path))
+}
+
+fn plain(json: &Json, path: &str) -> Result<Value, TemplateError> {
+    convert(json, 0).map_err(|_| too_deep(path))
+}
+
+fn too_deep(path: &str) -> TemplateError {
+    let message = format!("nests deeper than {} levels", value::MAX_VALUE_DEPTH);
+    TemplateError::Conversation { path: path.into(), message }
+}
+
+fn convert(json: &Json, level: u16) -> Outcome<Value> {
+    if level > value::MAX_VALUE_DEPTH {
+        return Err(Fault::limit(Limit::Depth, u64::from(value::MAX_VALUE_DEPTH)));
+    }
+    Ok(match json {
+        Json::Null => Value::None,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(int), _) => Value::Int(int.into()),
+            (_, Some(int)) => Value::Int(int.into()),
+            _ => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => text.as_str().into(),
+        Json::Array(items) => {
+            Value::list(items.iter().map(|item| convert(item, level + 1)).collect::<Outcome<_>>()?)?
+        }
+        Json::Object(entries) => {
+            let mut dict = dict::Dict::new([])?;
+            for (key, value) in entries {
+                dict.insert(key.as_str().into(), convert(value, level + 1)?)?;
+            }
+            Value::Dict(dict.into())
+        }
+    })
+}

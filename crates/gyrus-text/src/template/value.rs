@@ -1,0 +1,413 @@
+//! The values a template computes with, and their Python meaning.
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::dict::Dict;
+use super::error::{Fault, Limit, Outcome};
+
+/// Containers nest no deeper, so that recursion over a value, its release included, stays shallow.
+pub(crate) const MAX_VALUE_DEPTH: u16 = 200;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// Prints as nothing, is false and empty; any other use fails with the description.
+    Undefined(Arc<str>),
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Arc<str>),
+    List(Rc<Seq>),
+    Tuple(Rc<Seq>),
+    Dict(Rc<Dict>),
+    Range(Range),
+    /// `dict.keys()` and its like, with the word it prints as.
+    View(&'static str, Rc<Seq>),
+    /// What `map`, `select` and their like give: it can be walked once.
+    Generator(Rc<Generator>),
+    /// An index into the interpreter's namespaces: they may refer to each other in circles.
+    Namespace(usize),
+    Macro(Rc<MacroValue>),
+    /// A global function, by name.
+    Function(&'static str),
+    /// A method taken from its object.
+    Method(Rc<(Value, &'static str)>),
+    Loop(Rc<LoopState>),
+    Cycler(Rc<Cycler>),
+    /// The separator, and whether it was called before.
+    Joiner(Rc<(Arc<str>, RefCell<bool>)>),
+}
+
+/// The items of a list or tuple, and how deep they nest.
+#[derive(Debug)]
+pub(crate) struct Seq {
+    pub(crate) items: Vec<Value>,
+    depth: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Generator {
+    pub(crate) items: RefCell<VecDeque<Value>>,
+    depth: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Range {
+    pub(crate) start: i64,
+    pub(crate) stop: i64,
+    pub(crate) step: i64,
+}
+
+impl Range {
+    pub(crate) fn len(self) -> usize {
+        let (span, step) = if self.step > 0 {
+            (i128::from(self.stop) - i128::from(self.start), i128::from(self.step))
+        } else {
+            (i128::from(self.start) - i128::from(self.stop), -i128::from(self.step))
+        };
+        if span <= 0 { 0 } else { usize::try_from((span + step - 1) / step).unwrap_or(usize::MAX) }
+    }
+
+    pub(crate) fn get(self, index: usize) -> Value {
+        Value::Int(i128::from(self.start) + i128::from(self.step) * index as i128)
+    }
+}
+
+/// A macro together with the scope it was written in.
+#[derive(Debug)]
+pub(crate) struct MacroValue {
+    pub(crate) name: Arc<str>,
+    /// Indices into the interpreter's macros and scopes.
+    pub(crate) definition: usize,
+    pub(crate) scope: usize,
+}
+
+/// What the name `loop` holds.
+#[derive(Debug)]
+pub(crate) struct LoopState {
+    pub(crate) items: Rc<Seq>,
+    pub(crate) index: std::cell::Cell<usize>,
+    pub(crate) depth0: usize,
+    /// The arguments `changed` saw last, printed: holding them could close a circle of references.
+    pub(crate) last_changed: RefCell<Option<String>>,
+    /// A recursive loop's address, and the scope it stands in.
+    pub(crate) recursion: Option<(usize, usize)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cycler {
+    pub(crate) items: Rc<Seq>,
+    pub(crate) at: std::cell::Cell<usize>,
+}
+
+impl Seq {
+    pub(crate) fn new(items: Vec<Value>) -> Outcome<Rc<Seq>> {
+        let depth = deeper(items.iter())?;
+        Ok(Rc::new(Seq { items, depth }))
+    }
+}
+
+/// One more than the deepest of `items`, if that is not too deep.
+pub(crate) fn deeper<'v>(items: impl Iterator<Item = &'v Value>) -> Outcome<u16> {
+    let depth = items.map(Value::depth).max().unwrap_or(0) + 1;
+    if depth > MAX_VALUE_DEPTH {
+        return Err(Fault::limit(Limit::Depth, u64::from(MAX_VALUE_DEPTH)));
+    }
+    Ok(depth)
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Str(text.into())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Str(text.into())
+    }
+}
+
+impl From<usize> for Value {
+    fn from(value: usize) -> Value {
+        Value::Int(value as i128)
+    }
+}
+
+impl Value {
+    pub(crate) fn undefined(description: impl AsRef<str>) -> Value {
+        Value::Undefined(description.as_ref().into())
+    }
+
+    pub(crate) fn list(items: Vec<Value>) -> Outcome<Value> {
+        Seq::new(items).map(Value::List)
+    }
+
+    pub(crate) fn tuple(items: Vec<Value>) -> Outcome<Value> {
+        Seq::new(items).map(Value::Tuple)
+    }
+
+    pub(crate) fn generator(items: Vec<Value>) -> Outcome<Value> {
+        let depth = deeper(items.iter())?;
+        Ok(Value::Generator(Rc::new(Generator { items: RefCell::new(items.into()), depth })))
+    }
+
+    pub(crate) fn method(self, name: &'static str) -> Outcome<Value> {
+        deeper(std::iter::once(&self))?;
+        Ok(Value::Method(Rc::new((self, name))))
+    }
+
+    fn depth(&self) -> u16 {
+        match self {
+            Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => seq.depth,
+            Value::Dict(dict) => dict.depth(),
+            Value::Generator(generator) => generator.depth,
+            Value::Method(method) => method.0.depth() + 1,
+            Value::Loop(state) => state.items.depth + 1,
+            Value::Cycler(cycler) => cycler.items.depth + 1,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The value as a Python integer; booleans are integers.
+    pub(crate) fn as_int(&self) -> Option<i128> {
+        match self {
+            Value::Bool(value) => Some(i128::from(*value)),
+            Value::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_float(&self) -> Option<f64> {
+        match self {
+            Value::Float(value) => Some(*value),
+            _ => self.as_int().map(|value| value as f64),
+        }
+    }
+
+    pub(crate) fn is_undefined(&self) -> bool {
+        matches!(self, Value::Undefined(_))
+    }
+
+    /// Python's name of the value's type, for messages.
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Value::Undefined(_) => "Undefined",
+            Value::None => "NoneType",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Float(_) => "float",
+            Value::Str(_) => "str",
+            Value::List(_) => "list",
+            Value::Tuple(_) => "tuple",
+            Value::Dict(_) => "dict",
+            Value::Range(_) => "range",
+            Value::View(name, _) => name,
+            Value::Generator(_) => "generator",
+            Value::Namespace(_) => "Namespace",
+            Value::Macro(_) => "Macro",
+            Value::Function(_) => "function",
+            Value::Method(_) => "builtin_function_or_method",
+            Value::Loop(_) => "LoopContext",
+            Value::Cycler(_) => "Cycler",
+            Value::Joiner(_) => "Joiner",
+        }
+    }
+
+    /// Python's truth of the value.
+    pub(crate) fn truthy(&self) -> bool {
+        match self {
+            Value::Undefined(_) | Value::None => false,
+            Value::Bool(value) => *value,
+            Value::Int(value) => *value != 0,
+            Value::Float(value) => *value != 0.0,
+            Value::Str(text) => !text.is_empty(),
+            Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => !seq.items.is_empty(),
+            Value::Dict(dict) => dict.len() > 0,
+            Value::Range(range) => range.len() > 0,
+            Value::Loop(state) => !state.items.items.is_empty(),
+            _ => true,
+        }
+    }
+
+    /// Python's `len`.
+    pub(crate) fn len(&self) -> Outcome<usize> {
+        Ok(match self {
+            Value::Undefined(_) => 0,
+            Value::Str(text) => text.chars().count(),
+            Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => seq.items.len(),
+            Value::Dict(dict) => dict.len(),
+            Value::Range(range) => range.len(),
+            Value::Loop(state) => state.items.items.len(),
+            other => {
+                return Err(Fault::failed(format!("object of type '{}' has no len()", other.type_name())));
+            }
+        })
+    }
+
+    /// The items of an iterable. Generators are used up by it.
+    pub(crate) fn items(&self, budget: &mut Budget) -> Outcome<Vec<Value>> {
+        let items: Vec<Value> = match self {
+            Value::Undefined(_) => Vec::new(),
+            Value::Str(text) => {
+                budget.work(text.len() * 16)?;
+                text.chars().map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str)).collect()
+            }
+            Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => {
+                budget.items(seq.items.len())?;
+                seq.items.clone()
+            }
+            Value::Dict(dict) => {
+                budget.items(dict.len())?;
+                dict.keys().cloned().collect()
+            }
+            Value::Range(range) => {
+                budget.items(range.len())?;
+                (0..range.len()).map(|i| range.get(i)).collect()
+            }
+            Value::Generator(generator) => std::mem::take(&mut *generator.items.borrow_mut()).into(),
+            other => {
+                return Err(Fault::failed(format!("'{}' object is not iterable", other.type_name())));
+            }
+        };
+        Ok(items)
+    }
+
+    pub(crate) fn is_iterable(&self) -> bool {
+        matches!(
+            self,
+            Value::Undefined(_)
+                | Value::Str(_)
+                | Value::List(_)
+                | Value::Tuple(_)
+                | Value::View(..)
+                | Value::Dict(_)
+                | Value::Range(_)
+                | Value::Generator(_)
+                | Value::Loop(_)
+        )
+    }
+
+    /// Fails if the value is undefined, with the reason it is.
+    pub(crate) fn defined(&self) -> Outcome<&Value> {
+        match self {
+            Value::Undefined(description) => Err(Fault::failed(description.to_string())),
+            value => Ok(value),
+        }
+    }
+}
+
+/// Python's `==`.
+pub(crate) fn equal(a: &Value, b: &Value, budget: &mut Budget) -> Outcome<bool> {
+    budget.step()?;
+    if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
+        return Ok(a == b);
+    }
+    if let (Some(a), Some(b)) = (a.as_float(), b.as_float()) {
+        return Ok(a == b);
+    }
+    Ok(match (a, b) {
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::Str(a), Value::Str(b)) => {
+            budget.work(a.len().min(b.len()))?;
+            a == b
+        }
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+            if a.items.len() != b.items.len() {
+                return Ok(false);
+            }
+            for (a, b) in a.items.iter().zip(&b.items) {
+                if !equal(a, b, budget)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Dict(a), Value::Dict(b)) => {
+            if a.len() != b.len() {
+                return Ok(false);
+            }
+            for (key, value) in a.iter() {
+                match b.get(key)? {
+                    Some(other) if equal(value, other, budget)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (Value::Range(a), Value::Range(b)) => a == b,
+        (Value::Namespace(a), Value::Namespace(b)) => a == b,
+        (Value::Macro(a), Value::Macro(b)) => Rc::ptr_eq(a, b),
+        (Value::Function(a), Value::Function(b)) => a == b,
+        (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
+        (Value::Generator(a), Value::Generator(b)) => Rc::ptr_eq(a, b),
+        _ => false,
+    })
+}
+
+/// Python's ordering: within numbers, strings, lists and tuples. `None` is "not comparable", as NaN.
+pub(crate) fn compare(a: &Value, b: &Value, op: &str, budget: &mut Budget) -> Outcome<Option<Ordering>> {
+    budget.step()?;
+    a.defined()?;
+    b.defined()?;
+    if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
+        return Ok(Some(a.cmp(&b)));
+    }
+    if let (Some(a), Some(b)) = (a.as_float(), b.as_float()) {
+        return Ok(a.partial_cmp(&b));
+    }
+    match (a, b) {
+        (Value::Str(a), Value::Str(b)) => {
+            budget.work(a.len().min(b.len()))?;
+            Ok(Some(a.cmp(b)))
+        }
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+            for (a, b) in a.items.iter().zip(&b.items) {
+                if !equal(a, b, budget)? {
+                    return compare(a, b, op, budget);
+                }
+            }
+            Ok(Some(a.items.len().cmp(&b.items.len())))
+        }
+        _ => Err(Fault::failed(format!(
+            "'{op}' not supported between instances of '{}' and '{}'",
+            a.type_name(),
+            b.type_name()
+        ))),
+    }
+}
+
+/// Stable sort by a comparison that may fail and need not be a total order.
+pub(crate) fn sort<T: Clone>(
+    items: Vec<T>,
+    less: &mut impl FnMut(&T, &T) -> Outcome<bool>,
+) -> Outcome<Vec<T>> {
+    if items.len() < 2 {
+        return Ok(items);
+    }
+    let mut right = items;
+    let left = right.drain(..right.len() / 2).collect();
+    let left: Vec<T> = sort(left, less)?;
+    let right = sort(right, less)?;
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let next = if less(b, a)? { right.next() } else { left.next() };
+        merged.extend(next);
+    }
+    merged.extend(left);
+    merged.extend(right);
+    Ok(merged)
+}
