@@ -14,8 +14,64 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Show what is in a model file: metadata, tensors, types, memory
     Inspect(InspectArgs),
+    /// Turn text into a model's token ids
+    Tokenize(TokenizeArgs),
+    /// Turn token ids back into text
+    Detokenize(DetokenizeArgs),
+    /// Show the prompt that a conversation becomes
+    Template(TemplateArgs),
     /// Show what Gyrus finds on this machine
     Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenizeArgs {
+    /// A model; its vocabulary is all that is needed
+    pub(crate) model: String,
+
+    /// Recognise special tokens in the text, and add those the model puts around every text
+    #[arg(long)]
+    pub(crate) special: bool,
+
+    /// Read the text from a file instead of stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DetokenizeArgs {
+    /// A model; its vocabulary is all that is needed
+    pub(crate) model: String,
+
+    /// Show special tokens as they are written
+    #[arg(long)]
+    pub(crate) special: bool,
+
+    /// Read the ids from a file instead of stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplateArgs {
+    /// A model; its vocabulary and chat template are all that is needed
+    pub(crate) model: String,
+
+    /// The conversation: a JSON list of messages
+    #[arg(long, value_name = "FILE")]
+    pub(crate) messages: PathBuf,
+
+    /// Tools the model may call: a JSON list
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
+
+    /// End with the last message instead of the opening of an answer
+    #[arg(long)]
+    pub(crate) no_generation_prompt: bool,
 }
 
 #[derive(Debug, Args)]

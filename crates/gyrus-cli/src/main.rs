@@ -7,7 +7,10 @@
 mod cli;
 mod doctor;
 mod inspect;
+mod source;
+mod template;
 mod text;
+mod tokenize;
 
 use std::io;
 use std::process::ExitCode;
@@ -17,6 +20,9 @@ use clap::Parser;
 fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
         cli::Command::Inspect(args) => inspect::run(&args),
+        cli::Command::Tokenize(args) => tokenize::tokenize(&args),
+        cli::Command::Detokenize(args) => tokenize::detokenize(&args),
+        cli::Command::Template(args) => template::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
     };
     match result {

@@ -3,6 +3,7 @@ use gyrus_formats::gguf::MetadataError;
 use gyrus_kernels::{BackendError, RopeError, SamplerError};
 use gyrus_tensor::{DType, Shape};
 use gyrus_text::TokenizerError;
+use gyrus_text::template::TemplateError;
 
 /// Why a model could not be loaded or could not answer.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,9 @@ pub enum Error {
     /// The tokenizer's data is malformed or of an unknown kind.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The chat template is malformed or refused the conversation.
+    #[error("chat template: {0}")]
+    Template(#[from] TemplateError),
     /// The model carries no tokenizer, so it takes ids only.
     #[error("the model has no tokenizer that can be read here, only token ids can be used")]
     NoTokenizer,

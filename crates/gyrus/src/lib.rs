@@ -24,6 +24,7 @@
 
 mod arch;
 mod cancel;
+mod chat;
 mod context;
 mod engine;
 mod error;
@@ -38,6 +39,7 @@ mod weights;
 
 pub use arch::Config;
 pub use cancel::Cancel;
+pub use chat::ChatFormat;
 pub use context::ContextChoice;
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};

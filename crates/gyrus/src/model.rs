@@ -7,6 +7,7 @@ use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::arch::{self, Config};
+use crate::chat::ChatFormat;
 use crate::context::ContextChoice;
 use crate::engine::Engine;
 use crate::session::Session;
@@ -118,9 +119,15 @@ impl Model {
         self.shared.tokenizer.as_ref()
     }
 
-    /// The source of the model's chat template, if it carries one.
-    pub fn chat_template(&self) -> Option<&str> {
-        self.shared.template.as_deref()
+    /// Whether the model carries a chat template, as models that answer instructions do.
+    pub fn has_chat_template(&self) -> bool {
+        self.shared.template.is_some()
+    }
+
+    /// The form of its conversations.
+    pub fn chat_format(&self) -> Result<ChatFormat, Error> {
+        let tokenizer = self.tokenizer().ok_or(Error::NoTokenizer)?;
+        Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
     }
 
     pub(crate) fn chunk(&self) -> usize {

@@ -7,7 +7,7 @@ mod names;
 mod plan;
 
 pub use config::Config;
-pub(crate) use plan::{Names, build};
+pub(crate) use plan::build;
 
 use gyrus_kernels::Pairing;
 

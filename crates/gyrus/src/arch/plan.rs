@@ -7,8 +7,7 @@ use gyrus_kernels::{
 use gyrus_tensor::{Shape, can_dequantize};
 
 use super::config::Config;
-pub(crate) use super::names::Names;
-use super::names::{Global, Part, ROPE_FACTORS};
+use super::names::{Global, Names, Part, ROPE_FACTORS};
 use super::{gguf, hugging_face};
 use crate::Error;
 

@@ -1,0 +1,39 @@
+//! `gyrus template`: the prompt that a conversation becomes.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gyrus::ChatFormat;
+use gyrus::text::template::Conversation;
+
+use crate::cli::TemplateArgs;
+
+pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
+    let checkpoint = crate::source::open(&args.model)?;
+    let metadata =
+        checkpoint.gguf().with_context(|| format!("{}: no tokenizer in this model", args.model))?;
+    let tokenizer = gyrus::tokenizer::from_gguf(metadata)?
+        .with_context(|| format!("{}: no tokenizer in this model", args.model))?;
+    let format = ChatFormat::new(gyrus::tokenizer::template_source(metadata)?, &tokenizer)?;
+    if let Some(name) = format.fallback() {
+        anstream::eprintln!("the model carries no chat template, using the {name} form");
+    }
+    let messages = args.messages.display();
+    let mut conversation =
+        Conversation::from_json(&read_text(&args.messages)?).with_context(|| messages.to_string())?;
+    if let Some(tools) = &args.tools {
+        conversation =
+            conversation.with_tools_json(&read_text(tools)?).with_context(|| tools.display().to_string())?;
+    }
+    let text = format.render(&conversation, !args.no_generation_prompt)?;
+    let mut out = std::io::stdout().lock();
+    // Exactly the prompt: a newline more would not be it.
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,76 @@
+//! `gyrus tokenize` and `gyrus detokenize`: a model's own tokenizer, on its own.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use gyrus::text::{Special, Tokenizer};
+use gyrus_formats::Checkpoint;
+
+use crate::cli::{DetokenizeArgs, TokenizeArgs};
+
+pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
+    let tokenizer = tokenizer(&args.model)?;
+    let text = read(args.file.as_deref())?;
+    let special = if args.special { Special::Parse } else { Special::Literal };
+    let mut ids = Vec::new();
+    tokenizer.encode_bytes_into(&text, special, args.special, &mut ids);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if args.json {
+        serde_json::to_writer(&mut out, &ids).map_err(std::io::Error::from)?;
+    } else {
+        for (n, id) in ids.iter().enumerate() {
+            write!(out, "{}{id}", if n == 0 { "" } else { " " })?;
+        }
+    }
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+pub(crate) fn detokenize(args: &DetokenizeArgs) -> Result<()> {
+    let tokenizer = tokenizer(&args.model)?;
+    let text = String::from_utf8(read(args.file.as_deref())?).context("the ids are not text")?;
+    let ids = parse_ids(&text, tokenizer.vocab_size())?;
+    let mut out = std::io::stdout().lock();
+    // Bytes, not text: ids may stand for half a character.
+    out.write_all(&tokenizer.decode_bytes(&ids, args.special))?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Ids separated by white space or commas, with or without brackets.
+pub(crate) fn parse_ids(text: &str, vocab: usize) -> Result<Vec<u32>> {
+    let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'));
+    let mut ids = Vec::new();
+    for word in words.filter(|w| !w.is_empty()) {
+        let shown = crate::text::one_line(word, 40);
+        let id: u32 = word.parse().with_context(|| format!("'{shown}' is not a token id"))?;
+        if id as usize >= vocab {
+            bail!("token id {id} is beyond the vocabulary of {vocab}");
+        }
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+fn tokenizer(model: &str) -> Result<Tokenizer> {
+    let checkpoint: Checkpoint = crate::source::open(model)?;
+    let tokenizer = match checkpoint.gguf() {
+        Some(metadata) => gyrus::tokenizer::from_gguf(metadata)?,
+        None => None,
+    };
+    tokenizer.with_context(|| format!("{model}: no tokenizer in this model"))
+}
+
+/// A file's bytes, or what comes in on stdin.
+pub(crate) fn read(file: Option<&Path>) -> Result<Vec<u8>> {
+    match file {
+        Some(path) => std::fs::read(path).with_context(|| path.display().to_string()),
+        None => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).context("stdin")?;
+            Ok(bytes)
+        }
+    }
+}
