@@ -1,0 +1,58 @@
+use gyrus_tensor::{DType, TensorError};
+
+/// Why a weight or a store could not be prepared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    /// The shape or type is not one a tensor can have.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The byte range does not lie in its storage.
+    #[error("bytes {start}..{end} are outside a storage of {len} bytes")]
+    Range {
+        /// First byte asked for.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Bytes there are.
+        len: usize,
+    },
+    /// A matrix and its bytes disagree.
+    #[error("a {rows}×{cols} matrix of {dtype} takes {expected} bytes, found {found}")]
+    ByteCount {
+        /// The element type.
+        dtype: DType,
+        /// Output rows.
+        rows: usize,
+        /// Elements of a row.
+        cols: usize,
+        /// Bytes they take.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// A matrix without elements cannot be multiplied by.
+    #[error("a {rows}×{cols} matrix has no elements")]
+    Empty {
+        /// Output rows.
+        rows: usize,
+        /// Elements of a row.
+        cols: usize,
+    },
+    /// The cache's shape cannot be stored or addressed.
+    #[error(
+        "a cache of {layers} layers × {blocks} blocks × {kv_heads} heads × {head_dim} is not possible: {reason}"
+    )]
+    Cache {
+        /// Layers.
+        layers: usize,
+        /// Blocks per layer.
+        blocks: usize,
+        /// Key-value heads.
+        kv_heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}

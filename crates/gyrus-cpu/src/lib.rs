@@ -1,0 +1,34 @@
+//! The CPU's kernels: a thread pool for short loops, mat-muls over quantised weights, attention over a
+//! paged cache, norms and activations.
+//!
+//! Three rules hold for everything here:
+//!
+//! - **A row's result depends on that row alone.** Never on the number of rows, on its neighbours, on the
+//!   number of threads or on how a prompt was cut into chunks. Each output has one order of summation.
+//! - **All instruction sets give the same bits.** The plain Rust form of a kernel is its definition; SIMD
+//!   forms do the same roundings in the same order (fused where the plain form calls `mul_add`), and tests
+//!   compare them bit for bit.
+//! - **Steady work allocates nothing.** Buffers live in [`Scratch`] or with the thread.
+//!
+//! The crate knows nothing of files or models.
+
+mod arena;
+mod error;
+mod float;
+mod isa;
+mod matmul;
+mod matrix;
+mod panel;
+mod pool;
+mod quantize_rows;
+mod scratch;
+mod storage;
+
+pub use error::CpuError;
+pub use isa::Isa;
+pub use matmul::matmul;
+pub use matrix::{Matrix, Precision};
+pub use pool::Pool;
+pub use quantize_rows::{GROUP, QBlock, quantize_row};
+pub use scratch::Scratch;
+pub use storage::Bytes;

@@ -1,0 +1,207 @@
+//! `out = x · Wᵀ` over one or several weights that share their input.
+//!
+//! Work is split over outputs alone and every output has one order of summation, so a row's result
+//! depends on that row alone: not on the number of rows, on its neighbours, or on the threads.
+
+use crate::arena;
+use crate::float::{self, TILE_W, TILE_X};
+use crate::matrix::{Body, Matrix};
+use crate::panel::{LANES, Panels, TILE};
+use crate::pool::Pool;
+use crate::quantize_rows::{GROUP, QBlock, quantize_row};
+use crate::storage::{Bytes, Disjoint};
+use crate::{Isa, Scratch};
+
+/// Activations of a block of rows should stay in the second-level cache beside a panel.
+const ROW_BLOCK_BYTES: usize = 384 << 10;
+
+/// Decoded weights of the `f32` path that are kept at hand for all rows of a block.
+const FLOAT_BLOCK_BYTES: usize = 192 << 10;
+
+/// Elements below which quantising on several threads costs more than it saves.
+const QUANTIZE_ALONE: usize = 16 << 10;
+
+/// Multiplies `x` (`[m, k]`) with the transposes of `weights` (each `[n_i, k]`).
+///
+/// The outputs stand side by side in `out` (`[m, Σ n_i]`); with `accumulate` they are added to what is
+/// there (a residual), else they replace it. Allocates only if `scratch` has not seen the size before.
+///
+/// # Panics
+/// If there is no weight, if weights differ in `k`, or if a buffer's length is not as above.
+pub fn matmul(
+    pool: &Pool,
+    weights: &[&Matrix],
+    x: &[f32],
+    out: &mut [f32],
+    accumulate: bool,
+    scratch: &mut Scratch,
+) {
+    let k = weights.first().expect("a mat-mul has a weight").cols();
+    assert!(weights.iter().all(|w| w.cols() == k), "weights that share an input have its width");
+    assert!(x.len().is_multiple_of(k), "{} inputs are not rows of {k}", x.len());
+    let m = x.len() / k;
+    let n: usize = weights.iter().map(|w| w.rows()).sum();
+    assert_eq!(out.len(), m * n, "{m} rows of {n} outputs");
+    if m == 0 {
+        return;
+    }
+
+    let blocks = k.div_ceil(GROUP);
+    let width = k.next_multiple_of(float::LANES);
+    let isa = pool.isa();
+    let any_bytes = weights.iter().any(|w| w.takes_bytes());
+    let any_floats = weights.iter().any(|w| !w.takes_bytes());
+    let pad = any_floats && width != k;
+    let (quantized, padded) =
+        scratch.take(if any_bytes { m * blocks } else { 0 }, if pad { m * width } else { 0 });
+    if any_bytes {
+        quantize_rows(pool, x, k, quantized);
+    }
+    if pad {
+        for (padded, x) in padded.chunks_exact_mut(width).zip(x.chunks_exact(k)) {
+            padded[..k].copy_from_slice(x);
+            padded[k..].fill(0.0);
+        }
+    }
+    let input = Input { isa, blocks, width, quantized, floats: if pad { padded } else { x } };
+
+    // A unit is eight outputs, in panels and in plain rows alike.
+    let units: usize = weights.iter().map(|w| w.rows().div_ceil(LANES)).sum();
+    let row_bytes = if any_floats { width * 4 } else { blocks * size_of::<QBlock>() };
+    let tile_rows = TILE * TILE_X;
+    let row_block = (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows;
+    let row_blocks = m.div_ceil(row_block);
+    let chunk = units.div_ceil(pool.threads() * 4).min(128);
+    let chunks = units.div_ceil(chunk);
+
+    let output = Output { data: Disjoint::new(out), n, accumulate };
+    pool.run(row_blocks * chunks, &|task| {
+        let rows = task / chunks * row_block;
+        let rows = rows..m.min(rows + row_block);
+        let (mut unit, end) = (task % chunks * chunk, units.min(task % chunks * chunk + chunk));
+        let (mut first_unit, mut column) = (0, 0);
+        for weight in weights {
+            let count = weight.rows().div_ceil(LANES);
+            if unit < end && unit < first_unit + count {
+                let here = unit - first_unit..end.min(first_unit + count) - first_unit;
+                unit = first_unit + here.end;
+                match weight.body() {
+                    Body::Panels(panels) => {
+                        by_panels(&input, panels, weight, here, rows.clone(), &output, column)
+                    }
+                    Body::Raw(data) => by_floats(&input, data, weight, here, rows.clone(), &output, column),
+                }
+            }
+            first_unit += count;
+            column += weight.rows();
+        }
+    });
+}
+
+/// The activations in the forms that weights ask for.
+struct Input<'a> {
+    isa: Isa,
+    /// `[m, blocks]`
+    quantized: &'a [QBlock],
+    blocks: usize,
+    /// `[m, width]`
+    floats: &'a [f32],
+    width: usize,
+}
+
+/// `[m, n]`, written by tasks in disjoint rectangles.
+struct Output {
+    data: Disjoint<f32>,
+    n: usize,
+    accumulate: bool,
+}
+
+impl Output {
+    /// Stores the values of row `row` from column `column` on.
+    ///
+    /// # Safety
+    /// No other thread writes these elements during the loop.
+    unsafe fn put(&self, row: usize, column: usize, values: &[f32]) {
+        let at = row * self.n + column;
+        // SAFETY: passed on.
+        let out = unsafe { self.data.part(at..at + values.len()) };
+        if self.accumulate {
+            out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
+        } else {
+            out.copy_from_slice(values);
+        }
+    }
+}
+
+type Span = std::ops::Range<usize>;
+
+fn by_panels(
+    x: &Input,
+    panels: &Panels,
+    weight: &Matrix,
+    units: Span,
+    rows: Span,
+    out: &Output,
+    column: usize,
+) {
+    let tile = panels.tile(x.isa);
+    let mut sums = [[0.0; LANES]; TILE];
+    for unit in units {
+        let panel = panels.panel(unit);
+        let lanes = LANES.min(weight.rows() - unit * LANES);
+        for row in rows.clone().step_by(TILE) {
+            let count = TILE.min(rows.end - row);
+            let quantized = &x.quantized[row * x.blocks..(row + count) * x.blocks];
+            // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
+            unsafe { tile(panel, quantized, count, &mut sums) };
+            for (r, sums) in sums[..count].iter().enumerate() {
+                // SAFETY: tasks have disjoint rectangles of rows and units.
+                unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
+            }
+        }
+    }
+}
+
+fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, out: &Output, column: usize) {
+    let first = units.start * LANES;
+    let last = weight.rows().min(units.end * LANES);
+    let step = if rows.len() == 1 {
+        LANES
+    } else {
+        (FLOAT_BLOCK_BYTES / 4 / x.width).max(1).next_multiple_of(LANES)
+    };
+    let step = step.min(last - first);
+    arena::with(step * x.width, |buffer| {
+        for from in (first..last).step_by(step) {
+            let count = step.min(last - from);
+            let w = weight.float_rows(x.isa, data, from, count, buffer);
+            let mut sums = [[0.0; TILE_W]; TILE_X];
+            for row in rows.clone().step_by(TILE_X) {
+                let rows = TILE_X.min(rows.end - row);
+                let x_rows = &x.floats[row * x.width..(row + rows) * x.width];
+                for (i, w) in w.chunks(TILE_W * x.width).enumerate() {
+                    float::dots(x.isa, w, x_rows, x.width, &mut sums);
+                    for (r, sums) in sums[..rows].iter().enumerate() {
+                        let at = column + from + i * TILE_W;
+                        // SAFETY: tasks have disjoint rectangles of rows and units.
+                        unsafe { out.put(row + r, at, &sums[..w.len() / x.width]) };
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Quantises every row of `x` (`[m, k]`) into `out` (`[m, k / 32]`).
+fn quantize_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [QBlock]) {
+    let (m, blocks) = (x.len() / k, k.div_ceil(GROUP));
+    let per_task = if x.len() <= QUANTIZE_ALONE { m } else { m.div_ceil(pool.threads() * 4) };
+    let parts = Disjoint::new(out);
+    pool.run(m.div_ceil(per_task), &|task| {
+        for row in task * per_task..m.min((task + 1) * per_task) {
+            // SAFETY: each row belongs to one task.
+            let out = unsafe { parts.part(row * blocks..(row + 1) * blocks) };
+            quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
+        }
+    });
+}

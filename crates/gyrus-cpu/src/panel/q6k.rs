@@ -1,0 +1,127 @@
+//! Q6_K, with a scale for each 16.
+
+use bytemuck::from_bytes;
+use gyrus_tensor::DType;
+use gyrus_tensor::block::BlockQ6K;
+
+use super::{Format, Lane, Scale, half_at, nibbles, put_nibbles};
+
+/// Header: eight half-precision scales of scales. Body: 128 bytes of low nibbles; 64 bytes of upper bit
+/// pairs, where byte `[k % 8 / 4][row][k % 4]` holds elements `k`, `k + 8`, `k + 16`, `k + 24` from its
+/// low bits up; eight signed scales of the first 16 elements, eight of the last.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q6_K;
+
+impl Format for Q6_K {
+    const DTYPE: DType = DType::Q6_K;
+    const HEADER: usize = 16;
+    const BODY: usize = 128 + 64 + 16;
+
+    fn pack(source: &[u8], row: usize, group: &mut [u8]) {
+        let block: &BlockQ6K = from_bytes(source);
+        group[2 * row..][..2].copy_from_slice(&source[source.len() - 2..]);
+        for (sub, body) in group[Self::HEADER..].chunks_exact_mut(Self::BODY).enumerate() {
+            let (half, run) = (sub / 4, sub % 4);
+            let low = std::array::from_fn(|k| block.ql[64 * half + run % 2 * 32 + k] >> (4 * (run / 2)) & 15);
+            put_nibbles(body, row, &low);
+            for k in 0..32 {
+                let pair = block.qh[32 * half + k] >> (2 * run) & 3;
+                body[128 + k % 8 / 4 * 32 + row * 4 + k % 4] |= pair << (k / 8 * 2);
+            }
+            body[192 + row] = block.scales[2 * sub] as u8;
+            body[200 + row] = block.scales[2 * sub + 1] as u8;
+        }
+    }
+
+    fn lane(group: &[u8], sub: usize, row: usize) -> Lane {
+        let body = &group[Self::HEADER + sub * Self::BODY..][..Self::BODY];
+        let d = half_at(group, row);
+        let low = nibbles(body, row);
+        let pair = |k: usize| body[128 + k % 8 / 4 * 32 + row * 4 + k % 4] >> (k / 8 * 2) & 3;
+        Lane {
+            q: std::array::from_fn(|k| low[k] | pair(k) << 4),
+            zero: 32,
+            scale: Scale::Two(d * f32::from(body[192 + row] as i8), d * f32::from(body[200 + row] as i8)),
+            min: None,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::super::avx2::{Kernel, broadcast, halves_to_f32, signed_bytes_to_f32};
+    use super::*;
+    use crate::quantize_rows::QBlock;
+
+    impl Kernel for Q6_K {
+        type Head = __m256;
+
+        #[inline(always)]
+        unsafe fn head(group: *const u8) -> __m256 {
+            // SAFETY: the header is eight halves.
+            unsafe { halves_to_f32(group) }
+        }
+
+        /// Six bits leave room for two products in 16 bits (63 · 127 · 4 < 2¹⁵), so each pair of groups
+        /// is widened.
+        #[inline(always)]
+        unsafe fn block<const M: usize>(
+            d: __m256,
+            body: *const u8,
+            x: [*const QBlock; M],
+            acc: &mut [__m256; M],
+        ) {
+            // SAFETY: the caller's contract covers the 208 bytes of a body and one block of each row.
+            unsafe {
+                let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+                let ones = _mm256_set1_epi16(1);
+                let mut first = [_mm256_setzero_si256(); M];
+                let mut last = [_mm256_setzero_si256(); M];
+                let upper: [__m256i; 2] =
+                    [_mm256_loadu_si256(body.add(128).cast()), _mm256_loadu_si256(body.add(160).cast())];
+                for c in [0, 2] {
+                    // Groups c, c + 1 belong to the first half, c + 4, c + 5 to the last. The bit pairs of
+                    // elements 8·c/2.. sit at bit c, those 16 further at bit c + 4.
+                    let mut w = [_mm256_setzero_si256(); 4];
+                    for i in 0..2 {
+                        let low = _mm256_loadu_si256(body.add(32 * (c + i)).cast());
+                        let (h0, h1) = if c == 0 {
+                            (_mm256_slli_epi16::<4>(upper[i]), upper[i])
+                        } else {
+                            (_mm256_slli_epi16::<2>(upper[i]), _mm256_srli_epi16::<2>(upper[i]))
+                        };
+                        w[i] = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(h0, pair));
+                        w[i + 2] = _mm256_or_si256(
+                            _mm256_and_si256(_mm256_srli_epi16::<4>(low), nibble),
+                            _mm256_and_si256(h1, pair),
+                        );
+                    }
+                    for r in 0..M {
+                        let dot = |a: __m256i, b: __m256i, g: usize| {
+                            let a = _mm256_maddubs_epi16(a, broadcast(x[r], g));
+                            let b = _mm256_maddubs_epi16(b, broadcast(x[r], g + 1));
+                            _mm256_madd_epi16(_mm256_add_epi16(a, b), ones)
+                        };
+                        first[r] = _mm256_add_epi32(first[r], dot(w[0], w[1], c));
+                        last[r] = _mm256_add_epi32(last[r], dot(w[2], w[3], c + 4));
+                    }
+                }
+                let s0 = _mm256_mul_ps(d, signed_bytes_to_f32(body.add(192)));
+                let s1 = _mm256_mul_ps(d, signed_bytes_to_f32(body.add(200)));
+                for r in 0..M {
+                    let x = &*x[r];
+                    let scale = _mm256_set1_ps(x.scale);
+                    let sum = -x.minus8_sum / 8;
+                    let zero0 = _mm256_set1_epi32(-32 * x.first_sum);
+                    let zero1 = _mm256_set1_epi32(-32 * (sum - x.first_sum));
+                    let dot0 = _mm256_cvtepi32_ps(_mm256_add_epi32(first[r], zero0));
+                    let dot1 = _mm256_cvtepi32_ps(_mm256_add_epi32(last[r], zero1));
+                    acc[r] = _mm256_fmadd_ps(dot0, _mm256_mul_ps(s0, scale), acc[r]);
+                    acc[r] = _mm256_fmadd_ps(dot1, _mm256_mul_ps(s1, scale), acc[r]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Activations as signed bytes: what the `fast` mat-mul reads.
+
+use crate::isa::{Isa, Level};
+
+/// Elements that share a scale, in activations and in every panel.
+pub const GROUP: usize = 32;
+
+/// 32 activations: `v ≈ scale·q`, with `q` in −127..=127.
+///
+/// The sums of `q` come along because every weight format with an offset needs them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C, align(16))]
+pub struct QBlock {
+    /// Quantised values.
+    pub qs: [i8; GROUP],
+    /// The largest magnitude over 127; NaN if a value is.
+    pub scale: f32,
+    /// `scale · Σq`.
+    pub scaled_sum: f32,
+    /// `−8 · Σq`: a format with zero point `8·z` adds `z` times this.
+    pub minus8_sum: i32,
+    /// `Σq` over the first 16, for formats with a scale per 16.
+    pub first_sum: i32,
+}
+
+/// Quantises one row; `x.len()` is at most `32 · out.len()` and a missing tail counts as zeros.
+pub fn quantize_row(isa: Isa, x: &[f32], out: &mut [QBlock]) {
+    assert_eq!(x.len().div_ceil(GROUP), out.len(), "blocks for {} values", x.len());
+    match isa.level() {
+        Level::Portable => portable_row(x, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { avx2::row(x, out) },
+    }
+}
+
+fn portable_row(x: &[f32], out: &mut [QBlock]) {
+    for (x, out) in x.chunks(GROUP).zip(out) {
+        let mut block = [0.0; GROUP];
+        block[..x.len()].copy_from_slice(x);
+        *out = portable_block(&block);
+    }
+}
+
+/// The plain meaning of quantisation; the SIMD form gives the same bits.
+fn portable_block(x: &[f32; GROUP]) -> QBlock {
+    // Magnitudes compare like their bits, and a NaN is above all: it ends up in the scale and is seen.
+    let amax = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0));
+    let inverse = inverse(amax);
+    let qs = x.map(|v| {
+        let scaled = (v * inverse).round_ties_even();
+        // These comparisons send NaN to 127, as the SIMD minimum does.
+        let high = if scaled < 127.0 { scaled } else { 127.0 };
+        (if high > -127.0 { high } else { -127.0 }) as i8
+    });
+    finish(qs, amax)
+}
+
+fn inverse(amax: f32) -> f32 {
+    if amax > 0.0 { 127.0 / amax } else { 0.0 }
+}
+
+fn finish(qs: [i8; GROUP], amax: f32) -> QBlock {
+    let sum_of = |qs: &[i8]| qs.iter().map(|&q| i32::from(q)).sum::<i32>();
+    let first_sum = sum_of(&qs[..16]);
+    let sum = first_sum + sum_of(&qs[16..]);
+    let scale = amax / 127.0;
+    QBlock { qs, scale, scaled_sum: scale * sum as f32, minus8_sum: -8 * sum, first_sum }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+
+    /// # Safety
+    /// The processor has AVX2.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn row(x: &[f32], out: &mut [QBlock]) {
+        let (whole, tail) = x.as_chunks::<GROUP>();
+        for (x, out) in whole.iter().zip(out.iter_mut()) {
+            *out = block(x);
+        }
+        if let (false, Some(last)) = (tail.is_empty(), out.last_mut()) {
+            let mut padded = [0.0; GROUP];
+            padded[..tail.len()].copy_from_slice(tail);
+            *last = block(&padded);
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn block(x: &[f32; GROUP]) -> QBlock {
+        // SAFETY: four loads of eight from an array of 32.
+        let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) });
+        let magnitude = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7FFF_FFFF)));
+        let most = _mm256_max_epu32(
+            _mm256_max_epu32(magnitude[0], magnitude[1]),
+            _mm256_max_epu32(magnitude[2], magnitude[3]),
+        );
+        let most = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
+        let most = _mm_max_epu32(most, _mm_shuffle_epi32::<0b01_00_11_10>(most));
+        let most = _mm_max_epu32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most));
+        let amax = f32::from_bits(_mm_cvtsi128_si32(most) as u32);
+
+        let inverse = _mm256_set1_ps(inverse(amax));
+        let (top, bottom) = (_mm256_set1_ps(127.0), _mm256_set1_ps(-127.0));
+        let i = v.map(|v| {
+            let scaled = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
+                v, inverse,
+            ));
+            _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, top), bottom))
+        });
+        // Packing works within 128-bit halves; the permutation puts the dwords back in order.
+        let packed = _mm256_packs_epi16(_mm256_packs_epi32(i[0], i[1]), _mm256_packs_epi32(i[2], i[3]));
+        let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        let mut qs = [0i8; GROUP];
+        // SAFETY: the array has 32 bytes.
+        unsafe { _mm256_storeu_si256(qs.as_mut_ptr().cast(), packed) };
+
+        let ones = _mm256_set1_epi8(1);
+        let sums = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, packed), _mm256_set1_epi16(1));
+        let first_sum = sum4(_mm256_castsi256_si128(sums));
+        let sum = first_sum + sum4(_mm256_extracti128_si256::<1>(sums));
+        let scale = amax / 127.0;
+        QBlock { qs, scale, scaled_sum: scale * sum as f32, minus8_sum: -8 * sum, first_sum }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn sum4(v: __m128i) -> i32 {
+        let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+        _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::Rng;
+
+    use super::*;
+
+    fn quantized(isa: Isa, x: &[f32]) -> Vec<QBlock> {
+        let mut out = vec![QBlock::default(); x.len().div_ceil(GROUP)];
+        quantize_row(isa, x, &mut out);
+        out
+    }
+
+    fn bits(blocks: &[QBlock]) -> Vec<([i8; 32], u32, u32, i32, i32)> {
+        let bits = |b: &QBlock| (b.qs, b.scale.to_bits(), b.scaled_sum.to_bits(), b.minus8_sum, b.first_sum);
+        blocks.iter().map(bits).collect()
+    }
+
+    #[test]
+    fn values_come_back_within_half_a_step() {
+        let mut rng = Rng::new(1);
+        let x: Vec<f32> = (0..1000).map(|_| rng.gaussian() as f32 * 3.0).collect();
+        let blocks = quantized(Isa::PORTABLE, &x);
+        for (i, v) in x.iter().enumerate() {
+            let b = &blocks[i / GROUP];
+            assert!((v - b.scale * f32::from(b.qs[i % GROUP])).abs() <= b.scale * 0.500_01);
+        }
+        for b in &blocks {
+            let sum: i32 = b.qs.iter().map(|&q| i32::from(q)).sum();
+            assert_eq!(b.minus8_sum, -8 * sum);
+            assert_eq!(b.scaled_sum, b.scale * sum as f32);
+            assert_eq!(b.first_sum, b.qs[..16].iter().map(|&q| i32::from(q)).sum::<i32>());
+        }
+    }
+
+    #[test]
+    fn all_rungs_agree_bit_for_bit_on_odd_lengths_and_odd_values() {
+        let mut rng = Rng::new(2);
+        for len in [1, 7, 31, 32, 33, 64, 100, 576] {
+            let mut x: Vec<f32> = (0..len).map(|_| rng.gaussian() as f32).collect();
+            for poison in [0.0, 1e-42, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let at = rng.below(len);
+                x[at] = poison;
+                assert_eq!(bits(&quantized(Isa::detect(), &x)), bits(&quantized(Isa::PORTABLE, &x)));
+            }
+            x.fill(0.0);
+            assert_eq!(bits(&quantized(Isa::detect(), &x)), bits(&quantized(Isa::PORTABLE, &x)));
+        }
+    }
+
+    #[test]
+    fn a_nan_is_not_lost() {
+        let mut x = [1.0; 32];
+        x[5] = f32::NAN;
+        assert!(quantized(Isa::detect(), &x)[0].scale.is_nan());
+    }
+}

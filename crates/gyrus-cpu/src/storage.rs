@@ -1,0 +1,95 @@
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::CpuError;
+
+/// Read-only bytes and whoever owns them: a vector, or a range of a mapped file, without a copy.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// A range of what `owner` holds.
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Result<Bytes, CpuError> {
+        let len = (*owner).as_ref().len();
+        if range.start > range.end || range.end > len {
+            return Err(CpuError::Range { start: range.start, end: range.end, len });
+        }
+        Ok(Bytes { owner, range })
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Bytes {
+        let range = 0..bytes.len();
+        Bytes { owner: Arc::new(bytes), range }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({:?})", self.range)
+    }
+}
+
+/// A cache line, the unit panels are allocated in, so that no 32-byte load straddles two lines.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Zeroed bytes that begin on a cache line.
+pub(crate) struct AlignedBytes {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AlignedBytes {
+    pub(crate) fn zeroed(len: usize) -> AlignedBytes {
+        AlignedBytes { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: the vector owns at least `len` initialised bytes, and `Line` has no padding.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the borrow is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+/// A mutable slice that the tasks of one loop write in disjoint parts.
+pub(crate) struct Disjoint<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: access goes through `part` alone, whose contract forbids overlap between threads.
+unsafe impl<T: Send> Sync for Disjoint<T> {}
+
+impl<T> Disjoint<T> {
+    pub(crate) fn new(slice: &mut [T]) -> Disjoint<T> {
+        Disjoint { start: slice.as_mut_ptr(), len: slice.len() }
+    }
+
+    /// A part of the slice.
+    ///
+    /// # Safety
+    /// The slice given to [`Disjoint::new`] is still exclusively borrowed by the caller of the loop, and
+    /// no two live parts overlap.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {}", self.len);
+        // SAFETY: in bounds by the line above; unaliased by the contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}

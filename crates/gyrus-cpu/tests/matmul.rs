@@ -1,0 +1,263 @@
+//! Mat-muls against plain arithmetic, between instruction sets, and against themselves.
+
+use gyrus_cpu::{
+    Bytes, CpuError, GROUP, Isa, Matrix, Pool, Precision, QBlock, Scratch, matmul, quantize_row,
+};
+use gyrus_tensor::{DType, dequantize};
+use gyrus_testkit::Rng;
+
+const TYPES: [DType; 9] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q8_0,
+    DType::Q4_K,
+    DType::Q6_K,
+];
+
+/// Random blocks of a type with random quants and scales of sensible size. Floats are plain numbers.
+fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+    let elems = rows * cols;
+    let small = |rng: &mut Rng| half::f16::from_f32(0.02 * rng.gaussian() as f32).to_le_bytes();
+    match dtype {
+        DType::F32 => (0..elems).flat_map(|_| (rng.gaussian() as f32).to_le_bytes()).collect(),
+        DType::F16 => (0..elems).flat_map(|_| small(rng)).collect(),
+        DType::BF16 => {
+            (0..elems).flat_map(|_| half::bf16::from_f32(rng.gaussian() as f32).to_le_bytes()).collect()
+        }
+        _ => {
+            let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
+            // Offsets of the half-precision fields within a block.
+            let fields: &[usize] = match dtype {
+                DType::Q4_1 | DType::Q4_K => &[0, 2],
+                DType::Q6_K => &[208],
+                _ => &[0],
+            };
+            for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                for &at in fields {
+                    block[at..at + 2].copy_from_slice(&small(rng));
+                }
+            }
+            bytes
+        }
+    }
+}
+
+fn random(rng: &mut Rng, n: usize) -> Vec<f32> {
+    (0..n).map(|_| rng.gaussian() as f32).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn matrix(pool: &Pool, dtype: DType, rows: usize, cols: usize, bytes: &[u8], precision: Precision) -> Matrix {
+    Matrix::new(pool, dtype, rows, cols, Bytes::from(bytes.to_vec()), precision).unwrap()
+}
+
+/// `x · wᵀ` in double precision, with `x` as the path reads it, and the size of its terms.
+fn reference(dtype: DType, w: &[u8], rows: usize, x: &[f32], k: usize, bytes: bool) -> Vec<(f64, f64)> {
+    let mut values = vec![0.0; rows * k];
+    dequantize(dtype, w, &mut values).unwrap();
+    let mut out = Vec::new();
+    for x in x.chunks_exact(k) {
+        let mut blocks = vec![QBlock::default(); k.div_ceil(GROUP)];
+        quantize_row(Isa::PORTABLE, x, &mut blocks);
+        let value = |i: usize| match bytes {
+            true => f64::from(blocks[i / GROUP].scale) * f64::from(blocks[i / GROUP].qs[i % GROUP]),
+            false => f64::from(x[i]),
+        };
+        for w in values.chunks_exact(k) {
+            let terms = w.iter().enumerate().map(|(i, w)| f64::from(*w) * value(i));
+            out.push((terms.clone().sum(), terms.map(f64::abs).sum()));
+        }
+    }
+    out
+}
+
+#[test]
+fn products_are_right_in_every_type_precision_and_shape() {
+    let mut rng = Rng::new(10);
+    for dtype in TYPES {
+        let ks: &[usize] = match dtype.block_elems() {
+            1 => &[1, 5, 8, 31, 64, 200],
+            32 => &[32, 96, 576],
+            _ => &[256, 768],
+        };
+        for &k in ks {
+            for n in [1, 7, 8, 17, 40] {
+                let bytes = weight(&mut rng, dtype, n, k);
+                for m in [1, 2, 3, 4, 5, 13] {
+                    let x = random(&mut rng, m * k);
+                    for precision in [Precision::Exact, Precision::Fast] {
+                        let mut results = Vec::new();
+                        for isa in [Isa::PORTABLE, Isa::detect()] {
+                            let pool = Pool::with_isa(2, isa);
+                            let w = matrix(&pool, dtype, n, k, &bytes, precision);
+                            let mut out = vec![f32::NAN; m * n];
+                            matmul(&pool, &[&w], &x, &mut out, false, &mut Scratch::new());
+                            let truth = reference(dtype, &bytes, n, &x, k, w.takes_bytes());
+                            for (got, (want, size)) in out.iter().zip(truth) {
+                                let error = (f64::from(*got) - want).abs();
+                                assert!(
+                                    error <= 1e-5 * size + 1e-30,
+                                    "{dtype} {m}×{k}×{n} {precision:?} {isa:?}: {got} {want}"
+                                );
+                            }
+                            results.push(bits(&out));
+                        }
+                        assert_eq!(results[0], results[1], "{dtype} {m}×{k}×{n} {precision:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_kernels_serve_the_types_they_should() {
+    let pool = Pool::new(1);
+    for dtype in TYPES {
+        let w = weight(&mut Rng::new(1), dtype, 3, 256);
+        let panels = matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q8_0 | DType::Q4_K | DType::Q6_K);
+        assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_bytes(), panels, "{dtype}");
+        assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_bytes());
+    }
+}
+
+/// The extreme quants and activations must not overflow any intermediate sum.
+#[test]
+fn extremes_do_not_overflow() {
+    for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
+        for fill in [0x00, 0xFF, 0x80, 0x7F] {
+            let k = 512;
+            let mut bytes = vec![fill; dtype.bytes_of_elems(9 * k).unwrap()];
+            for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                let one = half::f16::from_f32(1.0).to_le_bytes();
+                let at = if dtype == DType::Q6_K { 208 } else { 0 };
+                block[at..at + 2].copy_from_slice(&one);
+                if matches!(dtype, DType::Q4_1 | DType::Q4_K) {
+                    block[2..4].copy_from_slice(&one);
+                }
+            }
+            for x in [1.0, -1.0] {
+                let x = vec![x; 4 * k];
+                let pool = Pool::new(1);
+                let w = matrix(&pool, dtype, 9, k, &bytes, Precision::Fast);
+                let mut out = vec![0.0; 4 * 9];
+                matmul(&pool, &[&w], &x, &mut out, false, &mut Scratch::new());
+                for (got, (want, size)) in out.iter().zip(reference(dtype, &bytes, 9, &x, k, true)) {
+                    assert!((f64::from(*got) - want).abs() <= 1e-5 * size, "{dtype} {fill:#x}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+/// A row alone, among others, on any number of threads: the same bits.
+#[test]
+fn a_row_depends_on_itself_alone() {
+    let mut rng = Rng::new(11);
+    let (k, n) = (512, 72);
+    for precision in [Precision::Exact, Precision::Fast] {
+        for dtype in [DType::F16, DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
+            let bytes = weight(&mut rng, dtype, n, k);
+            let x = random(&mut rng, 512 * k);
+            let pool = Pool::new(1);
+            let w = matrix(&pool, dtype, n, k, &bytes, precision);
+            let mut scratch = Scratch::new();
+            let mut alone = vec![0.0; 512 * n];
+            for (x, out) in x.chunks_exact(k).zip(alone.chunks_exact_mut(n)) {
+                matmul(&pool, &[&w], x, out, false, &mut scratch);
+            }
+            for threads in 1..=4 {
+                let pool = Pool::new(threads);
+                for m in (1..=40).chain([100, 512]) {
+                    // Other neighbours each time: the block of rows begins elsewhere.
+                    let from = rng.below(512 - m + 1);
+                    let mut out = vec![0.0; m * n];
+                    matmul(&pool, &[&w], &x[from * k..(from + m) * k], &mut out, false, &mut scratch);
+                    assert_eq!(bits(&out), bits(&alone[from * n..(from + m) * n]), "{dtype} {m} {threads}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_stand_side_by_side_and_residuals_are_added() {
+    let mut rng = Rng::new(12);
+    let (k, m) = (256, 5);
+    let pool = Pool::new(2);
+    let mut scratch = Scratch::new();
+    let shapes = [(DType::Q4_1, 20), (DType::F32, 9), (DType::Q8_0, 1), (DType::Q6_K, 33)];
+    let weights: Vec<Matrix> = shapes
+        .iter()
+        .map(|&(dtype, n)| {
+            let bytes = weight(&mut rng, dtype, n, k);
+            matrix(&pool, dtype, n, k, &bytes, Precision::Fast)
+        })
+        .collect();
+    let x = random(&mut rng, m * k);
+    let total = 20 + 9 + 1 + 33;
+    let residual = random(&mut rng, m * total);
+
+    let mut expected = residual.clone();
+    let mut column = 0;
+    for w in &weights {
+        let mut out = vec![0.0; m * w.rows()];
+        matmul(&pool, &[w], &x, &mut out, false, &mut scratch);
+        for (row, out) in out.chunks_exact(w.rows()).enumerate() {
+            for (i, v) in out.iter().enumerate() {
+                expected[row * total + column + i] += v;
+            }
+        }
+        column += w.rows();
+    }
+    let mut out = residual;
+    matmul(&pool, &weights.iter().collect::<Vec<_>>(), &x, &mut out, true, &mut scratch);
+    assert_eq!(bits(&out), bits(&expected));
+}
+
+#[test]
+fn rows_read_back_with_the_reference_bits() {
+    let mut rng = Rng::new(13);
+    let pool = Pool::new(1);
+    for dtype in TYPES {
+        let (n, k) = (11, 512);
+        let bytes = weight(&mut rng, dtype, n, k);
+        let mut values = vec![0.0; n * k];
+        dequantize(dtype, &bytes, &mut values).unwrap();
+        for precision in [Precision::Exact, Precision::Fast] {
+            let w = matrix(&pool, dtype, n, k, &bytes, precision);
+            let mut row = vec![0.0; k];
+            for i in 0..n {
+                w.row(i, &mut row);
+                assert_eq!(row, values[i * k..(i + 1) * k], "{dtype} row {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let pool = Pool::new(1);
+    let new = |dtype, rows, cols, bytes: usize| {
+        Matrix::new(&pool, dtype, rows, cols, Bytes::from(vec![0; bytes]), Precision::Fast).err()
+    };
+    assert_eq!(new(DType::F32, 0, 4, 0), Some(CpuError::Empty { rows: 0, cols: 4 }));
+    assert_eq!(
+        new(DType::Q4_0, 2, 32, 35),
+        Some(CpuError::ByteCount { dtype: DType::Q4_0, rows: 2, cols: 32, expected: 36, found: 35 })
+    );
+    assert!(matches!(new(DType::Q4_0, 2, 33, 36), Some(CpuError::Tensor(_))));
+    assert!(matches!(new(DType::IQ1_S, 1, 256, 50), Some(CpuError::Tensor(_))));
+    assert!(matches!(new(DType::F32, usize::MAX, 2, 8), Some(CpuError::Tensor(_))));
+    assert_eq!(
+        Bytes::new(std::sync::Arc::new(vec![0u8; 4]), 2..5).err(),
+        Some(CpuError::Range { start: 2, end: 5, len: 4 })
+    );
+}
