@@ -1,0 +1,91 @@
+//! `gyrus doctor`: what this machine offers.
+
+use std::io::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::text::{self, HEADING, NAME};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    target: String,
+    cpu: Cpu,
+    /// Bytes of memory, if the system says.
+    memory: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Cpu {
+    name: Option<String>,
+    /// Threads this process may run at once; fewer than the machine has if it is confined.
+    threads: Option<usize>,
+    /// Instruction sets that kernels are chosen by, present ones only.
+    features: Vec<&'static str>,
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+        cpu: Cpu {
+            name: proc_field("/proc/cpuinfo", "model name"),
+            threads: std::thread::available_parallelism().ok().map(usize::from),
+            features: cpu_features(),
+        },
+        memory: memory(),
+    };
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    writeln!(out, "{}Gyrus {}{}", HEADING.render(), report.version, HEADING.render_reset())?;
+    let unknown = || "unknown".to_owned();
+    let rows = [
+        ("platform", report.target.clone()),
+        ("CPU", report.cpu.name.unwrap_or_else(unknown)),
+        ("threads", report.cpu.threads.map_or_else(unknown, |n| n.to_string())),
+        ("features", report.cpu.features.join(" ")),
+        ("memory", report.memory.map_or_else(unknown, text::bytes)),
+    ];
+    for (name, value) in rows {
+        writeln!(out, "  {}{name:<10}{}{}", NAME.render(), NAME.render_reset(), text::one_line(&value, 200))?;
+    }
+    Ok(())
+}
+
+fn cpu_features() -> Vec<&'static str> {
+    let mut present = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! detect {
+            ($($name:tt)*) => {$(if std::arch::is_x86_feature_detected!($name) { present.push($name); })*};
+        }
+        detect!("sse4.2" "avx" "avx2" "fma" "f16c" "avxvnni" "avx512f" "avx512bw" "avx512vl" "avx512vnni" "avx512bf16");
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        macro_rules! detect {
+            ($($name:tt)*) => {$(if std::arch::is_aarch64_feature_detected!($name) { present.push($name); })*};
+        }
+        detect!("neon" "fp16" "dotprod" "i8mm" "bf16" "sve");
+    }
+    present
+}
+
+/// Total memory; known on Linux.
+fn memory() -> Option<u64> {
+    let text = proc_field("/proc/meminfo", "MemTotal")?;
+    text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The first `name : value` line of a file under /proc.
+fn proc_field(path: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

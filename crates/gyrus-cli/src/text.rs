@@ -1,0 +1,115 @@
+//! How numbers and text look on a terminal.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+
+/// Section headings.
+pub(crate) const HEADING: Style = Style::new().bold();
+/// Names of things.
+pub(crate) const NAME: Style = AnsiColor::Cyan.on_default();
+/// What matters less.
+pub(crate) const FAINT: Style = Style::new().dimmed();
+/// Trouble.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// `93.8 MiB`: three digits are enough for a person.
+pub(crate) fn bytes(n: u64) -> String {
+    scaled(n, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+}
+
+/// `134.5 M`.
+pub(crate) fn count(n: u64) -> String {
+    scaled(n, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+fn scaled(n: u64, base: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (n as f64, 0);
+    while value >= base && unit + 1 < units.len() {
+        value /= base;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", units[unit]).trim_end().to_owned()
+}
+
+/// Text from a file on one line of a terminal: control characters escaped, at most `longest` characters.
+pub(crate) fn one_line(text: &str, longest: usize) -> String {
+    let mut shown = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == longest {
+            shown.push('…');
+            break;
+        }
+        match c {
+            '\n' => shown.push_str("\\n"),
+            // Invisible characters may reorder or hide what follows them.
+            _ if c.is_control()
+                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
+            {
+                let _ = write!(shown, "{}", c.escape_default());
+            }
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// A column of a table.
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    pub(crate) right: bool,
+    pub(crate) style: Style,
+}
+
+/// Writes rows under their titles, each column as wide as its widest cell.
+pub(crate) fn table(out: &mut impl Write, columns: &[Column], rows: &[Vec<String>]) -> io::Result<()> {
+    let width = |n: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count());
+        cells.chain([columns[n].title.chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut line = |cells: &dyn Fn(usize) -> String, heading: bool| -> io::Result<()> {
+        let mut text = String::new();
+        for (n, column) in columns.iter().enumerate() {
+            let (cell, width) = (cells(n), widths[n]);
+            let padded = if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+            let style = if heading { FAINT } else { column.style };
+            let _ = write!(text, "  {}{padded}{}", style.render(), style.render_reset());
+        }
+        writeln!(out, "{}", text.trim_end())
+    };
+    line(&|n| columns[n].title.to_owned(), true)?;
+    for row in rows {
+        line(&|n| row.get(n).cloned().unwrap_or_default(), false)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(
+            [0, 1023, 1024, 98_362_432, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.00 KiB", "93.8 MiB", "16.0 EiB"]
+        );
+        assert_eq!([999, 1000, 134_515_008].map(count), ["999", "1.00 k", "135 M"]);
+    }
+
+    #[test]
+    fn text_from_files_cannot_play_tricks_on_a_terminal() {
+        assert_eq!(one_line("a\x1b[31mred\r\n\u{202e}b", 80), "a\\u{1b}[31mred\\r\\n\\u{202e}b");
+        assert_eq!(one_line("abcdef", 3), "abc…");
+        assert_eq!(one_line("Grüße 世界", 80), "Grüße 世界");
+    }
+}

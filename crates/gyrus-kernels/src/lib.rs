@@ -1,0 +1,25 @@
+//! What a forward pass consists of, without saying where it runs.
+//!
+//! A [`Plan`] is a flat table of fused [`Op`]s over numbered buffers and weights, built once per model and
+//! replayed for every [`Batch`] of token rows. Backends execute it; [`scalar`] holds the plain twin of
+//! every op, the definition that backends are tested against, and [`scalar::Reference`] runs a whole plan
+//! with them. [`Rope`] is the one implementation of rotary embeddings.
+//!
+//! This crate knows nothing of files, of models by name, or of any GPU API.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod batch;
+mod op;
+mod plan;
+mod rope;
+pub mod scalar;
+mod select;
+
+pub use backend::{Backend, BackendError};
+pub use batch::{Batch, KV_BLOCK};
+pub use op::{Activation, BufferId, Op, RopeId, WeightId};
+pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
+pub use rope::{Pairing, Phases, Rope, RopeError, Scaling};
+pub use select::{Counts, Draw, Sampler, SamplerError, argmax, log_softmax_at};

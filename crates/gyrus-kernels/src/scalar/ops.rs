@@ -1,0 +1,37 @@
+use crate::op::Activation;
+
+/// `out = x / √(mean(x²) + eps) · weight` for one row. The sum is in `f64`, so that it is the same however
+/// a backend orders its own.
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let sum: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+    let scale = (1.0 / (sum / x.len() as f64 + f64::from(eps)).sqrt()) as f32;
+    for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * scale * w;
+    }
+}
+
+/// `out[n] (+)= Σ_k weight[n, k]·x[k]` for one row.
+pub fn matmul(weight: &[f32], x: &[f32], accumulate: bool, out: &mut [f32]) {
+    for (out, row) in out.iter_mut().zip(weight.chunks_exact(x.len())) {
+        let sum: f64 = row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+        *out = if accumulate { *out + sum as f32 } else { sum as f32 };
+    }
+}
+
+/// `out[i] = f(x[i])·x[n + i]` for one row, `x: [2n]`.
+pub fn gate(activation: Activation, x: &[f32], out: &mut [f32]) {
+    let (gate, up) = x.split_at(out.len());
+    for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+        *out = activate(activation, g) * u;
+    }
+}
+
+fn activate(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+            0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)).tanh())
+        }
+    }
+}

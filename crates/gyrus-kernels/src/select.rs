@@ -1,0 +1,288 @@
+use std::collections::HashMap;
+
+/// How the next token is chosen: penalties → temperature → top-k → top-p → min-p → draw.
+///
+/// The default is greedy. Ties go to the lowest id.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampler {
+    /// 0 chooses the likeliest token; larger flattens the distribution.
+    pub temperature: f32,
+    /// Keep this many likeliest tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the likeliest tokens until their probabilities reach this sum; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this fraction of the likeliest; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens that occurred.
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of tokens, for each time they occurred.
+    pub frequency_penalty: f32,
+    /// How many of the last tokens the penalties look at.
+    pub penalty_window: u32,
+    /// Fixes the draws: the same seed gives the same text.
+    pub seed: u64,
+}
+
+impl Default for Sampler {
+    fn default() -> Sampler {
+        Sampler {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_window: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// A sampler parameter that means nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{name} is {value}, it must be {expected}")]
+pub struct SamplerError {
+    /// Which parameter.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f32,
+    /// What is possible.
+    pub expected: &'static str,
+}
+
+/// How often each token occurred within the penalty window.
+pub type Counts = HashMap<u32, u32>;
+
+/// A drawn token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// Its id.
+    pub token: u32,
+    /// Natural logarithm of its probability under the model, before any penalty or filter.
+    pub logprob: f32,
+}
+
+impl Sampler {
+    /// Whether every parameter is in its range.
+    pub fn validate(&self) -> Result<(), SamplerError> {
+        let check = |ok: bool, name, value, expected| {
+            if ok { Ok(()) } else { Err(SamplerError { name, value, expected }) }
+        };
+        let finite = f32::is_finite;
+        check(
+            finite(self.temperature) && self.temperature >= 0.0,
+            "temperature",
+            self.temperature,
+            "0 or more",
+        )?;
+        check(self.top_p > 0.0 && self.top_p <= 1.0, "top-p", self.top_p, "above 0 and at most 1")?;
+        check((0.0..=1.0).contains(&self.min_p), "min-p", self.min_p, "from 0 to 1")?;
+        let penalty = self.repetition_penalty;
+        check(finite(penalty) && penalty > 0.0, "repetition penalty", penalty, "above 0")?;
+        check(finite(self.presence_penalty), "presence penalty", self.presence_penalty, "a number")?;
+        check(finite(self.frequency_penalty), "frequency penalty", self.frequency_penalty, "a number")
+    }
+
+    /// Whether the likeliest token is always chosen.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0
+    }
+
+    fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// Chooses a token. `step` numbers the draws of one text; with the seed it fixes the random number.
+    /// `scratch` is reused from call to call so that steady decoding does not allocate.
+    pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> Draw {
+        let choice = if self.is_greedy() && !self.has_penalties() {
+            argmax(logits)
+        } else {
+            self.choose(logits, counts, step, scratch)
+        };
+        Draw { token: choice, logprob: log_softmax_at(logits, choice) }
+    }
+
+    fn choose(&self, logits: &[f32], counts: &Counts, step: u64, kept: &mut Vec<(f32, u32)>) -> u32 {
+        kept.clear();
+        let numbered = logits.iter().zip(0u32..).filter(|(l, _)| !l.is_nan());
+        kept.extend(numbered.map(|(&l, id)| (l, id)));
+        if self.has_penalties() {
+            for (logit, id) in kept.iter_mut() {
+                if let Some(&n) = counts.get(id) {
+                    *logit = self.penalised(*logit, n);
+                }
+            }
+        }
+        if self.is_greedy() {
+            return kept
+                .iter()
+                .fold((f32::NEG_INFINITY, 0), |best, &(l, id)| if l > best.0 { (l, id) } else { best })
+                .1;
+        }
+        // The likeliest first, equal ones by id. With top-k only that many need sorting.
+        let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        let k = self.top_k as usize;
+        if k > 0 && k < kept.len() {
+            kept.select_nth_unstable_by(k - 1, order);
+            kept.truncate(k);
+        }
+        kept.sort_unstable_by(order);
+        let Some(&(most, likeliest)) = kept.first() else { return 0 };
+        // From logits to unnormalised probabilities.
+        let inverse = 1.0 / f64::from(self.temperature);
+        let mut total = 0.0;
+        for (logit, _) in kept.iter_mut() {
+            let p = ((f64::from(*logit) - f64::from(most)) * inverse).exp();
+            total += p;
+            *logit = p as f32;
+        }
+        if self.top_p < 1.0 {
+            let goal = f64::from(self.top_p) * total;
+            let mut sum = 0.0;
+            let enough = kept.iter().position(|(p, _)| {
+                sum += f64::from(*p);
+                sum >= goal
+            });
+            kept.truncate(enough.map_or(kept.len(), |n| n + 1));
+        }
+        if self.min_p > 0.0 {
+            // The likeliest has the unnormalised probability 1.
+            let enough = kept.iter().position(|(p, _)| *p < self.min_p);
+            kept.truncate(enough.unwrap_or(kept.len()).max(1));
+        }
+        let total: f64 = kept.iter().map(|(p, _)| f64::from(*p)).sum();
+        let mut left = uniform(self.seed, step) * total;
+        for &(p, id) in kept.iter() {
+            left -= f64::from(p);
+            if left < 0.0 {
+                return id;
+            }
+        }
+        likeliest
+    }
+
+    fn penalised(&self, logit: f32, count: u32) -> f32 {
+        let scaled =
+            if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
+        scaled - self.presence_penalty - self.frequency_penalty * count as f32
+    }
+}
+
+/// The index of the largest value, the lowest among equals; NaN is never chosen.
+pub fn argmax(values: &[f32]) -> u32 {
+    let best = values
+        .iter()
+        .zip(0u32..)
+        .fold((f32::NEG_INFINITY, 0), |best, (&v, id)| if v > best.0 { (v, id) } else { best });
+    best.1
+}
+
+/// The natural logarithm of `softmax(logits)[id]`.
+pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();
+    let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
+    (f64::from(logit - most) - sum.ln()) as f32
+}
+
+/// A number in `[0, 1)` from seed and step alone, so that a draw does not depend on what ran before it.
+fn uniform(seed: u64, step: u64) -> f64 {
+    let mut z = seed ^ step.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0xD1B5_4A32_D192_ED03);
+    for _ in 0..2 {
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^= z >> 31;
+    }
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(sampler: &Sampler, logits: &[f32], counts: &Counts, n: u64) -> HashMap<u32, f64> {
+        let mut scratch = Vec::new();
+        let mut seen = HashMap::new();
+        for step in 0..n {
+            *seen.entry(sampler.draw(logits, counts, step, &mut scratch).token).or_insert(0.0) +=
+                1.0 / n as f64;
+        }
+        seen
+    }
+
+    fn sampling() -> Sampler {
+        Sampler { temperature: 1.0, ..Sampler::default() }
+    }
+
+    /// Logits whose probabilities are 0.5, 0.25, 0.125, 0.125.
+    fn logits() -> Vec<f32> {
+        [0.5f32, 0.25, 0.125, 0.125].map(f32::ln).to_vec()
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_equals_and_never_nan() {
+        assert_eq!(argmax(&[1.0, 3.0, 3.0, f32::NAN]), 1);
+        let mut scratch = Vec::new();
+        let draw = Sampler::default().draw(&logits(), &Counts::new(), 0, &mut scratch);
+        assert_eq!(draw.token, 0);
+        assert!((draw.logprob - 0.5f32.ln()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn draws_follow_the_distribution() {
+        let seen = draws(&sampling(), &logits(), &Counts::new(), 40_000);
+        for (id, p) in [0.5, 0.25, 0.125, 0.125].into_iter().enumerate() {
+            // Four standard deviations of a binomial share.
+            let bound = 4.0 * (p * (1.0 - p) / 40_000f64).sqrt();
+            assert!((seen[&(id as u32)] - p).abs() < bound, "{id}: {}", seen[&(id as u32)]);
+        }
+    }
+
+    #[test]
+    fn filters_keep_what_they_should() {
+        let ids = |sampler: Sampler| {
+            let mut ids: Vec<u32> = draws(&sampler, &logits(), &Counts::new(), 4000).into_keys().collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(ids(Sampler { top_k: 2, ..sampling() }), [0, 1]);
+        assert_eq!(ids(Sampler { top_p: 0.7, ..sampling() }), [0, 1]);
+        assert_eq!(ids(Sampler { top_p: 0.5, ..sampling() }), [0]);
+        assert_eq!(ids(Sampler { min_p: 0.3, ..sampling() }), [0, 1]);
+        assert_eq!(ids(Sampler { top_k: 3, top_p: 0.99, ..sampling() }), [0, 1, 2]);
+    }
+
+    #[test]
+    fn penalties_act_on_what_occurred() {
+        let counts = Counts::from([(0, 3)]);
+        let pick = |sampler: Sampler| sampler.draw(&[2.0, 1.5, -1.0], &counts, 0, &mut Vec::new()).token;
+        assert_eq!(pick(Sampler::default()), 0);
+        assert_eq!(pick(Sampler { repetition_penalty: 1.5, ..Sampler::default() }), 1);
+        assert_eq!(pick(Sampler { presence_penalty: 0.6, ..Sampler::default() }), 1);
+        assert_eq!(pick(Sampler { frequency_penalty: 0.2, ..Sampler::default() }), 1);
+        assert_eq!(pick(Sampler { frequency_penalty: 0.1, ..Sampler::default() }), 0);
+    }
+
+    #[test]
+    fn a_seed_repeats_and_another_differs() {
+        let text = |seed| -> Vec<u32> {
+            let sampler = Sampler { seed, ..sampling() };
+            (0..50).map(|step| sampler.draw(&logits(), &Counts::new(), step, &mut Vec::new()).token).collect()
+        };
+        assert_eq!(text(7), text(7));
+        assert_ne!(text(7), text(8));
+    }
+
+    #[test]
+    fn parameters_are_checked_by_name() {
+        let bad = Sampler { top_p: 0.0, ..Sampler::default() };
+        assert_eq!(bad.validate().unwrap_err().to_string(), "top-p is 0, it must be above 0 and at most 1");
+        let bad = Sampler { temperature: f32::NAN, ..Sampler::default() };
+        assert!(bad.validate().is_err());
+        assert_eq!(Sampler::default().validate(), Ok(()));
+    }
+}

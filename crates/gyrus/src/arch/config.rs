@@ -1,0 +1,95 @@
+use gyrus_kernels::Rope;
+
+use crate::Error;
+
+/// The numbers of a decoder-only transformer, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The architecture's name.
+    pub architecture: String,
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward's inside.
+    pub ffn_dim: usize,
+    /// The longest context the model was made for.
+    pub context: usize,
+    /// Epsilon of the norms.
+    pub norm_eps: f32,
+    /// How many positions attention looks back, if not all.
+    pub window: Option<u32>,
+    /// The rotary embedding.
+    pub rope: Rope,
+}
+
+/// Dimensions beyond these are a mistake or an attack, and products of them stay far from overflow.
+const MAX_DIM: u64 = 1 << 20;
+const MAX_LAYERS: u64 = 1 << 12;
+const MAX_CONTEXT: u64 = 1 << 27;
+
+/// The numbers as files give them, before checks.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) architecture: String,
+    pub(crate) dim: u64,
+    pub(crate) layers: u64,
+    pub(crate) heads: u64,
+    pub(crate) kv_heads: u64,
+    pub(crate) head_dim: Option<u64>,
+    pub(crate) ffn_dim: u64,
+    pub(crate) context: u64,
+    pub(crate) norm_eps: f32,
+    pub(crate) window: Option<u32>,
+}
+
+impl Raw {
+    /// Checks every number; `rope` is made once the size of a head is known.
+    pub(crate) fn check(self, rope: impl FnOnce(usize) -> Result<Rope, Error>) -> Result<Config, Error> {
+        let dim = within("embedding length", self.dim, MAX_DIM)?;
+        let layers = within("layer count", self.layers, MAX_LAYERS)?;
+        let heads = within("head count", self.heads, MAX_DIM)?;
+        let kv_heads = within("KV head count", self.kv_heads, MAX_DIM)?;
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!("it must divide the head count {heads}");
+            return Err(Error::Dimension { name: "KV head count", value: self.kv_heads, expected });
+        }
+        let head_dim = match self.head_dim {
+            Some(n) => within("head size", n, MAX_DIM)?,
+            None if dim.is_multiple_of(heads) => dim / heads,
+            None => {
+                let expected = format!("it must divide the embedding length {dim}");
+                return Err(Error::Dimension { name: "head count", value: self.heads, expected });
+            }
+        };
+        if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
+            return Err(Error::Unsupported(format!("a norm epsilon of {}", self.norm_eps)));
+        }
+        Ok(Config {
+            architecture: self.architecture,
+            dim,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn_dim: within("feed-forward length", self.ffn_dim, MAX_DIM)?,
+            context: within("context length", self.context, MAX_CONTEXT)?,
+            norm_eps: self.norm_eps,
+            window: self.window,
+            rope: rope(head_dim)?,
+        })
+    }
+}
+
+fn within(name: &'static str, value: u64, most: u64) -> Result<usize, Error> {
+    if (1..=most).contains(&value) {
+        return Ok(value as usize);
+    }
+    Err(Error::Dimension { name, value, expected: format!("it must be from 1 to {most}") })
+}

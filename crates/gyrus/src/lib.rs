@@ -1,0 +1,5 @@
+//! tmp
+#![forbid(unsafe_code)]
+mod arch;
+mod error;
+pub use error::Error;
