@@ -72,8 +72,13 @@ impl ByteLevelBpe {
                 let _ = pieces.insert(bytes, id as u32);
             }
         }
+        // A byte without a token is left out of the ids, as the published tokenizers do. A token that is
+        // text of a fixed form writes its character, not the byte.
         let mut buffer = [0; 4];
-        let symbols = byte_level::CHARS.map(|c| vocab.id_of(c.encode_utf8(&mut buffer)).unwrap_or(NO_SYMBOL));
+        let symbols = byte_level::CHARS.map(|c| {
+            let id = vocab.id_of(c.encode_utf8(&mut buffer));
+            id.filter(|&id| vocab.kinds[id as usize] == TokenKind::Normal).unwrap_or(NO_SYMBOL)
+        });
         let whole = std::iter::repeat_with(|| AtomicU8::new(UNTRIED)).take(vocab.len()).collect();
         Ok(Self { rule, pairs, pieces, longest, symbols, whole })
     }

@@ -23,7 +23,7 @@ impl Charsmap {
         let (size, rest) =
             map.split_first_chunk::<4>().ok_or_else(|| fail("no room for its header".into()))?;
         let size = u32::from_le_bytes(*size) as usize;
-        if size % 4 != 0 || size > rest.len() {
+        if !size.is_multiple_of(4) || size > rest.len() {
             return Err(fail(format!("trie of {size} bytes behind the header")));
         }
         let (trie, replacements) = rest.split_at(size);

@@ -33,7 +33,7 @@ pub enum Special {
 
 enum Family {
     ByteLevel(Box<ByteLevelBpe>),
-    Characters(CharBpe),
+    Characters(Box<CharBpe>),
     Spm(Box<Spm>),
     WordPiece(WordPiece),
     Unigram(Box<Unigram>),
@@ -105,7 +105,7 @@ impl Tokenizer {
             }
             ("gpt2" | "gemma4", _) => {
                 require("merges", !data.merges.is_empty())?;
-                Family::Characters(CharBpe::new(&vocab, &data.merges, ids.unk)?)
+                Family::Characters(Box::new(CharBpe::new(&vocab, &data.merges, ids.unk)?))
             }
             ("bert", _) => {
                 let lowercase = data.lowercase.unwrap_or(true);

@@ -162,14 +162,14 @@ mod tests {
     fn byte_tokens_are_read_strictly() {
         assert_eq!(vocab(&["<0x0A>"], TokenKind::Byte).expect("a byte").bytes(0), b"\n");
         for text in ["<0x-1>", "<0x+1>", "<0xA>", "<0x0AB>", "0x0A", "<0xGG>", "<0xé>", ""] {
-            let error = vocab(&[text], TokenKind::Byte).err().expect("refused");
+            let error = vocab(&[text], TokenKind::Byte).expect_err("refused");
             assert_eq!(error, TokenizerError::ByteToken { id: 0, text: text.into() });
         }
     }
 
     #[test]
     fn duplicates_are_named() {
-        let error = vocab(&["a", "b", "a"], TokenKind::Normal).err().expect("refused");
+        let error = vocab(&["a", "b", "a"], TokenKind::Normal).expect_err("refused");
         assert_eq!(error, TokenizerError::DuplicateToken { text: "a".into(), first: 0, second: 2 });
         assert!(vocab(&["", ""], TokenKind::Normal).is_ok());
     }

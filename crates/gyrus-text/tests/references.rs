@@ -116,3 +116,14 @@ fn gemma3() {
 fn bert() {
     against_hf(vocabulary("bert-bge"), vocabulary("bert-bge"), 11, false, |_| false);
 }
+
+/// The same vocabulary spelt as files of the next generation spell it: merges instead of scores.
+#[test]
+fn gemma4() {
+    let Some(truth) = model("tokenizer-gemma3/tokenizer.json") else { return };
+    let folder = gyrus_testkit::tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("gemma4.gguf");
+    if gyrus_testkit::oracle("gemma4_vocabulary.py", &[&truth, &path]).is_some() {
+        against_hf(Some(path), Some(truth), 12, true, |_| false);
+    }
+}

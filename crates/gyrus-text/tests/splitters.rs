@@ -45,6 +45,42 @@ fn scanners_cut_where_the_patterns_do() {
     assert!(rules > 20);
 }
 
+/// The same comparison with answers kept in the repository, for machines without the engine. The first
+/// lines of the file are the texts in hexadecimal; `GYRUS_BLESS=1` writes it anew from the engine.
+#[test]
+fn scanners_cut_as_recorded() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/splits.txt");
+    if std::env::var_os("GYRUS_BLESS").is_some() {
+        let folder = gyrus_testkit::tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("requests");
+        write_requests(&file, &random_requests(22, 40));
+        let answer = gyrus_testkit::oracle("split_hf.py", &[&file]).expect("an engine to ask");
+        let texts = std::fs::read_to_string(file).expect("requests");
+        std::fs::write(&path, texts + &answer).expect("a writable repository");
+    }
+    let golden = std::fs::read_to_string(path).expect("the recorded answers");
+    let (texts, answers) = golden.split_once("rule ").expect("a rule");
+    let texts: Vec<_> = texts
+        .lines()
+        .map(|line| {
+            let digits = line.split_once(' ').expect("flags and text").1;
+            let bytes = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16));
+            String::from_utf8(bytes.collect::<Result<_, _>>().expect("hexadecimal")).expect("text")
+        })
+        .collect();
+    let mut compared = 0;
+    for section in answers.split("rule ") {
+        let (name, lines) = section.split_once('\n').expect("a name");
+        for (text, line) in texts.iter().zip(lines.lines()) {
+            let found: Vec<_> =
+                pretokenize(name, text).expect("known").iter().map(|p| p.len() as u32).collect();
+            assert_eq!(found, common::ids(line), "{name}: {text:?}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 24 * 40);
+}
+
 #[test]
 fn pieces_lose_nothing() {
     for request in random_requests(21, gyrus_testkit::cases(300)) {

@@ -1,0 +1,125 @@
+//! Text comes back as it went in, however the ids arrive.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{random_requests, tokenizer};
+use gyrus_testkit::Rng;
+use gyrus_text::{Detokenizer, Special, Tokenizer};
+
+fn vocabulary(name: &str) -> Option<PathBuf> {
+    gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
+}
+
+/// What a stream of ids shows, pushed one by one.
+fn stream(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> String {
+    let mut text = String::new();
+    for &id in ids {
+        text.push_str(&detokenizer.push(id));
+        assert!(detokenizer.pending().len() < 4);
+    }
+    text + &detokenizer.finish()
+}
+
+#[test]
+fn byte_level_vocabularies_write_any_bytes() {
+    // Without the one that normalises its text; and the third has no tokens for the bytes that UTF-8
+    // never uses.
+    for (name, any) in [("gpt-2", true), ("llama-bpe", true), ("deepseek-llm", false)] {
+        let Some(path) = vocabulary(name) else { return };
+        let tokenizer = tokenizer(&path);
+        let mut rng = Rng::new(40);
+        for case in 0..gyrus_testkit::cases(300) {
+            let mut bytes = common::random_text(&mut rng).into_bytes();
+            if any && case % 2 == 0 {
+                for _ in 0..1 + rng.below(5) {
+                    let at = rng.below(bytes.len() + 1);
+                    let noise_len = 1 + rng.below(4);
+                    let noise = rng.bytes(noise_len);
+                    bytes.splice(at..at, noise);
+                }
+            }
+            let mut ids = Vec::new();
+            tokenizer.encode_bytes_into(&bytes, Special::Literal, false, &mut ids);
+            assert_eq!(tokenizer.decode_bytes(&ids, true), bytes, "{name}");
+            let lossy = String::from_utf8_lossy(&bytes);
+            assert_eq!(stream(Detokenizer::new(&tokenizer, true), &ids), lossy, "{name}");
+            assert_eq!(tokenizer.decode(&ids, true), lossy);
+        }
+    }
+}
+
+#[test]
+fn normalising_vocabularies_give_form_c_back() {
+    let Some(path) = vocabulary("qwen2") else { return };
+    let tokenizer = tokenizer(&path);
+    let ids = tokenizer.encode("e\u{301} 가", Special::Literal, false);
+    assert_eq!(tokenizer.decode(&ids, false), "é 가");
+    for request in random_requests(41, gyrus_testkit::cases(300)) {
+        let once = tokenizer.decode(&tokenizer.encode(&request.text, Special::Literal, false), true);
+        let twice = tokenizer.decode(&tokenizer.encode(&once, Special::Literal, false), true);
+        assert_eq!(once, twice);
+    }
+}
+
+#[test]
+fn sentencepiece_gives_text_back_without_the_added_space() {
+    for name in ["vocab/ggml-vocab-llama-spm.gguf", "stories260K/stories260K.gguf"] {
+        let Some(path) = gyrus_testkit::data(name) else { return };
+        let tokenizer = tokenizer(&path);
+        for request in random_requests(42, gyrus_testkit::cases(300)) {
+            // A typed U+2581 reads back as the space it is written for.
+            let expected = request.text.replace('\u{2581}', " ");
+            let ids = tokenizer.encode(&request.text, Special::Literal, false);
+            assert_eq!(stream(Detokenizer::new(&tokenizer, false), &ids), expected);
+            let continued = stream(Detokenizer::continuing(&tokenizer, false), &ids);
+            assert_eq!(continued, format!(" {expected}"));
+        }
+    }
+}
+
+fn bytes_vocabulary() -> Tokenizer {
+    let mut data = gyrus_text::TokenizerData { model: "llama".into(), ..Default::default() };
+    data.tokens = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    data.kinds = vec![gyrus_text::TokenKind::Byte; 256];
+    data.tokens.extend(["▁He", "<end>"].map(String::from));
+    data.kinds.extend([gyrus_text::TokenKind::Normal, gyrus_text::TokenKind::Control]);
+    data.scores = vec![0.0; 258];
+    data.add_bos = Some(false);
+    Tokenizer::new(data).expect("a vocabulary")
+}
+
+#[test]
+fn characters_are_never_cut() {
+    let tokenizer = bytes_vocabulary();
+    let mut detokenizer = Detokenizer::new(&tokenizer, false);
+    assert_eq!(detokenizer.push(0xE4), "");
+    assert_eq!(detokenizer.push(0xBD), "");
+    assert_eq!(detokenizer.pending(), [0xE4, 0xBD]);
+    assert_eq!(detokenizer.push(0xA0), "你");
+    // A control token between the bytes of a character shows as nothing and breaks nothing.
+    assert_eq!(detokenizer.push(0xF0), "");
+    assert_eq!(detokenizer.push(257), "");
+    assert_eq!(detokenizer.push(0x9F), "");
+    assert_eq!(detokenizer.push(0x91), "");
+    assert_eq!(detokenizer.push(0x8D), "👍");
+    assert_eq!(detokenizer.push(9999), "");
+    // Bytes that cannot become a character are replaced as soon as that is certain.
+    assert_eq!(detokenizer.push(0xC3), "");
+    assert_eq!(detokenizer.push(b'a'.into()), "\u{FFFD}a");
+    assert_eq!(detokenizer.push(0x80), "\u{FFFD}");
+    assert_eq!(detokenizer.push(0xE0), "");
+    assert_eq!(detokenizer.push(0x80), "\u{FFFD}\u{FFFD}");
+    assert_eq!(detokenizer.push(0xF0), "");
+    assert_eq!(detokenizer.finish(), "\u{FFFD}");
+}
+
+#[test]
+fn the_leading_space_is_taken_once() {
+    let tokenizer = bytes_vocabulary();
+    assert_eq!(stream(Detokenizer::new(&tokenizer, false), &[257, 256, 256]), "He He");
+    assert_eq!(stream(Detokenizer::new(&tokenizer, true), &[257, 256]), "<end>He");
+    assert_eq!(stream(Detokenizer::continuing(&tokenizer, false), &[256]), " He");
+    assert_eq!(tokenizer.decode_bytes(&[257, 256, 256], false), b"He He");
+}
