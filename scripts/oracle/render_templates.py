@@ -18,6 +18,7 @@ underscore; a message's reasoning is visible as `thinking` and `reasoning_conten
 --check-transformers every case is also rendered by the `transformers` package, which must agree.
 """
 
+import copy
 import datetime
 import json
 import sys
@@ -92,6 +93,7 @@ def with_reasoning(message):
 
 
 def render(template, given):
+    given = copy.deepcopy(given)  # a filter can change a list: `indent` adds to it
     return template.render(
         **given.get("variables", {}),
         messages=[with_reasoning(message) for message in given["messages"]],

@@ -1,10 +1,11 @@
 //! Tests: what may stand behind `is`.
 
-use super::ast::Comparison;
+use super::ast::{Binary, Comparison};
 use super::call::CallArgs;
 use super::error::{Fault, Outcome};
 use super::filters;
 use super::interp::Interp;
+use super::ops;
 use super::value::Value;
 
 /// Whether `value is name(args)`.
@@ -26,11 +27,8 @@ pub(crate) fn check(interp: &mut Interp<'_>, name: &str, value: &Value, args: Ca
     match name {
         "divisibleby" => {
             let other = one(name, args)?;
-            match (value.as_int(), other.as_int()) {
-                (Some(_), Some(0)) => Err(Fault::failed("division by zero")),
-                (Some(value), Some(other)) => Ok(value.checked_rem(other).unwrap_or(0) == 0),
-                _ => Err(Fault::failed("divisibleby needs integers")),
-            }
+            let remainder = ops::binary(interp, Binary::Remainder, value, &other)?;
+            interp.holds(Comparison::Equal, &remainder, &Value::Int(0))
         }
         "sameas" => Ok(same(value, &one(name, args)?)),
         _ => {
@@ -46,10 +44,6 @@ fn one(name: &str, args: CallArgs) -> Outcome<Value> {
 }
 
 fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
-    let integer = || {
-        value.defined()?;
-        value.as_int().ok_or_else(|| Fault::failed(format!("test '{name}' needs an integer")))
-    };
     Ok(match name {
         "defined" => !value.is_undefined(),
         "undefined" => value.is_undefined(),
@@ -82,8 +76,11 @@ fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
                 | Value::Joiner(_)
                 | Value::Undefined(_)
         ),
-        "odd" => integer()?.rem_euclid(2) == 1,
-        "even" => integer()?.rem_euclid(2) == 0,
+        "odd" | "even" => {
+            let remainder = ops::binary(interp, Binary::Remainder, value, &Value::Int(2))?;
+            let wanted = Value::Int(i128::from(name == "odd"));
+            interp.holds(Comparison::Equal, &remainder, &wanted)?
+        }
         "lower" | "upper" => {
             let text = interp.text(value)?;
             interp.budget.work(text.len())?;

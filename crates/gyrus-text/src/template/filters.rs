@@ -82,6 +82,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
         }
         "int" => int(interp, &value, args),
         "float" => {
+            value.defined()?;
             let [default] = args.bind(name, ["default"])?;
             value_float(&value)
                 .map_or_else(|| Ok(default.unwrap_or(Value::Float(0.0))), |float| Ok(Value::Float(float)))
@@ -99,6 +100,11 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
             }
             let values = Value::tuple(args.positional)?;
             format::percent(interp, pattern, &values)
+        }
+        "truncate" => truncate(interp, value, args),
+        "urlencode" => {
+            args.none(name)?;
+            urlencode(interp, &value)
         }
         _ if NAMES.contains(&name) => text(interp, name, &value, args),
         _ => Err(Fault::failed(format!("there is no filter named '{name}'"))),
@@ -134,8 +140,12 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
             };
             Ok(methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
         }
-        "indent" => indent(interp, &text, args),
-        "truncate" => truncate(interp, &text, args),
+        "indent" => {
+            if !matches!(value.defined()?, Value::Str(_)) {
+                return Err(Fault::failed(format!("indent needs a string, not '{}'", value.type_name())));
+            }
+            indent(interp, &text, args)
+        }
         "center" => {
             let [width] = args.bind(name, ["width"])?;
             let args = CallArgs { positional: vec![width.unwrap_or(Value::Int(80))], named: Vec::new() };
@@ -149,7 +159,6 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
                 "capitalize" => python::capitalize(&text).into(),
                 "title" => title(&text).into(),
                 "escape" | "e" | "forceescape" => escape(&text).into(),
-                "urlencode" => urlencode(&text).into(),
                 "wordcount" => words(&text).into(),
                 // `string` and `safe`: nothing is escaped here, so nothing needs to be marked safe.
                 _ => Value::Str(text),
@@ -159,6 +168,7 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
 }
 
 fn int(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
+    value.defined()?;
     let [default, base] = args.bind("int", ["default", "base"])?;
     let default = default.unwrap_or(Value::Int(0));
     let base = base.map_or(Some(10), |base| base.as_int()).and_then(|base| u32::try_from(base).ok());
@@ -253,7 +263,7 @@ fn indent(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value>
     Ok(out.into())
 }
 
-fn truncate(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let [length, killwords, end, leeway] = args.bind("truncate", ["length", "killwords", "end", "leeway"])?;
     let number = |value: Option<Value>, default: i128| {
         let value = value.filter(|value| !matches!(value, Value::None));
@@ -272,11 +282,14 @@ fn truncate(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Valu
     if length < tail {
         return Err(Fault::failed(format!("truncate: the length must be at least {tail}")));
     }
-    let chars: Vec<char> = text.chars().collect();
-    interp.budget.work(chars.len() * 4)?;
-    if chars.len() <= length.saturating_add(leeway) {
-        return Ok(text.into());
+    interp.budget.work(value.as_str().map_or(0, str::len) * 4)?;
+    if value.len()? <= length.saturating_add(leeway) {
+        return Ok(value);
     }
+    let Value::Str(text) = &value else {
+        return Err(Fault::failed(format!("cannot truncate a '{}'", value.type_name())));
+    };
+    let chars: Vec<char> = text.chars().collect();
     let mut head: String = chars[..length - tail].iter().collect();
     if !killwords.is_some_and(|kill| kill.truthy())
         && let Some(at) = head.rfind(' ')
@@ -316,13 +329,39 @@ fn escape(text: &str) -> String {
     out
 }
 
-fn urlencode(text: &str) -> String {
+/// A string is quoted as a path, pairs are joined to a query.
+fn urlencode(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
+    if matches!(value, Value::Str(_)) || !value.is_iterable() {
+        let text = interp.text(value)?;
+        interp.budget.work(text.len() * 3)?;
+        return Ok(url_quote(&text, false).into());
+    }
+    let pairs = match value {
+        Value::Dict(dict) => methods::pairs(dict)?,
+        other => other.items(&mut interp.budget)?,
+    };
+    let mut query = String::new();
+    for (i, pair) in pairs.iter().enumerate() {
+        let pair = pair.items(&mut interp.budget)?;
+        let [key, value] = &pair[..] else { return Err(Fault::failed("urlencode needs pairs")) };
+        let (key, value) = (interp.text(key)?, interp.text(value)?);
+        interp.budget.work((key.len() + value.len()) * 3)?;
+        interp.budget.check_output(query.len())?;
+        query.push_str(if i > 0 { "&" } else { "" });
+        query.push_str(&url_quote(&key, true));
+        query.push('=');
+        query.push_str(&url_quote(&value, true));
+    }
+    Ok(query.into())
+}
+
+fn url_quote(text: &str, in_query: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => {
-                out.push(char::from(byte))
-            }
+            b'/' if !in_query => out.push('/'),
+            b' ' if in_query => out.push('+'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => out.push(char::from(byte)),
             other => out.push_str(&format!("%{other:02X}")),
         }
     }

@@ -107,7 +107,10 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
         interp.budget.check_output(out.len())?;
     }
     interp.budget.work(out.len())?;
-    if positional.next().is_some() && !matches!(values, Value::Dict(_)) {
+    // Whatever can be indexed passes for a mapping, of which not all need be used.
+    let is_mapping =
+        matches!(values, Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_));
+    if positional.next().is_some() && !is_mapping {
         return Err(Fault::failed("not all arguments converted during string formatting"));
     }
     Ok(out.into())

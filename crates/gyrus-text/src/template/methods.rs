@@ -449,6 +449,7 @@ pub(crate) fn replace_text(
     let count = count.unwrap_or(usize::MAX);
     let found = text.matches(old).take(count).count();
     let length = (text.len() + found.saturating_mul(new.len())).saturating_sub(found * old.len());
+    interp.budget.items(found)?;
     interp.budget.work(text.len() + length)?;
     interp.budget.check_output(length)?;
     Ok(text.replacen(old, new, count))

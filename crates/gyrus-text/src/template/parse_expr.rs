@@ -391,7 +391,8 @@ impl Parser {
             Tok::Name(next) if &**next == "is" => {
                 return Err(Fault::syntax(self.here(), "tests cannot be chained with 'is'"));
             }
-            Tok::Name(next) => !matches!(&**next, "else" | "or" | "and" | "if" | "in" | "not" | "recursive"),
+            // Any other name is read as the argument, `if` and `not` too: Jinja has it so.
+            Tok::Name(next) => !matches!(&**next, "else" | "or" | "and"),
             Tok::Str(_) | Tok::Int(_) | Tok::Float(_) | Tok::Op("[" | "{") => true,
             _ => false,
         };

@@ -74,7 +74,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: &Value, args: Ca
 
 fn first(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     let first = match value {
-        Value::Generator(generator) => generator.items.borrow_mut().pop_front(),
+        Value::Generator(generator) => generator.next()?,
         Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => seq.items.first().cloned(),
         other => other.items(&mut interp.budget)?.into_iter().next(),
     };
@@ -83,12 +83,16 @@ fn first(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
 
 fn items(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     match value {
-        Value::Undefined(_) => Value::generator(Vec::new()),
+        Value::Undefined(_) => Value::generator(|_| Ok(())),
         Value::Dict(dict) => {
             interp.budget.items(dict.len() * 2)?;
-            Value::generator(pairs(dict)?)
+            let pairs = pairs(dict)?;
+            Value::generator(|out| {
+                *out = pairs;
+                Ok(())
+            })
         }
-        _ => Err(Fault::failed("Can only get item pairs from a mapping.")),
+        _ => Value::generator(|_| Err(Fault::failed("Can only get item pairs from a mapping."))),
     }
 }
 
@@ -122,12 +126,14 @@ fn reverse(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     }
     let mut items = value.items(&mut interp.budget)?;
     items.reverse();
-    // Undefined and generators cannot be reversed in place and come back as lists.
-    if matches!(value, Value::Generator(_) | Value::Undefined(_)) {
-        Value::list(items)
-    } else {
-        Value::generator(items)
+    // A generator cannot be walked backwards and comes back as a list.
+    if matches!(value, Value::Generator(_)) {
+        return Value::list(items);
     }
+    Value::generator(|out| {
+        *out = items;
+        Ok(())
+    })
 }
 
 /// An item's attribute by a dotted path, whose digits are indices.
@@ -198,9 +204,15 @@ fn sorted(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Val
     let [reverse, case_sensitive, attribute] =
         args.bind("sort", ["reverse", "case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive);
+    let several = attribute.as_ref().and_then(Value::as_str).is_some_and(|paths| paths.contains(','));
     let mut keyed = Vec::new();
     for item in value.items(&mut interp.budget)? {
-        keyed.push((sort_key(interp, &item, &attribute, case_sensitive)?, item));
+        // The key is a list even for one attribute: equal keys, even undefined ones, do not clash.
+        let key = match sort_key(interp, &item, &attribute, case_sensitive)? {
+            keys @ Value::List(_) if several => keys,
+            key => Value::list(vec![key])?,
+        };
+        keyed.push((key, item));
     }
     Value::list(sort_by_key(interp, keyed, flag(reverse))?)
 }
@@ -228,15 +240,16 @@ fn unique(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Val
     let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive);
     let mut seen = super::dict::Dict::new([])?;
-    let mut kept = Vec::new();
-    for item in value.items(&mut interp.budget)? {
-        let key = sort_key(interp, &item, &attribute, case_sensitive)?;
-        if seen.get(&key)?.is_none() {
-            seen.insert(key, Value::None)?;
-            kept.push(item);
+    Value::generator(|kept| {
+        for item in value.items(&mut interp.budget)? {
+            let key = sort_key(interp, &item, &attribute, case_sensitive)?;
+            if seen.get(&key)?.is_none() {
+                seen.insert(key, Value::None)?;
+                kept.push(item);
+            }
         }
-    }
-    Value::generator(kept)
+        Ok(())
+    })
 }
 
 fn extreme(interp: &mut Interp<'_>, smallest: bool, value: &Value, args: CallArgs) -> Outcome<Value> {
@@ -274,30 +287,38 @@ fn sum(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value>
     Ok(total)
 }
 
-fn map(interp: &mut Interp<'_>, value: &Value, mut args: CallArgs) -> Outcome<Value> {
-    let mut out = Vec::new();
+fn map(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
+    // Like `select`, it asks only a true value for its items: none and zero have none.
+    if !value.truthy() {
+        return Value::generator(|_| Ok(()));
+    }
     if args.positional.is_empty() {
         let [attribute, default] = args.bind("map", ["attribute", "default"])?;
         let attribute = attribute.ok_or_else(|| Fault::failed("map needs a filter or an attribute"))?;
-        for item in value.items(&mut interp.budget)? {
-            let found = lookup(interp, &item, &attribute)?;
-            out.push(match &default {
-                Some(default) if found.is_undefined() => default.clone(),
-                _ => found,
-            });
-        }
-        return Value::generator(out);
+        return Value::generator(|out| {
+            for item in value.items(&mut interp.budget)? {
+                let found = lookup(interp, &item, &attribute)?;
+                out.push(match &default {
+                    Some(default) if found.is_undefined() => default.clone(),
+                    _ => found,
+                });
+            }
+            Ok(())
+        });
     }
-    let Value::Str(name) = args.positional.remove(0) else {
+    let CallArgs { mut positional, named } = args;
+    let Value::Str(name) = positional.remove(0) else {
         return Err(Fault::failed("map needs a filter's name"));
     };
-    for item in value.items(&mut interp.budget)? {
-        let args = CallArgs { positional: args.positional.clone(), named: args.named.clone() };
-        interp.budget.enter()?;
-        out.push(filters::apply(interp, &name, item, args)?);
-        interp.budget.leave();
-    }
-    Value::generator(out)
+    Value::generator(|out| {
+        for item in value.items(&mut interp.budget)? {
+            let args = CallArgs { positional: positional.clone(), named: named.clone() };
+            interp.budget.enter()?;
+            out.push(filters::apply(interp, &name, item, args)?);
+            interp.budget.leave();
+        }
+        Ok(())
+    })
 }
 
 fn select(
@@ -307,6 +328,9 @@ fn select(
     keep: bool,
     by_attribute: bool,
 ) -> Outcome<Value> {
+    if !value.truthy() {
+        return Value::generator(|_| Ok(()));
+    }
     let mut positional = args.positional.into_iter();
     let attribute = if by_attribute {
         let attribute = positional.next();
@@ -320,25 +344,26 @@ fn select(
         None => None,
     };
     let rest: Vec<Value> = positional.collect();
-    let mut out = Vec::new();
-    for item in value.items(&mut interp.budget)? {
-        interp.budget.step()?;
-        let subject = match &attribute {
-            Some(path) => lookup(interp, &item, path)?,
-            None => item.clone(),
-        };
-        let holds = match &test {
-            Some(test) => {
-                let args = CallArgs { positional: rest.clone(), named: args.named.clone() };
-                checks::check(interp, test, &subject, args)?
+    Value::generator(|out| {
+        for item in value.items(&mut interp.budget)? {
+            interp.budget.step()?;
+            let subject = match &attribute {
+                Some(path) => lookup(interp, &item, path)?,
+                None => item.clone(),
+            };
+            let holds = match &test {
+                Some(test) => {
+                    let args = CallArgs { positional: rest.clone(), named: args.named.clone() };
+                    checks::check(interp, test, &subject, args)?
+                }
+                None => subject.truthy(),
+            };
+            if holds == keep {
+                out.push(item);
             }
-            None => subject.truthy(),
-        };
-        if holds == keep {
-            out.push(item);
         }
-    }
-    Value::generator(out)
+        Ok(())
+    })
 }
 
 fn groupby(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
@@ -377,16 +402,17 @@ fn batch(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Valu
     let [count, fill] = args.bind("batch", ["linecount", "fill_with"])?;
     let count = positive(count, "batch")?;
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
-    let mut out = Vec::new();
-    for chunk in value.items(&mut interp.budget)?.chunks(count) {
-        let mut chunk = chunk.to_vec();
-        if let Some(fill) = &fill {
-            interp.budget.items(count)?;
-            chunk.resize(count, fill.clone());
+    Value::generator(|out| {
+        for chunk in value.items(&mut interp.budget)?.chunks(count) {
+            let mut chunk = chunk.to_vec();
+            if let Some(fill) = &fill {
+                interp.budget.items(count)?;
+                chunk.resize(count, fill.clone());
+            }
+            out.push(Value::list(chunk)?);
         }
-        out.push(Value::list(chunk)?);
-    }
-    Value::generator(out)
+        Ok(())
+    })
 }
 
 fn slice(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
@@ -394,16 +420,18 @@ fn slice(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Valu
     let count = positive(count, "slice")?;
     interp.budget.items(count)?;
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
-    let items = value.items(&mut interp.budget)?;
-    let (each, extra) = (items.len() / count, items.len() % count);
-    let mut rest = items.into_iter();
-    let mut out = Vec::new();
-    for i in 0..count {
-        let mut part: Vec<Value> = rest.by_ref().take(each + usize::from(i < extra)).collect();
-        if let (Some(fill), true) = (&fill, i >= extra && extra > 0) {
-            part.push(fill.clone());
+    Value::generator(|out| {
+        let items = value.items(&mut interp.budget)?;
+        let (each, extra) = (items.len() / count, items.len() % count);
+        let mut rest = items.into_iter();
+        for i in 0..count {
+            let mut part: Vec<Value> = rest.by_ref().take(each + usize::from(i < extra)).collect();
+            // Jinja fills every part behind the longer ones, even when all are equally long.
+            if let (Some(fill), true) = (&fill, i >= extra) {
+                part.push(fill.clone());
+            }
+            out.push(Value::list(part)?);
         }
-        out.push(Value::list(part)?);
-    }
-    Value::generator(out)
+        Ok(())
+    })
 }

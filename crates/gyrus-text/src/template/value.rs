@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::budget::Budget;
 use super::dict::Dict;
-use super::error::{Fault, Limit, Outcome};
+use super::error::{Fault, FaultKind, Limit, Outcome};
 
 /// Containers nest no deeper, so that recursion over a value, its release included, stays shallow.
 pub(crate) const MAX_VALUE_DEPTH: u16 = 200;
@@ -52,8 +52,28 @@ pub(crate) struct Seq {
 
 #[derive(Debug)]
 pub(crate) struct Generator {
-    pub(crate) items: RefCell<VecDeque<Value>>,
+    items: RefCell<VecDeque<Value>>,
+    /// What went wrong behind the last item: only who asks for more gets to know.
+    failure: RefCell<Option<Fault>>,
     depth: u16,
+}
+
+impl Generator {
+    /// The next item.
+    pub(crate) fn next(&self) -> Outcome<Option<Value>> {
+        match self.items.borrow_mut().pop_front() {
+            Some(item) => Ok(Some(item)),
+            None => self.failure.take().map_or(Ok(None), Err),
+        }
+    }
+
+    /// All items that are left.
+    fn rest(&self) -> Outcome<Vec<Value>> {
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(self.items.take().into()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,9 +172,16 @@ impl Value {
         Seq::new(items).map(Value::Tuple)
     }
 
-    pub(crate) fn generator(items: Vec<Value>) -> Outcome<Value> {
+    /// A generator of the items `fill` makes. They are made at once, but if that fails the items
+    /// before the failure can still be had, as from a generator that makes them one by one.
+    pub(crate) fn generator(fill: impl FnOnce(&mut Vec<Value>) -> Outcome<()>) -> Outcome<Value> {
+        let mut items = Vec::new();
+        let failure = match fill(&mut items) {
+            Err(fault) if matches!(fault.kind, FaultKind::Limit(..)) => return Err(fault),
+            result => RefCell::new(result.err()),
+        };
         let depth = deeper(items.iter())?;
-        Ok(Value::Generator(Rc::new(Generator { items: RefCell::new(items.into()), depth })))
+        Ok(Value::Generator(Rc::new(Generator { items: RefCell::new(items.into()), failure, depth })))
     }
 
     pub(crate) fn method(self, name: &'static str) -> Outcome<Value> {
@@ -277,7 +304,7 @@ impl Value {
                 budget.items(range.len())?;
                 (0..range.len()).map(|i| range.get(i)).collect()
             }
-            Value::Generator(generator) => std::mem::take(&mut *generator.items.borrow_mut()).into(),
+            Value::Generator(generator) => generator.rest()?,
             other => {
                 return Err(Fault::failed(format!("'{}' object is not iterable", other.type_name())));
             }

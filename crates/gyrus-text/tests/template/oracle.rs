@@ -42,6 +42,7 @@ impl Batch {
         let python = python()?;
         let script = root().join("scripts/oracle/render_templates.py");
         let mut child = Command::new(python)
+            .args(["-W", "ignore"])
             .arg(script)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -47,8 +47,6 @@ const FILTERS: &[&str] = &[
     "max",
     "min",
     "sum",
-    "escape",
-    "safe",
     "batch(2)",
     "count",
     "wordcount",
@@ -127,10 +125,9 @@ const BINARY: &[&str] = &[
     "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or", "~",
     "+", "==",
 ];
-const SLICES: &[&str] = &[
-    "[0]", "[-1]", "[1:]", "[:-1]", "[::-1]", "[::2]", "[2:0:-1]", "['a']", "['name']", "[n]", "[5]",
-    "[-3:2]", "[:n]", "[1:3]",
-];
+const SLICES: &[&str] =
+    &["[1:]", "[:-1]", "[::-1]", "[::2]", "[2:0:-1]", "[-3:2]", "[:n]", "[1:3]", "[n:0:-1]"];
+const ITEMS: &[&str] = &["[0]", "[-1]", "['a']", "['name']", "[n]", "[5]"];
 
 struct Grower {
     rng: Rng,
@@ -171,7 +168,9 @@ impl Grower {
                 format!("{} is {}{}", self.primary(depth), self.rng.pick(&["", "not "]), self.rng.pick(TESTS))
             }
             5 | 6 => format!("{}.{}", self.primary(depth), self.rng.pick(METHODS)),
-            7 => format!("{}{}", self.primary(depth), self.rng.pick(SLICES)),
+            // Of constants Jinja slices what Python cannot, while folding them; so names only.
+            7 if depth % 2 == 0 => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
+            7 => format!("{}{}", self.primary(depth), self.rng.pick(ITEMS)),
             8 => format!("{}.{}", self.primary(depth), self.rng.pick(&["a", "name", "b", "items", "0"])),
             9 => format!("({} if {} else {})", self.expr(depth), self.expr(depth), self.expr(depth)),
             10 => format!("[{}, {}]", self.expr(depth), self.expr(depth)),
@@ -256,6 +255,11 @@ impl Grower {
     }
 }
 
+/// The generator's seed, fixed unless `GYRUS_SEED` gives another.
+fn seed() -> u64 {
+    std::env::var("GYRUS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0001)
+}
+
 fn input() -> Json {
     json!({"messages": [{"role": "user", "content": "hi"}], "variables": {
         "s": "a b,c ", "t": "Éa\nß<'\">", "xs": [3, 1, 2], "ys": ["b", "a", null, 1.5], "d": {"b": 1, "a": [1, {"z": "é"}]},
@@ -265,18 +269,19 @@ fn input() -> Json {
 
 #[test]
 fn random_templates_render_as_jinja_renders_them() {
-    let mut grower = Grower { rng: Rng(0x5eed_0001), loops: 0 };
+    let mut grower = Grower { rng: Rng(seed()), loops: 0 };
     let mut batch = Batch { inputs: vec![input()], ..Batch::default() };
-    for i in 0..count(3000) {
+    for i in 0..count(1000) {
         let mut source = String::from("{% set ns = namespace(v=1) %}");
         source += &if i % 2 == 0 { format!("{{{{ {} }}}}", grower.expr(3)) } else { grower.body(3) };
         batch.templates.push((format!("random {i}"), source));
     }
     let Some(mut reference) = batch.reference() else { return };
-    // Python prints some objects with their address; no second run prints the same.
+    // Python prints some objects with their address; a second run prints them differently.
+    let Some(again) = batch.reference() else { return };
     let mut unlike = 0;
-    for (result, i) in reference.iter_mut().zip(0..) {
-        if result["text"].as_str().is_some_and(|text| text.contains(" at 0x")) {
+    for (i, (result, other)) in reference.iter_mut().zip(again).enumerate() {
+        if *result != other && result["text"].is_string() {
             unlike += 1;
             batch.templates[i].1 = "-".into();
             *result = json!({"text": "-"});
