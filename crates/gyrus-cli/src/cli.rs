@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::options::{ModelArgs, SamplerArgs};
 
 /// Runs language models on your own machine.
 #[derive(Debug, Parser)]
@@ -12,6 +14,17 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer a prompt
+    #[command(visible_alias = "complete")]
+    Run(RunArgs),
+    /// Have a conversation
+    Chat(ChatArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Write the logits of every position to a NumPy file
+    Logits(LogitsArgs),
     /// Show what is in a model file: metadata, tensors, types, memory
     Inspect(InspectArgs),
     /// Turn text into a model's token ids
@@ -22,6 +35,194 @@ pub(crate) enum Command {
     Template(TemplateArgs),
     /// Show what Gyrus finds on this machine
     Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    #[arg(value_name = "MODEL")]
+    pub(crate) first: Option<String>,
+
+    /// What to say; read from stdin if absent
+    #[arg(value_name = "PROMPT")]
+    pub(crate) second: Option<String>,
+
+    /// Continue the text as it stands, without the model's chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// Instructions for the model
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+
+    /// Stop after this many tokens
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+
+    /// Compare fast with exact on this prompt instead of answering it
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Print nothing but the answer
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArgs,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// The answer as it comes
+    Text,
+    /// Token ids
+    Ids,
+    /// One JSON object at the end
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    pub(crate) model: Option<String>,
+
+    /// Instructions for the model
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+
+    /// Stop each answer after this many tokens
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Print nothing but the answers
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArgs,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    pub(crate) model: Option<String>,
+
+    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
+    /// llama-3.2-1b:q4_0
+    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
+    pub(crate) synthetic: Option<String>,
+
+    /// Prompt lengths; 0 for none
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    pub(crate) prompt_tokens: Vec<usize>,
+
+    /// Tokens to generate; 0 for none
+    #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    pub(crate) gen_tokens: Vec<usize>,
+
+    /// Tokens in the cache before
+    #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
+    pub(crate) depth: Vec<usize>,
+
+    /// Times each test is run
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
+    pub(crate) repetitions: usize,
+
+    /// Real prompts: time to the first token, and from token to token
+    #[arg(long)]
+    pub(crate) prompts: bool,
+
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
+    pub(crate) output: BenchOutput,
+
+    /// Print nothing but the results
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+fn repetitions(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=1000) => Ok(n),
+        _ => Err("a number from 1 to 1000 is needed".to_owned()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchOutput {
+    /// A Markdown table
+    Md,
+    /// JSON
+    Json,
+    /// Comma-separated values
+    Csv,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PerplexityArgs {
+    /// A model file, folder or catalogue name
+    pub(crate) model: String,
+
+    /// The text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Tokens in a window
+    #[arg(long = "window", visible_alias = "ctx-window", value_name = "TOKENS", default_value_t = 512)]
+    pub(crate) window: usize,
+
+    /// Score as llama-perplexity does: the second half of whole windows
+    #[arg(long)]
+    pub(crate) llama: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print nothing but the result
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogitsArgs {
+    /// A model file, folder or catalogue name
+    pub(crate) model: String,
+
+    /// Token ids, separated by spaces or commas
+    #[arg(long, value_name = "IDS")]
+    pub(crate) ids: String,
+
+    /// Where to write: singles, one row for each id
+    #[arg(long, value_name = "FILE.npy")]
+    pub(crate) out: PathBuf,
+
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
 }
 
 #[derive(Debug, Args)]

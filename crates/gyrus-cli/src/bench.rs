@@ -1,0 +1,115 @@
+//! `gyrus bench`: tokens per second, the way others measure it.
+
+mod prompts;
+mod report;
+mod synthetic;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use gyrus::{Event, Model, Precision, Request};
+
+use crate::cli::BenchArgs;
+use crate::load::load;
+use crate::progress::Progress;
+use crate::source::Source;
+use report::Measurement;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let source = match &args.synthetic {
+        Some(shape) => Source::memory(shape, synthetic::model(shape)?),
+        None => Source::resolve(args.model.as_deref())?,
+    };
+    let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
+    if args.prompts {
+        return prompts::run(&model, &source.name(), args);
+    }
+    let mut tests: Vec<Test> = Vec::new();
+    for &depth in &args.depth {
+        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| Test { kind: Kind::Prompt, n, depth }));
+        tests.extend(args.gen_tokens.iter().filter(|n| **n > 0).map(|&n| Test { kind: Kind::Generate, n, depth }));
+    }
+    let progress = (!args.quiet).then(|| Progress::new("measuring", (tests.len() * (args.repetitions + 1)) as u64));
+    let mut measured = Vec::new();
+    for test in tests {
+        // The first run warms caches and page tables and is not counted.
+        let mut speeds = Vec::new();
+        for repetition in 0..=args.repetitions {
+            let speed = test.run(&model).with_context(|| test.name())?;
+            if repetition > 0 {
+                speeds.push(speed);
+            }
+            if let Some(progress) = &progress {
+                progress.add(1);
+            }
+        }
+        measured.push(Measurement::new(test.name(), &speeds, &source.name(), &model, args));
+    }
+    drop(progress);
+    report::print(&measured, args.output)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Prompt,
+    Generate,
+}
+
+/// One thing to time: `n` tokens read or written behind `depth` tokens.
+#[derive(Clone, Copy)]
+struct Test {
+    kind: Kind,
+    n: usize,
+    depth: usize,
+}
+
+impl Test {
+    /// `pp512`, `tg128`, `tg128@d512`.
+    fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Prompt => "pp",
+            Kind::Generate => "tg",
+        };
+        let depth = if self.depth > 0 { format!("@d{}", self.depth) } else { String::new() };
+        format!("{kind}{}{depth}", self.n)
+    }
+
+    /// Tokens per second, once.
+    fn run(&self, model: &Model) -> Result<f64> {
+        let vocab = model.plan().vocab as u32;
+        let ids = |n: usize| -> Vec<u32> { (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761)) % vocab).collect() };
+        let mut session = model.session();
+        if self.depth > 0 {
+            step(&mut session, ids(self.depth), 1)?;
+            session.truncate(self.depth);
+        }
+        match self.kind {
+            Kind::Prompt => {
+                let start = Instant::now();
+                step(&mut session, ids(self.n), 1)?;
+                Ok(self.n as f64 / start.elapsed().as_secs_f64())
+            }
+            Kind::Generate => {
+                // The token that starts a generation is read, not written, and so are the others after.
+                let start = Instant::now();
+                step(&mut session, ids(1), self.n)?;
+                Ok(self.n as f64 / start.elapsed().as_secs_f64())
+            }
+        }
+    }
+}
+
+/// Reads ids and writes `n` tokens, greedily and whatever they are.
+fn step(session: &mut gyrus::Session, ids: Vec<u32>, n: usize) -> Result<()> {
+    let mut generation = session.generate(Request::ids(ids).max_tokens(n).ignore_end(true))?;
+    while let Some(event) = generation.next()? {
+        if let Event::Stop { usage, .. } = event {
+            anyhow::ensure!(
+                usage.generated_tokens == n,
+                "the context ends after {} of {n} tokens",
+                usage.generated_tokens
+            );
+        }
+    }
+    Ok(())
+}

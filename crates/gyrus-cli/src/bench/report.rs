@@ -1,0 +1,118 @@
+use std::io::Write;
+
+use anyhow::Result;
+use gyrus::Model;
+use serde::Serialize;
+
+use crate::cli::{BenchArgs, BenchOutput};
+
+/// A measured test.
+#[derive(Debug, Serialize)]
+pub(super) struct Measurement {
+    test: String,
+    /// Median over the repetitions.
+    tokens_per_second: f64,
+    /// Standard deviation over the repetitions.
+    deviation: f64,
+    repetitions: usize,
+    model: String,
+    architecture: String,
+    parameters: u64,
+    weight_bytes: u64,
+    device: &'static str,
+    threads: usize,
+    precision: String,
+    version: &'static str,
+}
+
+impl Measurement {
+    pub(super) fn new(test: String, speeds: &[f64], name: &str, model: &Model, args: &BenchArgs) -> Measurement {
+        let plan = model.plan();
+        let bytes = |w: &gyrus::WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
+        Measurement {
+            test,
+            tokens_per_second: median(speeds),
+            deviation: deviation(speeds),
+            repetitions: speeds.len(),
+            model: name.to_owned(),
+            architecture: model.config().architecture.clone(),
+            parameters: plan.weights.iter().map(|w| w.shape.elems() as u64).sum(),
+            weight_bytes: plan.weights.iter().map(bytes).sum(),
+            device: args.model_options.device.name(),
+            threads: model.threads(),
+            precision: format!("{:?}", plan.precision).to_lowercase(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+fn deviation(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    if n < 2.0 {
+        return 0.0;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt()
+}
+
+pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match format {
+        BenchOutput::Json => {
+            serde_json::to_writer_pretty(&mut out, measured).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        BenchOutput::Csv => {
+            writeln!(out, "test,tokens_per_second,deviation,repetitions,model,device,threads,precision")?;
+            for m in measured {
+                let model = m.model.replace('"', "\"\"");
+                writeln!(
+                    out,
+                    "{},{:.3},{:.3},{},\"{model}\",{},{},{}",
+                    m.test, m.tokens_per_second, m.deviation, m.repetitions, m.device, m.threads, m.precision
+                )?;
+            }
+        }
+        BenchOutput::Md => {
+            writeln!(out, "| model | device | threads | precision | test | tokens/s |")?;
+            writeln!(out, "|---|---|---:|---|---|---:|")?;
+            for m in measured {
+                writeln!(
+                    out,
+                    "| {} | {} | {} | {} | {} | {:.2} ± {:.2} |",
+                    m.model.replace('|', "\\|"),
+                    m.device,
+                    m.threads,
+                    m.precision,
+                    m.test,
+                    m.tokens_per_second,
+                    m.deviation
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_deviations() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(deviation(&[1.0, 3.0]), 2f64.sqrt());
+        assert_eq!(deviation(&[1.0]), 0.0);
+    }
+}

@@ -1,0 +1,236 @@
+//! Random weights in a real model's shape, so that speed can be measured without the model.
+
+use anyhow::{Context, Result, bail};
+use gyrus_formats::gguf::Writer;
+use gyrus_formats::{Bytes, Checkpoint};
+use gyrus_tensor::{DType, Shape, can_quantize, quantize};
+
+/// The numbers of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Dims {
+    architecture: &'static str,
+    dim: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    ffn: usize,
+    vocab: usize,
+    tied: bool,
+}
+
+const SHAPES: &[(&str, Dims)] = &[
+    ("smollm2-135m", llama(576, 30, 9, 3, 64, 1536, 49152, true)),
+    ("llama-3.2-1b", llama(2048, 16, 32, 8, 64, 8192, 128_256, true)),
+    ("llama-3.1-8b", llama(4096, 32, 32, 8, 128, 14336, 128_256, false)),
+    ("qwen3-0.6b", qwen3(1024, 28, 16, 8, 128, 3072, 151_936, true)),
+    ("qwen3-4b", qwen3(2560, 36, 32, 8, 128, 9728, 151_936, true)),
+];
+
+#[allow(clippy::too_many_arguments, reason = "a row of the table above")]
+const fn llama(
+    dim: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    ffn: usize,
+    vocab: usize,
+    tied: bool,
+) -> Dims {
+    Dims { architecture: "llama", dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied }
+}
+
+#[allow(clippy::too_many_arguments, reason = "a row of the table above")]
+const fn qwen3(
+    dim: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    ffn: usize,
+    vocab: usize,
+    tied: bool,
+) -> Dims {
+    Dims { architecture: "qwen3", ..llama(dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied) }
+}
+
+/// Context of a synthetic model: enough for every test.
+const CONTEXT: u32 = 131_072;
+
+/// Makes the model that `SHAPE:QUANT` asks for.
+pub(super) fn model(shape: &str) -> Result<Checkpoint> {
+    let (name, dtype) = shape.rsplit_once(':').context("a synthetic model is SHAPE:QUANT")?;
+    let dims = match SHAPES.iter().find(|(known, _)| *known == name) {
+        Some((_, dims)) => *dims,
+        None => explicit(name)?,
+    };
+    let Some(dtype) = dtype.parse::<DType>().ok().filter(|d| can_quantize(*d)) else {
+        let can: Vec<&str> = DType::ALL.iter().filter(|d| can_quantize(**d)).map(|d| d.name()).collect();
+        bail!("'{dtype}' is not a type that can be made, only {}", can.join(", "));
+    };
+    build(dims, dtype)
+}
+
+/// Dimensions in words: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
+/// `arch=qwen3`, `untied`.
+fn explicit(text: &str) -> Result<Dims> {
+    let mut dims = llama(0, 0, 0, 0, 0, 0, 0, true);
+    for part in text.split(',') {
+        let number = |value: &str| -> Result<usize> {
+            let n = value.parse().with_context(|| format!("'{part}' is not a number"))?;
+            anyhow::ensure!((1..=1 << 20).contains(&n), "'{part}' is out of range");
+            Ok(n)
+        };
+        match part.split_once('=') {
+            Some(("dim", v)) => dims.dim = number(v)?,
+            Some(("layers", v)) => dims.layers = number(v)?,
+            Some(("heads", v)) => dims.heads = number(v)?,
+            Some(("kv", v)) => dims.kv_heads = number(v)?,
+            Some(("head", v)) => dims.head_dim = number(v)?,
+            Some(("ffn", v)) => dims.ffn = number(v)?,
+            Some(("vocab", v)) => dims.vocab = number(v)?,
+            Some(("arch", "llama")) => dims.architecture = "llama",
+            Some(("arch", "qwen3")) => dims.architecture = "qwen3",
+            None if part == "untied" => dims.tied = false,
+            _ => {
+                let known: Vec<&str> = SHAPES.iter().map(|(name, _)| *name).collect();
+                bail!(
+                    "'{part}' is neither a known shape ({}) nor a dimension \
+                     (dim=, layers=, heads=, kv=, head=, ffn=, vocab=, arch=, untied)",
+                    known.join(", ")
+                );
+            }
+        }
+    }
+    if dims.head_dim == 0 && dims.heads > 0 {
+        dims.head_dim = dims.dim / dims.heads;
+    }
+    if [dims.dim, dims.layers, dims.heads, dims.kv_heads, dims.head_dim, dims.ffn, dims.vocab].contains(&0) {
+        bail!("'{text}' lacks a dimension: dim, layers, heads, kv, ffn and vocab are needed");
+    }
+    Ok(dims)
+}
+
+fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
+    let (q, kv) = (d.heads * d.head_dim, d.kv_heads * d.head_dim);
+    let mut tensors: Vec<(String, DType, Vec<usize>)> =
+        vec![("token_embd.weight".to_owned(), dtype, vec![d.vocab, d.dim])];
+    for layer in 0..d.layers {
+        let mut add = |name: &str, dtype, dims: &[usize]| {
+            tensors.push((format!("blk.{layer}.{name}.weight"), dtype, dims.to_vec()));
+        };
+        add("attn_norm", DType::F32, &[d.dim]);
+        add("attn_q", dtype, &[q, d.dim]);
+        add("attn_k", dtype, &[kv, d.dim]);
+        add("attn_v", dtype, &[kv, d.dim]);
+        if d.architecture == "qwen3" {
+            add("attn_q_norm", DType::F32, &[d.head_dim]);
+            add("attn_k_norm", DType::F32, &[d.head_dim]);
+        }
+        add("attn_output", dtype, &[d.dim, q]);
+        add("ffn_norm", DType::F32, &[d.dim]);
+        add("ffn_gate", dtype, &[d.ffn, d.dim]);
+        add("ffn_up", dtype, &[d.ffn, d.dim]);
+        add("ffn_down", dtype, &[d.dim, d.ffn]);
+    }
+    tensors.push(("output_norm.weight".to_owned(), DType::F32, vec![d.dim]));
+    if !d.tied {
+        tensors.push(("output.weight".to_owned(), dtype, vec![d.vocab, d.dim]));
+    }
+
+    let mut random = Random::new(dtype)?;
+    let mut filled = Vec::new();
+    for (name, dtype, dims) in &tensors {
+        let shape = Shape::new(dims)?;
+        filled.push((name, *dtype, shape, random.tensor(*dtype, &shape)?));
+    }
+    let key = |rest: &str| format!("{}.{rest}", d.architecture);
+    let mut writer = Writer::new();
+    writer
+        .string("general.architecture", d.architecture)
+        .u32(&key("embedding_length"), d.dim as u32)
+        .u32(&key("block_count"), d.layers as u32)
+        .u32(&key("attention.head_count"), d.heads as u32)
+        .u32(&key("attention.head_count_kv"), d.kv_heads as u32)
+        .u32(&key("attention.key_length"), d.head_dim as u32)
+        .u32(&key("attention.value_length"), d.head_dim as u32)
+        .u32(&key("feed_forward_length"), d.ffn as u32)
+        .u32(&key("context_length"), CONTEXT)
+        .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
+        .f32(&key("rope.freq_base"), 500_000.0);
+    for (name, dtype, shape, data) in &filled {
+        writer.tensor(name, *dtype, *shape, data)?;
+    }
+    let mut file = Vec::new();
+    writer.write_to(&mut file)?;
+    drop(filled);
+    Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file))?)
+}
+
+/// Weights drawn from a pool of real blocks: quantising billions of random values would take longer than
+/// the measurement.
+struct Random {
+    state: u64,
+    pool: Vec<u8>,
+    dtype: DType,
+}
+
+const POOL_BLOCKS: usize = 256;
+
+impl Random {
+    fn new(dtype: DType) -> Result<Random> {
+        let mut random = Random { state: 1, pool: Vec::new(), dtype };
+        let values: Vec<f32> = (0..POOL_BLOCKS * dtype.block_elems()).map(|_| random.gaussian() * 0.02).collect();
+        random.pool = quantize(dtype, &values)?;
+        Ok(random)
+    }
+
+    fn tensor(&mut self, dtype: DType, shape: &Shape) -> Result<Vec<u8>> {
+        let bytes = dtype.bytes_of(shape)?;
+        if dtype != self.dtype {
+            // Norms scale by one.
+            return Ok([1.0f32.to_le_bytes(); 1].concat().repeat(bytes / 4));
+        }
+        let size = dtype.block_bytes();
+        let mut data = Vec::with_capacity(bytes);
+        while data.len() < bytes {
+            let at = (self.next() >> 33) as usize % POOL_BLOCKS * size;
+            data.extend_from_slice(&self.pool[at..at + size]);
+        }
+        Ok(data)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state
+    }
+
+    /// A sum of twelve uniform numbers is close enough to normal for weights.
+    fn gaussian(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1u32 << 24) as f32).sum::<f32>() - 6.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_known_by_name_or_spelled_out() {
+        let small = "dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40:q8_0";
+        let model = model(small).unwrap();
+        assert_eq!(model.tensor("blk.0.ffn_gate.weight").unwrap().shape.dims(), [96, 64]);
+        assert_eq!(explicit("dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40").unwrap().head_dim, 32);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_shape_is_said() {
+        let error = |text: &str| model(text).unwrap_err().to_string();
+        assert!(error("llama-3.2-1b").contains("SHAPE:QUANT"));
+        assert!(error("llama-3.2-1b:q9").contains("'q9' is not a type that can be made"));
+        assert!(error("gpt:q4_0").contains("'gpt' is neither a known shape"));
+        assert!(error("dim=64:q4_0").contains("lacks a dimension"));
+        assert!(error("dim=99999999999:q4_0").contains("out of range"));
+    }
+}

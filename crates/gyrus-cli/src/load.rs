@@ -1,0 +1,36 @@
+//! Loading a model with a word to the user about what was chosen.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use gyrus::{Model, Options};
+
+use crate::source::Source;
+use crate::text::{self, FAINT};
+
+/// Loads a model and says in one line what it is and what it got, unless asked to be quiet.
+pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
+    let start = Instant::now();
+    let model = Model::load(source.open()?, options)?;
+    if quiet {
+        return Ok(model);
+    }
+    let context = model.context();
+    let why = if context.limited_by_memory {
+        format!(" (memory allows no more; the model has {})", context.model)
+    } else {
+        String::new()
+    };
+    let threads = model.threads();
+    anstream::eprintln!(
+        "{}{} · {} · cpu, {threads} thread{} · context {}{why} · loaded in {:.2} s{}",
+        FAINT.render(),
+        text::one_line(&source.name(), 80),
+        model.config().architecture,
+        if threads == 1 { "" } else { "s" },
+        context.tokens,
+        start.elapsed().as_secs_f64(),
+        FAINT.render_reset(),
+    );
+    Ok(model)
+}

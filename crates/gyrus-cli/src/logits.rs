@@ -1,0 +1,72 @@
+//! `gyrus logits`: every position's logits as a NumPy file.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use gyrus::Precision;
+
+use crate::cli::LogitsArgs;
+use crate::load::load;
+use crate::source::Source;
+use crate::tokenize::parse_ids;
+
+pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
+    let source = Source::resolve(Some(&args.model))?;
+    let model = load(&source, &args.model_options.options(Precision::Exact), args.quiet)?;
+    let vocab = model.plan().vocab;
+    let ids = parse_ids(&args.ids, vocab)?;
+    if ids.is_empty() {
+        bail!("--ids is empty");
+    }
+    // Written beside its place and moved there, so that no half file is ever found.
+    let part = args.out.with_extension("npy.part");
+    let written = write(&part, &model, &ids, vocab).and_then(|()| Ok(std::fs::rename(&part, &args.out)?));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written.with_context(|| args.out.display().to_string())
+}
+
+fn write(path: &Path, model: &gyrus::Model, ids: &[u32], vocab: usize) -> Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&header(ids.len(), vocab))?;
+    let mut failed = Ok(());
+    model.session().score(ids, |_, logits| {
+        for value in logits {
+            if failed.is_ok() {
+                failed = file.write_all(&value.to_le_bytes());
+            }
+        }
+    })?;
+    failed?;
+    file.flush()?;
+    Ok(())
+}
+
+/// The head of a NumPy file of singles, `[rows, columns]`.
+fn header(rows: usize, columns: usize) -> Vec<u8> {
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    // The head ends with a newline on a multiple of 64 bytes.
+    let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
+    text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
+    text.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&(length as u16).to_le_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_is_aligned_and_says_the_shape() {
+        let head = header(3, 49152);
+        assert_eq!(head.len() % 64, 0);
+        assert_eq!(head.last(), Some(&b'\n'));
+        assert!(String::from_utf8_lossy(&head).contains("'shape': (3, 49152)"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Options that several commands share.
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use gyrus::{Options, Precision, Sampler};
+
+/// How a model is loaded.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model options")]
+pub(crate) struct ModelArgs {
+    /// Tokens of context [default: the model's own, if memory allows]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) ctx: Option<usize>,
+
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, env = "GYRUS_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) threads: Option<u16>,
+
+    /// Where to compute
+    #[arg(long, env = "GYRUS_DEVICE", value_enum, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
+
+    /// What to compute with
+    #[arg(long, value_enum)]
+    pub(crate) precision: Option<PrecisionArg>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// This machine's processor
+    Cpu,
+}
+
+impl Device {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionArg {
+    /// Single precision throughout: what any correct engine computes
+    Exact,
+    /// 8-bit activations and a half-precision cache: several times faster, nearly the same
+    Fast,
+}
+
+impl ModelArgs {
+    /// Options for loading, with the precision a command uses unless it is told otherwise.
+    pub(crate) fn options(&self, precision: Precision) -> Options {
+        Options {
+            precision: match self.precision {
+                Some(PrecisionArg::Exact) => Precision::Exact,
+                Some(PrecisionArg::Fast) => Precision::Fast,
+                None => precision,
+            },
+            context: self.ctx,
+            threads: self.threads.map(usize::from),
+            ..Options::default()
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling options")]
+pub(crate) struct SamplerArgs {
+    /// 0 always takes the likeliest token; more gives more variety
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.7)]
+    pub(crate) temperature: f32,
+
+    /// Choose among this many likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub(crate) top_k: u32,
+
+    /// Choose among the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub(crate) top_p: f32,
+
+    /// Leave out tokens less likely than this fraction of the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub(crate) min_p: f32,
+
+    /// Make tokens that occurred less likely; 1 for no change
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    pub(crate) repeat_penalty: f32,
+
+    /// Subtract this from tokens that occurred
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+
+    /// Subtract this from tokens for each time they occurred
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+
+    /// How many of the last tokens the penalties look at
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) penalty_window: u32,
+
+    /// The same seed gives the same text [default: another each time]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl SamplerArgs {
+    pub(crate) fn sampler(&self) -> Result<Sampler> {
+        let sampler = Sampler {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: self.penalty_window,
+            seed: self.seed.unwrap_or_else(any_seed),
+        };
+        if let Err(error) = sampler.validate() {
+            bail!("{error}");
+        }
+        Ok(sampler)
+    }
+}
+
+/// A number that differs from run to run, short enough to type again.
+fn any_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos() ^ now.as_secs() as u32) % 1_000_000
+}

@@ -1,0 +1,159 @@
+//! `gyrus run`: one prompt, one answer.
+
+use std::io::{IsTerminal, Read, Write};
+
+use anyhow::{Context, Result, bail};
+use gyrus::text::template::Conversation;
+use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
+use serde_json::json;
+
+use crate::cli::{Output, RunArgs};
+use crate::interrupt;
+use crate::load::load;
+use crate::source::Source;
+use crate::text::FAINT;
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let (model, prompt) = split(args);
+    let sampler = args.sampler.sampler()?;
+    let prompt = match prompt {
+        Some(prompt) => prompt,
+        None => read_prompt()?,
+    };
+    let source = Source::resolve(model.as_deref())?;
+    let options = args.model_options.options(Precision::Fast);
+    let model = load(&source, &options, args.quiet)?;
+    if args.verify {
+        return crate::verify::run(&source, &options, &model, &prompt, args);
+    }
+    let prompt = prepare(&model, &prompt, args)?;
+    let cancel = interrupt::on_ctrl_c();
+    let mut request = Request::new(prompt).sampler(sampler).stop(args.stop.clone()).cancel(cancel);
+    if let Some(most) = args.max_tokens {
+        request = request.max_tokens(most);
+    }
+    answer(&model, request, args)
+}
+
+/// Which of the positional arguments are the model and the prompt: a single one is a model if it looks
+/// like one.
+fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
+    match (&args.first, &args.second) {
+        (Some(model), Some(prompt)) => (Some(model.clone()), Some(prompt.clone())),
+        (Some(one), None) if crate::source::looks_like_model(one) => (Some(one.clone()), None),
+        (Some(one), None) => (None, Some(one.clone())),
+        (None, _) => (None, None),
+    }
+}
+
+fn read_prompt() -> Result<String> {
+    if std::io::stdin().is_terminal() {
+        bail!("no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)");
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes).context("stdin")?;
+    String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")
+}
+
+/// Puts the prompt into the model's own form of conversation, if it has one and that is wanted.
+fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
+    if args.raw || !model.has_chat_template() {
+        if args.system.is_some() {
+            bail!("--system needs a model with a chat template, and not --raw");
+        }
+        return Ok(Prompt::Text(prompt.to_owned()));
+    }
+    let mut messages = Vec::new();
+    if let Some(system) = &args.system {
+        messages.push(json!({ "role": "system", "content": system }));
+    }
+    messages.push(json!({ "role": "user", "content": prompt }));
+    let conversation = Conversation::new(messages)?;
+    Ok(Prompt::Rendered(model.chat_format()?.render(&conversation, true)?))
+}
+
+fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let mut session = model.session();
+    let mut generation = session.generate(request)?;
+    let (mut ids, mut whole) = (Vec::new(), String::new());
+    let mut end = None;
+    while let Some(event) = generation.next()? {
+        let text = match event {
+            Event::Prompt { .. } => continue,
+            Event::Token { id, text, .. } => {
+                ids.push(id);
+                text
+            }
+            Event::Stop { reason, text, usage } => {
+                end = Some((reason, usage));
+                text
+            }
+        };
+        match args.output {
+            Output::Text => {
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+            Output::Json => whole.push_str(text),
+            Output::Ids => {}
+        }
+    }
+    let (reason, usage) = end.context("the answer broke off")?;
+    match args.output {
+        Output::Text => writeln!(out)?,
+        Output::Ids => {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            writeln!(out, "{}", ids.join(" "))?;
+        }
+        Output::Json => {
+            let document = json!({
+                "text": whole,
+                "ids": ids,
+                "stop": reason_name(&reason),
+                "prompt_tokens": usage.prompt_tokens,
+                "generated_tokens": usage.generated_tokens,
+                "prompt_tokens_per_second": usage.prompt_speed(),
+                "tokens_per_second": usage.decode_speed(),
+            });
+            writeln!(out, "{document}")?;
+        }
+    }
+    if !args.quiet {
+        anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+    }
+    if reason == StopReason::Cancelled {
+        return Err(interrupt::Interrupted.into());
+    }
+    Ok(())
+}
+
+/// One line on what an answer took.
+pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
+    let fresh = usage.prompt_tokens - usage.cached_tokens;
+    format!(
+        "{fresh} prompt tokens at {:.0}/s · {} tokens at {:.1}/s · {}",
+        usage.prompt_speed(),
+        usage.generated_tokens,
+        usage.decode_speed(),
+        match reason {
+            StopReason::EndToken(_) => "the model ended".to_owned(),
+            StopReason::MaxTokens => "as many as asked for".to_owned(),
+            StopReason::ContextFull => "the context is full".to_owned(),
+            StopReason::StopString(text) => format!("stopped at {text:?}"),
+            StopReason::Cancelled => "interrupted".to_owned(),
+            _ => "stopped".to_owned(),
+        }
+    )
+}
+
+fn reason_name(reason: &StopReason) -> &'static str {
+    match reason {
+        StopReason::EndToken(_) => "end",
+        StopReason::MaxTokens => "max_tokens",
+        StopReason::ContextFull => "context_full",
+        StopReason::StopString(_) => "stop_string",
+        StopReason::Cancelled => "cancelled",
+        _ => "other",
+    }
+}

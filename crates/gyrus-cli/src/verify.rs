@@ -1,0 +1,54 @@
+//! `gyrus run --verify`: how far `fast` is from `exact` on the user's own model and prompt.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+use gyrus::{Model, Options, Precision};
+
+use crate::cli::RunArgs;
+use crate::source::Source;
+
+/// Compares the two precisions on every position of the prompt and prints what was found.
+pub(crate) fn run(source: &Source, options: &Options, fast: &Model, prompt: &str, args: &RunArgs) -> Result<()> {
+    let exact = Model::load(source.open()?, &Options { precision: Precision::Exact, ..options.clone() })?;
+    let prompt = super::run::prompt_ids(fast, prompt, args)?;
+    if prompt.is_empty() {
+        bail!("the prompt is empty");
+    }
+    let mut rows: Vec<Vec<f32>> = Vec::new();
+    fast.session().score(&prompt, |_, logits| rows.push(log_softmax(logits)))?;
+    let (mut divergence, mut agree, mut worst) = (0.0, 0, 0.0f64);
+    exact.session().score(&prompt, |position, logits| {
+        let exact = log_softmax(logits);
+        let fast = &rows[position];
+        let kl: f64 =
+            exact.iter().zip(fast).map(|(&p, &q)| f64::from(p).exp() * f64::from(p - q)).sum();
+        divergence += kl;
+        worst = worst.max(kl);
+        agree += usize::from(best(&exact) == best(fast));
+    })?;
+    let n = prompt.len() as f64;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{} positions: fast against exact", prompt.len())?;
+    writeln!(out, "  likeliest token the same   {:.1} %", 100.0 * agree as f64 / n)?;
+    writeln!(out, "  mean divergence            {:.2e} nats", divergence / n)?;
+    writeln!(out, "  largest divergence         {worst:.2e} nats")?;
+    Ok(())
+}
+
+fn log_softmax(logits: &[f32]) -> Vec<f32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();
+    let log_sum = sum.ln();
+    logits.iter().map(|&l| (f64::from(l - most) - log_sum) as f32).collect()
+}
+
+fn best(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, v) in values.iter().enumerate() {
+        if *v > values[best] {
+            best = i;
+        }
+    }
+    best
+}
