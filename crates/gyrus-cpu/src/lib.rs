@@ -14,10 +14,12 @@
 
 mod activation;
 mod arena;
+mod attention;
 mod error;
 mod exp;
 mod float;
 mod isa;
+mod kv;
 mod matmul;
 mod matrix;
 mod norm;
@@ -28,9 +30,11 @@ mod scratch;
 mod storage;
 
 pub use activation::{Activation, activate, add, gate, scale, softmax};
+pub use attention::{Attention, attention};
 pub use error::CpuError;
 pub use exp::exp;
 pub use isa::Isa;
+pub use kv::{BLOCK, KvRow, KvShape, KvStore, KvType, Strided};
 pub use matmul::matmul;
 pub use matrix::{Matrix, Precision};
 pub use norm::{rms_norm, rms_norm_heads};
