@@ -12,22 +12,32 @@
 //!
 //! The crate knows nothing of files or models.
 
+mod activation;
 mod arena;
+mod attention;
 mod error;
+mod exp;
 mod float;
 mod isa;
+mod kv;
 mod matmul;
 mod matrix;
+mod norm;
 mod panel;
 mod pool;
 mod quantize_rows;
 mod scratch;
 mod storage;
 
+pub use activation::{Activation, activate, add, gate, scale, softmax};
+pub use attention::{Attention, attention};
 pub use error::CpuError;
+pub use exp::exp;
 pub use isa::Isa;
+pub use kv::{BLOCK, KvRow, KvShape, KvStore, KvType, Strided};
 pub use matmul::matmul;
 pub use matrix::{Matrix, Precision};
+pub use norm::{rms_norm, rms_norm_heads};
 pub use pool::Pool;
 pub use quantize_rows::{GROUP, QBlock, quantize_row};
 pub use scratch::Scratch;

@@ -5,6 +5,8 @@ use crate::quantize_rows::QBlock;
 pub struct Scratch {
     blocks: Vec<QBlock>,
     padded: Vec<f32>,
+    pub(crate) partials: Vec<f32>,
+    pub(crate) groups: Vec<crate::attention::Group>,
 }
 
 impl Scratch {

@@ -1,0 +1,355 @@
+//! The steps of attention over one block: a small matrix product, the softmax update, the merge.
+//!
+//! Products sum in ascending order with fused multiply-adds, one accumulator per output, whatever the
+//! tiling; the SIMD forms repeat the plain ones bit for bit.
+
+use half::f16;
+
+use crate::exp::exp;
+use crate::float::{LANES, add_lanes};
+use crate::isa::{Isa, Level};
+use crate::kv::{BLOCK, Stored};
+
+/// The extent of a product: `c[r][j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` below `rows`, `j`
+/// below `cols`, `t` from `depth.start` to `depth.end` in order; `c[r]` begins at `r · ldc`.
+#[derive(Clone)]
+pub(super) struct Extent {
+    pub rows: usize,
+    pub cols: usize,
+    pub depth: std::ops::Range<usize>,
+    pub lda: usize,
+    pub ldb: usize,
+    pub ldc: usize,
+}
+
+/// Adds a product to `c`.
+pub(super) fn product(isa: Isa, e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+    if e.rows == 0 || e.depth.is_empty() || e.cols == 0 {
+        return;
+    }
+    let b_len = match b {
+        Stored::F32(b) => b.len(),
+        Stored::F16(b) => b.len(),
+    };
+    assert!((e.rows - 1) * e.lda + e.depth.end <= a.len(), "a is too short");
+    assert!((e.depth.end - 1) * e.ldb + e.cols <= b_len, "b is too short");
+    assert!((e.rows - 1) * e.ldc + e.cols <= c.len(), "c is too short");
+    match (isa.level(), b) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do; lengths were checked and
+        // `cols` is whole registers.
+        (Level::Avx2, b) if e.cols.is_multiple_of(LANES) => unsafe {
+            match b {
+                Stored::F32(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
+                Stored::F16(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
+            }
+        },
+        (_, Stored::F32(b)) => plain_product(e, a, |i| b[i], c),
+        (_, Stored::F16(b)) => plain_product(e, a, |i: usize| f16::to_f32(b[i]), c),
+    }
+}
+
+fn plain_product(e: &Extent, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32]) {
+    for r in 0..e.rows {
+        for t in e.depth.clone() {
+            let a = a[r * e.lda + t];
+            for j in 0..e.cols {
+                let c = &mut c[r * e.ldc + j];
+                *c = a.mul_add(b(t * e.ldb + j), *c);
+            }
+        }
+    }
+}
+
+/// What a row has seen of its softmax.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// The largest score.
+    pub max: f32,
+    /// `Σ e^(score − max)`.
+    pub sum: f32,
+}
+
+impl Seen {
+    pub(super) const NOTHING: Seen = Seen { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
+/// Turns a block's dot products into weights: `e^(score − max)` for the slots in `slots`, zero elsewhere,
+/// with `score` the scaled, perhaps capped product. Returns the factor that earlier sums must take.
+pub(super) fn soften(
+    isa: Isa,
+    s: &mut [f32; BLOCK],
+    slots: std::ops::Range<usize>,
+    scale: f32,
+    softcap: Option<f32>,
+    seen: &mut Seen,
+) -> f32 {
+    match isa.level() {
+        Level::Portable => {
+            for (i, s) in s.iter_mut().enumerate() {
+                let score = cap(*s * scale, softcap);
+                *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
+            }
+            let max = s.iter().fold(seen.max, |max, &v| if v > max { v } else { max });
+            // Nothing finite yet: keep zeros rather than ∞ − ∞.
+            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+            let mut lanes = [[0.0; LANES]; 4];
+            for (i, s) in s.iter_mut().enumerate() {
+                *s = exp(*s - shift);
+                lanes[i / LANES][i % LANES] = *s;
+            }
+            let sum =
+                add_lanes(std::array::from_fn(|l| (lanes[0][l] + lanes[2][l]) + (lanes[1][l] + lanes[3][l])));
+            let factor = exp(seen.max - shift);
+            *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
+            factor
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { avx2::soften(s, slots, scale, softcap, seen) },
+    }
+}
+
+/// `cap · tanh(score / cap)`.
+fn cap(score: f32, softcap: Option<f32>) -> f32 {
+    match softcap {
+        None => score,
+        Some(cap) => {
+            let e = exp(score / cap * 2.0);
+            cap * (1.0 - 2.0 / (1.0 + e))
+        }
+    }
+}
+
+/// Adds a later run of positions (`part`, `part_out`) to an earlier one (`seen`, `out`).
+pub(super) fn merge(seen: &mut Seen, out: &mut [f32], part: Seen, part_out: &[f32]) {
+    if seen.sum == 0.0 {
+        *seen = part;
+        out.copy_from_slice(part_out);
+        return;
+    }
+    let max = if part.max > seen.max { part.max } else { seen.max };
+    let (a, b) = (exp(seen.max - max), exp(part.max - max));
+    *seen = Seen { max, sum: seen.sum * a + part.sum * b };
+    for (out, part) in out.iter_mut().zip(part_out) {
+        *out = *out * a + part * b;
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+    use crate::exp::avx2::exp;
+    use crate::float::avx2::sum;
+
+    /// An element that eight of can be loaded as `f32`.
+    pub(super) trait Load: Copy {
+        /// # Safety
+        /// Eight elements are readable at `p`; the caller is compiled with AVX2 and F16C.
+        unsafe fn load(p: *const Self) -> __m256;
+    }
+
+    impl Load for f32 {
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> __m256 {
+            // SAFETY: by contract.
+            unsafe { _mm256_loadu_ps(p) }
+        }
+    }
+
+    impl Load for f16 {
+        #[inline(always)]
+        unsafe fn load(p: *const f16) -> __m256 {
+            // SAFETY: by contract.
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+    }
+
+    /// # Safety
+    /// The extent lies within the buffers, `cols` is a multiple of eight, the processor has AVX2, FMA and
+    /// F16C.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn product<B: Load>(e: &Extent, a: *const f32, b: *const B, c: *mut f32) {
+        let mut r = 0;
+        while r < e.rows {
+            // SAFETY: `r` and the rows taken stay below `e.rows`.
+            unsafe {
+                let (a, c) = (a.add(r * e.lda), c.add(r * e.ldc));
+                r += match e.rows - r {
+                    1 => columns::<B, 1, 4>(e, a, b, c),
+                    2 => columns::<B, 2, 4>(e, a, b, c),
+                    3 => columns::<B, 3, 4>(e, a, b, c),
+                    4 | 5 => columns::<B, 4, 2>(e, a, b, c),
+                    _ => columns::<B, 6, 2>(e, a, b, c),
+                };
+            }
+        }
+    }
+
+    /// All columns of `R` rows, `W` registers at a time; returns `R`.
+    ///
+    /// # Safety
+    /// As for [`product`], with `R` rows at `a` and `c`.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn columns<B: Load, const R: usize, const W: usize>(
+        e: &Extent,
+        a: *const f32,
+        b: *const B,
+        c: *mut f32,
+    ) -> usize {
+        let mut j = 0;
+        // SAFETY: the columns taken stay below `e.cols`.
+        unsafe {
+            while j + W * LANES <= e.cols {
+                tile::<B, R, W>(e, a, b.add(j), c.add(j));
+                j += W * LANES;
+            }
+            while j < e.cols {
+                tile::<B, R, 1>(e, a, b.add(j), c.add(j));
+                j += LANES;
+            }
+        }
+        R
+    }
+
+    /// # Safety
+    /// As for [`product`], with `R` rows and `W` registers of columns.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn tile<B: Load, const R: usize, const W: usize>(
+        e: &Extent,
+        a: *const f32,
+        b: *const B,
+        c: *mut f32,
+    ) {
+        let mut acc = [[_mm256_setzero_ps(); W]; R];
+        // SAFETY: by contract.
+        unsafe {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                for (w, acc) in acc.iter_mut().enumerate() {
+                    *acc = _mm256_loadu_ps(c.add(r * e.ldc + w * LANES));
+                }
+            }
+            for t in e.depth.clone() {
+                let mut row = [_mm256_setzero_ps(); W];
+                for (w, row) in row.iter_mut().enumerate() {
+                    *row = B::load(b.add(t * e.ldb + w * LANES));
+                }
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let a = _mm256_set1_ps(*a.add(r * e.lda + t));
+                    for w in 0..W {
+                        acc[w] = _mm256_fmadd_ps(a, row[w], acc[w]);
+                    }
+                }
+            }
+            for (r, acc) in acc.iter().enumerate() {
+                for (w, acc) in acc.iter().enumerate() {
+                    _mm256_storeu_ps(c.add(r * e.ldc + w * LANES), *acc);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The processor has AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn soften(
+        s: &mut [f32; BLOCK],
+        slots: std::ops::Range<usize>,
+        scale: f32,
+        softcap: Option<f32>,
+        seen: &mut Seen,
+    ) -> f32 {
+        let none = _mm256_set1_ps(f32::NEG_INFINITY);
+        let scale = _mm256_set1_ps(scale);
+        let mut v = [_mm256_setzero_ps(); 4];
+        for (i, v) in v.iter_mut().enumerate() {
+            // SAFETY: four loads of eight from 32.
+            let mut score = _mm256_mul_ps(unsafe { _mm256_loadu_ps(s.as_ptr().add(LANES * i)) }, scale);
+            if let Some(cap) = softcap {
+                let (cap, one) = (_mm256_set1_ps(cap), _mm256_set1_ps(1.0));
+                let e = exp(_mm256_mul_ps(_mm256_div_ps(score, cap), _mm256_set1_ps(2.0)));
+                let ratio = _mm256_div_ps(_mm256_set1_ps(2.0), _mm256_add_ps(one, e));
+                score = _mm256_mul_ps(cap, _mm256_sub_ps(one, ratio));
+            }
+            *v = score;
+        }
+        if slots != (0..BLOCK) {
+            let first = _mm256_set1_epi32(slots.start as i32 - 1);
+            let last = _mm256_set1_epi32(slots.end as i32);
+            let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            for (i, v) in v.iter_mut().enumerate() {
+                let index = _mm256_add_epi32(index, _mm256_set1_epi32((LANES * i) as i32));
+                let valid =
+                    _mm256_and_si256(_mm256_cmpgt_epi32(index, first), _mm256_cmpgt_epi32(last, index));
+                *v = _mm256_blendv_ps(none, *v, _mm256_castsi256_ps(valid));
+            }
+        }
+        let most = _mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3]));
+        let most = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps::<1>(most));
+        let most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+        let most = _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps::<1>(most, most)));
+        let max = if most > seen.max { most } else { seen.max };
+        let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+        for (i, v) in v.iter_mut().enumerate() {
+            *v = exp(_mm256_sub_ps(*v, _mm256_set1_ps(shift)));
+            // SAFETY: four stores of eight to 32.
+            unsafe { _mm256_storeu_ps(s.as_mut_ptr().add(LANES * i), *v) };
+        }
+        let sum = sum(_mm256_add_ps(_mm256_add_ps(v[0], v[2]), _mm256_add_ps(v[1], v[3])));
+        let factor = _mm256_cvtss_f32(exp(_mm256_set1_ps(seen.max - shift)));
+        *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
+        factor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::Rng;
+
+    use super::*;
+
+    #[test]
+    fn products_agree_bit_for_bit_in_every_tiling() {
+        let mut rng = Rng::new(7);
+        for rows in 1..=14 {
+            for cols in [8, 24, 32, 64, 80, 12] {
+                for depth in [0..32, 3..29, 5..5, 0..1] {
+                    let (lda, ldb, ldc) = (32, cols + 8, cols + 1);
+                    let mut random = |n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
+                    let (a, b, c) = (random(rows * lda), random(32 * ldb), random(rows * ldc));
+                    let halves: Vec<f16> = b.iter().map(|v| f16::from_f32(*v)).collect();
+                    let e = Extent { rows, cols, depth: depth.clone(), lda, ldb, ldc };
+                    for b in [Stored::F32(&b), Stored::F16(&halves)] {
+                        let (mut plain, mut fast) = (c.clone(), c.clone());
+                        product(Isa::PORTABLE, &e, &a, b, &mut plain);
+                        product(Isa::detect(), &e, &a, b, &mut fast);
+                        assert_eq!(fast, plain, "{rows}×{cols} {depth:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn softening_agrees_bit_for_bit() {
+        let mut rng = Rng::new(8);
+        for round in 0..500 {
+            let s: [f32; BLOCK] = std::array::from_fn(|_| 30.0 * rng.gaussian() as f32);
+            let start = rng.below(BLOCK);
+            let slots = if round % 3 == 0 { 0..BLOCK } else { start..start + 1 + rng.below(BLOCK - start) };
+            let before = if round % 2 == 0 { Seen::NOTHING } else { Seen { max: 3.0, sum: 1.5 } };
+            for softcap in [None, Some(50.0)] {
+                let run = |isa| {
+                    let (mut s, mut seen) = (s, before);
+                    let factor = soften(isa, &mut s, slots.clone(), 0.125, softcap, &mut seen);
+                    let rest = [factor, seen.max, seen.sum];
+                    s.iter().chain(&rest).map(|v| v.to_bits()).collect::<Vec<_>>()
+                };
+                assert_eq!(run(Isa::detect()), run(Isa::PORTABLE));
+            }
+        }
+    }
+}

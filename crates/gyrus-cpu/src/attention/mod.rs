@@ -1,0 +1,323 @@
+//! Attention of a batch of rows over the paged cache.
+//!
+//! A row's positions are taken in blocks of 32 and splits of [`SPLIT`] blocks, both at fixed positions of
+//! its sequence: within a split a running softmax goes block by block, and splits are merged in ascending
+//! order. So the result is the same bits whether a row comes alone, in a prompt cut anywhere, or beside
+//! other sequences, and whether splits ran on one thread or on many.
+
+mod kernel;
+
+use kernel::{Extent, Seen, merge, product, soften};
+
+use crate::arena;
+use crate::kv::{BLOCK, KvRow, KvStore, Stored, Strided, widen};
+use crate::pool::Pool;
+use crate::scratch::{Scratch, grow};
+use crate::storage::Disjoint;
+
+/// Blocks that one running softmax covers: 256 positions.
+const SPLIT: usize = 8;
+
+/// Rows (of all query heads of a key-value head) that a task takes together, if it can.
+const ROWS: usize = 64;
+
+/// Query heads that may share a key-value head.
+const MAX_SHARE: usize = 128;
+
+/// Rows up to which half-precision blocks are decoded on the fly instead of once for all.
+const FEW: usize = 4;
+
+/// Batches up to this size may run their splits in parallel.
+const SPLIT_ROWS: usize = 8;
+
+/// What attention computes, beside the data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// The layer whose cache is read.
+    pub layer: usize,
+    /// Query heads, a multiple of the key-value heads.
+    pub heads: usize,
+    /// The factor of the scores, commonly `1 / √head_dim`.
+    pub scale: f32,
+    /// Positions a row sees at most, itself included.
+    pub window: Option<u32>,
+    /// `score ← cap · tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+/// Neighbouring rows of one sequence.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Group {
+    first: usize,
+    count: usize,
+}
+
+/// Attention of each row over its own sequence, up to its own position.
+///
+/// A row of `q` is `[heads, head_dim]`, and so is one of `out` (`[m, heads · head_dim]`, dense). Keys and values of all positions, the rows' own included, are in `store`.
+///
+/// # Panics
+/// If the sizes do not fit, or a block that a row sees is missing.
+pub fn attention(
+    pool: &Pool,
+    store: &KvStore,
+    how: &Attention,
+    rows: &[KvRow],
+    q: Strided,
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    let shape = store.shape();
+    let (hd, kv_heads) = (shape.head_dim, shape.kv_heads);
+    assert!(how.heads > 0 && how.heads.is_multiple_of(kv_heads), "{} heads over {kv_heads}", how.heads);
+    assert_eq!(out.len(), rows.len() * how.heads * hd, "an output for each row");
+    assert!(how.window != Some(0), "a window sees at least the row itself");
+    if rows.is_empty() {
+        return;
+    }
+    assert!(q.data.len() >= (rows.len() - 1) * q.stride + how.heads * hd, "a query for each row");
+    for row in rows {
+        let needed = row.position as usize / BLOCK + 1;
+        assert!(row.table.len() >= needed, "position {} needs {needed} blocks", row.position);
+        let seen = &row.table[first_position(row, how) / BLOCK..needed];
+        assert!(seen.iter().all(|&b| (b as usize) < shape.blocks), "a block number is out of range");
+    }
+
+    let per_head = how.heads / kv_heads;
+    assert!(per_head <= MAX_SHARE, "{per_head} query heads share a key-value head, at most {MAX_SHARE} may");
+    group_rows(rows, (ROWS / per_head).max(1), &mut scratch.groups);
+    let job = Job { pool, store, how, rows, q, per_head, hd };
+    let groups = &scratch.groups[..];
+    let tasks = groups.len() * kv_heads;
+    let splits = |row: &KvRow| row.position as usize / (SPLIT * BLOCK) + 1;
+    let most = rows.iter().map(splits).max().unwrap_or(1);
+    let output = Disjoint::new(out);
+    if tasks >= 4 * pool.threads() || most == 1 || rows.len() > SPLIT_ROWS || pool.threads() == 1 {
+        // The last rows of a prompt see most: begin with them.
+        pool.run(tasks, &|task| {
+            let task = tasks - 1 - task;
+            job.whole(groups[task / kv_heads], task % kv_heads, &output);
+        });
+        return;
+    }
+
+    // Few rows, long sequences: splits are tasks, their results are merged afterwards.
+    let size = hd + 2;
+    grow(&mut scratch.partials, rows.len() * how.heads * most * size);
+    let partials = Disjoint::new(&mut scratch.partials);
+    pool.run(tasks * most, &|task| {
+        let (task, split) = (task / most, task % most);
+        job.part(groups[task / kv_heads], task % kv_heads, split, most, &partials);
+    });
+    pool.run(rows.len(), &|row| {
+        for head in 0..how.heads {
+            let at = row * how.heads + head;
+            // SAFETY: each row belongs to one task, in both buffers, and the loop before has ended.
+            let (out, parts) = unsafe {
+                (
+                    output.part(at * hd..(at + 1) * hd),
+                    partials.part(at * most * size..(at * most + splits(&rows[row])) * size),
+                )
+            };
+            let mut seen = Seen::NOTHING;
+            for part in parts.chunks_exact(size) {
+                let (state, part) = part.split_at(2);
+                let state = Seen { max: state[0], sum: state[1] };
+                if state.sum != 0.0 {
+                    merge(&mut seen, out, state, part);
+                }
+            }
+            crate::activation::scale(out, 1.0 / seen.sum);
+        }
+    });
+}
+
+/// The first position that a row sees.
+fn first_position(row: &KvRow, how: &Attention) -> usize {
+    how.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
+}
+
+/// Cuts the batch into runs of at most `most` neighbours with the same table.
+fn group_rows(rows: &[KvRow], most: usize, groups: &mut Vec<Group>) {
+    groups.clear();
+    for (i, row) in rows.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if group.count < most && std::ptr::eq(rows[i - 1].table, row.table) => {
+                group.count += 1
+            }
+            _ => groups.push(Group { first: i, count: 1 }),
+        }
+    }
+}
+
+struct Job<'a> {
+    pool: &'a Pool,
+    store: &'a KvStore,
+    how: &'a Attention,
+    rows: &'a [KvRow<'a>],
+    q: Strided<'a>,
+    /// Query heads of a key-value head.
+    per_head: usize,
+    hd: usize,
+}
+
+/// A task's buffers for `n` rows.
+struct Work<'a> {
+    /// `[n, head_dim]`
+    q: &'a mut [f32],
+    /// `[n, 32]`
+    scores: &'a mut [f32],
+    /// `[n, head_dim]`, the running split
+    out: &'a mut [f32],
+    /// `[n, head_dim]`, the merged splits
+    total: &'a mut [f32],
+    /// `[32, head_dim]`, decoded
+    keys: &'a mut [f32],
+    /// `[32, head_dim]`, decoded
+    values: &'a mut [f32],
+    seen: [Seen; MAX_SHARE],
+    total_seen: [Seen; MAX_SHARE],
+}
+
+impl Job<'_> {
+    /// Runs `body` with buffers that hold the group's queries of a head.
+    fn with_work(&self, group: Group, head: usize, body: impl FnOnce(&mut Work)) {
+        let (hd, n) = (self.hd, group.count * self.per_head);
+        arena::with(3 * n * hd + n * BLOCK + 2 * BLOCK * hd, |buffer| {
+            let (q, rest) = buffer.split_at_mut(n * hd);
+            let (out, rest) = rest.split_at_mut(n * hd);
+            let (total, rest) = rest.split_at_mut(n * hd);
+            let (scores, rest) = rest.split_at_mut(n * BLOCK);
+            let (keys, values) = rest.split_at_mut(BLOCK * hd);
+            // A row's query heads of one key-value head lie side by side.
+            let run = self.per_head * hd;
+            for (i, q) in q.chunks_exact_mut(run).enumerate() {
+                let at = (group.first + i) * self.q.stride + head * run;
+                q.copy_from_slice(&self.q.data[at..at + run]);
+            }
+            let (seen, total_seen) = ([Seen::NOTHING; MAX_SHARE], [Seen::NOTHING; MAX_SHARE]);
+            body(&mut Work { q, scores, out, total, keys, values, seen, total_seen });
+        });
+    }
+
+    /// All splits of a group, one after the other.
+    fn whole(&self, group: Group, head: usize, output: &Disjoint<f32>) {
+        let (hd, n) = (self.hd, group.count * self.per_head);
+        let rows = &self.rows[group.first..group.first + group.count];
+        let first = rows.iter().map(|row| first_position(row, self.how)).min().unwrap_or(0);
+        let last = rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
+        self.with_work(group, head, |work| {
+            for split in first / (SPLIT * BLOCK)..=last / (SPLIT * BLOCK) {
+                self.split(group, head, split, work);
+                for r in 0..n {
+                    if work.seen[r].sum != 0.0 {
+                        let range = r * hd..(r + 1) * hd;
+                        let (total, out) = (&mut work.total[range.clone()], &work.out[range]);
+                        merge(&mut work.total_seen[r], total, work.seen[r], out);
+                    }
+                }
+            }
+            for (r, total) in work.total.chunks_exact_mut(hd).enumerate() {
+                let at = (group.first + r / self.per_head) * self.how.heads
+                    + head * self.per_head
+                    + r % self.per_head;
+                // SAFETY: each row and head belongs to one task.
+                let out = unsafe { output.part(at * hd..(at + 1) * hd) };
+                out.copy_from_slice(total);
+                crate::activation::scale(out, 1.0 / work.total_seen[r].sum);
+            }
+        });
+    }
+
+    /// One split of a group, left in `partials` (`[row, head, splits, 2 + head_dim]`).
+    fn part(&self, group: Group, head: usize, split: usize, splits: usize, partials: &Disjoint<f32>) {
+        let (hd, size) = (self.hd, self.hd + 2);
+        self.with_work(group, head, |work| {
+            self.split(group, head, split, work);
+            for (r, out) in work.out.chunks_exact(hd).enumerate() {
+                let row = group.first + r / self.per_head;
+                let at = row * self.how.heads + head * self.per_head + r % self.per_head;
+                let at = (at * splits + split) * size;
+                // SAFETY: each row, head and split belongs to one task.
+                let part = unsafe { partials.part(at..at + size) };
+                part[..2].copy_from_slice(&[work.seen[r].max, work.seen[r].sum]);
+                part[2..].copy_from_slice(out);
+            }
+        });
+    }
+
+    /// The running softmax over one split, for all rows of a group that see into it.
+    fn split(&self, group: Group, head: usize, split: usize, work: &mut Work) {
+        work.seen = [Seen::NOTHING; MAX_SHARE];
+        work.out.fill(0.0);
+        let rows = &self.rows[group.first..group.first + group.count];
+        for block in split * SPLIT..(split + 1) * SPLIT {
+            // Slots of this block that a row sees.
+            let slots = |i: usize| {
+                let row: &KvRow = &rows[i];
+                let first = first_position(row, self.how).max(block * BLOCK) - block * BLOCK;
+                let end =
+                    (row.position as usize + 1).clamp(block * BLOCK, (block + 1) * BLOCK) - block * BLOCK;
+                first.min(BLOCK)..end
+            };
+            let mut i = 0;
+            while i < rows.len() {
+                if slots(i).is_empty() {
+                    i += 1;
+                    continue;
+                }
+                let end = (i + 1..rows.len()).find(|&j| slots(j).is_empty()).unwrap_or(rows.len());
+                self.block(rows[i].table[block], head, i..end, &slots, work);
+                i = end;
+            }
+        }
+    }
+
+    /// One block, for neighbouring rows that all see some of it.
+    fn block(
+        &self,
+        block: u32,
+        head: usize,
+        rows: std::ops::Range<usize>,
+        slots: &dyn Fn(usize) -> std::ops::Range<usize>,
+        work: &mut Work,
+    ) {
+        let (isa, hd, per_head) = (self.pool.isa(), self.hd, self.per_head);
+        let (mut keys, mut values) = self.store.block(self.how.layer, block, head);
+        let r = rows.start * per_head..rows.end * per_head;
+        if r.len() > FEW
+            && let (Stored::F16(k), Stored::F16(v)) = (keys, values)
+        {
+            widen(isa, k, work.keys);
+            widen(isa, v, work.values);
+            (keys, values) = (Stored::F32(work.keys), Stored::F32(work.values));
+        }
+
+        let scores = &mut work.scores[r.start * BLOCK..r.end * BLOCK];
+        scores.fill(0.0);
+        let e = Extent { rows: r.len(), cols: BLOCK, depth: 0..hd, lda: hd, ldb: BLOCK, ldc: BLOCK };
+        product(isa, &e, &work.q[r.start * hd..r.end * hd], keys, scores);
+
+        let out = &mut work.out[r.start * hd..r.end * hd];
+        let (each_score, _) = scores.as_chunks_mut::<BLOCK>();
+        for (n, (s, out)) in each_score.iter_mut().zip(out.chunks_exact_mut(hd)).enumerate() {
+            let r = r.start + n;
+            let seen = &mut work.seen[r];
+            let factor = soften(isa, s, slots(r / per_head), self.how.scale, self.how.softcap, seen);
+            if factor != 1.0 {
+                crate::activation::scale(out, factor);
+            }
+        }
+
+        // Rows that see the same slots go together; each sums exactly the positions it sees.
+        let mut i = rows.start;
+        while i < rows.end {
+            let depth = slots(i);
+            let end = (i + 1..rows.end).find(|&j| slots(j) != depth).unwrap_or(rows.end);
+            let (a, b) = ((i - rows.start) * per_head, (end - rows.start) * per_head);
+            let e = Extent { rows: b - a, cols: hd, depth, lda: BLOCK, ldb: hd, ldc: hd };
+            product(isa, &e, &scores[a * BLOCK..b * BLOCK], values, &mut out[a * hd..b * hd]);
+            i = end;
+        }
+    }
+}

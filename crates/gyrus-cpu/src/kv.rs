@@ -1,0 +1,267 @@
+//! The paged key-value cache.
+//!
+//! A layer has one buffer of keys and one of values, both of numbered blocks of [`BLOCK`] positions. A
+//! sequence is a list of block numbers: position `p` lies in slot `p mod 32` of its block `p / 32`.
+//! A value block is `[kv_head, 32, head_dim]`. A key block is `[kv_head, head_dim, 32]`: with positions
+//! innermost a SIMD lane owns a position, and scores need no horizontal sums.
+
+use half::f16;
+
+use crate::CpuError;
+use crate::float;
+use crate::isa::{Isa, Level};
+use crate::pool::Pool;
+use crate::storage::Disjoint;
+
+/// Positions of a block.
+pub const BLOCK: usize = 32;
+
+/// How the cache stores numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KvType {
+    /// Single precision, for exact work.
+    F32,
+    /// Half precision, rounded to nearest.
+    F16,
+}
+
+impl KvType {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            KvType::F32 => 4,
+            KvType::F16 => 2,
+        }
+    }
+}
+
+/// The sizes of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers, each with its own keys and values.
+    pub layers: usize,
+    /// Blocks of each layer.
+    pub blocks: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+/// Where a row of a batch stands: its sequence's blocks and its position in it.
+#[derive(Debug, Clone, Copy)]
+pub struct KvRow<'a> {
+    /// The blocks of the sequence, at least up to `position`. Rows of one sequence pass the same slice;
+    /// neighbours that do are computed together.
+    pub table: &'a [u32],
+    /// The row's position; it sees itself and what is before it.
+    pub position: u32,
+}
+
+/// Rows that may be parts of wider ones, such as the queries of a fused projection: row `i` begins at
+/// `data[i * stride]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Strided<'a> {
+    /// The elements, from the first row's first on.
+    pub data: &'a [f32],
+    /// Elements from one row's beginning to the next's.
+    pub stride: usize,
+}
+
+/// Keys and values of all layers.
+pub struct KvStore {
+    shape: KvShape,
+    layers: Vec<Layer>,
+}
+
+struct Layer {
+    keys: Elems,
+    values: Elems,
+}
+
+enum Elems {
+    F32(Vec<f32>),
+    /// Bit patterns: zero integers are asked of the allocator as such, so untouched pages stay
+    /// uncommitted.
+    F16(Vec<u16>),
+}
+
+/// A run of stored numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+impl KvStore {
+    /// An empty cache. The system commits its memory as blocks are first written.
+    pub fn new(shape: KvShape, dtype: KvType) -> Result<KvStore, CpuError> {
+        let KvShape { layers, blocks, kv_heads, head_dim } = shape;
+        let refuse = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
+        if layers == 0 || blocks == 0 || kv_heads == 0 || head_dim == 0 {
+            return Err(refuse("a size is zero"));
+        }
+        let elems = [kv_heads, head_dim, BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
+        let bytes = elems.and_then(|n| n.checked_mul(dtype.bytes()));
+        let all = bytes.and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_mul(layers));
+        let (Some(elems), Some(_)) = (elems, all.filter(|&n| isize::try_from(n).is_ok())) else {
+            return Err(refuse("its size overflows"));
+        };
+        if u32::try_from(blocks).is_err() {
+            return Err(refuse("block numbers have 32 bits"));
+        }
+        let layers = (0..layers)
+            .map(|_| Layer { keys: Elems::zeroed(dtype, elems), values: Elems::zeroed(dtype, elems) })
+            .collect();
+        Ok(KvStore { shape, layers })
+    }
+
+    /// The sizes it was made with.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Writes keys and values (each row `[kv_heads, head_dim]`) at the rows' places in a layer.
+    ///
+    /// # Panics
+    /// If a row's block is missing or unknown, or a slice is too short.
+    pub fn write_rows(&mut self, pool: &Pool, layer: usize, rows: &[KvRow], keys: Strided, values: Strided) {
+        let KvShape { blocks, kv_heads, head_dim, .. } = self.shape;
+        for row in rows {
+            let block = row.table[row.position as usize / BLOCK];
+            assert!((block as usize) < blocks, "block {block} of {blocks}");
+        }
+        let layer = &mut self.layers[layer];
+        let size = BLOCK * head_dim;
+        let body = |keys_out: &Out, values_out: &Out, head: usize| {
+            for (i, row) in rows.iter().enumerate() {
+                let position = row.position as usize;
+                let first = (row.table[position / BLOCK] as usize * kv_heads + head) * size;
+                let slot = position % BLOCK;
+                let key = &keys.data[i * keys.stride + head * head_dim..][..head_dim];
+                let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
+                // SAFETY: a task writes within the regions of its own head alone.
+                unsafe {
+                    keys_out.scatter(first..first + size, slot, key);
+                    values_out.store(first + slot * head_dim, value);
+                }
+            }
+        };
+        let (keys_out, values_out) = (layer.keys.out(), layer.values.out());
+        if rows.len() * kv_heads * head_dim <= 16 << 10 {
+            (0..kv_heads).for_each(|head| body(&keys_out, &values_out, head));
+        } else {
+            pool.run(kv_heads, &|head| body(&keys_out, &values_out, head));
+        }
+    }
+
+    /// Copies a block in every layer: what a sequence does before it writes to a block it shares.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn copy_block(&mut self, from: u32, to: u32) {
+        let size = self.shape.kv_heads * self.shape.head_dim * BLOCK;
+        let (from, to) = (from as usize * size, to as usize * size);
+        for layer in &mut self.layers {
+            for elems in [&mut layer.keys, &mut layer.values] {
+                match elems {
+                    Elems::F32(v) => v.copy_within(from..from + size, to),
+                    Elems::F16(v) => v.copy_within(from..from + size, to),
+                }
+            }
+        }
+    }
+
+    /// Keys (`[head_dim, 32]`) and values (`[32, head_dim]`) of a head in a block.
+    pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
+        let size = BLOCK * self.shape.head_dim;
+        let at = (block as usize * self.shape.kv_heads + head) * size;
+        let layer = &self.layers[layer];
+        (layer.keys.range(at..at + size), layer.values.range(at..at + size))
+    }
+}
+
+impl Elems {
+    fn zeroed(dtype: KvType, len: usize) -> Elems {
+        match dtype {
+            KvType::F32 => Elems::F32(vec![0.0; len]),
+            KvType::F16 => Elems::F16(vec![0; len]),
+        }
+    }
+
+    fn range(&self, range: std::ops::Range<usize>) -> Stored<'_> {
+        match self {
+            Elems::F32(v) => Stored::F32(&v[range]),
+            Elems::F16(v) => Stored::F16(bytemuck::cast_slice(&v[range])),
+        }
+    }
+
+    fn out(&mut self) -> Out {
+        match self {
+            Elems::F32(v) => Out::F32(Disjoint::new(v)),
+            Elems::F16(v) => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(v))),
+        }
+    }
+}
+
+/// A buffer while tasks write to it.
+enum Out {
+    F32(Disjoint<f32>),
+    F16(Disjoint<f16>),
+}
+
+impl Out {
+    /// Writes `values` to every [`BLOCK`]-th element of `range` from `slot` on.
+    ///
+    /// # Safety
+    /// No other thread touches `range` during the loop.
+    unsafe fn scatter(&self, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Out::F32(out) => out
+                    .part(range)
+                    .iter_mut()
+                    .skip(slot)
+                    .step_by(BLOCK)
+                    .zip(values)
+                    .for_each(|(o, v)| *o = *v),
+                Out::F16(out) => out
+                    .part(range)
+                    .iter_mut()
+                    .skip(slot)
+                    .step_by(BLOCK)
+                    .zip(values)
+                    .for_each(|(o, v)| *o = f16::from_f32(*v)),
+            }
+        }
+    }
+
+    /// Writes `values` from `at` on.
+    ///
+    /// # Safety
+    /// No other thread touches these elements during the loop.
+    unsafe fn store(&self, at: usize, values: &[f32]) {
+        let range = at..at + values.len();
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Out::F32(out) => out.part(range).copy_from_slice(values),
+                Out::F16(out) => {
+                    out.part(range).iter_mut().zip(values).for_each(|(o, v)| *o = f16::from_f32(*v))
+                }
+            }
+        }
+    }
+}
+
+/// Half precision to single, with the instructions there are.
+pub(crate) fn widen(isa: Isa, from: &[f16], to: &mut [f32]) {
+    match isa.level() {
+        Level::Portable => from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32()),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { float::avx2::halves(bytemuck::cast_slice(from), to) },
+    }
+}

@@ -1,0 +1,141 @@
+//! Root-mean-square normalisation.
+//!
+//! The squares are summed in 32 lanes (element `k` in lane `k mod 32`, fused, ascending); lanes `l`,
+//! `l + 16` and then `l`, `l + 8` are added, and the last eight as everywhere.
+
+use crate::float::{LANES, add_lanes};
+use crate::isa::{Isa, Level};
+use crate::pool::Pool;
+use crate::storage::Disjoint;
+
+const SUMS: usize = 32;
+
+/// Elements below which more threads cost more than they save.
+const ALONE: usize = 16 << 10;
+
+/// `out = x / √(mean(x²) + eps) · weight` for each row of `x` and `out` (`[m, k]`), `weight` being `[k]`.
+///
+/// A norm per head of contiguous heads is the same with `k` the head's size.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let k = weight.len();
+    assert!(k > 0 && x.len().is_multiple_of(k), "{} elements are not rows of {k}", x.len());
+    assert_eq!(x.len(), out.len());
+    let m = x.len() / k;
+    let per_task = if x.len() <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
+    let parts = Disjoint::new(out);
+    pool.run(m.div_ceil(per_task), &|task| {
+        for row in task * per_task..m.min((task + 1) * per_task) {
+            let x = &x[row * k..(row + 1) * k];
+            // SAFETY: each row belongs to one task.
+            let out = unsafe { parts.part(row * k..(row + 1) * k) };
+            let factor = factor(pool.isa(), x, eps);
+            for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
+                *out = x * factor * w;
+            }
+        }
+    });
+}
+
+/// As [`rms_norm`], in place, over `heads` heads of `weight.len()` elements that begin at `offset` in each
+/// row of `x` (`[m, stride]`): the query and key norms of a fused projection.
+///
+/// # Panics
+/// If the heads do not fit the rows.
+pub fn rms_norm_heads(
+    isa: Isa,
+    x: &mut [f32],
+    stride: usize,
+    offset: usize,
+    heads: usize,
+    weight: &[f32],
+    eps: f32,
+) {
+    let k = weight.len();
+    assert!(stride > 0 && x.len().is_multiple_of(stride) && offset + heads * k <= stride && k > 0);
+    for row in x.chunks_exact_mut(stride) {
+        for head in row[offset..offset + heads * k].chunks_exact_mut(k) {
+            let factor = factor(isa, head, eps);
+            head.iter_mut().zip(weight).for_each(|(v, w)| *v = *v * factor * w);
+        }
+    }
+}
+
+fn factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
+    let sum = match isa.level() {
+        Level::Portable => sum_of_squares(x),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { sum_of_squares_avx2(x) },
+    };
+    1.0 / (sum / x.len() as f32 + eps).sqrt()
+}
+
+#[inline(always)]
+fn sum_of_squares(x: &[f32]) -> f32 {
+    let mut sums = [0.0f32; SUMS];
+    let (whole, tail) = x.as_chunks::<SUMS>();
+    for x in whole {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = x.mul_add(*x, *sum);
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(tail) {
+        *sum = x.mul_add(*x, *sum);
+    }
+    let half: [f32; 16] = std::array::from_fn(|l| sums[l] + sums[l + 16]);
+    add_lanes(std::array::from_fn::<_, LANES, _>(|l| half[l] + half[l + 8]))
+}
+
+/// The same source; with the target feature the compiler makes four fused registers of it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn sum_of_squares_avx2(x: &[f32]) -> f32 {
+    sum_of_squares(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::Rng;
+
+    use super::*;
+
+    #[test]
+    fn norms_are_right_and_agree_everywhere() {
+        let mut rng = Rng::new(6);
+        for k in [1, 5, 8, 31, 64, 576, 2048] {
+            for m in [1, 2, 40] {
+                let x: Vec<f32> = (0..m * k).map(|_| 3.0 * rng.gaussian() as f32).collect();
+                let w: Vec<f32> = (0..k).map(|_| rng.gaussian() as f32).collect();
+                let run = |pool: &Pool| {
+                    let mut out = vec![f32::NAN; m * k];
+                    rms_norm(pool, &x, &w, 1e-5, &mut out);
+                    out
+                };
+                let plain = run(&Pool::with_isa(1, Isa::PORTABLE));
+                for (x, out) in x.chunks_exact(k).zip(plain.chunks_exact(k)) {
+                    let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / k as f64;
+                    for i in 0..k {
+                        let want = f64::from(x[i]) / (mean + 1e-5).sqrt() * f64::from(w[i]);
+                        assert!((f64::from(out[i]) - want).abs() <= 1e-6 * want.abs().max(1e-3));
+                    }
+                }
+                for threads in 1..=3 {
+                    assert_eq!(run(&Pool::new(threads)), plain, "{m}×{k}");
+                }
+                let mut wide = vec![7.0; m * (2 * k + 3)];
+                for (wide, x) in wide.chunks_exact_mut(2 * k + 3).zip(x.chunks_exact(k)) {
+                    wide[1..1 + k].copy_from_slice(x);
+                    wide[1 + k..1 + 2 * k].copy_from_slice(x);
+                }
+                rms_norm_heads(Isa::detect(), &mut wide, 2 * k + 3, 1, 2, &w, 1e-5);
+                for (wide, out) in wide.chunks_exact(2 * k + 3).zip(plain.chunks_exact(k)) {
+                    assert_eq!((&wide[1..1 + k], &wide[1 + k..1 + 2 * k]), (out, out));
+                    assert_eq!((wide[0], wide[2 * k + 1]), (7.0, 7.0));
+                }
+            }
+        }
+    }
+}

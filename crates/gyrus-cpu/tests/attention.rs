@@ -1,0 +1,255 @@
+//! Attention against plain arithmetic, between instruction sets, and against itself.
+
+use gyrus_cpu::{
+    Attention, BLOCK, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
+};
+use gyrus_testkit::Rng;
+
+struct Sequence {
+    table: Vec<u32>,
+    /// `[len, heads · head_dim]` and `[len, kv_heads · head_dim]` twice
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    len: usize,
+}
+
+struct Case {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    window: Option<u32>,
+    softcap: Option<f32>,
+}
+
+impl Case {
+    fn how(&self) -> Attention {
+        let scale = 1.0 / (self.head_dim as f32).sqrt();
+        Attention { layer: 1, heads: self.heads, scale, window: self.window, softcap: self.softcap }
+    }
+
+    fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Sequences whose blocks lie scattered over the store.
+    fn sequences(&self, rng: &mut Rng, lens: &[usize]) -> Vec<Sequence> {
+        let mut free: Vec<u32> = (0..lens.iter().map(|l| l.div_ceil(BLOCK) as u32).sum()).collect();
+        let random = |rng: &mut Rng, n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
+        let mut sequences = Vec::new();
+        for &len in lens {
+            let table = (0..len.div_ceil(BLOCK)).map(|_| free.swap_remove(rng.below(free.len()))).collect();
+            let q = random(rng, len * self.q_width());
+            let (k, v) = (random(rng, len * self.kv_width()), random(rng, len * self.kv_width()));
+            sequences.push(Sequence { table, q, k, v, len });
+        }
+        sequences
+    }
+
+    fn store(&self, pool: &Pool, sequences: &[Sequence], dtype: KvType) -> KvStore {
+        let blocks = sequences.iter().map(|s| s.table.len()).sum();
+        let shape = KvShape { layers: 2, blocks, kv_heads: self.kv_heads, head_dim: self.head_dim };
+        let mut store = KvStore::new(shape, dtype).unwrap();
+        // Stale numbers of an earlier owner must not be seen: fill all blocks with NaN first.
+        let all: Vec<u32> = (0..blocks as u32).collect();
+        let rows: Vec<KvRow> =
+            (0..blocks * BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
+        let poison = vec![f32::NAN; blocks * BLOCK * self.kv_width()];
+        store.write_rows(
+            pool,
+            1,
+            &rows,
+            Strided { data: &poison, stride: self.kv_width() },
+            Strided { data: &poison, stride: self.kv_width() },
+        );
+        for s in sequences {
+            let rows: Vec<KvRow> =
+                (0..s.len).map(|p| KvRow { table: &s.table, position: p as u32 }).collect();
+            store.write_rows(
+                pool,
+                1,
+                &rows,
+                Strided { data: &s.k, stride: self.kv_width() },
+                Strided { data: &s.v, stride: self.kv_width() },
+            );
+        }
+        store
+    }
+
+    /// Every row of every sequence, in batches of `chunk` rows of each sequence in turn.
+    fn run(&self, pool: &Pool, store: &KvStore, sequences: &[Sequence], chunk: usize) -> Vec<Vec<f32>> {
+        let width = self.q_width();
+        let mut outs: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.len * width]).collect();
+        let mut scratch = Scratch::new();
+        let longest = sequences.iter().map(|s| s.len).max().unwrap();
+        for from in (0..longest).step_by(chunk) {
+            let (mut rows, mut q, mut places) = (Vec::new(), Vec::new(), Vec::new());
+            for (i, s) in sequences.iter().enumerate() {
+                for position in from..s.len.min(from + chunk) {
+                    rows.push(KvRow { table: &s.table, position: position as u32 });
+                    // A stride with something in between.
+                    q.extend_from_slice(&s.q[position * width..(position + 1) * width]);
+                    q.extend([f32::NAN; 3]);
+                    places.push((i, position));
+                }
+            }
+            let mut out = vec![f32::NAN; rows.len() * width];
+            attention(
+                pool,
+                store,
+                &self.how(),
+                &rows,
+                Strided { data: &q, stride: width + 3 },
+                &mut out,
+                &mut scratch,
+            );
+            for (out, (i, position)) in out.chunks_exact(width).zip(places) {
+                outs[i][position * width..(position + 1) * width].copy_from_slice(out);
+            }
+        }
+        outs
+    }
+
+    /// The definition, in double precision.
+    fn reference(&self, s: &Sequence, position: usize, head: usize) -> Vec<f64> {
+        let (hd, kv) = (self.head_dim, head / (self.heads / self.kv_heads));
+        let q = &s.q[position * self.q_width() + head * hd..][..hd];
+        let at = |x: &'_ [f32], p: usize, i: usize| f64::from(x[p * self.kv_width() + kv * hd + i]);
+        let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+        let scores: Vec<f64> = (first..=position)
+            .map(|p| {
+                let dot: f64 = (0..hd).map(|i| f64::from(q[i]) * at(&s.k, p, i)).sum();
+                let score = dot / (hd as f64).sqrt();
+                self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let weight = |p: usize| (scores[p - first] - max).exp() / sum;
+        (0..hd).map(|i| (first..=position).map(|p| weight(p) * at(&s.v, p, i)).sum()).collect()
+    }
+}
+
+fn bits(outs: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    outs.iter().map(|out| out.iter().map(|v| v.to_bits()).collect()).collect()
+}
+
+#[test]
+fn attention_is_right_on_a_grid_of_shapes() {
+    let mut rng = Rng::new(20);
+    for (heads, kv_heads, head_dim) in
+        [(1, 1, 8), (9, 3, 64), (4, 4, 12), (8, 2, 80), (4, 1, 256), (6, 3, 5), (5, 1, 16)]
+    {
+        for (window, softcap) in [(None, None), (Some(1), None), (Some(40), Some(20.0)), (Some(300), None)] {
+            let case = Case { heads, kv_heads, head_dim, window, softcap };
+            let sequences = case.sequences(&mut rng, &[1, 33, 310]);
+            for (dtype, tolerance) in [(KvType::F32, 3e-6), (KvType::F16, 4e-3)] {
+                let pool = Pool::new(2);
+                let store = case.store(&pool, &sequences, dtype);
+                let outs = case.run(&pool, &store, &sequences, 64);
+                for (s, out) in sequences.iter().zip(&outs) {
+                    for position in (0..s.len).filter(|p| p % 23 == 0 || *p + 1 == s.len || p % 32 == 31) {
+                        for head in 0..heads {
+                            let got = &out[(position * heads + head) * head_dim..][..head_dim];
+                            for (got, want) in got.iter().zip(case.reference(s, position, head)) {
+                                let error = (f64::from(*got) - want).abs();
+                                assert!(
+                                    error <= tolerance,
+                                    "{heads}/{kv_heads}×{head_dim} {dtype:?} {window:?} at {position}: {got} {want}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Alone or together, in chunks of any size, on any number of threads: the same bits.
+#[test]
+fn chunks_neighbours_and_threads_do_not_matter() {
+    let mut rng = Rng::new(21);
+    for (window, softcap, dtype) in
+        [(None, None, KvType::F16), (None, Some(30.0), KvType::F32), (Some(100), None, KvType::F16)]
+    {
+        let case = Case { heads: 6, kv_heads: 2, head_dim: 24, window, softcap };
+        let sequences = case.sequences(&mut rng, &[700, 5, 290]);
+        let store = case.store(&Pool::new(1), &sequences, dtype);
+        let alone: Vec<Vec<f32>> = sequences
+            .iter()
+            .flat_map(|s| case.run(&Pool::new(1), &store, std::slice::from_ref(s), 1))
+            .collect();
+        for threads in [1, 2, 4] {
+            let pool = Pool::new(threads);
+            for chunk in [1, 2, 7, 64, 512] {
+                let outs = case.run(&pool, &store, &sequences, chunk);
+                assert!(bits(&outs) == bits(&alone), "{window:?} {dtype:?} chunk {chunk}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_rungs_agree_bit_for_bit() {
+    let mut rng = Rng::new(22);
+    for head_dim in [8, 40, 64, 20] {
+        let case = Case { heads: 4, kv_heads: 2, head_dim, window: Some(50), softcap: Some(10.0) };
+        let sequences = case.sequences(&mut rng, &[300, 40]);
+        for dtype in [KvType::F32, KvType::F16] {
+            let [plain, fast] = [Isa::PORTABLE, Isa::detect()].map(|isa| {
+                let pool = Pool::with_isa(2, isa);
+                let store = case.store(&pool, &sequences, dtype);
+                bits(&case.run(&pool, &store, &sequences, 16))
+            });
+            assert!(plain == fast, "{head_dim} {dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn blocks_are_copied_in_every_layer() {
+    let pool = Pool::new(1);
+    let shape = KvShape { layers: 2, blocks: 3, kv_heads: 1, head_dim: 8 };
+    for dtype in [KvType::F32, KvType::F16] {
+        let mut store = KvStore::new(shape, dtype).unwrap();
+        let (k, v): (Vec<f32>, Vec<f32>) = (vec![0.5; 8], (0..8).map(|i| i as f32).collect());
+        for layer in 0..2 {
+            store.write_rows(
+                &pool,
+                layer,
+                &[KvRow { table: &[0], position: 0 }],
+                Strided { data: &k, stride: 8 },
+                Strided { data: &v, stride: 8 },
+            );
+        }
+        store.copy_block(0, 2);
+        for layer in 0..2 {
+            let how = Attention { layer, heads: 1, scale: 1.0, window: None, softcap: None };
+            let mut out = [0.0; 8];
+            let row = [KvRow { table: &[2], position: 0 }];
+            attention(
+                &pool,
+                &store,
+                &how,
+                &row,
+                Strided { data: &k, stride: 8 },
+                &mut out,
+                &mut Scratch::new(),
+            );
+            assert_eq!(out.as_slice(), v);
+        }
+    }
+}
+
+#[test]
+fn impossible_caches_are_refused() {
+    let shape = KvShape { layers: 1, blocks: usize::MAX / 64, kv_heads: 8, head_dim: 64 };
+    assert!(matches!(KvStore::new(shape, KvType::F16), Err(CpuError::Cache { .. })));
+    let shape = KvShape { layers: 1, blocks: 1, kv_heads: 0, head_dim: 64 };
+    assert!(matches!(KvStore::new(shape, KvType::F16), Err(CpuError::Cache { .. })));
+}
