@@ -139,7 +139,7 @@ impl Interp<'_> {
         match first {
             None => {}
             Some(Value::Dict(other)) => {
-                self.budget.items(other.len())?;
+                self.budget.items(other.len() * 4)?;
                 dict = (*other).clone();
             }
             Some(pairs) => {
@@ -274,7 +274,10 @@ fn range(args: CallArgs) -> Outcome<Value> {
         _ => return Err(Fault::failed("range takes one to three arguments")),
     };
     if range.len() > MAX_RANGE {
-        return Err(Fault::failed(format!("range of {} items; at most {MAX_RANGE} are allowed", range.len())));
+        return Err(Fault::failed(format!(
+            "range of {} items; at most {MAX_RANGE} are allowed",
+            range.len()
+        )));
     }
     Ok(Value::Range(range))
 }

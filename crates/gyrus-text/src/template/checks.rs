@@ -60,7 +60,12 @@ fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
         // What has a length and can be indexed; even undefined answers to that.
         "sequence" => matches!(
             value,
-            Value::Str(_) | Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Range(_) | Value::Undefined(_)
+            Value::Str(_)
+                | Value::List(_)
+                | Value::Tuple(_)
+                | Value::Dict(_)
+                | Value::Range(_)
+                | Value::Undefined(_)
         ),
         "callable" => matches!(
             value,
@@ -90,10 +95,45 @@ fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
 }
 
 const NAMES: &[&str] = &[
-    "!=", "<", "<=", "==", ">", ">=", "boolean", "callable", "defined", "divisibleby", "eq", "equalto", "escaped",
-    "even", "false", "filter", "float", "ge", "greaterthan", "gt", "in", "integer", "iterable", "le", "lessthan",
-    "lower", "lt", "mapping", "ne", "none", "number", "odd", "sameas", "sequence", "string", "test", "true",
-    "undefined", "upper",
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
 ];
 
 fn exists(name: &str) -> bool {

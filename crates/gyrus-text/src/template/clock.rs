@@ -4,7 +4,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 
@@ -52,7 +62,8 @@ impl DateTime {
         let shifted = days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * from_march + 2) / 153;
         let day = from_march - (153 * month_from_march + 2) / 5 + 1;
@@ -184,7 +195,8 @@ mod tests {
 
     #[test]
     fn dates_are_printed_as_the_c_library_prints_them() {
-        let all = "%Y-%m-%d %H:%M:%S|%d %b %Y|%A %B %e|%j %U %W %G-%V-%u %w|%I %p|%-d/%-m|%y %C|%c|%x %X|%q %%";
+        let all =
+            "%Y-%m-%d %H:%M:%S|%d %b %Y|%A %B %e|%j %U %W %G-%V-%u %w|%I %p|%-d/%-m|%y %C|%c|%x %X|%q %%";
         let at = |seconds| strftime(&DateTime::from_unix(seconds), all);
         assert_eq!(
             at(1_722_297_600),

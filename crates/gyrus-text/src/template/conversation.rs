@@ -100,7 +100,9 @@ fn objects(value: Option<Json>, path: &str) -> Result<Option<Vec<Json>>, Templat
     match value {
         None | Some(Json::Null) => Ok(None),
         Some(Json::Array(items)) => match items.iter().position(|item| !item.is_object()) {
-            Some(i) => Err(wrong(&format!("{path}[{i}]"), &format!("is {}, expected an object", kind(&items[i])))),
+            Some(i) => {
+                Err(wrong(&format!("{path}[{i}]"), &format!("is {}, expected an object", kind(&items[i]))))
+            }
             None => Ok(Some(items)),
         },
         Some(other) => Err(wrong(path, &format!("is {}, expected an array", kind(&other)))),

@@ -45,7 +45,11 @@ const FORMS: &[(&str, &[&str], &str)] = &[
     ("llama4", &["<|header_start|>", "<|header_end|>", "<|eot|>"], form!("llama4")),
     ("gemma", &["<start_of_turn>", "<end_of_turn>"], form!("gemma")),
     ("granite", &["<|start_of_role|>", "<|end_of_role|>"], form!("granite")),
-    ("command-r", &["<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>"], form!("command-r")),
+    (
+        "command-r",
+        &["<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>"],
+        form!("command-r"),
+    ),
     ("deepseek", &["<｜User｜>", "<｜Assistant｜>"], form!("deepseek")),
     ("harmony", &["<|start|>", "<|message|>", "<|channel|>", "<|end|>"], form!("harmony")),
     ("glm", &["[gMASK]", "<sop>", "<|user|>", "<|assistant|>"], form!("glm")),

@@ -13,8 +13,30 @@ use super::value::Value;
 
 /// The filters of this file.
 const NAMES: &[&str] = &[
-    "abs", "attr", "capitalize", "center", "d", "default", "e", "escape", "float", "forceescape", "format", "indent",
-    "int", "lower", "replace", "round", "safe", "string", "title", "tojson", "trim", "truncate", "upper", "urlencode",
+    "abs",
+    "attr",
+    "capitalize",
+    "center",
+    "d",
+    "default",
+    "e",
+    "escape",
+    "float",
+    "forceescape",
+    "format",
+    "indent",
+    "int",
+    "lower",
+    "replace",
+    "round",
+    "safe",
+    "string",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "upper",
+    "urlencode",
     "wordcount",
 ];
 
@@ -38,7 +60,9 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
         "tojson" => Ok(json::filter(&value, args, &mut interp.budget)?.into()),
         "attr" => {
             let [attribute] = args.bind(name, ["name"])?;
-            let Some(Value::Str(attribute)) = attribute else { return Err(Fault::failed("attr needs a name")) };
+            let Some(Value::Str(attribute)) = attribute else {
+                return Err(Fault::failed("attr needs a name"));
+            };
             // Unlike `.`, this filter looks at attributes only, never at items.
             match &value {
                 Value::Dict(_) if methods::find(&value, &attribute).is_none() => {
@@ -60,7 +84,8 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
         "float" => {
             value.defined()?;
             let [default] = args.bind(name, ["default"])?;
-            value_float(&value).map_or_else(|| Ok(default.unwrap_or(Value::Float(0.0))), |float| Ok(Value::Float(float)))
+            value_float(&value)
+                .map_or_else(|| Ok(default.unwrap_or(Value::Float(0.0))), |float| Ok(Value::Float(float)))
         }
         "round" => round(&value, args),
         "format" => {
@@ -103,7 +128,9 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
         }
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
-            let (Some(old), Some(new)) = (old, new) else { return Err(Fault::failed("replace needs two strings")) };
+            let (Some(old), Some(new)) = (old, new) else {
+                return Err(Fault::failed("replace needs two strings"));
+            };
             let (Value::Str(old), Value::Str(new)) = (&old, &new) else {
                 return Err(Fault::failed("replace needs two strings"));
             };
@@ -155,7 +182,9 @@ fn int(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value>
                 Some(2) => digits.trim_start_matches("0b"),
                 _ => &digits,
             };
-            let parsed = base.filter(|base| (2..=36).contains(base)).and_then(|base| i128::from_str_radix(bare, base).ok());
+            let parsed = base
+                .filter(|base| (2..=36).contains(base))
+                .and_then(|base| i128::from_str_radix(bare, base).ok());
             parsed.or_else(|| value_float(value).and_then(|float| format::truncate(float).ok()))
         }
         Value::Float(float) => format::truncate(*float).ok(),
@@ -174,9 +203,11 @@ fn value_float(value: &Value) -> Option<f64> {
 fn round(value: &Value, args: CallArgs) -> Outcome<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
     let precision = precision.map_or(Some(0), |precision| precision.as_int());
-    let precision = precision.ok_or_else(|| Fault::failed("precision must be an integer"))?.clamp(-400, 400) as i32;
+    let precision =
+        precision.ok_or_else(|| Fault::failed("precision must be an integer"))?.clamp(-400, 400) as i32;
     value.defined()?;
-    let number = value.as_float().ok_or_else(|| Fault::failed(format!("cannot round a '{}'", value.type_name())))?;
+    let number =
+        value.as_float().ok_or_else(|| Fault::failed(format!("cannot round a '{}'", value.type_name())))?;
     let factor = 10f64.powi(precision);
     let method = method.as_ref().map_or(Some("common"), Value::as_str);
     let rounded = match method {
@@ -237,7 +268,9 @@ fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Va
     let number = |value: Option<Value>, default: i128| {
         let value = value.filter(|value| !matches!(value, Value::None));
         let number = value.map_or(Some(default), |value| value.as_int());
-        number.and_then(|number| usize::try_from(number).ok()).ok_or_else(|| Fault::failed("truncate needs numbers"))
+        number
+            .and_then(|number| usize::try_from(number).ok())
+            .ok_or_else(|| Fault::failed("truncate needs numbers"))
     };
     let length = number(length, 255)?;
     let leeway = number(leeway, 5)?;

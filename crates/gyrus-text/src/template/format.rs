@@ -41,7 +41,8 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
         other => vec![other.clone()],
     }
     .into_iter();
-    let mut next = || positional.next().ok_or_else(|| Fault::failed("not enough arguments for format string"));
+    let mut next =
+        || positional.next().ok_or_else(|| Fault::failed("not enough arguments for format string"));
     let mut out = String::new();
     let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
@@ -84,7 +85,8 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
             spec.width = usize::try_from(width.unsigned_abs()).unwrap_or(usize::MAX);
         }
         if chars.next_if_eq(&'.').is_some() {
-            spec.precision = Some(usize::try_from(number(&mut chars)?.unwrap_or(0).max(0)).unwrap_or(usize::MAX));
+            spec.precision =
+                Some(usize::try_from(number(&mut chars)?.unwrap_or(0).max(0)).unwrap_or(usize::MAX));
         }
         while chars.next_if(|c| "hlL".contains(*c)).is_some() {}
         let Some(kind) = chars.next() else { return Err(Fault::failed("incomplete format")) };
@@ -93,9 +95,10 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
             continue;
         }
         let value = match (&key, values) {
-            (Some(key), Value::Dict(dict)) => {
-                dict.get_str(key).cloned().ok_or_else(|| Fault::failed(format!("no key '{key}' to format")))?
-            }
+            (Some(key), Value::Dict(dict)) => dict
+                .get_str(key)
+                .cloned()
+                .ok_or_else(|| Fault::failed(format!("no key '{key}' to format")))?,
             (Some(_), _) => return Err(Fault::failed("format requires a mapping")),
             (None, _) => next()?,
         };
@@ -105,7 +108,8 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
     }
     interp.budget.work(out.len())?;
     // Whatever can be indexed passes for a mapping, of which not all need be used.
-    let is_mapping = matches!(values, Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_));
+    let is_mapping =
+        matches!(values, Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_));
     if positional.next().is_some() && !is_mapping {
         return Err(Fault::failed("not all arguments converted during string formatting"));
     }
@@ -156,9 +160,9 @@ fn percent_value(interp: &mut Interp<'_>, value: &Value, kind: char, mut spec: S
 }
 
 fn needs_number(kind: char, value: &Value) -> Outcome<i128> {
-    value
-        .as_int()
-        .ok_or_else(|| Fault::failed(format!("%{kind} format: a number is required, not {}", value.type_name())))
+    value.as_int().ok_or_else(|| {
+        Fault::failed(format!("%{kind} format: a number is required, not {}", value.type_name()))
+    })
 }
 
 /// Python's `int(float)`.
@@ -234,7 +238,8 @@ fn field_value(interp: &mut Interp<'_>, path: &str, args: &CallArgs, auto: &mut 
         Some(index) => args.positional.get(index),
         None => args.named.iter().find(|(name, _)| &**name == first).map(|(_, value)| value),
     };
-    let mut value = found.cloned().ok_or_else(|| Fault::failed(format!("no argument '{first}' to format")))?;
+    let mut value =
+        found.cloned().ok_or_else(|| Fault::failed(format!("no argument '{first}' to format")))?;
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
@@ -383,7 +388,11 @@ fn general(value: f64, precision: usize) -> String {
     let scientific = format!("{value:.*e}", precision - 1);
     let power: i32 = scientific.split_once('e').and_then(|(_, power)| power.parse().ok()).unwrap_or(0);
     let trim = |text: &str| {
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text.into() }
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_string()
+        } else {
+            text.into()
+        }
     };
     if power < -4 || power >= precision as i32 {
         let text = exponent(value, precision - 1);

@@ -191,7 +191,9 @@ impl<'t> Interp<'t> {
                 let value = self.eval(expr)?;
                 self.assign(target, value).map_err(|fault| fault.or_at(*at))?;
             }
-            Stmt::SetBlock { target, filter, body, at } => self.set_block(target, filter.as_ref(), body, *at)?,
+            Stmt::SetBlock { target, filter, body, at } => {
+                self.set_block(target, filter.as_ref(), body, *at)?
+            }
             Stmt::Macro(definition) => {
                 let value = self.macro_value(definition);
                 self.define(definition.name.clone(), value);
@@ -228,7 +230,13 @@ impl<'t> Interp<'t> {
         self.run(otherwise)
     }
 
-    fn set_block(&mut self, target: &Target, filter: Option<&'t Expr>, body: &'t [Stmt], at: u32) -> Outcome<()> {
+    fn set_block(
+        &mut self,
+        target: &Target,
+        filter: Option<&'t Expr>,
+        body: &'t [Stmt],
+        at: u32,
+    ) -> Outcome<()> {
         let mut value = Value::from(self.scoped_capture(body)?);
         if let Some(filter) = filter {
             value = self.eval_filter_chain(filter, value)?;

@@ -40,8 +40,8 @@ pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outc
             _ => return Err(Fault::failed("tojson: separators must be two strings")),
         },
     };
-    let (item_separator, key_separator) = separators
-        .unwrap_or_else(|| (if indent.is_some() { ",".into() } else { ", ".into() }, ": ".into()));
+    let (item_separator, key_separator) =
+        separators.unwrap_or_else(|| (if indent.is_some() { ",".into() } else { ", ".into() }, ": ".into()));
     let style = Style {
         ensure_ascii: ensure_ascii.is_some_and(|value| value.truthy()),
         indent,

@@ -18,11 +18,53 @@ pub(crate) enum Found {
 }
 
 const STR: &[&str] = &[
-    "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format", "index", "isalnum",
-    "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join",
-    "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust",
-    "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
-    "zfill", "encode", "format_map", "isidentifier", "isprintable", "maketrans", "translate",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
+    "encode",
+    "format_map",
+    "isidentifier",
+    "isprintable",
+    "maketrans",
+    "translate",
 ];
 const DICT: &[&str] = &["get", "items", "keys", "values", "copy", "fromkeys"];
 const DICT_UNSAFE: &[&str] = &["clear", "pop", "popitem", "setdefault", "update"];
@@ -88,6 +130,7 @@ fn dict(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> 
     if name == "fromkeys" {
         let [keys, value] = args.bind(name, ["iterable", "value"])?;
         let keys = keys.ok_or_else(|| Fault::failed("fromkeys needs keys"))?.items(&mut interp.budget)?;
+        interp.budget.items(keys.len() * 4)?;
         let value = value.unwrap_or(Value::None);
         let entries = keys.into_iter().map(|key| (key, value.clone()));
         return Ok(Value::Dict(Rc::new(super::dict::Dict::new(entries)?)));
@@ -103,7 +146,7 @@ fn dict(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> 
         return Ok(dict.get(&key)?.cloned().or(default).unwrap_or(Value::None));
     }
     args.none(name)?;
-    interp.budget.items(dict.len())?;
+    interp.budget.items(dict.len() * 4)?;
     Ok(match name {
         "keys" => Value::View("dict_keys", Seq::new(dict.keys().cloned().collect())?),
         "values" => Value::View("dict_values", Seq::new(dict.iter().map(|(_, v)| v.clone()).collect())?),
@@ -153,12 +196,15 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
         "format" => format::str_format(interp, text, args),
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
-            let items = items.ok_or_else(|| Fault::failed("join needs an iterable"))?.items(&mut interp.budget)?;
+            let items =
+                items.ok_or_else(|| Fault::failed("join needs an iterable"))?.items(&mut interp.budget)?;
             let mut joined = String::new();
             for (i, item) in items.iter().enumerate() {
                 let Value::Str(item) = item else {
                     let kind = item.type_name();
-                    return Err(Fault::failed(format!("sequence item {i}: expected str instance, {kind} found")));
+                    return Err(Fault::failed(format!(
+                        "sequence item {i}: expected str instance, {kind} found"
+                    )));
                 };
                 interp.budget.work(text.len() + item.len())?;
                 if i > 0 {
@@ -171,7 +217,8 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
         }
         "removeprefix" | "removesuffix" => {
             let affix = one_string(name, args)?;
-            let rest = if name == "removeprefix" { text.strip_prefix(&*affix) } else { text.strip_suffix(&*affix) };
+            let rest =
+                if name == "removeprefix" { text.strip_prefix(&*affix) } else { text.strip_suffix(&*affix) };
             Ok(rest.unwrap_or(text).into())
         }
         "partition" | "rpartition" => {
@@ -190,12 +237,14 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"])?;
             let lines = python::split_lines(text, keep.is_some_and(|keep| keep.truthy()));
-            interp.budget.items(lines.len())?;
+            interp.budget.items(lines.len() * 2)?;
             Value::list(lines.into_iter().map(Value::from).collect())
         }
         "expandtabs" => {
             let [size] = args.bind(name, ["tabsize"])?;
-            let size = size.map_or(Some(8), |size| size.as_int()).ok_or_else(|| Fault::failed("tabsize must be an integer"))?;
+            let size = size
+                .map_or(Some(8), |size| size.as_int())
+                .ok_or_else(|| Fault::failed("tabsize must be an integer"))?;
             expand_tabs(interp, text, usize::try_from(size.max(0)).unwrap_or(usize::MAX))
         }
         _ => {
@@ -207,12 +256,18 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
                 "capitalize" => Ok(python::capitalize(text).into()),
                 "swapcase" => Ok(text
                     .chars()
-                    .map(|c| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() })
+                    .map(|c| {
+                        if c.is_uppercase() {
+                            c.to_lowercase().to_string()
+                        } else {
+                            c.to_uppercase().to_string()
+                        }
+                    })
                     .collect::<String>()
                     .into()),
                 "isalpha" => all(char::is_alphabetic),
                 "isalnum" => all(char::is_alphanumeric),
-                "isdigit" | "isdecimal" => all(|c| c.is_numeric() && c.to_digit(10).is_some() || is_decimal(c)),
+                "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit() || is_decimal(c)),
                 "isnumeric" => all(char::is_numeric),
                 "isspace" => all(is_space),
                 "isascii" => verdict(text.is_ascii()),
@@ -323,7 +378,11 @@ fn split_blanks(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
     }
     if !rest.is_empty() {
         // What is left over when the limit is reached keeps its trailing whitespace.
-        let kept = if parts.len() >= limit { &text[text.trim_end_matches(is_space).len() - rest.len()..] } else { rest };
+        let kept = if parts.len() >= limit {
+            &text[text.trim_end_matches(is_space).len() - rest.len()..]
+        } else {
+            rest
+        };
         parts.push(kept);
     }
     parts

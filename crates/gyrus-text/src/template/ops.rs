@@ -3,9 +3,9 @@
 use super::ast::Binary;
 use super::budget::Budget;
 use super::error::{Fault, Outcome};
+use super::format;
 use super::interp::Interp;
 use super::value::{Value, equal};
-use super::format;
 
 /// Integers are 128 bits wide; Python's have no end.
 pub(crate) fn overflow() -> Fault {
@@ -98,9 +98,7 @@ fn integers(op: Binary, a: i128, b: i128) -> Outcome<Value> {
         Binary::FloorDivide => {
             a.checked_div(b).map(|q| if a % b != 0 && ((a % b < 0) != (b < 0)) { q - 1 } else { q })
         }
-        Binary::Remainder => {
-            a.checked_rem(b).map(|r| if r != 0 && ((r < 0) != (b < 0)) { r + b } else { r })
-        }
+        Binary::Remainder => a.checked_rem(b).map(|r| if r != 0 && ((r < 0) != (b < 0)) { r + b } else { r }),
         Binary::Power if b < 0 => return floats(op, a as f64, b as f64),
         Binary::Power => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)).or(match a {
             0 | 1 => Some(a),
@@ -118,7 +116,13 @@ fn floats(op: Binary, a: f64, b: f64) -> Outcome<Value> {
     }
     let remainder = || {
         let r = a % b;
-        if r == 0.0 { 0.0f64.copysign(b) } else if (r < 0.0) != (b < 0.0) { r + b } else { r }
+        if r == 0.0 {
+            0.0f64.copysign(b)
+        } else if (r < 0.0) != (b < 0.0) {
+            r + b
+        } else {
+            r
+        }
     };
     Ok(Value::Float(match op {
         Binary::Add => a + b,
@@ -232,7 +236,10 @@ pub(crate) fn slice(subject: &Value, bounds: [Option<i128>; 3], budget: &mut Bud
 }
 
 /// The positions a slice picks of `length` items.
-fn positions(length: usize, [start, stop, step]: [Option<i128>; 3]) -> Outcome<impl ExactSizeIterator<Item = usize>> {
+fn positions(
+    length: usize,
+    [start, stop, step]: [Option<i128>; 3],
+) -> Outcome<impl ExactSizeIterator<Item = usize>> {
     let length = length as i128;
     let step = step.unwrap_or(1).clamp(-(1 << 62), 1 << 62);
     if step == 0 {

@@ -304,7 +304,10 @@ impl Parser {
             }
             let default = if self.skip_op("=") { Some(self.expression()?) } else { None };
             if default.is_none() && parameters.last().is_some_and(|(_, default)| default.is_some()) {
-                return Err(Fault::syntax(at, format!("parameter '{name}' needs a default like those before it")));
+                return Err(Fault::syntax(
+                    at,
+                    format!("parameter '{name}' needs a default like those before it"),
+                ));
             }
             parameters.push((name, default));
         }

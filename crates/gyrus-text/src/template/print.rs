@@ -83,7 +83,14 @@ impl Interp<'_> {
         Ok(())
     }
 
-    fn write_items(&mut self, items: &[Value], open: &str, close: &str, out: &mut String, level: u16) -> Outcome<()> {
+    fn write_items(
+        &mut self,
+        items: &[Value],
+        open: &str,
+        close: &str,
+        out: &mut String,
+        level: u16,
+    ) -> Outcome<()> {
         out.push_str(open);
         for (i, item) in items.iter().enumerate() {
             if i > 0 {

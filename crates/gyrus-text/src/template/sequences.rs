@@ -11,8 +11,28 @@ use super::value::{Value, compare, equal, sort};
 
 /// The filters of this file.
 pub(crate) const NAMES: &[&str] = &[
-    "batch", "count", "dictsort", "first", "groupby", "items", "join", "last", "length", "list", "map", "max", "min",
-    "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort", "sum", "unique",
+    "batch",
+    "count",
+    "dictsort",
+    "first",
+    "groupby",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "reverse",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "sum",
+    "unique",
 ];
 
 /// `value | name(args)` for a name of [`NAMES`].
@@ -28,7 +48,10 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: &Value, args: Ca
                 return Err(Fault::failed("'generator' object is not reversible"));
             }
             let items = value.items(&mut interp.budget)?;
-            Ok(items.into_iter().next_back().unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")))
+            Ok(items
+                .into_iter()
+                .next_back()
+                .unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")))
         }),
         "list" => args.none(name).and_then(|()| Value::list(value.items(&mut interp.budget)?)),
         "items" => args.none(name).and_then(|()| items(interp, value)),
@@ -62,7 +85,7 @@ fn items(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     match value {
         Value::Undefined(_) => Value::generator(|_| Ok(())),
         Value::Dict(dict) => {
-            interp.budget.items(dict.len() * 2)?;
+            interp.budget.items(dict.len() * 4)?;
             let pairs = pairs(dict)?;
             Value::generator(|out| {
                 *out = pairs;
@@ -136,7 +159,12 @@ fn flag(value: Option<Value>) -> bool {
 }
 
 /// What an item is compared by: its attributes, without regard to case unless asked for.
-fn sort_key(interp: &mut Interp<'_>, item: &Value, attribute: &Option<Value>, case_sensitive: bool) -> Outcome<Value> {
+fn sort_key(
+    interp: &mut Interp<'_>,
+    item: &Value,
+    attribute: &Option<Value>,
+    case_sensitive: bool,
+) -> Outcome<Value> {
     let fold = |interp: &mut Interp<'_>, value: Value| -> Outcome<Value> {
         match &value {
             Value::Str(text) if !case_sensitive => {
@@ -173,7 +201,8 @@ fn sort_by_key(interp: &mut Interp<'_>, keyed: Vec<(Value, Value)>, reverse: boo
 }
 
 fn sorted(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
-    let [reverse, case_sensitive, attribute] = args.bind("sort", ["reverse", "case_sensitive", "attribute"])?;
+    let [reverse, case_sensitive, attribute] =
+        args.bind("sort", ["reverse", "case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive);
     let several = attribute.as_ref().and_then(Value::as_str).is_some_and(|paths| paths.contains(','));
     let mut keyed = Vec::new();
@@ -199,6 +228,7 @@ fn dictsort(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<V
     let Value::Dict(dict) = value.defined()? else {
         return Err(Fault::failed(format!("dictsort needs a dictionary, not '{}'", value.type_name())));
     };
+    interp.budget.items(dict.len() * 4)?;
     let mut keyed = Vec::new();
     for ((key, value), pair) in dict.iter().zip(pairs(dict)?) {
         let by = if by_value { value } else { key };
@@ -278,7 +308,9 @@ fn map(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value>
         });
     }
     let CallArgs { mut positional, named } = args;
-    let Value::Str(name) = positional.remove(0) else { return Err(Fault::failed("map needs a filter's name")) };
+    let Value::Str(name) = positional.remove(0) else {
+        return Err(Fault::failed("map needs a filter's name"));
+    };
     Value::generator(|out| {
         for item in value.items(&mut interp.budget)? {
             let args = CallArgs { positional: positional.clone(), named: named.clone() };
@@ -290,7 +322,13 @@ fn map(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value>
     })
 }
 
-fn select(interp: &mut Interp<'_>, value: &Value, args: CallArgs, keep: bool, by_attribute: bool) -> Outcome<Value> {
+fn select(
+    interp: &mut Interp<'_>,
+    value: &Value,
+    args: CallArgs,
+    keep: bool,
+    by_attribute: bool,
+) -> Outcome<Value> {
     if !value.truthy() {
         return Value::generator(|_| Ok(()));
     }
@@ -330,7 +368,8 @@ fn select(interp: &mut Interp<'_>, value: &Value, args: CallArgs, keep: bool, by
 }
 
 fn groupby(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
-    let [attribute, default, case_sensitive] = args.bind("groupby", ["attribute", "default", "case_sensitive"])?;
+    let [attribute, default, case_sensitive] =
+        args.bind("groupby", ["attribute", "default", "case_sensitive"])?;
     let attribute = attribute.ok_or_else(|| Fault::failed("groupby needs an attribute"))?;
     let case_sensitive = flag(case_sensitive);
     let mut keyed = Vec::new();
@@ -366,6 +405,7 @@ fn batch(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Valu
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     Value::generator(|out| {
         for chunk in value.items(&mut interp.budget)?.chunks(count) {
+            interp.budget.items(3)?;
             let mut chunk = chunk.to_vec();
             if let Some(fill) = &fill {
                 interp.budget.items(count)?;

@@ -19,7 +19,8 @@ fn folder() -> PathBuf {
 fn snippets() -> Batch {
     let text = fs::read_to_string(folder().join("snippets.txt")).expect("snippets are there");
     let lines = text.lines().filter(|line| !line.starts_with("# ") && !line.is_empty());
-    let templates = lines.enumerate().map(|(i, line)| (format!("snippet {i}"), line.replace('⏎', "\n"))).collect();
+    let templates =
+        lines.enumerate().map(|(i, line)| (format!("snippet {i}"), line.replace('⏎', "\n"))).collect();
     let input = json!({"messages": [{"role": "user", "content": "hi"}], "variables": {
         "d": {"a": 1, "b": {"c": [1, {"x": "<é>"}]}, "n": null}, "xs": [1, 2, 3, 4, 5], "s": "hello",
         "weird": {"items": "own", "get": 7},
@@ -43,7 +44,8 @@ fn check(name: &str, batch: &Batch) {
         fs::write(&path, lines.join("\n") + "\n").expect("the results can be written");
     }
     let text = fs::read_to_string(&path).expect("golden results are committed");
-    let golden: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let golden: Vec<Json> =
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     let (rendered, differences) = batch.compare(&golden);
     assert!(rendered > 0);
     assert_none(&differences);

@@ -27,9 +27,18 @@ fn endless_work_runs_out_of_fuel() {
     let big = "{% set r = range(100000) %}{% for a in r %}{% for b in r %}";
     hits(&format!("{big}{{% endfor %}}{{% endfor %}}"), Limit::Fuel);
     hits("{% set x = range(100000) | list %}{% for a in x %}{{ x == x }}{% endfor %}", Limit::Fuel);
-    hits("{% set x = 'ab' * 30000000 %}{% for a in range(1000) %}{% set y = x.replace('a', 'b') %}{% endfor %}", Limit::Fuel);
-    hits("{% set x = 'ab' * 30000000 %}{% for a in range(100000) %}{% if x == x ~ '' %}{% endif %}{% endfor %}", Limit::Fuel);
-    hits("{% set n = namespace(x=[1]) %}{% for a in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}", Limit::Fuel);
+    hits(
+        "{% set x = 'ab' * 30000000 %}{% for a in range(1000) %}{% set y = x.replace('a', 'b') %}{% endfor %}",
+        Limit::Fuel,
+    );
+    hits(
+        "{% set x = 'ab' * 30000000 %}{% for a in range(100000) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
+        Limit::Fuel,
+    );
+    hits(
+        "{% set n = namespace(x=[1]) %}{% for a in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        Limit::Fuel,
+    );
     hits("{{ [1] * 10 ** 18 }}", Limit::Fuel);
     hits("{{ range(100000) | batch(10 ** 15, 0) | list }}", Limit::Fuel);
     hits("{{ xs | slice(10 ** 15) | list }}", Limit::Fuel);
@@ -37,8 +46,14 @@ fn endless_work_runs_out_of_fuel() {
 
 #[test]
 fn endless_text_is_refused_before_it_is_made() {
-    hits("{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", Limit::Output);
-    hits("{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}", Limit::Output);
+    hits(
+        "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        Limit::Output,
+    );
+    hits(
+        "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        Limit::Output,
+    );
     hits("{% for a in range(90000) %}{{ 'a' * 1000 }}{% endfor %}", Limit::Output);
     hits("{{ 'a' * 10 ** 8 }}", Limit::Output);
     hits("{{ '%100000000d' % 1 }}", Limit::Output);
@@ -48,7 +63,10 @@ fn endless_text_is_refused_before_it_is_made() {
     hits("{{ ('a' * 10000).replace('a', 'b' * 10000) }}", Limit::Output);
     hits("{{ ('\\t' * 10000).expandtabs(100000) }}", Limit::Output);
     hits("{{ ('a' * 50000) | map('string') | join('b' * 50000) }}", Limit::Output);
-    hits("{% set n = namespace(x=['a' * 1000]) %}{% for a in range(17) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}", Limit::Output);
+    hits(
+        "{% set n = namespace(x=['a' * 1000]) %}{% for a in range(17) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        Limit::Output,
+    );
 }
 
 #[test]
@@ -57,13 +75,22 @@ fn endless_depth_is_refused_within_a_small_stack() {
     hits("{% macro f(x=f()) %}{% endmacro %}{{ f() }}", Limit::Depth);
     let body = "{% for i in [1] %}{% if true %}{% set y = f()|trim %}{% endif %}{% endfor %}";
     hits(&format!("{{% macro f() %}}{body}{{% endmacro %}}{{{{ f() }}}}"), Limit::Depth);
-    let body = "{% filter trim %}{% set y %}{% with %}{{ f() }}{% endwith %}{% endset %}{{ y }}{% endfilter %}";
+    let body =
+        "{% filter trim %}{% set y %}{% with %}{{ f() }}{% endwith %}{% endset %}{{ y }}{% endfilter %}";
     hits(&format!("{{% macro f() %}}{body}{{% endmacro %}}{{{{ f() }}}}"), Limit::Depth);
-    hits("{% macro g() %}{{ caller() }}{% endmacro %}{% macro f() %}{% call g() %}{{ f() }}{% endcall %}{% endmacro %}{{ f() }}", Limit::Depth);
+    hits(
+        "{% macro g() %}{{ caller() }}{% endmacro %}{% macro f() %}{% call g() %}{{ f() }}{% endcall %}{% endmacro %}{{ f() }}",
+        Limit::Depth,
+    );
     hits("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", Limit::Depth);
-    hits("{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = [n.x] %}{% endfor %}", Limit::Depth);
+    hits(
+        "{% set n = namespace(x=[]) %}{% for i in range(999) %}{% set n.x = [n.x] %}{% endfor %}",
+        Limit::Depth,
+    );
     hits("{% set n = namespace() %}{% set n.x = n %}{{ n }}", Limit::Depth);
-    for (open, close) in [("(", ")"), ("[", "]"), ("{1: ", "}"), ("f(", ")"), ("x[", "]"), ("1 if ", " else 1")] {
+    for (open, close) in
+        [("(", ")"), ("[", "]"), ("{1: ", "}"), ("f(", ")"), ("x[", "]"), ("1 if ", " else 1")]
+    {
         hits(&format!("{{{{ {}1{} }}}}", open.repeat(5000), close.repeat(5000)), Limit::Depth);
     }
     for part in ["+1", ".x", "|abs", " and 1", " ** 1", " < 1 == 1 and 1", "()", "[0]", " if 1"] {
@@ -77,7 +104,8 @@ fn endless_depth_is_refused_within_a_small_stack() {
 
 #[test]
 fn a_namespace_chain_of_any_length_is_released() {
-    let chain = "{% set n = namespace() %}{% for i in range(50000) %}{% set n.x = namespace(x=n.x) %}{% endfor %}ok";
+    let chain =
+        "{% set n = namespace() %}{% for i in range(50000) %}{% set n.x = namespace(x=n.x) %}{% endfor %}ok";
     assert_eq!(render(chain).unwrap(), "ok");
 }
 
@@ -102,7 +130,13 @@ fn errors_say_what_and_where() {
         assert_eq!(at(source), (kind, line, column, message.to_string()), "{source}");
     };
     case("a\n{{ 1 + }}", "syntax", 2, 8, "found '}}', expected an expression");
-    case("{% if x %}\n\n", "syntax", 2, 1, "found the end of the template, expected '{% elif %}' or '{% else %}' or '{% endif %}'");
+    case(
+        "{% if x %}\n\n",
+        "syntax",
+        2,
+        1,
+        "found the end of the template, expected '{% elif %}' or '{% else %}' or '{% endif %}'",
+    );
     case("é {{ 'x }}", "syntax", 1, 6, "this string has no closing quote");
     case("{% frob %}", "syntax", 1, 4, "unknown statement 'frob'");
     case("x\r\n  {{ raise_exception('No ' ~ messages[0].role) }}", "raised", 2, 6, "No user");
@@ -111,13 +145,19 @@ fn errors_say_what_and_where() {
     case("{{ 'a' + 1 }}", "render", 1, 4, "unsupported operand type(s) for +: 'str' and 'int'");
     case("{{ 'a' | frob }}", "render", 1, 10, "there is no filter named 'frob'");
     let error = render("{{ raise_exception('Roles must alternate') }}").unwrap_err();
-    assert_eq!(error.to_string(), "the chat template refuses this conversation (line 1, column 4): Roles must alternate");
+    assert_eq!(
+        error.to_string(),
+        "the chat template refuses this conversation (line 1, column 4): Roles must alternate"
+    );
 }
 
 #[test]
 fn bad_conversations_are_named_by_index() {
     let error = |text: &str| Conversation::from_json(text).unwrap_err().to_string();
-    assert_eq!(error("[{\"role\": \"user\"},\n {\"role\" 1}]"), "conversation JSON, line 2, column 10: expected `:`");
+    assert_eq!(
+        error("[{\"role\": \"user\"},\n {\"role\" 1}]"),
+        "conversation JSON, line 2, column 10: expected `:`"
+    );
     assert_eq!(error("[{\"role\": \"a\"}, 3]"), "conversation, messages[1]: is a number, expected an object");
     assert_eq!(error("[{\"content\": \"a\"}]"), "conversation, messages[0]: has no \"role\"");
     assert_eq!(error("[{\"role\": 1}]"), "conversation, messages[0].role: is a number, expected a string");
@@ -125,7 +165,10 @@ fn bad_conversations_are_named_by_index() {
         error("{\"messages\": [{\"role\": \"a\", \"content\": [{}, 1]}]}"),
         "conversation, messages[0].content[1]: is a number, expected an object or a string"
     );
-    assert_eq!(error("{\"messages\": [], \"tools\": [1]}"), "conversation, tools[0]: is a number, expected an object");
+    assert_eq!(
+        error("{\"messages\": [], \"tools\": [1]}"),
+        "conversation, tools[0]: is a number, expected an object"
+    );
     assert_eq!(error("{}"), "conversation, the top level: has no \"messages\"");
     assert_eq!(error("7"), "conversation, the top level: is a number, expected an array of messages");
 }

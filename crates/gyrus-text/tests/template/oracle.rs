@@ -32,7 +32,8 @@ impl Batch {
         let templates: serde_json::Map<String, Json> =
             self.templates.iter().map(|(name, source)| (name.clone(), json!(source))).collect();
         assert_eq!(templates.len(), self.templates.len(), "template names must differ");
-        let cases: Vec<Json> = self.cases().into_iter().map(|(t, i)| json!([self.templates[t].0, i])).collect();
+        let cases: Vec<Json> =
+            self.cases().into_iter().map(|(t, i)| json!([self.templates[t].0, i])).collect();
         json!({"now": NOW, "templates": templates, "inputs": self.inputs, "cases": cases})
     }
 

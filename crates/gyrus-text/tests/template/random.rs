@@ -1,38 +1,133 @@
 //! Random templates, grown from a grammar, against the reference.
+//!
+//! Python prints generators with their address. Cases that show one are found by a second run and
+//! left out; filters that only count its letters are left out of the grammar.
 
 use super::oracle::{Batch, Rng, assert_none, count};
 use serde_json::{Value as Json, json};
 
-const NAMES: &[&str] = &["s", "t", "xs", "ys", "d", "n", "f", "b", "z", "people", "missing", "x", "k", "empty"];
-const STRINGS: &[&str] = &["''", "'a'", "'b,c'", "' pad '", "'é<&>'", "'A b-c'", "\"it's\"", "'x\\ny'", "'12'"];
+const NAMES: &[&str] =
+    &["s", "t", "xs", "ys", "d", "n", "f", "b", "z", "people", "missing", "x", "k", "empty"];
+const STRINGS: &[&str] =
+    &["''", "'a'", "'b,c'", "' pad '", "'é<&>'", "'A b-c'", "\"it's\"", "'x\\ny'", "'12'"];
 const NUMBERS: &[&str] = &["0", "1", "2", "-1", "3.5", "10", "-2.25", "1e3", "100"];
 const FILTERS: &[&str] = &[
-    "upper", "lower", "trim", "length", "list", "string", "tojson", "first", "last", "join", "join(', ')", "reverse",
-    "sort", "unique", "default('dd')", "default('dd', true)", "int", "float", "abs", "title", "capitalize",
-    "map('string')", "map(attribute='name')", "select", "reject('none')", "select('string')", "selectattr('age')",
-    "selectattr('age', 'gt', 30)", "rejectattr('name', 'equalto', 'Ann')", "items", "dictsort", "tojson(indent=2)",
-    "replace('a', 'é')", "indent(2)", "round", "max", "min", "sum", "batch(2)", "count",
-    "wordcount", "truncate(4, true, '..', 0)", "tojson(sort_keys=true)", "map('upper')", "slice(2)",
-    "groupby('age')", "center(5)", "format(1)", "urlencode", "sort(attribute='age')", "tojson(ensure_ascii=true)",
+    "upper",
+    "lower",
+    "trim",
+    "length",
+    "list",
+    "string",
+    "tojson",
+    "first",
+    "last",
+    "join",
+    "join(', ')",
+    "reverse",
+    "sort",
+    "unique",
+    "default('dd')",
+    "default('dd', true)",
+    "int",
+    "float",
+    "abs",
+    "title",
+    "capitalize",
+    "map('string')",
+    "map(attribute='name')",
+    "select",
+    "reject('none')",
+    "select('string')",
+    "selectattr('age')",
+    "selectattr('age', 'gt', 30)",
+    "rejectattr('name', 'equalto', 'Ann')",
+    "items",
+    "dictsort",
+    "tojson(indent=2)",
+    "replace('a', 'é')",
+    "indent(2)",
+    "round",
+    "max",
+    "min",
+    "sum",
+    "batch(2)",
+    "count",
+    "truncate(4, true, '..', 0)",
+    "tojson(sort_keys=true)",
+    "map('upper')",
+    "slice(2)",
+    "groupby('age')",
+    "center(5)",
+    "format(1)",
+    "urlencode",
+    "sort(attribute='age')",
+    "tojson(ensure_ascii=true)",
 ];
 const TESTS: &[&str] = &[
-    "defined", "undefined", "none", "string", "number", "mapping", "sequence", "iterable", "boolean", "integer",
-    "float", "true", "false", "odd", "even", "divisibleby 2", "in xs", "eq 1", "lower", "upper", "callable", "gt 1",
+    "defined",
+    "undefined",
+    "none",
+    "string",
+    "number",
+    "mapping",
+    "sequence",
+    "iterable",
+    "boolean",
+    "integer",
+    "float",
+    "true",
+    "false",
+    "odd",
+    "even",
+    "divisibleby 2",
+    "in xs",
+    "eq 1",
+    "lower",
+    "upper",
+    "callable",
+    "gt 1",
     "sameas none",
 ];
 const METHODS: &[&str] = &[
-    "strip()", "split()", "split(',')", "split('a', 1)", "rstrip('c')", "lstrip()", "upper()", "lower()", "title()",
-    "startswith('a')", "endswith('c')", "replace('a', 'bb')", "items()", "keys()", "values()", "get('a')",
-    "get('q', 1)", "join(['a', 'b'])", "find('a')", "count('a')", "format(1, 2)", "splitlines()", "index('a')",
-    "capitalize()", "rsplit(',', 1)", "partition(',')", "zfill(4)", "isdigit()", "append(1)", "copy()",
-    "removeprefix('a')", "swapcase()", "isalpha()",
+    "strip()",
+    "split()",
+    "split(',')",
+    "split('a', 1)",
+    "rstrip('c')",
+    "lstrip()",
+    "upper()",
+    "lower()",
+    "title()",
+    "startswith('a')",
+    "endswith('c')",
+    "replace('a', 'bb')",
+    "items()",
+    "keys()",
+    "values()",
+    "get('a')",
+    "get('q', 1)",
+    "join(['a', 'b'])",
+    "find('a')",
+    "format(1, 2)",
+    "splitlines()",
+    "index('a')",
+    "capitalize()",
+    "rsplit(',', 1)",
+    "partition(',')",
+    "zfill(4)",
+    "isdigit()",
+    "append(1)",
+    "copy()",
+    "removeprefix('a')",
+    "swapcase()",
+    "isalpha()",
 ];
 const BINARY: &[&str] = &[
-    "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or", "~", "+", "==",
+    "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or", "~",
+    "+", "==",
 ];
-const SLICES: &[&str] = &[
-    "[1:]", "[:-1]", "[::-1]", "[::2]", "[2:0:-1]", "[-3:2]", "[:n]", "[1:3]", "[n:0:-1]",
-];
+const SLICES: &[&str] =
+    &["[1:]", "[:-1]", "[::-1]", "[::2]", "[2:0:-1]", "[-3:2]", "[:n]", "[1:3]", "[n:0:-1]"];
 const ITEMS: &[&str] = &["[0]", "[-1]", "['a']", "['name']", "[n]", "[5]"];
 
 struct Grower {
@@ -46,9 +141,20 @@ impl Grower {
             return match self.rng.below(6) {
                 0 => self.rng.pick(STRINGS).to_string(),
                 1 => self.rng.pick(NUMBERS).to_string(),
-                2 => self.rng.pick(&["true", "none", "[]", "{}", "false", "[1, 'a', none]", "{'a': 1, 'b': s}"]).to_string(),
+                2 => self
+                    .rng
+                    .pick(&["true", "none", "[]", "{}", "false", "[1, 'a', none]", "{'a': 1, 'b': s}"])
+                    .to_string(),
                 3 if self.loops > 0 => {
-                    let names = ["loop.index", "loop.first", "loop.last", "loop.previtem", "loop.nextitem", "i", "loop.length"];
+                    let names = [
+                        "loop.index",
+                        "loop.first",
+                        "loop.last",
+                        "loop.previtem",
+                        "loop.nextitem",
+                        "i",
+                        "loop.length",
+                    ];
                     self.rng.pick(&names).to_string()
                 }
                 _ => self.rng.pick(NAMES).to_string(),
@@ -59,10 +165,12 @@ impl Grower {
             0 | 1 => format!("{} | {}", self.primary(depth), self.rng.pick(FILTERS)),
             2 => format!("({} {} {})", self.expr(depth), self.rng.pick(BINARY), self.expr(depth)),
             3 => format!("{} {} {}", self.primary(depth), self.rng.pick(BINARY), self.primary(depth)),
-            4 => format!("{} is {}{}", self.primary(depth), self.rng.pick(&["", "not "]), self.rng.pick(TESTS)),
+            4 => {
+                format!("{} is {}{}", self.primary(depth), self.rng.pick(&["", "not "]), self.rng.pick(TESTS))
+            }
             5 | 6 => format!("{}.{}", self.primary(depth), self.rng.pick(METHODS)),
             // Of constants Jinja slices what Python cannot, while folding them; so names only.
-            7 if depth % 2 == 0 => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
+            7 if depth.is_multiple_of(2) => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
             7 => format!("{}{}", self.primary(depth), self.rng.pick(ITEMS)),
             8 => format!("{}.{}", self.primary(depth), self.rng.pick(&["a", "name", "b", "items", "0"])),
             9 => format!("({} if {} else {})", self.expr(depth), self.expr(depth), self.expr(depth)),
@@ -92,9 +200,13 @@ impl Grower {
     fn statement(&mut self, depth: usize) -> String {
         let kind = self.rng.below(if depth == 0 { 5 } else { 12 });
         match kind {
-            0 => self.rng.pick(&["text ", "\n", "  ", "a\n  b\n", "{# c #}\n", "  {#- c -#}  ", "é"]).to_string(),
+            0 => self
+                .rng
+                .pick(&["text ", "\n", "  ", "a\n  b\n", "{# c #}\n", "  {#- c -#}  ", "é"])
+                .to_string(),
             1..=3 => {
-                let (open, close) = (self.rng.pick(&["{{", "{{-"]).to_string(), self.rng.pick(&["}}", "-}}"]).to_string());
+                let (open, close) =
+                    (self.rng.pick(&["{{", "{{-"]).to_string(), self.rng.pick(&["}}", "-}}"]).to_string());
                 format!("{open} {} {close}", self.expr(2))
             }
             4 => {
@@ -112,7 +224,10 @@ impl Grower {
                 out + &self.tag("endif")
             }
             8 | 9 => {
-                let over = self.rng.pick(&["xs", "people", "d.items()", "s", "d", "range(3)", "missing", "[]"]).to_string();
+                let over = self
+                    .rng
+                    .pick(&["xs", "people", "d.items()", "s", "d", "range(3)", "missing", "[]"])
+                    .to_string();
                 let filter = if self.rng.below(4) == 0 { " if i" } else { "" };
                 let open = self.tag(&format!("for i in {over}{filter}"));
                 self.loops += 1;
@@ -157,7 +272,7 @@ fn input() -> Json {
 fn random_templates_render_as_jinja_renders_them() {
     let mut grower = Grower { rng: Rng(seed()), loops: 0 };
     let mut batch = Batch { inputs: vec![input()], ..Batch::default() };
-    for i in 0..count(1000) {
+    for i in 0..count(500) {
         let mut source = String::from("{% set ns = namespace(v=1) %}");
         source += &if i % 2 == 0 { format!("{{{{ {} }}}}", grower.expr(3)) } else { grower.body(3) };
         batch.templates.push((format!("random {i}"), source));
