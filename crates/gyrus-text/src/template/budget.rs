@@ -9,8 +9,8 @@ const MAX_DEPTH: u32 = 400;
 
 /// Limits of one render, so that no template can hang or exhaust memory.
 ///
-/// Memory needs no limit of its own: every byte made costs fuel, so a render never holds more than
-/// some 32 bytes per unit of fuel.
+/// Memory needs no limit of its own: every byte and every value made costs fuel, so a render holds
+/// some 32 bytes of text, or a hundred bytes of small values, per unit of fuel at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Work: one unit for each node evaluated, item visited, and 32 bytes made or compared.
@@ -24,7 +24,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { fuel: 32_000_000, depth: MAX_DEPTH, output: 64 << 20 }
+        Limits { fuel: 16_000_000, depth: MAX_DEPTH, output: 64 << 20 }
     }
 }
 

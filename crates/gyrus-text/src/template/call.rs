@@ -139,7 +139,7 @@ impl Interp<'_> {
         match first {
             None => {}
             Some(Value::Dict(other)) => {
-                self.budget.items(other.len())?;
+                self.budget.items(other.len() * 4)?;
                 dict = (*other).clone();
             }
             Some(pairs) => {

@@ -139,7 +139,7 @@ impl<'t> Interp<'t> {
         for part in parts {
             let value = self.eval(part)?;
             let text = self.text(&value)?;
-            self.budget.work(text.len() * 2)?;
+            self.budget.work(text.len())?;
             joined.push_str(&text);
             self.budget.check_output(joined.len())?;
         }

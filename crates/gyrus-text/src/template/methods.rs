@@ -130,6 +130,7 @@ fn dict(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> 
     if name == "fromkeys" {
         let [keys, value] = args.bind(name, ["iterable", "value"])?;
         let keys = keys.ok_or_else(|| Fault::failed("fromkeys needs keys"))?.items(&mut interp.budget)?;
+        interp.budget.items(keys.len() * 4)?;
         let value = value.unwrap_or(Value::None);
         let entries = keys.into_iter().map(|key| (key, value.clone()));
         return Ok(Value::Dict(Rc::new(super::dict::Dict::new(entries)?)));
@@ -145,7 +146,7 @@ fn dict(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> 
         return Ok(dict.get(&key)?.cloned().or(default).unwrap_or(Value::None));
     }
     args.none(name)?;
-    interp.budget.items(dict.len())?;
+    interp.budget.items(dict.len() * 4)?;
     Ok(match name {
         "keys" => Value::View("dict_keys", Seq::new(dict.keys().cloned().collect())?),
         "values" => Value::View("dict_values", Seq::new(dict.iter().map(|(_, v)| v.clone()).collect())?),
@@ -236,7 +237,7 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"])?;
             let lines = python::split_lines(text, keep.is_some_and(|keep| keep.truthy()));
-            interp.budget.items(lines.len())?;
+            interp.budget.items(lines.len() * 2)?;
             Value::list(lines.into_iter().map(Value::from).collect())
         }
         "expandtabs" => {
@@ -266,9 +267,7 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
                     .into()),
                 "isalpha" => all(char::is_alphabetic),
                 "isalnum" => all(char::is_alphanumeric),
-                "isdigit" | "isdecimal" => {
-                    all(|c| c.is_numeric() && c.to_digit(10).is_some() || is_decimal(c))
-                }
+                "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit() || is_decimal(c)),
                 "isnumeric" => all(char::is_numeric),
                 "isspace" => all(is_space),
                 "isascii" => verdict(text.is_ascii()),

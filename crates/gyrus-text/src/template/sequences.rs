@@ -85,7 +85,7 @@ fn items(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     match value {
         Value::Undefined(_) => Value::generator(|_| Ok(())),
         Value::Dict(dict) => {
-            interp.budget.items(dict.len() * 2)?;
+            interp.budget.items(dict.len() * 4)?;
             let pairs = pairs(dict)?;
             Value::generator(|out| {
                 *out = pairs;
@@ -228,6 +228,7 @@ fn dictsort(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<V
     let Value::Dict(dict) = value.defined()? else {
         return Err(Fault::failed(format!("dictsort needs a dictionary, not '{}'", value.type_name())));
     };
+    interp.budget.items(dict.len() * 4)?;
     let mut keyed = Vec::new();
     for ((key, value), pair) in dict.iter().zip(pairs(dict)?) {
         let by = if by_value { value } else { key };
@@ -404,6 +405,7 @@ fn batch(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Valu
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     Value::generator(|out| {
         for chunk in value.items(&mut interp.budget)?.chunks(count) {
+            interp.budget.items(3)?;
             let mut chunk = chunk.to_vec();
             if let Some(fill) = &fill {
                 interp.budget.items(count)?;

@@ -289,7 +289,7 @@ impl Value {
         let items: Vec<Value> = match self {
             Value::Undefined(_) => Vec::new(),
             Value::Str(text) => {
-                budget.work(text.len() * 16)?;
+                budget.work(text.len() * 64)?; // a character becomes a value of its own
                 text.chars().map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str)).collect()
             }
             Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => {

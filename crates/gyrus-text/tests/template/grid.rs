@@ -67,6 +67,13 @@ fn conversations() -> Vec<Json> {
     ]
 }
 
+/// Tools that every template with tools can print.
+fn simple_tools() -> Json {
+    json!([{"type": "function", "function": {"name": "add", "description": "Adds & <subtracts>.", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer", "description": "é"}, "b": {"type": "number"}},
+        "required": ["a", "b"]}}}])
+}
+
 fn tools() -> Json {
     json!([
         {"type": "function", "function": {"name": "get_weather", "description": "Weather of a <city> & \"more\"",
@@ -89,14 +96,14 @@ fn tools() -> Json {
 pub(crate) fn inputs() -> Vec<Json> {
     let mut inputs = Vec::new();
     for messages in conversations() {
-        for with_tools in [false, true] {
+        for tools in [Json::Null, simple_tools(), tools()] {
             for (generation, thinking) in
                 [(true, None), (false, Some(true)), (true, Some(false)), (false, None)]
             {
                 let mut input = json!({"messages": messages, "add_generation_prompt": generation,
                     "variables": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}});
-                if with_tools {
-                    input["tools"] = tools();
+                if tools.is_array() {
+                    input["tools"] = tools.clone();
                 }
                 if let Some(thinking) = thinking {
                     input["variables"]["enable_thinking"] = json!(thinking);

@@ -1,4 +1,7 @@
 //! Random templates, grown from a grammar, against the reference.
+//!
+//! Python prints generators with their address. Cases that show one are found by a second run and
+//! left out; filters that only count its letters are left out of the grammar.
 
 use super::oracle::{Batch, Rng, assert_none, count};
 use serde_json::{Value as Json, json};
@@ -49,7 +52,6 @@ const FILTERS: &[&str] = &[
     "sum",
     "batch(2)",
     "count",
-    "wordcount",
     "truncate(4, true, '..', 0)",
     "tojson(sort_keys=true)",
     "map('upper')",
@@ -106,7 +108,6 @@ const METHODS: &[&str] = &[
     "get('q', 1)",
     "join(['a', 'b'])",
     "find('a')",
-    "count('a')",
     "format(1, 2)",
     "splitlines()",
     "index('a')",
@@ -169,7 +170,7 @@ impl Grower {
             }
             5 | 6 => format!("{}.{}", self.primary(depth), self.rng.pick(METHODS)),
             // Of constants Jinja slices what Python cannot, while folding them; so names only.
-            7 if depth % 2 == 0 => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
+            7 if depth.is_multiple_of(2) => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
             7 => format!("{}{}", self.primary(depth), self.rng.pick(ITEMS)),
             8 => format!("{}.{}", self.primary(depth), self.rng.pick(&["a", "name", "b", "items", "0"])),
             9 => format!("({} if {} else {})", self.expr(depth), self.expr(depth), self.expr(depth)),
@@ -271,7 +272,7 @@ fn input() -> Json {
 fn random_templates_render_as_jinja_renders_them() {
     let mut grower = Grower { rng: Rng(seed()), loops: 0 };
     let mut batch = Batch { inputs: vec![input()], ..Batch::default() };
-    for i in 0..count(1000) {
+    for i in 0..count(500) {
         let mut source = String::from("{% set ns = namespace(v=1) %}");
         source += &if i % 2 == 0 { format!("{{{{ {} }}}}", grower.expr(3)) } else { grower.body(3) };
         batch.templates.push((format!("random {i}"), source));
