@@ -15,6 +15,7 @@
 mod activation;
 mod arena;
 mod attention;
+mod backend;
 mod error;
 mod exp;
 mod float;
@@ -31,6 +32,7 @@ mod storage;
 
 pub use activation::{Activation, activate, add, gate, scale, softmax};
 pub use attention::{Attention, attention};
+pub use backend::{CpuBackend, MAX_ROWS};
 pub use error::CpuError;
 pub use exp::exp;
 pub use isa::Isa;

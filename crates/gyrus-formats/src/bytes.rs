@@ -1,6 +1,6 @@
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -36,6 +36,30 @@ impl Bytes {
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file)? };
         Ok(Bytes::Mapped(map))
+    }
+}
+
+impl Bytes {
+    /// Lets go of the pages of a range that lie in memory; they are read from the file again if they are
+    /// touched again. Bytes that are not mapped stay.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        let Bytes::Mapped(map) = self else { return };
+        #[cfg(unix)]
+        {
+            // Whole pages only: the neighbours of the range may be in use.
+            const PAGE: usize = 1 << 16;
+            let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+            if start < end && end <= map.len() {
+                // SAFETY: the mapping is of a file and never written to, so its pages can be dropped and
+                // read again without a change in what they hold. Failing to drop them costs memory only.
+                #[allow(unsafe_code)]
+                let _ = unsafe {
+                    map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+                };
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = (map, range);
     }
 }
 

@@ -112,6 +112,22 @@ impl Checkpoint {
         self.config.as_ref()
     }
 
+    /// Lets go of the memory that a tensor's mapped bytes take. They can still be read, from the file.
+    pub fn release(&self, tensor: &TensorView<'_>) {
+        match &self.files {
+            Files::Gguf(parts) => {
+                if let Some((_, file)) = parts.get(tensor.shard) {
+                    file.release(tensor);
+                }
+            }
+            Files::SafeTensors(shards) => {
+                if let Some((_, file)) = shards.get(tensor.shard) {
+                    file.release(tensor);
+                }
+            }
+        }
+    }
+
     /// All tensors, shard by shard.
     pub fn tensors(&self) -> Box<dyn Iterator<Item = TensorView<'_>> + '_> {
         fn with_shard(shard: usize) -> impl Fn(TensorView<'_>) -> TensorView<'_> {

@@ -1,7 +1,7 @@
 use gyrus_formats::FormatError;
 use gyrus_formats::gguf::MetadataError;
 use gyrus_kernels::{BackendError, RopeError, SamplerError};
-use gyrus_tensor::{DType, Shape};
+use gyrus_tensor::DType;
 use gyrus_text::TokenizerError;
 use gyrus_text::template::TemplateError;
 
@@ -54,9 +54,9 @@ pub enum Error {
         /// The tensor.
         name: String,
         /// Its shape.
-        found: Shape,
+        found: String,
         /// What the description calls for.
-        expected: Shape,
+        expected: String,
     },
     /// A tensor of a type that cannot be computed with.
     #[error("tensor '{name}' has type {dtype}, which is not supported")]

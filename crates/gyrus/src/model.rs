@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gyrus_cpu::{CpuBackend, MAX_ROWS};
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::{KV_BLOCK, Plan, Precision};
 use gyrus_text::Tokenizer;
@@ -12,6 +13,7 @@ use crate::context::ContextChoice;
 use crate::engine::Engine;
 use crate::session::Session;
 use crate::tokenizer;
+use crate::weights::TensorBytes;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -80,11 +82,11 @@ impl Model {
         let threads = options.threads.unwrap_or_else(default_threads);
         let blocks = context.tokens.div_ceil(KV_BLOCK) * options.sessions.max(1);
         let checkpoint = Arc::new(checkpoint);
-        let backend = gyrus_kernels::scalar::Reference::new(plan.clone(), blocks, |w| {
-            checkpoint.tensor(&plan.weight(w).name).unwrap().data
-        });
+        let backend = CpuBackend::new(plan.clone(), blocks, threads, |spec| {
+            Arc::new(TensorBytes::new(&checkpoint, &spec.name))
+        })?;
         let engine = Mutex::new(Engine::new(Box::new(backend)));
-        let chunk = options.chunk.max(1);
+        let chunk = options.chunk.clamp(1, MAX_ROWS);
         let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };
         Ok(Model { shared: Arc::new(shared) })
     }

@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use gyrus_formats::Checkpoint;
 
-/// The bytes of one tensor, kept alive with the file they lie in.
-#[derive(Debug, Clone)]
+/// The bytes of one tensor, kept alive with the file they lie in. When they are no longer needed, the
+/// memory that the mapped file took for them is given back.
+#[derive(Debug)]
 pub(crate) struct TensorBytes {
     model: Arc<Checkpoint>,
     name: Arc<str>,
@@ -18,5 +19,13 @@ impl TensorBytes {
 impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
         self.model.tensor(&self.name).map_or(&[], |tensor| tensor.data)
+    }
+}
+
+impl Drop for TensorBytes {
+    fn drop(&mut self) {
+        if let Some(tensor) = self.model.tensor(&self.name) {
+            self.model.release(&tensor);
+        }
     }
 }

@@ -157,6 +157,11 @@ impl Gguf {
         Some(self.view(&self.tensors[self.tensors_by_name[found] as usize]))
     }
 
+    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
+        let start = tensor.at as usize;
+        self.bytes.release(start..start + tensor.data.len());
+    }
+
     fn view<'a>(&'a self, tensor: &'a Tensor) -> TensorView<'a> {
         TensorView {
             name: self.name(tensor.name),

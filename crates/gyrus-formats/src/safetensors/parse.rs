@@ -100,6 +100,11 @@ impl SafeTensors {
         Some(self.view(&self.tensors[found]))
     }
 
+    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
+        let start = tensor.at as usize;
+        self.bytes.release(start..start + tensor.data.len());
+    }
+
     fn view<'a>(&'a self, tensor: &'a Tensor) -> TensorView<'a> {
         TensorView {
             name: &tensor.name,

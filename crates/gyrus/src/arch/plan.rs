@@ -143,8 +143,9 @@ impl<'a> Builder<'a> {
     /// Adds a tensor to the plan's weights after checking its shape and type.
     fn take(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
         if tensor.shape.dims() != dims {
-            let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?;
-            return Err(Error::TensorShape { name: tensor.name.to_owned(), found: tensor.shape, expected });
+            let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
+            let found = tensor.shape.to_string();
+            return Err(Error::TensorShape { name: tensor.name.to_owned(), found, expected });
         }
         if !can_dequantize(tensor.dtype) {
             return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });

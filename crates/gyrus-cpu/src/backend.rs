@@ -1,0 +1,278 @@
+//! Runs a plan: weights prepared once, buffers that grow to the largest batch and stay.
+
+use std::sync::Arc;
+
+use gyrus_kernels::{Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Rows, WeightId, WeightSpec};
+use gyrus_tensor::dequantize;
+
+use crate::activation::Activation;
+use crate::attention::{Attention, attention};
+use crate::kv::{KvRow, KvShape, KvStore, KvType, Strided};
+use crate::matrix::{Matrix, Precision};
+use crate::norm::{rms_norm, rms_norm_heads};
+use crate::pool::Pool;
+use crate::scratch::{Scratch, grow};
+use crate::storage::{Bytes, Disjoint};
+use crate::{CpuError, activation, matmul};
+
+/// The most rows of one batch; where each stands is gathered on the stack.
+pub const MAX_ROWS: usize = 512;
+
+/// Rows of a batch that one task rotates.
+const ROPE_ROWS: usize = 16;
+
+/// A weight as its op wants it.
+enum Weight {
+    Matrix(Matrix),
+    Vector(Vec<f32>),
+}
+
+/// A plan on this machine's processor.
+pub struct CpuBackend {
+    plan: Plan,
+    weights: Vec<Weight>,
+    pool: Pool,
+    cache: KvStore,
+    state: State,
+}
+
+/// What a batch writes; apart from the weights so that both can be borrowed.
+struct State {
+    buffers: Vec<Vec<f32>>,
+    phases: Vec<Phases>,
+    scratch: Scratch,
+}
+
+impl CpuBackend {
+    /// Prepares a plan's weights and a cache of `blocks` blocks. `bytes` gives each weight's data, which
+    /// is let go as soon as it is not needed any more.
+    pub fn new(
+        plan: Plan,
+        blocks: usize,
+        threads: usize,
+        bytes: impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
+    ) -> Result<CpuBackend, BackendError> {
+        let pool = Pool::new(threads);
+        let device = |e: CpuError| BackendError::Device(e.to_string());
+        let mut weights = Vec::with_capacity(plan.weights.len());
+        for spec in &plan.weights {
+            let owner = bytes(spec);
+            let length = (*owner).as_ref().len();
+            let data = Bytes::new(owner, 0..length).map_err(device)?;
+            let weight = prepare(&pool, spec, data, &plan);
+            weights.push(weight.map_err(|e| BackendError::Device(format!("tensor '{}': {e}", spec.name)))?);
+        }
+        let kv = plan.kv;
+        let shape = KvShape { layers: kv.layers, blocks, kv_heads: kv.kv_heads, head_dim: kv.head_dim };
+        let store = match plan.precision {
+            gyrus_kernels::Precision::Exact => KvType::F32,
+            gyrus_kernels::Precision::Fast => KvType::F16,
+        };
+        let cache = KvStore::new(shape, store).map_err(device)?;
+        let state = State {
+            buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
+            phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
+            scratch: Scratch::new(),
+        };
+        Ok(CpuBackend { plan, weights, pool, cache, state })
+    }
+
+    fn matrix(&self, id: WeightId) -> &Matrix {
+        match &self.weights[id.0 as usize] {
+            Weight::Matrix(matrix) => matrix,
+            Weight::Vector(_) => unreachable!("a plan multiplies by matrices"),
+        }
+    }
+
+    fn vector(&self, id: WeightId) -> &[f32] {
+        match &self.weights[id.0 as usize] {
+            Weight::Vector(vector) => vector,
+            Weight::Matrix(_) => unreachable!("a plan normalises by vectors"),
+        }
+    }
+
+    fn run(&mut self, op: &Op, batch: &Batch<'_>, rows: &[KvRow<'_>], state: &mut State) {
+        match op {
+            Op::Embed { table, scale, out } => {
+                let table = self.matrix(*table);
+                let (buffer, n) = self.target(state, *out, batch);
+                let out = Disjoint::new(buffer);
+                self.pool.run(batch.rows(), &|row| {
+                    // SAFETY: the buffer is borrowed above, and each task takes its own row.
+                    let out = unsafe { out.part(row * n..(row + 1) * n) };
+                    table.row(batch.tokens[row] as usize, out);
+                    if *scale != 1.0 {
+                        activation::scale(out, *scale);
+                    }
+                });
+            }
+            Op::RmsNorm { x, weight, eps, out } => {
+                let weight = self.vector(*weight);
+                if x == out {
+                    let (buffer, n) = self.target(state, *out, batch);
+                    rms_norm_heads(self.pool.isa(), buffer, n, 0, 1, weight, *eps);
+                } else {
+                    self.between(state, *x, *out, batch, |x, out, _| {
+                        rms_norm(&self.pool, x, weight, *eps, out)
+                    });
+                }
+            }
+            Op::MatMul { x, weights, accumulate, out } => {
+                // Projections that share an input come in twos and threes.
+                let mut several: [&Matrix; 4] = [self.matrix(weights[0]); 4];
+                assert!(weights.len() <= several.len(), "{} weights in one mat-mul", weights.len());
+                for (slot, id) in several.iter_mut().zip(weights) {
+                    *slot = self.matrix(*id);
+                }
+                let several = &several[..weights.len()];
+                self.between(state, *x, *out, batch, |x, out, scratch| {
+                    matmul(&self.pool, several, x, out, *accumulate, scratch);
+                });
+            }
+            Op::RopeWrite { qkv, layer, head_norm, rope } => {
+                let norms = head_norm.map(|(q, k, eps)| (self.vector(q), self.vector(k), eps));
+                let kv = self.plan.kv;
+                let (rope, phases) = (&self.plan.ropes[rope.0 as usize], &state.phases[rope.0 as usize]);
+                let n = self.plan.buffer(*qkv).width;
+                let buffer = &mut state.buffers[qkv.0 as usize][..batch.rows() * n];
+                let isa = self.pool.isa();
+                let all = Disjoint::new(buffer);
+                self.pool.run(batch.rows().div_ceil(ROPE_ROWS), &|task| {
+                    for row in task * ROPE_ROWS..batch.rows().min((task + 1) * ROPE_ROWS) {
+                        // SAFETY: the buffer is borrowed above, and each task takes its own rows.
+                        let qkv = unsafe { all.part(row * n..(row + 1) * n) };
+                        if let Some((q_norm, k_norm, eps)) = norms {
+                            rms_norm_heads(isa, qkv, n, 0, kv.heads, q_norm, eps);
+                            rms_norm_heads(isa, qkv, n, kv.q_width(), kv.kv_heads, k_norm, eps);
+                        }
+                        for head in qkv[..kv.q_width() + kv.row()].chunks_exact_mut(kv.head_dim) {
+                            rope.apply(head, phases.row(row));
+                        }
+                    }
+                });
+                let keys = Strided { data: &buffer[kv.q_width()..], stride: n };
+                let values = Strided { data: &buffer[kv.q_width() + kv.row()..], stride: n };
+                self.cache.write_rows(&self.pool, usize::from(*layer), rows, keys, values);
+            }
+            Op::Attention { qkv, layer, scale, window, out } => {
+                let how = Attention {
+                    layer: usize::from(*layer),
+                    heads: self.plan.kv.heads,
+                    scale: *scale,
+                    window: *window,
+                    softcap: None,
+                };
+                let stride = self.plan.buffer(*qkv).width;
+                self.between(state, *qkv, *out, batch, |x, out, scratch| {
+                    attention(&self.pool, &self.cache, &how, rows, Strided { data: x, stride }, out, scratch);
+                });
+            }
+            Op::Gate { x, activation, out } => {
+                let kind = match activation {
+                    gyrus_kernels::Activation::Silu => Activation::Silu,
+                    gyrus_kernels::Activation::GeluTanh => Activation::GeluTanh,
+                };
+                let n = self.plan.buffer(*out).width;
+                self.between(state, *x, *out, batch, |x, out, _| {
+                    activation::gate(&self.pool, kind, x, n, out)
+                });
+            }
+            Op::Gather { x, out } => {
+                let n = self.plan.buffer(*x).width;
+                self.between(state, *x, *out, batch, |x, out, _| {
+                    for (&row, out) in batch.logits.iter().zip(out.chunks_exact_mut(n)) {
+                        out.copy_from_slice(&x[row as usize * n..(row as usize + 1) * n]);
+                    }
+                });
+            }
+            // Tokens are drawn by the caller, who has each row's sampler.
+            Op::Select { .. } => {}
+        }
+    }
+
+    /// The part of a buffer that this batch uses, and its width.
+    fn target<'s>(&self, state: &'s mut State, id: BufferId, batch: &Batch<'_>) -> (&'s mut [f32], usize) {
+        let width = self.plan.buffer(id).width;
+        let rows = self.rows(id, batch);
+        (&mut state.buffers[id.0 as usize][..rows * width], width)
+    }
+
+    /// Calls `work` with one buffer to read and another to write.
+    fn between(
+        &self,
+        state: &mut State,
+        x: BufferId,
+        out: BufferId,
+        batch: &Batch<'_>,
+        work: impl FnOnce(&[f32], &mut [f32], &mut Scratch),
+    ) {
+        assert_ne!(x, out, "an op that is not in place");
+        let size = |id: BufferId| self.rows(id, batch) * self.plan.buffer(id).width;
+        let mut target = std::mem::take(&mut state.buffers[out.0 as usize]);
+        work(&state.buffers[x.0 as usize][..size(x)], &mut target[..size(out)], &mut state.scratch);
+        state.buffers[out.0 as usize] = target;
+    }
+
+    fn rows(&self, id: BufferId, batch: &Batch<'_>) -> usize {
+        match self.plan.buffer(id).rows {
+            Rows::Batch => batch.rows(),
+            Rows::Logits => batch.logits.len(),
+        }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn kv_blocks(&self) -> usize {
+        self.cache.shape().blocks
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        if !batch.is_sound(self.plan.vocab, self.kv_blocks()) || batch.rows() > MAX_ROWS {
+            return Err(BackendError::UnsoundBatch);
+        }
+        let mut rows = [KvRow { table: &[], position: 0 }; MAX_ROWS];
+        for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
+            *row = KvRow { table: batch.table(i), position: batch.positions[i] };
+        }
+        let rows = &rows[..batch.rows()];
+
+        let mut state = std::mem::replace(
+            &mut self.state,
+            State { buffers: Vec::new(), phases: Vec::new(), scratch: Scratch::new() },
+        );
+        for (i, buffer) in state.buffers.iter_mut().enumerate() {
+            let id = BufferId(i as u16);
+            grow(buffer, self.rows(id, batch) * self.plan.buffer(id).width);
+        }
+        for (phases, rope) in state.phases.iter_mut().zip(&self.plan.ropes) {
+            phases.compute(rope, batch.positions);
+        }
+        let ops = std::mem::take(&mut self.plan.forward);
+        for op in &ops {
+            self.run(op, batch, rows, &mut state);
+        }
+        self.plan.forward = ops;
+        self.state = state;
+        let logits = self.plan.logits;
+        Ok(&self.state.buffers[logits.0 as usize][..batch.logits.len() * self.plan.vocab])
+    }
+}
+
+/// Matrices are multiplied by, vectors are norms and stay in single precision.
+fn prepare(pool: &Pool, spec: &WeightSpec, data: Bytes, plan: &Plan) -> Result<Weight, CpuError> {
+    if spec.shape.rank() < 2 {
+        let mut vector = vec![0.0; spec.shape.elems()];
+        dequantize(spec.dtype, data.as_slice(), &mut vector)?;
+        return Ok(Weight::Vector(vector));
+    }
+    let precision = match plan.precision {
+        gyrus_kernels::Precision::Exact => Precision::Exact,
+        gyrus_kernels::Precision::Fast => Precision::Fast,
+    };
+    let (rows, cols) = (spec.shape.rows(), spec.shape.row());
+    Ok(Weight::Matrix(Matrix::new(pool, spec.dtype, rows, cols, data, precision)?))
+}
