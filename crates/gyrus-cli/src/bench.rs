@@ -26,10 +26,19 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     let mut tests: Vec<Test> = Vec::new();
     for &depth in &args.depth {
-        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| Test { kind: Kind::Prompt, n, depth }));
-        tests.extend(args.gen_tokens.iter().filter(|n| **n > 0).map(|&n| Test { kind: Kind::Generate, n, depth }));
+        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| Test {
+            kind: Kind::Prompt,
+            n,
+            depth,
+        }));
+        tests.extend(args.gen_tokens.iter().filter(|n| **n > 0).map(|&n| Test {
+            kind: Kind::Generate,
+            n,
+            depth,
+        }));
     }
-    let progress = (!args.quiet).then(|| Progress::new("measuring", (tests.len() * (args.repetitions + 1)) as u64));
+    let progress =
+        (!args.quiet).then(|| Progress::new("measuring", (tests.len() * (args.repetitions + 1)) as u64));
     let mut measured = Vec::new();
     for test in tests {
         // The first run warms caches and page tables and is not counted.
@@ -77,7 +86,9 @@ impl Test {
     /// Tokens per second, once.
     fn run(&self, model: &Model) -> Result<f64> {
         let vocab = model.plan().vocab as u32;
-        let ids = |n: usize| -> Vec<u32> { (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761)) % vocab).collect() };
+        let ids = |n: usize| -> Vec<u32> {
+            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761)) % vocab).collect()
+        };
         let mut session = model.session();
         if self.depth > 0 {
             step(&mut session, ids(self.depth), 1)?;

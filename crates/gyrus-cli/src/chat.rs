@@ -66,7 +66,11 @@ impl Chat {
         self.begin(system);
         let mut editor = Editor::new();
         if editor.is_interactive() && !self.quiet {
-            anstream::eprintln!("{}/help lists what else can be typed here{}", FAINT.render(), FAINT.render_reset());
+            anstream::eprintln!(
+                "{}/help lists what else can be typed here{}",
+                FAINT.render(),
+                FAINT.render_reset()
+            );
         }
         while let Some(line) = editor.line()? {
             let line = line.trim();
@@ -197,7 +201,7 @@ impl Editor {
     fn new() -> Editor {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = crate::cache::folder().ok().map(|folder| folder.join("history.txt"));
+        let history = None::<PathBuf>;
         if let (Some(editor), Some(path)) = (&mut terminal, &history) {
             // No history yet is the usual first time.
             let _ = editor.load_history(path);

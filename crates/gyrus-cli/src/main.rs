@@ -1,16 +1,27 @@
 //! The command line: one thin door to the engine.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
+//! interrupted.
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod chat;
 mod cli;
 mod doctor;
 mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod options;
+mod perplexity;
+mod progress;
+mod run;
 mod source;
 mod template;
 mod text;
 mod tokenize;
+mod verify;
 
 use std::io;
 use std::process::ExitCode;
@@ -19,6 +30,11 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
+        cli::Command::Run(args) => run::run(&args),
+        cli::Command::Chat(args) => chat::run(&args),
+        cli::Command::Bench(args) => bench::run(&args),
+        cli::Command::Perplexity(args) => perplexity::run(&args),
+        cli::Command::Logits(args) => logits::run(&args),
         cli::Command::Inspect(args) => inspect::run(&args),
         cli::Command::Tokenize(args) => tokenize::tokenize(&args),
         cli::Command::Detokenize(args) => tokenize::detokenize(&args),
@@ -29,6 +45,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(error) => {
             anstream::eprintln!("{}error:{} {error:#}", text::BAD.render(), text::BAD.render_reset());
             ExitCode::FAILURE

@@ -21,7 +21,11 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let model = load(&source, &options, args.quiet)?;
     let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
     let ids = tokenizer.encode(&text, Special::Literal, true);
-    let score = if args.llama { as_llama_cpp(&model, &ids, args.window)? } else { windows(&model, &ids, args.window)? };
+    let score = if args.llama {
+        as_llama_cpp(&model, &ids, args.window)?
+    } else {
+        windows(&model, &ids, args.window)?
+    };
     if score.tokens == 0 {
         bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), args.window);
     }

@@ -72,6 +72,14 @@ fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     Ok(Prompt::Rendered(model.chat_format()?.render(&conversation, true)?))
 }
 
+/// The prompt as token ids.
+pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
+    let mut session = model.session();
+    let request = Request::new(prepare(model, prompt, args)?).max_tokens(0);
+    drop(session.generate(request)?);
+    Ok(session.tokens().to_vec())
+}
+
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mut session = model.session();

@@ -9,7 +9,13 @@ use crate::cli::RunArgs;
 use crate::source::Source;
 
 /// Compares the two precisions on every position of the prompt and prints what was found.
-pub(crate) fn run(source: &Source, options: &Options, fast: &Model, prompt: &str, args: &RunArgs) -> Result<()> {
+pub(crate) fn run(
+    source: &Source,
+    options: &Options,
+    fast: &Model,
+    prompt: &str,
+    args: &RunArgs,
+) -> Result<()> {
     let exact = Model::load(source.open()?, &Options { precision: Precision::Exact, ..options.clone() })?;
     let prompt = super::run::prompt_ids(fast, prompt, args)?;
     if prompt.is_empty() {
@@ -21,8 +27,7 @@ pub(crate) fn run(source: &Source, options: &Options, fast: &Model, prompt: &str
     exact.session().score(&prompt, |position, logits| {
         let exact = log_softmax(logits);
         let fast = &rows[position];
-        let kl: f64 =
-            exact.iter().zip(fast).map(|(&p, &q)| f64::from(p).exp() * f64::from(p - q)).sum();
+        let kl: f64 = exact.iter().zip(fast).map(|(&p, &q)| f64::from(p).exp() * f64::from(p - q)).sum();
         divergence += kl;
         worst = worst.max(kl);
         agree += usize::from(best(&exact) == best(fast));

@@ -47,7 +47,8 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
             }
         }
         gaps.sort_by(f64::total_cmp);
-        let at = |share: f64| gaps.get(((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1)));
+        let at =
+            |share: f64| gaps.get(((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1)));
         let (p50, p95) = (at(0.5).context("no tokens")?, at(0.95).context("no tokens")?);
         rows.push((label, prompt_tokens, median(&firsts), *p50, *p95));
     }

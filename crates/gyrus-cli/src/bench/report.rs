@@ -26,7 +26,13 @@ pub(super) struct Measurement {
 }
 
 impl Measurement {
-    pub(super) fn new(test: String, speeds: &[f64], name: &str, model: &Model, args: &BenchArgs) -> Measurement {
+    pub(super) fn new(
+        test: String,
+        speeds: &[f64],
+        name: &str,
+        model: &Model,
+        args: &BenchArgs,
+    ) -> Measurement {
         let plan = model.plan();
         let bytes = |w: &gyrus::WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
         Measurement {

@@ -181,7 +181,8 @@ const POOL_BLOCKS: usize = 256;
 impl Random {
     fn new(dtype: DType) -> Result<Random> {
         let mut random = Random { state: 1, pool: Vec::new(), dtype };
-        let values: Vec<f32> = (0..POOL_BLOCKS * dtype.block_elems()).map(|_| random.gaussian() * 0.02).collect();
+        let values: Vec<f32> =
+            (0..POOL_BLOCKS * dtype.block_elems()).map(|_| random.gaussian() * 0.02).collect();
         random.pool = quantize(dtype, &values)?;
         Ok(random)
     }
@@ -202,7 +203,8 @@ impl Random {
     }
 
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.state
     }
 
