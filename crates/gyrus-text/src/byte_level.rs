@@ -29,14 +29,24 @@ pub(crate) const CHARS: [char; 256] = {
     chars
 };
 
-/// The byte a character stands for.
-pub(crate) fn byte_of(c: char) -> Option<u8> {
-    let code = c as u32;
-    match code {
-        0..0x100 => is_printable(code as u8).then_some(code as u8),
-        0x100..0x144 => CHARS.iter().position(|&other| other == c).map(|byte| byte as u8),
-        _ => None,
+/// One more than the highest character of the alphabet.
+const END: usize = 0x144;
+
+/// The byte of each character below [`END`]; characters that are none have a value above 255.
+const BYTES: [u16; END] = {
+    let mut bytes = [u16::MAX; END];
+    let mut byte = 0;
+    while byte < 256 {
+        bytes[CHARS[byte] as usize] = byte as u16;
+        byte += 1;
     }
+    bytes
+};
+
+/// The byte a character stands for.
+#[inline]
+pub(crate) fn byte_of(c: char) -> Option<u8> {
+    u8::try_from(*BYTES.get(c as usize)?).ok()
 }
 
 /// Appends the bytes that a token's text stands for. Characters outside the alphabet, which only

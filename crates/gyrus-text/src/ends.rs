@@ -36,6 +36,11 @@ const NAMES: &[&str] = &[
 /// Also the HTML tag that ends struck-out text, so it counts only where the file calls it a control.
 const SENTENCE_END: &str = "</s>";
 
+/// Whether a token of this text ends a generation wherever it is not plain text.
+pub(crate) fn is_end_name(text: &str) -> bool {
+    NAMES.contains(&text)
+}
+
 /// The end tokens. `is_text` says whether a normal token is a piece of text rather than a marker that
 /// the file forgot to mark.
 pub(crate) fn end_tokens(vocab: &Vocab, ids: &SpecialIds, is_text: impl Fn(u32) -> bool) -> BTreeSet<u32> {

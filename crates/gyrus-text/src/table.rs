@@ -61,9 +61,14 @@ impl Seed {
 
 const EMPTY: u32 = u32::MAX;
 
-/// The number of slots for `count` entries: a power of two, at most half full.
+/// The number of slots for `count` entries: a power of two, at most three quarters full.
 fn slots_for(count: usize) -> usize {
-    (count.saturating_mul(2)).next_power_of_two().max(4)
+    (count / 3 * 4 + 4).next_power_of_two()
+}
+
+/// Whether one more entry would fill a table of `slots` beyond three quarters.
+fn is_full(len: usize, slots: usize) -> bool {
+    (len + 1) * 4 > slots * 3
 }
 
 /// Byte strings to the ids they were inserted with. The strings live in one buffer.
@@ -96,7 +101,7 @@ impl TextTable {
 
     /// Adds `key`, or gives back the id it already has. Never more keys than the capacity named.
     pub(crate) fn insert(&mut self, key: &[u8], id: u32) -> Result<(), u32> {
-        if self.entries.len() * 2 >= self.slots.len() {
+        if is_full(self.entries.len(), self.slots.len()) {
             self.grow();
         }
         let hash = self.seed.bytes(key);
@@ -185,7 +190,7 @@ impl<V: Copy + Default> PairTable<V> {
 
     /// Adds a value; the first of two for the same pair stays.
     pub(crate) fn insert(&mut self, left: u32, right: u32, value: V) {
-        if self.len * 2 >= self.slots.len() {
+        if is_full(self.len, self.slots.len()) {
             let larger = vec![(NO_PAIR, V::default()); self.slots.len() * 2];
             for slot in std::mem::replace(&mut self.slots, larger) {
                 if slot.0 != NO_PAIR {

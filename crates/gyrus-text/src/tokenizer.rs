@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::bpe::{ByteLevelBpe, CharBpe};
 use crate::data::{SpecialIds, TokenKind, TokenizerData};
 use crate::detokenizer::Detokenizer;
-use crate::ends::end_tokens;
+use crate::ends::{end_tokens, is_end_name};
 use crate::error::TokenizerError;
 use crate::merge::Scratch;
 use crate::pretok;
@@ -131,10 +131,12 @@ impl Tokenizer {
             Family::ByteLevel(bpe) => bpe.makes(&vocab, id),
             _ => has_kinds,
         });
-        // A token that ends the generation must not be smuggled in by a stranger's text.
+        // A token that ends the generation must not be smuggled in by a stranger's text; and where a file
+        // forgot to mark it, its name does.
         for &id in &ends {
             let kind = &mut vocab.kinds[id as usize];
-            if *kind == TokenKind::UserDefined || *kind == TokenKind::Normal && has_kinds {
+            let unmarked = *kind == TokenKind::Normal && is_end_name(&vocab.tokens[id as usize]);
+            if *kind == TokenKind::UserDefined || unmarked {
                 *kind = TokenKind::Control;
             }
         }

@@ -121,3 +121,21 @@ fn long_runs_take_linear_time() {
     assert_eq!(ids.len(), (1 << 20) >> 14);
     assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
+
+#[test]
+fn end_tokens_that_a_file_forgot_to_mark_are_control_tokens() {
+    let mut data = byte_level();
+    data.tokens.push("<|im_end|>".into());
+    data.kinds.push(TokenKind::Normal);
+    data.tokens.push("<|eot_id|>".into());
+    data.kinds.push(TokenKind::UserDefined);
+    let tokenizer = Tokenizer::new(data.clone()).expect("sound");
+    assert_eq!(tokenizer.end_tokens().collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(tokenizer.kind(4), Some(TokenKind::Control));
+    assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);
+    assert!(tokenizer.encode("<|im_end|><|eot_id|>", Special::Literal, false).iter().all(|&id| id < 3));
+    // Old files have no kinds at all.
+    data.kinds.clear();
+    let tokenizer = Tokenizer::new(data).expect("sound");
+    assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);
+}

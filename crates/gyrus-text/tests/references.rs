@@ -13,14 +13,16 @@ fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
 }
 
-/// A file in the folder of downloaded models.
+/// A file in the folder of downloaded models. Without the folder, the test is skipped; a folder that
+/// lacks the file is a mistake.
 fn model(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("GYRUS_MODELS").map(|folder| PathBuf::from(folder).join(name));
-    let found = path.filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: no {name} in the folder GYRUS_MODELS");
-    }
-    found
+    let Some(folder) = std::env::var_os("GYRUS_MODELS") else {
+        eprintln!("skipped: GYRUS_MODELS is not set, and {name} is no test data");
+        return None;
+    };
+    let path = PathBuf::from(folder).join(name);
+    assert!(path.exists(), "no {}", path.display());
+    Some(path)
 }
 
 fn requests(seed: u64) -> Vec<Request> {
