@@ -4,9 +4,15 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
+mod catalogue;
 mod cli;
 mod doctor;
+mod environment;
+mod fetch;
 mod inspect;
+mod models;
+mod pull;
 mod text;
 
 use std::io;
@@ -17,6 +23,8 @@ use clap::Parser;
 fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
         cli::Command::Inspect(args) => inspect::run(&args),
+        cli::Command::Pull(args) => pull::run(&args),
+        cli::Command::Models(args) => models::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
     };
     match result {
