@@ -13,6 +13,8 @@ mod fetch;
 mod inspect;
 mod models;
 mod pull;
+#[cfg_attr(not(test), expect(dead_code, reason = "the commands that run models are its callers"))]
+mod resolve;
 mod text;
 
 use std::io;
