@@ -138,6 +138,16 @@ mod tests {
     #[test]
     fn without_network_the_storyteller_answers() {
         assert!(matches!(resolved(None), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
+        // Nor is there a pip here.
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::of_test(&folder.path().join("cache"), folder.path().join("nothing"));
+        assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        // Whoever asks for a model by its name gets that or none.
+        assert!(resolve(Some(DEFAULT), &environment).is_err());
+        // A cache that cannot be written is a fault to be mended, not a lack of network.
+        std::fs::write(folder.path().join("cache"), "").unwrap();
+        assert!(resolve(None, &environment).is_err());
     }
 
     #[test]

@@ -92,11 +92,17 @@ impl<'a> Client<'a> {
             }
             let response = request.call().map_err(|error| {
                 let server = text::one_line(origin(&url), 80);
-                anyhow!(Unavailable(match error {
-                    ureq::Error::Io(error) => format!("cannot reach {server}: {error}"),
-                    ureq::Error::Protocol(error) => format!("cannot understand {server}: {error}"),
-                    error => format!("cannot reach {server}: {error}"),
-                }))
+                let (cannot, reason) = match error {
+                    ureq::Error::Io(error) => ("reach", error.to_string()),
+                    ureq::Error::Protocol(error) => ("understand", error.to_string()),
+                    error => ("reach", error.to_string()),
+                };
+                let advice = if reason.contains("certificate") {
+                    "; if this network has an authority of its own, SSL_CERT_FILE can name its certificate"
+                } else {
+                    ""
+                };
+                anyhow!(Unavailable(format!("cannot {cannot} {server}: {reason}{advice}")))
             })?;
             let (parts, body) = response.into_parts();
             let reply = Reply { status: parts.status.as_u16(), headers: parts.headers, body, by_hub };
