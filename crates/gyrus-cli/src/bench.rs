@@ -22,7 +22,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     if args.prompts {
-        return prompts::run(&model, &source.name(), args);
+        return prompts::run(&model, source.name(), args);
     }
     let mut tests: Vec<Test> = Vec::new();
     for &depth in &args.depth {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 progress.add(1);
             }
         }
-        measured.push(Measurement::new(test.name(), &speeds, &source.name(), &model, args));
+        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model, args));
     }
     drop(progress);
     report::print(&measured, args.output)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Event, Model, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus::{Cancel, ChatFormat, Event, Precision, Prompt, Request, Sampler, Session, StopReason};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
@@ -201,7 +201,10 @@ impl Editor {
     fn new() -> Editor {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = None::<PathBuf>;
+        let history = crate::environment::Environment::of_process()
+            .cache()
+            .ok()
+            .map(|folder| folder.join("history.txt"));
         if let (Some(editor), Some(path)) = (&mut terminal, &history) {
             // No history yet is the usual first time.
             let _ = editor.load_history(path);

@@ -33,6 +33,10 @@ pub(crate) enum Command {
     Detokenize(DetokenizeArgs),
     /// Show the prompt that a conversation becomes
     Template(TemplateArgs),
+    /// Get a model into the cache and print its path
+    Pull(PullArgs),
+    /// List the models that Gyrus knows or has
+    Models(ModelsArgs),
     /// Show what Gyrus finds on this machine
     Doctor(DoctorArgs),
 }
@@ -296,6 +300,28 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// A name that `gyrus models` lists, or hf:OWNER/REPO/FILE for a file on the Hugging Face hub
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Pull it again even if it is there
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Check the file that is there by its SHA-256, not only by its size
+    #[arg(long, conflicts_with = "force")]
+    pub(crate) verify: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

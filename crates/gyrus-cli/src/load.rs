@@ -25,7 +25,7 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
     anstream::eprintln!(
         "{}{} · {} · cpu, {threads} thread{} · context {}{why} · loaded in {:.2} s{}",
         FAINT.render(),
-        text::one_line(&source.name(), 80),
+        text::one_line(source.name(), 80),
         model.config().architecture,
         if threads == 1 { "" } else { "s" },
         context.tokens,

@@ -6,16 +6,23 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
+mod catalogue;
 mod chat;
 mod cli;
 mod doctor;
+mod environment;
+mod fetch;
 mod inspect;
 mod interrupt;
 mod load;
 mod logits;
+mod models;
 mod options;
 mod perplexity;
 mod progress;
+mod pull;
+mod resolve;
 mod run;
 mod source;
 mod template;
@@ -39,6 +46,8 @@ fn main() -> ExitCode {
         cli::Command::Tokenize(args) => tokenize::tokenize(&args),
         cli::Command::Detokenize(args) => tokenize::detokenize(&args),
         cli::Command::Template(args) => template::run(&args),
+        cli::Command::Pull(args) => pull::run(&args),
+        cli::Command::Models(args) => models::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
     };
     match result {

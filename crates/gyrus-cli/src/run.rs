@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
     match (&args.first, &args.second) {
         (Some(model), Some(prompt)) => (Some(model.clone()), Some(prompt.clone())),
-        (Some(one), None) if crate::source::looks_like_model(one) => (Some(one.clone()), None),
+        (Some(one), None) if crate::resolve::looks_like_model(one) => (Some(one.clone()), None),
         (Some(one), None) => (None, Some(one.clone())),
         (None, _) => (None, None),
     }

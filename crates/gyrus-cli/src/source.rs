@@ -1,10 +1,12 @@
 //! From what the user typed to an opened model.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use gyrus_formats::Checkpoint;
+use gyrus_formats::{Bytes, Checkpoint};
+
+use crate::environment::Environment;
+use crate::resolve::{ModelSource, resolve};
 
 /// A model that can be opened.
 pub(crate) struct Source {
@@ -13,16 +15,23 @@ pub(crate) struct Source {
 }
 
 enum Place {
-    File(PathBuf),
+    Found(ModelSource),
     /// Made in memory, to be opened once.
     Memory(RefCell<Option<Checkpoint>>),
 }
 
 impl Source {
-    /// The model that an argument names, or the default one.
+    /// The model that an argument names, or the default one; pulled if it is not here yet.
     pub(crate) fn resolve(model: Option<&str>) -> Result<Source> {
-        let model = model.context("no model")?;
-        Ok(Source { name: model.to_owned(), place: Place::File(model.into()) })
+        let found = resolve(model, &Environment::of_process())?;
+        let name = match &found {
+            ModelSource::BuiltIn { name, .. } => (*name).to_owned(),
+            ModelSource::File(path) => match path.file_name() {
+                Some(name) => name.to_string_lossy().into_owned(),
+                None => path.display().to_string(),
+            },
+        };
+        Ok(Source { name, place: Place::Found(found) })
     }
 
     /// A model made in memory.
@@ -31,19 +40,17 @@ impl Source {
     }
 
     /// What to call it.
-    pub(crate) fn name(&self) -> String {
-        match &self.place {
-            Place::File(path) => {
-                path.file_name().map_or_else(|| self.name.clone(), |n| n.to_string_lossy().into())
-            }
-            Place::Memory(_) => self.name.clone(),
-        }
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Opens the file.
+    /// Opens it.
     pub(crate) fn open(&self) -> Result<Checkpoint> {
         match &self.place {
-            Place::File(path) => Ok(Checkpoint::open(path)?),
+            Place::Found(ModelSource::File(path)) => Ok(Checkpoint::open(path)?),
+            Place::Found(ModelSource::BuiltIn { name, bytes }) => {
+                Ok(Checkpoint::from_gguf(name, Bytes::Static(bytes))?)
+            }
             Place::Memory(made) => made.take().context("the model in memory was taken already"),
         }
     }
@@ -52,9 +59,4 @@ impl Source {
 /// Opens the model that an argument names.
 pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     Source::resolve(Some(model))?.open()
-}
-
-/// Whether a single argument is a model rather than a prompt.
-pub(crate) fn looks_like_model(argument: &str) -> bool {
-    argument.contains('/') || argument.ends_with(".gguf") || argument.ends_with(".safetensors")
 }

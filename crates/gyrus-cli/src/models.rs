@@ -1,0 +1,123 @@
+//! `gyrus models`: the models there are, by name.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anstyle::Style;
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cache;
+use crate::catalogue::{CATALOGUE, DEFAULT, Named, Origin};
+use crate::cli::ModelsArgs;
+use crate::environment::Environment;
+use crate::text::{self, Column, FAINT, NAME};
+
+#[derive(Debug, Serialize)]
+struct Model {
+    name: String,
+    state: State,
+    /// The size of the model, or of what there is of it.
+    bytes: u64,
+    licence: Option<&'static str>,
+    about: Option<&'static str>,
+    /// Whether it answers when no model is named.
+    default: bool,
+    path: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    BuiltIn,
+    Cached,
+    Unfinished,
+    CanBePulled,
+}
+
+impl State {
+    fn words(self) -> &'static str {
+        match self {
+            State::BuiltIn => "built in",
+            State::Cached => "in the cache",
+            State::Unfinished => "unfinished",
+            State::CanBePulled => "can be pulled",
+        }
+    }
+}
+
+pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
+    let environment = Environment::of_process();
+    let models = models(&environment)?;
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &models).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    let column = |title, style| Column { title, right: title == "size", style };
+    let columns = [
+        column("model", NAME),
+        column("size", Style::new()),
+        column("licence", Style::new()),
+        column("state", Style::new()),
+        column("about", FAINT),
+    ];
+    let rows: Vec<Vec<String>> = models.iter().map(row).collect();
+    text::table(&mut out, &columns, &rows)?;
+    writeln!(out)?;
+    for line in [
+        "hf:OWNER/REPO/FILE names any model file on the Hugging Face hub.".to_owned(),
+        format!("The cache is {}", cache::folder(&environment)?.display()),
+    ] {
+        writeln!(out, "  {}{line}{}", FAINT.render(), FAINT.render_reset())?;
+    }
+    Ok(())
+}
+
+fn row(model: &Model) -> Vec<String> {
+    let about = model.about.unwrap_or_default();
+    let default = if model.default { " (default)" } else { "" };
+    vec![
+        text::one_line(&model.name, 100),
+        text::bytes(model.bytes),
+        model.licence.unwrap_or("?").to_owned(),
+        model.state.words().to_owned(),
+        format!("{about}{default}"),
+    ]
+}
+
+/// The catalogue, then whatever else is in the cache.
+fn models(environment: &Environment) -> Result<Vec<Model>> {
+    let mut found = cache::list(environment)?;
+    let mut models = Vec::new();
+    for entry in CATALOGUE {
+        let path = cache::path_of(&Named::Entry(entry), environment)?;
+        let cached = found.iter().any(|f| f.path == path && f.bytes == entry.bytes);
+        found.retain(|f| f.path != path);
+        let state = match entry.origin {
+            Origin::BuiltIn(_) => State::BuiltIn,
+            Origin::Wheel { .. } if cached => State::Cached,
+            Origin::Wheel { .. } => State::CanBePulled,
+        };
+        models.push(Model {
+            name: entry.name.to_owned(),
+            state,
+            bytes: entry.bytes,
+            licence: Some(entry.licence),
+            about: Some(entry.about),
+            default: entry.name == DEFAULT,
+            path: cached.then_some(path),
+        });
+    }
+    models.extend(found.into_iter().map(|found| Model {
+        name: found.name,
+        state: if found.unfinished { State::Unfinished } else { State::Cached },
+        bytes: found.bytes,
+        licence: None,
+        about: None,
+        default: false,
+        path: Some(found.path),
+    }));
+    Ok(models)
+}

@@ -1,0 +1,169 @@
+//! From what a user types for a model to the bytes of one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin};
+use crate::environment::Environment;
+use crate::fetch::{self, Existing, Unavailable};
+use crate::text;
+
+/// Where a model's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ModelSource {
+    /// A file, or a folder that holds a model.
+    File(PathBuf),
+    /// Inside the program.
+    BuiltIn {
+        /// Its name in the catalogue.
+        name: &'static str,
+        /// The GGUF file.
+        bytes: &'static [u8],
+    },
+}
+
+/// Finds the model that an argument means, and pulls it if need be. Without an argument it is the default
+/// model or, where that cannot be had, the built-in one; which of them it is then stands on stderr.
+pub(crate) fn resolve(argument: Option<&str>, environment: &Environment) -> Result<ModelSource> {
+    let Some(argument) = argument else {
+        return match by_name(&Named::parse(DEFAULT)?, environment) {
+            Err(error) if error.is::<Unavailable>() => {
+                anstream::eprintln!("note: {error:#}; the built-in storyteller {BUILT_IN} answers instead");
+                by_name(&Named::parse(BUILT_IN)?, environment)
+            }
+            found => found,
+        };
+    };
+    let path = Path::new(argument);
+    match path.try_exists() {
+        Ok(true) => return Ok(ModelSource::File(path.to_owned())),
+        // Too long a name, or one with a NUL, is no path; what it is not, the rest of this function says.
+        Ok(false) | Err(_) if !is_path(argument) => {}
+        Ok(false) => bail!(
+            "{}: no such file; to give this as a prompt, name a model before it, such as {DEFAULT}",
+            text::one_line(argument, 200)
+        ),
+        Err(error) => return Err(error).with_context(|| text::one_line(argument, 200)),
+    }
+    by_name(&Named::parse(argument)?, environment)
+}
+
+/// Whether an argument that may be a model or a prompt is a model: it exists, has a name in the catalogue or
+/// on the hub, or is written as a path.
+pub(crate) fn looks_like_model(argument: &str) -> bool {
+    argument.starts_with(HubFile::PREFIX)
+        || catalogue::find(argument).is_some()
+        || is_path(argument)
+        || (!argument.is_empty() && Path::new(argument).exists())
+}
+
+/// Whether this can only be meant as a path.
+fn is_path(argument: &str) -> bool {
+    !argument.starts_with(HubFile::PREFIX)
+        && (argument.contains(std::path::is_separator) || cache::is_model(argument))
+}
+
+fn by_name(model: &Named, environment: &Environment) -> Result<ModelSource> {
+    if let Named::Entry(entry) = model
+        && let Origin::BuiltIn(bytes) = entry.origin
+    {
+        return Ok(ModelSource::BuiltIn { name: entry.name, bytes });
+    }
+    fetch::pull(model, Existing::Use, environment).map(|pulled| ModelSource::File(pulled.path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gyrus_testkit::tempfile;
+
+    #[test]
+    fn a_model_is_told_from_a_prompt() {
+        let models = [
+            "smollm2-135m",
+            "tales-7m",
+            "hf:a/b/c.gguf",
+            "hf:oops",
+            "./x",
+            "a/b",
+            "model.gguf",
+            "m.safetensors",
+            "Cargo.toml",
+            "src",
+            ".",
+        ];
+        for argument in models {
+            assert!(looks_like_model(argument), "{argument}");
+        }
+        for argument in ["", "Hello", "Why is the sky blue?", "smollm2", "gguf", "What is a .gguf file?\n"] {
+            assert!(!looks_like_model(argument), "{argument}");
+        }
+        assert!(!looks_like_model(&"long ".repeat(100_000)));
+        assert!(!looks_like_model("nul\0"));
+    }
+
+    fn resolved(argument: Option<&str>) -> Result<ModelSource, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut environment = Environment::of_test(folder.path(), "");
+        environment.offline = true;
+        let resolved = resolve(argument, &environment).map_err(|error| format!("{error:#}"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        resolved
+    }
+
+    #[test]
+    fn paths_and_names_are_resolved() {
+        assert_eq!(resolved(Some("Cargo.toml")), Ok(ModelSource::File("Cargo.toml".into())));
+        assert_eq!(resolved(Some("src")), Ok(ModelSource::File("src".into())));
+        let built_in = resolved(Some("tales-7m")).unwrap();
+        assert!(
+            matches!(built_in, ModelSource::BuiltIn { name: "tales-7m", bytes } if bytes.starts_with(b"GGUF"))
+        );
+        for (argument, reason) in [
+            ("no/such", "no/such: no such file; to give this as a prompt"),
+            ("missing.gguf", "missing.gguf: no such file"),
+            ("smollm", "no model is called \"smollm\""),
+            ("smollm2-135m", "smollm2-135m is not in the cache, and GYRUS_OFFLINE is set"),
+            ("hf:a/b/c.gguf", "hf:a/b/c.gguf is not in the cache, and GYRUS_OFFLINE is set"),
+            ("hf:a/b", "no file is named"),
+            ("nul\0", "no model is called"),
+        ] {
+            let error = resolved(Some(argument)).unwrap_err();
+            assert!(error.starts_with(reason) || error.contains(reason), "{argument:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_network_the_storyteller_answers() {
+        assert!(matches!(resolved(None), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
+        // Nor is there a pip here.
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::of_test(&folder.path().join("cache"), folder.path().join("nothing"));
+        assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        // Whoever asks for a model by its name gets that or none.
+        assert!(resolve(Some(DEFAULT), &environment).is_err());
+        // A cache that cannot be written is a fault to be mended, not a lack of network.
+        std::fs::write(folder.path().join("cache"), "").unwrap();
+        assert!(resolve(None, &environment).is_err());
+    }
+
+    #[test]
+    fn a_cached_model_needs_no_network() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut environment = Environment::of_test(folder.path(), "");
+        environment.offline = true;
+        let path = cache::path_of(&Named::parse("hf:a/b/c.gguf").unwrap(), &environment).unwrap();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "model").unwrap();
+        assert_eq!(resolve(Some("hf:a/b/c.gguf"), &environment).unwrap(), ModelSource::File(path));
+        // A file of the catalogue has a known size; another one is not it.
+        let path = cache::path_of(&Named::parse(DEFAULT).unwrap(), &environment).unwrap();
+        std::fs::write(&path, "cut").unwrap();
+        assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));
+        std::fs::File::create(&path).unwrap().set_len(catalogue::find(DEFAULT).unwrap().bytes).unwrap();
+        assert_eq!(resolve(None, &environment).unwrap(), ModelSource::File(path));
+    }
+}
