@@ -33,8 +33,8 @@ pub(crate) enum Body {
 impl Matrix {
     /// Prepares a matrix stored row by row in `data`.
     ///
-    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays Q4_0, Q4_1, Q4_K, Q6_K and
-    /// Q8_0 (about the same size; `data` is let go) and keeps the others.
+    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays Q4_0, Q4_1, Q5_0, Q5_1,
+    /// Q8_0, Q4_K, Q5_K and Q6_K (the same size but for a few bytes; `data` is let go) and keeps the others.
     pub fn new(
         pool: &Pool,
         dtype: DType,

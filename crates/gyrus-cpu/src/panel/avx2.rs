@@ -111,14 +111,14 @@ pub(super) unsafe fn nibble_dots<const M: usize>(body: *const u8, x: [*const QBl
     }
 }
 
-/// `−ZERO · Σx` in every lane.
+/// `−8 · 2^SHIFT · Σx` in every lane: what a zero point of that size takes off.
 ///
 /// # Safety
 /// `x` points to a block; the caller is compiled with AVX2.
 #[inline(always)]
-pub(super) unsafe fn zero_point<const ZERO: i32>(x: *const QBlock) -> __m256i {
+pub(super) unsafe fn zero_point<const SHIFT: i32>(x: *const QBlock) -> __m256i {
     // SAFETY: by contract.
-    unsafe { _mm256_set1_epi32((*x).minus8_sum * (ZERO / 8)) }
+    unsafe { _mm256_slli_epi32::<SHIFT>(_mm256_set1_epi32((*x).minus8_sum)) }
 }
 
 /// `acc + dot · (scale · x.scale)`, the product with `dot` fused.

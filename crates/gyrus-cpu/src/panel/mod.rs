@@ -12,6 +12,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 mod q4;
+mod q5;
 mod q6k;
 mod q8;
 
@@ -23,6 +24,7 @@ use crate::quantize_rows::{GROUP, QBlock};
 use crate::storage::{AlignedBytes, Disjoint};
 
 pub(crate) use q4::{Q4_0, Q4_1, Q4_K};
+pub(crate) use q5::{Q5_0, Q5_1, Q5_K};
 pub(crate) use q6k::Q6_K;
 pub(crate) use q8::Q8_0;
 
@@ -94,8 +96,16 @@ struct VTable {
 }
 
 /// Every format that has panels.
-static FORMATS: &[VTable] =
-    &[vtable::<Q4_0>(), vtable::<Q4_1>(), vtable::<Q4_K>(), vtable::<Q6_K>(), vtable::<Q8_0>()];
+static FORMATS: &[VTable] = &[
+    vtable::<Q4_0>(),
+    vtable::<Q4_1>(),
+    vtable::<Q4_K>(),
+    vtable::<Q5_0>(),
+    vtable::<Q5_1>(),
+    vtable::<Q5_K>(),
+    vtable::<Q6_K>(),
+    vtable::<Q8_0>(),
+];
 
 #[cfg(target_arch = "x86_64")]
 const fn vtable<F: avx2::Kernel>() -> VTable {
