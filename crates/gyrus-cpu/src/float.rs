@@ -178,6 +178,20 @@ pub(crate) mod avx2 {
         }
     }
 
+    /// Single precision to half, to nearest even.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn to_halves(from: &[f32], to: &mut [f16]) {
+        let ((from, rest), (to, tail)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+        for (v, h) in from.iter().zip(to) {
+            // SAFETY: eight numbers in, 16 bytes out.
+            unsafe {
+                let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(v.as_ptr()));
+                _mm_storeu_si128(h.as_mut_ptr().cast(), halves);
+            }
+        }
+        rest.iter().zip(tail).for_each(|(v, h)| *h = f16::from_f32(*v));
+    }
+
     /// Half precision to single.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn halves(bytes: &[u8], out: &mut [f32]) {

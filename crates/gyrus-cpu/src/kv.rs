@@ -132,6 +132,7 @@ impl KvStore {
             let block = row.table[row.position as usize / BLOCK];
             assert!((block as usize) < blocks, "block {block} of {blocks}");
         }
+        let isa = pool.isa();
         let layer = &mut self.layers[layer];
         let size = BLOCK * head_dim;
         let body = |keys_out: &Out, values_out: &Out, head: usize| {
@@ -143,8 +144,8 @@ impl KvStore {
                 let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
                 // SAFETY: a task writes within the regions of its own head alone.
                 unsafe {
-                    keys_out.scatter(first..first + size, slot, key);
-                    values_out.store(first + slot * head_dim, value);
+                    keys_out.scatter(isa, first..first + size, slot, key);
+                    values_out.store(isa, first + slot * head_dim, value);
                 }
             }
         };
@@ -216,24 +217,22 @@ impl Out {
     ///
     /// # Safety
     /// No other thread touches `range` during the loop.
-    unsafe fn scatter(&self, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
+    unsafe fn scatter(&self, isa: Isa, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
         // SAFETY: passed on.
         unsafe {
             match self {
-                Out::F32(out) => out
-                    .part(range)
-                    .iter_mut()
-                    .skip(slot)
-                    .step_by(BLOCK)
-                    .zip(values)
-                    .for_each(|(o, v)| *o = *v),
-                Out::F16(out) => out
-                    .part(range)
-                    .iter_mut()
-                    .skip(slot)
-                    .step_by(BLOCK)
-                    .zip(values)
-                    .for_each(|(o, v)| *o = f16::from_f32(*v)),
+                Out::F32(out) => {
+                    let places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    places.zip(values).for_each(|(o, v)| *o = *v);
+                }
+                Out::F16(out) => {
+                    let mut places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    let mut halves = [f16::ZERO; 64];
+                    for values in values.chunks(halves.len()) {
+                        narrow(isa, values, &mut halves[..values.len()]);
+                        places.by_ref().zip(&halves[..values.len()]).for_each(|(o, v)| *o = *v);
+                    }
+                }
             }
         }
     }
@@ -242,17 +241,25 @@ impl Out {
     ///
     /// # Safety
     /// No other thread touches these elements during the loop.
-    unsafe fn store(&self, at: usize, values: &[f32]) {
+    unsafe fn store(&self, isa: Isa, at: usize, values: &[f32]) {
         let range = at..at + values.len();
         // SAFETY: passed on.
         unsafe {
             match self {
                 Out::F32(out) => out.part(range).copy_from_slice(values),
-                Out::F16(out) => {
-                    out.part(range).iter_mut().zip(values).for_each(|(o, v)| *o = f16::from_f32(*v))
-                }
+                Out::F16(out) => narrow(isa, values, out.part(range)),
             }
         }
+    }
+}
+
+/// Single precision to half, to nearest even, with the instructions there are.
+fn narrow(isa: Isa, from: &[f32], to: &mut [f16]) {
+    match isa.level() {
+        Level::Portable => from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v)),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { float::avx2::to_halves(from, to) },
     }
 }
 

@@ -56,7 +56,7 @@ impl Matrix {
         }
         let panels = match precision {
             Precision::Exact => None,
-            Precision::Fast => Panels::pack(pool, dtype, rows, cols, data.as_slice()),
+            Precision::Fast => Panels::pack(pool, dtype, rows, cols, data.as_slice())?,
         };
         let body = panels.map_or(Body::Raw(data), Body::Panels);
         Ok(Matrix { dtype, rows, cols, body })

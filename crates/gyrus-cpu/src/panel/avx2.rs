@@ -8,6 +8,9 @@ use std::arch::x86_64::*;
 use super::{Format, LANES, TILE};
 use crate::quantize_rows::QBlock;
 
+/// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
+const PREFETCH: usize = 4096;
+
 /// A format's inner step.
 pub(crate) trait Kernel: Format {
     /// What a group's header holds, in registers.
@@ -65,6 +68,12 @@ unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &m
         let mut group = panel.as_ptr();
         let mut x: [*const QBlock; M] = std::array::from_fn(|r| x.as_ptr().add(r * stride));
         for _ in 0..groups {
+            if M == 1 {
+                // One row of activations is bound by memory.
+                for line in (0..F::BYTES).step_by(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(group.wrapping_add(PREFETCH + line).cast());
+                }
+            }
             let head = F::head(group);
             for sub in 0..F::SUB {
                 F::block(head, group.add(F::HEADER + sub * F::BODY), x, &mut acc);
