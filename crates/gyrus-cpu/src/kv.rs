@@ -6,8 +6,10 @@
 //! innermost a SIMD lane owns a position, and scores need no horizontal sums.
 
 use half::f16;
+use memmap2::MmapMut;
 
 use crate::CpuError;
+#[cfg(target_arch = "x86_64")]
 use crate::float;
 use crate::isa::{Isa, Level};
 use crate::pool::Pool;
@@ -80,11 +82,11 @@ struct Layer {
     values: Elems,
 }
 
-enum Elems {
-    F32(Vec<f32>),
-    /// Bit patterns: zero integers are asked of the allocator as such, so untouched pages stay
-    /// uncommitted.
-    F16(Vec<u16>),
+/// Numbers in a mapping of their own: zero at first, committed page by page as they are written, and
+/// refused with an error rather than an abort where there is no room.
+struct Elems {
+    map: MmapMut,
+    dtype: KvType,
 }
 
 /// A run of stored numbers.
@@ -111,9 +113,13 @@ impl KvStore {
         if u32::try_from(blocks).is_err() {
             return Err(refuse("block numbers have 32 bits"));
         }
+        let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
+            Ok(map) => Ok(Elems { map, dtype }),
+            Err(_) => Err(refuse("the system has no memory for it")),
+        };
         let layers = (0..layers)
-            .map(|_| Layer { keys: Elems::zeroed(dtype, elems), values: Elems::zeroed(dtype, elems) })
-            .collect();
+            .map(|_| Ok(Layer { keys: zeroed()?, values: zeroed()? }))
+            .collect::<Result<_, CpuError>>()?;
         Ok(KvStore { shape, layers })
     }
 
@@ -166,10 +172,8 @@ impl KvStore {
         let (from, to) = (from as usize * size, to as usize * size);
         for layer in &mut self.layers {
             for elems in [&mut layer.keys, &mut layer.values] {
-                match elems {
-                    Elems::F32(v) => v.copy_within(from..from + size, to),
-                    Elems::F16(v) => v.copy_within(from..from + size, to),
-                }
+                let bytes = elems.dtype.bytes();
+                elems.map.copy_within(from * bytes..(from + size) * bytes, to * bytes);
             }
         }
     }
@@ -184,24 +188,18 @@ impl KvStore {
 }
 
 impl Elems {
-    fn zeroed(dtype: KvType, len: usize) -> Elems {
-        match dtype {
-            KvType::F32 => Elems::F32(vec![0.0; len]),
-            KvType::F16 => Elems::F16(vec![0; len]),
-        }
-    }
-
     fn range(&self, range: std::ops::Range<usize>) -> Stored<'_> {
-        match self {
-            Elems::F32(v) => Stored::F32(&v[range]),
-            Elems::F16(v) => Stored::F16(bytemuck::cast_slice(&v[range])),
+        // Mappings begin on pages, so the casts find their alignment.
+        match self.dtype {
+            KvType::F32 => Stored::F32(&bytemuck::cast_slice(&self.map)[range]),
+            KvType::F16 => Stored::F16(&bytemuck::cast_slice(&self.map)[range]),
         }
     }
 
     fn out(&mut self) -> Out {
-        match self {
-            Elems::F32(v) => Out::F32(Disjoint::new(v)),
-            Elems::F16(v) => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(v))),
+        match self.dtype {
+            KvType::F32 => Out::F32(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
+            KvType::F16 => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
         }
     }
 }
