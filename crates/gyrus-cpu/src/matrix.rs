@@ -139,7 +139,8 @@ impl Matrix {
         buffer
     }
 
-    fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
+    /// Rows as they are stored.
+    pub(crate) fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
         let data = data.as_slice();
         let row_bytes = data.len() / self.rows;
         &data[first * row_bytes..(first + count) * row_bytes]

@@ -266,3 +266,13 @@ fn wrong_shapes_are_refused() {
         Some(CpuError::Range { start: 2, end: 5, len: 4 })
     );
 }
+
+/// An engine shares weights and pool between threads.
+#[test]
+fn weights_caches_and_pools_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Matrix>();
+    shared::<Pool>();
+    shared::<gyrus_cpu::KvStore>();
+    shared::<Scratch>();
+}

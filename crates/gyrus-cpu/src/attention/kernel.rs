@@ -142,30 +142,7 @@ mod avx2 {
 
     use super::*;
     use crate::exp::avx2::exp;
-    use crate::float::avx2::sum;
-
-    /// An element that eight of can be loaded as `f32`.
-    pub(super) trait Load: Copy {
-        /// # Safety
-        /// Eight elements are readable at `p`; the caller is compiled with AVX2 and F16C.
-        unsafe fn load(p: *const Self) -> __m256;
-    }
-
-    impl Load for f32 {
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_loadu_ps(p) }
-        }
-    }
-
-    impl Load for f16 {
-        #[inline(always)]
-        unsafe fn load(p: *const f16) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
-        }
-    }
+    use crate::float::avx2::{Load, sum};
 
     /// # Safety
     /// The extent lies within the buffers, `cols` is a multiple of eight, the processor has AVX2, FMA and
