@@ -39,6 +39,12 @@ pub enum CpuError {
         /// Elements of a row.
         cols: usize,
     },
+    /// The system has no memory for a re-laid weight.
+    #[error("no memory for {bytes} bytes of weights")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// The cache's shape cannot be stored or addressed.
     #[error(
         "a cache of {layers} layers × {blocks} blocks × {kv_heads} heads × {head_dim} is not possible: {reason}"

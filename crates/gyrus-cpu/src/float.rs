@@ -32,23 +32,36 @@ pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do; sizes were checked.
-        Level::Avx2 => unsafe {
-            match (wn, xn) {
-                (4, 3) => avx2::dots::<4, 3>(w, x, width, out),
-                (4, 2) => avx2::dots::<4, 2>(w, x, width, out),
-                (4, 1) => avx2::dots::<4, 1>(w, x, width, out),
-                _ => {
-                    for (x, out) in x.chunks_exact(width).zip(out) {
-                        for (w, out) in w.chunks_exact(width).zip(out) {
-                            let mut one = [[0.0; TILE_W]; TILE_X];
-                            avx2::dots::<1, 1>(w, x, width, &mut one);
-                            *out = one[0][0];
-                        }
-                    }
-                }
-            }
-        },
+        Level::Avx2 => unsafe { avx2::dots_of(w.as_ptr(), wn, x.as_ptr(), xn, width, out) },
     }
+}
+
+/// [`dots`] straight from half-precision rows, for batches too small to decode them first; the same bits.
+/// `false`, with nothing done, if the type or the instruction set has no such form.
+pub(crate) fn dots_from(
+    isa: Isa,
+    dtype: DType,
+    w: &[u8],
+    x: &[f32],
+    width: usize,
+    out: &mut [[f32; TILE_W]; TILE_X],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if isa.level() == Level::Avx2 && matches!(dtype, DType::F16 | DType::BF16) {
+        let (wn, xn) = (w.len() / 2 / width, x.len() / width);
+        assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
+        assert!(w.len() == 2 * wn * width && x.len() == xn * width);
+        // SAFETY: an `Isa` of this level exists only where the instructions do; sizes were checked.
+        unsafe {
+            match dtype {
+                DType::F16 => avx2::dots_of(w.as_ptr().cast::<half::f16>(), wn, x.as_ptr(), xn, width, out),
+                _ => avx2::dots_of(w.as_ptr().cast::<half::bf16>(), wn, x.as_ptr(), xn, width, out),
+            }
+        }
+        return true;
+    }
+    let _ = (isa, dtype, w, x, width, out);
+    false
 }
 
 /// The plain form of one dot product.
@@ -86,26 +99,59 @@ pub(crate) mod avx2 {
     use std::arch::x86_64::*;
 
     use gyrus_tensor::block::{BlockQ4_0, BlockQ4_1, BlockQ8_0};
-    use half::f16;
+    use half::{bf16, f16};
 
     use super::*;
 
+    /// An element that eight of can be loaded as `f32`.
+    pub(crate) trait Load: Copy {
+        /// # Safety
+        /// Eight elements are readable at `p`; the caller is compiled with AVX2 and F16C.
+        unsafe fn load(p: *const Self) -> __m256;
+    }
+
+    impl Load for f32 {
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> __m256 {
+            // SAFETY: by contract.
+            unsafe { _mm256_loadu_ps(p) }
+        }
+    }
+
+    impl Load for f16 {
+        #[inline(always)]
+        unsafe fn load(p: *const f16) -> __m256 {
+            // SAFETY: by contract.
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+    }
+
+    impl Load for bf16 {
+        #[inline(always)]
+        unsafe fn load(p: *const bf16) -> __m256 {
+            // SAFETY: by contract.
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+        }
+    }
+
     /// # Safety
-    /// The processor has AVX2 and FMA; `w` holds `W` rows and `x` holds `X` rows of `width`, a multiple
-    /// of eight.
+    /// The processor has AVX2, FMA and F16C; `W` rows of `width`, a multiple of eight, are readable at `w`,
+    /// aligned or not, and `X` rows at `x`.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dots<const W: usize, const X: usize>(
-        w: &[f32],
-        x: &[f32],
+    pub(super) unsafe fn dots<T: Load, const W: usize, const X: usize>(
+        w: *const T,
+        x: *const f32,
         width: usize,
         out: &mut [[f32; TILE_W]; TILE_X],
     ) {
         let mut acc = [[_mm256_setzero_ps(); W]; X];
-        let (w, x) = (w.as_ptr(), x.as_ptr());
         // SAFETY: eight elements from `k` on lie within a row, for every row there is.
         unsafe {
             for k in (0..width).step_by(LANES) {
-                let w: [__m256; W] = std::array::from_fn(|i| _mm256_loadu_ps(w.add(i * width + k)));
+                let w: [__m256; W] = std::array::from_fn(|i| T::load(w.add(i * width + k)));
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let x = _mm256_loadu_ps(x.add(r * width + k));
                     for i in 0..W {
@@ -117,6 +163,38 @@ pub(crate) mod avx2 {
         for r in 0..X {
             for i in 0..W {
                 out[r][i] = sum(acc[r][i]);
+            }
+        }
+    }
+
+    /// As [`dots`], for any number of rows a tile may have.
+    ///
+    /// # Safety
+    /// As for [`dots`], with `wn` (1..=4) and `xn` (1..=3) rows.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn dots_of<T: Load>(
+        w: *const T,
+        wn: usize,
+        x: *const f32,
+        xn: usize,
+        width: usize,
+        out: &mut [[f32; TILE_W]; TILE_X],
+    ) {
+        // SAFETY: passed on.
+        unsafe {
+            match (wn, xn) {
+                (4, 3) => dots::<T, 4, 3>(w, x, width, out),
+                (4, 2) => dots::<T, 4, 2>(w, x, width, out),
+                (4, 1) => dots::<T, 4, 1>(w, x, width, out),
+                _ => {
+                    for (r, out) in out[..xn].iter_mut().enumerate() {
+                        for (i, out) in out[..wn].iter_mut().enumerate() {
+                            let mut one = [[0.0; TILE_W]; TILE_X];
+                            dots::<T, 1, 1>(w.add(i * width), x.add(r * width), width, &mut one);
+                            *out = one[0][0];
+                        }
+                    }
+                }
             }
         }
     }
@@ -176,6 +254,20 @@ pub(crate) mod avx2 {
         for (block, out) in blocks.iter().zip(out.as_chunks_mut::<32>().0) {
             each(block, out);
         }
+    }
+
+    /// Single precision to half, to nearest even.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn to_halves(from: &[f32], to: &mut [f16]) {
+        let ((from, rest), (to, tail)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+        for (v, h) in from.iter().zip(to) {
+            // SAFETY: eight numbers in, 16 bytes out.
+            unsafe {
+                let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(v.as_ptr()));
+                _mm_storeu_si128(h.as_mut_ptr().cast(), halves);
+            }
+        }
+        rest.iter().zip(tail).for_each(|(v, h)| *h = f16::from_f32(*v));
     }
 
     /// Half precision to single.

@@ -6,8 +6,10 @@
 //! innermost a SIMD lane owns a position, and scores need no horizontal sums.
 
 use half::f16;
+use memmap2::MmapMut;
 
 use crate::CpuError;
+#[cfg(target_arch = "x86_64")]
 use crate::float;
 use crate::isa::{Isa, Level};
 use crate::pool::Pool;
@@ -80,11 +82,11 @@ struct Layer {
     values: Elems,
 }
 
-enum Elems {
-    F32(Vec<f32>),
-    /// Bit patterns: zero integers are asked of the allocator as such, so untouched pages stay
-    /// uncommitted.
-    F16(Vec<u16>),
+/// Numbers in a mapping of their own: zero at first, committed page by page as they are written, and
+/// refused with an error rather than an abort where there is no room.
+struct Elems {
+    map: MmapMut,
+    dtype: KvType,
 }
 
 /// A run of stored numbers.
@@ -111,9 +113,13 @@ impl KvStore {
         if u32::try_from(blocks).is_err() {
             return Err(refuse("block numbers have 32 bits"));
         }
+        let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
+            Ok(map) => Ok(Elems { map, dtype }),
+            Err(_) => Err(refuse("the system has no memory for it")),
+        };
         let layers = (0..layers)
-            .map(|_| Layer { keys: Elems::zeroed(dtype, elems), values: Elems::zeroed(dtype, elems) })
-            .collect();
+            .map(|_| Ok(Layer { keys: zeroed()?, values: zeroed()? }))
+            .collect::<Result<_, CpuError>>()?;
         Ok(KvStore { shape, layers })
     }
 
@@ -132,6 +138,7 @@ impl KvStore {
             let block = row.table[row.position as usize / BLOCK];
             assert!((block as usize) < blocks, "block {block} of {blocks}");
         }
+        let isa = pool.isa();
         let layer = &mut self.layers[layer];
         let size = BLOCK * head_dim;
         let body = |keys_out: &Out, values_out: &Out, head: usize| {
@@ -143,8 +150,8 @@ impl KvStore {
                 let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
                 // SAFETY: a task writes within the regions of its own head alone.
                 unsafe {
-                    keys_out.scatter(first..first + size, slot, key);
-                    values_out.store(first + slot * head_dim, value);
+                    keys_out.scatter(isa, first..first + size, slot, key);
+                    values_out.store(isa, first + slot * head_dim, value);
                 }
             }
         };
@@ -165,10 +172,8 @@ impl KvStore {
         let (from, to) = (from as usize * size, to as usize * size);
         for layer in &mut self.layers {
             for elems in [&mut layer.keys, &mut layer.values] {
-                match elems {
-                    Elems::F32(v) => v.copy_within(from..from + size, to),
-                    Elems::F16(v) => v.copy_within(from..from + size, to),
-                }
+                let bytes = elems.dtype.bytes();
+                elems.map.copy_within(from * bytes..(from + size) * bytes, to * bytes);
             }
         }
     }
@@ -183,24 +188,18 @@ impl KvStore {
 }
 
 impl Elems {
-    fn zeroed(dtype: KvType, len: usize) -> Elems {
-        match dtype {
-            KvType::F32 => Elems::F32(vec![0.0; len]),
-            KvType::F16 => Elems::F16(vec![0; len]),
-        }
-    }
-
     fn range(&self, range: std::ops::Range<usize>) -> Stored<'_> {
-        match self {
-            Elems::F32(v) => Stored::F32(&v[range]),
-            Elems::F16(v) => Stored::F16(bytemuck::cast_slice(&v[range])),
+        // Mappings begin on pages, so the casts find their alignment.
+        match self.dtype {
+            KvType::F32 => Stored::F32(&bytemuck::cast_slice(&self.map)[range]),
+            KvType::F16 => Stored::F16(&bytemuck::cast_slice(&self.map)[range]),
         }
     }
 
     fn out(&mut self) -> Out {
-        match self {
-            Elems::F32(v) => Out::F32(Disjoint::new(v)),
-            Elems::F16(v) => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(v))),
+        match self.dtype {
+            KvType::F32 => Out::F32(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
+            KvType::F16 => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
         }
     }
 }
@@ -216,24 +215,22 @@ impl Out {
     ///
     /// # Safety
     /// No other thread touches `range` during the loop.
-    unsafe fn scatter(&self, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
+    unsafe fn scatter(&self, isa: Isa, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
         // SAFETY: passed on.
         unsafe {
             match self {
-                Out::F32(out) => out
-                    .part(range)
-                    .iter_mut()
-                    .skip(slot)
-                    .step_by(BLOCK)
-                    .zip(values)
-                    .for_each(|(o, v)| *o = *v),
-                Out::F16(out) => out
-                    .part(range)
-                    .iter_mut()
-                    .skip(slot)
-                    .step_by(BLOCK)
-                    .zip(values)
-                    .for_each(|(o, v)| *o = f16::from_f32(*v)),
+                Out::F32(out) => {
+                    let places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    places.zip(values).for_each(|(o, v)| *o = *v);
+                }
+                Out::F16(out) => {
+                    let mut places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    let mut halves = [f16::ZERO; 64];
+                    for values in values.chunks(halves.len()) {
+                        narrow(isa, values, &mut halves[..values.len()]);
+                        places.by_ref().zip(&halves[..values.len()]).for_each(|(o, v)| *o = *v);
+                    }
+                }
             }
         }
     }
@@ -242,17 +239,25 @@ impl Out {
     ///
     /// # Safety
     /// No other thread touches these elements during the loop.
-    unsafe fn store(&self, at: usize, values: &[f32]) {
+    unsafe fn store(&self, isa: Isa, at: usize, values: &[f32]) {
         let range = at..at + values.len();
         // SAFETY: passed on.
         unsafe {
             match self {
                 Out::F32(out) => out.part(range).copy_from_slice(values),
-                Out::F16(out) => {
-                    out.part(range).iter_mut().zip(values).for_each(|(o, v)| *o = f16::from_f32(*v))
-                }
+                Out::F16(out) => narrow(isa, values, out.part(range)),
             }
         }
+    }
+}
+
+/// Single precision to half, to nearest even, with the instructions there are.
+fn narrow(isa: Isa, from: &[f32], to: &mut [f16]) {
+    match isa.level() {
+        Level::Portable => from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v)),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 => unsafe { float::avx2::to_halves(from, to) },
     }
 }
 

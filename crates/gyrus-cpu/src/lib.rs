@@ -28,6 +28,7 @@ mod panel;
 mod pool;
 mod quantize_rows;
 mod scratch;
+mod slab;
 mod storage;
 
 pub use activation::{Activation, activate, add, gate, scale, softmax};

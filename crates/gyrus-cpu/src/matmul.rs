@@ -165,6 +165,9 @@ fn by_panels(
 fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, out: &Output, column: usize) {
     let first = units.start * LANES;
     let last = weight.rows().min(units.end * LANES);
+    if rows.len() <= TILE_X && from_halves(x, data, weight, first..last, rows.clone(), out, column) {
+        return;
+    }
     let step = if rows.len() == 1 {
         LANES
     } else {
@@ -190,6 +193,36 @@ fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, 
             }
         }
     });
+}
+
+/// Few rows times half-precision weights, without decoding those to memory first. `false` if that cannot
+/// be; then nothing was done.
+fn from_halves(
+    x: &Input,
+    data: &Bytes,
+    weight: &Matrix,
+    range: Span,
+    rows: Span,
+    out: &Output,
+    column: usize,
+) -> bool {
+    if weight.cols() != x.width {
+        return false;
+    }
+    let x_rows = &x.floats[rows.start * x.width..rows.end * x.width];
+    let mut sums = [[0.0; TILE_W]; TILE_X];
+    for first in range.clone().step_by(TILE_W) {
+        let count = TILE_W.min(range.end - first);
+        let w = weight.raw_rows(data, first, count);
+        if !float::dots_from(x.isa, weight.dtype(), w, x_rows, x.width, &mut sums) {
+            return false;
+        }
+        for (r, sums) in sums[..rows.len()].iter().enumerate() {
+            // SAFETY: tasks have disjoint rectangles of rows and units.
+            unsafe { out.put(rows.start + r, column + first, &sums[..count]) };
+        }
+    }
+    true
 }
 
 /// Quantises every row of `x` (`[m, k]`) into `out` (`[m, k / 32]`).

@@ -33,8 +33,8 @@ pub(crate) enum Body {
 impl Matrix {
     /// Prepares a matrix stored row by row in `data`.
     ///
-    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays Q4_0, Q4_1, Q4_K, Q6_K and
-    /// Q8_0 (about the same size; `data` is let go) and keeps the others.
+    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays Q4_0, Q4_1, Q5_0, Q5_1,
+    /// Q8_0, Q4_K, Q5_K and Q6_K (the same size but for a few bytes; `data` is let go) and keeps the others.
     pub fn new(
         pool: &Pool,
         dtype: DType,
@@ -56,7 +56,7 @@ impl Matrix {
         }
         let panels = match precision {
             Precision::Exact => None,
-            Precision::Fast => Panels::pack(pool, dtype, rows, cols, data.as_slice()),
+            Precision::Fast => Panels::pack(pool, dtype, rows, cols, data.as_slice())?,
         };
         let body = panels.map_or(Body::Raw(data), Body::Panels);
         Ok(Matrix { dtype, rows, cols, body })
@@ -139,7 +139,8 @@ impl Matrix {
         buffer
     }
 
-    fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
+    /// Rows as they are stored.
+    pub(crate) fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
         let data = data.as_slice();
         let row_bytes = data.len() / self.rows;
         &data[first * row_bytes..(first + count) * row_bytes]

@@ -45,7 +45,7 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
 /// # Panics
 /// If the heads do not fit the rows.
 pub fn rms_norm_heads(
-    isa: Isa,
+    pool: &Pool,
     x: &mut [f32],
     stride: usize,
     offset: usize,
@@ -54,13 +54,22 @@ pub fn rms_norm_heads(
     eps: f32,
 ) {
     let k = weight.len();
-    assert!(stride > 0 && x.len().is_multiple_of(stride) && offset + heads * k <= stride && k > 0);
-    for row in x.chunks_exact_mut(stride) {
-        for head in row[offset..offset + heads * k].chunks_exact_mut(k) {
-            let factor = factor(isa, head, eps);
-            head.iter_mut().zip(weight).for_each(|(v, w)| *v = *v * factor * w);
+    assert!(stride > 0 && x.len().is_multiple_of(stride), "{} elements are not rows of {stride}", x.len());
+    assert!(k > 0 && offset + heads * k <= stride, "{heads} heads of {k} from {offset} in rows of {stride}");
+    let m = x.len() / stride;
+    let per_task = if m * heads * k <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
+    let parts = Disjoint::new(x);
+    pool.run(m.div_ceil(per_task), &|task| {
+        for row in task * per_task..m.min((task + 1) * per_task) {
+            let first = row * stride + offset;
+            // SAFETY: each row belongs to one task.
+            let row = unsafe { parts.part(first..first + heads * k) };
+            for head in row.chunks_exact_mut(k) {
+                let factor = factor(pool.isa(), head, eps);
+                head.iter_mut().zip(weight).for_each(|(v, w)| *v = *v * factor * w);
+            }
         }
-    }
+    });
 }
 
 fn factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
@@ -130,7 +139,7 @@ mod tests {
                     wide[1..1 + k].copy_from_slice(x);
                     wide[1 + k..1 + 2 * k].copy_from_slice(x);
                 }
-                rms_norm_heads(Isa::detect(), &mut wide, 2 * k + 3, 1, 2, &w, 1e-5);
+                rms_norm_heads(&Pool::new(2), &mut wide, 2 * k + 3, 1, 2, &w, 1e-5);
                 for (wide, out) in wide.chunks_exact(2 * k + 3).zip(plain.chunks_exact(k)) {
                     assert_eq!((&wide[1..1 + k], &wide[1 + k..1 + 2 * k]), (out, out));
                     assert_eq!((wide[0], wide[2 * k + 1]), (7.0, 7.0));

@@ -40,33 +40,6 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A cache line, the unit panels are allocated in, so that no 32-byte load straddles two lines.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// Zeroed bytes that begin on a cache line.
-pub(crate) struct AlignedBytes {
-    lines: Vec<Line>,
-    len: usize,
-}
-
-impl AlignedBytes {
-    pub(crate) fn zeroed(len: usize) -> AlignedBytes {
-        AlignedBytes { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the vector owns at least `len` initialised bytes, and `Line` has no padding.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
-    }
-
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow is unique.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
-    }
-}
-
 /// A mutable slice that the tasks of one loop write in disjoint parts.
 pub(crate) struct Disjoint<T> {
     start: *mut T,

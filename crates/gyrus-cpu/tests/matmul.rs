@@ -6,17 +6,22 @@ use gyrus_cpu::{
 use gyrus_tensor::{DType, dequantize};
 use gyrus_testkit::Rng;
 
-const TYPES: [DType; 9] = [
+const TYPES: [DType; 11] = [
     DType::F32,
     DType::F16,
     DType::BF16,
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
+    DType::Q5_1,
     DType::Q8_0,
     DType::Q4_K,
+    DType::Q5_K,
     DType::Q6_K,
 ];
+
+const PANELS: [DType; 8] =
+    [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
 
 /// Random blocks of a type with random quants and scales of sensible size. Floats are plain numbers.
 fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
@@ -32,7 +37,7 @@ fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
             let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
             // Offsets of the half-precision fields within a block.
             let fields: &[usize] = match dtype {
-                DType::Q4_1 | DType::Q4_K => &[0, 2],
+                DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
                 DType::Q6_K => &[208],
                 _ => &[0],
             };
@@ -122,7 +127,7 @@ fn integer_kernels_serve_the_types_they_should() {
     let pool = Pool::new(1);
     for dtype in TYPES {
         let w = weight(&mut Rng::new(1), dtype, 3, 256);
-        let panels = matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q8_0 | DType::Q4_K | DType::Q6_K);
+        let panels = PANELS.contains(&dtype);
         assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_bytes(), panels, "{dtype}");
         assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_bytes());
     }
@@ -131,7 +136,7 @@ fn integer_kernels_serve_the_types_they_should() {
 /// The extreme quants and activations must not overflow any intermediate sum.
 #[test]
 fn extremes_do_not_overflow() {
-    for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
+    for dtype in PANELS {
         for fill in [0x00, 0xFF, 0x80, 0x7F] {
             let k = 512;
             let mut bytes = vec![fill; dtype.bytes_of_elems(9 * k).unwrap()];
@@ -139,7 +144,7 @@ fn extremes_do_not_overflow() {
                 let one = half::f16::from_f32(1.0).to_le_bytes();
                 let at = if dtype == DType::Q6_K { 208 } else { 0 };
                 block[at..at + 2].copy_from_slice(&one);
-                if matches!(dtype, DType::Q4_1 | DType::Q4_K) {
+                if matches!(dtype, DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K) {
                     block[2..4].copy_from_slice(&one);
                 }
             }
@@ -163,7 +168,7 @@ fn a_row_depends_on_itself_alone() {
     let mut rng = Rng::new(11);
     let (k, n) = (512, 72);
     for precision in [Precision::Exact, Precision::Fast] {
-        for dtype in [DType::F16, DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
+        for dtype in PANELS.into_iter().chain([DType::F16]) {
             let bytes = weight(&mut rng, dtype, n, k);
             let x = random(&mut rng, 512 * k);
             let pool = Pool::new(1);
@@ -260,4 +265,14 @@ fn wrong_shapes_are_refused() {
         Bytes::new(std::sync::Arc::new(vec![0u8; 4]), 2..5).err(),
         Some(CpuError::Range { start: 2, end: 5, len: 4 })
     );
+}
+
+/// An engine shares weights and pool between threads.
+#[test]
+fn weights_caches_and_pools_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Matrix>();
+    shared::<Pool>();
+    shared::<gyrus_cpu::KvStore>();
+    shared::<Scratch>();
 }

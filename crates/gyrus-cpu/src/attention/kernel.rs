@@ -142,30 +142,7 @@ mod avx2 {
 
     use super::*;
     use crate::exp::avx2::exp;
-    use crate::float::avx2::sum;
-
-    /// An element that eight of can be loaded as `f32`.
-    pub(super) trait Load: Copy {
-        /// # Safety
-        /// Eight elements are readable at `p`; the caller is compiled with AVX2 and F16C.
-        unsafe fn load(p: *const Self) -> __m256;
-    }
-
-    impl Load for f32 {
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_loadu_ps(p) }
-        }
-    }
-
-    impl Load for f16 {
-        #[inline(always)]
-        unsafe fn load(p: *const f16) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
-        }
-    }
+    use crate::float::avx2::{Load, sum};
 
     /// # Safety
     /// The extent lies within the buffers, `cols` is a multiple of eight, the processor has AVX2, FMA and
@@ -233,14 +210,28 @@ mod avx2 {
                 }
             }
             for t in e.depth.clone() {
-                let mut row = [_mm256_setzero_ps(); W];
-                for (w, row) in row.iter_mut().enumerate() {
-                    *row = B::load(b.add(t * e.ldb + w * LANES));
-                }
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let a = _mm256_set1_ps(*a.add(r * e.lda + t));
+                // Of the two factors the fewer registers are held, so that twelve sums fit beside them.
+                if R < W {
+                    let mut column = [_mm256_setzero_ps(); R];
+                    for (r, column) in column.iter_mut().enumerate() {
+                        *column = _mm256_set1_ps(*a.add(r * e.lda + t));
+                    }
                     for w in 0..W {
-                        acc[w] = _mm256_fmadd_ps(a, row[w], acc[w]);
+                        let b = B::load(b.add(t * e.ldb + w * LANES));
+                        for (acc, a) in acc.iter_mut().zip(&column) {
+                            acc[w] = _mm256_fmadd_ps(*a, b, acc[w]);
+                        }
+                    }
+                } else {
+                    let mut row = [_mm256_setzero_ps(); W];
+                    for (w, row) in row.iter_mut().enumerate() {
+                        *row = B::load(b.add(t * e.ldb + w * LANES));
+                    }
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let a = _mm256_set1_ps(*a.add(r * e.lda + t));
+                        for w in 0..W {
+                            acc[w] = _mm256_fmadd_ps(a, row[w], acc[w]);
+                        }
                     }
                 }
             }
@@ -299,7 +290,12 @@ mod avx2 {
             unsafe { _mm256_storeu_ps(s.as_mut_ptr().add(LANES * i), *v) };
         }
         let sum = sum(_mm256_add_ps(_mm256_add_ps(v[0], v[2]), _mm256_add_ps(v[1], v[3])));
-        let factor = _mm256_cvtss_f32(exp(_mm256_set1_ps(seen.max - shift)));
+        // Commonly the largest score is an old one, and e⁰ is one.
+        let factor = if seen.max == max && seen.max != f32::NEG_INFINITY {
+            1.0
+        } else {
+            _mm256_cvtss_f32(exp(_mm256_set1_ps(seen.max - shift)))
+        };
         *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
         factor
     }

@@ -8,6 +8,9 @@ use std::arch::x86_64::*;
 use super::{Format, LANES, TILE};
 use crate::quantize_rows::QBlock;
 
+/// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
+const PREFETCH: usize = 4096;
+
 /// A format's inner step.
 pub(crate) trait Kernel: Format {
     /// What a group's header holds, in registers.
@@ -65,6 +68,12 @@ unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &m
         let mut group = panel.as_ptr();
         let mut x: [*const QBlock; M] = std::array::from_fn(|r| x.as_ptr().add(r * stride));
         for _ in 0..groups {
+            if M == 1 {
+                // One row of activations is bound by memory.
+                for line in (0..F::BYTES).step_by(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(group.wrapping_add(PREFETCH + line).cast());
+                }
+            }
             let head = F::head(group);
             for sub in 0..F::SUB {
                 F::block(head, group.add(F::HEADER + sub * F::BODY), x, &mut acc);
@@ -111,14 +120,14 @@ pub(super) unsafe fn nibble_dots<const M: usize>(body: *const u8, x: [*const QBl
     }
 }
 
-/// `−ZERO · Σx` in every lane.
+/// `−8 · 2^SHIFT · Σx` in every lane: what a zero point of that size takes off.
 ///
 /// # Safety
 /// `x` points to a block; the caller is compiled with AVX2.
 #[inline(always)]
-pub(super) unsafe fn zero_point<const ZERO: i32>(x: *const QBlock) -> __m256i {
+pub(super) unsafe fn zero_point<const SHIFT: i32>(x: *const QBlock) -> __m256i {
     // SAFETY: by contract.
-    unsafe { _mm256_set1_epi32((*x).minus8_sum * (ZERO / 8)) }
+    unsafe { _mm256_slli_epi32::<SHIFT>(_mm256_set1_epi32((*x).minus8_sum)) }
 }
 
 /// `acc + dot · (scale · x.scale)`, the product with `dot` fused.

@@ -12,17 +12,21 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 mod q4;
+mod q5;
 mod q6k;
 mod q8;
 
 use gyrus_tensor::DType;
 
+use crate::CpuError;
 use crate::isa::{Isa, Level};
 use crate::pool::Pool;
 use crate::quantize_rows::{GROUP, QBlock};
-use crate::storage::{AlignedBytes, Disjoint};
+use crate::slab::SlabBytes;
+use crate::storage::Disjoint;
 
 pub(crate) use q4::{Q4_0, Q4_1, Q4_K};
+pub(crate) use q5::{Q5_0, Q5_1, Q5_K};
 pub(crate) use q6k::Q6_K;
 pub(crate) use q8::Q8_0;
 
@@ -76,7 +80,7 @@ pub(crate) type Tile = unsafe fn(panel: &[u8], x: &[QBlock], rows: usize, out: &
 
 /// The row-interleaved form of a weight matrix.
 pub(crate) struct Panels {
-    data: AlignedBytes,
+    data: SlabBytes,
     panel_bytes: usize,
     rows: usize,
     vtable: &'static VTable,
@@ -94,8 +98,16 @@ struct VTable {
 }
 
 /// Every format that has panels.
-static FORMATS: &[VTable] =
-    &[vtable::<Q4_0>(), vtable::<Q4_1>(), vtable::<Q4_K>(), vtable::<Q6_K>(), vtable::<Q8_0>()];
+static FORMATS: &[VTable] = &[
+    vtable::<Q4_0>(),
+    vtable::<Q4_1>(),
+    vtable::<Q4_K>(),
+    vtable::<Q5_0>(),
+    vtable::<Q5_1>(),
+    vtable::<Q5_K>(),
+    vtable::<Q6_K>(),
+    vtable::<Q8_0>(),
+];
 
 #[cfg(target_arch = "x86_64")]
 const fn vtable<F: avx2::Kernel>() -> VTable {
@@ -122,13 +134,22 @@ const fn vtable<F: Format>() -> VTable {
 
 impl Panels {
     /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type has no panel form.
-    pub(crate) fn pack(pool: &Pool, dtype: DType, rows: usize, cols: usize, source: &[u8]) -> Option<Panels> {
-        let vtable = FORMATS.iter().find(|format| format.dtype == dtype)?;
+    pub(crate) fn pack(
+        pool: &Pool,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        source: &[u8],
+    ) -> Result<Option<Panels>, CpuError> {
+        let Some(vtable) = FORMATS.iter().find(|format| format.dtype == dtype) else {
+            return Ok(None);
+        };
         let groups = cols / dtype.block_elems();
         let (row_bytes, block_bytes) = (groups * dtype.block_bytes(), dtype.block_bytes());
         let panel_bytes = groups * vtable.bytes;
         let count = rows.div_ceil(LANES);
-        let mut data = AlignedBytes::zeroed(count * panel_bytes);
+        let bytes = count * panel_bytes;
+        let mut data = SlabBytes::zeroed(bytes).map_err(|_| CpuError::Memory { bytes })?;
         let parts = Disjoint::new(data.as_mut_slice());
         pool.run(count, &|panel| {
             // SAFETY: each task writes the panel of its own number; `data` outlives the loop.
@@ -142,7 +163,7 @@ impl Panels {
                 }
             }
         });
-        Some(Panels { data, panel_bytes, rows, vtable })
+        Ok(Some(Panels { data, panel_bytes, rows, vtable }))
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -114,7 +114,7 @@ mod avx2 {
                 let dots = nibble_dots(body, x);
                 let d = halves_to_f32(body.add(128));
                 for r in 0..M {
-                    let dot = _mm256_add_epi32(dots[r], zero_point::<8>(x[r]));
+                    let dot = _mm256_add_epi32(dots[r], zero_point::<0>(x[r]));
                     acc[r] = scale_add(dot, d, x[r], acc[r]);
                 }
             }

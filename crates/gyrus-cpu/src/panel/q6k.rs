@@ -51,7 +51,7 @@ impl Format for Q6_K {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use super::super::avx2::{Kernel, broadcast, halves_to_f32, signed_bytes_to_f32};
+    use super::super::avx2::{Kernel, broadcast, halves_to_f32, signed_bytes_to_f32, zero_point};
     use super::*;
     use crate::quantize_rows::QBlock;
 
@@ -113,10 +113,10 @@ mod avx2 {
                 for r in 0..M {
                     let x = &*x[r];
                     let scale = _mm256_set1_ps(x.scale);
-                    let sum = -x.minus8_sum / 8;
-                    let zero0 = _mm256_set1_epi32(-32 * x.first_sum);
-                    let zero1 = _mm256_set1_epi32(-32 * (sum - x.first_sum));
-                    let dot0 = _mm256_cvtepi32_ps(_mm256_add_epi32(first[r], zero0));
+                    // 32·Σ of the first 16, and −32·Σ of the last as the difference to the whole.
+                    let zero0 = _mm256_slli_epi32::<5>(_mm256_set1_epi32(x.first_sum));
+                    let zero1 = _mm256_add_epi32(zero_point::<2>(x), zero0);
+                    let dot0 = _mm256_cvtepi32_ps(_mm256_sub_epi32(first[r], zero0));
                     let dot1 = _mm256_cvtepi32_ps(_mm256_add_epi32(last[r], zero1));
                     acc[r] = _mm256_fmadd_ps(dot0, _mm256_mul_ps(s0, scale), acc[r]);
                     acc[r] = _mm256_fmadd_ps(dot1, _mm256_mul_ps(s1, scale), acc[r]);

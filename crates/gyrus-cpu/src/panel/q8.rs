@@ -75,7 +75,7 @@ mod avx2 {
                 for r in 0..M {
                     let low = _mm256_madd_epi16(low[r], _mm256_set1_epi16(1));
                     let high = _mm256_madd_epi16(high[r], _mm256_set1_epi16(16));
-                    let dot = _mm256_add_epi32(_mm256_add_epi32(low, high), zero_point::<128>(x[r]));
+                    let dot = _mm256_add_epi32(_mm256_add_epi32(low, high), zero_point::<4>(x[r]));
                     acc[r] = scale_add(dot, d, x[r], acc[r]);
                 }
             }

@@ -1,0 +1,71 @@
+//! Steady work allocates nothing, on any thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gyrus_cpu::{
+    Activation, Attention, Bytes, KvRow, KvShape, KvStore, KvType, Matrix, Pool, Precision, Scratch, Strided,
+    attention, gate, matmul, rms_norm,
+};
+use gyrus_tensor::DType;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn steady_work_allocates_nothing() {
+    let pool = Pool::new(3);
+    let (n, k) = (96, 256);
+    let weight = |dtype: DType, precision| {
+        let bytes = vec![0; dtype.bytes_of_elems(n * k).unwrap()];
+        Matrix::new(&pool, dtype, n, k, Bytes::from(bytes), precision).unwrap()
+    };
+    let fast = weight(DType::Q4_1, Precision::Fast);
+    let plain = weight(DType::Q6_K, Precision::Exact);
+    let mut store =
+        KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
+    let table: Vec<u32> = (0..20).collect();
+    let how = Attention { layer: 0, heads: 4, scale: 0.25, window: None, softcap: None };
+    let mut scratch = Scratch::new();
+    let (x, mut normed, mut out) = (vec![0.5; 40 * k], vec![0.0; 40 * k], vec![0.0; 40 * 2 * n]);
+    let (mut gated, mut attended) = (vec![0.0; 40 * n], vec![0.0; 40 * 64]);
+    let rows: Vec<KvRow> = (600..640).map(|position| KvRow { table: &table, position }).collect();
+
+    let mut round = || {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..50 {
+            for m in [1, 40] {
+                rms_norm(&pool, &x[..m * k], &x[..k], 1e-5, &mut normed[..m * k]);
+                let out = &mut out[..m * 2 * n];
+                matmul(&pool, &[&fast, &plain], &normed[..m * k], out, false, &mut scratch);
+                gate(&pool, Activation::Silu, out, n, &mut gated[..m * n]);
+                let kv = Strided { data: &x, stride: 32 };
+                store.write_rows(&pool, 0, &rows[..m], kv, kv);
+                let q = Strided { data: &x, stride: 64 };
+                attention(&pool, &store, &how, &rows[..m], q, &mut attended[..m * 64], &mut scratch);
+            }
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    assert!(round() > 0, "the first round makes the buffers, and the counter counts");
+    // A thread that the system let sleep so far makes its own buffer the first time it helps.
+    assert!((0..50).any(|_| round() == 0), "every round allocated");
+}
