@@ -110,7 +110,7 @@ impl CpuBackend {
                 let weight = self.vector(*weight);
                 if x == out {
                     let (buffer, n) = self.target(state, *out, batch);
-                    rms_norm_heads(self.pool.isa(), buffer, n, 0, 1, weight, *eps);
+                    rms_norm_heads(&self.pool, buffer, n, 0, 1, weight, *eps);
                 } else {
                     self.between(state, *x, *out, batch, |x, out, _| {
                         rms_norm(&self.pool, x, weight, *eps, out)
@@ -135,15 +135,14 @@ impl CpuBackend {
                 let (rope, phases) = (&self.plan.ropes[rope.0 as usize], &state.phases[rope.0 as usize]);
                 let n = self.plan.buffer(*qkv).width;
                 let buffer = &mut state.buffers[qkv.0 as usize][..batch.rows() * n];
-                let isa = self.pool.isa();
                 let all = Disjoint::new(buffer);
                 self.pool.run(batch.rows().div_ceil(ROPE_ROWS), &|task| {
                     for row in task * ROPE_ROWS..batch.rows().min((task + 1) * ROPE_ROWS) {
                         // SAFETY: the buffer is borrowed above, and each task takes its own rows.
                         let qkv = unsafe { all.part(row * n..(row + 1) * n) };
                         if let Some((q_norm, k_norm, eps)) = norms {
-                            rms_norm_heads(isa, qkv, n, 0, kv.heads, q_norm, eps);
-                            rms_norm_heads(isa, qkv, n, kv.q_width(), kv.kv_heads, k_norm, eps);
+                            rms_norm_heads(&self.pool, qkv, n, 0, kv.heads, q_norm, eps);
+                            rms_norm_heads(&self.pool, qkv, n, kv.q_width(), kv.kv_heads, k_norm, eps);
                         }
                         for head in qkv[..kv.q_width() + kv.row()].chunks_exact_mut(kv.head_dim) {
                             rope.apply(head, phases.row(row));
