@@ -69,10 +69,12 @@ impl CpuBackend {
             gyrus_kernels::Precision::Fast => KvType::F16,
         };
         let cache = KvStore::new(shape, store).map_err(device)?;
+        let mut scratch = Scratch::new();
+        scratch.reserve_attention(kv.heads, kv.head_dim, blocks);
         let state = State {
             buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
-            scratch: Scratch::new(),
+            scratch,
         };
         Ok(CpuBackend { plan, weights, pool, cache, state })
     }

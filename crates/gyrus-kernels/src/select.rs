@@ -91,7 +91,8 @@ impl Sampler {
         self.temperature == 0.0
     }
 
-    fn has_penalties(&self) -> bool {
+    /// Whether tokens that occurred are treated differently.
+    pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 

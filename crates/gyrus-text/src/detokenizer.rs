@@ -34,13 +34,20 @@ impl<'t> Detokenizer<'t> {
     /// The text that the next id completes; often empty in the middle of a character. An id outside the
     /// vocabulary has no text.
     pub fn push(&mut self, id: u32) -> String {
+        let mut text = String::new();
+        self.push_into(id, &mut text);
+        text
+    }
+
+    /// As [`push`](Self::push), behind what `text` holds, so that a stream can do with one buffer.
+    pub fn push_into(&mut self, id: u32, text: &mut String) {
         let mut bytes = self.tokenizer.rendered(id, self.render_special);
         if self.at_start && !bytes.is_empty() && !self.tokenizer.is_special(id) {
             self.at_start = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
         }
         self.tail.extend_from_slice(bytes);
-        self.take(false)
+        self.take(false, text);
     }
 
     /// The bytes that wait for the rest of their character.
@@ -50,12 +57,13 @@ impl<'t> Detokenizer<'t> {
 
     /// The end of the stream: an unfinished character becomes U+FFFD.
     pub fn finish(mut self) -> String {
-        self.take(true)
+        let mut text = String::new();
+        self.take(true, &mut text);
+        text
     }
 
-    /// Takes the complete characters out of the tail.
-    fn take(&mut self, last: bool) -> String {
-        let mut text = String::with_capacity(self.tail.len());
+    /// Moves the complete characters from the tail to the text.
+    fn take(&mut self, last: bool, text: &mut String) {
         let mut kept = 0;
         for chunk in self.tail.utf8_chunks() {
             text.push_str(chunk.valid());
@@ -71,7 +79,6 @@ impl<'t> Detokenizer<'t> {
             }
         }
         self.tail.drain(..self.tail.len() - kept);
-        text
     }
 }
 

@@ -30,6 +30,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// An empty text with room for the table of this many positions.
+    pub(crate) fn with_capacity(positions: usize) -> Sequence {
+        Sequence { blocks: Vec::with_capacity(positions.div_ceil(KV_BLOCK)), len: 0 }
+    }
+
     /// Positions the cache holds.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -127,5 +132,62 @@ impl Engine {
         }
         sequence.blocks.extend(self.free.drain(self.free.len() - needed..));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Model, Options, Precision};
+    use gyrus_testkit::data;
+
+    fn bits(logits: &[f32]) -> Vec<u32> {
+        logits.iter().map(|l| l.to_bits()).collect()
+    }
+
+    /// Prompts of several sequences and single steps of others in one batch give each row what it gets
+    /// alone, bit for bit.
+    #[test]
+    fn sequences_in_one_batch_are_as_if_alone() {
+        let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
+        for precision in [Precision::Exact, Precision::Fast] {
+            let options = Options { precision, sessions: 8, ..Options::default() };
+            let model = Model::open(&path, &options).unwrap();
+            let vocab = model.plan().vocab;
+            let mut engine = model.engine();
+            let text = |n: usize, seed: usize| -> Vec<u32> {
+                (0..n).map(|i| ((i * 97 + seed * 389 + 3) % vocab) as u32).collect()
+            };
+            // Two sequences that already hold something, two that begin.
+            let (before, now) = ([text(50, 1), text(3, 2), text(0, 3), text(0, 4)], [1, 1, 70, 2]);
+            let mut alone = Vec::new();
+            let mut together: Vec<Sequence> = Vec::new();
+            for (n, before) in before.iter().enumerate() {
+                for kept in [false, true] {
+                    let mut sequence = Sequence::default();
+                    if !before.is_empty() {
+                        let wanted = Wanted::None;
+                        engine
+                            .forward(&mut [Step { sequence: &mut sequence, tokens: before, wanted }])
+                            .unwrap();
+                    }
+                    if kept {
+                        together.push(sequence);
+                        continue;
+                    }
+                    let tokens = text(now[n], 10 + n);
+                    let step = Step { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last };
+                    alone.extend(bits(engine.forward(&mut [step]).unwrap()));
+                    engine.release(&mut sequence);
+                }
+            }
+            let tokens: Vec<Vec<u32>> = now.iter().enumerate().map(|(n, &len)| text(len, 10 + n)).collect();
+            let mut steps: Vec<Step<'_>> = together
+                .iter_mut()
+                .zip(&tokens)
+                .map(|(sequence, tokens)| Step { sequence, tokens, wanted: Wanted::Last })
+                .collect();
+            assert_eq!(bits(engine.forward(&mut steps).unwrap()), alone, "{precision:?}");
+        }
     }
 }

@@ -10,6 +10,9 @@ use crate::request::Request;
 use crate::session::Text;
 use crate::stops::Stops;
 
+/// Bytes of text that one token rarely exceeds.
+const LONGEST_PIECE: usize = 256;
+
 /// A running generation: a stream of [`Event`]s, drawn with [`Generation::next`].
 ///
 /// Dropping it in mid-stream is fine; the session holds what was emitted.
@@ -19,7 +22,8 @@ pub struct Generation<'a> {
     request: Request,
     detokenizer: Option<Detokenizer<'a>>,
     stops: Stops,
-    /// The text of the present event, reused from one to the next.
+    /// The text of the present token and of the present event, reused from one to the next.
+    piece: String,
     shown: String,
     counts: Counts,
     candidates: Vec<(f32, u32)>,
@@ -43,6 +47,9 @@ impl<'a> Generation<'a> {
     pub(crate) fn new(model: &'a Model, text: &'a mut Text, mut request: Request) -> Generation<'a> {
         let stops = Stops::new(std::mem::take(&mut request.stop));
         let detokenizer = model.tokenizer().map(|t| Detokenizer::continuing(t, false));
+        // Room for all that may come, so that steady decoding does not allocate.
+        let most = model.context().tokens - text.tokens.len();
+        text.tokens.reserve(request.max_tokens.map_or(most, |n| n.min(most)));
         let usage =
             Usage { prompt_tokens: text.tokens.len(), cached_tokens: text.cached(), ..Usage::default() };
         Generation {
@@ -51,7 +58,8 @@ impl<'a> Generation<'a> {
             request,
             detokenizer,
             stops,
-            shown: String::new(),
+            piece: String::with_capacity(LONGEST_PIECE),
+            shown: String::with_capacity(LONGEST_PIECE),
             counts: Counts::new(),
             candidates: Vec::new(),
             usage,
@@ -121,9 +129,11 @@ impl<'a> Generation<'a> {
         let Generation { text, model, request, counts, candidates, .. } = self;
         text.advance(model, |logits, tokens| {
             let sampler = &request.sampler;
-            let window = tokens.len().saturating_sub(sampler.penalty_window as usize);
-            counts.clear();
-            tokens[window..].iter().for_each(|&t| *counts.entry(t).or_insert(0) += 1);
+            if sampler.has_penalties() {
+                let window = tokens.len().saturating_sub(sampler.penalty_window as usize);
+                counts.clear();
+                tokens[window..].iter().for_each(|&t| *counts.entry(t).or_insert(0) += 1);
+            }
             // Draws are numbered by position, so that a text continued is a text uninterrupted.
             sampler.draw(logits, counts, tokens.len() as u64, candidates)
         })
@@ -138,8 +148,9 @@ impl<'a> Generation<'a> {
         self.usage.generated_tokens += 1;
         self.state = State::Tokens;
         if let Some(detokenizer) = &mut self.detokenizer {
-            let piece = detokenizer.push(draw.token);
-            if let Some(stop) = self.stops.push(&piece, &mut self.shown) {
+            self.piece.clear();
+            detokenizer.push_into(draw.token, &mut self.piece);
+            if let Some(stop) = self.stops.push(&self.piece, &mut self.shown) {
                 self.state = State::Stop(StopReason::StopString(stop.to_owned()));
                 // What is left of the last character belongs to the stop string.
                 self.detokenizer = None;

@@ -19,7 +19,7 @@ pub struct Session {
 }
 
 /// A text and what the cache holds of it: a beginning, at most all of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Text {
     sequence: Sequence,
     pub(crate) tokens: Vec<u32>,
@@ -61,7 +61,8 @@ impl Text {
 
 impl Session {
     pub(crate) fn new(model: Model) -> Session {
-        Session { model, text: Text::default() }
+        let sequence = Sequence::with_capacity(model.context().tokens);
+        Session { model, text: Text { sequence, tokens: Vec::new() } }
     }
 
     /// The model.

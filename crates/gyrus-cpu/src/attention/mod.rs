@@ -27,6 +27,11 @@ const MAX_SHARE: usize = 128;
 /// Rows up to which half-precision blocks are decoded on the fly instead of once for all.
 const FEW: usize = 4;
 
+/// Elements of one row's partial results over a sequence of this many blocks.
+pub(crate) fn partial_elems(heads: usize, head_dim: usize, blocks: usize) -> usize {
+    heads * blocks.div_ceil(SPLIT) * (2 + head_dim)
+}
+
 /// Batches up to this size may run their splits in parallel.
 const SPLIT_ROWS: usize = 8;
 

@@ -1,0 +1,208 @@
+//! Sessions: exact state after every kind of stop, limits, and errors that leave everything usable.
+
+use gyrus::{Cancel, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus_testkit::data;
+
+fn tales(options: Options) -> Option<Model> {
+    Some(Model::open(&data("tales/tales-7m-q8_0.gguf")?, &options).unwrap())
+}
+
+fn fast() -> Option<Model> {
+    tales(Options { sessions: 4, ..Options::default() })
+}
+
+/// Runs a request to its end: ids and reason.
+fn run(session: &mut Session, request: Request) -> (Vec<u32>, StopReason) {
+    let mut generation = session.generate(request).unwrap();
+    let mut ids = Vec::new();
+    loop {
+        match generation.next().unwrap() {
+            Some(Event::Token { id, .. }) => ids.push(id),
+            Some(Event::Stop { reason, .. }) => return (ids, reason),
+            Some(Event::Prompt { .. }) => {}
+            None => panic!("no stop"),
+        }
+    }
+}
+
+fn sampled(seed: u64) -> Sampler {
+    Sampler { temperature: 0.9, top_k: 50, top_p: 0.95, repetition_penalty: 1.1, seed, ..Sampler::default() }
+}
+
+#[test]
+fn a_text_continued_is_a_text_uninterrupted() {
+    let Some(model) = fast() else { return };
+    for sampler in [Sampler::default(), sampled(3)] {
+        let request = |prompt| Request::new(prompt).sampler(sampler.clone()).ignore_end(true);
+        let start = Prompt::Text("Once upon a time".to_owned());
+        let mut whole = model.session();
+        let (expected, _) = run(&mut whole, request(start.clone()).max_tokens(40));
+        for cut in [1, 2, 17, 39] {
+            let mut session = model.session();
+            let (mut ids, reason) = run(&mut session, request(start.clone()).max_tokens(cut));
+            assert_eq!(reason, StopReason::MaxTokens);
+            ids.extend(run(&mut session, request(Prompt::Continue).max_tokens(40 - cut)).0);
+            assert_eq!(ids, expected, "cut at {cut}");
+            assert_eq!(session.tokens(), whole.tokens());
+        }
+    }
+}
+
+#[test]
+fn a_generation_dropped_in_mid_stream_leaves_what_was_emitted() {
+    let Some(model) = fast() else { return };
+    let mut whole = model.session();
+    let (expected, _) = run(&mut whole, Request::text("Once upon a time").max_tokens(20));
+    let mut session = model.session();
+    let mut generation = session.generate(Request::text("Once upon a time")).unwrap();
+    let mut ids = Vec::new();
+    while ids.len() < 9 {
+        if let Some(Event::Token { id, .. }) = generation.next().unwrap() {
+            ids.push(id);
+        }
+    }
+    drop(generation);
+    ids.extend(run(&mut session, Request::new(Prompt::Continue).max_tokens(11)).0);
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn sessions_beside_each_other_do_not_touch() {
+    let Some(model) = fast() else { return };
+    let prompts = ["Once upon a time", "The dog", "Lily and Tom went to the park. They", "One day"];
+    let alone: Vec<Vec<u32>> =
+        prompts.iter().map(|p| run(&mut model.session(), Request::text(*p).max_tokens(30)).0).collect();
+    // Round robin: one token of each in turn.
+    let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session()).collect();
+    let mut together = vec![Vec::new(); prompts.len()];
+    for step in 0..30 {
+        for ((session, prompt), ids) in sessions.iter_mut().zip(prompts).zip(&mut together) {
+            let prompt = if step == 0 { Prompt::Text(prompt.to_owned()) } else { Prompt::Continue };
+            ids.extend(run(session, Request::new(prompt).max_tokens(1)).0);
+        }
+    }
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn a_shared_beginning_is_not_computed_again_and_changes_nothing() {
+    let Some(model) = fast() else { return };
+    let ids = |n: u32| -> Vec<u32> { (0..n).map(|i| (i * 31 + 7) % 4096).collect() };
+    let mut session = model.session();
+    run(&mut session, Request::ids(ids(100)).max_tokens(5).ignore_end(true));
+    let mut other = ids(80);
+    other.extend([5, 6, 7]);
+    session.set_tokens(&other).unwrap();
+    let mut generation =
+        session.generate(Request::new(Prompt::Continue).max_tokens(10).ignore_end(true)).unwrap();
+    let first = generation.next().unwrap();
+    assert_eq!(first, Some(Event::Prompt { tokens: 83, cached: 80 }));
+    let mut reused = Vec::new();
+    while let Some(event) = generation.next().unwrap() {
+        if let Event::Token { id, logprob, .. } = event {
+            reused.push((id, logprob.to_bits()));
+        }
+    }
+    let mut fresh = Vec::new();
+    let mut session = model.session();
+    let mut generation = session.generate(Request::ids(other).max_tokens(10).ignore_end(true)).unwrap();
+    while let Some(event) = generation.next().unwrap() {
+        if let Event::Token { id, logprob, .. } = event {
+            fresh.push((id, logprob.to_bits()));
+        }
+    }
+    assert_eq!(reused, fresh);
+}
+
+#[test]
+fn the_end_of_the_context_is_a_stop_and_not_the_end_of_the_session() {
+    let Some(model) = tales(Options { context: Some(40), ..Options::default() }) else { return };
+    let mut session = model.session();
+    let (ids, reason) = run(&mut session, Request::ids(vec![5; 30]).ignore_end(true));
+    assert_eq!((ids.len(), reason), (10, StopReason::ContextFull));
+    assert_eq!(session.tokens().len(), 40);
+    let error = session.generate(Request::ids(vec![5; 2])).err().unwrap();
+    assert!(matches!(error, Error::PromptTooLong { tokens: 42, context: 40 }), "{error}");
+    assert_eq!(session.tokens().len(), 40);
+    session.truncate(10);
+    let (ids, _) = run(&mut session, Request::new(Prompt::Continue).max_tokens(3).ignore_end(true));
+    assert_eq!(ids.len(), 3);
+}
+
+#[test]
+fn stop_strings_end_the_text_before_themselves() {
+    let Some(model) = fast() else { return };
+    let mut session = model.session();
+    let request = Request::text("Once upon a time").max_tokens(64).stop(["red ball".to_owned()]);
+    let mut generation = session.generate(request).unwrap();
+    let mut said = String::new();
+    while let Some(event) = generation.next().unwrap() {
+        match event {
+            Event::Token { text, .. } => said.push_str(text),
+            Event::Stop { reason, text, .. } => {
+                said.push_str(text);
+                assert_eq!(reason, StopReason::StopString("red ball".to_owned()));
+            }
+            Event::Prompt { .. } => {}
+        }
+    }
+    assert!(said.ends_with("she saw a big, "), "{said}");
+}
+
+#[test]
+fn a_cancelled_prompt_stops_at_once_and_the_session_goes_on() {
+    let Some(model) = fast() else { return };
+    let cancel = Cancel::new();
+    cancel.cancel();
+    let mut session = model.session();
+    let (ids, reason) = run(&mut session, Request::text("Once upon a time").cancel(cancel.clone()));
+    assert_eq!((ids.len(), reason), (0, StopReason::Cancelled));
+    cancel.reset();
+    let request = Request::new(Prompt::Continue).max_tokens(4).cancel(cancel);
+    assert_eq!(run(&mut session, request).0, [12, 369, 282, 259]);
+}
+
+#[test]
+fn a_seed_repeats_a_text() {
+    let Some(model) = fast() else { return };
+    let text = |seed| run(&mut model.session(), Request::text("The").sampler(sampled(seed)).max_tokens(30)).0;
+    assert_eq!(text(7), text(7));
+    assert_ne!(text(7), text(8));
+}
+
+#[test]
+fn what_cannot_be_is_an_error_and_changes_nothing() {
+    let Some(model) = tales(Options::default()) else { return };
+    let mut session = model.session();
+    let mut refused = |request: Request| session.generate(request).err().expect("refused").to_string();
+    assert_eq!(refused(Request::new(Prompt::Continue)), "the prompt is empty");
+    assert_eq!(refused(Request::ids([4096])), "token id 4096 is beyond the vocabulary of 4096");
+    assert_eq!(
+        refused(Request::ids(vec![1; 1025])),
+        "the prompt has 1025 tokens, which does not fit into the context of 1024"
+    );
+    let bad = Sampler { min_p: 2.0, ..Sampler::default() };
+    assert_eq!(refused(Request::text("a").sampler(bad)), "min-p is 2, it must be from 0 to 1");
+    assert!(session.tokens().is_empty());
+
+    // One session's worth of cache: a second session has none while the first holds it.
+    run(&mut session, Request::ids(vec![1; 1000]).max_tokens(1));
+    let mut second = model.session();
+    let mut generation = second.generate(Request::ids(vec![1; 100])).unwrap();
+    let error = generation.next().unwrap_err().to_string();
+    assert_eq!(error, "the cache is full: 4 more blocks needed, 0 free");
+    drop(session);
+    drop(generation);
+    assert_eq!(run(&mut second, Request::new(Prompt::Continue).max_tokens(2).ignore_end(true)).0.len(), 2);
+}
+
+#[test]
+fn contexts_beyond_the_model_are_refused() {
+    let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
+    let error = |context| {
+        let options = Options { context: Some(context), precision: Precision::Fast, ..Options::default() };
+        Model::open(&path, &options).err().unwrap().to_string()
+    };
+    assert_eq!(error(1025), "a context of 1025 tokens is more than the 1024 the model was made for");
+    assert!(error(0).contains("context is 0"));
+}

@@ -1,0 +1,97 @@
+"""llama.cpp as a library, through the C interface that the xllamacpp wheel exports: logits of all positions.
+
+As a program: llama_cpp.py greedy MODEL N ID...    prints N greedy ids behind the given ones.
+"""
+import ctypes
+import os
+import sys
+
+import numpy as np
+import xllamacpp.xllamacpp as module
+
+
+class Params(ctypes.Structure):
+    """Opaque and larger than the real structs, so that one definition outlives added fields."""
+
+    _fields_ = [("words", ctypes.c_uint32 * 128)]
+
+
+class Batch(ctypes.Structure):
+    _fields_ = [("n_tokens", ctypes.c_int32), ("token", ctypes.POINTER(ctypes.c_int32)),
+                ("embd", ctypes.c_void_p), ("pos", ctypes.POINTER(ctypes.c_int32)),
+                ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
+                ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+                ("logits", ctypes.POINTER(ctypes.c_int8))]
+
+
+class Llama:
+    """A model with one sequence."""
+
+    def __init__(self, path, context=1024):
+        lib = self.lib = ctypes.CDLL(module.__file__)
+        pointer = ctypes.c_void_p
+        for name, result, arguments in [
+                ("llama_model_default_params", Params, []), ("llama_context_default_params", Params, []),
+                ("llama_model_load_from_file", pointer, [ctypes.c_char_p, Params]),
+                ("llama_init_from_model", pointer, [pointer, Params]),
+                ("llama_model_get_vocab", pointer, [pointer]), ("llama_vocab_n_tokens", ctypes.c_int32, [pointer]),
+                ("llama_batch_init", Batch, [ctypes.c_int32] * 3), ("llama_decode", ctypes.c_int32, [pointer, Batch]),
+                ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), [pointer, ctypes.c_int32]),
+                ("llama_get_memory", pointer, [pointer]), ("llama_memory_clear", None, [pointer, ctypes.c_bool])]:
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, pointer)
+        self.quiet = callback(lambda level, text, user: None)
+        lib.llama_log_set(self.quiet, None)
+        self.model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())
+        assert self.model, f"llama.cpp does not load {path}"
+        params = lib.llama_context_default_params()
+        # The first fields of the struct: context, batch and micro-batch sizes.
+        params.words[0] = params.words[1] = params.words[2] = context
+        self.context = lib.llama_init_from_model(self.model, params)
+        assert self.context, "llama.cpp has no context"
+        self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+        self.batch = lib.llama_batch_init(context, 0, 1)
+        self.length = 0
+
+    def reset(self):
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+        self.length = 0
+
+    def decode(self, ids, every=True):
+        """The logits behind each of the ids, or behind the last: `[n, vocab]`."""
+        batch = self.batch
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i] = token, self.length + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = every or i == len(ids) - 1
+        status = self.lib.llama_decode(self.context, batch)
+        assert status == 0, f"llama.cpp: decode gives {status}"
+        self.length += len(ids)
+        rows = range(len(ids)) if every else [len(ids) - 1]
+        return np.stack([np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.context, i), (self.vocab,)).copy()
+                         for i in rows])
+
+    def greedy(self, ids, n):
+        """The n likeliest ids, one after the other, and the gap between the best two logits at each."""
+        self.reset()
+        chosen, gaps = [], []
+        row = self.decode(ids, every=False)[0]
+        for _ in range(n):
+            first, second = np.partition(row, -2)[-1:-3:-1]
+            chosen.append(int(np.argmax(row)))
+            gaps.append(float(first - second))
+            row = self.decode([chosen[-1]], every=False)[0]
+        return chosen, gaps
+
+
+def log_softmax(logits):
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+if __name__ == "__main__":
+    command, path, count, *ids = sys.argv[1:]
+    assert command == "greedy"
+    print(*Llama(path).greedy([int(i) for i in ids], int(count))[0])
