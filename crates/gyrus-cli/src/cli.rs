@@ -4,9 +4,17 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::options::{ModelArgs, SamplerArgs};
 
+const EXAMPLES: &str = "\
+Examples:
+  gyrus run \"Why is the sky blue?\"        ask the default model, which is fetched on first use
+  gyrus chat                                talk to it
+  gyrus run model.gguf < question.txt       your own model, a prompt from a pipe
+  gyrus complete tales-7m \"Once upon\"      the storyteller inside this program
+  gyrus inspect model.gguf                  what is in a file";
+
 /// Runs language models on your own machine.
 #[derive(Debug, Parser)]
-#[command(name = "gyrus", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "gyrus", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -15,8 +23,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Answer a prompt
-    #[command(visible_alias = "complete")]
     Run(RunArgs),
+    /// Continue a text as it stands: run with --raw
+    Complete(RunArgs),
     /// Have a conversation
     Chat(ChatArgs),
     /// Measure speed
@@ -39,6 +48,14 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// Show what Gyrus finds on this machine
     Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell to write it for
+    pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
@@ -187,10 +204,6 @@ pub(crate) struct PerplexityArgs {
     /// The text
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-
-    /// Tokens in a window
-    #[arg(long = "window", visible_alias = "ctx-window", value_name = "TOKENS", default_value_t = 512)]
-    pub(crate) window: usize,
 
     /// Score as llama-perplexity does: the second half of whole windows
     #[arg(long)]

@@ -30,14 +30,15 @@ mod text;
 mod tokenize;
 mod verify;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
         cli::Command::Run(args) => run::run(&args),
+        cli::Command::Complete(args) => run::run(&cli::RunArgs { raw: true, ..args }),
         cli::Command::Chat(args) => chat::run(&args),
         cli::Command::Bench(args) => bench::run(&args),
         cli::Command::Perplexity(args) => perplexity::run(&args),
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         cli::Command::Pull(args) => pull::run(&args),
         cli::Command::Models(args) => models::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
+        cli::Command::Completions(args) => completions(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,6 +62,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn completions(args: &cli::CompletionsArgs) -> anyhow::Result<()> {
+    // Written in one piece: the generator panics on a closed pipe.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut cli::Cli::command(), "gyrus", &mut script);
+    Ok(io::stdout().write_all(&script)?)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

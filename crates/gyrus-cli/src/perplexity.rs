@@ -12,28 +12,32 @@ use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
 
+/// Tokens in a window unless `--ctx` says otherwise.
+const WINDOW: usize = 512;
+
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let bytes = std::fs::read(&args.file).with_context(|| args.file.display().to_string())?;
     let text = String::from_utf8(bytes).with_context(|| format!("{}: not UTF-8", args.file.display()))?;
     let source = Source::resolve(Some(&args.model))?;
     let mut options = args.model_options.options(Precision::Exact);
-    options.context = Some(args.window);
+    let window = options.context.unwrap_or(WINDOW);
+    options.context = Some(window);
     let model = load(&source, &options, args.quiet)?;
     let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
     let ids = tokenizer.encode(&text, Special::Literal, true);
     let score = if args.llama {
-        as_llama_cpp(&model, &ids, args.window)?
+        as_llama_cpp(&model, &ids, window)?
     } else {
-        windows(&model, &ids, args.window)?
+        windows(&model, &ids, window)?
     };
     if score.tokens == 0 {
-        bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), args.window);
+        bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), window);
     }
     let nll = score.sum / score.tokens as f64;
     let mut out = std::io::stdout().lock();
     if args.json {
         let document = json!({
-            "nll": nll, "perplexity": nll.exp(), "tokens": score.tokens, "window": args.window,
+            "nll": nll, "perplexity": nll.exp(), "tokens": score.tokens, "window": window,
         });
         writeln!(out, "{document}")?;
     } else {

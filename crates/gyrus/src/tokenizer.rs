@@ -7,7 +7,8 @@ use crate::Error;
 
 /// The tokenizer of a GGUF file; `None` if the file has no vocabulary.
 pub fn from_gguf(metadata: Metadata<'_>) -> Result<Option<Tokenizer>, Error> {
-    if !metadata.contains("tokenizer.ggml.model") {
+    // Files whose makers left the vocabulary out say so in one of these ways.
+    if let None | Some("none" | "no_vocab") = metadata.get::<&str>("tokenizer.ggml.model")? {
         return Ok(None);
     }
     Ok(Some(Tokenizer::new(data(metadata)?)?))

@@ -1,0 +1,261 @@
+//! Running models from the command line, with the storyteller inside the program.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use gyrus_testkit::{data, npy, oracle, repository, tempfile};
+
+/// The program, away from the user's cache and the network.
+fn gyrus() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
+    command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", repository().join("target/test-cache"));
+    command.env_remove("GYRUS_THREADS").env_remove("GYRUS_DEVICE");
+    command
+}
+
+fn run(args: &[&str], input: &str) -> Output {
+    let mut child = gyrus()
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that refuses its arguments may not read its input.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(args: &[&str], input: &str) -> String {
+    let output = run(args, input);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One line on stderr and this exit code.
+fn refused(args: &[&str], code: i32) -> String {
+    let output = run(args, "");
+    assert_eq!(output.status.code(), Some(code), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+const TALE: &str = ", there was a little girl named Lily. She loved to play outside in the sunshine.";
+
+#[test]
+fn a_prompt_is_continued() {
+    let tale = |args: &[&str], input: &str| {
+        let all: Vec<&str> = [args, &["--temp", "0", "-n", "19"][..]].concat();
+        stdout(&all, input)
+    };
+    assert_eq!(tale(&["run", "tales-7m", "Once upon a time"], ""), format!("{TALE} One\n"));
+    assert_eq!(tale(&["complete", "tales-7m"], "Once upon a time"), format!("{TALE} One\n"));
+    // Without network the default model is the storyteller, and a single argument is the prompt.
+    assert_eq!(tale(&["run", "Once upon a time"], ""), format!("{TALE} One\n"));
+    assert_eq!(tale(&["run", "tales-7m", "Once upon a time", "--threads", "1", "-q"], ""), format!("{TALE} One\n"));
+}
+
+#[test]
+fn without_network_one_line_says_so_and_a_story_is_told() {
+    let output = run(&["run", "Once upon a time", "-n", "4", "-q"], "");
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("storyteller"), "{said}");
+    assert!(!output.stdout.is_empty());
+}
+
+#[test]
+fn ids_and_json_are_printed_whole() {
+    let args = ["run", "tales-7m", "Once upon a time", "--temp", "0", "-n", "4", "--output"];
+    assert_eq!(stdout(&[&args[..], &["ids"]].concat(), ""), "12 369 282 259\n");
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&[&args[..], &["json"]].concat(), "")).unwrap();
+    assert_eq!(json["text"], ", there was a");
+    assert_eq!(json["ids"], serde_json::json!([12, 369, 282, 259]));
+    assert_eq!((&json["stop"], &json["prompt_tokens"]), (&"max_tokens".into(), &5.into()));
+}
+
+#[test]
+fn a_seed_repeats_and_stop_strings_stop() {
+    let args = ["run", "tales-7m", "The dog", "-n", "20", "--seed", "5", "-q"];
+    assert_eq!(stdout(&args, ""), stdout(&args, ""));
+    let args = ["run", "tales-7m", "Once upon a time", "--temp", "0", "--stop", "Lily", "-q"];
+    assert_eq!(stdout(&args, ""), ", there was a little girl named \n");
+}
+
+#[test]
+fn fast_is_verified_against_exact() {
+    let text = stdout(&["run", "tales-7m", "Once upon a time, there was a dog", "--verify", "-q"], "");
+    assert!(text.contains("positions: fast against exact"), "{text}");
+    assert!(text.contains("likeliest token the same"), "{text}");
+}
+
+#[test]
+fn what_cannot_run_is_refused_with_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("text.gguf"), "not a model").unwrap();
+    let vocabulary = data("vocab/ggml-vocab-gpt-2.gguf").map(|p| p.display().to_string());
+    let mut cases = vec![
+        vec!["run".to_owned(), at("missing.gguf"), "x".to_owned()],
+        vec!["run".to_owned(), folder.path().display().to_string(), "x".to_owned()],
+        vec!["run".to_owned(), at("text.gguf"), "x".to_owned()],
+        ["run", "no-such-model", "x"].map(str::to_owned).to_vec(),
+        ["run", "tales-7m", "x", "--ctx", "5000"].map(str::to_owned).to_vec(),
+        ["run", "tales-7m", "x", "--ctx", "0"].map(str::to_owned).to_vec(),
+        ["run", "tales-7m", "x", "--top-p", "0"].map(str::to_owned).to_vec(),
+        ["run", "tales-7m", "x", "--system", "be brief"].map(str::to_owned).to_vec(),
+        vec!["run".to_owned(), "tales-7m".to_owned(), "long story ".repeat(20_000)],
+        ["logits", "tales-7m", "--ids", "1 2 x", "--out", "/tmp/x.npy"].map(str::to_owned).to_vec(),
+        ["logits", "tales-7m", "--ids", "4096", "--out", "/tmp/x.npy"].map(str::to_owned).to_vec(),
+        ["logits", "tales-7m", "--ids", "", "--out", "/tmp/x.npy"].map(str::to_owned).to_vec(),
+        ["logits", "tales-7m", "--ids", "1", "--out", "/no/such/folder/x.npy"].map(str::to_owned).to_vec(),
+        ["perplexity", "tales-7m", "--file", "/no/such/file"].map(str::to_owned).to_vec(),
+        ["perplexity", "tales-7m", "--file", "/dev/null"].map(str::to_owned).to_vec(),
+        ["bench", "tales-7m", "-p", "2000", "-n", "0", "-r", "1"].map(str::to_owned).to_vec(),
+        ["bench", "--synthetic", "gpt:q4_0"].map(str::to_owned).to_vec(),
+        ["bench", "--synthetic", "llama-3.2-1b:q3"].map(str::to_owned).to_vec(),
+    ];
+    cases.extend(vocabulary.map(|path| vec!["run".to_owned(), path, "x".to_owned()]));
+    let mut lines = Vec::new();
+    for case in cases {
+        let mut args: Vec<&str> = case.iter().map(String::as_str).collect();
+        args.push("-q");
+        let said = refused(&args, 1).replace(&format!("{}/", folder.path().display()), "");
+        let said = said.replace(&folder.path().display().to_string(), "FOLDER");
+        let said = match data("vocab") {
+            Some(path) => said.replace(&format!("{}/", path.display()), ""),
+            None => said,
+        };
+        assert_eq!(said.lines().count(), 1, "{said}");
+        lines.push(said.trim_end().to_owned());
+    }
+    insta::assert_snapshot!(lines.join("\n"));
+    assert!(!Path::new("/tmp/x.npy").exists());
+}
+
+#[test]
+fn an_empty_prompt_is_no_prompt() {
+    // The storyteller puts a begin token in front, so even nothing can be continued.
+    assert!(!stdout(&["run", "tales-7m", "", "-n", "3", "-q"], "").is_empty());
+    let Some(path) = data("stories260K/stories260K.gguf") else { return };
+    assert!(!stdout(&["run", path.to_str().unwrap(), "", "-n", "3", "-q"], "").is_empty());
+}
+
+#[test]
+fn wrong_usage_exits_with_two() {
+    for args in [
+        &["run", "tales-7m", "x", "--threads", "0"][..],
+        &["run", "tales-7m", "x", "--threads", "many"],
+        &["run", "tales-7m", "x", "--device", "abacus"],
+        &["run", "tales-7m", "x", "--output", "xml"],
+        &["bench", "-r", "0"],
+        &["bench", "tales-7m", "--synthetic", "llama-3.2-1b:q4_0"],
+        &["logits", "tales-7m"],
+    ] {
+        refused(args, 2);
+    }
+}
+
+#[test]
+fn logits_are_a_numpy_file_that_numpy_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("l.npy");
+    stdout(&["logits", "tales-7m", "--ids", "0 387,390", "--out", out.to_str().unwrap(), "-q"], "");
+    let logits = npy::read_f32(&out);
+    assert_eq!(logits.shape, [3, 4096]);
+    let best = gyrus_kernels_argmax(&logits.values[2 * 4096..]);
+    assert_eq!(best, 259, "'Once upon' goes on with 'a'");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    let shape = oracle("npy_shape.py", &[out]);
+    assert!(shape.is_none_or(|s| s.trim() == "(3, 4096) float32"));
+}
+
+fn gyrus_kernels_argmax(values: &[f32]) -> usize {
+    (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).unwrap()
+}
+
+#[test]
+fn perplexity_of_a_story_is_low_and_of_noise_high() {
+    let folder = tempfile::tempdir().unwrap();
+    let score = |text: &str, more: &[&str]| -> (f64, u64) {
+        let path = folder.path().join("text.txt");
+        std::fs::write(&path, text).unwrap();
+        let args = [&["perplexity", "tales-7m", "--file", path.to_str().unwrap(), "--json", "-q"], more].concat();
+        let json: serde_json::Value = serde_json::from_str(&stdout(&args, "")).unwrap();
+        (json["perplexity"].as_f64().unwrap(), json["tokens"].as_u64().unwrap())
+    };
+    let story = "Once upon a time, there was a little girl named Lily. She loved to play outside. ".repeat(4);
+    let (low, tokens) = score(&story, &[]);
+    let (high, _) = score("xylophone quartz 42 % ß ## zebra vortex", &[]);
+    assert!(low < 10.0 && high > 100.0, "{low} {high}");
+    // Windows of 16 lose their first tokens; llama.cpp's way scores half of each whole window.
+    let (_, fewer) = score(&story, &["--ctx", "16"]);
+    let (_, half) = score(&story, &["--ctx", "16", "--llama"]);
+    assert!(fewer < tokens && half < fewer && half > 0, "{tokens} {fewer} {half}");
+}
+
+#[test]
+fn bench_reports_what_it_measured() {
+    let args = ["bench", "tales-7m", "-p", "32", "-n", "8", "-d", "0,16", "-r", "2", "-o", "json", "-q"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&args, "")).unwrap();
+    let tests: Vec<&str> = json.as_array().unwrap().iter().map(|m| m["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp32", "tg8", "pp32@d16", "tg8@d16"]);
+    for m in json.as_array().unwrap() {
+        assert!(m["tokens_per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!((&m["model"], &m["device"]), (&"tales-7m".into(), &"cpu".into()));
+    }
+    let small = "dim=64,layers=2,heads=4,kv=2,ffn=96,vocab=100:q8_0";
+    let table = stdout(&["bench", "--synthetic", small, "-p", "8", "-n", "4", "-r", "1", "-q"], "");
+    assert_eq!(table.lines().count(), 4, "{table}");
+    let csv = stdout(&["bench", "tales-7m", "--prompts", "-n", "4", "-r", "1", "-o", "csv", "-q"], "");
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+}
+
+#[test]
+fn a_chat_goes_on_over_turns_and_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.json");
+    let script = format!(
+        "/help\nTell me of a dog.\n/nonsense\n/save {0}\n/reset\n/system Be kind.\n/system\n/load {0}\nAnd a cat?\n/exit\n",
+        file.display()
+    );
+    let args = ["chat", "tales-7m", "--temp", "0", "-n", "12", "-q"];
+    let output = run(&args, &script);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("/reset") && said.contains("Be kind.") && said.contains("2 messages from"), "{said}");
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("/nonsense is not known"), "{complaint}");
+    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(saved[0]["content"], "Tell me of a dog.");
+    assert_eq!(saved[1]["role"], "assistant");
+}
+
+#[test]
+fn tokenize_and_detokenize_are_each_others_inverse() {
+    let text = "Once upon a time 🐕 <|endoftext|>\n";
+    let ids = stdout(&["tokenize", "tales-7m"], text);
+    assert_eq!(stdout(&["detokenize", "tales-7m"], &ids), text);
+    let json = stdout(&["tokenize", "tales-7m", "--json"], text);
+    assert_eq!(stdout(&["detokenize", "tales-7m"], &json), text);
+    let special = stdout(&["tokenize", "tales-7m", "--special"], text);
+    assert!(special.starts_with("0 ") && special.split_whitespace().filter(|id| *id == "0").count() == 2);
+    assert_eq!(refused(&["detokenize", "tales-7m", "--file", "/no/such"], 1).lines().count(), 1);
+    let output = run(&["detokenize", "tales-7m"], "1 2 potato");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "error: 'potato' is not a token id: invalid digit found in string\n");
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(stdout(&["completions", shell], "").contains("gyrus"), "{shell}");
+    }
+}
+
+#[test]
+fn help_reads_well() {
+    insta::assert_snapshot!(stdout(&["--help"], ""));
+}
