@@ -6,7 +6,7 @@ mod synthetic;
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gyrus::{Event, Model, Precision, Request};
 
 use crate::cli::BenchArgs;
@@ -85,10 +85,12 @@ impl Test {
 
     /// Tokens per second, once.
     fn run(&self, model: &Model) -> Result<f64> {
-        let vocab = model.plan().vocab as u32;
-        let ids = |n: usize| -> Vec<u32> {
-            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761)) % vocab).collect()
-        };
+        let context = model.context().tokens;
+        let needed = self.depth.checked_add(self.n).and_then(|n| n.checked_add(1));
+        ensure!(needed.is_some_and(|n| n <= context), "more than the context of {context} tokens");
+        let vocab = model.plan().vocab;
+        // Any ids will do, as long as they differ.
+        let ids = |n: usize| -> Vec<u32> { (0..n).map(|i| (i * 7919 % vocab) as u32).collect() };
         let mut session = model.session();
         if self.depth > 0 {
             step(&mut session, ids(self.depth), 1)?;
@@ -115,7 +117,7 @@ fn step(session: &mut gyrus::Session, ids: Vec<u32>, n: usize) -> Result<()> {
     let mut generation = session.generate(Request::ids(ids).max_tokens(n).ignore_end(true))?;
     while let Some(event) = generation.next()? {
         if let Event::Stop { usage, .. } = event {
-            anyhow::ensure!(
+            ensure!(
                 usage.generated_tokens == n,
                 "the context ends after {} of {n} tokens",
                 usage.generated_tokens

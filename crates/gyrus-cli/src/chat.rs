@@ -65,6 +65,7 @@ impl Chat {
     fn run(mut self, system: Option<&str>) -> Result<()> {
         self.begin(system);
         let mut editor = Editor::new();
+        let mut failed = false;
         if editor.is_interactive() && !self.quiet {
             anstream::eprintln!(
                 "{}/help lists what else can be typed here{}",
@@ -86,10 +87,15 @@ impl Chat {
                 Ok(Turn::Leave) => break,
                 // A reader that is gone will not come back; any other trouble ends one turn.
                 Err(error) if crate::is_broken_pipe(&error) => return Err(error),
-                Err(error) => anstream::eprintln!("{}error:{} {error:#}", BAD.render(), BAD.render_reset()),
+                Err(error) => {
+                    anstream::eprintln!("{}error:{} {error:#}", BAD.render(), BAD.render_reset());
+                    failed = true;
+                }
             }
         }
         editor.save();
+        // A person has seen it; a script must be told.
+        anyhow::ensure!(!failed || editor.is_interactive(), "a turn failed");
         Ok(())
     }
 
@@ -105,13 +111,13 @@ impl Chat {
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match (name, rest) {
-            ("help" | "?", _) => println!("{HELP}"),
+            ("help" | "?", _) => self.tell(HELP)?,
             ("exit" | "quit" | "bye", _) => return Ok(Turn::Leave),
             ("reset", _) => {
                 let system = self.system().map(str::to_owned);
                 self.begin(system.as_deref());
             }
-            ("system", "") => println!("{}", self.system().unwrap_or("no instructions")),
+            ("system", "") => self.tell(self.system().unwrap_or("no instructions"))?,
             ("system", text) => self.begin(Some(text)),
             ("save" | "load", "") => anyhow::bail!("/{name} needs the name of a file"),
             ("save", file) => self.save(Path::new(file))?,
@@ -121,13 +127,17 @@ impl Chat {
         Ok(Turn::Go)
     }
 
+    fn tell(&self, text: &str) -> Result<()> {
+        Ok(writeln!(std::io::stdout().lock(), "{text}")?)
+    }
+
     fn system(&self) -> Option<&str> {
         let first = self.messages.first()?;
         (first["role"] == "system").then(|| first["content"].as_str())?
     }
 
-    /// One turn: the user's words, then the model's. On trouble before the first word of the answer, the
-    /// user's words are taken back, so that they can be said again.
+    /// One turn: the user's words, then the model's. If there is no answer, the user's words are taken back,
+    /// so that they can be said again.
     fn say(&mut self, text: &str) -> Result<()> {
         self.messages.push(json!({ "role": "user", "content": text }));
         let answered = self.answer();
@@ -178,16 +188,14 @@ impl Chat {
     fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.messages)?;
         std::fs::write(path, text + "\n").with_context(|| path.display().to_string())?;
-        println!("saved {} messages to {}", self.messages.len(), path.display());
-        Ok(())
+        self.tell(&format!("saved {} messages to {}", self.messages.len(), path.display()))
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let conversation = Conversation::from_json(&text).with_context(|| path.display().to_string())?;
         self.messages = conversation.messages().to_vec();
-        println!("{} messages from {}", self.messages.len(), path.display());
-        Ok(())
+        self.tell(&format!("{} messages from {}", self.messages.len(), path.display()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use gyrus::{Model, Options};
+use gyrus::{ContextLimit, Model, Options};
 
 use crate::source::Source;
 use crate::text::{self, FAINT};
@@ -16,10 +16,10 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
         return Ok(model);
     }
     let context = model.context();
-    let why = if context.limited_by_memory {
-        format!(" (memory allows no more; the model has {})", context.model)
-    } else {
-        String::new()
+    let why = match context.limit {
+        ContextLimit::Memory => format!(" (memory allows no more; the model has {})", context.model),
+        ContextLimit::Unknown => format!(" (--ctx sets more; the model has {})", context.model),
+        _ => String::new(),
     };
     let threads = model.threads();
     anstream::eprintln!(

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
         bail!("--ids is empty");
     }
     // Written beside its place and moved there, so that no half file is ever found.
-    let part = args.out.with_extension("npy.part");
+    let part = crate::cache::beside(&args.out, "part");
     let written = write(&part, &model, &ids, vocab).and_then(|()| Ok(std::fs::rename(&part, &args.out)?));
     if written.is_err() {
         let _ = std::fs::remove_file(&part);

@@ -19,16 +19,15 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let bytes = std::fs::read(&args.file).with_context(|| args.file.display().to_string())?;
     let text = String::from_utf8(bytes).with_context(|| format!("{}: not UTF-8", args.file.display()))?;
     let source = Source::resolve(Some(&args.model))?;
-    let mut options = args.model_options.options(Precision::Exact);
-    let window = options.context.unwrap_or(WINDOW);
-    options.context = Some(window);
+    let options = args.model_options.options(Precision::Exact);
     let model = load(&source, &options, args.quiet)?;
+    let window = options.context.unwrap_or(WINDOW.min(model.context().tokens));
     let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
     let ids = tokenizer.encode(&text, Special::Literal, true);
     let score = if args.llama {
-        as_llama_cpp(&model, &ids, window)?
+        as_llama_cpp(&model, &ids, window, args.quiet)?
     } else {
-        windows(&model, &ids, window)?
+        windows(&model, &ids, window, args.quiet)?
     };
     if score.tokens == 0 {
         bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), window);
@@ -61,28 +60,28 @@ impl Score {
 }
 
 /// Windows without overlap, every token but a window's first.
-fn windows(model: &Model, ids: &[u32], window: usize) -> Result<Score> {
+fn windows(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Result<Score> {
     let mut score = Score::default();
     let mut session = model.session();
-    let progress = Progress::new("scoring", ids.len() as u64);
+    let progress = progress(ids.len(), quiet);
     for piece in ids.chunks(window) {
         session.score(piece, |position, logits| {
             if let Some(&next) = piece.get(position + 1) {
                 score.add(logits, next);
             }
         })?;
-        progress.add(piece.len() as u64);
+        progress.as_ref().inspect(|p| p.add(piece.len() as u64));
     }
     Ok(score)
 }
 
 /// As `llama-perplexity` scores: whole windows only, the second half of each, and the begin token in
 /// place of each window's first where the model uses one.
-fn as_llama_cpp(model: &Model, ids: &[u32], window: usize) -> Result<Score> {
+fn as_llama_cpp(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Result<Score> {
     let bos = model.tokenizer().and_then(|t| t.bos().filter(|_| t.adds_bos()));
     let mut score = Score::default();
     let mut session = model.session();
-    let progress = Progress::new("scoring", ids.len() as u64);
+    let progress = progress(ids.len(), quiet);
     for piece in ids.chunks_exact(window) {
         let mut input = piece.to_vec();
         if let (Some(bos), Some(first)) = (bos, input.first_mut()) {
@@ -95,7 +94,11 @@ fn as_llama_cpp(model: &Model, ids: &[u32], window: usize) -> Result<Score> {
                 score.add(logits, next);
             }
         })?;
-        progress.add(piece.len() as u64);
+        progress.as_ref().inspect(|p| p.add(piece.len() as u64));
     }
     Ok(score)
+}
+
+fn progress(tokens: usize, quiet: bool) -> Option<Progress> {
+    (!quiet).then(|| Progress::new("scoring", tokens as u64))
 }

@@ -62,7 +62,9 @@ pub(crate) fn looks_like_model(argument: &str) -> bool {
 /// Whether this can only be meant as a path.
 fn is_path(argument: &str) -> bool {
     !argument.starts_with(HubFile::PREFIX)
-        && (argument.contains(std::path::is_separator) || cache::is_model(argument))
+        && (cache::is_model(argument)
+            // Words with a slash among them ("What is 3/4 of 12?") are a prompt.
+            || argument.contains(std::path::is_separator) && !argument.contains(char::is_whitespace))
 }
 
 fn by_name(model: &Named, environment: &Environment) -> Result<ModelSource> {

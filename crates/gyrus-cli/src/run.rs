@@ -16,12 +16,19 @@ use crate::text::FAINT;
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, prompt) = split(args);
     let sampler = args.sampler.sampler()?;
+    if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
+        bail!("no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)");
+    }
+    // A model that is not there is said before anything is waited for on stdin.
+    let source = Source::resolve(model.as_deref())?;
     let prompt = match prompt {
         Some(prompt) => prompt,
         None => read_prompt()?,
     };
-    let source = Source::resolve(model.as_deref())?;
-    let options = args.model_options.options(Precision::Fast);
+    let mut options = args.model_options.options(Precision::Fast);
+    if args.verify {
+        options.precision = Precision::Fast;
+    }
     let model = load(&source, &options, args.quiet)?;
     if args.verify {
         return crate::verify::run(&source, &options, &model, &prompt, args);

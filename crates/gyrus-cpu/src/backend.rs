@@ -29,11 +29,16 @@ enum Weight {
 
 /// A plan on this machine's processor.
 pub struct CpuBackend {
+    model: Prepared,
+    cache: KvStore,
+    state: State,
+}
+
+/// What stays as it is from batch to batch.
+struct Prepared {
     plan: Plan,
     weights: Vec<Weight>,
     pool: Pool,
-    cache: KvStore,
-    state: State,
 }
 
 /// What a batch writes; apart from the weights so that both can be borrowed.
@@ -76,9 +81,11 @@ impl CpuBackend {
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
             scratch,
         };
-        Ok(CpuBackend { plan, weights, pool, cache, state })
+        Ok(CpuBackend { model: Prepared { plan, weights, pool }, cache, state })
     }
+}
 
+impl Prepared {
     fn matrix(&self, id: WeightId) -> &Matrix {
         match &self.weights[id.0 as usize] {
             Weight::Matrix(matrix) => matrix,
@@ -93,7 +100,7 @@ impl CpuBackend {
         }
     }
 
-    fn run(&mut self, op: &Op, batch: &Batch<'_>, rows: &[KvRow<'_>], state: &mut State) {
+    fn run(&self, op: &Op, batch: &Batch<'_>, rows: &[KvRow<'_>], cache: &mut KvStore, state: &mut State) {
         match op {
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(*table);
@@ -153,7 +160,7 @@ impl CpuBackend {
                 });
                 let keys = Strided { data: &buffer[kv.q_width()..], stride: n };
                 let values = Strided { data: &buffer[kv.q_width() + kv.row()..], stride: n };
-                self.cache.write_rows(&self.pool, usize::from(*layer), rows, keys, values);
+                cache.write_rows(&self.pool, usize::from(*layer), rows, keys, values);
             }
             Op::Attention { qkv, layer, scale, window, out } => {
                 let how = Attention {
@@ -165,7 +172,7 @@ impl CpuBackend {
                 };
                 let stride = self.plan.buffer(*qkv).width;
                 self.between(state, *qkv, *out, batch, |x, out, scratch| {
-                    attention(&self.pool, &self.cache, &how, rows, Strided { data: x, stride }, out, scratch);
+                    attention(&self.pool, cache, &how, rows, Strided { data: x, stride }, out, scratch);
                 });
             }
             Op::Gate { x, activation, out } => {
@@ -224,7 +231,7 @@ impl CpuBackend {
 
 impl Backend for CpuBackend {
     fn plan(&self) -> &Plan {
-        &self.plan
+        &self.model.plan
     }
 
     fn kv_blocks(&self) -> usize {
@@ -232,7 +239,10 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        if !batch.is_sound(self.plan.vocab, self.kv_blocks()) || batch.rows() > MAX_ROWS {
+        if batch.rows() > MAX_ROWS {
+            return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
+        }
+        if !batch.is_sound(self.model.plan.vocab, self.kv_blocks()) {
             return Err(BackendError::UnsoundBatch);
         }
         let mut rows = [KvRow { table: &[], position: 0 }; MAX_ROWS];
@@ -241,25 +251,19 @@ impl Backend for CpuBackend {
         }
         let rows = &rows[..batch.rows()];
 
-        let mut state = std::mem::replace(
-            &mut self.state,
-            State { buffers: Vec::new(), phases: Vec::new(), scratch: Scratch::new() },
-        );
+        let CpuBackend { model, cache, state } = self;
+        let plan = &model.plan;
         for (i, buffer) in state.buffers.iter_mut().enumerate() {
             let id = BufferId(i as u16);
-            grow(buffer, self.rows(id, batch) * self.plan.buffer(id).width);
+            grow(buffer, model.rows(id, batch) * plan.buffer(id).width);
         }
-        for (phases, rope) in state.phases.iter_mut().zip(&self.plan.ropes) {
+        for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
             phases.compute(rope, batch.positions);
         }
-        let ops = std::mem::take(&mut self.plan.forward);
-        for op in &ops {
-            self.run(op, batch, rows, &mut state);
+        for op in &plan.forward {
+            model.run(op, batch, rows, cache, state);
         }
-        self.plan.forward = ops;
-        self.state = state;
-        let logits = self.plan.logits;
-        Ok(&self.state.buffers[logits.0 as usize][..batch.logits.len() * self.plan.vocab])
+        Ok(&state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab])
     }
 }
 

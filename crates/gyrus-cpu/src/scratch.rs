@@ -18,7 +18,8 @@ impl Scratch {
     /// Makes room for the partial results of one row's attention over a sequence of this many blocks, so
     /// that a text that grows does not allocate. The memory is committed as it is used.
     pub(crate) fn reserve_attention(&mut self, heads: usize, head_dim: usize, blocks: usize) {
-        self.partials.reserve(crate::attention::partial_elems(heads, head_dim, blocks));
+        // Without the room it is allocated when it is needed.
+        let _ = self.partials.try_reserve(crate::attention::partial_elems(heads, head_dim, blocks));
     }
 
     pub(crate) fn take(&mut self, blocks: usize, floats: usize) -> (&mut [QBlock], &mut [f32]) {

@@ -112,19 +112,28 @@ impl Checkpoint {
         self.config.as_ref()
     }
 
-    /// Lets go of the memory that a tensor's mapped bytes take. They can still be read, from the file.
-    pub fn release(&self, tensor: &TensorView<'_>) {
+    /// A range of one of the files, as [`TensorView::shard`] and [`TensorView::at`] name it; empty if it
+    /// does not lie in the file.
+    pub fn bytes(&self, shard: usize, at: u64, bytes: usize) -> &[u8] {
+        let range = || {
+            let start = usize::try_from(at).ok()?;
+            self.raw(shard)?.get(start..start.checked_add(bytes)?)
+        };
+        range().unwrap_or_default()
+    }
+
+    /// Lets go of the memory that a range of a mapped file takes. It can still be read, from the file.
+    pub fn release(&self, shard: usize, at: u64, bytes: usize) {
+        if let Some(file) = self.raw(shard) {
+            let start = at as usize;
+            file.release(start..start.saturating_add(bytes).min(file.len()));
+        }
+    }
+
+    fn raw(&self, shard: usize) -> Option<&Bytes> {
         match &self.files {
-            Files::Gguf(parts) => {
-                if let Some((_, file)) = parts.get(tensor.shard) {
-                    file.release(tensor);
-                }
-            }
-            Files::SafeTensors(shards) => {
-                if let Some((_, file)) = shards.get(tensor.shard) {
-                    file.release(tensor);
-                }
-            }
+            Files::Gguf(parts) => parts.get(shard).map(|(_, file)| file.raw()),
+            Files::SafeTensors(shards) => shards.get(shard).map(|(_, file)| file.raw()),
         }
     }
 

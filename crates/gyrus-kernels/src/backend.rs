@@ -20,6 +20,14 @@ pub enum BackendError {
     /// The batch contradicts itself, the vocabulary or the cache: a mistake of the caller.
     #[error("the batch names a token, row or cache block that does not exist")]
     UnsoundBatch,
+    /// More rows than the backend takes at once.
+    #[error("a batch of {rows} rows, at most {most} are possible")]
+    TooManyRows {
+        /// Rows of the batch.
+        rows: usize,
+        /// The most there may be.
+        most: usize,
+    },
     /// The device is out of memory, was lost, or refused.
     #[error("{0}")]
     Device(String),

@@ -1,6 +1,6 @@
 use crate::Error;
 
-/// The context in force, and why it is not the model's own where it is not.
+/// The context in force, and what set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextChoice {
     /// Tokens a session can hold.
@@ -9,74 +9,124 @@ pub struct ContextChoice {
     pub model: usize,
     /// Bytes the cache of one session may grow to.
     pub cache_bytes: u64,
-    /// Whether memory, not the model or the user, set the limit.
-    pub limited_by_memory: bool,
+    /// What set the limit.
+    pub limit: ContextLimit,
 }
 
-/// The part of the free memory that a cache chosen by default may take.
+/// What set a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ContextLimit {
+    /// The caller.
+    Asked,
+    /// The model's own context.
+    Model,
+    /// Memory: the model could hold more.
+    Memory,
+    /// Caution: the model could hold more, but how much memory there is could not be found out.
+    Unknown,
+}
+
+/// The part of the memory left beside the weights that caches chosen by default may take.
 const MEMORY_SHARE: u64 = 2;
 /// Where the free memory is not known, a default context stays below this.
-const UNKNOWN_MEMORY_CONTEXT: usize = 8192;
+const CAUTIOUS: usize = 8192;
 /// A default context is never made shorter than this.
 const LEAST: usize = 512;
 
+/// What a cache has to share memory with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    /// Bytes of cache a token takes.
+    pub(crate) per_token: usize,
+    /// Bytes the weights will take.
+    pub(crate) weights: u64,
+    /// Caches of that size.
+    pub(crate) sessions: usize,
+}
+
 impl ContextChoice {
-    /// The user's choice if there is one, else the model's context, else what memory allows.
-    pub(crate) fn new(
+    /// The caller's choice if there is one, else the model's context, else what memory allows.
+    pub(crate) fn new(asked: Option<usize>, model: usize, budget: Budget) -> Result<ContextChoice, Error> {
+        ContextChoice::within(asked, model, budget, available_memory())
+    }
+
+    fn within(
         asked: Option<usize>,
         model: usize,
-        bytes_per_token: usize,
+        budget: Budget,
+        memory: Option<u64>,
     ) -> Result<ContextChoice, Error> {
-        let choice = |tokens: usize, limited_by_memory| ContextChoice {
-            tokens,
-            model,
-            cache_bytes: (tokens as u64).saturating_mul(bytes_per_token as u64),
-            limited_by_memory,
+        let (tokens, limit) = match (asked, memory) {
+            (Some(asked), _) if asked > model => return Err(Error::Context { asked, most: model }),
+            (Some(0), _) => {
+                let expected = "it must be at least 1".to_owned();
+                return Err(Error::Dimension { name: "context", value: 0, expected });
+            }
+            (Some(asked), _) => (asked, ContextLimit::Asked),
+            (None, Some(free)) => {
+                let share = free.saturating_sub(budget.weights) / MEMORY_SHARE;
+                let token = (budget.per_token.max(1) as u64).saturating_mul(budget.sessions.max(1) as u64);
+                (usize::try_from(share / token).unwrap_or(usize::MAX).max(LEAST), ContextLimit::Memory)
+            }
+            (None, None) => (CAUTIOUS, ContextLimit::Unknown),
         };
-        match asked {
-            Some(asked) if asked > model => Err(Error::Context { asked, most: model }),
-            Some(0) => {
-                Err(Error::Dimension { name: "context", value: 0, expected: "it must be at least 1".into() })
-            }
-            Some(asked) => Ok(choice(asked, false)),
-            None => {
-                let fits = match available_memory() {
-                    Some(free) => (free / MEMORY_SHARE / bytes_per_token.max(1) as u64) as usize,
-                    None => UNKNOWN_MEMORY_CONTEXT,
-                };
-                let tokens = model.min(fits.max(LEAST));
-                Ok(choice(tokens, tokens < model))
-            }
-        }
+        let (tokens, limit) =
+            if tokens >= model && asked.is_none() { (model, ContextLimit::Model) } else { (tokens, limit) };
+        let cache_bytes = (tokens as u64).saturating_mul(budget.per_token as u64);
+        Ok(ContextChoice { tokens, model, cache_bytes, limit })
     }
 }
 
-/// Bytes that can be had without swapping, where the system says.
+/// Bytes that this process can have without swapping, where the system says.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)?;
+    Some(container_memory().map_or(machine, |left| left.min(machine)))
+}
+
+/// What a container still allows, if one sets a limit.
+fn container_memory() -> Option<u64> {
+    let number = |name: &str| {
+        let text = std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    number("max")?.checked_sub(number("current")?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn choose(asked: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
+        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2 };
+        ContextChoice::within(asked, model, budget, memory)
+    }
+
     #[test]
-    fn the_user_decides_within_what_the_model_was_made_for() {
-        assert_eq!(ContextChoice::new(Some(100), 2048, 1000).unwrap().tokens, 100);
-        assert_eq!(ContextChoice::new(None, 2048, 1).unwrap().tokens, 2048);
-        let error = ContextChoice::new(Some(4096), 2048, 1).unwrap_err();
+    fn the_caller_decides_within_what_the_model_was_made_for() {
+        let choice = choose(Some(100), 2048, Some(0)).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (100, ContextLimit::Asked));
+        let error = choose(Some(4096), 2048, None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "a context of 4096 tokens is more than the 2048 the model was made for"
         );
-        assert!(ContextChoice::new(Some(0), 2048, 1).is_err());
+        assert!(choose(Some(0), 2048, None).is_err());
     }
 
     #[test]
-    fn memory_limits_a_default() {
-        let choice = ContextChoice::new(None, 1 << 27, 1 << 30).unwrap();
-        assert!(choice.limited_by_memory && choice.tokens >= LEAST && choice.tokens < 1 << 27);
+    fn a_default_is_the_models_own_if_memory_allows() {
+        let choice = choose(None, 2048, Some(1 << 40)).unwrap();
+        assert_eq!((choice.tokens, choice.limit, choice.cache_bytes), (2048, ContextLimit::Model, 2_048_000));
+        // Five megabytes less one for the weights, half of that, for two caches of a kilobyte a token.
+        let choice = choose(None, 2048, Some(5_000_000)).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (1000, ContextLimit::Memory));
+        let choice = choose(None, 2048, Some(10)).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (LEAST, ContextLimit::Memory));
+        let choice = choose(None, 1 << 20, None).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (CAUTIOUS, ContextLimit::Unknown));
+        assert_eq!(choose(None, 100, Some(0)).unwrap().limit, ContextLimit::Model);
     }
 }

@@ -84,7 +84,7 @@ impl Engine {
     ///
     /// If it fails, no sequence has grown.
     pub(crate) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<&[f32], Error> {
-        assert!(steps.len() <= MAX_SEQUENCES, "{} sequences in one batch", steps.len());
+        assert!(steps.len() <= MAX_SEQUENCES, "the callers here run one sequence at a time");
         for step in &mut *steps {
             self.reserve(step.sequence, step.tokens.len())?;
         }

@@ -116,12 +116,4 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Too little memory for the cache.
-    #[error("{needed} bytes for a cache of {context} tokens could not be had")]
-    Memory {
-        /// Bytes needed.
-        needed: u64,
-        /// The context they are for.
-        context: usize,
-    },
 }

@@ -89,6 +89,8 @@ impl<'a> Generation<'a> {
         self.started = Instant::now();
         if self.request.max_tokens == Some(0) {
             self.state = State::Stop(StopReason::MaxTokens);
+        } else if self.text.tokens.len() >= self.model.context().tokens {
+            self.state = State::Stop(StopReason::ContextFull);
         } else {
             loop {
                 if self.request.cancel.is_cancelled() {
@@ -159,12 +161,13 @@ impl<'a> Generation<'a> {
         Ok(Some(Event::Token { id: draw.token, logprob: draw.logprob, text: &self.shown }))
     }
 
-    fn stop(&mut self, reason: StopReason) -> Result<Option<Event<'_>>, Error> {
+    fn stop(&mut self, mut reason: StopReason) -> Result<Option<Event<'_>>, Error> {
         self.state = State::Done;
         if let Some(detokenizer) = self.detokenizer.take() {
             let rest = detokenizer.finish();
-            if self.stops.push(&rest, &mut self.shown).is_none() {
-                self.stops.finish(&mut self.shown);
+            match self.stops.push(&rest, &mut self.shown) {
+                Some(stop) => reason = StopReason::StopString(stop.to_owned()),
+                None => self.stops.finish(&mut self.shown),
             }
         }
         self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();

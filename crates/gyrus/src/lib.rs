@@ -40,7 +40,7 @@ mod weights;
 pub use arch::Config;
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
-pub use context::ContextChoice;
+pub use context::{ContextChoice, ContextLimit};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;

@@ -3,13 +3,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_cpu::{CpuBackend, MAX_ROWS};
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{KV_BLOCK, Plan, Precision};
+use gyrus_kernels::{KV_BLOCK, Plan, Precision, WeightSpec};
 use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
-use crate::context::ContextChoice;
+use crate::context::{Budget, ContextChoice};
 use crate::engine::Engine;
 use crate::session::Session;
 use crate::tokenizer;
@@ -62,7 +62,14 @@ impl Model {
     /// Loads an opened checkpoint.
     pub fn load(checkpoint: Checkpoint, options: &Options) -> Result<Model, Error> {
         let (config, plan) = arch::build(&checkpoint, options.precision)?;
-        let context = ContextChoice::new(options.context, config.context, plan.kv_bytes_per_token())?;
+        let sessions = options.sessions.max(1);
+        let size = |w: &WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
+        let budget = Budget {
+            per_token: plan.kv_bytes_per_token(),
+            weights: plan.weights.iter().map(size).sum(),
+            sessions,
+        };
+        let context = ContextChoice::new(options.context, config.context, budget)?;
         let (tokenizer, template) = match checkpoint.gguf() {
             Some(metadata) => {
                 let template = tokenizer::template_source(metadata)?.map(str::to_owned);
@@ -80,11 +87,13 @@ impl Model {
             });
         }
         let threads = options.threads.unwrap_or_else(default_threads);
-        let blocks = context.tokens.div_ceil(KV_BLOCK) * options.sessions.max(1);
+        let blocks = context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions);
         let checkpoint = Arc::new(checkpoint);
-        let backend = CpuBackend::new(plan.clone(), blocks, threads, |spec| {
-            Arc::new(TensorBytes::new(&checkpoint, &spec.name))
-        })?;
+        let backend =
+            CpuBackend::new(plan.clone(), blocks, threads, |spec| match checkpoint.tensor(&spec.name) {
+                Some(tensor) => Arc::new(TensorBytes::new(&checkpoint, &tensor)),
+                None => Arc::new([]),
+            })?;
         let engine = Mutex::new(Engine::new(Box::new(backend)));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
         let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };
@@ -137,7 +146,7 @@ impl Model {
     }
 
     /// The engine, for one batch. A thread that panicked while it held the engine left no sequence
-    /// half-grown, so it is used on.
+    /// half-grown and no op undone that a next batch relies on, so it is used on.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -75,9 +75,10 @@ impl Session {
         &self.text.tokens
     }
 
-    /// Forgets the text.
+    /// Forgets the text and gives its part of the cache back.
     pub fn reset(&mut self) {
         self.text.truncate(0);
+        self.model.engine().release(&mut self.text.sequence);
     }
 
     /// Keeps the first `len` tokens of the text.
@@ -162,12 +163,12 @@ impl Session {
         for piece in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
             let first = self.text.tokens.len();
             let step = Step { sequence: &mut self.text.sequence, tokens: piece, wanted: Wanted::All };
-            let mut engine = self.model.engine();
-            let logits = engine.forward(&mut [step])?;
+            // Copied, so that the engine is free while the caller looks at them.
+            let logits = self.model.engine().forward(&mut [step])?.to_vec();
+            self.text.tokens.extend_from_slice(piece);
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
                 visit(first + i, row);
             }
-            self.text.tokens.extend_from_slice(piece);
         }
         Ok(())
     }

@@ -67,7 +67,17 @@ fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
 }
 
 fn bytes(metadata: Metadata<'_>, key: &str) -> Result<Vec<u8>, MetadataError> {
-    // Written as unsigned or signed bytes, depending on the converter.
+    // Written as unsigned or signed bytes, depending on the converter; larger numbers are neither.
     let all: Vec<i64> = metadata.get(key)?.unwrap_or_default();
-    Ok(all.into_iter().map(|b| b as u8).collect())
+    let byte = |b: i64| u8::try_from(b).or_else(|_| i8::try_from(b).map(|b| b as u8));
+    all.into_iter()
+        .map(|b| {
+            byte(b).map_err(|_| MetadataError::Range {
+                key: key.to_owned(),
+                at: 0,
+                expected: "an array of bytes",
+                value: b.to_string(),
+            })
+        })
+        .collect()
 }

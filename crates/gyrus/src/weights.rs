@@ -1,31 +1,31 @@
 use std::sync::Arc;
 
-use gyrus_formats::Checkpoint;
+use gyrus_formats::{Checkpoint, TensorView};
 
 /// The bytes of one tensor, kept alive with the file they lie in. When they are no longer needed, the
 /// memory that the mapped file took for them is given back.
 #[derive(Debug)]
 pub(crate) struct TensorBytes {
     model: Arc<Checkpoint>,
-    name: Arc<str>,
+    shard: usize,
+    at: u64,
+    bytes: usize,
 }
 
 impl TensorBytes {
-    pub(crate) fn new(model: &Arc<Checkpoint>, name: &str) -> TensorBytes {
-        TensorBytes { model: Arc::clone(model), name: name.into() }
+    pub(crate) fn new(model: &Arc<Checkpoint>, tensor: &TensorView<'_>) -> TensorBytes {
+        TensorBytes { model: Arc::clone(model), shard: tensor.shard, at: tensor.at, bytes: tensor.data.len() }
     }
 }
 
 impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
-        self.model.tensor(&self.name).map_or(&[], |tensor| tensor.data)
+        self.model.bytes(self.shard, self.at, self.bytes)
     }
 }
 
 impl Drop for TensorBytes {
     fn drop(&mut self) {
-        if let Some(tensor) = self.model.tensor(&self.name) {
-            self.model.release(&tensor);
-        }
+        self.model.release(self.shard, self.at, self.bytes);
     }
 }

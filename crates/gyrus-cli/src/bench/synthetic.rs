@@ -1,9 +1,11 @@
 //! Random weights in a real model's shape, so that speed can be measured without the model.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_tensor::{DType, Shape, can_quantize, quantize};
+
+use crate::text;
 
 /// The numbers of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ fn explicit(text: &str) -> Result<Dims> {
     for part in text.split(',') {
         let number = |value: &str| -> Result<usize> {
             let n = value.parse().with_context(|| format!("'{part}' is not a number"))?;
-            anyhow::ensure!((1..=1 << 20).contains(&n), "'{part}' is out of range");
+            ensure!((1..=1 << 20).contains(&n), "'{part}' is out of range");
             Ok(n)
         };
         match part.split_once('=') {
@@ -112,7 +114,12 @@ fn explicit(text: &str) -> Result<Dims> {
     Ok(dims)
 }
 
+/// The most a synthetic model may take: more than any machine that could run it has to spare.
+const MAX_BYTES: usize = 1 << 37;
+const MAX_LAYERS: usize = 4096;
+
 fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
+    ensure!(d.layers <= MAX_LAYERS, "{} layers, at most {MAX_LAYERS} are possible", d.layers);
     let (q, kv) = (d.heads * d.head_dim, d.kv_heads * d.head_dim);
     let mut tensors: Vec<(String, DType, Vec<usize>)> =
         vec![("token_embd.weight".to_owned(), dtype, vec![d.vocab, d.dim])];
@@ -139,6 +146,22 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
         tensors.push(("output.weight".to_owned(), dtype, vec![d.vocab, d.dim]));
     }
 
+    let mut total = 0usize;
+    for (name, dtype, dims) in &tensors {
+        let bytes = dtype.bytes_of(&Shape::new(dims)?).with_context(|| name.clone())?;
+        total = total.saturating_add(bytes);
+    }
+    ensure!(
+        total <= MAX_BYTES,
+        "{} of weights, at most {} are possible",
+        text::bytes(total as u64),
+        text::bytes(MAX_BYTES as u64)
+    );
+    let mut file: Vec<u8> = Vec::new();
+    // Asked for before anything is made, so that too little memory is an error and not the end.
+    let room = file.try_reserve_exact(total.saturating_mul(2));
+    room.with_context(|| format!("no memory for {} of weights", text::bytes(total as u64)))?;
+
     let mut random = Random::new(dtype)?;
     let mut filled = Vec::new();
     for (name, dtype, dims) in &tensors {
@@ -162,9 +185,9 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
     for (name, dtype, shape, data) in &filled {
         writer.tensor(name, *dtype, *shape, data)?;
     }
-    let mut file = Vec::new();
     writer.write_to(&mut file)?;
     drop(filled);
+    file.shrink_to_fit();
     Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file))?)
 }
 
@@ -173,14 +196,13 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
 struct Random {
     state: u64,
     pool: Vec<u8>,
-    dtype: DType,
 }
 
 const POOL_BLOCKS: usize = 256;
 
 impl Random {
     fn new(dtype: DType) -> Result<Random> {
-        let mut random = Random { state: 1, pool: Vec::new(), dtype };
+        let mut random = Random { state: 1, pool: Vec::new() };
         let values: Vec<f32> =
             (0..POOL_BLOCKS * dtype.block_elems()).map(|_| random.gaussian() * 0.02).collect();
         random.pool = quantize(dtype, &values)?;
@@ -189,9 +211,9 @@ impl Random {
 
     fn tensor(&mut self, dtype: DType, shape: &Shape) -> Result<Vec<u8>> {
         let bytes = dtype.bytes_of(shape)?;
-        if dtype != self.dtype {
+        if shape.rank() == 1 {
             // Norms scale by one.
-            return Ok([1.0f32.to_le_bytes(); 1].concat().repeat(bytes / 4));
+            return Ok(1.0f32.to_le_bytes().repeat(bytes / 4));
         }
         let size = dtype.block_bytes();
         let mut data = Vec::with_capacity(bytes);

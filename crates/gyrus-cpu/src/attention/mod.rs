@@ -29,7 +29,7 @@ const FEW: usize = 4;
 
 /// Elements of one row's partial results over a sequence of this many blocks.
 pub(crate) fn partial_elems(heads: usize, head_dim: usize, blocks: usize) -> usize {
-    heads * blocks.div_ceil(SPLIT) * (2 + head_dim)
+    heads.saturating_mul(blocks.div_ceil(SPLIT)).saturating_mul(2 + head_dim)
 }
 
 /// Batches up to this size may run their splits in parallel.
@@ -132,9 +132,19 @@ pub fn attention(
                     merge(&mut seen, out, state, part);
                 }
             }
-            crate::activation::scale(out, 1.0 / seen.sum);
+            finish(out, seen.sum);
         }
     });
+}
+
+/// Divides a row's sum of values by its sum of weights. A row whose every score was −∞ has neither: it is
+/// NaN, as softmax is there, instead of whatever the buffer held.
+fn finish(out: &mut [f32], sum: f32) {
+    if sum == 0.0 {
+        out.fill(f32::NAN);
+    } else {
+        crate::activation::scale(out, 1.0 / sum);
+    }
 }
 
 /// The first position that a row sees.
@@ -229,7 +239,7 @@ impl Job<'_> {
                 // SAFETY: each row and head belongs to one task.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
                 out.copy_from_slice(total);
-                crate::activation::scale(out, 1.0 / work.total_seen[r].sum);
+                finish(out, work.total_seen[r].sum);
             }
         });
     }

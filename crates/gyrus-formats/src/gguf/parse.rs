@@ -157,9 +157,8 @@ impl Gguf {
         Some(self.view(&self.tensors[self.tensors_by_name[found] as usize]))
     }
 
-    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
-        let start = tensor.at as usize;
-        self.bytes.release(start..start + tensor.data.len());
+    pub(crate) fn raw(&self) -> &Bytes {
+        &self.bytes
     }
 
     fn view<'a>(&'a self, tensor: &'a Tensor) -> TensorView<'a> {

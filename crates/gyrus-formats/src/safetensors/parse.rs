@@ -100,9 +100,8 @@ impl SafeTensors {
         Some(self.view(&self.tensors[found]))
     }
 
-    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
-        let start = tensor.at as usize;
-        self.bytes.release(start..start + tensor.data.len());
+    pub(crate) fn raw(&self) -> &Bytes {
+        &self.bytes
     }
 
     fn view<'a>(&'a self, tensor: &'a Tensor) -> TensorView<'a> {

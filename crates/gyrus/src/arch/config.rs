@@ -33,6 +33,8 @@ pub struct Config {
 const MAX_DIM: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1 << 12;
 const MAX_CONTEXT: u64 = 1 << 27;
+/// Query heads that share a KV head; kernels keep them together.
+const MAX_GROUP: usize = 128;
 
 /// The numbers as files give them, before checks.
 #[derive(Debug)]
@@ -60,6 +62,10 @@ impl Raw {
             let expected = format!("it must divide the head count {heads}");
             return Err(Error::Dimension { name: "KV head count", value: self.kv_heads, expected });
         }
+        if heads / kv_heads > MAX_GROUP {
+            let expected = format!("at most {MAX_GROUP} may share one of the {kv_heads} KV heads");
+            return Err(Error::Dimension { name: "head count", value: self.heads, expected });
+        }
         let head_dim = match self.head_dim {
             Some(n) => within("head size", n, MAX_DIM)?,
             None if dim.is_multiple_of(heads) => dim / heads,
@@ -81,7 +87,8 @@ impl Raw {
             ffn_dim: within("feed-forward length", self.ffn_dim, MAX_DIM)?,
             context: within("context length", self.context, MAX_CONTEXT)?,
             norm_eps: self.norm_eps,
-            window: self.window,
+            // A window of nothing is how some files say that there is none.
+            window: self.window.filter(|&w| w > 0),
             rope: rope(head_dim)?,
         })
     }

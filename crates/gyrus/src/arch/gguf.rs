@@ -36,7 +36,7 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
         ffn_dim: metadata.require(&key("feed_forward_length"))?,
         context: metadata.require(&key("context_length"))?,
         norm_eps: metadata.require(&key("attention.layer_norm_rms_epsilon"))?,
-        window: window.filter(|&w| w > 0),
+        window,
     };
     let context = raw.context;
     raw.check(|head_dim| {
@@ -80,6 +80,6 @@ fn rope_factors(model: &Checkpoint) -> Result<Option<Vec<f32>>, Error> {
     let Some(tensor) = model.tensor(ROPE_FACTORS) else { return Ok(None) };
     let mut factors = vec![0.0; tensor.shape.elems()];
     dequantize(tensor.dtype, tensor.data, &mut factors)
-        .map_err(|_| Error::TensorType { name: ROPE_FACTORS.to_owned(), dtype: tensor.dtype })?;
+        .map_err(|e| Error::Unsupported(format!("tensor '{ROPE_FACTORS}': {e}; it")))?;
     Ok(Some(factors))
 }

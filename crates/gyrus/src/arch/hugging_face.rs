@@ -21,6 +21,9 @@ pub(crate) fn read(config: &Value) -> Result<Config, Error> {
             return Err(Error::Unsupported(format!("'{quantization}' in config.json")));
         }
     }
+    if fields.float("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
+        return Err(Error::Unsupported("'partial_rotary_factor' in config.json".to_owned()));
+    }
     if fields.get("use_sliding_window") == Some(&Value::Bool(true)) {
         return Err(Error::Unsupported("a sliding window on some layers only".to_owned()));
     }

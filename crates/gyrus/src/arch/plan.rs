@@ -16,7 +16,10 @@ pub(crate) fn build(model: &Checkpoint, precision: Precision) -> Result<(Config,
     let (config, names) = match (model.gguf(), model.config()) {
         (Some(metadata), _) => (gguf::read(model, metadata)?, Names::Gguf),
         (None, Some(config)) => (hugging_face::read(config)?, Names::HuggingFace),
-        (None, None) => return Err(Error::Config("the file is missing beside the model".to_owned())),
+        (None, None) => {
+            let path = model.path().display();
+            return Err(Error::Unsupported(format!("{path}: a model without a config.json beside it")));
+        }
     };
     let plan = Builder::new(model, names, &config).build(precision)?;
     Ok((config, plan))
@@ -48,9 +51,11 @@ impl<'a> Builder<'a> {
         let vocab = embedding.shape.rows();
         let table = self.take(embedding, &[vocab, dim])?;
         let output = self.names.global(Global::Output);
-        // Models without an output matrix use the embedding for both.
+        // Models without an output matrix use the embedding for both, unless they say otherwise.
+        let untied = self.model.config().is_some_and(|c| c["tie_word_embeddings"] == false);
         let head = match self.model.tensor(output) {
             Some(tensor) => self.take(tensor, &[vocab, dim])?,
+            None if untied => return Err(Error::MissingTensor(output.to_owned())),
             None => table,
         };
 
