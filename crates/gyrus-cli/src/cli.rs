@@ -6,10 +6,10 @@ use crate::options::{ModelArgs, SamplerArgs};
 
 const EXAMPLES: &str = "\
 Examples:
-  gyrus run \"Why is the sky blue?\"        ask the default model, which is fetched on first use
+  gyrus run \"Why is the sky blue?\"          ask the default model, which is fetched on first use
   gyrus chat                                talk to it
   gyrus run model.gguf < question.txt       your own model, a prompt from a pipe
-  gyrus complete tales-7m \"Once upon\"      the storyteller inside this program
+  gyrus complete tales-7m \"Once upon\"       the storyteller inside this program
   gyrus inspect model.gguf                  what is in a file";
 
 /// Runs language models on your own machine.

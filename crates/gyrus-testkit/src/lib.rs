@@ -38,6 +38,21 @@ pub fn data(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// The path of a model too large to be test data, from the folder `GYRUS_MODELS`.
+///
+/// `None` means that it is not there and the caller should return; the reason has been printed. It is a
+/// failure with `GYRUS_REQUIRE_MODELS=1`.
+pub fn model(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("GYRUS_MODELS").map(|folder| repository().join(folder).join(name));
+    match path.filter(|path| path.exists()) {
+        Some(path) => Some(path),
+        None => {
+            absent(&format!("{name} is not in the folder that GYRUS_MODELS names"), "GYRUS_REQUIRE_MODELS");
+            None
+        }
+    }
+}
+
 fn absent(reason: &str, required: &str) {
     assert!(std::env::var(required).as_deref() != Ok("1"), "{reason}, and {required}=1");
     eprintln!("skipped: {reason}");
