@@ -68,7 +68,7 @@ impl ModelArgs {
 #[command(next_help_heading = "Sampling options")]
 pub(crate) struct SamplerArgs {
     /// 0 always takes the likeliest token; more gives more variety
-    #[arg(long = "temp", value_name = "T", default_value_t = 0.7)]
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.5)]
     pub(crate) temperature: f32,
 
     /// Choose among this many likeliest tokens; 0 for all

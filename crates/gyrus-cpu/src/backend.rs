@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use gyrus_kernels::{Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Rows, WeightId, WeightSpec};
+use gyrus_kernels::{
+    Backend, BackendError, Batch, BufferId, KV_BLOCK, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
+};
 use gyrus_tensor::dequantize;
 
 use crate::activation::Activation;
 use crate::attention::{Attention, attention};
 use crate::kv::{KvRow, KvShape, KvStore, KvType, Strided};
-use crate::matrix::{Matrix, Precision};
+use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
 use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
@@ -17,6 +19,8 @@ use crate::{CpuError, activation, matmul};
 
 /// The most rows of one batch; where each stands is gathered on the stack.
 pub const MAX_ROWS: usize = 512;
+
+const _: () = assert!(crate::kv::BLOCK == KV_BLOCK, "plans and the cache agree on the size of a block");
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
@@ -70,8 +74,8 @@ impl CpuBackend {
         let kv = plan.kv;
         let shape = KvShape { layers: kv.layers, blocks, kv_heads: kv.kv_heads, head_dim: kv.head_dim };
         let store = match plan.precision {
-            gyrus_kernels::Precision::Exact => KvType::F32,
-            gyrus_kernels::Precision::Fast => KvType::F16,
+            Precision::Exact => KvType::F32,
+            Precision::Fast => KvType::F16,
         };
         let cache = KvStore::new(shape, store).map_err(device)?;
         let mut scratch = Scratch::new();
@@ -274,10 +278,6 @@ fn prepare(pool: &Pool, spec: &WeightSpec, data: Bytes, plan: &Plan) -> Result<W
         dequantize(spec.dtype, data.as_slice(), &mut vector)?;
         return Ok(Weight::Vector(vector));
     }
-    let precision = match plan.precision {
-        gyrus_kernels::Precision::Exact => Precision::Exact,
-        gyrus_kernels::Precision::Fast => Precision::Fast,
-    };
     let (rows, cols) = (spec.shape.rows(), spec.shape.row());
-    Ok(Weight::Matrix(Matrix::new(pool, spec.dtype, rows, cols, data, precision)?))
+    Ok(Weight::Matrix(Matrix::new(pool, spec.dtype, rows, cols, data, plan.precision)?))
 }

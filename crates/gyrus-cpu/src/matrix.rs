@@ -1,3 +1,4 @@
+use gyrus_kernels::Precision;
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
 use crate::float;
@@ -5,15 +6,6 @@ use crate::panel::Panels;
 use crate::pool::Pool;
 use crate::storage::Bytes;
 use crate::{CpuError, Isa};
-
-/// How mat-muls compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// `f32` activations, weights at their own value, `f32` sums.
-    Exact,
-    /// Activations rounded to signed bytes where the weight's type has an integer kernel; `f32` sums.
-    Fast,
-}
 
 /// A weight prepared for [`crate::matmul()`]: `[rows, cols]`, `rows` outputs from `cols` inputs.
 pub struct Matrix {
