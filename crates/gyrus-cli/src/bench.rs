@@ -37,8 +37,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             depth,
         }));
     }
-    let progress =
-        (!args.quiet).then(|| Progress::new("measuring", (tests.len() * (args.repetitions + 1)) as u64));
+    let runs = (tests.len() * (args.repetitions + 1)) as u64;
+    let progress = (!args.quiet).then(|| Progress::new("measuring"));
+    let mut done = 0;
     let mut measured = Vec::new();
     for test in tests {
         // The first run warms caches and page tables and is not counted.
@@ -49,7 +50,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 speeds.push(speed);
             }
             if let Some(progress) = &progress {
-                progress.add(1);
+                done += 1;
+                progress.set(done, runs);
             }
         }
         measured.push(Measurement::new(test.name(), &speeds, source.name(), &model, args));

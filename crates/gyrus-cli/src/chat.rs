@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::ChatArgs;
 use crate::interrupt;
 use crate::load::load;
+use crate::progress::Progress;
 use crate::run::statistics;
 use crate::source::Source;
 use crate::text::{BAD, FAINT, NAME};
@@ -160,9 +161,17 @@ impl Chat {
         let mut answer = String::new();
         let mut generation = self.session.generate(request)?;
         let mut end = None;
+        let mut reading = (!self.quiet).then(|| Progress::new("reading"));
         while let Some(event) = generation.next()? {
             let text = match event {
-                Event::Prompt { .. } => continue,
+                Event::Reading { done, total } => {
+                    reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
+                    continue;
+                }
+                Event::Prompt { .. } => {
+                    reading = None;
+                    continue;
+                }
                 Event::Token { text, .. } => text,
                 Event::Stop { reason, text, usage } => {
                     end = Some((reason, usage));

@@ -5,13 +5,20 @@ use std::time::Instant;
 use anyhow::Result;
 use gyrus::{ContextLimit, Model, Options};
 
+use crate::progress::Progress;
 use crate::source::Source;
 use crate::text::{self, FAINT};
 
 /// Loads a model and says in one line what it is and what it got, unless asked to be quiet.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     let start = Instant::now();
-    let model = Model::load(source.open()?, options)?;
+    let checkpoint = source.open()?;
+    let model = if quiet {
+        Model::load(checkpoint, options)?
+    } else {
+        let progress = Progress::new("loading");
+        Model::load_with(checkpoint, options, |done, total| progress.set(done, total))?
+    };
     if quiet {
         return Ok(model);
     }

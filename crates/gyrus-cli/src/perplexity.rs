@@ -63,14 +63,16 @@ impl Score {
 fn windows(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Result<Score> {
     let mut score = Score::default();
     let mut session = model.session();
-    let progress = progress(ids.len(), quiet);
+    let progress = progress(quiet);
+    let mut done = 0;
     for piece in ids.chunks(window) {
         session.score(piece, |position, logits| {
             if let Some(&next) = piece.get(position + 1) {
                 score.add(logits, next);
             }
         })?;
-        progress.as_ref().inspect(|p| p.add(piece.len() as u64));
+        done += piece.len();
+        progress.as_ref().inspect(|p| p.set(done as u64, ids.len() as u64));
     }
     Ok(score)
 }
@@ -81,7 +83,8 @@ fn as_llama_cpp(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Resul
     let bos = model.tokenizer().and_then(|t| t.bos().filter(|_| t.adds_bos()));
     let mut score = Score::default();
     let mut session = model.session();
-    let progress = progress(ids.len(), quiet);
+    let progress = progress(quiet);
+    let mut done = 0;
     for piece in ids.chunks_exact(window) {
         let mut input = piece.to_vec();
         if let (Some(bos), Some(first)) = (bos, input.first_mut()) {
@@ -94,11 +97,12 @@ fn as_llama_cpp(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Resul
                 score.add(logits, next);
             }
         })?;
-        progress.as_ref().inspect(|p| p.add(piece.len() as u64));
+        done += piece.len();
+        progress.as_ref().inspect(|p| p.set(done as u64, ids.len() as u64));
     }
     Ok(score)
 }
 
-fn progress(tokens: usize, quiet: bool) -> Option<Progress> {
-    (!quiet).then(|| Progress::new("scoring", tokens as u64))
+fn progress(quiet: bool) -> Option<Progress> {
+    (!quiet).then(|| Progress::new("scoring"))
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::cli::{Output, RunArgs};
 use crate::interrupt;
 use crate::load::load;
+use crate::progress::Progress;
 use crate::source::Source;
 use crate::text::FAINT;
 
@@ -93,9 +94,17 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut generation = session.generate(request)?;
     let (mut ids, mut whole) = (Vec::new(), String::new());
     let mut end = None;
+    let mut reading = (!args.quiet).then(|| Progress::new("reading"));
     while let Some(event) = generation.next()? {
         let text = match event {
-            Event::Prompt { .. } => continue,
+            Event::Reading { done, total } => {
+                reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
+                continue;
+            }
+            Event::Prompt { .. } => {
+                reading = None;
+                continue;
+            }
             Event::Token { id, text, .. } => {
                 ids.push(id);
                 text

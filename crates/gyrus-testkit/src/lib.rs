@@ -12,7 +12,7 @@ mod rng;
 
 use std::path::{Path, PathBuf};
 
-pub use oracle::oracle;
+pub use oracle::{oracle, python};
 pub use rng::Rng;
 pub use tempfile;
 

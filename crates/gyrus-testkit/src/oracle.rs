@@ -1,5 +1,22 @@
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::Command;
+
+/// The Python interpreter of `GYRUS_ORACLE_PYTHON`, which has the reference programs.
+///
+/// `None` means that there is none and the caller should return; the reason has been printed. `name` is
+/// what needs it.
+pub fn python(name: &str) -> Option<PathBuf> {
+    match std::env::var_os("GYRUS_ORACLE_PYTHON") {
+        // Tests run in their crate's folder; a relative path means the repository's.
+        Some(path) => Some(crate::repository().join(path)),
+        None => {
+            let reason = format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it");
+            crate::absent(&reason, "GYRUS_REQUIRE_ORACLE");
+            None
+        }
+    }
+}
 
 /// Runs `scripts/oracle/NAME` with the Python interpreter of `GYRUS_ORACLE_PYTHON` and returns what it
 /// printed.
@@ -7,12 +24,9 @@ use std::process::Command;
 /// `None` means that there is no such interpreter and the caller should return; the reason has been
 /// printed. A script that fails is a failed test.
 pub fn oracle(name: &str, args: &[impl AsRef<OsStr>]) -> Option<String> {
-    let Some(python) = std::env::var_os("GYRUS_ORACLE_PYTHON") else {
-        crate::absent(&format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it"), "GYRUS_REQUIRE_ORACLE");
-        return None;
-    };
+    let python = python(name)?;
     let script = crate::repository().join("scripts/oracle").join(name);
-    let output = Command::new(crate::repository().join(python))
+    let output = Command::new(python)
         .arg(script)
         .args(args)
         .output()

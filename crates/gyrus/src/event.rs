@@ -1,8 +1,16 @@
 use std::time::Duration;
 
-/// What a generation reports, in order: the prompt once, then tokens, then the stop.
+/// What a generation reports, in order: how far a long prompt is read, the prompt once, then tokens, then
+/// the stop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<'a> {
+    /// A piece of a long prompt has been read, and there is more.
+    Reading {
+        /// Tokens read so far, those in the cache included.
+        done: usize,
+        /// Tokens of the text.
+        total: usize,
+    },
     /// The prompt has been read.
     Prompt {
         /// Tokens of the text so far, prompt included.

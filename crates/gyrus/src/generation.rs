@@ -28,7 +28,7 @@ pub struct Generation<'a> {
     counts: Counts,
     candidates: Vec<(f32, u32)>,
     usage: Usage,
-    started: Instant,
+    started: Option<Instant>,
     first_token: Option<Instant>,
     state: State,
 }
@@ -63,7 +63,7 @@ impl<'a> Generation<'a> {
             counts: Counts::new(),
             candidates: Vec::new(),
             usage,
-            started: Instant::now(),
+            started: None,
             first_token: None,
             state: State::Prompt,
         }
@@ -84,26 +84,26 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Runs the whole prompt and draws the first token.
+    /// Runs the next piece of the prompt; with the last it draws the first token.
     fn prompt(&mut self) -> Result<Option<Event<'_>>, Error> {
-        self.started = Instant::now();
+        self.started.get_or_insert_with(Instant::now);
         if self.request.max_tokens == Some(0) {
             self.state = State::Stop(StopReason::MaxTokens);
+        } else if self.request.cancel.is_cancelled() {
+            self.state = State::Stop(StopReason::Cancelled);
         } else if self.text.tokens.len() >= self.model.context().tokens {
             self.state = State::Stop(StopReason::ContextFull);
         } else {
-            loop {
-                if self.request.cancel.is_cancelled() {
-                    self.state = State::Stop(StopReason::Cancelled);
-                    break;
-                }
-                if let Some(draw) = self.advance()? {
-                    self.state = State::FirstToken(draw);
-                    break;
+            match self.advance()? {
+                Some(draw) => self.state = State::FirstToken(draw),
+                None => {
+                    self.state = State::Prompt;
+                    let (done, total) = (self.text.cached(), self.text.tokens.len());
+                    return Ok(Some(Event::Reading { done, total }));
                 }
             }
         }
-        self.usage.prompt_time = self.started.elapsed();
+        self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
         self.first_token = Some(Instant::now());
         let Usage { prompt_tokens: tokens, cached_tokens: cached, .. } = self.usage;
         Ok(Some(Event::Prompt { tokens, cached }))

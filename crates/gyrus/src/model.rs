@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,15 @@ impl Model {
 
     /// Loads an opened checkpoint.
     pub fn load(checkpoint: Checkpoint, options: &Options) -> Result<Model, Error> {
+        Model::load_with(checkpoint, options, |_, _| {})
+    }
+
+    /// As [`Model::load`], and says how far it is: bytes of weights done, and all there are.
+    pub fn load_with(
+        checkpoint: Checkpoint,
+        options: &Options,
+        progress: impl Fn(u64, u64),
+    ) -> Result<Model, Error> {
         let (config, plan) = arch::build(&checkpoint, options.precision)?;
         let sessions = options.sessions.max(1);
         let size = |w: &WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
@@ -89,11 +99,15 @@ impl Model {
         let threads = options.threads.unwrap_or_else(default_threads);
         let blocks = context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions);
         let checkpoint = Arc::new(checkpoint);
-        let backend =
-            CpuBackend::new(plan.clone(), blocks, threads, |spec| match checkpoint.tensor(&spec.name) {
+        let done = Cell::new(0);
+        let backend = CpuBackend::new(plan.clone(), blocks, threads, |spec| {
+            // Asked for one weight after the other, each when those before are done.
+            progress(done.replace(done.get() + size(spec)), budget.weights);
+            match checkpoint.tensor(&spec.name) {
                 Some(tensor) => Arc::new(TensorBytes::new(&checkpoint, &tensor)),
                 None => Arc::new([]),
-            })?;
+            }
+        })?;
         let engine = Mutex::new(Engine::new(Box::new(backend)));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
         let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };

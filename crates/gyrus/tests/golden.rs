@@ -14,7 +14,6 @@ fn greedy(model: &Model, request: Request) -> (Vec<u32>, String, StopReason) {
     let (mut ids, mut said) = (Vec::new(), String::new());
     while let Some(event) = generation.next().unwrap() {
         match event {
-            Event::Prompt { .. } => {}
             Event::Token { id, text, .. } => {
                 ids.push(id);
                 said.push_str(text);
@@ -23,6 +22,7 @@ fn greedy(model: &Model, request: Request) -> (Vec<u32>, String, StopReason) {
                 said.push_str(text);
                 return (ids, said, reason);
             }
+            _ => {}
         }
     }
     panic!("no stop");

@@ -19,7 +19,7 @@ fn run(session: &mut Session, request: Request) -> (Vec<u32>, StopReason) {
         match generation.next().unwrap() {
             Some(Event::Token { id, .. }) => ids.push(id),
             Some(Event::Stop { reason, .. }) => return (ids, reason),
-            Some(Event::Prompt { .. }) => {}
+            Some(_) => {}
             None => panic!("no stop"),
         }
     }
@@ -143,7 +143,7 @@ fn stop_strings_end_the_text_before_themselves() {
                 said.push_str(text);
                 assert_eq!(reason, StopReason::StopString("red ball".to_owned()));
             }
-            Event::Prompt { .. } => {}
+            _ => {}
         }
     }
     assert!(said.ends_with("she saw a big, "), "{said}");

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use gyrus_text::template::{ChatTemplate, Conversation, Fallback, Inputs, Limits, TemplateError};
 use serde_json::{Value as Json, json};
 
-use super::oracle::{Rng, count};
+use gyrus_testkit::cases as count;
+
+use super::oracle::Rng;
 
 const FUEL: u64 = 200_000;
 
@@ -269,7 +271,7 @@ fn random_message(rng: &mut Rng) -> Json {
 #[test]
 fn random_conversations_neither_panic_nor_hang() {
     let mut sources: Vec<String> = Fallback::all().map(|form| form.template.to_string()).collect();
-    if let Some(folder) = super::oracle::data("templates") {
+    if let Some(folder) = gyrus_testkit::data("templates") {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "jinja") {

@@ -1,9 +1,9 @@
 //! Runs the reference, `scripts/oracle/render_templates.py`, and this engine on the same cases.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use gyrus_testkit::{python, repository};
 use gyrus_text::template::{ChatTemplate, Conversation, DateTime, Inputs, TemplateError};
 use serde_json::{Value as Json, json};
 
@@ -39,8 +39,8 @@ impl Batch {
 
     /// What the reference makes of the cases; `None` if there is no reference to run.
     pub(crate) fn reference(&self) -> Option<Vec<Json>> {
-        let python = python()?;
-        let script = root().join("scripts/oracle/render_templates.py");
+        let python = python("render_templates.py")?;
+        let script = repository().join("scripts/oracle/render_templates.py");
         let mut child = Command::new(python)
             .args(["-W", "ignore"])
             .arg(script)
@@ -108,40 +108,6 @@ pub(crate) fn render(template: &ChatTemplate, input: &Json) -> Result<String, Te
     }
     inputs.now = Some(DateTime::from_unix(NOW));
     template.render(&inputs)
-}
-
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn flag(name: &str) -> bool {
-    std::env::var(name).is_ok_and(|value| value == "1")
-}
-
-fn python() -> Option<String> {
-    let python = std::env::var("GYRUS_ORACLE_PYTHON").ok();
-    assert!(python.is_some() || !flag("GYRUS_REQUIRE_ORACLE"), "GYRUS_ORACLE_PYTHON is not set");
-    if python.is_none() {
-        println!("skipped: GYRUS_ORACLE_PYTHON is not set");
-    }
-    python
-}
-
-/// The folder of test data `name`, unless it is absent.
-pub(crate) fn data(name: &str) -> Option<PathBuf> {
-    let base = std::env::var("GYRUS_TEST_DATA").map_or_else(|_| root().join("tests/data"), PathBuf::from);
-    let folder = base.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(!flag("GYRUS_REQUIRE_DATA"), "{} is missing", folder.display());
-    println!("skipped: {} is missing", folder.display());
-    None
-}
-
-/// How many cases a randomised test runs.
-pub(crate) fn count(default: usize) -> usize {
-    std::env::var("GYRUS_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
 /// A small deterministic generator (xorshift with a multiplier).

@@ -3,7 +3,9 @@
 use std::fs;
 
 use super::grid;
-use super::oracle::{Batch, assert_none, data};
+use gyrus_testkit::data;
+
+use super::oracle::{Batch, assert_none};
 
 #[test]
 fn real_templates_render_as_jinja_renders_them() {
