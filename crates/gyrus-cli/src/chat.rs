@@ -240,7 +240,10 @@ impl Editor {
             let read = std::io::stdin().read_line(&mut line).context("stdin")?;
             return Ok((read > 0).then_some(line));
         };
-        let prompt = format!("{}>{} ", NAME.render(), NAME.render_reset());
+        // The editor writes to the terminal itself, so the choice about colour is made here.
+        let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+        let style = if colour { NAME } else { anstyle::Style::new() };
+        let prompt = format!("{}>{} ", style.render(), style.render_reset());
         loop {
             match editor.readline(&prompt) {
                 Ok(line) => {
