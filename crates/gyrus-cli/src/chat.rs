@@ -151,7 +151,9 @@ impl Chat {
 
     fn answer(&mut self) -> Result<String> {
         let conversation = Conversation::new(self.messages.clone())?;
-        let prompt = Prompt::Rendered(self.format.render(&conversation, true)?);
+        let model = self.session.model();
+        let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
+        let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true)?);
         self.cancel.reset();
         let mut request = Request::new(prompt).sampler(self.sampler.clone()).cancel(self.cancel.clone());
         if let Some(most) = self.max_tokens {

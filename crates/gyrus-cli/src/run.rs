@@ -77,7 +77,8 @@ fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     }
     messages.push(json!({ "role": "user", "content": prompt }));
     let conversation = Conversation::new(messages)?;
-    Ok(Prompt::Rendered(model.chat_format()?.render(&conversation, true)?))
+    let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
+    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true)?))
 }
 
 /// The prompt as token ids.

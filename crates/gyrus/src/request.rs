@@ -6,11 +6,11 @@ use gyrus_kernels::Sampler;
 pub enum Prompt {
     /// Text behind what the session holds. Special tokens in it are plain text.
     Text(String),
-    /// Text in which special tokens are recognised, as a rendered chat template needs. It replaces what
-    /// the session holds; the part they share is not computed again.
-    Rendered(String),
     /// Token ids behind what the session holds.
     Ids(Vec<u32>),
+    /// Token ids in place of what the session holds, as a conversation that has grown gives them. The part
+    /// they share is not computed again.
+    Whole(Vec<u32>),
     /// Nothing new: go on where the text ends.
     Continue,
 }

@@ -102,7 +102,7 @@ impl Session {
         request.sampler.validate()?;
         let context = self.model.context().tokens;
         let new = self.encode(&request.prompt)?;
-        let before = if matches!(request.prompt, Prompt::Rendered(_)) { 0 } else { self.text.tokens.len() };
+        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.text.tokens.len() };
         let tokens = before + new.len();
         if tokens == 0 {
             return Err(Error::EmptyPrompt);
@@ -111,7 +111,7 @@ impl Session {
             return Err(Error::PromptTooLong { tokens, context });
         }
         match request.prompt {
-            Prompt::Rendered(_) => self.set_tokens(&new)?,
+            Prompt::Whole(_) => self.set_tokens(&new)?,
             _ => self.text.tokens.extend_from_slice(&new),
         }
         self.text.uncache_last();
@@ -122,21 +122,9 @@ impl Session {
         let tokenizer = || self.model.tokenizer().ok_or(Error::NoTokenizer);
         let ids = match prompt {
             Prompt::Continue => Vec::new(),
-            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Ids(ids) | Prompt::Whole(ids) => ids.clone(),
             // The begin token belongs at the start of a text only.
             Prompt::Text(text) => tokenizer()?.encode(text, Special::Literal, self.text.tokens.is_empty()),
-            Prompt::Rendered(text) => {
-                let tokenizer = tokenizer()?;
-                let mut ids = tokenizer.encode(text, Special::Parse, false);
-                // Most templates write the begin token themselves; the others rely on us.
-                let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-                if let Some(bos) = bos
-                    && ids.first() != Some(&bos)
-                {
-                    ids.insert(0, bos);
-                }
-                ids
-            }
         };
         self.check_ids(&ids)?;
         Ok(ids)
