@@ -124,12 +124,14 @@ fn break_tokens(value: &mut Value, tokenizer: &Tokenizer, guard: char) {
     }
 }
 
-/// A control token that some piece of the text between guards spells out.
+/// A control token that some piece of the text between guards spells out. One of a single character cannot
+/// be broken, and one that is not spelled out (it stands for unknown text, say) is not the user's doing.
 fn control_token<'t>(text: &str, tokenizer: &'t Tokenizer, guard: char) -> Option<&'t str> {
-    let mut ids = text.split(guard).flat_map(|piece| tokenizer.encode(piece, Special::Parse, false));
-    let control = ids.find(|&id| tokenizer.kind(id) == Some(TokenKind::Control))?;
-    // One that is found without being spelled out (an unknown character, say) is not the user's doing.
-    tokenizer.token_text(control).filter(|token| !token.is_empty() && text.contains(token))
+    let ids = text.split(guard).flat_map(|piece| tokenizer.encode(piece, Special::Parse, false));
+    let control = ids.filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control));
+    control
+        .filter_map(|id| tokenizer.token_text(id))
+        .find(|token| token.chars().nth(1).is_some() && text.contains(token))
 }
 
 #[cfg(test)]
