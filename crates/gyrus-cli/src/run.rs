@@ -14,11 +14,14 @@ use crate::progress::Progress;
 use crate::source::Source;
 use crate::text::FAINT;
 
+const NO_PROMPT: &str =
+    "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
+
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, prompt) = split(args);
     let sampler = args.sampler.sampler()?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
-        bail!("no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)");
+        bail!(NO_PROMPT);
     }
     // A model that is not there is said before anything is waited for on stdin.
     let source = Source::resolve(model.as_deref())?;
@@ -56,7 +59,7 @@ fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
 
 fn read_prompt() -> Result<String> {
     if std::io::stdin().is_terminal() {
-        bail!("no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)");
+        bail!(NO_PROMPT);
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes).context("stdin")?;
