@@ -9,12 +9,15 @@ use super::{Format, LANES, TILE};
 use crate::quantize_rows::QBlock;
 
 /// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
-const PREFETCH: usize = 4096;
+pub(super) const PREFETCH: usize = 4096;
 
 /// A format's inner step.
 pub(crate) trait Kernel: Format {
     /// What a group's header holds, in registers.
     type Head: Copy;
+
+    /// A block's exact integer sums for eight rows: one vector, or two where a scale covers 16.
+    type Dot: Copy;
 
     /// Reads a group's header.
     ///
@@ -22,15 +25,23 @@ pub(crate) trait Kernel: Format {
     /// `group` points to `Self::BYTES` readable bytes; the processor has AVX2, FMA and F16C.
     unsafe fn head(group: *const u8) -> Self::Head;
 
-    /// Adds one block's product with `M` activation rows to their sums, as `Lane::accumulate` does.
+    /// One block's sums `Σ q·x` with each of `M` activation rows.
     ///
     /// # Safety
     /// `body` points to `Self::BODY` readable bytes and each of `x` to a block; the processor has AVX2,
     /// FMA and F16C.
-    unsafe fn block<const M: usize>(
+    unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [Self::Dot; M];
+
+    /// Adds one block's product with `M` activation rows to their sums, as `Lane::accumulate` does, from
+    /// what [`Kernel::dots`] gives. The other rungs end in this too: it is where rounding happens.
+    ///
+    /// # Safety
+    /// As for [`Kernel::dots`].
+    unsafe fn add<const M: usize>(
         head: Self::Head,
         body: *const u8,
         x: [*const QBlock; M],
+        dots: [Self::Dot; M],
         acc: &mut [__m256; M],
     );
 }
@@ -76,7 +87,8 @@ unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &m
             }
             let head = F::head(group);
             for sub in 0..F::SUB {
-                F::block(head, group.add(F::HEADER + sub * F::BODY), x, &mut acc);
+                let body = group.add(F::HEADER + sub * F::BODY);
+                F::add(head, body, x, F::dots(body, x), &mut acc);
                 x = std::array::from_fn(|r| x[r].add(1));
             }
             group = group.add(F::BYTES);
