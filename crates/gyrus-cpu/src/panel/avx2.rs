@@ -57,24 +57,27 @@ pub(crate) unsafe fn tile<F: Kernel>(
     out: &mut [[f32; LANES]; TILE],
 ) {
     debug_assert_eq!(x.len(), panel.len() / F::BYTES * F::SUB * rows);
-    // SAFETY: passed on.
-    unsafe {
-        match rows {
-            1 => tile_of::<F, 1>(panel, x, out),
-            2 => tile_of::<F, 2>(panel, x, out),
-            3 => tile_of::<F, 3>(panel, x, out),
-            _ => tile_of::<F, 4>(panel, x, out),
+    // Sixteen registers hold the sums of four rows.
+    let blocks = x.len() / rows;
+    for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
+        // SAFETY: passed on, for the rows of this part.
+        unsafe {
+            match x.len() / blocks {
+                1 => tile_of::<F, 1>(panel, x, out),
+                2 => tile_of::<F, 2>(panel, x, out),
+                3 => tile_of::<F, 3>(panel, x, out),
+                _ => tile_of::<F, 4>(panel, x, out),
+            }
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]; TILE]) {
+unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
     let groups = panel.len() / F::BYTES;
     let stride = groups * F::SUB;
     let mut acc = [_mm256_setzero_ps(); M];
-    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, `out` has `M` rows
-    // of eight at least.
+    // SAFETY: the panel holds `groups` groups and `x` holds `M` rows of `stride` blocks.
     unsafe {
         let mut group = panel.as_ptr();
         let mut x: [*const QBlock; M] = std::array::from_fn(|r| x.as_ptr().add(r * stride));

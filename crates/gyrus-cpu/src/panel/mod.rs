@@ -36,7 +36,7 @@ pub(crate) use q8::Q8_0;
 pub(crate) const LANES: usize = 8;
 
 /// Activation rows a tile takes at most.
-pub(crate) const TILE: usize = 4;
+pub(crate) const TILE: usize = 8;
 
 /// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + min`.
 pub(crate) struct Lane {

@@ -53,13 +53,18 @@ pub(crate) unsafe fn tile<F: Kernel>(
     out: &mut [[f32; LANES]; TILE],
 ) {
     debug_assert_eq!(x.len(), panel.len() / F::BYTES * F::SUB * rows);
+    // Thirty-two registers hold the sums of eight rows.
     // SAFETY: passed on.
     unsafe {
         match rows {
             1 => tile_of::<F, 1>(panel, x, out),
             2 => tile_of::<F, 2>(panel, x, out),
             3 => tile_of::<F, 3>(panel, x, out),
-            _ => tile_of::<F, 4>(panel, x, out),
+            4 => tile_of::<F, 4>(panel, x, out),
+            5 => tile_of::<F, 5>(panel, x, out),
+            6 => tile_of::<F, 6>(panel, x, out),
+            7 => tile_of::<F, 7>(panel, x, out),
+            _ => tile_of::<F, 8>(panel, x, out),
         }
     }
 }
