@@ -17,6 +17,8 @@ fn main() {
         (DType::Q8_0, Precision::Fast, &smol[..]),
         (DType::Q4_0, Precision::Fast, &llama[..]),
         (DType::Q4_K, Precision::Fast, &llama[..]),
+        (DType::Q5_0, Precision::Fast, &llama[..1]),
+        (DType::Q5_K, Precision::Fast, &llama[..1]),
         (DType::Q6_K, Precision::Fast, &llama[..]),
         (DType::Q4_1, Precision::Exact, &smol[1..3]),
         (DType::F16, Precision::Exact, &smol[1..3]),

@@ -81,7 +81,7 @@ pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32]) {
         Level::Portable => out.iter_mut().for_each(|v| *v = activation.apply(*v)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { avx2::activate(activation, out) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::activate(activation, out) },
     });
 }
 
@@ -105,7 +105,7 @@ pub fn gate(pool: &Pool, activation: Activation, gate_up: &[f32], n: usize, out:
                 }
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this level exists only where the instructions do.
-                Level::Avx2 => unsafe { avx2::gate(activation, gate, up, out) },
+                Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::gate(activation, gate, up, out) },
             }
         }
     });
@@ -141,7 +141,7 @@ pub fn softmax(isa: Isa, x: &mut [f32]) {
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { avx2::exp_sum(x, max) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::exp_sum(x, max) },
     };
     scale(x, 1.0 / sum);
 }

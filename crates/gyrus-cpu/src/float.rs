@@ -32,7 +32,9 @@ pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do; sizes were checked.
-        Level::Avx2 => unsafe { avx2::dots_of(w.as_ptr(), wn, x.as_ptr(), xn, width, out) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe {
+            avx2::dots_of(w.as_ptr(), wn, x.as_ptr(), xn, width, out)
+        },
     }
 }
 
@@ -47,7 +49,7 @@ pub(crate) fn dots_from(
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if isa.level() == Level::Avx2 && matches!(dtype, DType::F16 | DType::BF16) {
+    if isa.level() >= Level::Avx2 && matches!(dtype, DType::F16 | DType::BF16) {
         let (wn, xn) = (w.len() / 2 / width, x.len() / width);
         assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
         assert!(w.len() == 2 * wn * width && x.len() == xn * width);
@@ -83,7 +85,7 @@ pub(crate) fn add_lanes(v: [f32; LANES]) -> f32 {
 /// [`dequantize`] with the instructions there are; the same bits.
 pub(crate) fn decode(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
-    if isa.level() == Level::Avx2 {
+    if isa.level() >= Level::Avx2 {
         // SAFETY: an `Isa` of this level exists only where the instructions do.
         let done = unsafe { avx2::decode(dtype, bytes, out) };
         if done {

@@ -3,14 +3,15 @@ use std::sync::OnceLock;
 
 /// The instruction set the kernels run on, chosen once.
 ///
-/// A value above [`Isa::PORTABLE`] can only be made by [`Isa::detect`], so holding one proves that the
-/// processor has the instructions: every `unsafe` call of a `#[target_feature]` function rests on that.
+/// A value above [`Isa::PORTABLE`] is made only by [`Isa::detect`] and [`Isa::supported`], so holding one
+/// proves that the processor has the instructions: every `unsafe` call of a `#[target_feature]` function
+/// rests on that.
 /// All rungs give bit-equal results; they differ in speed alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
-/// The rungs, weakest first. A new one (AVX-512 VNNI, NEON) is a variant here, a line in
-/// [`Isa::detect`] and an arm where kernels are chosen.
+/// The rungs, weakest first; each has the instructions of those below it. A new one (NEON) is a
+/// variant here, lines in `LEVELS`, `best` and `named`, and an arm where kernels are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Plain Rust.
@@ -18,21 +19,28 @@ pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Those and AVX-512 F, BW, VL and VNNI: sums of four byte products in one instruction.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
 }
 
 impl Isa {
     /// Plain Rust, on every machine.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
-    /// The best rung this processor has; `GYRUS_ISA=portable` in the environment forces plain Rust.
+    /// The best rung this processor has, or the one that `GYRUS_ISA` in the environment names
+    /// (`portable`, `avx2`) if that is lower.
     pub fn detect() -> Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(|| {
-            if std::env::var("GYRUS_ISA").is_ok_and(|name| name.eq_ignore_ascii_case("portable")) {
-                return Isa::PORTABLE;
-            }
-            Isa(best())
+            let asked = std::env::var("GYRUS_ISA").ok().and_then(|name| named(&name));
+            Isa(asked.map_or(best(), |asked| asked.min(best())))
         })
+    }
+
+    /// Every rung up to [`Isa::detect`]'s, weakest first: what a comparison between them runs over.
+    pub fn supported() -> impl Iterator<Item = Isa> {
+        LEVELS.iter().filter(|&&level| level <= Isa::detect().0).map(|&level| Isa(level))
     }
 
     /// A name for people.
@@ -41,6 +49,8 @@ impl Isa {
             Level::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "AVX2+FMA+F16C",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => "AVX-512 VNNI",
         }
     }
 
@@ -55,13 +65,38 @@ impl fmt::Debug for Isa {
     }
 }
 
+/// Every rung of this architecture, weakest first.
+const LEVELS: &[Level] = &[
+    Level::Portable,
+    #[cfg(target_arch = "x86_64")]
+    Level::Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Level::Avx512Vnni,
+];
+
+/// The rung that `GYRUS_ISA` means by a name.
+fn named(name: &str) -> Option<Level> {
+    match name.to_ascii_lowercase().as_str() {
+        "portable" => Some(Level::Portable),
+        #[cfg(target_arch = "x86_64")]
+        "avx2" => Some(Level::Avx2),
+        _ => None,
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn best() -> Level {
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-    {
-        Level::Avx2
-    } else {
-        Level::Portable
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    let vnni = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni");
+    match (avx2, vnni) {
+        (true, true) => Level::Avx512Vnni,
+        (true, false) => Level::Avx2,
+        (false, _) => Level::Portable,
     }
 }
 

@@ -257,7 +257,7 @@ fn narrow(isa: Isa, from: &[f32], to: &mut [f16]) {
         Level::Portable => from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { float::avx2::to_halves(from, to) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { float::avx2::to_halves(from, to) },
     }
 }
 
@@ -267,6 +267,6 @@ pub(crate) fn widen(isa: Isa, from: &[f16], to: &mut [f32]) {
         Level::Portable => from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32()),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { float::avx2::halves(bytemuck::cast_slice(from), to) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { float::avx2::halves(bytemuck::cast_slice(from), to) },
     }
 }

@@ -68,7 +68,8 @@ pub fn matmul(
     // A unit is eight outputs, in panels and in plain rows alike.
     let units: usize = weights.iter().map(|w| w.rows().div_ceil(LANES)).sum();
     let row_bytes = if any_floats { width * 4 } else { blocks * size_of::<QBlock>() };
-    let tile_rows = TILE * TILE_X;
+    // Whole tiles of every kernel that runs.
+    let tile_rows = if any_floats { TILE * TILE_X } else { TILE };
     let row_block = (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows;
     let row_blocks = m.div_ceil(row_block);
     let chunk = units.div_ceil(pool.threads() * 4).min(128);

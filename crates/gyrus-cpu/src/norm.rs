@@ -77,7 +77,7 @@ fn factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
         Level::Portable => sum_of_squares(x),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { sum_of_squares_avx2(x) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { sum_of_squares_avx2(x) },
     };
     1.0 / (sum / x.len() as f32 + eps).sqrt()
 }

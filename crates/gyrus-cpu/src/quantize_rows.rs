@@ -30,7 +30,7 @@ pub fn quantize_row(isa: Isa, x: &[f32], out: &mut [QBlock]) {
         Level::Portable => portable_row(x, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { avx2::row(x, out) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::row(x, out) },
     }
 }
 

@@ -99,7 +99,7 @@ fn products_are_right_in_every_type_precision_and_shape() {
                     let x = random(&mut rng, m * k);
                     for precision in [Precision::Exact, Precision::Fast] {
                         let mut results = Vec::new();
-                        for isa in [Isa::PORTABLE, Isa::detect()] {
+                        for isa in Isa::supported() {
                             let pool = Pool::with_isa(2, isa);
                             let w = matrix(&pool, dtype, n, k, &bytes, precision);
                             let mut out = vec![f32::NAN; m * n];
@@ -114,9 +114,36 @@ fn products_are_right_in_every_type_precision_and_shape() {
                             }
                             results.push(bits(&out));
                         }
-                        assert_eq!(results[0], results[1], "{dtype} {m}×{k}×{n} {precision:?}");
+                        for other in &results[1..] {
+                            assert_eq!(results[0], *other, "{dtype} {m}×{k}×{n} {precision:?}");
+                        }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Every rung that this processor has gives plain Rust's bits, for any number of rows.
+#[test]
+fn rungs_agree_bit_for_bit_on_any_number_of_rows() {
+    let mut rng = Rng::new(14);
+    let (k, n) = (512, 19);
+    for dtype in PANELS {
+        let bytes = weight(&mut rng, dtype, n, k);
+        let x = random(&mut rng, 512 * k);
+        let mut plain = vec![0.0; 512 * n];
+        for isa in Isa::supported() {
+            let pool = Pool::with_isa(2, isa);
+            let w = matrix(&pool, dtype, n, k, &bytes, Precision::Fast);
+            let mut scratch = Scratch::new();
+            if isa == Isa::PORTABLE {
+                matmul(&pool, &[&w], &x, &mut plain, false, &mut scratch);
+            }
+            for m in (1..=40).chain([100, 512]) {
+                let mut out = vec![f32::NAN; m * n];
+                matmul(&pool, &[&w], &x[..m * k], &mut out, false, &mut scratch);
+                assert_eq!(bits(&out), bits(&plain[..m * n]), "{dtype} {m} {isa:?}");
             }
         }
     }
@@ -148,14 +175,17 @@ fn extremes_do_not_overflow() {
                     block[2..4].copy_from_slice(&one);
                 }
             }
-            for x in [1.0, -1.0] {
+            for (x, isa) in [1.0, -1.0].into_iter().flat_map(|x| Isa::supported().map(move |isa| (x, isa))) {
                 let x = vec![x; 4 * k];
-                let pool = Pool::new(1);
+                let pool = Pool::with_isa(1, isa);
                 let w = matrix(&pool, dtype, 9, k, &bytes, Precision::Fast);
                 let mut out = vec![0.0; 4 * 9];
                 matmul(&pool, &[&w], &x, &mut out, false, &mut Scratch::new());
                 for (got, (want, size)) in out.iter().zip(reference(dtype, &bytes, 9, &x, k, true)) {
-                    assert!((f64::from(*got) - want).abs() <= 1e-5 * size, "{dtype} {fill:#x}: {got} {want}");
+                    assert!(
+                        (f64::from(*got) - want).abs() <= 1e-5 * size,
+                        "{dtype} {fill:#x} {isa:?}: {got} {want}"
+                    );
                 }
             }
         }

@@ -38,7 +38,7 @@ pub(super) fn product(isa: Isa, e: &Extent, a: &[f32], b: Stored, c: &mut [f32])
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do; lengths were checked and
         // `cols` is whole registers.
-        (Level::Avx2, b) if e.cols.is_multiple_of(LANES) => unsafe {
+        (Level::Avx2 | Level::Avx512Vnni, b) if e.cols.is_multiple_of(LANES) => unsafe {
             match b {
                 Stored::F32(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
                 Stored::F16(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
@@ -106,7 +106,7 @@ pub(super) fn soften(
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 => unsafe { avx2::soften(s, slots, scale, softcap, seen) },
+        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::soften(s, slots, scale, softcap, seen) },
     }
 }
 

@@ -9,12 +9,15 @@ use super::{Format, LANES, TILE};
 use crate::quantize_rows::QBlock;
 
 /// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
-const PREFETCH: usize = 4096;
+pub(super) const PREFETCH: usize = 4096;
 
 /// A format's inner step.
 pub(crate) trait Kernel: Format {
     /// What a group's header holds, in registers.
     type Head: Copy;
+
+    /// A block's exact integer sums for eight rows: one vector, or two where a scale covers 16.
+    type Dot: Copy;
 
     /// Reads a group's header.
     ///
@@ -22,15 +25,23 @@ pub(crate) trait Kernel: Format {
     /// `group` points to `Self::BYTES` readable bytes; the processor has AVX2, FMA and F16C.
     unsafe fn head(group: *const u8) -> Self::Head;
 
-    /// Adds one block's product with `M` activation rows to their sums, as `Lane::accumulate` does.
+    /// One block's sums `Σ q·x` with each of `M` activation rows.
     ///
     /// # Safety
     /// `body` points to `Self::BODY` readable bytes and each of `x` to a block; the processor has AVX2,
     /// FMA and F16C.
-    unsafe fn block<const M: usize>(
+    unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [Self::Dot; M];
+
+    /// Adds one block's product with `M` activation rows to their sums, as `Lane::accumulate` does, from
+    /// what [`Kernel::dots`] gives. The other rungs end in this too: it is where rounding happens.
+    ///
+    /// # Safety
+    /// As for [`Kernel::dots`].
+    unsafe fn add<const M: usize>(
         head: Self::Head,
         body: *const u8,
         x: [*const QBlock; M],
+        dots: [Self::Dot; M],
         acc: &mut [__m256; M],
     );
 }
@@ -46,24 +57,27 @@ pub(crate) unsafe fn tile<F: Kernel>(
     out: &mut [[f32; LANES]; TILE],
 ) {
     debug_assert_eq!(x.len(), panel.len() / F::BYTES * F::SUB * rows);
-    // SAFETY: passed on.
-    unsafe {
-        match rows {
-            1 => tile_of::<F, 1>(panel, x, out),
-            2 => tile_of::<F, 2>(panel, x, out),
-            3 => tile_of::<F, 3>(panel, x, out),
-            _ => tile_of::<F, 4>(panel, x, out),
+    // Sixteen registers hold the sums of four rows.
+    let blocks = x.len() / rows;
+    for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
+        // SAFETY: passed on, for the rows of this part.
+        unsafe {
+            match x.len() / blocks {
+                1 => tile_of::<F, 1>(panel, x, out),
+                2 => tile_of::<F, 2>(panel, x, out),
+                3 => tile_of::<F, 3>(panel, x, out),
+                _ => tile_of::<F, 4>(panel, x, out),
+            }
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]; TILE]) {
+unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
     let groups = panel.len() / F::BYTES;
     let stride = groups * F::SUB;
     let mut acc = [_mm256_setzero_ps(); M];
-    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, `out` has `M` rows
-    // of eight at least.
+    // SAFETY: the panel holds `groups` groups and `x` holds `M` rows of `stride` blocks.
     unsafe {
         let mut group = panel.as_ptr();
         let mut x: [*const QBlock; M] = std::array::from_fn(|r| x.as_ptr().add(r * stride));
@@ -76,7 +90,8 @@ unsafe fn tile_of<F: Kernel, const M: usize>(panel: &[u8], x: &[QBlock], out: &m
             }
             let head = F::head(group);
             for sub in 0..F::SUB {
-                F::block(head, group.add(F::HEADER + sub * F::BODY), x, &mut acc);
+                let body = group.add(F::HEADER + sub * F::BODY);
+                F::add(head, body, x, F::dots(body, x), &mut acc);
                 x = std::array::from_fn(|r| x[r].add(1));
             }
             group = group.add(F::BYTES);

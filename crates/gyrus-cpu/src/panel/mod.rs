@@ -15,6 +15,8 @@ mod q4;
 mod q5;
 mod q6k;
 mod q8;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use gyrus_tensor::DType;
 
@@ -34,7 +36,7 @@ pub(crate) use q8::Q8_0;
 pub(crate) const LANES: usize = 8;
 
 /// Activation rows a tile takes at most.
-pub(crate) const TILE: usize = 4;
+pub(crate) const TILE: usize = 8;
 
 /// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + min`.
 pub(crate) struct Lane {
@@ -95,6 +97,8 @@ struct VTable {
     portable: Tile,
     #[cfg(target_arch = "x86_64")]
     avx2: Tile,
+    #[cfg(target_arch = "x86_64")]
+    vnni: Tile,
 }
 
 /// Every format that has panels.
@@ -110,7 +114,7 @@ static FORMATS: &[VTable] = &[
 ];
 
 #[cfg(target_arch = "x86_64")]
-const fn vtable<F: avx2::Kernel>() -> VTable {
+const fn vtable<F: vnni::Kernel>() -> VTable {
     VTable {
         dtype: F::DTYPE,
         bytes: F::BYTES,
@@ -118,6 +122,7 @@ const fn vtable<F: avx2::Kernel>() -> VTable {
         dequantize: dequantize_row::<F>,
         portable: portable_tile::<F>,
         avx2: avx2::tile::<F>,
+        vnni: vnni::tile::<F>,
     }
 }
 
@@ -180,6 +185,8 @@ impl Panels {
             Level::Portable => self.vtable.portable,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => self.vtable.avx2,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => self.vtable.vnni,
         }
     }
 

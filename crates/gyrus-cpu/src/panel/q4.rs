@@ -98,20 +98,27 @@ mod avx2 {
 
     impl Kernel for Q4_0 {
         type Head = ();
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(_: *const u8) {}
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             _: (),
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 144 bytes of a body and one block of each row.
             unsafe {
-                let dots = nibble_dots(body, x);
                 let d = halves_to_f32(body.add(128));
                 for r in 0..M {
                     let dot = _mm256_add_epi32(dots[r], zero_point::<0>(x[r]));
@@ -123,20 +130,27 @@ mod avx2 {
 
     impl Kernel for Q4_1 {
         type Head = ();
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(_: *const u8) {}
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             _: (),
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 160 bytes of a body and one block of each row.
             unsafe {
-                let dots = nibble_dots(body, x);
                 let d = halves_to_f32(body.add(128));
                 let m = halves_to_f32(body.add(144));
                 for r in 0..M {
@@ -149,6 +163,7 @@ mod avx2 {
 
     impl Kernel for Q4_K {
         type Head = (__m256, __m256);
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(group: *const u8) -> Self::Head {
@@ -157,15 +172,21 @@ mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             (d, dmin): Self::Head,
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 144 bytes of a body and one block of each row.
             unsafe {
-                let dots = nibble_dots(body, x);
                 let scale = _mm256_mul_ps(d, bytes_to_f32(body.add(128)));
                 let min = _mm256_mul_ps(dmin, bytes_to_f32(body.add(136)));
                 for r in 0..M {
@@ -173,6 +194,38 @@ mod avx2 {
                     acc[r] = _mm256_fnmadd_ps(min, _mm256_set1_ps((*x[r]).scaled_sum), sum);
                 }
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vnni {
+    use std::arch::x86_64::*;
+
+    use super::super::vnni::{Kernel, nibble_quants};
+    use super::*;
+
+    impl Kernel for Q4_0 {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_quants(body) }
+        }
+    }
+
+    impl Kernel for Q4_1 {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_quants(body) }
+        }
+    }
+
+    impl Kernel for Q4_K {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { nibble_quants(body) }
         }
     }
 }

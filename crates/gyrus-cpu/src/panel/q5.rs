@@ -115,13 +115,13 @@ mod avx2 {
     use super::*;
     use crate::quantize_rows::QBlock;
 
-    /// `Σ q·x` for eight rows of five-bit values. Sixteen-bit sums hold half a block: 31 · 127 · 8 < 2¹⁵.
+    /// The 32 five-bit values of eight rows, group by group.
     ///
     /// # Safety
-    /// `body` points to 160 bytes, each of `x` to a block; the caller is compiled with AVX2.
+    /// `body` points to 160 bytes; the caller is compiled with AVX2.
     #[inline(always)]
-    unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
-        // SAFETY: five loads of 32 bytes, groups below 8.
+    pub(super) unsafe fn five_bit_quants(body: *const u8) -> [__m256i; 8] {
+        // SAFETY: five loads of 32 bytes.
         unsafe {
             let (mask, bit) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
             let fifths = _mm256_loadu_si256(body.add(128).cast());
@@ -138,15 +138,32 @@ mod avx2 {
                 _mm256_srli_epi16::<2>(fifths),
                 _mm256_srli_epi16::<3>(fifths),
             ];
-            let mut first = [_mm256_setzero_si256(); M];
-            let mut last = [_mm256_setzero_si256(); M];
+            let mut quants = [_mm256_setzero_si256(); 8];
             for c in 0..4 {
                 let w = _mm256_loadu_si256(body.add(32 * c).cast());
-                let low = _mm256_or_si256(_mm256_and_si256(w, mask), _mm256_and_si256(up[c], bit));
-                let high = _mm256_or_si256(
+                quants[c] = _mm256_or_si256(_mm256_and_si256(w, mask), _mm256_and_si256(up[c], bit));
+                quants[c + 4] = _mm256_or_si256(
                     _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask),
                     _mm256_and_si256(down[c], bit),
                 );
+            }
+            quants
+        }
+    }
+
+    /// `Σ q·x` for eight rows of five-bit values. Sixteen-bit sums hold half a block: 31 · 127 · 8 < 2¹⁵.
+    ///
+    /// # Safety
+    /// `body` points to 160 bytes, each of `x` to a block; the caller is compiled with AVX2.
+    #[inline(always)]
+    unsafe fn five_bit_dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+        // SAFETY: the contract covers the quants; groups are below 8.
+        unsafe {
+            let quants = five_bit_quants(body);
+            let mut first = [_mm256_setzero_si256(); M];
+            let mut last = [_mm256_setzero_si256(); M];
+            for c in 0..4 {
+                let (low, high) = (quants[c], quants[c + 4]);
                 for r in 0..M {
                     first[r] = _mm256_add_epi16(first[r], _mm256_maddubs_epi16(low, broadcast(x[r], c)));
                     last[r] = _mm256_add_epi16(last[r], _mm256_maddubs_epi16(high, broadcast(x[r], c + 4)));
@@ -164,20 +181,27 @@ mod avx2 {
 
     impl Kernel for Q5_0 {
         type Head = ();
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(_: *const u8) {}
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             _: (),
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 176 bytes of a body and one block of each row.
             unsafe {
-                let dots = dots(body, x);
                 let d = halves_to_f32(body.add(QUANTS));
                 for r in 0..M {
                     let dot = _mm256_add_epi32(dots[r], zero_point::<1>(x[r]));
@@ -189,20 +213,27 @@ mod avx2 {
 
     impl Kernel for Q5_1 {
         type Head = ();
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(_: *const u8) {}
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             _: (),
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 192 bytes of a body and one block of each row.
             unsafe {
-                let dots = dots(body, x);
                 let d = halves_to_f32(body.add(QUANTS));
                 let m = halves_to_f32(body.add(QUANTS + 16));
                 for r in 0..M {
@@ -215,6 +246,7 @@ mod avx2 {
 
     impl Kernel for Q5_K {
         type Head = (__m256, __m256);
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(group: *const u8) -> Self::Head {
@@ -223,15 +255,21 @@ mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_dots(body, x) }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             (d, dmin): Self::Head,
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [__m256i; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 176 bytes of a body and one block of each row.
             unsafe {
-                let dots = dots(body, x);
                 let scale = _mm256_mul_ps(d, bytes_to_f32(body.add(QUANTS)));
                 let min = _mm256_mul_ps(dmin, bytes_to_f32(body.add(QUANTS + 8)));
                 for r in 0..M {
@@ -239,6 +277,39 @@ mod avx2 {
                     acc[r] = _mm256_fnmadd_ps(min, _mm256_set1_ps((*x[r]).scaled_sum), sum);
                 }
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vnni {
+    use std::arch::x86_64::*;
+
+    use super::super::vnni::Kernel;
+    use super::avx2::five_bit_quants;
+    use super::*;
+
+    impl Kernel for Q5_0 {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_quants(body) }
+        }
+    }
+
+    impl Kernel for Q5_1 {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_quants(body) }
+        }
+    }
+
+    impl Kernel for Q5_K {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { five_bit_quants(body) }
         }
     }
 }

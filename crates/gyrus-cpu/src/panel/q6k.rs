@@ -55,8 +55,38 @@ mod avx2 {
     use super::*;
     use crate::quantize_rows::QBlock;
 
+    /// The 32 six-bit values of eight rows, group by group.
+    ///
+    /// # Safety
+    /// `body` points to 192 bytes; the caller is compiled with AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn six_bit_quants(body: *const u8) -> [__m256i; 8] {
+        // SAFETY: six loads of 32 bytes.
+        unsafe {
+            let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+            let mut quants = [_mm256_setzero_si256(); 8];
+            for c in 0..4 {
+                // Groups c and c + 4 share a byte; their bit pairs sit at bits 2·(c / 2) and 4 further.
+                let low = _mm256_loadu_si256(body.add(32 * c).cast());
+                let upper = _mm256_loadu_si256(body.add(128 + 32 * (c % 2)).cast());
+                let (h0, h1) = if c < 2 {
+                    (_mm256_slli_epi16::<4>(upper), upper)
+                } else {
+                    (_mm256_slli_epi16::<2>(upper), _mm256_srli_epi16::<2>(upper))
+                };
+                quants[c] = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(h0, pair));
+                quants[c + 4] = _mm256_or_si256(
+                    _mm256_and_si256(_mm256_srli_epi16::<4>(low), nibble),
+                    _mm256_and_si256(h1, pair),
+                );
+            }
+            quants
+        }
+    }
+
     impl Kernel for Q6_K {
         type Head = __m256;
+        type Dot = [__m256i; 2];
 
         #[inline(always)]
         unsafe fn head(group: *const u8) -> __m256 {
@@ -67,47 +97,37 @@ mod avx2 {
         /// Six bits leave room for two products in 16 bits (63 · 127 · 4 < 2¹⁵), so each pair of groups
         /// is widened.
         #[inline(always)]
-        unsafe fn block<const M: usize>(
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [[__m256i; 2]; M] {
+            // SAFETY: the caller's contract covers the 208 bytes of a body and one block of each row.
+            unsafe {
+                let ones = _mm256_set1_epi16(1);
+                let w = six_bit_quants(body);
+                let mut dots = [[_mm256_setzero_si256(); 2]; M];
+                for g in [0, 2] {
+                    for r in 0..M {
+                        let dot = |g: usize| {
+                            let a = _mm256_maddubs_epi16(w[g], broadcast(x[r], g));
+                            let b = _mm256_maddubs_epi16(w[g + 1], broadcast(x[r], g + 1));
+                            _mm256_madd_epi16(_mm256_add_epi16(a, b), ones)
+                        };
+                        dots[r][0] = _mm256_add_epi32(dots[r][0], dot(g));
+                        dots[r][1] = _mm256_add_epi32(dots[r][1], dot(g + 4));
+                    }
+                }
+                dots
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
             d: __m256,
             body: *const u8,
             x: [*const QBlock; M],
+            dots: [[__m256i; 2]; M],
             acc: &mut [__m256; M],
         ) {
             // SAFETY: the caller's contract covers the 208 bytes of a body and one block of each row.
             unsafe {
-                let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
-                let ones = _mm256_set1_epi16(1);
-                let mut first = [_mm256_setzero_si256(); M];
-                let mut last = [_mm256_setzero_si256(); M];
-                let upper: [__m256i; 2] =
-                    [_mm256_loadu_si256(body.add(128).cast()), _mm256_loadu_si256(body.add(160).cast())];
-                for c in [0, 2] {
-                    // Groups c, c + 1 belong to the first half, c + 4, c + 5 to the last. The bit pairs of
-                    // elements 8·c/2.. sit at bit c, those 16 further at bit c + 4.
-                    let mut w = [_mm256_setzero_si256(); 4];
-                    for i in 0..2 {
-                        let low = _mm256_loadu_si256(body.add(32 * (c + i)).cast());
-                        let (h0, h1) = if c == 0 {
-                            (_mm256_slli_epi16::<4>(upper[i]), upper[i])
-                        } else {
-                            (_mm256_slli_epi16::<2>(upper[i]), _mm256_srli_epi16::<2>(upper[i]))
-                        };
-                        w[i] = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(h0, pair));
-                        w[i + 2] = _mm256_or_si256(
-                            _mm256_and_si256(_mm256_srli_epi16::<4>(low), nibble),
-                            _mm256_and_si256(h1, pair),
-                        );
-                    }
-                    for r in 0..M {
-                        let dot = |a: __m256i, b: __m256i, g: usize| {
-                            let a = _mm256_maddubs_epi16(a, broadcast(x[r], g));
-                            let b = _mm256_maddubs_epi16(b, broadcast(x[r], g + 1));
-                            _mm256_madd_epi16(_mm256_add_epi16(a, b), ones)
-                        };
-                        first[r] = _mm256_add_epi32(first[r], dot(w[0], w[1], c));
-                        last[r] = _mm256_add_epi32(last[r], dot(w[2], w[3], c + 4));
-                    }
-                }
                 let s0 = _mm256_mul_ps(d, signed_bytes_to_f32(body.add(192)));
                 let s1 = _mm256_mul_ps(d, signed_bytes_to_f32(body.add(200)));
                 for r in 0..M {
@@ -116,12 +136,29 @@ mod avx2 {
                     // 32·Σ of the first 16, and −32·Σ of the last as the difference to the whole.
                     let zero0 = _mm256_slli_epi32::<5>(_mm256_set1_epi32(x.first_sum));
                     let zero1 = _mm256_add_epi32(zero_point::<2>(x), zero0);
-                    let dot0 = _mm256_cvtepi32_ps(_mm256_sub_epi32(first[r], zero0));
-                    let dot1 = _mm256_cvtepi32_ps(_mm256_add_epi32(last[r], zero1));
+                    let dot0 = _mm256_cvtepi32_ps(_mm256_sub_epi32(dots[r][0], zero0));
+                    let dot1 = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[r][1], zero1));
                     acc[r] = _mm256_fmadd_ps(dot0, _mm256_mul_ps(s0, scale), acc[r]);
                     acc[r] = _mm256_fmadd_ps(dot1, _mm256_mul_ps(s1, scale), acc[r]);
                 }
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vnni {
+    use std::arch::x86_64::*;
+
+    use super::super::vnni::Kernel;
+    use super::avx2::six_bit_quants;
+    use super::*;
+
+    impl Kernel for Q6_K {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: passed on; a body begins with its quants.
+            unsafe { six_bit_quants(body) }
         }
     }
 }

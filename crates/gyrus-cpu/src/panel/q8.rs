@@ -42,6 +42,7 @@ mod avx2 {
 
     impl Kernel for Q8_0 {
         type Head = ();
+        type Dot = __m256i;
 
         #[inline(always)]
         unsafe fn head(_: *const u8) {}
@@ -50,12 +51,7 @@ mod avx2 {
         /// nibbles, `q + 128 = 16·h + l`, whose products do (15 · 127 · 16 < 2¹⁵), and the two sums are
         /// joined once per block.
         #[inline(always)]
-        unsafe fn block<const M: usize>(
-            _: (),
-            body: *const u8,
-            x: [*const QBlock; M],
-            acc: &mut [__m256; M],
-        ) {
+        unsafe fn dots<const M: usize>(body: *const u8, x: [*const QBlock; M]) -> [__m256i; M] {
             // SAFETY: the caller's contract covers the 272 bytes of a body and one block of each row.
             unsafe {
                 let mask = _mm256_set1_epi8(15);
@@ -71,13 +67,53 @@ mod avx2 {
                         high[r] = _mm256_add_epi16(high[r], _mm256_maddubs_epi16(h, v));
                     }
                 }
+                let (one, sixteen) = (_mm256_set1_epi16(1), _mm256_set1_epi16(16));
+                let mut dots = [_mm256_setzero_si256(); M];
+                for r in 0..M {
+                    let (low, high) = (_mm256_madd_epi16(low[r], one), _mm256_madd_epi16(high[r], sixteen));
+                    dots[r] = _mm256_add_epi32(low, high);
+                }
+                dots
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn add<const M: usize>(
+            _: (),
+            body: *const u8,
+            x: [*const QBlock; M],
+            dots: [__m256i; M],
+            acc: &mut [__m256; M],
+        ) {
+            // SAFETY: the caller's contract covers the 272 bytes of a body and one block of each row.
+            unsafe {
                 let d = halves_to_f32(body.add(256));
                 for r in 0..M {
-                    let low = _mm256_madd_epi16(low[r], _mm256_set1_epi16(1));
-                    let high = _mm256_madd_epi16(high[r], _mm256_set1_epi16(16));
-                    let dot = _mm256_add_epi32(_mm256_add_epi32(low, high), zero_point::<4>(x[r]));
+                    let dot = _mm256_add_epi32(dots[r], zero_point::<4>(x[r]));
                     acc[r] = scale_add(dot, d, x[r], acc[r]);
                 }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vnni {
+    use std::arch::x86_64::*;
+
+    use super::super::vnni::Kernel;
+    use super::*;
+
+    impl Kernel for Q8_0 {
+        #[inline(always)]
+        unsafe fn quants(body: *const u8) -> [__m256i; 8] {
+            // SAFETY: the caller's contract covers the 256 bytes a body begins with.
+            unsafe {
+                let mut quants = [_mm256_setzero_si256(); 8];
+                for (g, quants) in quants.iter_mut().enumerate() {
+                    *quants = _mm256_loadu_si256(body.add(32 * g).cast());
+                }
+                quants
             }
         }
     }
