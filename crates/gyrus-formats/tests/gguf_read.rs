@@ -30,7 +30,9 @@ fn all_value_types_read_back() {
         .strings("names", &["a", "", "ccc"])
         .f32s("scores", &[1.5, -2.0])
         .i32s("kinds", &[1, 3, 6])
-        .strings::<&str>("none", &[]);
+        .strings::<&str>("none", &[])
+        .raw("bytes", ValueType::Array, &[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0xff, 7])
+        .i32s("wide", &[1, 300]);
     let file = parse(&writer);
     let m = file.metadata();
     assert_eq!(m.require("u8"), Ok(200u32));
@@ -49,8 +51,11 @@ fn all_value_types_read_back() {
     assert_eq!(m.require("scores"), Ok(vec![1.5f32, -2.0]));
     assert_eq!(m.require("kinds"), Ok(vec![1u32, 3, 6]));
     assert_eq!(m.require("none"), Ok(Vec::<&str>::new()));
+    assert_eq!(m.require("bytes"), Ok(vec![255u8, 7]));
+    let wide = m.require::<Vec<u8>>("wide").unwrap_err().to_string();
+    assert!(wide.ends_with("300 is not an array of bytes"), "{wide}");
     assert_eq!(m.get::<u32>("absent"), Ok(None));
-    assert_eq!(m.len(), 16);
+    assert_eq!(m.len(), 18);
     assert_eq!(m.iter().next().map(|(key, _)| key), Some("u8"));
     assert!(matches!(m.value("names"), Some(Value::Array(a)) if a.len() == 3 && a.kind() == ValueType::Str));
 }

@@ -1,7 +1,7 @@
 use gyrus_formats::FormatError;
 use gyrus_formats::gguf::MetadataError;
 use gyrus_kernels::{BackendError, RopeError, SamplerError};
-use gyrus_tensor::DType;
+use gyrus_tensor::{DType, TensorError};
 use gyrus_text::TokenizerError;
 use gyrus_text::template::TemplateError;
 
@@ -57,6 +57,14 @@ pub enum Error {
         found: String,
         /// What the description calls for.
         expected: String,
+    },
+    /// A tensor that cannot be turned into numbers.
+    #[error("tensor '{name}': {source}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        source: TensorError,
     },
     /// A tensor of a type that cannot be computed with.
     #[error("tensor '{name}' has type {dtype}, which is not supported")]

@@ -59,25 +59,9 @@ fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
         add_space_prefix: flag("add_space_prefix")?,
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         treat_whitespace_as_suffix: flag("treat_whitespace_as_suffix")?,
-        precompiled_charsmap: bytes(metadata, &key("precompiled_charsmap"))?,
+        precompiled_charsmap: metadata.get(&key("precompiled_charsmap"))?.unwrap_or_default(),
         lowercase: None,
         strip_accents: None,
         general_name: metadata.get::<&str>("general.name")?.map(str::to_owned),
     })
-}
-
-fn bytes(metadata: Metadata<'_>, key: &str) -> Result<Vec<u8>, MetadataError> {
-    // Written as unsigned or signed bytes, depending on the converter; larger numbers are neither.
-    let all: Vec<i64> = metadata.get(key)?.unwrap_or_default();
-    let byte = |b: i64| u8::try_from(b).or_else(|_| i8::try_from(b).map(|b| b as u8));
-    all.into_iter()
-        .map(|b| {
-            byte(b).map_err(|_| MetadataError::Range {
-                key: key.to_owned(),
-                at: 0,
-                expected: "an array of bytes",
-                value: b.to_string(),
-            })
-        })
-        .collect()
 }

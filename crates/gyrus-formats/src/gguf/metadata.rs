@@ -160,6 +160,20 @@ fn collect<T>(array: Array<'_>, read: impl Fn(Number) -> Result<T, Mismatch>) ->
     array.numbers().map(read).collect()
 }
 
+impl FromValue<'_> for Vec<u8> {
+    const EXPECTED: &'static str = "an array of bytes";
+
+    /// Bytes are written as unsigned or as signed numbers, depending on the writer.
+    fn from_value(value: Value<'_>) -> Result<Self, Mismatch> {
+        let Value::Array(array) = value else { return Err(Mismatch::Type) };
+        collect(array, |number| {
+            let value = number.integer().ok_or(Mismatch::Type)?;
+            let signed = || i8::try_from(value).map(|byte| byte as u8);
+            u8::try_from(value).or_else(|_| signed()).map_err(|_| Mismatch::Range(value.to_string()))
+        })
+    }
+}
+
 impl FromValue<'_> for f32 {
     const EXPECTED: &'static str = "a float";
 

@@ -80,6 +80,6 @@ fn rope_factors(model: &Checkpoint) -> Result<Option<Vec<f32>>, Error> {
     let Some(tensor) = model.tensor(ROPE_FACTORS) else { return Ok(None) };
     let mut factors = vec![0.0; tensor.shape.elems()];
     dequantize(tensor.dtype, tensor.data, &mut factors)
-        .map_err(|e| Error::Unsupported(format!("tensor '{ROPE_FACTORS}': {e}; it")))?;
+        .map_err(|source| Error::Tensor { name: ROPE_FACTORS.to_owned(), source })?;
     Ok(Some(factors))
 }
