@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use gyrus::{Model, Options, Precision};
+use gyrus::{Model, Options, Precision, argmax};
 
 use crate::cli::RunArgs;
 use crate::source::Source;
@@ -35,7 +35,7 @@ pub(crate) fn run(
             let kl: f64 = exact.iter().zip(fast).map(|(&p, &q)| f64::from(p).exp() * f64::from(p - q)).sum();
             divergence += kl;
             worst = worst.max(kl);
-            agree += usize::from(best(&exact) == best(fast));
+            agree += usize::from(argmax(&exact) == argmax(fast));
         })?;
     }
     let n = prompt.len() as f64;
@@ -52,14 +52,4 @@ fn log_softmax(logits: &[f32]) -> Vec<f32> {
     let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();
     let log_sum = sum.ln();
     logits.iter().map(|&l| (f64::from(l - most) - log_sum) as f32).collect()
-}
-
-fn best(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, v) in values.iter().enumerate() {
-        if *v > values[best] {
-            best = i;
-        }
-    }
-    best
 }

@@ -44,7 +44,7 @@ pub use context::{ContextChoice, ContextLimit};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
-pub use gyrus_kernels::{Plan, Precision, Sampler, SamplerError, WeightSpec, log_softmax_at};
+pub use gyrus_kernels::{Plan, Precision, Sampler, SamplerError, WeightSpec, argmax, log_softmax_at};
 pub use gyrus_text as text;
 pub use model::{Model, Options};
 pub use request::{Prompt, Request};

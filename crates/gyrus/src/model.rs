@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gyrus_cpu::{CpuBackend, MAX_ROWS};
+use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::{KV_BLOCK, Plan, Precision, WeightSpec};
 use gyrus_text::Tokenizer;
@@ -96,7 +96,7 @@ impl Model {
                 expected: format!("the embedding has rows for {} tokens only", plan.vocab),
             });
         }
-        let threads = options.threads.unwrap_or_else(default_threads);
+        let threads = options.threads.unwrap_or_else(Pool::available_threads);
         let blocks = context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions);
         let checkpoint = Arc::new(checkpoint);
         let done = Cell::new(0);
@@ -164,8 +164,4 @@ impl Model {
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -21,40 +21,19 @@ struct Dims {
     tied: bool,
 }
 
+/// Embedding, layers, heads, KV heads, size of a head, feed-forward, vocabulary; and whether the output
+/// matrix is the embedding.
 const SHAPES: &[(&str, Dims)] = &[
-    ("smollm2-135m", llama(576, 30, 9, 3, 64, 1536, 49152, true)),
-    ("llama-3.2-1b", llama(2048, 16, 32, 8, 64, 8192, 128_256, true)),
-    ("llama-3.1-8b", llama(4096, 32, 32, 8, 128, 14336, 128_256, false)),
-    ("qwen3-0.6b", qwen3(1024, 28, 16, 8, 128, 3072, 151_936, true)),
-    ("qwen3-4b", qwen3(2560, 36, 32, 8, 128, 9728, 151_936, true)),
+    ("smollm2-135m", dims("llama", [576, 30, 9, 3, 64, 1536, 49152], true)),
+    ("llama-3.2-1b", dims("llama", [2048, 16, 32, 8, 64, 8192, 128_256], true)),
+    ("llama-3.1-8b", dims("llama", [4096, 32, 32, 8, 128, 14336, 128_256], false)),
+    ("qwen3-0.6b", dims("qwen3", [1024, 28, 16, 8, 128, 3072, 151_936], true)),
+    ("qwen3-4b", dims("qwen3", [2560, 36, 32, 8, 128, 9728, 151_936], true)),
 ];
 
-#[allow(clippy::too_many_arguments, reason = "a row of the table above")]
-const fn llama(
-    dim: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    ffn: usize,
-    vocab: usize,
-    tied: bool,
-) -> Dims {
-    Dims { architecture: "llama", dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied }
-}
-
-#[allow(clippy::too_many_arguments, reason = "a row of the table above")]
-const fn qwen3(
-    dim: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    ffn: usize,
-    vocab: usize,
-    tied: bool,
-) -> Dims {
-    Dims { architecture: "qwen3", ..llama(dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied) }
+const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Dims {
+    let [dim, layers, heads, kv_heads, head_dim, ffn, vocab] = numbers;
+    Dims { architecture, dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied }
 }
 
 /// Context of a synthetic model: enough for every test.
@@ -77,7 +56,7 @@ pub(super) fn model(shape: &str) -> Result<Checkpoint> {
 /// Dimensions in words: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
 /// `arch=qwen3`, `untied`.
 fn explicit(text: &str) -> Result<Dims> {
-    let mut dims = llama(0, 0, 0, 0, 0, 0, 0, true);
+    let mut dims = dims("llama", [0; 7], true);
     for part in text.split(',') {
         let number = |value: &str| -> Result<usize> {
             let n = value.parse().with_context(|| format!("'{part}' is not a number"))?;
