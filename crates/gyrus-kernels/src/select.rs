@@ -185,7 +185,8 @@ pub fn argmax(values: &[f32]) -> u32 {
 /// The natural logarithm of `softmax(logits)[id]`.
 pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();
+    // Once per token over the whole vocabulary: exponentials in single precision, their sum in double.
+    let sum: f64 = logits.iter().map(|&l| f64::from((l - most).exp())).sum();
     let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
     (f64::from(logit - most) - sum.ln()) as f32
 }
