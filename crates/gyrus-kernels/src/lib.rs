@@ -11,14 +11,19 @@
 
 mod backend;
 mod batch;
+pub mod call;
+mod launch;
 mod op;
+pub mod params;
 mod plan;
 mod rope;
 pub mod scalar;
 mod select;
+pub mod shader;
 
 pub use backend::{Backend, BackendError};
 pub use batch::{Batch, KV_BLOCK};
+pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
 pub use rope::{Pairing, Phases, Rope, RopeError, Scaling};

@@ -3,7 +3,9 @@
 mod attention;
 mod ops;
 mod reference;
+mod rope;
 
 pub use attention::{KvCache, Query, attention};
 pub use ops::{gate, matmul, rms_norm};
 pub use reference::Reference;
+pub use rope::{element, rope, set};

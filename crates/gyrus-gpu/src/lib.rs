@@ -1,0 +1,1 @@
+//! Runs the kernels of Gyrus on any GPU that wgpu reaches.

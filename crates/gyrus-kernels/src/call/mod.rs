@@ -1,0 +1,5 @@
+//! Kernels as calls: what to compute, checked and turned into a [`Launch`], whoever then runs it.
+
+mod rope;
+
+pub use rope::{Cache, Direction, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};

@@ -1,0 +1,245 @@
+use crate::shader::Variant;
+
+/// How a kernel uses a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    Read,
+    /// It reads and writes it.
+    ReadWrite,
+}
+
+/// A buffer that a kernel needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Its name in the kernel.
+    pub name: &'static str,
+    /// Its binding in group 0.
+    pub binding: u32,
+    /// Whether it is written.
+    pub access: Access,
+    /// The least number of bytes it must have.
+    pub bytes: u64,
+}
+
+/// A dispatch that was checked: what to run, over which grid, with which parameters and buffers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The kernel.
+    pub variant: Variant,
+    /// The buffers, in the order in which a caller gives them.
+    pub slots: Vec<Slot>,
+    /// Uniform buffers that the kernel always has: binding and contents.
+    pub uniforms: Vec<(u32, Vec<u8>)>,
+    /// The parameters that are immediates on devices that have them: binding otherwise, and contents.
+    pub params: Option<(u32, Vec<u8>)>,
+    /// Workgroups.
+    pub groups: [u32; 3],
+}
+
+impl Launch {
+    /// Checks the buffers' sizes and that nothing written is bound twice. `same(i, j)` says whether two of
+    /// them are the same memory.
+    pub fn check_buffers(
+        &self,
+        bytes: &[u64],
+        same: impl Fn(usize, usize) -> bool,
+    ) -> Result<(), LaunchError> {
+        let kernel = || self.variant.name.clone();
+        if bytes.len() != self.slots.len() {
+            let names: Vec<&str> = self.slots.iter().map(|slot| slot.name).collect();
+            return Err(LaunchError::Buffers {
+                kernel: kernel(),
+                found: bytes.len(),
+                expected: names.len(),
+                names: names.join(", "),
+            });
+        }
+        for (slot, &found) in self.slots.iter().zip(bytes) {
+            if found < slot.bytes {
+                let needed = slot.bytes;
+                return Err(LaunchError::Small { kernel: kernel(), buffer: slot.name, found, needed });
+            }
+        }
+        for (i, a) in self.slots.iter().enumerate() {
+            for (j, b) in self.slots.iter().enumerate().skip(i + 1) {
+                if (a.access == Access::ReadWrite || b.access == Access::ReadWrite) && same(i, j) {
+                    return Err(LaunchError::Alias { kernel: kernel(), a: a.name, b: b.name });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Workgroups in a grid that holds at least `count` of them: more than one axis takes need two.
+pub(crate) fn grid(kernel: &str, count: u64) -> Result<[u32; 3], LaunchError> {
+    const AXIS: u64 = 65_535;
+    if count > AXIS * AXIS {
+        return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "workgroups", count });
+    }
+    let x = count.clamp(1, AXIS);
+    Ok([x as u32, count.div_ceil(x).max(1) as u32, 1])
+}
+
+/// Why a kernel cannot be run as asked. Found before anything runs.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A size that must not be odd, or zero.
+    #[error("{kernel}: {name} is {value}, an even number from 2 on is needed")]
+    Odd {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+    },
+    /// More to turn than a head has.
+    #[error("{kernel}: elements {offset} to {offset}+{rope_dim} are to be turned, a head has {head_dim}")]
+    RopeDim {
+        /// The kernel.
+        kernel: String,
+        /// First element.
+        offset: u32,
+        /// How many.
+        rope_dim: u32,
+        /// How many there are.
+        head_dim: u32,
+    },
+    /// A parameter that must not be zero.
+    #[error("{kernel}: {name} is 0")]
+    Zero {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+    },
+    /// A parameter that is not a positive finite number.
+    #[error("{kernel}: {name} is {value}, a positive number is needed")]
+    NotPositive {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: f32,
+    },
+    /// Query heads that key heads do not divide.
+    #[error("{kernel}: {n_heads} query heads are no multiple of {n_kv_heads} key heads")]
+    Heads {
+        /// The kernel.
+        kernel: String,
+        /// Query heads.
+        n_heads: u32,
+        /// Key heads.
+        n_kv_heads: u32,
+    },
+    /// Parts of a row that overlap.
+    #[error("{kernel}: {name} is {value}, at least {least} is needed")]
+    TooLow {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+        /// The least it may be.
+        least: u64,
+    },
+    /// An element that shares a 32-bit word with another row's.
+    #[error("{kernel}: {name} is {value}; elements of two bytes need an even number")]
+    Unaligned {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+    },
+    /// Slots beyond the cache's end.
+    #[error("{kernel}: slots {first} to {first}+{count} of a cache that has {room}")]
+    CacheFull {
+        /// The kernel.
+        kernel: String,
+        /// First slot.
+        first: u64,
+        /// Slots to write.
+        count: u32,
+        /// Slots there are.
+        room: u64,
+    },
+    /// Positions that 32 bits do not hold.
+    #[error("{kernel}: {count} positions from {first} on pass the last one, {}", u32::MAX)]
+    Positions {
+        /// The kernel.
+        kernel: String,
+        /// First position.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+    /// Angles in a number that is not understood.
+    #[error("{kernel}: {found} angles a position, {rope_dim} or half as many are needed")]
+    Angles {
+        /// The kernel.
+        kernel: String,
+        /// Angles given.
+        found: u32,
+        /// Elements that are turned.
+        rope_dim: u32,
+    },
+    /// More than indices of 32 bits, or the grid, can address.
+    #[error("{kernel}: {count} {what} are more than can be addressed")]
+    Large {
+        /// The kernel.
+        kernel: String,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        count: u64,
+    },
+    /// A storage type that the kernel has no form for.
+    #[error("{kernel}: elements of type {storage} are not supported")]
+    Storage {
+        /// The kernel.
+        kernel: String,
+        /// The type.
+        storage: &'static str,
+    },
+    /// The wrong number of buffers.
+    #[error("{kernel}: {found} buffers for {expected} ({names})")]
+    Buffers {
+        /// The kernel.
+        kernel: String,
+        /// Buffers given.
+        found: usize,
+        /// Buffers needed.
+        expected: usize,
+        /// Their names.
+        names: String,
+    },
+    /// A buffer that is too small.
+    #[error("{kernel}: buffer {buffer} has {found} bytes, {needed} are needed")]
+    Small {
+        /// The kernel.
+        kernel: String,
+        /// The buffer's name.
+        buffer: &'static str,
+        /// Its bytes.
+        found: u64,
+        /// The least it must have.
+        needed: u64,
+    },
+    /// One memory under two names, one of which is written.
+    #[error("{kernel}: buffers {a} and {b} are the same memory, and one of them is written")]
+    Alias {
+        /// The kernel.
+        kernel: String,
+        /// One buffer's name.
+        a: &'static str,
+        /// The other's.
+        b: &'static str,
+    },
+}

@@ -1,0 +1,221 @@
+//! The rope kernels in plain Rust: angles and products in `f64`, one rounding at the end.
+
+use std::f64::consts::TAU;
+
+use half::{bf16, f16};
+
+use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
+use crate::launch::LaunchError;
+use crate::params::RoPEQKVWriteParams;
+use crate::rope::Pairing;
+use crate::shader::Rungs;
+
+/// Runs a call on buffers of 32-bit words, given in the order of its bindings.
+pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), LaunchError> {
+    let launch = call.launch(Rungs::NONE, Default::default())?;
+    let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
+    launch.check_buffers(&bytes, |_, _| false)?;
+    // By name, since the order depends on what is absent.
+    let at = |name: &str| launch.slots.iter().position(|slot| slot.name == name);
+    let angles = Angles {
+        call,
+        freqs: at("freqs").map(|i| buffers[i].clone()).unwrap_or_default(),
+        positions: at("position_ids").map(|i| buffers[i].clone()).unwrap_or_default(),
+    };
+    let table = at("block_table").map(|i| buffers[i].clone()).unwrap_or_default();
+    let shape = call.shape();
+    let n = shape.head_dim as usize;
+    for token in 0..shape.tokens as usize {
+        for head in 0..shape.heads as usize {
+            let place = place(call, &table, token, head);
+            let from = at(place.source.0).expect("every head has a source");
+            let to = at(place.target.0).expect("every head has a target");
+            let read = |i| element(&buffers[from], call.storage, place.source.1 + i);
+            let mut values: Vec<f64> = (0..n).map(read).collect();
+            if let Some((weight, plus, eps)) = place.norm {
+                let weight = at(weight).expect("a head norm has weights");
+                let mean = values.iter().map(|v| v * v).sum::<f64>() / n as f64;
+                let rms = (mean + f64::from(eps)).sqrt();
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value *= (plus + element(&buffers[weight], call.storage, i)) / rms;
+                }
+            }
+            if place.turned {
+                let (offset, half) = (shape.offset as usize, shape.rope_dim as usize / 2);
+                for pair in 0..half {
+                    let (a, b) = match pairing(call) {
+                        Pairing::Adjacent => (offset + 2 * pair, offset + 2 * pair + 1),
+                        Pairing::Split => (offset + pair, offset + pair + half),
+                    };
+                    let (sin, cos) = angles.of(token, pair).sin_cos();
+                    let sin = sin * call.direction.sign();
+                    let (x, y) = (values[a], values[b]);
+                    values[a] = x * cos - y * sin;
+                    values[b] = x * sin + y * cos;
+                }
+            }
+            for (i, value) in values.iter().enumerate() {
+                set(&mut buffers[to], call.storage, place.target.1 + i, value * place.scale);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pairing(call: &RopeCall) -> Pairing {
+    match call.kernel {
+        RopeKernel::InPlace { pairing, .. }
+        | RopeKernel::QkvWrite { pairing, .. }
+        | RopeKernel::BatchKvWrite { pairing, .. } => pairing,
+        RopeKernel::X { .. } => Pairing::Adjacent,
+        RopeKernel::HeadNorm { .. } | RopeKernel::Op { .. } => Pairing::Split,
+    }
+}
+
+/// Where a head is read and written, and what happens to it.
+struct Place {
+    source: (&'static str, usize),
+    target: (&'static str, usize),
+    /// Name of the weights, what is added to them, epsilon.
+    norm: Option<(&'static str, f64, f32)>,
+    turned: bool,
+    scale: f64,
+}
+
+fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
+    let in_place = |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
+    match call.kernel {
+        RopeKernel::InPlace { params: p, .. } => {
+            let row = if p.row_stride == 0 { p.n_heads * p.head_dim } else { p.row_stride };
+            in_place(token * row as usize + head * p.head_dim as usize)
+        }
+        RopeKernel::X { dims, .. } => in_place((token * dims.n_heads as usize + head) * dims.head_dim as usize),
+        RopeKernel::Op { params: p } => {
+            let (sequence, position) = (token / p.seq_len as usize, token % p.seq_len as usize);
+            let row = (sequence * p.n_heads as usize + head) * p.seq_len as usize + position;
+            let at = row * p.head_dim as usize;
+            Place { source: ("x", at), target: ("y", at), scale: p.output_scale.into(), ..in_place(0) }
+        }
+        RopeKernel::QkvWrite { params, cache, .. } => qkv(&params, cache, table, head, None),
+        RopeKernel::HeadNorm { params, cache, eps, plus_one, .. } => {
+            qkv(&params, cache, table, head, Some((f64::from(u8::from(plus_one)), eps.norm_eps)))
+        }
+        RopeKernel::BatchKvWrite { params: p, cache, .. } => {
+            let (heads, kv, n) = (p.n_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
+            let slot = p.pos.wrapping_add(p.slot_offset) as usize + token;
+            if head < heads {
+                let at = (token * heads + head) * n;
+                Place { source: ("q", at), target: ("q", at), ..in_place(0) }
+            } else if head < heads + kv {
+                let source = ("k", (token * kv + head - heads) * n);
+                let target = ("k_cache", cache_at(&p, cache, table, slot, head - heads));
+                Place { source, target, ..in_place(0) }
+            } else {
+                let source = ("v", (token * kv + head - heads - kv) * n);
+                let target = ("v_cache", cache_at(&p, cache, table, slot, head - heads - kv));
+                Place { source, target, turned: false, ..in_place(0) }
+            }
+        }
+    }
+}
+
+fn qkv(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], head: usize, norm: Option<(f64, f32)>) -> Place {
+    let (heads, kv, n) = (p.n_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
+    let slot = p.pos.wrapping_add(p.slot_offset) as usize;
+    let with = |weight| norm.map(|(plus, eps)| (weight, plus, eps));
+    if head < heads {
+        let at = ("qkv", head * n);
+        Place { source: at, target: at, norm: with("q_norm_weight"), turned: true, scale: 1.0 }
+    } else if head < heads + kv {
+        let source = ("qkv", p.k_elem_offset as usize + (head - heads) * n);
+        let target = ("k_cache", cache_at(p, cache, table, slot, head - heads));
+        Place { source, target, norm: with("k_norm_weight"), turned: true, scale: 1.0 }
+    } else {
+        let source = ("qkv", p.v_elem_offset as usize + (head - heads - kv) * n);
+        let target = ("v_cache", cache_at(p, cache, table, slot, head - heads - kv));
+        Place { source, target, norm: None, turned: false, scale: 1.0 }
+    }
+}
+
+fn cache_at(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], slot: usize, kv_head: usize) -> usize {
+    let length = p.max_seq_len as usize;
+    let (block, within) = match cache {
+        Cache::Contiguous => (0, slot),
+        Cache::Paged { .. } => (table[slot / length] as usize, slot % length),
+    };
+    ((block * p.n_kv_heads as usize + kv_head) * length + within) * p.head_dim as usize
+}
+
+struct Angles<'a> {
+    call: &'a RopeCall,
+    freqs: Vec<u32>,
+    positions: Vec<u32>,
+}
+
+impl Angles<'_> {
+    /// The angle of a pair of a token, in radians.
+    fn of(&self, token: usize, pair: usize) -> f64 {
+        let shape = self.call.shape();
+        let (theta, scale, first) = match self.call.kernel {
+            RopeKernel::InPlace { params: p, .. } => (p.theta, 1.0, p.pos_offset),
+            RopeKernel::QkvWrite { params: p, .. }
+            | RopeKernel::BatchKvWrite { params: p, .. }
+            | RopeKernel::HeadNorm { params: p, .. } => (p.theta, f64::from(p.freq_scale), p.pos),
+            RopeKernel::X { dims, base, .. } => (base.rope_base, 1.0, dims.pos_offset),
+            RopeKernel::Op { params: p } => {
+                let at = token % p.seq_len as usize * p.freqs_dim as usize + pair;
+                return f32::from_bits(self.freqs[at]).into();
+            }
+        };
+        let row = match self.call.freqs {
+            Freqs::Turns => (self.freqs[2 * pair] & 3) as usize,
+            _ => 0,
+        };
+        let position = match self.call.positions {
+            0 => first + token as u32,
+            1 => self.positions[token],
+            _ => self.positions[row * shape.tokens as usize + token],
+        };
+        let position = f64::from(position) * scale;
+        match self.call.freqs {
+            Freqs::Inline => {
+                position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim))
+            }
+            Freqs::Divisors => position / f64::from(f32::from_bits(self.freqs[pair])),
+            Freqs::Turns => {
+                let turns = u64::from(self.freqs[2 * pair]) | u64::from(self.freqs[2 * pair + 1]) << 32;
+                if scale == 1.0 {
+                    // Whole turns fall away in integers; the rest keeps all its digits.
+                    turns.wrapping_mul(position as u64) as f64 / 2f64.powi(64) * TAU
+                } else {
+                    (position * (turns as f64 / 2f64.powi(64))).fract() * TAU
+                }
+            }
+        }
+    }
+}
+
+/// An element of a buffer of words.
+pub fn element(words: &[u32], storage: Storage, at: usize) -> f64 {
+    let half = || (words[at / 2] >> (16 * (at % 2))) as u16;
+    match storage {
+        Storage::F32 => f32::from_bits(words[at]).into(),
+        Storage::F16 => f16::from_bits(half()).to_f64(),
+        Storage::Bf16 => bf16::from_bits(half()).to_f64(),
+    }
+}
+
+/// Rounds a value into a buffer of words.
+pub fn set(words: &mut [u32], storage: Storage, at: usize, value: f64) {
+    let half = match storage {
+        Storage::F32 => {
+            words[at] = (value as f32).to_bits();
+            return;
+        }
+        Storage::F16 => f16::from_f64(value).to_bits(),
+        Storage::Bf16 => bf16::from_f64(value).to_bits(),
+    };
+    let shift = 16 * (at % 2);
+    let word = &mut words[at / 2];
+    *word = *word & !(0xffff << shift) | u32::from(half) << shift;
+}

@@ -1,0 +1,106 @@
+//! The WGSL kernels: their sources, and how variants of them are made.
+//!
+//! One file a kernel under `wgsl/`, with bindings, shapes and numerics in its head; what kernels share is under
+//! `wgsl/lib`. Structure is chosen by the [preprocessor](preprocess), numbers by override constants.
+
+mod condition;
+mod preprocess;
+
+pub use preprocess::{PreprocessError, Source, preprocess};
+
+use crate::params;
+
+macro_rules! files {
+    ($($path:literal)*) => { &[$(($path, include_str!(concat!("../../wgsl/", $path))),)*] };
+}
+
+const FILES: &[(&str, &str)] = files![
+    "lib/cache.wgsl"
+    "lib/frequencies.wgsl"
+    "lib/invocation.wgsl"
+    "lib/params.wgsl"
+    "lib/rope.wgsl"
+    "lib/rope_in_place.wgsl"
+    "lib/rope_op.wgsl"
+    "lib/rope_qkv.wgsl"
+    "lib/rope_row.wgsl"
+    "lib/rope_rows.wgsl"
+    "lib/rope_staged.wgsl"
+    "lib/rope_x.wgsl"
+    "lib/sum.wgsl"
+    "lib/turns.wgsl"
+    "lib/words.wgsl"
+    "rope/head_norm_rope_neox_kv_write.wgsl"
+    "rope/rope.wgsl"
+    "rope/rope_batch_kv_write.wgsl"
+    "rope/rope_bwd.wgsl"
+    "rope/rope_fwd.wgsl"
+    "rope/rope_k.wgsl"
+    "rope/rope_k_backward.wgsl"
+    "rope/rope_neox.wgsl"
+    "rope/rope_neox_batch_kv_write.wgsl"
+    "rope/rope_neox_qkv_write.wgsl"
+    "rope/rope_q.wgsl"
+    "rope/rope_q_backward.wgsl"
+    "rope/rope_qkv_write.wgsl"
+];
+
+/// The text of a kernel file, or of a parameter struct as `params/NAME`.
+fn file(path: &str) -> Option<String> {
+    match path.strip_prefix("params/") {
+        Some(name) => params::wgsl(name),
+        None => FILES.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned()),
+    }
+}
+
+/// What a device can do beyond the least: the rungs of the ladder that kernels are written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rungs {
+    /// Arithmetic with halves. Without, they are packed and unpacked.
+    pub f16: bool,
+    /// Operations across a subgroup. Without, workgroup memory.
+    pub subgroups: bool,
+    /// Parameters in the command stream. Without, uniform buffers.
+    pub immediates: bool,
+}
+
+impl Rungs {
+    /// Everything.
+    pub const ALL: Rungs = Rungs { f16: true, subgroups: true, immediates: true };
+
+    /// The least a device must have.
+    pub const NONE: Rungs = Rungs { f16: false, subgroups: false, immediates: false };
+}
+
+/// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variant {
+    /// The kernel's name, which is that of its entry point.
+    pub name: String,
+    /// Its file.
+    pub file: &'static str,
+    /// Names that the preprocessor knows.
+    pub constants: Vec<(&'static str, String)>,
+    /// Override constants.
+    pub overrides: Vec<(&'static str, f64)>,
+}
+
+impl Variant {
+    /// The plain WGSL.
+    pub fn source(&self) -> Result<Source, PreprocessError> {
+        let constants = self.constants.iter().cloned().chain([("KERNEL", self.name.clone())]);
+        preprocess(self.file, constants, &file)
+    }
+
+    /// A name that tells this variant from every other.
+    pub fn key(&self) -> String {
+        let mut key = self.name.clone();
+        for (name, value) in &self.constants {
+            key.push_str(&format!(" {name}={value}"));
+        }
+        for (name, value) in &self.overrides {
+            key.push_str(&format!(" {name}={value}"));
+        }
+        key
+    }
+}

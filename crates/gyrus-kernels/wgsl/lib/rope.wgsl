@@ -1,0 +1,169 @@
+// Rotary embedding of heads, the one implementation behind every rope kernel.
+//
+// A kernel enumerates heads of tokens: those of Q and K are turned, those of V only copied. It defines
+//
+//   tokens(), heads()                  how many there are
+//   head_dim(), rope_dim(), rope_offset()
+//   source(token, head), target_of(token, head)  first element of a head in the buffer it is read from and
+//                                                written to
+//   turned(head)                       whether a head is turned
+//   load(head, at), store(head, at, word)        a WORD of the head's buffers
+//   head_scale(head)                   factor on the result
+//   phase(token, pair)                 a 32-bit fraction of a turn, see lib/turns.wgsl
+//
+//   SIN_SIGN                           1.0 turns forward, -1.0 backward: the inverse, and the gradient
+//
+// and is given
+//
+//   PAIRING    adjacent: elements 2i, 2i + 1 form pair i. split: elements i, i + rope_dim / 2.
+//   PASS       whether elements outside the turned ones must be written too.
+//   VECTOR     1: sixteen bytes at a time, for aligned shapes (head_dim, rope_dim / 2, the offset and all
+//              strides multiples of VECTOR_ELEMENTS). 0: a workgroup a head, for every other shape.
+//
+// Arithmetic is f32 whatever the storage. Every element is read before its pair is written, and every word
+// is written by one invocation, so that source and target may be the same.
+
+#include "lib/invocation.wgsl"
+#include "lib/words.wgsl"
+#include "lib/turns.wgsl"
+
+// Invocations of a workgroup.
+override WORKGROUP: u32 = 64u;
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(here: Invocation) {
+    let group = group_index(here);
+#if VECTOR
+    rope(group * WORKGROUP + here.lane);
+#else
+    if (group < tokens() * heads()) {
+        rope(group / heads(), group % heads(), here);
+    }
+#endif
+}
+
+#if VECTOR
+// Heads of a token that different invocations take. One invocation takes every LANES-th head and computes its
+// phases once for all of them.
+override LANES: u32 = 1u;
+
+// Cosines and sines of eight pairs (four in f32).
+struct Turns {
+    cos: Elements,
+    sin: Elements,
+}
+
+fn four_turns(token: u32, pair: u32) -> array<vec4<f32>, 2> {
+    let a = cos_sin(phase(token, pair));
+    let b = cos_sin(phase(token, pair + 1u));
+    let c = cos_sin(phase(token, pair + 2u));
+    let d = cos_sin(phase(token, pair + 3u));
+    return array<vec4<f32>, 2>(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(a.y, b.y, c.y, d.y) * SIN_SIGN);
+}
+
+fn turns_at(token: u32, pair: u32) -> Turns {
+    let low = four_turns(token, pair);
+#if STORAGE == f32
+    return Turns(Elements(low[0], vec4<f32>()), Elements(low[1], vec4<f32>()));
+#else
+    let high = four_turns(token, pair + 4u);
+    return Turns(Elements(low[0], high[0]), Elements(low[1], high[1]));
+#endif
+}
+
+// Two vectors of words, the first and the second elements of pairs (split) or pairs in a row (adjacent).
+struct Pair {
+    a: vec4<u32>,
+    b: vec4<u32>,
+}
+
+fn turn_pair(pair: Pair, by: Turns, scale: f32) -> Pair {
+    let a = elements(pair.a);
+    let b = elements(pair.b);
+#if PAIRING == split
+    let x = a;
+    let y = b;
+#elif STORAGE == f32
+    let x = Elements(vec4<f32>(a.low.xz, b.low.xz), vec4<f32>());
+    let y = Elements(vec4<f32>(a.low.yw, b.low.yw), vec4<f32>());
+#else
+    let x = Elements(vec4<f32>(a.low.xz, a.high.xz), vec4<f32>(b.low.xz, b.high.xz));
+    let y = Elements(vec4<f32>(a.low.yw, a.high.yw), vec4<f32>(b.low.yw, b.high.yw));
+#endif
+    let u = Elements(
+        (x.low * by.cos.low - y.low * by.sin.low) * scale, (x.high * by.cos.high - y.high * by.sin.high) * scale);
+    let v = Elements(
+        (x.low * by.sin.low + y.low * by.cos.low) * scale, (x.high * by.sin.high + y.high * by.cos.high) * scale);
+#if PAIRING == split
+    return Pair(words(u), words(v));
+#elif STORAGE == f32
+    return Pair(
+        words(Elements(vec4<f32>(u.low.x, v.low.x, u.low.y, v.low.y), vec4<f32>())),
+        words(Elements(vec4<f32>(u.low.z, v.low.z, u.low.w, v.low.w), vec4<f32>())));
+#else
+    return Pair(
+        words(Elements(
+            vec4<f32>(u.low.x, v.low.x, u.low.y, v.low.y), vec4<f32>(u.low.z, v.low.z, u.low.w, v.low.w))),
+        words(Elements(
+            vec4<f32>(u.high.x, v.high.x, u.high.y, v.high.y), vec4<f32>(u.high.z, v.high.z, u.high.w, v.high.w))));
+#endif
+}
+
+fn scaled(vector: vec4<u32>, scale: f32) -> vec4<u32> {
+    if (scale == 1.0) {
+        return vector;
+    }
+    let values = elements(vector);
+    return words(Elements(values.low * scale, values.high * scale));
+}
+
+fn rope(flat: u32) {
+    // Pieces of a head: pairs of vectors that are turned, then single vectors that pass.
+    let turning = rope_dim() / (2u * VECTOR_ELEMENTS);
+#if PASS
+    let pieces = turning + (head_dim() - rope_dim()) / VECTOR_ELEMENTS;
+#else
+    let pieces = turning;
+#endif
+    let piece = flat % pieces;
+    let lane = (flat / pieces) % LANES;
+    let token = flat / (pieces * LANES);
+    if (token >= tokens()) {
+        return;
+    }
+    if (piece >= turning) {
+        // The vectors before the turned elements, then those after them.
+        var element = (piece - turning) * VECTOR_ELEMENTS;
+        if (element >= rope_offset()) {
+            element += rope_dim();
+        }
+        for (var head = lane; head < heads(); head += LANES) {
+            let origin = (source(token, head) + element) / VECTOR_ELEMENTS;
+            let to = (target_of(token, head) + element) / VECTOR_ELEMENTS;
+            store(head, to, scaled(load(head, origin), head_scale(head)));
+        }
+        return;
+    }
+#if PAIRING == split
+    let first = rope_offset() + piece * VECTOR_ELEMENTS;
+    let second = first + rope_dim() / 2u;
+#else
+    let first = rope_offset() + piece * 2u * VECTOR_ELEMENTS;
+    let second = first + VECTOR_ELEMENTS;
+#endif
+    let turns = turns_at(token, piece * VECTOR_ELEMENTS);
+    for (var head = lane; head < heads(); head += LANES) {
+        let origin = source(token, head);
+        var pair = Pair(
+            load(head, (origin + first) / VECTOR_ELEMENTS), load(head, (origin + second) / VECTOR_ELEMENTS));
+        if (turned(head)) {
+            pair = turn_pair(pair, turns, head_scale(head));
+        }
+        let to = target_of(token, head);
+        store(head, (to + first) / VECTOR_ELEMENTS, pair.a);
+        store(head, (to + second) / VECTOR_ELEMENTS, pair.b);
+    }
+}
+#else
+#include "lib/rope_staged.wgsl"
+#endif

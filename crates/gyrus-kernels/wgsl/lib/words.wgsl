@@ -1,0 +1,78 @@
+// Elements in 32-bit words: how they lie there, and their way to and from f32.
+//
+// Needs STORAGE (f32, f16, bf16) and F16 (whether the device computes with halves). All buffers of elements
+// are arrays of WORD, so that one source serves devices with and without halves: four words with VECTOR, which
+// makes every access sixteen bytes wide, else one.
+
+#if VECTOR
+#define WORD vec4<u32>
+#else
+#define WORD u32
+#endif
+
+#if STORAGE == f32
+#define WORD_ELEMENTS 1u
+#define VECTOR_ELEMENTS 4u
+#else
+#define WORD_ELEMENTS 2u
+#define VECTOR_ELEMENTS 8u
+#endif
+
+#if STORAGE == f16 && F16
+enable f16;
+#endif
+
+#if STORAGE == f16
+fn unpack(word: u32) -> vec2<f32> {
+    return unpack2x16float(word);
+}
+
+// Arithmetic with halves rounds to the nearest; how packing rounds is up to the driver on some APIs, so it is
+// given what needs no rounding.
+fn pack(values: vec2<f32>) -> u32 {
+#if F16
+    return pack2x16float(vec2<f32>(vec2<f16>(values)));
+#else
+    return pack2x16float(values);
+#endif
+}
+#elif STORAGE == bf16
+fn unpack(word: u32) -> vec2<f32> {
+    return vec2<f32>(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
+}
+
+// To the nearest, ties to even; what is not a number stays so.
+fn bf16_bits(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+    return select(rounded, (bits >> 16u) | 0x40u, (bits & 0x7fffffffu) > 0x7f800000u);
+}
+
+fn pack(values: vec2<f32>) -> u32 {
+    return bf16_bits(values.x) | (bf16_bits(values.y) << 16u);
+}
+#endif
+
+// Eight elements (four in f32) of a vector of words.
+struct Elements {
+    low: vec4<f32>,
+    high: vec4<f32>,
+}
+
+fn elements(words: vec4<u32>) -> Elements {
+#if STORAGE == f32
+    return Elements(bitcast<vec4<f32>>(words), vec4<f32>());
+#else
+    return Elements(
+        vec4<f32>(unpack(words.x), unpack(words.y)), vec4<f32>(unpack(words.z), unpack(words.w)));
+#endif
+}
+
+fn words(values: Elements) -> vec4<u32> {
+#if STORAGE == f32
+    return bitcast<vec4<u32>>(values.low);
+#else
+    return vec4<u32>(
+        pack(values.low.xy), pack(values.low.zw), pack(values.high.xy), pack(values.high.zw));
+#endif
+}
