@@ -1,1 +1,22 @@
-//! Runs the kernels of Gyrus on any GPU that wgpu reaches.
+//! Runs the kernels of Gyrus on any GPU that wgpu reaches: Vulkan, Metal, DX12.
+//!
+//! [`adapters`] lists what is there, [`Gpu::open`] takes one, [`Gpu::bind`] makes a checked
+//! [`Launch`](gyrus_kernels::Launch) and its buffers ready to run, [`Gpu::run`] runs it and [`Gpu::time`]
+//! says how long that takes.
+//!
+//! This crate knows nothing of files or models.
+
+mod adapter;
+mod buffer;
+mod device;
+mod dispatch;
+mod error;
+mod pipeline;
+mod runner;
+
+pub use adapter::{Adapter, AdapterKind, adapters};
+pub use buffer::Buffer;
+pub use device::{Gpu, Options};
+pub use dispatch::Dispatch;
+pub use error::GpuError;
+pub use runner::GpuRunner;

@@ -180,6 +180,12 @@ pub enum LaunchError {
         /// How many.
         count: u32,
     },
+    /// Position ids where there is no place for them.
+    #[error("{kernel}: takes no position ids")]
+    PositionIds {
+        /// The kernel.
+        kernel: String,
+    },
     /// Angles in a number that is not understood.
     #[error("{kernel}: {found} angles a position, {rope_dim} or half as many are needed")]
     Angles {

@@ -12,6 +12,7 @@
 mod backend;
 mod batch;
 pub mod call;
+pub mod grid;
 mod launch;
 mod op;
 pub mod params;

@@ -32,7 +32,7 @@ fn calls() -> Vec<RopeCall> {
     // Which of these exist is for `launch` to say; those that do must translate.
     calls.retain(|call| match call.kernel {
         RopeKernel::X { .. } => call.storage == Storage::F32 && call.positions == 0,
-        RopeKernel::Op { .. } => call.freqs == Freqs::Inline,
+        RopeKernel::Op { .. } => call.freqs == Freqs::Inline && call.positions == 0,
         _ => call.storage != Storage::Bf16,
     });
     calls

@@ -513,6 +513,9 @@ impl RopeCall {
                 Ok(())
             }
         };
+        if self.positions > 0 && matches!(self.kernel, RopeKernel::X { .. } | RopeKernel::Op { .. }) {
+            return Err(LaunchError::PositionIds { kernel });
+        }
         if self.positions > 4 {
             let count = self.positions.into();
             return Err(LaunchError::Large { kernel, what: "rows of positions", count });

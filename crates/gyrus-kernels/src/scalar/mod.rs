@@ -8,4 +8,4 @@ mod rope;
 pub use attention::{KvCache, Query, attention};
 pub use ops::{gate, matmul, rms_norm};
 pub use reference::Reference;
-pub use rope::{element, rope, set};
+pub use rope::{Written, element, rope, set};

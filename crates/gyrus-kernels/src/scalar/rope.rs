@@ -10,8 +10,12 @@ use crate::params::RoPEQKVWriteParams;
 use crate::rope::Pairing;
 use crate::shader::Rungs;
 
+/// What a call wrote: for each buffer and element the larger magnitude of the pair it came from, by which an
+/// error is judged; `None` where nothing was written.
+pub type Written = Vec<Vec<Option<f64>>>;
+
 /// Runs a call on buffers of 32-bit words, given in the order of its bindings.
-pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), LaunchError> {
+pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, LaunchError> {
     let launch = call.launch(Rungs::NONE, Default::default())?;
     let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
     launch.check_buffers(&bytes, |_, _| false)?;
@@ -25,6 +29,8 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), LaunchError
     let table = at("block_table").map(|i| buffers[i].clone()).unwrap_or_default();
     let shape = call.shape();
     let n = shape.head_dim as usize;
+    let per_word = 4 / call.storage.bytes() as usize;
+    let mut written: Written = buffers.iter().map(|words| vec![None; words.len() * per_word]).collect();
     for token in 0..shape.tokens as usize {
         for head in 0..shape.heads as usize {
             let place = place(call, &table, token, head);
@@ -40,6 +46,7 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), LaunchError
                     *value *= (plus + element(&buffers[weight], call.storage, i)) / rms;
                 }
             }
+            let mut magnitudes: Vec<f64> = values.iter().map(|value| value.abs()).collect();
             if place.turned {
                 let (offset, half) = (shape.offset as usize, shape.rope_dim as usize / 2);
                 for pair in 0..half {
@@ -52,14 +59,17 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), LaunchError
                     let (x, y) = (values[a], values[b]);
                     values[a] = x * cos - y * sin;
                     values[b] = x * sin + y * cos;
+                    magnitudes[a] = x.abs().max(y.abs());
+                    magnitudes[b] = magnitudes[a];
                 }
             }
             for (i, value) in values.iter().enumerate() {
                 set(&mut buffers[to], call.storage, place.target.1 + i, value * place.scale);
+                written[to][place.target.1 + i] = Some(magnitudes[i] * place.scale);
             }
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 fn pairing(call: &RopeCall) -> Pairing {

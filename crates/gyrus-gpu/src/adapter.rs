@@ -1,0 +1,126 @@
+use std::fmt;
+
+use gyrus_kernels::shader::Rungs;
+use wgpu::{Backends, Features, InstanceDescriptor, InstanceFlags};
+
+/// What an adapter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A part of the processor, sharing its memory.
+    Integrated,
+    /// A GPU seen through a virtual machine.
+    Virtual,
+    /// A program that plays GPU: right, and slow.
+    Software,
+    /// The driver does not say.
+    Unknown,
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AdapterKind::Discrete => "discrete",
+            AdapterKind::Integrated => "integrated",
+            AdapterKind::Virtual => "virtual",
+            AdapterKind::Software => "software",
+            AdapterKind::Unknown => "unknown kind",
+        })
+    }
+}
+
+/// A GPU, or what passes for one, and what it can do.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    pub(crate) inner: wgpu::Adapter,
+    /// Its name.
+    pub name: String,
+    /// The API it is reached by.
+    pub backend: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// Its driver, with version.
+    pub driver: String,
+    /// The rungs it has.
+    pub rungs: Rungs,
+    /// Whether it can time kernels.
+    pub timestamps: bool,
+    /// Whether it keeps compiled pipelines for later.
+    pub pipeline_cache: bool,
+    /// Invocations of a subgroup, least and most.
+    pub subgroup_sizes: (u32, u32),
+    /// Shapes of matrices that a subgroup multiplies together, those that WGSL can name.
+    pub cooperative: Vec<String>,
+    /// Limits that matter here: name and value.
+    pub limits: Vec<(&'static str, u64)>,
+}
+
+impl Adapter {
+    fn new(inner: wgpu::Adapter) -> Adapter {
+        let info = inner.get_info();
+        let features = inner.features();
+        let limits = inner.limits();
+        let cooperative = inner
+            .cooperative_matrix_properties()
+            .iter()
+            .filter(|p| p.m_size == p.n_size && p.n_size == p.k_size && [8, 16].contains(&p.m_size))
+            .map(|p| format!("{}x{}x{} {:?}->{:?}", p.m_size, p.n_size, p.k_size, p.ab_type, p.cr_type))
+            .collect();
+        Adapter {
+            name: info.name,
+            backend: info.backend.to_string(),
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+                wgpu::DeviceType::Cpu => AdapterKind::Software,
+                wgpu::DeviceType::Other => AdapterKind::Unknown,
+            },
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            rungs: Rungs {
+                f16: features.contains(Features::SHADER_F16),
+                subgroups: features.contains(Features::SUBGROUP),
+                immediates: features.contains(Features::IMMEDIATES) && limits.max_immediate_size >= 64,
+            },
+            timestamps: features.contains(Features::TIMESTAMP_QUERY),
+            pipeline_cache: features.contains(Features::PIPELINE_CACHE),
+            subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
+            cooperative,
+            limits: vec![
+                ("buffer bytes", limits.max_buffer_size),
+                ("binding bytes", limits.max_storage_buffer_binding_size),
+                ("workgroup memory", limits.max_compute_workgroup_storage_size.into()),
+                ("workgroup invocations", limits.max_compute_invocations_per_workgroup.into()),
+                ("storage bindings", limits.max_storage_buffers_per_shader_stage.into()),
+                ("immediate bytes", limits.max_immediate_size.into()),
+            ],
+            inner,
+        }
+    }
+
+    /// How much an adapter is preferred where none is named.
+    fn rank(&self) -> u8 {
+        match self.kind {
+            AdapterKind::Discrete => 0,
+            AdapterKind::Virtual => 1,
+            AdapterKind::Integrated => 2,
+            AdapterKind::Unknown => 3,
+            AdapterKind::Software => 4,
+        }
+    }
+}
+
+/// All adapters, the best first. Without any driver the list is empty.
+pub fn adapters() -> Vec<Adapter> {
+    let mut descriptor = InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    // Indirect dispatches are ours and need no second look; the APIs' own validation layers are for whoever
+    // asks for them by WGPU_VALIDATION.
+    descriptor.flags = InstanceFlags::empty().with_env();
+    let instance = wgpu::Instance::new(descriptor);
+    let mut all: Vec<Adapter> =
+        pollster::block_on(instance.enumerate_adapters(Backends::all())).into_iter().map(Adapter::new).collect();
+    all.sort_by_key(Adapter::rank);
+    all
+}

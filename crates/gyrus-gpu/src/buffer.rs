@@ -1,0 +1,81 @@
+use wgpu::{BufferDescriptor, BufferUsages, ErrorFilter, MapMode};
+
+use crate::device::{Gpu, explained};
+use crate::error::GpuError;
+
+/// Memory on a GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Buffer {
+    pub(crate) inner: wgpu::Buffer,
+    bytes: u64,
+}
+
+impl Buffer {
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Gpu {
+    /// Memory for `bytes`, all zero.
+    pub fn buffer(&self, bytes: u64) -> Result<Buffer, GpuError> {
+        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        if bytes > most {
+            return Err(GpuError::Limit { what: "a buffer".to_owned(), wanted: bytes, most });
+        }
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        self.create(bytes, usage)
+    }
+
+    /// Memory with these contents.
+    pub fn upload(&self, contents: &[u8]) -> Result<Buffer, GpuError> {
+        let buffer = self.buffer(contents.len() as u64)?;
+        self.write(&buffer, contents)?;
+        Ok(buffer)
+    }
+
+    /// Overwrites the beginning of a buffer, before what is submitted next.
+    pub fn write(&self, buffer: &Buffer, contents: &[u8]) -> Result<(), GpuError> {
+        let (whole, rest) = contents.split_at(contents.len() / 4 * 4);
+        self.queue.write_buffer(&buffer.inner, 0, whole);
+        if !rest.is_empty() {
+            let mut word = [0; 4];
+            word[..rest.len()].copy_from_slice(rest);
+            self.queue.write_buffer(&buffer.inner, whole.len() as u64, &word);
+        }
+        self.trouble()
+    }
+
+    /// The contents of a buffer, once all that was submitted is done.
+    pub fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
+        let size = buffer.inner.size();
+        let staging = self.create(size, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&buffer.inner, 0, &staging.inner, 0, size);
+        self.queue.submit([encoder.finish()]);
+        staging.inner.slice(..).map_async(MapMode::Read, |_| {});
+        self.wait()?;
+        let mapped = staging
+            .inner
+            .get_mapped_range(..)
+            .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        Ok(mapped[..buffer.bytes as usize].to_vec())
+    }
+
+    pub(crate) fn create(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
+        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(ErrorFilter::Validation);
+        let size = bytes.max(16).next_multiple_of(16);
+        let inner =
+            self.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false });
+        let refused = pollster::block_on(validation.pop());
+        let full = pollster::block_on(memory.pop());
+        self.trouble()?;
+        match (full, refused) {
+            (Some(_), _) => Err(GpuError::OutOfMemory { bytes }),
+            (None, Some(error)) => Err(explained(&error)),
+            (None, None) => Ok(Buffer { inner, bytes }),
+        }
+    }
+}

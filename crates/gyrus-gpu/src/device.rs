@@ -1,0 +1,159 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gyrus_kernels::shader::Rungs;
+use wgpu::{DeviceDescriptor, Error, Features, Limits, MemoryHints, PollType, Trace};
+
+use crate::adapter::{Adapter, AdapterKind, adapters};
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+
+/// Which adapter to open, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A part of the adapter's name; the best one that is no software if absent.
+    pub adapter: Option<String>,
+    /// Rungs that may be used, for those who want to do without one.
+    pub rungs: Rungs,
+    /// Whether shaders check the bounds of every access. Launches are checked on the host, so this is for
+    /// those who look for a mistake in a kernel.
+    pub checked: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { adapter: None, rungs: Rungs::ALL, checked: cfg!(debug_assertions) }
+    }
+}
+
+/// An open GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) limits: Limits,
+    pub(crate) checked: bool,
+    pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    adapter: Adapter,
+    rungs: Rungs,
+    timestamps: bool,
+    /// What went wrong outside any call that could have said so.
+    trouble: Arc<Mutex<Option<GpuError>>>,
+}
+
+impl Gpu {
+    /// Opens an adapter.
+    pub fn open(options: &Options) -> Result<Gpu, GpuError> {
+        let all = adapters();
+        let adapter = choose(&all, options.adapter.as_deref())?.clone();
+        let has = adapter.inner.features();
+        let rungs = Rungs {
+            f16: adapter.rungs.f16 && options.rungs.f16,
+            subgroups: adapter.rungs.subgroups && options.rungs.subgroups,
+            immediates: adapter.rungs.immediates && options.rungs.immediates,
+        };
+        let mut features = Features::empty();
+        features.set(Features::SHADER_F16, rungs.f16);
+        features.set(Features::SUBGROUP, rungs.subgroups);
+        features.set(Features::IMMEDIATES, rungs.immediates);
+        features.insert(has & Features::TIMESTAMP_QUERY);
+        // All the adapter gives: the defaults are what a browser promises.
+        let mut limits = adapter.inner.limits();
+        if !rungs.immediates {
+            limits.max_immediate_size = 0;
+        }
+        let descriptor = DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: limits.clone(),
+            experimental_features: Default::default(),
+            memory_hints: MemoryHints::Performance,
+            trace: Trace::Off,
+        };
+        let (device, queue) = pollster::block_on(adapter.inner.request_device(&descriptor)).map_err(|error| {
+            GpuError::Open { adapter: adapter.name.clone(), reason: error.to_string() }
+        })?;
+        let trouble = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&trouble);
+        device.on_uncaptured_error(Arc::new(move |error: Error| {
+            lock(&slot).get_or_insert_with(|| explained(&error));
+        }));
+        let slot = Arc::clone(&trouble);
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                *lock(&slot) = Some(GpuError::Lost { reason: message });
+            }
+        });
+        let timestamps = features.contains(Features::TIMESTAMP_QUERY);
+        Ok(Gpu {
+            device,
+            queue,
+            limits,
+            checked: options.checked,
+            pipelines: Mutex::default(),
+            adapter,
+            rungs,
+            timestamps,
+            trouble,
+        })
+    }
+
+    /// The adapter that was opened.
+    pub fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// The rungs in use.
+    pub fn rungs(&self) -> Rungs {
+        self.rungs
+    }
+
+    /// Whether times are the device's own.
+    pub fn has_timestamps(&self) -> bool {
+        self.timestamps
+    }
+
+    /// Waits until all that was submitted is done, and says what went wrong since the last time.
+    pub fn wait(&self) -> Result<(), GpuError> {
+        let polled = self.device.poll(PollType::wait_indefinitely());
+        self.trouble()?;
+        polled.map(drop).map_err(|error| GpuError::Lost { reason: error.to_string() })
+    }
+
+    /// What went wrong outside a call. A lost device stays lost.
+    pub(crate) fn trouble(&self) -> Result<(), GpuError> {
+        let mut trouble = lock(&self.trouble);
+        match &*trouble {
+            Some(lost @ GpuError::Lost { .. }) => Err(lost.clone()),
+            _ => trouble.take().map_or(Ok(()), Err),
+        }
+    }
+}
+
+/// A mutex whose holder panicked still holds what it held.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn explained(error: &Error) -> GpuError {
+    match error {
+        Error::OutOfMemory { .. } => GpuError::OutOfMemory { bytes: 0 },
+        other => GpuError::Refused { reason: other.to_string() },
+    }
+}
+
+fn choose<'a>(all: &'a [Adapter], name: Option<&str>) -> Result<&'a Adapter, GpuError> {
+    if let Some(name) = name {
+        let wanted = name.to_lowercase();
+        return all.iter().find(|adapter| adapter.name.to_lowercase().contains(&wanted)).ok_or_else(|| {
+            GpuError::UnknownAdapter {
+                name: name.to_owned(),
+                there: all.iter().map(|adapter| adapter.name.clone()).collect(),
+            }
+        });
+    }
+    match all.first() {
+        Some(best) if best.kind != AdapterKind::Software => Ok(best),
+        _ => Err(GpuError::NoAdapter { software: all.iter().map(|adapter| adapter.name.clone()).collect() }),
+    }
+}

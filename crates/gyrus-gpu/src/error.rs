@@ -1,0 +1,77 @@
+use gyrus_kernels::LaunchError;
+use gyrus_kernels::shader::PreprocessError;
+
+/// Why a GPU cannot do what was asked.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// No adapter at all, or none that counts.
+    #[error("no GPU was found{}", if .software.is_empty() { String::new() } else { format!("; software adapters do not count unless named: {}", .software.join(", ")) })]
+    NoAdapter {
+        /// Names of software adapters that were passed over.
+        software: Vec<String>,
+    },
+    /// No adapter of that name.
+    #[error("no GPU is called '{name}'; there are: {}", if .there.is_empty() { "none".to_owned() } else { .there.join(", ") })]
+    UnknownAdapter {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        there: Vec<String>,
+    },
+    /// The driver gave no device.
+    #[error("{adapter} could not be opened: {reason}")]
+    Open {
+        /// The adapter's name.
+        adapter: String,
+        /// What the driver said.
+        reason: String,
+    },
+    /// A kernel's files make no shader.
+    #[error("kernel {kernel}: {error}")]
+    Source {
+        /// The kernel.
+        kernel: String,
+        /// What is wrong, and where.
+        error: PreprocessError,
+    },
+    /// A shader that was not accepted.
+    #[error("kernel {kernel} was not accepted: {reason}")]
+    Shader {
+        /// The kernel's variant.
+        kernel: String,
+        /// What the compiler said, with lines of our files where they are known.
+        reason: String,
+    },
+    /// A launch that is wrong in itself.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// More than the device takes.
+    #[error("{what} of {wanted} bytes: this device takes at most {most}")]
+    Limit {
+        /// What is too large.
+        what: String,
+        /// Its size.
+        wanted: u64,
+        /// The device's limit.
+        most: u64,
+    },
+    /// Not enough memory.
+    #[error("the GPU has no room for {bytes} bytes more")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The device is gone: unplugged, reset by its driver, or hung.
+    #[error("the GPU was lost: {reason}")]
+    Lost {
+        /// What the driver said.
+        reason: String,
+    },
+    /// The driver refused what this crate should not have asked.
+    #[error("the GPU refused: {reason}")]
+    Refused {
+        /// What it said.
+        reason: String,
+    },
+}

@@ -1,0 +1,132 @@
+use std::sync::Arc;
+
+use gyrus_kernels::shader::Source;
+use gyrus_kernels::{Access, Launch};
+use wgpu::{
+    BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipelineDescriptor,
+    ErrorFilter, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages,
+};
+
+use crate::device::{Gpu, lock};
+use crate::error::GpuError;
+
+/// A compiled variant of a kernel.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) inner: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
+
+impl Gpu {
+    /// Compiles the kernels of these launches that are not compiled yet, on as many threads as there are.
+    pub fn compile(&self, launches: &[Launch]) -> Result<(), GpuError> {
+        let mut missing: Vec<&Launch> = Vec::new();
+        for launch in launches {
+            let key = launch.variant.key();
+            if !lock(&self.pipelines).contains_key(&key) && !missing.iter().any(|m| m.variant.key() == key) {
+                missing.push(launch);
+            }
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len()).max(1);
+        let results: Vec<Result<(), GpuError>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|worker| {
+                    let share = missing.iter().skip(worker).step_by(threads);
+                    scope.spawn(move || share.map(|launch| self.pipeline(launch).map(drop)).collect::<Vec<_>>())
+                })
+                .collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        });
+        results.into_iter().collect()
+    }
+
+    /// The pipeline of a launch, compiled if it is new.
+    pub(crate) fn pipeline(&self, launch: &Launch) -> Result<Arc<Pipeline>, GpuError> {
+        let key = launch.variant.key();
+        if let Some(pipeline) = lock(&self.pipelines).get(&key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        // Compiled outside the lock; should two threads meet here, one result is dropped.
+        let pipeline = Arc::new(self.build(launch)?);
+        Ok(Arc::clone(lock(&self.pipelines).entry(key).or_insert(pipeline)))
+    }
+
+    fn build(&self, launch: &Launch) -> Result<Pipeline, GpuError> {
+        let variant = &launch.variant;
+        let source = variant
+            .source()
+            .map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let module = ShaderModuleDescriptor {
+            label: Some(&variant.name),
+            source: ShaderSource::Wgsl(source.text.as_str().into()),
+        };
+        let checks =
+            if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() };
+        // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
+        // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
+        // the indices made from those parameters; a block table's entries are its writer's to check.
+        let module = unsafe { self.device.create_shader_module_trusted(module, checks) };
+        let layout = self.layout(launch);
+        let immediate_size = match &launch.params {
+            Some((_, params)) if self.rungs().immediates => params.len() as u32,
+            _ => 0,
+        };
+        let pipeline_layout = self.device.create_pipeline_layout(&PipelineLayoutDescriptor {
+            label: Some(&variant.name),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size,
+        });
+        let inner = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
+            label: Some(&variant.name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(&variant.name),
+            compilation_options: PipelineCompilationOptions {
+                constants: &variant.overrides,
+                // Kernels write workgroup memory before they read it.
+                zero_initialize_workgroup_memory: false,
+            },
+            cache: None,
+        });
+        if let Some(error) = pollster::block_on(scope.pop()) {
+            let info = pollster::block_on(module.get_compilation_info());
+            let lines: Vec<String> = info.messages.iter().map(|message| located(message, &source)).collect();
+            let reason = if lines.is_empty() { error.to_string() } else { lines.join("; ") };
+            return Err(GpuError::Shader { kernel: variant.key(), reason });
+        }
+        self.trouble()?;
+        Ok(Pipeline { inner, layout })
+    }
+
+    fn layout(&self, launch: &Launch) -> wgpu::BindGroupLayout {
+        let entry = |binding, ty| BindGroupLayoutEntry {
+            binding,
+            visibility: ShaderStages::COMPUTE,
+            ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            count: None,
+        };
+        let mut entries: Vec<BindGroupLayoutEntry> = Vec::new();
+        for slot in &launch.slots {
+            let read_only = slot.access == Access::Read;
+            entries.push(entry(slot.binding, BufferBindingType::Storage { read_only }));
+        }
+        for (binding, _) in &launch.uniforms {
+            entries.push(entry(*binding, BufferBindingType::Uniform));
+        }
+        if let (Some((binding, _)), false) = (&launch.params, self.rungs().immediates) {
+            entries.push(entry(*binding, BufferBindingType::Uniform));
+        }
+        let label = Some(launch.variant.name.as_str());
+        self.device.create_bind_group_layout(&BindGroupLayoutDescriptor { label, entries: &entries })
+    }
+}
+
+/// A compiler's message, in terms of our files.
+fn located(message: &wgpu::CompilationMessage, source: &Source) -> String {
+    match message.location.and_then(|at| source.origin(at.line_number)) {
+        Some((file, line)) => format!("{file}:{line}: {}", message.message),
+        None => message.message.clone(),
+    }
+}

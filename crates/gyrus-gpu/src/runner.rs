@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use gyrus_kernels::call::{RopeCall, RopeTuning};
+use gyrus_kernels::grid::{RunError, Runner};
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::error::GpuError;
+
+/// A GPU as a runner of the op-test grid.
+#[derive(Debug)]
+pub struct GpuRunner {
+    gpu: Gpu,
+    /// How kernels are tuned.
+    pub tuning: RopeTuning,
+}
+
+impl GpuRunner {
+    /// Runs the grid on this device.
+    pub fn new(gpu: Gpu) -> GpuRunner {
+        GpuRunner { gpu, tuning: RopeTuning::default() }
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    fn upload(&self, buffers: &[Vec<u32>]) -> Result<Vec<Buffer>, GpuError> {
+        buffers.iter().map(|words| self.gpu.upload(bytemuck::cast_slice(words))).collect()
+    }
+}
+
+impl From<GpuError> for RunErrorOf {
+    fn from(error: GpuError) -> RunErrorOf {
+        RunErrorOf(match error {
+            GpuError::Launch(error) => RunError::Launch(error),
+            other => RunError::Backend(other.to_string()),
+        })
+    }
+}
+
+/// A runner's error, made from a GPU's.
+struct RunErrorOf(RunError);
+
+impl Runner for GpuRunner {
+    fn name(&self) -> String {
+        let rungs = self.gpu.rungs();
+        let without: Vec<&str> =
+            [("f16", rungs.f16), ("subgroups", rungs.subgroups), ("immediates", rungs.immediates)]
+                .iter()
+                .filter(|(_, has)| !has)
+                .map(|(name, _)| *name)
+                .collect();
+        let adapter = self.gpu.adapter();
+        let without = if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
+        format!("{} ({}{without})", adapter.name, adapter.backend)
+    }
+
+    fn has(&self, _: &RopeCall) -> bool {
+        true
+    }
+
+    fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
+        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
+        let work = || -> Result<Vec<Vec<u32>>, GpuError> {
+            let device = self.upload(buffers)?;
+            let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
+            self.gpu.run(&[&dispatch])?;
+            device.iter().map(|buffer| Ok(bytemuck::pod_collect_to_vec(&self.gpu.read(buffer)?))).collect()
+        };
+        let results = work().map_err(|error| RunErrorOf::from(error).0)?;
+        for (buffer, result) in buffers.iter_mut().zip(results) {
+            *buffer = result;
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>], times: u32) -> Result<Duration, RunError> {
+        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
+        let work = || -> Result<Duration, GpuError> {
+            let device = self.upload(buffers)?;
+            let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
+            self.gpu.run(&[&dispatch])?;
+            Ok(self.gpu.time(&[&dispatch], times)? / times.max(1))
+        };
+        work().map_err(|error| RunErrorOf::from(error).0)
+    }
+}
