@@ -1,5 +1,7 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
+#[cfg(feature = "gpu")]
+mod kernels;
 mod prompts;
 mod report;
 mod synthetic;
@@ -16,6 +18,10 @@ use crate::source::Source;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    #[cfg(feature = "gpu")]
+    if let Some(part) = &args.kernels {
+        return kernels::run(part, args);
+    }
     let source = match &args.synthetic {
         Some(shape) => Source::memory(shape, synthetic::model(shape)?),
         None => Source::resolve(args.model.as_deref())?,

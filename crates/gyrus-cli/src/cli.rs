@@ -163,6 +163,31 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
     pub(crate) repetitions: usize,
 
+    /// Time single kernels on a GPU instead of a model: those whose names contain PART, or all
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "model")]
+    pub(crate) kernels: Option<String>,
+
+    /// The GPU to time kernels on, by a part of its name [default: the best]
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "NAME", requires = "kernels")]
+    pub(crate) adapter: Option<String>,
+
+    /// Tokens of the large tensors
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub(crate) tokens: Option<u32>,
+
+    /// Invocations of a workgroup
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
+    pub(crate) workgroup: Option<u32>,
+
+    /// Heads of a token that different invocations take
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
+    pub(crate) lanes: Option<u32>,
+
     /// Real prompts: time to the first token, and from token to token
     #[arg(long)]
     pub(crate) prompts: bool,

@@ -15,6 +15,44 @@ struct Report {
     cpu: Cpu,
     /// Bytes of memory, if the system says.
     memory: Option<u64>,
+    #[cfg(feature = "gpu")]
+    gpus: Vec<Gpu>,
+}
+
+#[cfg(feature = "gpu")]
+#[derive(Debug, Serialize)]
+struct Gpu {
+    name: String,
+    kind: String,
+    backend: String,
+    driver: String,
+    /// What kernels are chosen by, present ones only.
+    features: Vec<String>,
+    limits: std::collections::BTreeMap<&'static str, u64>,
+}
+
+#[cfg(feature = "gpu")]
+impl Gpu {
+    fn new(adapter: &gyrus_gpu::Adapter) -> Gpu {
+        let (least, most) = adapter.subgroup_sizes;
+        let subgroups = if least == most { format!("subgroups of {least}") } else { format!("subgroups of {least} to {most}") };
+        let features = [
+            (adapter.rungs.f16, "f16".to_owned()),
+            (adapter.rungs.subgroups, subgroups),
+            (adapter.rungs.immediates, "immediates".to_owned()),
+            (adapter.timestamps, "timestamps".to_owned()),
+            (adapter.pipeline_cache, "pipeline cache".to_owned()),
+        ];
+        let matrices = adapter.cooperative.iter().map(|shape| format!("cooperative {shape}"));
+        Gpu {
+            name: adapter.name.clone(),
+            kind: adapter.kind.to_string(),
+            backend: adapter.backend.clone(),
+            driver: adapter.driver.clone(),
+            features: features.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).chain(matrices).collect(),
+            limits: adapter.limits.iter().copied().collect(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -36,6 +74,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             features: cpu_features(),
         },
         memory: memory(),
+        #[cfg(feature = "gpu")]
+        gpus: gyrus_gpu::adapters().iter().map(Gpu::new).collect(),
     };
     let mut out = anstream::stdout().lock();
     if args.json {
@@ -53,9 +93,25 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         ("memory", report.memory.map_or_else(unknown, text::bytes)),
     ];
     for (name, value) in rows {
-        writeln!(out, "  {}{name:<10}{}{}", NAME.render(), NAME.render_reset(), text::one_line(&value, 200))?;
+        line(&mut out, name, &value)?;
+    }
+    #[cfg(feature = "gpu")]
+    for gpu in &report.gpus {
+        let limits: Vec<String> = gpu.limits.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        line(&mut out, "GPU", &gpu.name)?;
+        line(&mut out, "", &format!("{}, {}, {}", gpu.kind, gpu.backend, gpu.driver))?;
+        line(&mut out, "", &gpu.features.join(", "))?;
+        line(&mut out, "", &limits.join(", "))?;
+    }
+    #[cfg(feature = "gpu")]
+    if report.gpus.is_empty() {
+        line(&mut out, "GPU", "none: no driver for Vulkan, Metal or DX12 answers")?;
     }
     Ok(())
+}
+
+fn line(out: &mut impl Write, name: &str, value: &str) -> std::io::Result<()> {
+    writeln!(out, "  {}{name:<10}{}{}", NAME.render(), NAME.render_reset(), text::one_line(value, 240))
 }
 
 fn cpu_features() -> Vec<&'static str> {

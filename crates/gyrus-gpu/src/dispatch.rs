@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gyrus_kernels::Launch;
+use gyrus_kernels::grid::median;
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BufferDescriptor, BufferUsages, CommandEncoder, ComputePass,
     ComputePassDescriptor, ComputePassTimestampWrites, ErrorFilter, QuerySetDescriptor, QueryType,
@@ -97,11 +98,7 @@ impl Gpu {
             self.run(&all)?;
             return Ok(start.elapsed());
         }
-        let queries = self.device.create_query_set(&QuerySetDescriptor {
-            label: None,
-            ty: QueryType::Timestamp,
-            count: 2,
-        });
+        let queries = self.queries();
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let writes = ComputePassTimestampWrites {
             query_set: &queries,
@@ -114,7 +111,67 @@ impl Gpu {
             dispatches.iter().for_each(|dispatch| dispatch.record(&mut pass));
         }
         drop(pass);
-        let stamps = self.stamps(encoder, &queries)?;
+        self.elapsed(encoder, &queries)
+    }
+
+    /// How long one of `chain` runs of `dispatches` takes, the median of several measurements on a warm device.
+    pub fn median_time(
+        &self,
+        dispatches: &[&Dispatch],
+        chain: u32,
+        repetitions: usize,
+    ) -> Result<Duration, GpuError> {
+        self.warm_up(|| self.time(dispatches, chain).map(drop))?;
+        median(repetitions, || Ok(self.time(dispatches, chain)? / chain.max(1)))
+    }
+
+    /// How long a copy of `bytes` takes, the median of several measurements on a warm device.
+    pub fn median_copy_time(&self, bytes: u64, repetitions: usize) -> Result<Duration, GpuError> {
+        const CHAIN: u32 = 4;
+        let (source, target) = (self.buffer(bytes)?, self.buffer(bytes)?);
+        self.warm_up(|| self.time_copy(&source, &target, CHAIN).map(drop))?;
+        median(repetitions, || Ok(self.time_copy(&source, &target, CHAIN)? / CHAIN))
+    }
+
+    /// An idle device runs at a fraction of its clock and takes a while to notice that it is wanted. One that
+    /// is slow by nature is not waited for.
+    fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            work()?;
+        }
+        Ok(())
+    }
+
+    fn time_copy(&self, source: &Buffer, target: &Buffer, times: u32) -> Result<Duration, GpuError> {
+        let size = source.inner.size();
+        let copies = |encoder: &mut CommandEncoder| {
+            for _ in 0..times {
+                encoder.copy_buffer_to_buffer(&source.inner, 0, &target.inner, 0, size);
+            }
+        };
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        if !self.has_encoder_timestamps() {
+            let start = Instant::now();
+            copies(&mut encoder);
+            self.queue.submit([encoder.finish()]);
+            self.wait()?;
+            return Ok(start.elapsed());
+        }
+        let queries = self.queries();
+        encoder.write_timestamp(&queries, 0);
+        copies(&mut encoder);
+        encoder.write_timestamp(&queries, 1);
+        self.elapsed(encoder, &queries)
+    }
+
+    fn queries(&self) -> wgpu::QuerySet {
+        self.device.create_query_set(&QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: 2 })
+    }
+
+    /// Submits, and says how far apart the two timestamps are.
+    fn elapsed(&self, encoder: CommandEncoder, queries: &wgpu::QuerySet) -> Result<Duration, GpuError> {
+        let stamps = self.stamps(encoder, queries)?;
         let ticks = stamps[1].saturating_sub(stamps[0]) as f64;
         Ok(Duration::from_secs_f64(ticks * f64::from(self.queue.get_timestamp_period()) * 1e-9))
     }

@@ -76,13 +76,18 @@ impl Runner for GpuRunner {
         Ok(())
     }
 
-    fn time(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>], times: u32) -> Result<Duration, RunError> {
+    fn time(
+        &mut self,
+        call: &RopeCall,
+        buffers: &mut [Vec<u32>],
+        chain: u32,
+        repetitions: usize,
+    ) -> Result<Duration, RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
         let work = || -> Result<Duration, GpuError> {
             let device = self.upload(buffers)?;
             let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
-            self.gpu.run(&[&dispatch])?;
-            Ok(self.gpu.time(&[&dispatch], times)? / times.max(1))
+            self.gpu.median_time(&[&dispatch], chain, repetitions)
         };
         work().map_err(|error| RunErrorOf::from(error).0)
     }

@@ -11,7 +11,7 @@ mod rope_cases;
 pub use noise::Noise;
 pub use rope_cases::{rope_case, rope_cases};
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::call::{Freqs, RopeCall, RopeKernel, Storage};
 use crate::launch::LaunchError;
@@ -38,8 +38,15 @@ pub trait Runner {
     /// Runs a call on host buffers, in place.
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError>;
 
-    /// How long one run of it takes, the mean of `times` in a row.
-    fn time(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>], times: u32) -> Result<Duration, RunError>;
+    /// How long one run of it takes: the median of `repetitions` means of `chain` runs in a row, each of which
+    /// waits for the one before. The device is warm by then.
+    fn time(
+        &mut self,
+        call: &RopeCall,
+        buffers: &mut [Vec<u32>],
+        chain: u32,
+        repetitions: usize,
+    ) -> Result<Duration, RunError>;
 }
 
 /// Why a runner did not run a call.
@@ -71,13 +78,28 @@ impl Runner for Scalar {
         Ok(())
     }
 
-    fn time(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>], times: u32) -> Result<Duration, RunError> {
-        let start = std::time::Instant::now();
-        for _ in 0..times {
-            self.run(call, buffers)?;
-        }
-        Ok(start.elapsed() / times.max(1))
+    fn time(
+        &mut self,
+        call: &RopeCall,
+        buffers: &mut [Vec<u32>],
+        chain: u32,
+        repetitions: usize,
+    ) -> Result<Duration, RunError> {
+        median(repetitions, || {
+            let start = Instant::now();
+            for _ in 0..chain {
+                self.run(call, buffers)?;
+            }
+            Ok(start.elapsed() / chain.max(1))
+        })
     }
+}
+
+/// The median of as many measurements as are asked for, at least one.
+pub fn median<E>(repetitions: usize, mut once: impl FnMut() -> Result<Duration, E>) -> Result<Duration, E> {
+    let mut times = (0..repetitions.max(1)).map(|_| once()).collect::<Result<Vec<Duration>, E>>()?;
+    times.sort();
+    Ok(times[times.len() / 2])
 }
 
 /// Runs a case and compares every word with the twin's; the text says where they part.

@@ -40,8 +40,14 @@ impl Noise {
         (0..n).map(|_| self.bits()).collect()
     }
 
-    /// Words of elements from −2 to 2, some of them zero, tiny or large.
+    /// Words of elements from −2 to 2, some of them zero, tiny or large. What is longer than a few megabytes
+    /// repeats itself.
     pub fn elements(&mut self, storage: Storage, words: usize) -> Vec<u32> {
+        const PERIOD: usize = 1_000_003;
+        if words > PERIOD {
+            let some = self.elements(storage, PERIOD);
+            return some.iter().copied().cycle().take(words).collect();
+        }
         let mut buffer = vec![0; words];
         for at in 0..words * (4 / storage.bytes() as usize) {
             let value = match self.below(64) {

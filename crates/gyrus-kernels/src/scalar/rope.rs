@@ -181,12 +181,12 @@ impl Angles<'_> {
             Freqs::Turns => (self.freqs[2 * pair] & 3) as usize,
             _ => 0,
         };
-        let position = match self.call.positions {
+        let whole = match self.call.positions {
             0 => first + token as u32,
             1 => self.positions[token],
             _ => self.positions[row * shape.tokens as usize + token],
         };
-        let position = f64::from(position) * scale;
+        let position = f64::from(whole) * scale;
         match self.call.freqs {
             Freqs::Inline => {
                 position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim))
@@ -194,12 +194,14 @@ impl Angles<'_> {
             Freqs::Divisors => position / f64::from(f32::from_bits(self.freqs[pair])),
             Freqs::Turns => {
                 let turns = u64::from(self.freqs[2 * pair]) | u64::from(self.freqs[2 * pair + 1]) << 32;
-                if scale == 1.0 {
-                    // Whole turns fall away in integers; the rest keeps all its digits.
-                    turns.wrapping_mul(position as u64) as f64 / 2f64.powi(64) * TAU
-                } else {
-                    (position * (turns as f64 / 2f64.powi(64))).fract() * TAU
-                }
+                // Whole turns fall away in integers, so that the rest keeps all its digits: the scale is
+                // mantissa · 2^-down, and 64 + 24 + 32 bits fit into 128.
+                let bits = (scale as f32).to_bits();
+                let mantissa = u128::from(bits & 0x7f_ffff | 0x80_0000);
+                let down = 150 - (bits >> 23) as i32;
+                let product = u128::from(turns) * mantissa * u128::from(whole);
+                let phase = if down >= 0 { product.checked_shr(down as u32) } else { product.checked_shl(-down as u32) };
+                phase.unwrap_or(0) as u64 as f64 / 2f64.powi(64) * TAU
             }
         }
     }

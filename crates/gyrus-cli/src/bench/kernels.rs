@@ -1,0 +1,221 @@
+//! `gyrus bench --kernels`: single kernels on a GPU, against the bandwidth of its memory.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use gyrus_gpu::{Gpu, GpuRunner, Options};
+use gyrus_kernels::Pairing;
+use gyrus_kernels::call::{Cache, Direction, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+use gyrus_kernels::grid::{Runner, rope_case};
+use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
+use serde::Serialize;
+
+use crate::cli::{BenchArgs, BenchOutput};
+
+const HEADS: u32 = 32;
+const KV_HEADS: u32 = 8;
+const HEAD_DIM: u32 = 128;
+
+#[derive(Debug, Serialize)]
+struct Row {
+    kernel: String,
+    shape: String,
+    microseconds: f64,
+    /// Bytes of tensors read and written; tables are not counted.
+    bytes: u64,
+    gigabytes_per_second: f64,
+    /// Of the bandwidth of a copy on the same device.
+    share_of_copy: f64,
+    device: String,
+}
+
+pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
+    let options = Options { adapter: args.adapter.clone(), checked: false, ..Options::default() };
+    let mut runner = GpuRunner::new(Gpu::open(&options)?);
+    runner.tuning = RopeTuning { workgroup: args.workgroup, lanes: args.lanes };
+    let software = runner.gpu().adapter().kind == gyrus_gpu::AdapterKind::Software;
+    let tokens = args.tokens.unwrap_or(if software { 256 } else { 65_536 });
+    let calls: Vec<Timed> = timed(tokens).into_iter().filter(|timed| timed.name().contains(part)).collect();
+    if calls.is_empty() {
+        let names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
+        bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
+    }
+    let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
+    let copy = runner.gpu().median_copy_time(copied, args.repetitions)?;
+    let bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
+    let mut rows = vec![row("copy".to_owned(), format!("{copied} bytes"), copy, 2 * copied, bandwidth, &runner)];
+    for timed in calls {
+        let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
+        let time = runner.time(&case.call, &mut case.buffers, timed.chain, args.repetitions)?;
+        rows.push(row(timed.name(), timed.shape.clone(), time, timed.bytes, bandwidth, &runner));
+    }
+    print(&rows, args.output)
+}
+
+fn row(
+    kernel: String,
+    shape: String,
+    time: Duration,
+    bytes: u64,
+    bandwidth: f64,
+    runner: &GpuRunner,
+) -> Row {
+    let speed = bytes as f64 / time.as_secs_f64();
+    Row {
+        kernel,
+        shape,
+        microseconds: time.as_secs_f64() * 1e6,
+        bytes,
+        gigabytes_per_second: speed * 1e-9,
+        share_of_copy: speed / bandwidth,
+        device: runner.name(),
+    }
+}
+
+/// A call to time.
+struct Timed {
+    call: RopeCall,
+    shape: String,
+    bytes: u64,
+    /// Runs in a row, each waiting for the one before.
+    chain: u32,
+}
+
+impl Timed {
+    fn name(&self) -> String {
+        let backward = self.call.direction == Direction::Backward;
+        let suffix = if backward && !self.call.name().contains("bwd") { " backward" } else { "" };
+        format!("{}{suffix}", self.call.name())
+    }
+}
+
+fn timed(tokens: u32) -> Vec<Timed> {
+    let mut all = Vec::new();
+    let directions = [Direction::Forward, Direction::Backward];
+    let element = |storage: Storage| storage.bytes();
+    for (pairing, storage) in [
+        (Pairing::Split, Storage::F16),
+        (Pairing::Adjacent, Storage::F16),
+        (Pairing::Split, Storage::F32),
+    ] {
+        for direction in directions {
+            let params = RoPEParams {
+                seq_len: if storage == Storage::F32 { tokens / 2 } else { tokens },
+                head_dim: HEAD_DIM,
+                n_heads: HEADS + KV_HEADS,
+                theta: 5e5,
+                ..Default::default()
+            };
+            let elements = u64::from(params.seq_len) * u64::from((HEADS + KV_HEADS) * HEAD_DIM);
+            let kernel = RopeKernel::InPlace { pairing, params };
+            all.push(Timed {
+                call: RopeCall { kernel, storage, direction, freqs: Freqs::Turns, positions: 0 },
+                shape: format!("{} × ({HEADS}+{KV_HEADS}) × {HEAD_DIM} in place", params.seq_len),
+                bytes: 2 * elements * element(storage),
+                chain: 8,
+            });
+        }
+    }
+    for storage in [Storage::F16, Storage::Bf16] {
+        for direction in directions {
+            let params = RoPEOpParams {
+                batch: 1,
+                n_heads: HEADS + KV_HEADS,
+                seq_len: tokens,
+                head_dim: HEAD_DIM,
+                rope_dim: HEAD_DIM,
+                freqs_dim: HEAD_DIM,
+                output_scale: 1.0,
+                _pad0: 0,
+            };
+            let elements = u64::from(tokens) * u64::from((HEADS + KV_HEADS) * HEAD_DIM);
+            let kernel = RopeKernel::Op { params };
+            all.push(Timed {
+                call: RopeCall { kernel, storage, direction, freqs: Freqs::Turns, positions: 0 },
+                shape: format!("1 × {} × {tokens} × {HEAD_DIM}", HEADS + KV_HEADS),
+                bytes: 2 * elements * element(storage),
+                chain: 8,
+            });
+        }
+    }
+    let qkv = RoPEQKVWriteParams {
+        n_kv_heads: KV_HEADS,
+        head_dim: HEAD_DIM,
+        max_seq_len: 4096,
+        pos: 512,
+        theta: 5e5,
+        n_heads: HEADS,
+        k_elem_offset: HEADS * HEAD_DIM,
+        v_elem_offset: (HEADS + KV_HEADS) * HEAD_DIM,
+        freq_scale: 1.0,
+        ..Default::default()
+    };
+    let token = u64::from((HEADS + 2 * KV_HEADS) * HEAD_DIM) * 4;
+    let cache = Cache::Contiguous;
+    let batch = RoPEQKVWriteParams { k_elem_offset: tokens.min(4096), pos: 0, ..qkv };
+    let eps = NormEpsParams { norm_eps: 1e-6, ..Default::default() };
+    for (kernel, shape, bytes, chain) in [
+        (
+            RopeKernel::BatchKvWrite { pairing: Pairing::Split, params: batch, cache },
+            format!("{} × ({HEADS}+2·{KV_HEADS}) × {HEAD_DIM}", batch.k_elem_offset),
+            token * u64::from(batch.k_elem_offset),
+            8,
+        ),
+        (
+            RopeKernel::QkvWrite { pairing: Pairing::Split, params: qkv, cache },
+            format!("1 × ({HEADS}+2·{KV_HEADS}) × {HEAD_DIM}, in a chain"),
+            token,
+            1000,
+        ),
+        (
+            RopeKernel::HeadNorm { params: qkv, eps, plus_one: false, cache },
+            format!("1 × ({HEADS}+2·{KV_HEADS}) × {HEAD_DIM}, in a chain"),
+            token,
+            1000,
+        ),
+    ] {
+        let (storage, direction, freqs) = (Storage::F16, Direction::Forward, Freqs::Turns);
+        all.push(Timed { call: RopeCall { kernel, storage, direction, freqs, positions: 0 }, shape, bytes, chain });
+    }
+    all
+}
+
+fn print(rows: &[Row], output: BenchOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        BenchOutput::Json => {
+            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        BenchOutput::Csv => {
+            writeln!(out, "kernel,shape,microseconds,gigabytes_per_second,share_of_copy,device")?;
+            for r in rows {
+                writeln!(
+                    out,
+                    "{},\"{}\",{:.2},{:.1},{:.3},\"{}\"",
+                    r.kernel, r.shape, r.microseconds, r.gigabytes_per_second, r.share_of_copy, r.device
+                )?;
+            }
+        }
+        BenchOutput::Md => {
+            if let Some(first) = rows.first() {
+                writeln!(out, "{}\n", first.device)?;
+            }
+            writeln!(out, "| kernel | shape | µs | GB/s | of copy |")?;
+            writeln!(out, "|---|---|---:|---:|---:|")?;
+            for r in rows {
+                writeln!(
+                    out,
+                    "| {} | {} | {:.2} | {:.0} | {:.0} % |",
+                    r.kernel,
+                    r.shape,
+                    r.microseconds,
+                    r.gigabytes_per_second,
+                    100.0 * r.share_of_copy
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
