@@ -30,7 +30,7 @@ BEYOND = [0, 1, 7, 1000, 5000]
 WIDEST = 512
 
 # What of a saved configuration has to do with rotation.
-KEPT = """model_type hidden_size num_attention_heads num_hidden_layers head_dim global_head_dim
+KEPT = """model_type hidden_size num_attention_heads num_hidden_layers head_dim global_head_dim per_layer_config
 max_position_embeddings original_max_position_embeddings rope_parameters rope_scaling rope_theta
 rope_local_base_freq partial_rotary_factor rotary_pct rotary_emb_base layer_types qk_rope_head_dim
 qk_nope_head_dim kv_lora_rank rope_interleave sliding_window sliding_window_pattern""".split()
@@ -350,7 +350,7 @@ def autograd():
                 frequencies = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
                 angles = torch.tensor([0.0, 1.0, 17.0, 1000.0], dtype=torch.float64)[:, None] * frequencies
                 cos, sin = angles.cos().to(kind)[:, None], angles.sin().to(kind)[:, None]
-                leaf = tensors[x].to(kind).requires_grad_()
+                leaf = tensors[x].clone().to(kind).requires_grad_()
                 y = rotate(leaf, cos, sin, pairing, rope_dim, offset, scale)
                 y.backward(tensors[dy].to(kind))
                 name = f"autograd.{str(kind).removeprefix('torch.')}.{pairing}.{where}"

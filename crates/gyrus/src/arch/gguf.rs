@@ -1,6 +1,6 @@
 use gyrus_formats::Checkpoint;
 use gyrus_formats::gguf::Metadata;
-use gyrus_kernels::{Rope, Scaling};
+use gyrus_kernels::{Magnitude, Rope, RopeSpec, Scaling, Yarn};
 use gyrus_tensor::dequantize;
 
 use super::config::{Config, Raw};
@@ -44,7 +44,8 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
         let base = metadata.get::<f32>(&key("rope.freq_base"))?.unwrap_or(10000.0);
         let factors = rope_factors(model)?;
         let scaling = scaling(metadata, &key, context)?;
-        Ok(Rope::new(arch.gguf_pairing, head_dim, rope_dim, base.into(), scaling, factors.as_deref())?)
+        let whole = RopeSpec::new(arch.gguf_pairing, head_dim, base.into());
+        Ok(Rope::new(RopeSpec { rope_dim, scaling, factors, ..whole })?)
     })
 }
 
@@ -63,13 +64,14 @@ fn scaling(metadata: Metadata<'_>, key: &impl Fn(&str) -> String, context: u64) 
             let original = metadata.get::<u32>(&key("rope.scaling.original_context_length"))?;
             let number = |name: &str| metadata.get::<f32>(&key(name)).map(|v| v.map(f64::from));
             let given = number("rope.scaling.attn_factor")?.or(number("rope.scaling.yarn_attn_factor")?);
-            Ok(Scaling::Yarn {
+            Ok(Scaling::Yarn(Yarn {
                 factor,
                 original: original.map_or(context as f64, f64::from),
                 beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                attention_factor: given.unwrap_or(1.0) * Scaling::yarn_attention_factor(factor),
-            })
+                truncate: true,
+                magnitude: Magnitude::Given(given.unwrap_or(1.0) * Yarn::mscale(factor, 1.0)),
+            }))
         }
         (other, _) => Err(Error::Unsupported(format!("rope scaling '{other}'"))),
     }

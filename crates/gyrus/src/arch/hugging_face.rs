@@ -1,4 +1,4 @@
-use gyrus_kernels::{Pairing, Rope, Scaling};
+use gyrus_kernels::{Magnitude, Pairing, Rope, RopeSpec, Scaling, Yarn};
 use serde_json::Value;
 
 use super::config::{Config, Raw};
@@ -48,7 +48,7 @@ pub(crate) fn read(config: &Value) -> Result<Config, Error> {
     let context = raw.context;
     raw.check(|head_dim| {
         let (base, scaling) = rope(&fields, context)?;
-        Ok(Rope::new(Pairing::Split, head_dim, head_dim, base, scaling, None)?)
+        Ok(Rope::new(RopeSpec { scaling, ..RopeSpec::new(Pairing::Split, head_dim, base) })?)
     })
 }
 
@@ -84,13 +84,14 @@ fn rope(fields: &Fields<'_>, context: u64) -> Result<(f64, Scaling), Error> {
             }
             let factor = need("factor")?;
             let given = inner.float("attention_factor")?;
-            Scaling::Yarn {
+            Scaling::Yarn(Yarn {
                 factor,
                 original: original()?,
                 beta_fast: inner.float("beta_fast")?.unwrap_or(32.0),
                 beta_slow: inner.float("beta_slow")?.unwrap_or(1.0),
-                attention_factor: given.unwrap_or_else(|| Scaling::yarn_attention_factor(factor)),
-            }
+                truncate: true,
+                magnitude: given.map_or(Magnitude::Rule, Magnitude::Given),
+            })
         }
         other => return Err(Error::Unsupported(format!("rope scaling '{other}'"))),
     };
