@@ -18,6 +18,9 @@ pub use spectrum::Spectrum;
 /// No sensible base or factor leads beyond it, and what a frequency loses with its whole turns stays small.
 const MOST_RADIANS: f64 = 1e6;
 
+/// Elements of a head beyond which a number is a mistake; tables are made of that size.
+const MOST_ELEMENTS: usize = 1 << 20;
+
 /// Rotary position embedding: pair `i` of a head at position `p` is turned by `p · frequency(i)`.
 ///
 /// The only implementation; models give a [`RopeSpec`]. Phases are computed on the host, from turns in
@@ -42,6 +45,9 @@ impl Rope {
     pub fn new(spec: RopeSpec) -> Result<Rope, RopeError> {
         let RopeSpec { head_dim, rope_dim, offset, base, .. } = spec;
         let dim = |reason| RopeError::Dim { rope_dim, offset, head_dim, reason };
+        if head_dim > MOST_ELEMENTS {
+            return Err(dim("no head is that large"));
+        }
         if head_dim == 0 || !head_dim.is_multiple_of(2) || !rope_dim.is_multiple_of(2) {
             return Err(dim("even numbers are needed, for elements are turned in pairs"));
         }

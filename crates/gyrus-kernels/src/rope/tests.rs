@@ -95,6 +95,7 @@ fn impossible_parameters_are_refused() {
     assert!(dim(6, 4).contains("reach beyond"));
     assert!(dim(8, usize::MAX).contains("reach beyond"));
     assert!(refused(RopeSpec::new(Pairing::Split, 7, 1e4)).contains("even numbers"));
+    assert!(refused(RopeSpec::new(Pairing::Split, usize::MAX - 1, 1e4)).contains("no head is"));
     assert!(refused(RopeSpec::new(Pairing::Split, 0, 1e4)).contains("even numbers"));
     for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(refused(RopeSpec { base, ..good() }).contains(&format!("base is {base}")));
