@@ -177,6 +177,21 @@ impl Rope {
         inverse
     }
 
+    /// The rope that turns alike with all factors 1. It moves a key that has been turned already, by the
+    /// number of positions it is to move: turned again with this rope's own factors, it would have them twice.
+    pub fn unit(&self) -> Rope {
+        let mut unit = self.clone();
+        unit.spec.output_scale = 1.0;
+        match &mut unit.spec.scaling {
+            Scaling::Yarn(yarn) => yarn.magnitude = Magnitude::Given(1.0),
+            Scaling::LongRope(long) => long.attention_factors = [1.0; 2],
+            _ => {}
+        }
+        unit.short = compute(&unit.spec, 0);
+        unit.long = unit.long.map(|_| compute(&unit.spec, usize::MAX));
+        unit
+    }
+
     /// Cosine and sine of one position, all factors and the direction included: `out` is `[rope_dim / 2]`
     /// pairs. It is for sequences within the original context, and text: all rows of positions are equal.
     pub fn phases(&self, position: u32, out: &mut [[f32; 2]]) {
