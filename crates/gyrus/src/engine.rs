@@ -47,15 +47,12 @@ impl Sequence {
         self.len = self.len.min(len);
     }
 
-    /// Says how long the text may become. Keys that were turned for shorter texts are forgotten if the
-    /// model turns those of longer ones at other speeds.
+    /// Says how long the text may become. Keys are forgotten if the model turns those of texts that long at
+    /// other speeds, so that an answer depends on what was asked for and not on what went before.
     pub(crate) fn reach(&mut self, plan: &Plan, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
-        let grows = plan
-            .ropes
-            .iter()
-            .any(|rope| rope.length_class(length as usize) > rope.length_class(self.reach as usize));
-        if grows {
+        let class = |reach: u32| plan.ropes.iter().map(move |rope| rope.length_class(reach as usize));
+        if !class(length).eq(class(self.reach)) {
             self.len = 0;
         }
         if self.len == 0 {
