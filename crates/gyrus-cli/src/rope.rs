@@ -16,7 +16,7 @@ use gyrus::rope::{Pairing, Rope, Sections};
 
 use crate::cli::{Cli, RopeArgs};
 use crate::source::Source;
-use report::Report;
+use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
 /// A configuration file is no larger; the largest known has some hundred kilobytes.
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
         sections: args.sections.clone().map(|sizes| Sections { sizes, interleaved: args.interleaved }),
     };
     let ropes = args.model.as_deref().map(|model| read(model, options.pairing)).transpose()?;
-    let name = args.model.as_deref().map_or("as given", base_name);
+    let name = args.model.as_deref().map_or(AS_GIVEN, base_name);
     let report = make(name, ropes.as_ref(), &options, args.length)?;
     let other = match &args.compare {
         None => None,
@@ -74,6 +74,9 @@ fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Optio
     for kind in &mut ropes.kinds {
         let mut spec = kind.rope.spec().clone();
         options.apply(&mut spec);
+        if options.scaling.is_some() {
+            kind.score_factor = 1.0;
+        }
         kind.rope = Rope::new(spec).unwrap_or_else(|error| wrong_usage(&error.to_string()));
     }
     Ok(Report::of_model(name, ropes, length))

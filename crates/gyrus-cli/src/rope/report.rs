@@ -7,6 +7,9 @@ use gyrus::{LayerRope, ModelRopes};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+/// The name of a rope that options make.
+pub(crate) const AS_GIVEN: &str = "as given";
+
 /// A model, or options, with all its ropes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -230,19 +233,8 @@ fn scaling(scaling: &Scaling) -> Value {
     }
 }
 
-/// A rope in one line for people.
-pub(crate) fn in_words(kind: &Kind) -> String {
-    let mut facts = vec![match (kind.rope_dim == kind.head_dim, kind.offset) {
-        (true, _) => format!("{} pairs over heads of {}", kind.pairing, kind.head_dim),
-        (false, 0) => format!("{} pairs over the first {} of {}", kind.pairing, kind.rope_dim, kind.head_dim),
-        (false, offset) if offset + kind.rope_dim == kind.head_dim => {
-            format!("{} pairs over the last {} of {}", kind.pairing, kind.rope_dim, kind.head_dim)
-        }
-        (false, offset) => {
-            format!("{} pairs over {} of {} from {offset} on", kind.pairing, kind.rope_dim, kind.head_dim)
-        }
-    }];
-    facts.push(format!("base {}", kind.base));
+/// A scaling for people.
+pub(crate) fn scaling_in_words(kind: &Kind) -> String {
     let mut scaling = match &kind.rope.spec().scaling {
         Scaling::None => "not scaled".to_owned(),
         Scaling::Linear { factor } => format!("linear by {factor}"),
@@ -264,7 +256,23 @@ pub(crate) fn in_words(kind: &Kind) -> String {
     if kind.factors_from_file {
         scaling.push_str(", factors from the file");
     }
-    facts.push(scaling);
+    scaling
+}
+
+/// A rope in one line for people.
+pub(crate) fn in_words(kind: &Kind) -> String {
+    let mut facts = vec![match (kind.rope_dim == kind.head_dim, kind.offset) {
+        (true, _) => format!("{} pairs over heads of {}", kind.pairing, kind.head_dim),
+        (false, 0) => format!("{} pairs over the first {} of {}", kind.pairing, kind.rope_dim, kind.head_dim),
+        (false, offset) if offset + kind.rope_dim == kind.head_dim => {
+            format!("{} pairs over the last {} of {}", kind.pairing, kind.rope_dim, kind.head_dim)
+        }
+        (false, offset) => {
+            format!("{} pairs over {} of {} from {offset} on", kind.pairing, kind.rope_dim, kind.head_dim)
+        }
+    }];
+    facts.push(format!("base {}", kind.base));
+    facts.push(scaling_in_words(kind));
     if let Some(sizes) = &kind.sections {
         let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
         let how = if kind.interleaved { " in turns" } else { "" };

@@ -3,14 +3,14 @@
 use std::f64::consts::TAU;
 use std::fmt::Write;
 
-use super::report::{Band, Kind, Report, in_words};
+use super::report::{AS_GIVEN, Band, Kind, Report, in_words, scaling_in_words};
 
 const WIDTH: f64 = 960.0;
 /// Where the spectrum is drawn.
 const PLOT: Frame = Frame { left: 84.0, top: 92.0, width: 690.0, height: 330.0 };
 /// Where the dials begin.
 const DIALS_TOP: f64 = 540.0;
-const DIAL: f64 = 19.0;
+const DIAL: f64 = 17.0;
 
 /// Tones that can be read on white and on black.
 const STYLE: &str = "\
@@ -63,7 +63,8 @@ pub(crate) fn draw(report: &Report, other: Option<&Report>) -> String {
         .map(|(report, kind)| Series {
             kind,
             label: match (other.is_some(), kind.layers.as_str()) {
-                (_, "all") => report.name.clone(),
+                (_, "all") if report.name == AS_GIVEN => scaling_in_words(kind),
+                (_, "all") => report.name.trim_start_matches("scaling=").to_owned(),
                 (true, layers) => format!("{}, {layers}", report.name),
                 (false, layers) => layers.to_owned(),
             },
@@ -81,11 +82,16 @@ pub(crate) fn draw(report: &Report, other: Option<&Report>) -> String {
         escape(&report.name)
     );
     let title = match other {
+        _ if report.name == AS_GIVEN => "Rotary embedding".to_owned(),
         Some(other) => format!("{} and {}", report.name, other.name),
         None => report.name.clone(),
     };
     text(&mut svg, 24.0, 34.0, "title", "start", &title);
-    text(&mut svg, 24.0, 56.0, "sub", "start", &in_words(first));
+    let words = match first.layers.as_str() {
+        "all" => in_words(first),
+        layers => format!("{layers}: {}", in_words(first)),
+    };
+    text(&mut svg, 24.0, 56.0, "sub", "start", &words);
     text(&mut svg, 24.0, 76.0, "sub", "start", "wavelength of each pair, in positions");
     spectrum(&mut svg, report, &series, several);
     dials(&mut svg, report, first, &shown);
@@ -177,10 +183,13 @@ fn legend(svg: &mut String, left: f64, series: &[Series<'_>], several: bool) {
 
 /// The positions of the dials' columns: doubling, so that every pair is seen to move.
 fn columns(report: &Report, kind: &Kind) -> Vec<u32> {
-    let reach = report.context.map(|c| c as f64).or(kind.original()).unwrap_or(65_536.0);
+    let stretch = kind.pairs.iter().filter_map(|p| p.stretch).fold(1.0, f64::max);
+    // Scaling is there to be seen in the context it makes possible.
+    let grown = kind.original().map(|original| original * stretch);
+    let reach = report.context.map(|c| c as f64).or(grown).unwrap_or(65_536.0);
     let all: Vec<u32> = std::iter::once(0).chain((0..31).map(|n| 1 << n)).collect();
     let within = all.iter().filter(|&&p| f64::from(p) <= reach.max(16.0)).count();
-    let most = 17;
+    let most = 20;
     // Near ones are of interest first, but the far end must be there too.
     let step = within.div_ceil(most).max(1);
     all[..within].iter().copied().step_by(step).collect()
@@ -204,7 +213,14 @@ fn dials(svg: &mut String, report: &Report, kind: &Kind, shown: &[usize]) {
     let left = 150.0;
     let step = (WIDTH - left - 30.0) / columns.len() as f64;
     text(svg, 24.0, DIALS_TOP - 28.0, "title", "start", "One vector turning with position");
-    text(svg, 24.0, DIALS_TOP - 8.0, "sub", "start", "each dial is a pair of its elements");
+    text(
+        svg,
+        24.0,
+        DIALS_TOP - 8.0,
+        "sub",
+        "start",
+        "each row is a pair of its elements, each column a position",
+    );
     for (c, position) in columns.iter().enumerate() {
         let x = left + (c as f64 + 0.5) * step;
         text(svg, x, DIALS_TOP + 18.0, "", "middle", &position_name(*position));
