@@ -145,6 +145,29 @@ fn pictures_are_drawn() {
     }
 }
 
+/// The pictures of docs/rope.md are what the commands there draw.
+#[test]
+fn pictures_of_the_documentation_are_current() {
+    let folder = tempfile::tempdir().unwrap();
+    let docs = repository().join("docs/rope");
+    let gemma3 = docs.join("gemma3.json");
+    let llama3 = "llama3:factor=8,original=8192";
+    let yarn = "yarn:factor=4,original=32768";
+    let linear = "scaling=linear:factor=4";
+    let all: [(&str, &[&str]); 4] = [
+        ("plain.svg", &["--head-dim", "128"]),
+        ("llama3.svg", &["--head-dim", "128", "--base", "500000", "--scaling", llama3]),
+        ("yarn.svg", &["--head-dim", "128", "--base", "1e6", "--scaling", yarn, "--compare", linear]),
+        ("gemma3.svg", &[gemma3.to_str().unwrap()]),
+    ];
+    for (name, args) in all {
+        let drawn = folder.path().join(name);
+        stdout(&[args, &["--svg", drawn.to_str().unwrap()]].concat());
+        let (drawn, stored) = (std::fs::read(drawn).unwrap(), std::fs::read(docs.join(name)).unwrap());
+        assert!(drawn == stored, "{name}: draw it again with {args:?}");
+    }
+}
+
 /// One line on stderr, or clap's few, and this exit code.
 fn refused(args: &[&str], code: i32) -> String {
     let output = gyrus(args);

@@ -94,7 +94,9 @@ pub(crate) fn draw(report: &Report, other: Option<&Report>) -> String {
     text(&mut svg, 24.0, 56.0, "sub", "start", &words);
     text(&mut svg, 24.0, 76.0, "sub", "start", "wavelength of each pair, in positions");
     spectrum(&mut svg, report, &series, several);
-    dials(&mut svg, report, first, &shown);
+    // One of several curves keeps its colour.
+    let tone = |band| if several { CURVES[0] } else { colour(band) };
+    dials(&mut svg, report, first, &shown, tone);
     svg.push_str("</svg>\n");
     svg
 }
@@ -205,7 +207,13 @@ fn shown_pairs(kind: &Kind) -> Vec<usize> {
     pairs
 }
 
-fn dials(svg: &mut String, report: &Report, kind: &Kind, shown: &[usize]) {
+fn dials(
+    svg: &mut String,
+    report: &Report,
+    kind: &Kind,
+    shown: &[usize],
+    tone: impl Fn(Band) -> &'static str,
+) {
     if kind.pairs.is_empty() {
         return;
     }
@@ -234,7 +242,7 @@ fn dials(svg: &mut String, report: &Report, kind: &Kind, shown: &[usize]) {
             let x = left + (c as f64 + 0.5) * step;
             let (sin, cos) = kind.spectrum.angle(pair, position).sin_cos();
             let (tip_x, tip_y) = (x + cos * (DIAL - 4.0), y - sin * (DIAL - 4.0));
-            let tone = colour(kind.pairs[pair].band);
+            let tone = tone(kind.pairs[pair].band);
             let _ = writeln!(
                 svg,
                 "<circle class=\"dial\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{DIAL}\"/>\
