@@ -231,26 +231,20 @@ impl<'a> Reader<'a> {
                     },
                 })
             }
-            "longrope" | "su" => self.long_rope(parameters, original()?, stated)?,
+            "longrope" | "su" => self.long_rope(parameters, original()?)?,
             other => return Err(Error::Unsupported(format!("rope scaling '{other}'"))),
         })
     }
 
-    fn long_rope(
-        &self,
-        parameters: Fields<'_>,
-        original: f64,
-        stated: Option<f64>,
-    ) -> Result<Scaling, Error> {
+    fn long_rope(&self, parameters: Fields<'_>, original: f64) -> Result<Scaling, Error> {
         let list = |name: &str| {
             let factors = parameters.list(name, Value::as_f64)?;
             factors.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")))
         };
-        // The growth of the context beats a stated factor, as Phi-3's reference has it.
-        let grown = stated.and(self.context).map(|context| context / original);
-        let factor = match grown {
-            Some(factor) => factor,
-            None => parameters.float("factor")?.unwrap_or(1.0),
+        let factor = match (parameters.float("factor")?, self.context) {
+            (Some(factor), _) => factor,
+            (None, Some(context)) => context / original,
+            (None, None) => 1.0,
         };
         let rule = LongRope::attention_factor(factor, original);
         let both = parameters.float("attention_factor")?.unwrap_or(rule);
