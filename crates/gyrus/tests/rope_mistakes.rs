@@ -1,6 +1,8 @@
 //! The mistakes that engines make in reading a model's rotary embedding, and in using it along a sequence;
 //! each with what it would lead to. Those of the arithmetic are with `gyrus-kernels`.
 
+mod tiny_llama;
+
 use gyrus::rope::{Pairing, Scaling};
 use gyrus::{Event, LayerRope, Model, ModelRopes, Options, Precision, Request};
 use gyrus_formats::gguf::{ValueType, Writer};
@@ -8,8 +10,8 @@ use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_kernels::scalar::Reference;
 use gyrus_kernels::{Backend, Batch, KV_BLOCK};
 use gyrus_tensor::{DType, Shape};
-use gyrus_testkit::Rng;
 use serde_json::{Value, json};
+use tiny_llama::VOCAB;
 
 fn from_config(config: Value) -> ModelRopes {
     ModelRopes::from_config(&config.to_string(), None).unwrap()
@@ -290,68 +292,17 @@ fn mrope_height_and_width_rows() {
     assert!(rows(&older).contains(&2), "all zeros is the mistake");
 }
 
-/// The numbers of a small model with LongRoPE.
-const CONTEXT: u32 = 96;
-const ORIGINAL: u32 = 32;
-const DIM: usize = 32;
-const VOCAB: usize = 64;
-
-/// A model of random weights whose long factors matter from position 33 on.
+/// A model whose long factors matter from position 33 on.
 fn long_model() -> Checkpoint {
-    let mut rng = Rng::new(35);
-    let shapes: Vec<(String, Vec<usize>)> =
-        std::iter::once(("token_embd.weight".to_owned(), vec![VOCAB, DIM]))
-            .chain((0..2).flat_map(|layer| {
-                let parts: [(&str, &[usize]); 9] = [
-                    ("attn_norm", &[DIM]),
-                    ("attn_q", &[DIM, DIM]),
-                    ("attn_k", &[16, DIM]),
-                    ("attn_v", &[16, DIM]),
-                    ("attn_output", &[DIM, DIM]),
-                    ("ffn_norm", &[DIM]),
-                    ("ffn_gate", &[48, DIM]),
-                    ("ffn_up", &[48, DIM]),
-                    ("ffn_down", &[DIM, 48]),
-                ];
-                parts.map(|(name, dims)| (format!("blk.{layer}.{name}.weight"), dims.to_vec()))
-            }))
-            .chain([
-                ("output_norm.weight".to_owned(), vec![DIM]),
-                ("rope_factors_short.weight".to_owned(), vec![8]),
-                ("rope_factors_long.weight".to_owned(), vec![8]),
-            ])
-            .collect();
-    let data: Vec<Vec<u8>> = shapes
-        .iter()
-        .map(|(name, dims)| {
-            let mut value = |i: usize| match name.as_str() {
-                "rope_factors_short.weight" => 1.0,
-                "rope_factors_long.weight" => 1.0 + i as f32,
-                name if name.contains("norm") => 1.0,
-                _ => 0.4 * rng.gaussian() as f32,
-            };
-            (0..dims.iter().product()).flat_map(|i| value(i).to_le_bytes()).collect()
-        })
-        .collect();
-    let mut writer = Writer::new();
-    writer.string("general.architecture", "llama").f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    for (key, value) in [
-        ("embedding_length", DIM as u32),
-        ("block_count", 2),
-        ("attention.head_count", 2),
-        ("attention.head_count_kv", 1),
-        ("feed_forward_length", 48),
-        ("context_length", CONTEXT),
-        ("rope.scaling.original_context_length", ORIGINAL),
-    ] {
-        writer.u32(&format!("llama.{key}"), value);
-    }
-    writer.string("llama.rope.scaling.type", "longrope").f32("llama.rope.scaling.attn_factor", 1.1);
-    for ((name, dims), data) in shapes.iter().zip(&data) {
-        writer.tensor(name, DType::F32, Shape::new(dims).unwrap(), data).unwrap();
-    }
-    let mut file = Vec::new();
-    writer.write_to(&mut file).unwrap();
+    let keys = |writer: &mut Writer<'_>| {
+        writer.u32("llama.rope.scaling.original_context_length", 32);
+        writer.string("llama.rope.scaling.type", "longrope").f32("llama.rope.scaling.attn_factor", 1.1);
+    };
+    let long = (0..8).map(|i| 1.0 + i as f32).collect();
+    let file = tiny_llama::file(
+        keys,
+        &[("rope_factors_short.weight", vec![1.0; 8]), ("rope_factors_long.weight", long)],
+    );
     Checkpoint::from_gguf("long.gguf", Bytes::Owned(file)).unwrap()
 }
 
