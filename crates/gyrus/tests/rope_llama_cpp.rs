@@ -12,6 +12,7 @@ const LENGTH: u32 = 60;
 #[test]
 fn logits_with_every_scaling_are_those_of_llama_cpp() {
     type Keys<'a> = &'a dyn Fn(&mut Writer<'_>);
+    type Factors<'a> = &'a [(&'a str, Vec<f32>)];
     let eight = |f: fn(f32) -> f32| -> Vec<f32> { (0..8).map(|i| f(i as f32)).collect() };
     let scaled = |w: &mut Writer<'_>, kind: &str| {
         w.string("llama.rope.scaling.type", kind).f32("llama.rope.scaling.factor", 8.0);
@@ -19,7 +20,7 @@ fn logits_with_every_scaling_are_those_of_llama_cpp() {
     };
     let long =
         [("rope_factors_short.weight", eight(|_| 1.0)), ("rope_factors_long.weight", eight(|i| 1.0 + i))];
-    let cases: [(&str, Keys<'_>, &[(&str, Vec<f32>)]); 7] = [
+    let cases: [(&str, Keys<'_>, Factors<'_>); 7] = [
         ("plain", &|_| {}, &[]),
         ("base", &|w| _ = w.f32("llama.rope.freq_base", 500.0), &[]),
         ("linear", &|w| scaled(w, "linear"), &[]),
