@@ -1,6 +1,8 @@
 """llama.cpp as a library, through the C interface that the xllamacpp wheel exports: logits of all positions.
 
-As a program: llama_cpp.py greedy MODEL N ID...    prints N greedy ids behind the given ones.
+As a program:
+  llama_cpp.py greedy MODEL N ID...           prints N greedy ids behind the given ones
+  llama_cpp.py logits MODEL OUT.npy ID...     writes the logits behind each of the ids
 """
 import ctypes
 import os
@@ -92,6 +94,11 @@ def log_softmax(logits):
 
 
 if __name__ == "__main__":
-    command, path, count, *ids = sys.argv[1:]
-    assert command == "greedy"
-    print(*Llama(path).greedy([int(i) for i in ids], int(count))[0])
+    command, path, argument, *ids = sys.argv[1:]
+    ids = [int(i) for i in ids]
+    if command == "greedy":
+        print(*Llama(path).greedy(ids, int(argument))[0])
+    elif command == "logits":
+        np.save(argument, Llama(path).decode(ids).astype("<f4"))
+    else:
+        sys.exit(f"no command {command}")

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::options::{ModelArgs, SamplerArgs};
+use crate::rope::settings::{Changes, ScalingFlag};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Show what is in a model file: metadata, tensors, types, memory
     Inspect(InspectArgs),
+    /// Show how a model encodes positions: rotary wavelengths and how they are scaled
+    Rope(RopeArgs),
     /// Turn text into a model's token ids
     Tokenize(TokenizeArgs),
     /// Turn token ids back into text
@@ -334,6 +337,70 @@ pub(crate) struct InspectArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RopeArgs {
+    /// A model file, folder, config.json or catalogue name; without one, the options below make the rope
+    #[arg(required_unless_present = "head_dim")]
+    pub(crate) model: Option<String>,
+
+    /// Elements of a head
+    #[arg(long, value_name = "N")]
+    pub(crate) head_dim: Option<usize>,
+
+    /// How many of them are turned [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) rope_dim: Option<usize>,
+
+    /// The first that is turned [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) offset: Option<usize>,
+
+    /// The base of the frequencies [default: 10000]
+    #[arg(long, value_name = "B")]
+    pub(crate) base: Option<f64>,
+
+    /// Which elements are turned together [default: split]
+    #[arg(long, value_enum)]
+    pub(crate) pairing: Option<PairingArg>,
+
+    /// none, linear, ntk, dynamic, yarn, longrope, llama3 or proportional, with parameters such as
+    /// yarn:factor=4,original=32768
+    #[arg(long, value_name = "KIND:KEY=VALUE,…")]
+    pub(crate) scaling: Option<ScalingFlag>,
+
+    /// M-RoPE: how many pairs read each row of positions
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub(crate) sections: Option<Vec<usize>>,
+
+    /// The rows take turns
+    #[arg(long, requires = "sections")]
+    pub(crate) interleaved: bool,
+
+    /// How long sequences may become, for kinds that depend on it [default: within the original context]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) length: Option<usize>,
+
+    /// Compare with another model, or with these changes, such as "base=1e6 scaling=linear:factor=8"
+    #[arg(long, value_name = "MODEL|CHANGES")]
+    pub(crate) compare: Option<Changes>,
+
+    /// Draw the spectrum, and a vector turning with position, into an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PairingArg {
+    /// Neighbours: (0, 1), (2, 3), …
+    Adjacent,
+    /// Half a head apart: (0, n/2), (1, n/2 + 1), …
+    Split,
 }
 
 #[derive(Debug, Args)]

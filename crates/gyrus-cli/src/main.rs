@@ -23,6 +23,7 @@ mod perplexity;
 mod progress;
 mod pull;
 mod resolve;
+mod rope;
 mod run;
 mod source;
 mod template;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         cli::Command::Perplexity(args) => perplexity::run(&args),
         cli::Command::Logits(args) => logits::run(&args),
         cli::Command::Inspect(args) => inspect::run(&args),
+        cli::Command::Rope(args) => rope::run(&args),
         cli::Command::Tokenize(args) => tokenize::tokenize(&args),
         cli::Command::Detokenize(args) => tokenize::detokenize(&args),
         cli::Command::Template(args) => template::run(&args),

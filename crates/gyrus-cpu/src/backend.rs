@@ -262,7 +262,7 @@ impl Backend for CpuBackend {
             grow(buffer, model.rows(id, batch) * plan.buffer(id).width);
         }
         for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
-            phases.compute(rope, batch.positions);
+            phases.compute(rope, batch);
         }
         for op in &plan.forward {
             model.run(op, batch, rows, cache, state);

@@ -27,5 +27,8 @@ pub use batch::{Batch, KV_BLOCK};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
-pub use rope::{Pairing, Phases, Rope, RopeError, Scaling};
+pub use rope::{
+    Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
+    Yarn,
+};
 pub use select::{Counts, Draw, Sampler, SamplerError, argmax, log_softmax_at};

@@ -1,6 +1,6 @@
 //! Sequences over a backend: who owns which cache blocks, and how rows become a batch.
 
-use gyrus_kernels::{Backend, Batch, KV_BLOCK};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan};
 
 use crate::Error;
 
@@ -27,12 +27,14 @@ pub(crate) struct Sequence {
     blocks: Vec<u32>,
     /// Positions the cache holds.
     len: usize,
+    /// Positions it may come to hold, fixed while the cache holds any: see [`Batch::lengths`].
+    reach: u32,
 }
 
 impl Sequence {
     /// An empty text with room for the table of this many positions.
     pub(crate) fn with_capacity(positions: usize) -> Sequence {
-        Sequence { blocks: Vec::with_capacity(positions.div_ceil(KV_BLOCK)), len: 0 }
+        Sequence { blocks: Vec::with_capacity(positions.div_ceil(KV_BLOCK)), ..Sequence::default() }
     }
 
     /// Positions the cache holds.
@@ -43,6 +45,19 @@ impl Sequence {
     /// Forgets positions from `len` on. Their blocks stay, for what comes instead.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+
+    /// Says how long the text may become. Keys are forgotten if the model turns those of texts that long at
+    /// other speeds, so that an answer depends on what was asked for and not on what went before.
+    pub(crate) fn reach(&mut self, plan: &Plan, length: usize) {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let class = |reach: u32| plan.ropes.iter().map(move |rope| rope.length_class(reach as usize));
+        if !class(length).eq(class(self.reach)) {
+            self.len = 0;
+        }
+        if self.len == 0 {
+            self.reach = length;
+        }
     }
 }
 
@@ -106,8 +121,10 @@ impl Engine {
             }
         }
         let mut tables: [&[u32]; MAX_SEQUENCES] = [&[]; MAX_SEQUENCES];
-        for (table, step) in tables.iter_mut().zip(steps.iter()) {
+        let mut lengths = [0; MAX_SEQUENCES];
+        for ((table, length), step) in tables.iter_mut().zip(&mut lengths).zip(steps.iter()) {
             *table = &step.sequence.blocks;
+            *length = step.sequence.reach;
         }
         let batch = Batch {
             tokens: &self.tokens,
@@ -115,6 +132,7 @@ impl Engine {
             sequences: &self.sequences,
             logits: &self.wanted,
             tables: &tables[..steps.len()],
+            lengths: &lengths[..steps.len()],
         };
         let logits = self.backend.forward(&batch)?;
         for step in steps {

@@ -37,7 +37,14 @@ mod stops;
 pub mod tokenizer;
 mod weights;
 
-pub use arch::Config;
+/// Rotary embeddings: what [`ModelRopes`] holds.
+pub mod rope {
+    pub use gyrus_kernels::{
+        Direction, LongRope, Magnitude, Pairing, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum, Yarn,
+    };
+}
+
+pub use arch::{Config, LayerRope, ModelRopes};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};

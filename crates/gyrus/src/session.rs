@@ -114,6 +114,9 @@ impl Session {
             Prompt::Whole(_) => self.set_tokens(&new)?,
             _ => self.text.tokens.extend_from_slice(&new),
         }
+        let most = context - tokens;
+        let reach = tokens + request.max_tokens.map_or(most, |n| n.min(most));
+        self.text.sequence.reach(self.model.plan(), reach);
         self.text.uncache_last();
         Ok(Generation::new(&self.model, &mut self.text, request))
     }
@@ -147,6 +150,7 @@ impl Session {
             return Err(Error::PromptTooLong { tokens, context });
         }
         self.reset();
+        self.text.sequence.reach(self.model.plan(), tokens);
         let vocab = self.model.plan().vocab;
         for piece in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
             let first = self.text.tokens.len();

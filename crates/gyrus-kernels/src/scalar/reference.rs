@@ -62,7 +62,7 @@ impl Reference {
         let mut phases: Vec<Phases> = Vec::new();
         for rope in &self.plan.ropes {
             let mut of_rope = Phases::default();
-            of_rope.compute(rope, batch.positions);
+            of_rope.compute(rope, batch);
             phases.push(of_rope);
         }
         for op in &self.plan.forward {

@@ -52,8 +52,8 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Checks every number; `rope` is made once the size of a head is known.
-    pub(crate) fn check(self, rope: impl FnOnce(usize) -> Result<Rope, Error>) -> Result<Config, Error> {
+    /// Checks every number; `rope` is made when they are found good.
+    pub(crate) fn check(self, rope: impl FnOnce() -> Result<Rope, Error>) -> Result<Config, Error> {
         let dim = within("embedding length", self.dim, MAX_DIM)?;
         let layers = within("layer count", self.layers, MAX_LAYERS)?;
         let heads = within("head count", self.heads, MAX_DIM)?;
@@ -77,6 +77,11 @@ impl Raw {
         if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
             return Err(Error::Unsupported(format!("a norm epsilon of {}", self.norm_eps)));
         }
+        let rope = rope()?;
+        if rope.head_dim() != head_dim {
+            let found = rope.head_dim();
+            return Err(Error::Unsupported(format!("a rope for heads of {found} in heads of {head_dim}")));
+        }
         Ok(Config {
             architecture: self.architecture,
             dim,
@@ -89,7 +94,7 @@ impl Raw {
             norm_eps: self.norm_eps,
             // A window of nothing is how some files say that there is none.
             window: self.window.filter(|&w| w > 0),
-            rope: rope(head_dim)?,
+            rope,
         })
     }
 }

@@ -1,11 +1,8 @@
 use gyrus_formats::Checkpoint;
 use gyrus_formats::gguf::Metadata;
-use gyrus_kernels::{Rope, Scaling};
-use gyrus_tensor::dequantize;
 
 use super::config::{Config, Raw};
-use super::names::ROPE_FACTORS;
-use super::{ARCHS, unknown};
+use super::{ARCHS, rope_gguf, unknown};
 use crate::Error;
 
 /// Reads the configuration of a GGUF model.
@@ -38,48 +35,5 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
         norm_eps: metadata.require(&key("attention.layer_norm_rms_epsilon"))?,
         window,
     };
-    let context = raw.context;
-    raw.check(|head_dim| {
-        let rope_dim = metadata.get::<usize>(&key("rope.dimension_count"))?.unwrap_or(head_dim);
-        let base = metadata.get::<f32>(&key("rope.freq_base"))?.unwrap_or(10000.0);
-        let factors = rope_factors(model)?;
-        let scaling = scaling(metadata, &key, context)?;
-        Ok(Rope::new(arch.gguf_pairing, head_dim, rope_dim, base.into(), scaling, factors.as_deref())?)
-    })
-}
-
-fn scaling(metadata: Metadata<'_>, key: &impl Fn(&str) -> String, context: u64) -> Result<Scaling, Error> {
-    let factor = match metadata.get::<f32>(&key("rope.scaling.factor"))? {
-        Some(factor) => Some(factor),
-        None => metadata.get::<f32>(&key("rope.scale_linear"))?,
-    };
-    // A factor of zero is how some converters write that there is none.
-    let factor = factor.filter(|&f| f != 0.0 && f != 1.0).map(f64::from);
-    let kind = metadata.get::<&str>(&key("rope.scaling.type"))?.unwrap_or("linear");
-    match (kind, factor) {
-        ("none", _) | ("linear" | "yarn", None) => Ok(Scaling::None),
-        ("linear", Some(factor)) => Ok(Scaling::Linear { factor }),
-        ("yarn", Some(factor)) => {
-            let original = metadata.get::<u32>(&key("rope.scaling.original_context_length"))?;
-            let number = |name: &str| metadata.get::<f32>(&key(name)).map(|v| v.map(f64::from));
-            let given = number("rope.scaling.attn_factor")?.or(number("rope.scaling.yarn_attn_factor")?);
-            Ok(Scaling::Yarn {
-                factor,
-                original: original.map_or(context as f64, f64::from),
-                beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                attention_factor: given.unwrap_or(1.0) * Scaling::yarn_attention_factor(factor),
-            })
-        }
-        (other, _) => Err(Error::Unsupported(format!("rope scaling '{other}'"))),
-    }
-}
-
-/// The tensor of per-pair factors that Llama 3 files carry instead of scaling parameters.
-fn rope_factors(model: &Checkpoint) -> Result<Option<Vec<f32>>, Error> {
-    let Some(tensor) = model.tensor(ROPE_FACTORS) else { return Ok(None) };
-    let mut factors = vec![0.0; tensor.shape.elems()];
-    dequantize(tensor.dtype, tensor.data, &mut factors)
-        .map_err(|source| Error::Tensor { name: ROPE_FACTORS.to_owned(), source })?;
-    Ok(Some(factors))
+    raw.check(|| rope_gguf::read(model, metadata, Some(arch.gguf_pairing))?.single())
 }

@@ -1,8 +1,8 @@
-use gyrus_kernels::{Pairing, Rope, Scaling};
 use serde_json::Value;
 
 use super::config::{Config, Raw};
-use super::{ARCHS, unknown};
+use super::fields::Fields;
+use super::{ARCHS, rope_config, unknown};
 use crate::Error;
 
 /// Reads the configuration of a model in Hugging Face's layout from its `config.json`.
@@ -20,9 +20,6 @@ pub(crate) fn read(config: &Value) -> Result<Config, Error> {
         if fields.get(quantization).is_some() {
             return Err(Error::Unsupported(format!("'{quantization}' in config.json")));
         }
-    }
-    if fields.float("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
-        return Err(Error::Unsupported("'partial_rotary_factor' in config.json".to_owned()));
     }
     if fields.get("use_sliding_window") == Some(&Value::Bool(true)) {
         return Err(Error::Unsupported("a sliding window on some layers only".to_owned()));
@@ -45,83 +42,5 @@ pub(crate) fn read(config: &Value) -> Result<Config, Error> {
         norm_eps: fields.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         window: window.map(|w| u32::try_from(w).unwrap_or(u32::MAX)),
     };
-    let context = raw.context;
-    raw.check(|head_dim| {
-        let (base, scaling) = rope(&fields, context)?;
-        Ok(Rope::new(Pairing::Split, head_dim, head_dim, base, scaling, None)?)
-    })
-}
-
-/// Base and scaling, from `rope_parameters` (new files) or `rope_theta` and `rope_scaling` (older ones).
-fn rope(fields: &Fields<'_>, context: u64) -> Result<(f64, Scaling), Error> {
-    let parameters = fields.get("rope_parameters").or_else(|| fields.get("rope_scaling"));
-    let inner = Fields(parameters.unwrap_or(&Value::Null));
-    let base = match inner.float("rope_theta")? {
-        Some(base) => base,
-        None => fields.float("rope_theta")?.unwrap_or(10000.0),
-    };
-    let kind = inner.get("rope_type").or_else(|| inner.get("type"));
-    let kind = match kind {
-        None => "default",
-        Some(kind) => kind.as_str().ok_or_else(|| Error::Config("rope type is not a string".to_owned()))?,
-    };
-    let need =
-        |name: &str| inner.float(name)?.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")));
-    let original =
-        || Ok::<f64, Error>(inner.float("original_max_position_embeddings")?.unwrap_or(context as f64));
-    let scaling = match kind {
-        "default" => Scaling::None,
-        "linear" => Scaling::Linear { factor: need("factor")? },
-        "llama3" => Scaling::Llama3 {
-            factor: need("factor")?,
-            low: need("low_freq_factor")?,
-            high: need("high_freq_factor")?,
-            original: original()?,
-        },
-        "yarn" => {
-            if inner.get("mscale").is_some() || inner.get("mscale_all_dim").is_some() {
-                return Err(Error::Unsupported("YaRN with mscale".to_owned()));
-            }
-            let factor = need("factor")?;
-            let given = inner.float("attention_factor")?;
-            Scaling::Yarn {
-                factor,
-                original: original()?,
-                beta_fast: inner.float("beta_fast")?.unwrap_or(32.0),
-                beta_slow: inner.float("beta_slow")?.unwrap_or(1.0),
-                attention_factor: given.unwrap_or_else(|| Scaling::yarn_attention_factor(factor)),
-            }
-        }
-        other => return Err(Error::Unsupported(format!("rope scaling '{other}'"))),
-    };
-    Ok((base, scaling))
-}
-
-/// Typed access to a JSON object; `null` counts as absent, as in Python.
-struct Fields<'a>(&'a Value);
-
-impl<'a> Fields<'a> {
-    fn get(&self, name: &str) -> Option<&'a Value> {
-        self.0.get(name).filter(|v| !v.is_null())
-    }
-
-    fn text(&self, name: &str) -> Result<&'a str, Error> {
-        let value = self.get(name).ok_or_else(|| Error::Config(format!("'{name}' is missing")))?;
-        value.as_str().ok_or_else(|| Error::Config(format!("'{name}' is not a string")))
-    }
-
-    fn optional_number(&self, name: &str) -> Result<Option<u64>, Error> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_u64();
-        number.map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not an unsigned integer")))
-    }
-
-    fn number(&self, name: &str) -> Result<u64, Error> {
-        self.optional_number(name)?.ok_or_else(|| Error::Config(format!("'{name}' is missing")))
-    }
-
-    fn float(&self, name: &str) -> Result<Option<f64>, Error> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_f64().map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not a number")))
-    }
+    raw.check(|| rope_config::read(config, None)?.single())
 }

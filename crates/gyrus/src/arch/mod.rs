@@ -1,13 +1,19 @@
 //! Architectures as data: what a model is called, how its file names things, and its numbers.
 
 mod config;
+mod fields;
 mod gguf;
 mod hugging_face;
 mod names;
+mod pairings;
 mod plan;
+mod rope_config;
+mod rope_gguf;
+mod ropes;
 
 pub use config::Config;
 pub(crate) use plan::build;
+pub use ropes::{LayerRope, ModelRopes};
 
 use gyrus_kernels::Pairing;
 

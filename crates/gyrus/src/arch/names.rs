@@ -2,6 +2,10 @@
 
 /// Frequency factors of the rotary embedding in GGUF files.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// LongRoPE's factors for sequences within the original context.
+pub(crate) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
+/// LongRoPE's factors for sequences beyond it.
+pub(crate) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
 /// The tensors outside the layers.
 #[derive(Debug, Clone, Copy)]

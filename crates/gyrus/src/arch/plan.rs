@@ -7,7 +7,7 @@ use gyrus_kernels::{
 use gyrus_tensor::{Shape, can_dequantize};
 
 use super::config::Config;
-use super::names::{Global, Names, Part, ROPE_FACTORS};
+use super::names::{Global, Names, Part, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT};
 use super::{gguf, hugging_face};
 use crate::Error;
 
@@ -164,7 +164,8 @@ impl<'a> Builder<'a> {
     /// A tensor left over means that the model does something this plan does not.
     fn check_all_used(&self) -> Result<(), Error> {
         let left = |t: &TensorView<'_>| {
-            let known = t.name == ROPE_FACTORS || t.name.ends_with("rotary_emb.inv_freq");
+            let factors = [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG];
+            let known = factors.contains(&t.name) || t.name.ends_with("rotary_emb.inv_freq");
             !known && !self.used.contains(t.name)
         };
         match self.model.tensors().find(left) {

@@ -1,0 +1,41 @@
+use super::error::RopeError;
+
+/// M-RoPE: pairs divided among several rows of positions, such as time, height and width.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sections {
+    /// How many pairs read each row.
+    pub sizes: Vec<usize>,
+    /// Whether the rows take turns (Qwen3-VL), or each has its pairs in one piece (Qwen2-VL).
+    pub interleaved: bool,
+}
+
+/// Files have room for four rows.
+const MOST_ROWS: usize = 4;
+
+impl Sections {
+    /// Which row each pair reads.
+    pub(super) fn rows(&self, pairs: usize) -> Result<Vec<u8>, RopeError> {
+        let refused = |reason| RopeError::Sections { sizes: self.sizes.clone(), pairs, reason };
+        if !(1..=MOST_ROWS).contains(&self.sizes.len()) {
+            return Err(refused("one to four rows are possible"));
+        }
+        let sum = self.sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+        if sum != Some(pairs) {
+            return Err(refused("together they must be all pairs"));
+        }
+        if !self.interleaved {
+            let pieces = self.sizes.iter().enumerate();
+            return Ok(pieces.flat_map(|(row, &n)| std::iter::repeat_n(row as u8, n)).collect());
+        }
+        // Rows take turns, one pair each; the first row has what the others leave.
+        let count = self.sizes.iter().rposition(|&n| n > 0).map_or(1, |last| last + 1);
+        let mut rows = vec![0; pairs];
+        for (row, &n) in self.sizes[..count].iter().enumerate().skip(1) {
+            for turn in 0..n {
+                let pair = rows.get_mut(row + count * turn);
+                *pair.ok_or_else(|| refused("too many of one row to take turns"))? = row as u8;
+            }
+        }
+        Ok(rows)
+    }
+}

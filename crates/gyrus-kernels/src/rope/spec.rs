@@ -1,0 +1,73 @@
+use super::scaling::Scaling;
+use super::sections::Sections;
+
+/// Which elements of a head form the pairs that are turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// `(0, 1), (2, 3), …`: Meta's layout, and GGUF's for Llama.
+    Adjacent,
+    /// `(0, n/2), (1, n/2 + 1), …`: GPT-NeoX's layout, and Hugging Face's for nearly everything.
+    Split,
+}
+
+/// Which way pairs are turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// By the angle.
+    Forward,
+    /// By the negative angle, with the same scales. It is the forward op transposed, which is its gradient;
+    /// where all scales are 1, it undoes it.
+    Inverse,
+}
+
+/// The parameters of a rotary embedding, which [`crate::Rope::new`] checks.
+///
+/// ```
+/// use gyrus_kernels::{Pairing, Rope, RopeSpec, Scaling};
+///
+/// let linear = Scaling::Linear { factor: 8.0 };
+/// let rope = Rope::new(RopeSpec { scaling: linear, ..RopeSpec::new(Pairing::Split, 256, 1e6) })?;
+/// assert_eq!(rope.frequencies()[0], 0.125);
+/// # Ok::<(), gyrus_kernels::RopeError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeSpec {
+    /// Which elements are turned together.
+    pub pairing: Pairing,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// How many of them are turned: an even number.
+    pub rope_dim: usize,
+    /// The first that is turned: 0 as in GPT-NeoX and Phi, or `head_dim - rope_dim` as in DeepSeek.
+    pub offset: usize,
+    /// Pair `i` turns by `base^(-2i / rope_dim)` a position, before scaling.
+    pub base: f64,
+    /// How frequencies are changed for long contexts.
+    pub scaling: Scaling,
+    /// Factors from a file, one for each pair, which divide the frequencies beside all scaling.
+    pub factors: Option<Vec<f32>>,
+    /// M-RoPE: which pairs read which row of positions.
+    pub sections: Option<Sections>,
+    /// A factor on the whole output, also on elements that are not turned.
+    pub output_scale: f64,
+    /// Which way.
+    pub direction: Direction,
+}
+
+impl RopeSpec {
+    /// Whole heads, unscaled, forward.
+    pub fn new(pairing: Pairing, head_dim: usize, base: f64) -> RopeSpec {
+        RopeSpec {
+            pairing,
+            head_dim,
+            rope_dim: head_dim,
+            offset: 0,
+            base,
+            scaling: Scaling::None,
+            factors: None,
+            sections: None,
+            output_scale: 1.0,
+            direction: Direction::Forward,
+        }
+    }
+}

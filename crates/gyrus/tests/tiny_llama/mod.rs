@@ -1,0 +1,66 @@
+//! A Llama of random weights in a few kilobytes, with any rope.
+
+use gyrus_formats::gguf::Writer;
+use gyrus_tensor::{DType, Shape};
+use gyrus_testkit::Rng;
+
+/// Tokens it knows.
+pub(crate) const VOCAB: usize = 64;
+/// Positions it was made for.
+const CONTEXT: u32 = 96;
+const DIM: usize = 32;
+const LAYERS: usize = 2;
+
+/// A GGUF file: two layers, two heads of 16 that share one of keys and values. `keys` may say more about
+/// its rope, `factors` are tensors for it.
+pub(crate) fn file(keys: impl Fn(&mut Writer<'_>), factors: &[(&str, Vec<f32>)]) -> Vec<u8> {
+    let parts: [(&str, &[usize]); 9] = [
+        ("attn_norm", &[DIM]),
+        ("attn_q", &[DIM, DIM]),
+        ("attn_k", &[16, DIM]),
+        ("attn_v", &[16, DIM]),
+        ("attn_output", &[DIM, DIM]),
+        ("ffn_norm", &[DIM]),
+        ("ffn_gate", &[48, DIM]),
+        ("ffn_up", &[48, DIM]),
+        ("ffn_down", &[DIM, 48]),
+    ];
+    let mut shapes = vec![("token_embd.weight".to_owned(), vec![VOCAB, DIM])];
+    for layer in 0..LAYERS {
+        shapes.extend(parts.map(|(name, dims)| (format!("blk.{layer}.{name}.weight"), dims.to_vec())));
+    }
+    shapes.push(("output_norm.weight".to_owned(), vec![DIM]));
+
+    let mut rng = Rng::new(35);
+    let mut tensors = Vec::new();
+    for (name, dims) in shapes {
+        let mut value = || if name.contains("norm") { 1.0 } else { 0.4 * rng.gaussian() as f32 };
+        let values: Vec<f32> = (0..dims.iter().product()).map(|_| value()).collect();
+        tensors.push((name, dims, values));
+    }
+    tensors.extend(factors.iter().map(|(name, f)| ((*name).to_owned(), vec![f.len()], f.clone())));
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|(.., values)| values.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+
+    let mut writer = Writer::new();
+    writer.string("general.architecture", "llama").f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    writer.string("tokenizer.ggml.model", "no_vocab").u32("llama.vocab_size", VOCAB as u32);
+    for (key, value) in [
+        ("embedding_length", DIM as u32),
+        ("block_count", LAYERS as u32),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+        ("feed_forward_length", 48),
+        ("context_length", CONTEXT),
+        ("rope.dimension_count", 16),
+    ] {
+        writer.u32(&format!("llama.{key}"), value);
+    }
+    keys(&mut writer);
+    for ((name, dims, _), bytes) in tensors.iter().zip(&bytes) {
+        writer.tensor(name, DType::F32, Shape::new(dims).unwrap(), bytes).unwrap();
+    }
+    let mut file = Vec::new();
+    writer.write_to(&mut file).unwrap();
+    file
+}
