@@ -56,7 +56,7 @@ impl Gpu {
         features.set(Features::SHADER_F16, rungs.f16);
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
-        features.insert(has & (Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS));
+        features.insert(has & Features::TIMESTAMP_QUERY);
         // All the adapter gives: the defaults are what a browser promises.
         let mut limits = adapter.inner.limits();
         if !rungs.immediates {
@@ -111,10 +111,6 @@ impl Gpu {
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
-    }
-
-    pub(crate) fn has_encoder_timestamps(&self) -> bool {
-        self.device.features().contains(Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
     }
 
     /// Waits until all that was submitted is done, and says what went wrong since the last time.

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gyrus_kernels::Launch;
+use gyrus_kernels::call::copy;
 use gyrus_kernels::grid::median;
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BufferDescriptor, BufferUsages, CommandEncoder, ComputePass,
@@ -125,44 +126,21 @@ impl Gpu {
         median(repetitions, || Ok(self.time(dispatches, chain)? / chain.max(1)))
     }
 
-    /// How long a copy of `bytes` takes, the median of several measurements on a warm device.
+    /// How long a kernel takes to copy `bytes`, the median of several measurements on a warm device.
     pub fn median_copy_time(&self, bytes: u64, repetitions: usize) -> Result<Duration, GpuError> {
-        const CHAIN: u32 = 4;
         let (source, target) = (self.buffer(bytes)?, self.buffer(bytes)?);
-        self.warm_up(|| self.time_copy(&source, &target, CHAIN).map(drop))?;
-        median(repetitions, || Ok(self.time_copy(&source, &target, CHAIN)? / CHAIN))
+        let dispatch = self.bind(&copy(self.rungs(), bytes)?, &[&source, &target])?;
+        self.median_time(&[&dispatch], 8, repetitions)
     }
 
     /// An idle device runs at a fraction of its clock and takes a while to notice that it is wanted. One that
     /// is slow by nature is not waited for.
     fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(300) {
+        while start.elapsed() < Duration::from_millis(500) {
             work()?;
         }
         Ok(())
-    }
-
-    fn time_copy(&self, source: &Buffer, target: &Buffer, times: u32) -> Result<Duration, GpuError> {
-        let size = source.inner.size();
-        let copies = |encoder: &mut CommandEncoder| {
-            for _ in 0..times {
-                encoder.copy_buffer_to_buffer(&source.inner, 0, &target.inner, 0, size);
-            }
-        };
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        if !self.has_encoder_timestamps() {
-            let start = Instant::now();
-            copies(&mut encoder);
-            self.queue.submit([encoder.finish()]);
-            self.wait()?;
-            return Ok(start.elapsed());
-        }
-        let queries = self.queries();
-        encoder.write_timestamp(&queries, 0);
-        copies(&mut encoder);
-        encoder.write_timestamp(&queries, 1);
-        self.elapsed(encoder, &queries)
     }
 
     fn queries(&self) -> wgpu::QuerySet {

@@ -1,5 +1,7 @@
 //! Kernels as calls: what to compute, checked and turned into a [`Launch`], whoever then runs it.
 
+mod copy;
 mod rope;
 
+pub use copy::copy;
 pub use rope::{Cache, Direction, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};

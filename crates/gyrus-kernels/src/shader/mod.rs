@@ -15,6 +15,7 @@ macro_rules! files {
 }
 
 const FILES: &[(&str, &str)] = files![
+    "copy.wgsl"
     "lib/cache.wgsl"
     "lib/frequencies.wgsl"
     "lib/invocation.wgsl"

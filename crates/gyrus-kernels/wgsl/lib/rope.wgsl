@@ -109,6 +109,11 @@ fn turn_pair(pair: Pair, by: Turns, scale: f32) -> Pair {
 #endif
 }
 
+fn fetch(token: u32, head: u32, first: u32, second: u32) -> Pair {
+    let origin = source(token, head);
+    return Pair(load(head, (origin + first) / VECTOR_ELEMENTS), load(head, (origin + second) / VECTOR_ELEMENTS));
+}
+
 fn scaled(vector: vec4<u32>, scale: f32) -> vec4<u32> {
     if (scale == 1.0) {
         return vector;
@@ -151,11 +156,13 @@ fn rope(flat: u32) {
     let first = rope_offset() + piece * 2u * VECTOR_ELEMENTS;
     let second = first + VECTOR_ELEMENTS;
 #endif
+    // The first head's elements are on their way while phases are computed.
+    var pair = fetch(token, lane, first, second);
     let turns = turns_at(token, piece * VECTOR_ELEMENTS);
     for (var head = lane; head < heads(); head += LANES) {
-        let origin = source(token, head);
-        var pair = Pair(
-            load(head, (origin + first) / VECTOR_ELEMENTS), load(head, (origin + second) / VECTOR_ELEMENTS));
+        if (head != lane) {
+            pair = fetch(token, head, first, second);
+        }
         if (turned(head)) {
             pair = turn_pair(pair, turns, head_scale(head));
         }

@@ -1,0 +1,24 @@
+// copy: y = x, sixteen bytes at a time. What the speed of other kernels is held against.
+//
+//   0  x       [count] vectors of four words, read
+//   1  y       likewise, written
+//   2  params  ElementwiseParams (immediates where the device has them)
+
+#include "params/ElementwiseParams"
+#define PARAMS ElementwiseParams
+#define PARAMS_BINDING 2
+#include "lib/params.wgsl"
+#include "lib/invocation.wgsl"
+
+override WORKGROUP: u32 = 256u;
+
+@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(here: Invocation) {
+    let i = group_index(here) * WORKGROUP + here.lane;
+    if (i < params.count) {
+        y[i] = x[i];
+    }
+}
