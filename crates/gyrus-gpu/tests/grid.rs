@@ -32,25 +32,25 @@ fn run(rungs: Rungs, count: usize) {
 
 #[test]
 fn all_rungs() {
-    run(Rungs::ALL, gyrus_testkit::cases(300));
+    run(Rungs::ALL, gyrus_testkit::cases(200));
 }
 
 #[test]
 fn without_f16() {
-    run(Rungs { f16: false, ..Rungs::ALL }, gyrus_testkit::cases(120));
+    run(Rungs { f16: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
 }
 
 #[test]
 fn without_subgroups() {
-    run(Rungs { subgroups: false, ..Rungs::ALL }, gyrus_testkit::cases(120));
+    run(Rungs { subgroups: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
 }
 
 #[test]
 fn without_immediates() {
-    run(Rungs { immediates: false, ..Rungs::ALL }, gyrus_testkit::cases(120));
+    run(Rungs { immediates: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
 }
 
 #[test]
 fn without_anything() {
-    run(Rungs::NONE, gyrus_testkit::cases(120));
+    run(Rungs::NONE, gyrus_testkit::cases(70));
 }

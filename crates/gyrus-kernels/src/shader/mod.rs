@@ -27,6 +27,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/rope_row.wgsl"
     "lib/rope_rows.wgsl"
     "lib/rope_staged.wgsl"
+    "lib/rope_words.wgsl"
     "lib/rope_x.wgsl"
     "lib/sum.wgsl"
     "lib/turns.wgsl"

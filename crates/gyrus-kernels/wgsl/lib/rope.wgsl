@@ -18,7 +18,8 @@
 //   PAIRING    adjacent: elements 2i, 2i + 1 form pair i. split: elements i, i + rope_dim / 2.
 //   PASS       whether elements outside the turned ones must be written too.
 //   VECTOR     1: sixteen bytes at a time, for aligned shapes (head_dim, rope_dim / 2, the offset and all
-//              strides multiples of VECTOR_ELEMENTS). 0: a workgroup a head, for every other shape.
+//              strides multiples of VECTOR_ELEMENTS). 0: a workgroup a head.
+//   STAGED     with VECTOR 0. 0: two words an invocation, for single tokens. 1: for every other shape.
 //
 // Arithmetic is f32 whatever the storage. Every element is read before its pair is written, and every word
 // is written by one invocation, so that source and target may be the same.
@@ -32,12 +33,12 @@ override WORKGROUP: u32 = 64u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let group = group_index(here);
 #if VECTOR
-    rope(group * WORKGROUP + here.lane);
+    rope(group_index(here) * WORKGROUP + here.lane);
 #else
-    if (group < tokens() * heads()) {
-        rope(group / heads(), group % heads(), here);
+    let token = here.group.z * here.groups.y + here.group.y;
+    if (token < tokens()) {
+        rope(token, here.group.x, here);
     }
 #endif
 }
@@ -46,6 +47,9 @@ fn KERNEL(here: Invocation) {
 // Heads of a token that different invocations take. One invocation takes every LANES-th head and computes its
 // phases once for all of them.
 override LANES: u32 = 1u;
+// Pieces of a head: pairs of vectors that are turned, then, with PASS, single vectors that pass. A constant, so
+// that nothing is divided by a number unknown to the compiler.
+override PIECES: u32 = 1u;
 
 // Cosines and sines of eight pairs (four in f32).
 struct Turns {
@@ -123,16 +127,10 @@ fn scaled(vector: vec4<u32>, scale: f32) -> vec4<u32> {
 }
 
 fn rope(flat: u32) {
-    // Pieces of a head: pairs of vectors that are turned, then single vectors that pass.
     let turning = rope_dim() / (2u * VECTOR_ELEMENTS);
-#if PASS
-    let pieces = turning + (head_dim() - rope_dim()) / VECTOR_ELEMENTS;
-#else
-    let pieces = turning;
-#endif
-    let piece = flat % pieces;
-    let lane = (flat / pieces) % LANES;
-    let token = flat / (pieces * LANES);
+    let piece = flat % PIECES;
+    let lane = (flat / PIECES) % LANES;
+    let token = flat / (PIECES * LANES);
     if (token >= tokens()) {
         return;
     }
@@ -171,6 +169,8 @@ fn rope(flat: u32) {
         store(head, (to + second) / VECTOR_ELEMENTS, pair.b);
     }
 }
-#else
+#elif STAGED
 #include "lib/rope_staged.wgsl"
+#else
+#include "lib/rope_words.wgsl"
 #endif

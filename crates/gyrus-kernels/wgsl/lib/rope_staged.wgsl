@@ -1,7 +1,7 @@
 // Rotary embedding of one head by one workgroup: see lib/rope.wgsl.
 //
 // Serves shapes that sixteen-byte pieces do not fit, and the fused head norm, which needs a whole head at
-// once. NORM 1 normalises heads first and needs norm_weight(head, element), norm_eps() and normed(head) from
+// once. NORM 1 normalises heads first and needs norm_weights(head, word), norm_eps() and normed(head) from
 // the kernel.
 //
 // An invocation reads the pairs it turns, element by element, and leaves results in workgroup memory, from
@@ -11,10 +11,15 @@
 // MANY 1: a head has more slots than the workgroup has invocations.
 
 // At least the elements of a head.
-override STAGED: u32 = 128u;
-var<workgroup> staged: array<f32, STAGED>;
+override ROOM: u32 = 128u;
+var<workgroup> staged: array<f32, ROOM>;
 #if NORM
 #include "lib/sum.wgsl"
+
+fn norm_weight(head: u32, element: u32) -> f32 {
+    let weights = norm_weights(head, element / WORD_ELEMENTS);
+    return select(weights.x, weights.y, element % WORD_ELEMENTS == 1u);
+}
 #endif
 
 fn value_at(head: u32, origin: u32, element: u32) -> f32 {

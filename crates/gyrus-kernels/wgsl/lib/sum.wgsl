@@ -1,13 +1,17 @@
 // The sum of one value over all invocations of a workgroup, the same bits in each of them.
 //
 // SUBGROUPS 1 sums within subgroups first, of whatever size they are; 0 uses workgroup memory alone and needs
-// WORKGROUP to be a power of two.
+// WORKGROUP to be a power of two. Between two sums there must be a barrier: the second writes where the first is
+// read.
 
 var<workgroup> partial_sums: array<f32, WORKGROUP>;
 
 fn workgroup_sum(value: f32, here: Invocation) -> f32 {
 #if SUBGROUPS
     let sum = subgroupAdd(value);
+    if (here.subgroups == 1u) {
+        return sum;
+    }
     if (here.subgroup_lane == 0u) {
         partial_sums[here.subgroup] = sum;
     }
@@ -27,7 +31,5 @@ fn workgroup_sum(value: f32, here: Invocation) -> f32 {
     }
     let total = partial_sums[0];
 #endif
-    // The next sum writes where this one was read.
-    workgroupBarrier();
     return total;
 }

@@ -31,23 +31,23 @@
 fn norm_eps() -> f32 { return norm_params.norm_eps; }
 fn normed(head: u32) -> bool { return head < first_value(); }
 
-fn norm_weight(head: u32, element: u32) -> f32 {
+// The factors of a word's elements.
+fn norm_weights(head: u32, at: u32) -> vec2<f32> {
     var word: u32;
     if (head >= first_key()) {
-        word = k_norm_weight[element / WORD_ELEMENTS];
+        word = k_norm_weight[at];
     } else {
-        word = q_norm_weight[element / WORD_ELEMENTS];
+        word = q_norm_weight[at];
     }
 #if STORAGE == f32
-    let weight = bitcast<f32>(word);
+    let weights = vec2<f32>(bitcast<f32>(word), 0.0);
 #else
-    let values = unpack(word);
-    let weight = select(values.x, values.y, element % 2u == 1u);
+    let weights = unpack(word);
 #endif
 #if NORM_PLUS_ONE
-    return 1.0 + weight;
+    return weights + 1.0;
 #else
-    return weight;
+    return weights;
 #endif
 }
 

@@ -1,0 +1,92 @@
+// Rotary embedding of one head by one workgroup, two words an invocation: see lib/rope.wgsl.
+//
+// For single tokens, whose heads are few and take no time but that of waiting for memory: everything an
+// invocation needs is asked for at once, words are written where they were read, and a workgroup that is one
+// subgroup meets no barrier. Needs rope_dim / 2, rope_offset and head_dim / 2 to be multiples of WORD_ELEMENTS
+// and no more pairs of words than WORKGROUP. NORM as in lib/rope_staged.wgsl.
+
+#if NORM
+#include "lib/sum.wgsl"
+#endif
+
+#if STORAGE == f32
+fn word_values(word: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(word), 0.0); }
+fn word_of(values: vec2<f32>) -> u32 { return bitcast<u32>(values.x); }
+#else
+fn word_values(word: u32) -> vec2<f32> { return unpack(word); }
+fn word_of(values: vec2<f32>) -> u32 { return pack(values); }
+#endif
+
+// The words of slot i of a head: of pairs that are turned, or two neighbours that pass.
+fn slot_words(i: u32) -> vec2<u32> {
+    let half = rope_dim() / 2u / WORD_ELEMENTS;
+    let offset = rope_offset() / WORD_ELEMENTS;
+    if (i < half) {
+#if PAIRING == split
+        return vec2<u32>(offset + i, offset + i + half);
+#else
+        return vec2<u32>(offset + 2u * i, offset + 2u * i + 1u);
+#endif
+    }
+    let passed = vec2<u32>(2u * (i - half), 2u * (i - half) + 1u);
+    return passed + select(vec2<u32>(0u, 0u), vec2<u32>(2u * half, 2u * half), passed >= vec2<u32>(offset, offset));
+}
+
+fn rope(token: u32, head: u32, here: Invocation) {
+    let slots = head_dim() / 2u / WORD_ELEMENTS;
+    // Invocations beyond the last slot take part in the sum, with nothing.
+    let i = min(here.lane, slots - 1u);
+    let at = slot_words(i);
+    let origin = source(token, head) / WORD_ELEMENTS;
+    let a_word = load(head, origin + at.x);
+    let b_word = load(head, origin + at.y);
+#if NORM
+    var a_weight = vec2<f32>(1.0, 1.0);
+    var b_weight = vec2<f32>(1.0, 1.0);
+    if (normed(head)) {
+        a_weight = norm_weights(head, at.x);
+        b_weight = norm_weights(head, at.y);
+    }
+#endif
+    let turns = turned(head) && i < rope_dim() / 2u / WORD_ELEMENTS;
+    var first = vec2<f32>(1.0, 0.0);
+    var second = vec2<f32>(1.0, 0.0);
+    if (turns) {
+        first = cos_sin(phase(token, i * WORD_ELEMENTS));
+#if STORAGE != f32
+        second = cos_sin(phase(token, i * WORD_ELEMENTS + 1u));
+#endif
+    }
+    let cosine = vec2<f32>(first.x, second.x);
+    let sine = vec2<f32>(first.y, second.y) * SIN_SIGN;
+    var a = word_values(a_word);
+    var b = word_values(b_word);
+    var factor = head_scale(head);
+#if NORM
+    let squares = select(0.0, dot(a, a) + dot(b, b), here.lane < slots);
+    let rms = inverseSqrt(workgroup_sum(squares, here) / f32(head_dim()) + norm_eps());
+    factor *= select(1.0, rms, normed(head));
+    a *= a_weight;
+    b *= b_weight;
+#endif
+    a *= factor;
+    b *= factor;
+#if PAIRING == adjacent && STORAGE != f32
+    let x = select(a, vec2<f32>(a.x, b.x), turns);
+    let y = select(b, vec2<f32>(a.y, b.y), turns);
+    let u = x * cosine - y * sine;
+    let v = x * sine + y * cosine;
+    a = select(u, vec2<f32>(u.x, v.x), turns);
+    b = select(v, vec2<f32>(u.y, v.y), turns);
+#else
+    let u = a * cosine - b * sine;
+    let v = a * sine + b * cosine;
+    a = u;
+    b = v;
+#endif
+    if (here.lane < slots) {
+        let destination = target_of(token, head) / WORD_ELEMENTS;
+        store(head, destination + at.x, word_of(a));
+        store(head, destination + at.y, word_of(b));
+    }
+}
