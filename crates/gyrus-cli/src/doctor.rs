@@ -35,7 +35,11 @@ struct Gpu {
 impl Gpu {
     fn new(adapter: &gyrus_gpu::Adapter) -> Gpu {
         let (least, most) = adapter.subgroup_sizes;
-        let subgroups = if least == most { format!("subgroups of {least}") } else { format!("subgroups of {least} to {most}") };
+        let subgroups = if least == most {
+            format!("subgroups of {least}")
+        } else {
+            format!("subgroups of {least} to {most}")
+        };
         let features = [
             (adapter.rungs.f16, "f16".to_owned()),
             (adapter.rungs.subgroups, subgroups),
@@ -49,7 +53,12 @@ impl Gpu {
             kind: adapter.kind.to_string(),
             backend: adapter.backend.clone(),
             driver: adapter.driver.clone(),
-            features: features.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).chain(matrices).collect(),
+            features: features
+                .into_iter()
+                .filter(|(has, _)| *has)
+                .map(|(_, name)| name)
+                .chain(matrices)
+                .collect(),
             limits: adapter.limits.iter().copied().collect(),
         }
     }

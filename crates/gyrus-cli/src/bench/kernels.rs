@@ -44,7 +44,8 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
     let copy = runner.gpu().median_copy_time(copied, args.repetitions)?;
     let bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
-    let mut rows = vec![row("copy".to_owned(), format!("{copied} bytes"), copy, 2 * copied, bandwidth, &runner)];
+    let mut rows =
+        vec![row("copy".to_owned(), format!("{copied} bytes"), copy, 2 * copied, bandwidth, &runner)];
     for timed in calls {
         let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
         let time = runner.time(&case.call, &mut case.buffers, timed.chain, args.repetitions)?;
@@ -53,14 +54,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     print(&rows, args.output)
 }
 
-fn row(
-    kernel: String,
-    shape: String,
-    time: Duration,
-    bytes: u64,
-    bandwidth: f64,
-    runner: &GpuRunner,
-) -> Row {
+fn row(kernel: String, shape: String, time: Duration, bytes: u64, bandwidth: f64, runner: &GpuRunner) -> Row {
     let speed = bytes as f64 / time.as_secs_f64();
     Row {
         kernel,
@@ -94,11 +88,9 @@ fn timed(tokens: u32) -> Vec<Timed> {
     let mut all = Vec::new();
     let directions = [Direction::Forward, Direction::Backward];
     let element = |storage: Storage| storage.bytes();
-    for (pairing, storage) in [
-        (Pairing::Split, Storage::F16),
-        (Pairing::Adjacent, Storage::F16),
-        (Pairing::Split, Storage::F32),
-    ] {
+    for (pairing, storage) in
+        [(Pairing::Split, Storage::F16), (Pairing::Adjacent, Storage::F16), (Pairing::Split, Storage::F32)]
+    {
         for direction in directions {
             let params = RoPEParams {
                 seq_len: if storage == Storage::F32 { tokens / 2 } else { tokens },
@@ -176,7 +168,12 @@ fn timed(tokens: u32) -> Vec<Timed> {
         ),
     ] {
         let (storage, direction, freqs) = (Storage::F16, Direction::Forward, Freqs::Turns);
-        all.push(Timed { call: RopeCall { kernel, storage, direction, freqs, positions: 0 }, shape, bytes, chain });
+        all.push(Timed {
+            call: RopeCall { kernel, storage, direction, freqs, positions: 0 },
+            shape,
+            bytes,
+            chain,
+        });
     }
     all
 }

@@ -202,7 +202,9 @@ impl RopeCall {
             (RopeKernel::InPlace { .. }, _) => "rope/rope_neox.wgsl",
             (RopeKernel::QkvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_qkv_write.wgsl",
             (RopeKernel::QkvWrite { .. }, _) => "rope/rope_neox_qkv_write.wgsl",
-            (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_batch_kv_write.wgsl",
+            (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => {
+                "rope/rope_batch_kv_write.wgsl"
+            }
             (RopeKernel::BatchKvWrite { .. }, _) => "rope/rope_neox_batch_kv_write.wgsl",
             (RopeKernel::HeadNorm { .. }, _) => "rope/head_norm_rope_neox_kv_write.wgsl",
             (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "rope/rope_q.wgsl",
@@ -227,7 +229,11 @@ impl RopeCall {
             RopeKernel::QkvWrite { params: p, .. }
             | RopeKernel::BatchKvWrite { params: p, .. }
             | RopeKernel::HeadNorm { params: p, .. } => Shape {
-                tokens: if matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) { p.k_elem_offset } else { 1 },
+                tokens: if matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) {
+                    p.k_elem_offset
+                } else {
+                    1
+                },
                 heads: p.n_heads.saturating_add(p.n_kv_heads.saturating_mul(2)),
                 head_dim: p.head_dim,
                 rope_dim: all(p.rope_dim, p.head_dim),
@@ -308,7 +314,8 @@ impl RopeCall {
             let per_word = (4 / self.storage.bytes()) as u32;
             let fits = |value: u32| value.is_multiple_of(per_word);
             let words = shape.head_dim / 2 / per_word;
-            let staged = !fits(shape.rope_dim / 2) || !fits(shape.head_dim / 2) || !fits(shape.offset) || words > 256;
+            let staged =
+                !fits(shape.rope_dim / 2) || !fits(shape.head_dim / 2) || !fits(shape.offset) || words > 256;
             // An invocation a slot, as far as every device goes; powers of two, so that variants are few.
             let slots = if staged { shape.head_dim / 2 } else { words }.next_power_of_two();
             let workgroup = slots.clamp(32, 256);
@@ -381,7 +388,9 @@ impl RopeCall {
             RopeKernel::InPlace { params, .. } => {
                 (Vec::new(), Some((1, bytemuck::bytes_of(params).to_vec())))
             }
-            RopeKernel::QkvWrite { params, .. } => (Vec::new(), Some((3, bytemuck::bytes_of(params).to_vec()))),
+            RopeKernel::QkvWrite { params, .. } => {
+                (Vec::new(), Some((3, bytemuck::bytes_of(params).to_vec())))
+            }
             RopeKernel::BatchKvWrite { params, .. } => {
                 (Vec::new(), Some((5, bytemuck::bytes_of(params).to_vec())))
             }
@@ -576,7 +585,10 @@ impl RopeCall {
                 if !matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) {
                     aligned("k_elem_offset", p.k_elem_offset)?;
                     aligned("v_elem_offset", p.v_elem_offset)?;
-                    let (q, kv) = (u64::from(p.n_heads) * u64::from(head_dim), u64::from(p.n_kv_heads) * u64::from(head_dim));
+                    let (q, kv) = (
+                        u64::from(p.n_heads) * u64::from(head_dim),
+                        u64::from(p.n_kv_heads) * u64::from(head_dim),
+                    );
                     at_least("k_elem_offset", p.k_elem_offset, q)?;
                     at_least("v_elem_offset", p.v_elem_offset, u64::from(p.k_elem_offset) + kv)?;
                 }

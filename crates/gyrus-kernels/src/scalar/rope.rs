@@ -93,13 +93,16 @@ struct Place {
 }
 
 fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
-    let in_place = |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
+    let in_place =
+        |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
     match call.kernel {
         RopeKernel::InPlace { params: p, .. } => {
             let row = if p.row_stride == 0 { p.n_heads * p.head_dim } else { p.row_stride };
             in_place(token * row as usize + head * p.head_dim as usize)
         }
-        RopeKernel::X { dims, .. } => in_place((token * dims.n_heads as usize + head) * dims.head_dim as usize),
+        RopeKernel::X { dims, .. } => {
+            in_place((token * dims.n_heads as usize + head) * dims.head_dim as usize)
+        }
         RopeKernel::Op { params: p } => {
             let (sequence, position) = (token / p.seq_len as usize, token % p.seq_len as usize);
             let row = (sequence * p.n_heads as usize + head) * p.seq_len as usize + position;
@@ -188,9 +191,7 @@ impl Angles<'_> {
         };
         let position = f64::from(whole) * scale;
         match self.call.freqs {
-            Freqs::Inline => {
-                position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim))
-            }
+            Freqs::Inline => position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim)),
             Freqs::Divisors => position / f64::from(f32::from_bits(self.freqs[pair])),
             Freqs::Turns => {
                 let turns = u64::from(self.freqs[2 * pair]) | u64::from(self.freqs[2 * pair + 1]) << 32;
@@ -200,7 +201,11 @@ impl Angles<'_> {
                 let mantissa = u128::from(bits & 0x7f_ffff | 0x80_0000);
                 let down = 150 - (bits >> 23) as i32;
                 let product = u128::from(turns) * mantissa * u128::from(whole);
-                let phase = if down >= 0 { product.checked_shr(down as u32) } else { product.checked_shl(-down as u32) };
+                let phase = if down >= 0 {
+                    product.checked_shr(down as u32)
+                } else {
+                    product.checked_shl(-down as u32)
+                };
                 phase.unwrap_or(0) as u64 as f64 / 2f64.powi(64) * TAU
             }
         }

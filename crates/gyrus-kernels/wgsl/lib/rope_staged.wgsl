@@ -1,8 +1,8 @@
 // Rotary embedding of one head by one workgroup: see lib/rope.wgsl.
 //
 // Serves shapes that sixteen-byte pieces do not fit, and the fused head norm, which needs a whole head at
-// once. NORM 1 normalises heads first and needs norm_weights(head, word), norm_eps() and normed(head) from
-// the kernel.
+// once. NORM 1 normalises heads first and needs norm_word(head, at), norm_weights(word), norm_eps() and
+// normed(head) from the kernel.
 //
 // An invocation reads the pairs it turns, element by element, and leaves results in workgroup memory, from
 // which whole words are written. One token's heads are few and take no time but that of waiting for memory, so
@@ -17,7 +17,7 @@ var<workgroup> staged: array<f32, ROOM>;
 #include "lib/sum.wgsl"
 
 fn norm_weight(head: u32, element: u32) -> f32 {
-    let weights = norm_weights(head, element / WORD_ELEMENTS);
+    let weights = norm_weights(norm_word(head, element / WORD_ELEMENTS));
     return select(weights.x, weights.y, element % WORD_ELEMENTS == 1u);
 }
 #endif

@@ -41,22 +41,20 @@ fn rope(token: u32, head: u32, here: Invocation) {
     let a_word = load(head, origin + at.x);
     let b_word = load(head, origin + at.y);
 #if NORM
-    var a_weight = vec2<f32>(1.0, 1.0);
-    var b_weight = vec2<f32>(1.0, 1.0);
-    if (normed(head)) {
-        a_weight = norm_weights(head, at.x);
-        b_weight = norm_weights(head, at.y);
-    }
+    let a_norm = norm_word(head, at.x);
+    let b_norm = norm_word(head, at.y);
 #endif
-    let turns = turned(head) && i < rope_dim() / 2u / WORD_ELEMENTS;
-    var first = vec2<f32>(1.0, 0.0);
-    var second = vec2<f32>(1.0, 0.0);
-    if (turns) {
-        first = cos_sin(phase(token, i * WORD_ELEMENTS));
+    // Not behind a condition, or these loads would wait until those above are done.
+    let turning = rope_dim() / 2u / WORD_ELEMENTS;
+    let pair = min(i, turning - 1u) * WORD_ELEMENTS;
+    var first = cos_sin(phase(token, pair));
+    var second = first;
 #if STORAGE != f32
-        second = cos_sin(phase(token, i * WORD_ELEMENTS + 1u));
+    second = cos_sin(phase(token, pair + 1u));
 #endif
-    }
+    let turns = turned(head) && i < turning;
+    first = select(vec2<f32>(1.0, 0.0), first, turns);
+    second = select(vec2<f32>(1.0, 0.0), second, turns);
     let cosine = vec2<f32>(first.x, second.x);
     let sine = vec2<f32>(first.y, second.y) * SIN_SIGN;
     var a = word_values(a_word);
@@ -66,8 +64,10 @@ fn rope(token: u32, head: u32, here: Invocation) {
     let squares = select(0.0, dot(a, a) + dot(b, b), here.lane < slots);
     let rms = inverseSqrt(workgroup_sum(squares, here) / f32(head_dim()) + norm_eps());
     factor *= select(1.0, rms, normed(head));
-    a *= a_weight;
-    b *= b_weight;
+    if (normed(head)) {
+        a *= norm_weights(a_norm);
+        b *= norm_weights(b_norm);
+    }
 #endif
     a *= factor;
     b *= factor;

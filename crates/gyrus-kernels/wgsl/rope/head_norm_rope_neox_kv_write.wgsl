@@ -31,14 +31,15 @@
 fn norm_eps() -> f32 { return norm_params.norm_eps; }
 fn normed(head: u32) -> bool { return head < first_value(); }
 
-// The factors of a word's elements.
-fn norm_weights(head: u32, at: u32) -> vec2<f32> {
-    var word: u32;
+fn norm_word(head: u32, at: u32) -> u32 {
     if (head >= first_key()) {
-        word = k_norm_weight[at];
-    } else {
-        word = q_norm_weight[at];
+        return k_norm_weight[at];
     }
+    return q_norm_weight[at];
+}
+
+// The factors of a word's elements.
+fn norm_weights(word: u32) -> vec2<f32> {
 #if STORAGE == f32
     let weights = vec2<f32>(bitcast<f32>(word), 0.0);
 #else
