@@ -395,12 +395,13 @@ impl RopeCall {
             RopeKernel::InPlace { params: p, .. } => {
                 let row = u64::from(p.n_heads) * head_dim;
                 let stride = if p.row_stride == 0 { row } else { u64::from(p.row_stride) };
-                push("x", 0, ReadWrite, (tokens.saturating_sub(1) * stride + row) * size);
+                push("x", 0, ReadWrite, product([product([tokens - 1, stride]).saturating_add(row), size]));
             }
             RopeKernel::QkvWrite { params: p, cache, .. } | RopeKernel::HeadNorm { params: p, cache, .. } => {
                 let kv = u64::from(p.n_kv_heads) * head_dim;
-                push("qkv", 0, ReadWrite, (u64::from(p.v_elem_offset.max(p.k_elem_offset)) + kv) * size);
-                let room = cache_elements(&p, cache) * size;
+                let last = u64::from(p.v_elem_offset.max(p.k_elem_offset));
+                push("qkv", 0, ReadWrite, product([last.saturating_add(kv), size]));
+                let room = product([cache_elements(&p, cache), size]);
                 push("k_cache", 1, ReadWrite, room);
                 push("v_cache", 2, ReadWrite, room);
                 if matches!(self.kernel, RopeKernel::HeadNorm { .. }) {
@@ -409,21 +410,21 @@ impl RopeCall {
                 }
             }
             RopeKernel::BatchKvWrite { params: p, cache, .. } => {
-                let kv = tokens * u64::from(p.n_kv_heads) * head_dim * size;
-                push("q", 0, ReadWrite, tokens * u64::from(p.n_heads) * head_dim * size);
+                let kv = product([tokens, p.n_kv_heads.into(), head_dim, size]);
+                push("q", 0, ReadWrite, product([tokens, p.n_heads.into(), head_dim, size]));
                 push("k", 1, Read, kv);
                 push("v", 2, Read, kv);
-                let room = cache_elements(&p, cache) * size;
+                let room = product([cache_elements(&p, cache), size]);
                 push("k_cache", 3, ReadWrite, room);
                 push("v_cache", 4, ReadWrite, room);
             }
             RopeKernel::X { dims, .. } => {
-                push("x", 0, ReadWrite, tokens * u64::from(dims.n_heads) * head_dim * size);
+                push("x", 0, ReadWrite, product([tokens, dims.n_heads.into(), head_dim, size]));
             }
             RopeKernel::Op { params: p } => {
-                let all = tokens * u64::from(p.n_heads) * head_dim * size;
+                let all = product([tokens, p.n_heads.into(), head_dim, size]);
                 push("x", 0, Read, all);
-                push("freqs", 1, Read, 4 * u64::from(p.seq_len) * u64::from(p.freqs_dim));
+                push("freqs", 1, Read, product([4, p.seq_len.into(), p.freqs_dim.into()]));
                 push("y", 2, ReadWrite, all);
             }
         }
@@ -581,10 +582,12 @@ impl RopeCall {
     }
 }
 
+/// A product that stays at the largest number where it would be larger: too much in any case.
+fn product<const N: usize>(factors: [u64; N]) -> u64 {
+    factors.iter().fold(1, |all, &factor| all.saturating_mul(factor))
+}
+
 fn cache_elements(p: &RoPEQKVWriteParams, cache: Cache) -> u64 {
-    let block = u64::from(p.n_kv_heads) * u64::from(p.max_seq_len) * u64::from(p.head_dim);
-    match cache {
-        Cache::Contiguous => block,
-        Cache::Paged { blocks, .. } => block * u64::from(blocks),
-    }
+    let blocks = if let Cache::Paged { blocks, .. } = cache { blocks } else { 1 };
+    product([p.n_kv_heads.into(), p.max_seq_len.into(), p.head_dim.into(), blocks.into()])
 }
