@@ -119,8 +119,10 @@ pub fn adapters() -> Vec<Adapter> {
     // asks for them by WGPU_VALIDATION.
     descriptor.flags = InstanceFlags::empty().with_env();
     let instance = wgpu::Instance::new(descriptor);
-    let mut all: Vec<Adapter> =
-        pollster::block_on(instance.enumerate_adapters(Backends::all())).into_iter().map(Adapter::new).collect();
+    let mut all: Vec<Adapter> = pollster::block_on(instance.enumerate_adapters(Backends::all()))
+        .into_iter()
+        .map(Adapter::new)
+        .collect();
     all.sort_by_key(Adapter::rank);
     all
 }

@@ -67,8 +67,12 @@ impl Gpu {
         let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(ErrorFilter::Validation);
         let size = bytes.max(16).next_multiple_of(16);
-        let inner =
-            self.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false });
+        let inner = self.device.create_buffer(&BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
         let refused = pollster::block_on(validation.pop());
         let full = pollster::block_on(memory.pop());
         self.trouble()?;

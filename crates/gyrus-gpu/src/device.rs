@@ -70,9 +70,8 @@ impl Gpu {
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };
-        let (device, queue) = pollster::block_on(adapter.inner.request_device(&descriptor)).map_err(|error| {
-            GpuError::Open { adapter: adapter.name.clone(), reason: error.to_string() }
-        })?;
+        let (device, queue) = pollster::block_on(adapter.inner.request_device(&descriptor))
+            .map_err(|error| GpuError::Open { adapter: adapter.name.clone(), reason: error.to_string() })?;
         let trouble = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&trouble);
         device.on_uncaptured_error(Arc::new(move |error: Error| {

@@ -49,7 +49,8 @@ impl Gpu {
         let uniforms: Vec<(u32, Buffer)> = uniforms
             .iter()
             .map(|(binding, contents)| {
-                let buffer = self.create(contents.len() as u64, BufferUsages::UNIFORM | BufferUsages::COPY_DST)?;
+                let buffer =
+                    self.create(contents.len() as u64, BufferUsages::UNIFORM | BufferUsages::COPY_DST)?;
                 self.queue.write_buffer(&buffer.inner, 0, contents);
                 Ok((*binding, buffer))
             })
@@ -64,7 +65,10 @@ impl Gpu {
             .collect();
         let entries: Vec<BindGroupEntry<'_>> = bound
             .iter()
-            .map(|(binding, buffer)| BindGroupEntry { binding: *binding, resource: buffer.as_entire_binding() })
+            .map(|(binding, buffer)| BindGroupEntry {
+                binding: *binding,
+                resource: buffer.as_entire_binding(),
+            })
             .collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let group = self.device.create_bind_group(&BindGroupDescriptor {

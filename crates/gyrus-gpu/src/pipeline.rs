@@ -3,9 +3,9 @@ use std::sync::Arc;
 use gyrus_kernels::shader::Source;
 use gyrus_kernels::{Access, Launch};
 use wgpu::{
-    BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipelineDescriptor,
-    ErrorFilter, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
-    ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType,
+    ComputePipelineDescriptor, ErrorFilter, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 use crate::device::{Gpu, lock};
@@ -33,7 +33,9 @@ impl Gpu {
             let workers: Vec<_> = (0..threads)
                 .map(|worker| {
                     let share = missing.iter().skip(worker).step_by(threads);
-                    scope.spawn(move || share.map(|launch| self.pipeline(launch).map(drop)).collect::<Vec<_>>())
+                    scope.spawn(move || {
+                        share.map(|launch| self.pipeline(launch).map(drop)).collect::<Vec<_>>()
+                    })
                 })
                 .collect();
             workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
@@ -54,9 +56,8 @@ impl Gpu {
 
     fn build(&self, launch: &Launch) -> Result<Pipeline, GpuError> {
         let variant = &launch.variant;
-        let source = variant
-            .source()
-            .map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
+        let source =
+            variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let module = ShaderModuleDescriptor {
             label: Some(&variant.name),

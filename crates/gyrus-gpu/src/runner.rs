@@ -53,7 +53,8 @@ impl Runner for GpuRunner {
                 .map(|(name, _)| *name)
                 .collect();
         let adapter = self.gpu.adapter();
-        let without = if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
+        let without =
+            if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
         format!("{} ({}{without})", adapter.name, adapter.backend)
     }
 

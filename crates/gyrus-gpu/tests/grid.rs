@@ -10,7 +10,12 @@ fn run(rungs: Rungs, count: usize) {
     let Some(mut runner) = device(rungs) else { return };
     let failures: Vec<String> =
         rope_cases(7, count).filter_map(|case| check(&mut runner, &case).err()).collect();
-    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures[..failures.len().min(8)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {count}:\n{}",
+        failures.len(),
+        failures[..failures.len().min(8)].join("\n")
+    );
 }
 
 #[test]

@@ -509,13 +509,17 @@ mod tests {
     fn sizes_and_offsets_are_those_naga_computes() {
         for layout in ALL {
             let module = naga::front::wgsl::parse_str(layout.wgsl).unwrap();
-            let (_, ty) = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some(layout.name)).unwrap();
-            let naga::TypeInner::Struct { members, span } = &ty.inner else { panic!("{} is a struct", layout.name) };
+            let (_, ty) =
+                module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some(layout.name)).unwrap();
+            let naga::TypeInner::Struct { members, span } = &ty.inner else {
+                panic!("{} is a struct", layout.name)
+            };
             assert_eq!(*span as usize, layout.size, "{}", layout.name);
             assert_eq!(layout.size % 16, 0, "{}", layout.name);
             let found: Vec<(&str, usize)> =
                 members.iter().map(|m| (m.name.as_deref().unwrap(), m.offset as usize)).collect();
-            let expected: Vec<(&str, usize)> = layout.fields.iter().map(|(name, _, at)| (*name, *at)).collect();
+            let expected: Vec<(&str, usize)> =
+                layout.fields.iter().map(|(name, _, at)| (*name, *at)).collect();
             assert_eq!(found, expected, "{}", layout.name);
         }
     }
@@ -531,9 +535,20 @@ mod tests {
         assert_eq!((size_of::<KVCacheWriteParams>(), offset_of!(KVCacheWriteParams, pos)), (32, 12));
         assert_eq!((size_of::<GEMVKVParams>(), offset_of!(GEMVKVParams, pos)), (32, 16));
         assert_eq!((size_of::<GumbelTopKParams>(), offset_of!(GumbelTopKParams, position)), (32, 8));
-        let of_sixteen = ["ElementwiseParams", "RMSNormParams", "LayerNormParams", "SoftmaxParams",
-            "EmbeddingParams", "TemperatureScaleParams", "RepetitionPenaltyParams", "QKVSplitParams",
-            "WhisperSuppressParams", "NormEpsParams", "RoPEDims", "RoPEBase"];
+        let of_sixteen = [
+            "ElementwiseParams",
+            "RMSNormParams",
+            "LayerNormParams",
+            "SoftmaxParams",
+            "EmbeddingParams",
+            "TemperatureScaleParams",
+            "RepetitionPenaltyParams",
+            "QKVSplitParams",
+            "WhisperSuppressParams",
+            "NormEpsParams",
+            "RoPEDims",
+            "RoPEBase",
+        ];
         for layout in ALL {
             let expected = match layout.name {
                 "RoPEQKVWriteParams" => 48,

@@ -1,18 +1,16 @@
 //! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names.
 
 use gyrus_kernels::call::{Cache, Direction, Freqs, RopeCall, RopeKernel, Storage};
-use gyrus_kernels::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
+use gyrus_kernels::params::{
+    NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
+};
 use gyrus_kernels::shader::{Rungs, Source};
 use gyrus_kernels::{Access, Launch, Pairing};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
-const ALL_RUNGS: [Rungs; 4] = [
-    Rungs::ALL,
-    Rungs { f16: false, ..Rungs::ALL },
-    Rungs { subgroups: false, ..Rungs::ALL },
-    Rungs::NONE,
-];
+const ALL_RUNGS: [Rungs; 4] =
+    [Rungs::ALL, Rungs { f16: false, ..Rungs::ALL }, Rungs { subgroups: false, ..Rungs::ALL }, Rungs::NONE];
 
 fn calls() -> Vec<RopeCall> {
     let mut calls = Vec::new();
@@ -103,8 +101,9 @@ fn compile(launch: &Launch, source: &Source) -> Compiled {
     let constants: PipelineConstants =
         launch.variant.overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     let entry = Some((naga::ShaderStage::Compute, launch.variant.name.as_str()));
-    let (module, info) = naga::back::pipeline_constants::process_overrides(&declared, &info, entry, &constants)
-        .unwrap_or_else(|error| panic!("{key}: {error}"));
+    let (module, info) =
+        naga::back::pipeline_constants::process_overrides(&declared, &info, entry, &constants)
+            .unwrap_or_else(|error| panic!("{key}: {error}"));
     let (module, info) = (module.into_owned(), info.into_owned());
     Compiled { declared, module, info }
 }

@@ -202,7 +202,9 @@ impl RopeCall {
             (RopeKernel::InPlace { .. }, _) => "rope/rope_neox.wgsl",
             (RopeKernel::QkvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_qkv_write.wgsl",
             (RopeKernel::QkvWrite { .. }, _) => "rope/rope_neox_qkv_write.wgsl",
-            (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_batch_kv_write.wgsl",
+            (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => {
+                "rope/rope_batch_kv_write.wgsl"
+            }
             (RopeKernel::BatchKvWrite { .. }, _) => "rope/rope_neox_batch_kv_write.wgsl",
             (RopeKernel::HeadNorm { .. }, _) => "rope/head_norm_rope_neox_kv_write.wgsl",
             (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "rope/rope_q.wgsl",
@@ -227,7 +229,11 @@ impl RopeCall {
             RopeKernel::QkvWrite { params: p, .. }
             | RopeKernel::BatchKvWrite { params: p, .. }
             | RopeKernel::HeadNorm { params: p, .. } => Shape {
-                tokens: if matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) { p.k_elem_offset } else { 1 },
+                tokens: if matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) {
+                    p.k_elem_offset
+                } else {
+                    1
+                },
                 heads: p.n_heads.saturating_add(p.n_kv_heads.saturating_mul(2)),
                 head_dim: p.head_dim,
                 rope_dim: all(p.rope_dim, p.head_dim),
@@ -351,7 +357,9 @@ impl RopeCall {
             RopeKernel::InPlace { params, .. } => {
                 (Vec::new(), Some((1, bytemuck::bytes_of(params).to_vec())))
             }
-            RopeKernel::QkvWrite { params, .. } => (Vec::new(), Some((3, bytemuck::bytes_of(params).to_vec()))),
+            RopeKernel::QkvWrite { params, .. } => {
+                (Vec::new(), Some((3, bytemuck::bytes_of(params).to_vec())))
+            }
             RopeKernel::BatchKvWrite { params, .. } => {
                 (Vec::new(), Some((5, bytemuck::bytes_of(params).to_vec())))
             }
@@ -547,7 +555,10 @@ impl RopeCall {
                 if !matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) {
                     aligned("k_elem_offset", p.k_elem_offset)?;
                     aligned("v_elem_offset", p.v_elem_offset)?;
-                    let (q, kv) = (u64::from(p.n_heads) * u64::from(head_dim), u64::from(p.n_kv_heads) * u64::from(head_dim));
+                    let (q, kv) = (
+                        u64::from(p.n_heads) * u64::from(head_dim),
+                        u64::from(p.n_kv_heads) * u64::from(head_dim),
+                    );
                     at_least("k_elem_offset", p.k_elem_offset, q)?;
                     at_least("v_elem_offset", p.v_elem_offset, u64::from(p.k_elem_offset) + kv)?;
                 }

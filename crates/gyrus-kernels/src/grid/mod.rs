@@ -99,7 +99,10 @@ pub fn check(runner: &mut dyn Runner, case: &Case) -> Result<(), String> {
             let get = |words: &[u32]| scalar::element(words, case.call.storage, at);
             let (e, f) = (get(&expected[buffer]), get(&found[buffer]));
             let fits = match magnitude {
-                None => bits(&expected[buffer], case.call.storage, at) == bits(&found[buffer], case.call.storage, at),
+                None => {
+                    bits(&expected[buffer], case.call.storage, at)
+                        == bits(&found[buffer], case.call.storage, at)
+                }
                 // Overflow is overflow on both sides.
                 Some(magnitude) => e == f || (e - f).abs() <= allowed(&case.call, e, *magnitude),
             };
@@ -132,8 +135,12 @@ fn allowed(call: &RopeCall, expected: f64, magnitude: f64) -> f64 {
     let ulp = 2f64.powi(exponent - digits);
     let (last, scale) = match call.kernel {
         RopeKernel::InPlace { params: p, .. } => (f64::from(p.pos_offset) + f64::from(p.seq_len), 1.0),
-        RopeKernel::QkvWrite { params: p, .. } | RopeKernel::HeadNorm { params: p, .. } => (f64::from(p.pos) + 1.0, p.freq_scale),
-        RopeKernel::BatchKvWrite { params: p, .. } => (f64::from(p.pos) + f64::from(p.k_elem_offset), p.freq_scale),
+        RopeKernel::QkvWrite { params: p, .. } | RopeKernel::HeadNorm { params: p, .. } => {
+            (f64::from(p.pos) + 1.0, p.freq_scale)
+        }
+        RopeKernel::BatchKvWrite { params: p, .. } => {
+            (f64::from(p.pos) + f64::from(p.k_elem_offset), p.freq_scale)
+        }
         RopeKernel::X { dims, .. } => (f64::from(dims.pos_offset) + f64::from(dims.seq_len), 1.0),
         RopeKernel::Op { .. } => (0.0, 1.0),
     };

@@ -80,9 +80,11 @@ fn draw(noise: &mut Noise) -> RopeCall {
             },
         },
         3..5 => RopeKernel::QkvWrite { pairing, params: qkv, cache },
-        5..7 => {
-            RopeKernel::BatchKvWrite { pairing, params: RoPEQKVWriteParams { k_elem_offset: tokens, ..qkv }, cache }
-        }
+        5..7 => RopeKernel::BatchKvWrite {
+            pairing,
+            params: RoPEQKVWriteParams { k_elem_offset: tokens, ..qkv },
+            cache,
+        },
         7..9 => RopeKernel::HeadNorm {
             params: qkv,
             eps: NormEpsParams { norm_eps: noise.pick(&[1e-6, 1e-5]), ..Default::default() },
@@ -145,7 +147,8 @@ pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
                         } else {
                             let turns = (frequency / std::f64::consts::TAU * 2f64.powi(64)) as u64 & !3;
                             // Which row of positions: the pairs of M-RoPE take turns.
-                            let row = if call.positions > 1 { pair as u64 % u64::from(call.positions) } else { 0 };
+                            let row =
+                                if call.positions > 1 { pair as u64 % u64::from(call.positions) } else { 0 };
                             table[2 * pair] = (turns | row) as u32;
                             table[2 * pair + 1] = (turns >> 32) as u32;
                         }

@@ -93,13 +93,16 @@ struct Place {
 }
 
 fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
-    let in_place = |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
+    let in_place =
+        |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
     match call.kernel {
         RopeKernel::InPlace { params: p, .. } => {
             let row = if p.row_stride == 0 { p.n_heads * p.head_dim } else { p.row_stride };
             in_place(token * row as usize + head * p.head_dim as usize)
         }
-        RopeKernel::X { dims, .. } => in_place((token * dims.n_heads as usize + head) * dims.head_dim as usize),
+        RopeKernel::X { dims, .. } => {
+            in_place((token * dims.n_heads as usize + head) * dims.head_dim as usize)
+        }
         RopeKernel::Op { params: p } => {
             let (sequence, position) = (token / p.seq_len as usize, token % p.seq_len as usize);
             let row = (sequence * p.n_heads as usize + head) * p.seq_len as usize + position;
@@ -170,7 +173,7 @@ impl Angles<'_> {
             RopeKernel::InPlace { params: p, .. } => (p.theta, 1.0, p.pos_offset),
             RopeKernel::QkvWrite { params: p, .. }
             | RopeKernel::BatchKvWrite { params: p, .. }
-            | RopeKernel::HeadNorm { params: p, .. } => (p.theta, f64::from(p.freq_scale), p.pos),
+            | RopeKernel::HeadNorm { params: p, .. } => (p.theta, p.freq_scale, p.pos),
             RopeKernel::X { dims, base, .. } => (base.rope_base, 1.0, dims.pos_offset),
             RopeKernel::Op { params: p } => {
                 let at = token % p.seq_len as usize * p.freqs_dim as usize + pair;
@@ -186,22 +189,32 @@ impl Angles<'_> {
             1 => self.positions[token],
             _ => self.positions[row * shape.tokens as usize + token],
         };
-        let position = f64::from(position) * scale;
+        let scaled = f64::from(position) * f64::from(scale);
         match self.call.freqs {
-            Freqs::Inline => {
-                position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim))
-            }
-            Freqs::Divisors => position / f64::from(f32::from_bits(self.freqs[pair])),
+            Freqs::Inline => scaled * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim)),
+            Freqs::Divisors => scaled / f64::from(f32::from_bits(self.freqs[pair])),
             Freqs::Turns => {
                 let turns = u64::from(self.freqs[2 * pair]) | u64::from(self.freqs[2 * pair + 1]) << 32;
-                if scale == 1.0 {
-                    // Whole turns fall away in integers; the rest keeps all its digits.
-                    turns.wrapping_mul(position as u64) as f64 / 2f64.powi(64) * TAU
-                } else {
-                    (position * (turns as f64 / 2f64.powi(64))).fract() * TAU
-                }
+                phase(turns, position, scale) as f64 / 2f64.powi(64) * TAU
             }
         }
+    }
+}
+
+/// The part of a turn that `turns · position · scale` is beyond whole ones, in units of `2⁻⁶⁴`: in integers,
+/// which keep all digits of the rest however many turns fall away. `scale` is positive.
+fn phase(turns: u64, position: u32, scale: f32) -> u64 {
+    let (exponent, fraction) = ((scale.to_bits() >> 23) as i32, scale.to_bits() & 0x7f_ffff);
+    // scale = mantissa · 2^up
+    let (mantissa, up) =
+        if exponent == 0 { (fraction, -149) } else { (fraction | 0x80_0000, exponent - 150) };
+    // 64, 32 and 24 bits: all of the product.
+    let product = u128::from(turns) * u128::from(position) * u128::from(mantissa);
+    match up {
+        ..=-128 => 0,
+        ..0 => (product >> -up) as u64,
+        0..64 => (product as u64) << up,
+        _ => 0,
     }
 }
 
@@ -228,4 +241,20 @@ pub fn set(words: &mut [u32], storage: Storage, at: usize, value: f64) {
     let shift = 16 * (at % 2);
     let word = &mut words[at / 2];
     *word = *word & !(0xffff << shift) | u32::from(half) << shift;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_lose_no_digits_to_whole_turns() {
+        let turns = 0x1234_5678_9abc_def1;
+        assert_eq!(phase(turns, 1, 1.0), turns);
+        assert_eq!(phase(turns, u32::MAX, 1.0), turns.wrapping_mul(u32::MAX.into()));
+        assert_eq!(phase(turns, u32::MAX, 3.0), turns.wrapping_mul(3 * u64::from(u32::MAX)));
+        assert_eq!(phase(turns, 8, 0.25), turns << 1);
+        assert_eq!(phase(turns, 1, 0.25), turns >> 2);
+        assert_eq!((phase(turns, 7, f32::MAX), phase(turns, 7, f32::from_bits(1))), (0, 0));
+    }
 }

@@ -98,9 +98,10 @@ impl Parser<'_> {
         let symbol = match self.tokens.peek() {
             Some(Token::Symbol(s)) if ["==", "!=", "<=", ">=", "<", ">"].contains(s) => *s,
             _ => {
-                return left.parse::<i64>().map(|number| number != 0).map_err(|_| {
-                    format!("{name} is '{left}', not a number: compare it with something")
-                });
+                return left
+                    .parse::<i64>()
+                    .map(|number| number != 0)
+                    .map_err(|_| format!("{name} is '{left}', not a number: compare it with something"));
             }
         };
         self.tokens.next();

@@ -48,7 +48,8 @@ pub fn preprocess<'a>(
     read: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Source, PreprocessError> {
     let constants = constants.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let mut state = State { constants, included: BTreeSet::new(), enables: Vec::new(), lines: Vec::new(), read };
+    let mut state =
+        State { constants, included: BTreeSet::new(), enables: Vec::new(), lines: Vec::new(), read };
     let text = read(file).ok_or_else(|| at(file, 0, "there is no such file"))?;
     state.included.insert(file.to_owned());
     state.expand(file, &text)?;
@@ -105,7 +106,12 @@ impl State<'_> {
             match word {
                 "if" => {
                     let value = active && self.holds(file, number, rest)?;
-                    branches.push(Branch { opened: number, active: value, taken: value || !active, last: false });
+                    branches.push(Branch {
+                        opened: number,
+                        active: value,
+                        taken: value || !active,
+                        last: false,
+                    });
                 }
                 "elif" | "else" => {
                     let Some(open) = branches.last() else {
@@ -137,7 +143,11 @@ impl State<'_> {
 
     fn line(&mut self, file: &str, number: usize, line: &str) {
         let line = (substitute(line, &self.constants), (file.to_owned(), number as u32 + 1));
-        if line.0.trim_start().starts_with("enable ") { self.enables.push(line) } else { self.lines.push(line) }
+        if line.0.trim_start().starts_with("enable ") {
+            self.enables.push(line)
+        } else {
+            self.lines.push(line)
+        }
     }
 
     fn holds(&self, file: &str, number: usize, condition: &str) -> Result<bool, PreprocessError> {
@@ -166,8 +176,8 @@ impl State<'_> {
         if !self.included.insert(path.to_owned()) {
             return Ok(());
         }
-        let text =
-            (self.read)(path).ok_or_else(|| at(file, number, format!("there is no file '{path}' to include")))?;
+        let text = (self.read)(path)
+            .ok_or_else(|| at(file, number, format!("there is no file '{path}' to include")))?;
         self.expand(path, &text)
     }
 }
@@ -189,7 +199,8 @@ mod tests {
 
     #[test]
     fn includes_come_once_and_enables_first() {
-        let source = expand("one\n#include \"lib\"\n#include \"lib\"\nlast WIDTH", &[("WIDTH", "4")]).unwrap();
+        let source =
+            expand("one\n#include \"lib\"\n#include \"lib\"\nlast WIDTH", &[("WIDTH", "4")]).unwrap();
         assert_eq!(source.text, "enable f16;\none\nconst A = 4;\nlast 4\n");
         assert_eq!(source.origin(1), Some(("lib", 3)));
         assert_eq!(source.origin(2), Some(("main", 1)));

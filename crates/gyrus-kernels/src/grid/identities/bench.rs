@@ -25,7 +25,11 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a call on these buffers, each made a little longer, and sees to it that nothing beyond was written.
-    pub(super) fn run(&mut self, call: &RopeCall, mut buffers: Vec<Vec<u32>>) -> Result<Vec<Vec<u32>>, String> {
+    pub(super) fn run(
+        &mut self,
+        call: &RopeCall,
+        mut buffers: Vec<Vec<u32>>,
+    ) -> Result<Vec<Vec<u32>>, String> {
         let canaries = self.noise.words(CANARIES);
         buffers.iter_mut().for_each(|buffer| buffer.extend(&canaries));
         let lengths: Vec<usize> = buffers.iter().map(Vec::len).collect();
@@ -53,7 +57,12 @@ impl<'a> Bench<'a> {
     }
 
     /// The same at given positions, one for each token.
-    pub(super) fn turn_at(&mut self, heads: &Heads, x: &[f64], positions: &[u32]) -> Result<Vec<f64>, String> {
+    pub(super) fn turn_at(
+        &mut self,
+        heads: &Heads,
+        x: &[f64],
+        positions: &[u32],
+    ) -> Result<Vec<f64>, String> {
         let call = heads.call(Freqs::Turns, 1);
         let (x_words, table) = (pack(heads.storage, x), heads.table(1.0));
         let buffers = match heads.pairing {
@@ -304,7 +313,13 @@ pub(super) fn within(what: &str, a: &[f64], b: &[f64], allowed: impl Fn(usize) -
     let far = (0..a.len()).find(|&i| !(a[i] == b[i] || (a[i] - b[i]).abs() <= allowed(i)));
     match far {
         None => Ok(()),
-        Some(i) => Err(format!("{what}: {} and {} at {i}, {:e} apart, {:e} allowed", a[i], b[i], (a[i] - b[i]).abs(), allowed(i))),
+        Some(i) => Err(format!(
+            "{what}: {} and {} at {i}, {:e} apart, {:e} allowed",
+            a[i],
+            b[i],
+            (a[i] - b[i]).abs(),
+            allowed(i)
+        )),
     }
 }
 

@@ -16,9 +16,11 @@ pub fn tables_and_the_base_agree(runner: &mut dyn Runner, seed: u64, count: usiz
         let x = bench.numbers(heads.storage, heads.len());
         let words = pack(heads.storage, &x);
         let exact = bench.turn(&heads, &x)?;
-        let divisor = |pair: u32| f64::from(heads.base).powf(2.0 * f64::from(pair) / f64::from(heads.rope_dim));
+        let divisor =
+            |pair: u32| f64::from(heads.base).powf(2.0 * f64::from(pair) / f64::from(heads.rope_dim));
         let table: Vec<u32> = (0..heads.rope_dim / 2).map(|pair| (divisor(pair) as f32).to_bits()).collect();
-        let by_table = bench.in_place(&heads.call(Freqs::Divisors, 0), vec![words.clone(), table], x.len())?;
+        let by_table =
+            bench.in_place(&heads.call(Freqs::Divisors, 0), vec![words.clone(), table], x.len())?;
         let inline = bench.in_place(&heads.call(Freqs::Inline, 0), vec![words], x.len())?;
         let last = f64::from(position + heads.tokens);
         // A step of the storage at two, and what an angle's error makes of a pair as long as they get.
@@ -32,7 +34,11 @@ pub fn tables_and_the_base_agree(runner: &mut dyn Runner, seed: u64, count: usiz
 
 /// T11. A scale `s` on frequencies at position `p` is the position `s·p`, and is frequencies times `s`. It counts
 /// once for each of the two places it is written in: a scale and a scaled table are the scale twice.
-pub fn scale_is_a_change_of_positions(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
+pub fn scale_is_a_change_of_positions(
+    runner: &mut dyn Runner,
+    seed: u64,
+    count: usize,
+) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let mut qkv = Qkv::draw(&mut bench.noise, (2, 1));
@@ -89,7 +95,8 @@ pub fn position_ids_are_positions(runner: &mut dyn Runner, seed: u64, count: usi
             order.swap(i, bench.noise.below(i as u32 + 1) as usize);
         }
         let n = heads.stride() as usize;
-        let shuffled = |rows: &[f64]| order.iter().flat_map(|&i| rows[i * n..(i + 1) * n].to_vec()).collect::<Vec<_>>();
+        let shuffled =
+            |rows: &[f64]| order.iter().flat_map(|&i| rows[i * n..(i + 1) * n].to_vec()).collect::<Vec<_>>();
         let shuffled_ids: Vec<u32> = order.iter().map(|&i| ids[i]).collect();
         let turned = bench.turn_at(&heads, &shuffled(&x), &shuffled_ids)?;
         // The same kernel does the same sums: equal on every runner.
@@ -124,7 +131,8 @@ pub fn llama3_bands_are_continuous(_: &mut dyn Runner, seed: u64, count: usize) 
         (63, 3_258_468.935),
     ];
     let divisors = |base: f64, head_dim: usize, scaling: Scaling| -> Result<Vec<f64>, String> {
-        let rope = Rope::new(Pairing::Split, head_dim, head_dim, base, scaling, None).map_err(|e| e.to_string())?;
+        let rope =
+            Rope::new(Pairing::Split, head_dim, head_dim, base, scaling, None).map_err(|e| e.to_string())?;
         Ok(rope.frequencies().iter().map(|f| 1.0 / f).collect())
     };
     let llama3 = |factor| Scaling::Llama3 { factor, low: 1.0, high: 4.0, original: 8192.0 };
@@ -153,14 +161,20 @@ pub fn llama3_bands_are_continuous(_: &mut dyn Runner, seed: u64, count: usize) 
             };
             let (below, above) = (stretch(turns * (1.0 - 1e-9))?, stretch(turns * (1.0 + 1e-9))?);
             if (below - above).abs() > 1e-6 * factor {
-                return Err(format!("T13: at {turns} turns the factor jumps from {below} to {above}, factor {factor}"));
+                return Err(format!(
+                    "T13: at {turns} turns the factor jumps from {below} to {above}, factor {factor}"
+                ));
             }
         }
         let base = 1e4 * f64::from(1 + noise.below(1000));
         let (head_dim, scaling) = (noise.pick(&[64, 128, 256]), llama3(factor));
         let table = divisors(base, head_dim, scaling)?;
         if let Some(i) = (1..table.len()).find(|&i| table[i] < table[i - 1]) {
-            return Err(format!("T13: divisor {i} falls from {} to {}, base {base}, factor {factor}", table[i - 1], table[i]));
+            return Err(format!(
+                "T13: divisor {i} falls from {} to {}, base {base}, factor {factor}",
+                table[i - 1],
+                table[i]
+            ));
         }
     }
     Ok(())

@@ -176,7 +176,11 @@ impl Qkv {
             }
             let what = format!("{name} {self:?}");
             // Values are copied, whatever becomes of products.
-            if i == 1 { equal(&what, &found, expected[i])? } else { bench.same(&what, self.storage, &found, expected[i])? }
+            if i == 1 {
+                equal(&what, &found, expected[i])?
+            } else {
+                bench.same(&what, self.storage, &found, expected[i])?
+            }
         }
         Ok(())
     }
@@ -193,7 +197,8 @@ pub fn fused_kernels_are_their_parts(runner: &mut dyn Runner, seed: u64, count: 
         let qkv = Qkv::draw(&mut bench.noise, heads);
         one_token(&mut bench, &qkv).map_err(|error| format!("T8 {error}"))?;
         several_tokens(&mut bench, &qkv).map_err(|error| format!("T8 {error}"))?;
-        head_norm(&mut bench, &Qkv { pairing: Pairing::Split, ..qkv }).map_err(|error| format!("T8 {error}"))?;
+        head_norm(&mut bench, &Qkv { pairing: Pairing::Split, ..qkv })
+            .map_err(|error| format!("T8 {error}"))?;
     }
     Ok(())
 }
@@ -234,7 +239,12 @@ fn several_tokens(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
         let row = [of(&q, q_len), of(&k, kv_len), of(&v, kv_len)].concat();
         let (row, caches) = one.run(bench, &row, &expected, 1.0)?;
         expected = caches;
-        bench.same(&format!("Q of token {token} {qkv:?}"), qkv.storage, &of(&turned, q_len), one.parts(&row)[0])?;
+        bench.same(
+            &format!("Q of token {token} {qkv:?}"),
+            qkv.storage,
+            &of(&turned, q_len),
+            one.parts(&row)[0],
+        )?;
     }
     for token in 0..tokens {
         for i in 0..2 {
@@ -290,7 +300,11 @@ fn head_norm(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
 
 /// T9. Keys and values have their own heads: whatever queries there are, the cache gets the key heads and nothing
 /// else, each in the place of its own number.
-pub fn only_key_heads_reach_the_cache(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
+pub fn only_key_heads_reach_the_cache(
+    runner: &mut dyn Runner,
+    seed: u64,
+    count: usize,
+) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for case in 0..count {
         let heads = [(3, 3), (8, 2), (7, 1), (12, 3)][case % 4];

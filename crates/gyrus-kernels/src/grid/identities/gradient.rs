@@ -13,14 +13,26 @@ pub fn backward_is_the_adjoint(runner: &mut dyn Runner, seed: u64, count: usize)
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let heads = Heads::draw(&mut bench.noise);
-        adjoint(&mut bench, &format!("T6 {heads:?}"), heads.storage, heads.len(), heads.head_dim, |bench, d, x| {
-            bench.turn(&Heads { direction: d, ..heads }, x)
-        })?;
+        adjoint(
+            &mut bench,
+            &format!("T6 {heads:?}"),
+            heads.storage,
+            heads.len(),
+            heads.head_dim,
+            |bench, d, x| bench.turn(&Heads { direction: d, ..heads }, x),
+        )?;
 
         let call = x_call(&heads, bench.noise.pick(&['q', 'k']));
-        adjoint(&mut bench, &format!("T6 {call:?}"), Storage::F32, heads.len(), heads.head_dim, |bench, d, x| {
-            bench.in_place(&RopeCall { direction: d, ..call }, vec![pack(Storage::F32, x)], x.len())
-        })?;
+        adjoint(
+            &mut bench,
+            &format!("T6 {call:?}"),
+            Storage::F32,
+            heads.len(),
+            heads.head_dim,
+            |bench, d, x| {
+                bench.in_place(&RopeCall { direction: d, ..call }, vec![pack(Storage::F32, x)], x.len())
+            },
+        )?;
 
         let op = OpShape::draw(&mut bench.noise);
         let angles = op.angles(f64::from(bench.noise.below(1_000_000)), 1e4);
@@ -55,7 +67,8 @@ fn adjoint(
     let (mut differences, mut gradients) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         // Another element of each head.
-        let at: Vec<usize> = (0..len / n).map(|head| head * n + bench.noise.below(head_dim) as usize).collect();
+        let at: Vec<usize> =
+            (0..len / n).map(|head| head * n + bench.noise.below(head_dim) as usize).collect();
         let (mut more, mut less) = (x.clone(), x.clone());
         for &at in &at {
             more[at] = rounded(storage, x[at] + 1.0);

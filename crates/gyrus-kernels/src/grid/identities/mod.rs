@@ -18,8 +18,8 @@ mod refusals;
 mod segments;
 
 pub use algebra::{
-    adjacent_and_split_are_permutations, backward_undoes_forward, lengths_are_kept, position_zero_is_the_identity,
-    positions_add_up, scores_depend_on_the_distance,
+    adjacent_and_split_are_permutations, backward_undoes_forward, lengths_are_kept,
+    position_zero_is_the_identity, positions_add_up, scores_depend_on_the_distance,
 };
 pub use fold::folded_scales_give_one_attention;
 pub use frequencies::{

@@ -104,7 +104,11 @@ fn refused(
 }
 
 /// A good call with its buffers made wrong.
-fn bad_buffers(bench: &mut Bench<'_>, call: &RopeCall, buffers: &[Vec<u32>]) -> Result<Vec<&'static str>, String> {
+fn bad_buffers(
+    bench: &mut Bench<'_>,
+    call: &RopeCall,
+    buffers: &[Vec<u32>],
+) -> Result<Vec<&'static str>, String> {
     let launch = call.launch(Rungs::NONE, Default::default()).map_err(|error| error.to_string())?;
     let mut seen = Vec::new();
     for i in 0..buffers.len() {
@@ -301,7 +305,8 @@ fn wild(noise: &mut Noise) -> RopeCall {
     };
     let dims = RoPEDims { seq_len: any(), n_heads: any(), head_dim: any(), pos_offset: any() };
     let eps = NormEpsParams { norm_eps: 1e-6, ..Default::default() };
-    let cache = if any() % 2 == 0 { Cache::Contiguous } else { Cache::Paged { entries: any(), blocks: any() } };
+    let cache =
+        if any() % 2 == 0 { Cache::Contiguous } else { Cache::Paged { entries: any(), blocks: any() } };
     let positions = any();
     let pairing = noise.pick(&[Pairing::Adjacent, Pairing::Split]);
     let kernel = match noise.below(6) {

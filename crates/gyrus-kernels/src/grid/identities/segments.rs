@@ -7,7 +7,11 @@ use crate::params::RoPEParams;
 
 /// T15. Elements outside the turned ones are as they were, times the output scale; the turned ones are turned as if
 /// they were the head, wherever in it they lie; and 0 elements to turn mean all of them where the struct says so.
-pub fn elements_outside_the_rope_pass(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
+pub fn elements_outside_the_rope_pass(
+    runner: &mut dyn Runner,
+    seed: u64,
+    count: usize,
+) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let drawn = Heads::draw(&mut bench.noise);
