@@ -1,7 +1,8 @@
+use gyrus_kernels::LaunchError;
 use gyrus_tensor::{DType, TensorError};
 
-/// Why a weight or a store could not be prepared.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a weight or a store could not be prepared, or a kernel not be run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuError {
     /// The shape or type is not one a tensor can have.
@@ -60,5 +61,18 @@ pub enum CpuError {
         head_dim: usize,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// The kernel cannot be run as asked.
+    #[error(transparent)]
+    Launch(Box<LaunchError>),
+    /// A cache's table names a block that cannot be written.
+    #[error("entry {entry} of the block table is {block}, {reason}")]
+    BlockTable {
+        /// Which entry.
+        entry: usize,
+        /// What it says.
+        block: u32,
+        /// What is wrong with that.
+        reason: String,
     },
 }

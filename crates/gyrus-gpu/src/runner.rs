@@ -62,6 +62,10 @@ impl Runner for GpuRunner {
         true
     }
 
+    fn fuses(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
         let work = || -> Result<Vec<Vec<u32>>, GpuError> {

@@ -1,6 +1,7 @@
 //! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names.
 
-use gyrus_kernels::call::{Cache, Direction, Freqs, RopeCall, RopeKernel, Storage};
+use gyrus_kernels::Direction;
+use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
 use gyrus_kernels::params::{
     NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
 };
@@ -16,7 +17,7 @@ fn calls() -> Vec<RopeCall> {
     let mut calls = Vec::new();
     for storage in [Storage::F16, Storage::F32, Storage::Bf16] {
         for head_dim in [64, 6] {
-            for direction in [Direction::Forward, Direction::Backward] {
+            for direction in [Direction::Forward, Direction::Inverse] {
                 for (freqs, positions) in
                     [(Freqs::Turns, 0), (Freqs::Turns, 3), (Freqs::Divisors, 1), (Freqs::Inline, 0)]
                 {

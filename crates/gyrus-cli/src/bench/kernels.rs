@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use gyrus_gpu::{Gpu, GpuRunner, Options};
+use gyrus_kernels::Direction;
 use gyrus_kernels::Pairing;
-use gyrus_kernels::call::{Cache, Direction, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 use gyrus_kernels::grid::{Runner, rope_case};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
@@ -78,7 +79,7 @@ struct Timed {
 
 impl Timed {
     fn name(&self) -> String {
-        let backward = self.call.direction == Direction::Backward;
+        let backward = self.call.direction == Direction::Inverse;
         let suffix = if backward && !self.call.name().contains("bwd") { " backward" } else { "" };
         format!("{}{suffix}", self.call.name())
     }
@@ -86,7 +87,7 @@ impl Timed {
 
 fn timed(tokens: u32) -> Vec<Timed> {
     let mut all = Vec::new();
-    let directions = [Direction::Forward, Direction::Backward];
+    let directions = [Direction::Forward, Direction::Inverse];
     let element = |storage: Storage| storage.bytes();
     for (pairing, storage) in
         [(Pairing::Split, Storage::F16), (Pairing::Adjacent, Storage::F16), (Pairing::Split, Storage::F32)]

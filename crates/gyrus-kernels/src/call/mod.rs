@@ -4,4 +4,4 @@ mod copy;
 mod rope;
 
 pub use copy::copy;
-pub use rope::{Cache, Direction, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};

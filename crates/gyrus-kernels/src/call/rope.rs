@@ -1,6 +1,6 @@
 use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
-use crate::rope::Pairing;
+use crate::rope::{Direction, Pairing};
 use crate::shader::{Rungs, Variant};
 
 /// What elements lie in memory as; arithmetic is `f32` with each.
@@ -32,22 +32,6 @@ impl Storage {
     /// Elements of sixteen bytes.
     fn vector(self) -> u32 {
         16 / self.bytes() as u32
-    }
-}
-
-/// Which way pairs are turned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// By the position's angle.
-    Forward,
-    /// Back by it: the inverse, and the gradient with respect to the input.
-    Backward,
-}
-
-impl Direction {
-    /// The sign of the sine.
-    pub fn sign(self) -> f64 {
-        if self == Direction::Forward { 1.0 } else { -1.0 }
     }
 }
 
@@ -187,10 +171,10 @@ impl RopeCall {
             RopeKernel::BatchKvWrite { pairing, .. } => format!("rope_{}batch_kv_write", neox(pairing)),
             RopeKernel::HeadNorm { .. } => "head_norm_rope_neox_kv_write".to_owned(),
             RopeKernel::X { of, .. } => {
-                let backward = if self.direction == Direction::Backward { "_backward" } else { "" };
+                let backward = if self.direction == Direction::Inverse { "_backward" } else { "" };
                 return format!("rope_{of}{backward}");
             }
-            RopeKernel::Op { .. } if self.direction == Direction::Backward => "rope_bwd".to_owned(),
+            RopeKernel::Op { .. } if self.direction == Direction::Inverse => "rope_bwd".to_owned(),
             RopeKernel::Op { .. } => "rope_fwd".to_owned(),
         };
         format!("{name}_{}", self.storage.name())
@@ -208,11 +192,11 @@ impl RopeCall {
             (RopeKernel::BatchKvWrite { .. }, _) => "rope/rope_neox_batch_kv_write.wgsl",
             (RopeKernel::HeadNorm { .. }, _) => "rope/head_norm_rope_neox_kv_write.wgsl",
             (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "rope/rope_q.wgsl",
-            (RopeKernel::X { of: 'q', .. }, Direction::Backward) => "rope/rope_q_backward.wgsl",
+            (RopeKernel::X { of: 'q', .. }, Direction::Inverse) => "rope/rope_q_backward.wgsl",
             (RopeKernel::X { .. }, Direction::Forward) => "rope/rope_k.wgsl",
-            (RopeKernel::X { .. }, Direction::Backward) => "rope/rope_k_backward.wgsl",
+            (RopeKernel::X { .. }, Direction::Inverse) => "rope/rope_k_backward.wgsl",
             (RopeKernel::Op { .. }, Direction::Forward) => "rope/rope_fwd.wgsl",
-            (RopeKernel::Op { .. }, Direction::Backward) => "rope/rope_bwd.wgsl",
+            (RopeKernel::Op { .. }, Direction::Inverse) => "rope/rope_bwd.wgsl",
         }
     }
 
@@ -434,12 +418,13 @@ impl RopeCall {
             RopeKernel::InPlace { params: p, .. } => {
                 let row = u64::from(p.n_heads) * head_dim;
                 let stride = if p.row_stride == 0 { row } else { u64::from(p.row_stride) };
-                push("x", 0, ReadWrite, (tokens.saturating_sub(1) * stride + row) * size);
+                push("x", 0, ReadWrite, product([product([tokens - 1, stride]).saturating_add(row), size]));
             }
             RopeKernel::QkvWrite { params: p, cache, .. } | RopeKernel::HeadNorm { params: p, cache, .. } => {
                 let kv = u64::from(p.n_kv_heads) * head_dim;
-                push("qkv", 0, ReadWrite, (u64::from(p.v_elem_offset.max(p.k_elem_offset)) + kv) * size);
-                let room = cache_elements(&p, cache) * size;
+                let last = u64::from(p.v_elem_offset.max(p.k_elem_offset));
+                push("qkv", 0, ReadWrite, product([last.saturating_add(kv), size]));
+                let room = product([cache_elements(&p, cache), size]);
                 push("k_cache", 1, ReadWrite, room);
                 push("v_cache", 2, ReadWrite, room);
                 if matches!(self.kernel, RopeKernel::HeadNorm { .. }) {
@@ -448,21 +433,21 @@ impl RopeCall {
                 }
             }
             RopeKernel::BatchKvWrite { params: p, cache, .. } => {
-                let kv = tokens * u64::from(p.n_kv_heads) * head_dim * size;
-                push("q", 0, ReadWrite, tokens * u64::from(p.n_heads) * head_dim * size);
+                let kv = product([tokens, p.n_kv_heads.into(), head_dim, size]);
+                push("q", 0, ReadWrite, product([tokens, p.n_heads.into(), head_dim, size]));
                 push("k", 1, Read, kv);
                 push("v", 2, Read, kv);
-                let room = cache_elements(&p, cache) * size;
+                let room = product([cache_elements(&p, cache), size]);
                 push("k_cache", 3, ReadWrite, room);
                 push("v_cache", 4, ReadWrite, room);
             }
             RopeKernel::X { dims, .. } => {
-                push("x", 0, ReadWrite, tokens * u64::from(dims.n_heads) * head_dim * size);
+                push("x", 0, ReadWrite, product([tokens, dims.n_heads.into(), head_dim, size]));
             }
             RopeKernel::Op { params: p } => {
-                let all = tokens * u64::from(p.n_heads) * head_dim * size;
+                let all = product([tokens, p.n_heads.into(), head_dim, size]);
                 push("x", 0, Read, all);
-                push("freqs", 1, Read, 4 * u64::from(p.seq_len) * u64::from(p.freqs_dim));
+                push("freqs", 1, Read, product([4, p.seq_len.into(), p.freqs_dim.into()]));
                 push("y", 2, ReadWrite, all);
             }
         }
@@ -623,10 +608,12 @@ impl RopeCall {
     }
 }
 
+/// A product that stays at the largest number where it would be larger: too much in any case.
+fn product<const N: usize>(factors: [u64; N]) -> u64 {
+    factors.iter().fold(1, |all, &factor| all.saturating_mul(factor))
+}
+
 fn cache_elements(p: &RoPEQKVWriteParams, cache: Cache) -> u64 {
-    let block = u64::from(p.n_kv_heads) * u64::from(p.max_seq_len) * u64::from(p.head_dim);
-    match cache {
-        Cache::Contiguous => block,
-        Cache::Paged { blocks, .. } => block * u64::from(blocks),
-    }
+    let blocks = if let Cache::Paged { blocks, .. } = cache { blocks } else { 1 };
+    product([p.n_kv_heads.into(), p.max_seq_len.into(), p.head_dim.into(), blocks.into()])
 }

@@ -38,6 +38,12 @@ pub trait Runner {
     /// Runs a call on host buffers, in place.
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError>;
 
+    /// Whether a product and a sum may be rounded together in one kernel and not in another, which shader
+    /// compilers are free to do. Without, kernels that do the same arithmetic give the same bits.
+    fn fuses(&self) -> bool {
+        false
+    }
+
     /// How long one run of it takes: the median of `repetitions` means of `chain` runs in a row, each of which
     /// waits for the one before. The device is warm by then.
     fn time(

@@ -1,4 +1,5 @@
-use crate::call::{Cache, Direction, Freqs, RopeCall, RopeKernel, Storage};
+use crate::Direction;
+use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
 use crate::grid::{Case, Noise};
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::Pairing;
@@ -101,7 +102,7 @@ fn draw(noise: &mut Noise) -> RopeCall {
     RopeCall {
         kernel,
         storage: noise.pick(&[Storage::F16, Storage::F16, Storage::F32, Storage::Bf16]),
-        direction: noise.pick(&[Direction::Forward, Direction::Backward]),
+        direction: noise.pick(&[Direction::Forward, Direction::Inverse]),
         freqs: noise.pick(&[Freqs::Turns, Freqs::Turns, Freqs::Turns, Freqs::Divisors, Freqs::Inline]),
         positions: noise.pick(&[0, 0, 1, 3]),
     }

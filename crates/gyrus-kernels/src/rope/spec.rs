@@ -20,6 +20,13 @@ pub enum Direction {
     Inverse,
 }
 
+impl Direction {
+    /// The sign of the sine.
+    pub fn sign(self) -> f64 {
+        if self == Direction::Forward { 1.0 } else { -1.0 }
+    }
+}
+
 /// The parameters of a rotary embedding, which [`crate::Rope::new`] checks.
 ///
 /// ```

@@ -173,7 +173,7 @@ impl Angles<'_> {
             RopeKernel::InPlace { params: p, .. } => (p.theta, 1.0, p.pos_offset),
             RopeKernel::QkvWrite { params: p, .. }
             | RopeKernel::BatchKvWrite { params: p, .. }
-            | RopeKernel::HeadNorm { params: p, .. } => (p.theta, f64::from(p.freq_scale), p.pos),
+            | RopeKernel::HeadNorm { params: p, .. } => (p.theta, p.freq_scale, p.pos),
             RopeKernel::X { dims, base, .. } => (base.rope_base, 1.0, dims.pos_offset),
             RopeKernel::Op { params: p } => {
                 let at = token % p.seq_len as usize * p.freqs_dim as usize + pair;
@@ -184,31 +184,37 @@ impl Angles<'_> {
             Freqs::Turns => (self.freqs[2 * pair] & 3) as usize,
             _ => 0,
         };
-        let whole = match self.call.positions {
+        let position = match self.call.positions {
             0 => first + token as u32,
             1 => self.positions[token],
             _ => self.positions[row * shape.tokens as usize + token],
         };
-        let position = f64::from(whole) * scale;
+        let scaled = f64::from(position) * f64::from(scale);
         match self.call.freqs {
-            Freqs::Inline => position * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim)),
-            Freqs::Divisors => position / f64::from(f32::from_bits(self.freqs[pair])),
+            Freqs::Inline => scaled * f64::from(theta).powf(-2.0 * pair as f64 / f64::from(shape.rope_dim)),
+            Freqs::Divisors => scaled / f64::from(f32::from_bits(self.freqs[pair])),
             Freqs::Turns => {
                 let turns = u64::from(self.freqs[2 * pair]) | u64::from(self.freqs[2 * pair + 1]) << 32;
-                // Whole turns fall away in integers, so that the rest keeps all its digits: the scale is
-                // mantissa · 2^-down, and 64 + 24 + 32 bits fit into 128.
-                let bits = (scale as f32).to_bits();
-                let mantissa = u128::from(bits & 0x7f_ffff | 0x80_0000);
-                let down = 150 - (bits >> 23) as i32;
-                let product = u128::from(turns) * mantissa * u128::from(whole);
-                let phase = if down >= 0 {
-                    product.checked_shr(down as u32)
-                } else {
-                    product.checked_shl(-down as u32)
-                };
-                phase.unwrap_or(0) as u64 as f64 / 2f64.powi(64) * TAU
+                phase(turns, position, scale) as f64 / 2f64.powi(64) * TAU
             }
         }
+    }
+}
+
+/// The part of a turn that `turns · position · scale` is beyond whole ones, in units of `2⁻⁶⁴`: in integers,
+/// which keep all digits of the rest however many turns fall away. `scale` is positive.
+fn phase(turns: u64, position: u32, scale: f32) -> u64 {
+    let (exponent, fraction) = ((scale.to_bits() >> 23) as i32, scale.to_bits() & 0x7f_ffff);
+    // scale = mantissa · 2^up
+    let (mantissa, up) =
+        if exponent == 0 { (fraction, -149) } else { (fraction | 0x80_0000, exponent - 150) };
+    // 64, 32 and 24 bits: all of the product.
+    let product = u128::from(turns) * u128::from(position) * u128::from(mantissa);
+    match up {
+        ..=-128 => 0,
+        ..0 => (product >> -up) as u64,
+        0..64 => (product as u64) << up,
+        _ => 0,
     }
 }
 
@@ -235,4 +241,20 @@ pub fn set(words: &mut [u32], storage: Storage, at: usize, value: f64) {
     let shift = 16 * (at % 2);
     let word = &mut words[at / 2];
     *word = *word & !(0xffff << shift) | u32::from(half) << shift;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_lose_no_digits_to_whole_turns() {
+        let turns = 0x1234_5678_9abc_def1;
+        assert_eq!(phase(turns, 1, 1.0), turns);
+        assert_eq!(phase(turns, u32::MAX, 1.0), turns.wrapping_mul(u32::MAX.into()));
+        assert_eq!(phase(turns, u32::MAX, 3.0), turns.wrapping_mul(3 * u64::from(u32::MAX)));
+        assert_eq!(phase(turns, 8, 0.25), turns << 1);
+        assert_eq!(phase(turns, 1, 0.25), turns >> 2);
+        assert_eq!((phase(turns, 7, f32::MAX), phase(turns, 7, f32::from_bits(1))), (0, 0));
+    }
 }

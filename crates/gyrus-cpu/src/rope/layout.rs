@@ -1,0 +1,234 @@
+use gyrus_kernels::call::{Cache, RopeCall, RopeKernel};
+use gyrus_kernels::params::RoPEQKVWriteParams;
+use gyrus_kernels::{LaunchError, Pairing};
+
+use crate::CpuError;
+
+/// Where a call's heads lie, and what becomes of them.
+pub(super) struct Layout {
+    /// Tokens that have cosines and sines of their own.
+    pub(super) tokens: usize,
+    pub(super) head_dim: usize,
+    pub(super) rope_dim: usize,
+    pub(super) offset: usize,
+    pub(super) pairing: Pairing,
+    pub(super) scale: f32,
+    /// Whether tokens of a head lie side by side, rather than heads of a token.
+    pub(super) planes: bool,
+    /// Names of the tensors.
+    pub(super) tensors: Vec<&'static str>,
+    pub(super) sections: Vec<Section>,
+}
+
+/// Heads that are treated alike; tensors by their number in [`Layout::tensors`].
+pub(super) struct Section {
+    pub(super) heads: usize,
+    pub(super) source: usize,
+    pub(super) from: Rows,
+    /// `None`: where they were read.
+    pub(super) target: Option<(usize, Rows)>,
+    pub(super) turned: bool,
+    /// Which of the norms comes first.
+    pub(super) norm: Option<usize>,
+}
+
+/// Where heads begin in a tensor.
+pub(super) enum Rows {
+    /// Heads of a token side by side.
+    Strided { first: usize, row: usize, head_dim: usize },
+    /// Tokens of a head side by side: `[heads, tokens, head_dim]`.
+    Planes { tokens: usize, head_dim: usize },
+    /// Blocks of `[kv_heads, length, head_dim]`: of each token its block and the slot in it.
+    Cache { slots: Vec<(usize, usize)>, kv_heads: usize, length: usize, head_dim: usize },
+}
+
+impl Rows {
+    /// The first element of a head.
+    pub(super) fn at(&self, token: usize, head: usize) -> usize {
+        match self {
+            Rows::Strided { first, row, head_dim } => first + token * row + head * head_dim,
+            Rows::Planes { tokens, head_dim } => (head * tokens + token) * head_dim,
+            Rows::Cache { slots, kv_heads, length, head_dim } => {
+                let (block, slot) = slots[token];
+                ((block * kv_heads + head) * length + slot) * head_dim
+            }
+        }
+    }
+}
+
+impl Layout {
+    /// Of a call that has been checked, and the cache's table where it has one.
+    pub(super) fn of(call: &RopeCall, table: &[u32]) -> Result<Layout, CpuError> {
+        let size = |v: u32| v as usize;
+        let whole = |rope_dim, head_dim| if rope_dim == 0 { size(head_dim) } else { size(rope_dim) };
+        let section = |heads, source, from| Section {
+            heads: size(heads),
+            source,
+            from,
+            target: None,
+            turned: true,
+            norm: None,
+        };
+        let layout = match call.kernel {
+            RopeKernel::InPlace { pairing, params: p } => {
+                let (head_dim, dense) = (size(p.head_dim), size(p.n_heads) * size(p.head_dim));
+                let row = if p.row_stride == 0 { dense } else { size(p.row_stride) };
+                let rows = Rows::Strided { first: 0, row, head_dim };
+                Layout {
+                    tokens: size(p.seq_len),
+                    head_dim,
+                    rope_dim: whole(p.rope_dim, p.head_dim),
+                    offset: size(p.rope_offset),
+                    pairing,
+                    scale: 1.0,
+                    planes: false,
+                    tensors: vec!["x"],
+                    sections: vec![section(p.n_heads, 0, rows)],
+                }
+            }
+            RopeKernel::X { dims, .. } => {
+                let head_dim = size(dims.head_dim);
+                let rows = Rows::Strided { first: 0, row: size(dims.n_heads) * head_dim, head_dim };
+                Layout {
+                    tokens: size(dims.seq_len),
+                    head_dim,
+                    rope_dim: head_dim,
+                    offset: 0,
+                    pairing: Pairing::Adjacent,
+                    scale: 1.0,
+                    planes: false,
+                    tensors: vec!["x"],
+                    sections: vec![section(dims.n_heads, 0, rows)],
+                }
+            }
+            RopeKernel::Op { params: p } => {
+                let (tokens, head_dim) = (size(p.seq_len), size(p.head_dim));
+                // Sequences have the same angles: their heads are more heads of the same tokens.
+                let target = Some((1, Rows::Planes { tokens, head_dim }));
+                let heads = section(p.batch * p.n_heads, 0, Rows::Planes { tokens, head_dim });
+                Layout {
+                    tokens,
+                    head_dim,
+                    rope_dim: size(p.rope_dim),
+                    offset: head_dim - size(p.rope_dim),
+                    pairing: Pairing::Split,
+                    scale: p.output_scale,
+                    planes: true,
+                    tensors: vec!["x", "y"],
+                    sections: vec![Section { target, ..heads }],
+                }
+            }
+            RopeKernel::QkvWrite { pairing, params, cache } => {
+                fused(&params, pairing, cache, table, 1, false)?
+            }
+            RopeKernel::BatchKvWrite { pairing, params, cache } => {
+                fused(&params, pairing, cache, table, size(params.k_elem_offset), false)?
+            }
+            RopeKernel::HeadNorm { params, cache, .. } => {
+                fused(&params, Pairing::Split, cache, table, 1, true)?
+            }
+        };
+        let layout =
+            if matches!(call.kernel, RopeKernel::BatchKvWrite { .. }) { batch(layout) } else { layout };
+        Ok(layout)
+    }
+
+    /// Heads of a token, all sections together.
+    pub(super) fn heads(&self) -> usize {
+        self.sections.iter().map(|section| section.heads).sum()
+    }
+}
+
+/// Q, K and V of one row, K and V to the cache.
+fn fused(
+    p: &RoPEQKVWriteParams,
+    pairing: Pairing,
+    cache: Cache,
+    table: &[u32],
+    tokens: usize,
+    norm: bool,
+) -> Result<Layout, CpuError> {
+    let head_dim = p.head_dim as usize;
+    let slots = slots(p, cache, table, tokens)?;
+    let to = |tensor| {
+        let (kv_heads, length) = (p.n_kv_heads as usize, p.max_seq_len as usize);
+        Some((tensor, Rows::Cache { slots: slots.clone(), kv_heads, length, head_dim }))
+    };
+    let from = |first: u32| Rows::Strided { first: first as usize, row: 0, head_dim };
+    let (heads, kv_heads) = (p.n_heads as usize, p.n_kv_heads as usize);
+    let norm = |i| norm.then_some(i);
+    Ok(Layout {
+        tokens,
+        head_dim,
+        rope_dim: if p.rope_dim == 0 { head_dim } else { p.rope_dim as usize },
+        offset: p.rope_offset as usize,
+        pairing,
+        scale: 1.0,
+        planes: false,
+        tensors: vec!["qkv", "k_cache", "v_cache"],
+        sections: vec![
+            Section { heads, source: 0, from: from(0), target: None, turned: true, norm: norm(0) },
+            Section {
+                heads: kv_heads,
+                source: 0,
+                from: from(p.k_elem_offset),
+                target: to(1),
+                turned: true,
+                norm: norm(1),
+            },
+            Section {
+                heads: kv_heads,
+                source: 0,
+                from: from(p.v_elem_offset),
+                target: to(2),
+                turned: false,
+                norm: None,
+            },
+        ],
+    })
+}
+
+/// The same with Q, K and V of several tokens in tensors of their own.
+fn batch(mut layout: Layout) -> Layout {
+    layout.tensors = vec!["q", "k", "v", "k_cache", "v_cache"];
+    let head_dim = layout.head_dim;
+    for (i, section) in layout.sections.iter_mut().enumerate() {
+        section.source = i;
+        section.from = Rows::Strided { first: 0, row: section.heads * head_dim, head_dim };
+        if let Some((tensor, _)) = &mut section.target {
+            *tensor += 2;
+        }
+    }
+    layout
+}
+
+/// Each token's block and slot. A table is data and may say anything, so it is checked: blocks beyond the cache's
+/// end, and one block in two places, which two threads would write at once.
+fn slots(
+    p: &RoPEQKVWriteParams,
+    cache: Cache,
+    table: &[u32],
+    tokens: usize,
+) -> Result<Vec<(usize, usize)>, CpuError> {
+    let (first, length) = (p.pos.wrapping_add(p.slot_offset) as usize, p.max_seq_len as usize);
+    let Cache::Paged { blocks, .. } = cache else {
+        return Ok((first..first + tokens).map(|slot| (0, slot)).collect());
+    };
+    let entries = first / length..(first + tokens - 1) / length + 1;
+    let mut used: Vec<(u32, usize)> = entries.map(|entry| (table[entry], entry)).collect();
+    if let Some(&(block, entry)) = used.iter().find(|(block, _)| *block >= blocks) {
+        return Err(CpuError::BlockTable { entry, block, reason: format!("the cache has {blocks} blocks") });
+    }
+    used.sort_unstable();
+    if let Some(same) = used.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let reason = format!("and so is entry {}", same[0].1);
+        return Err(CpuError::BlockTable { entry: same[1].1, block: same[1].0, reason });
+    }
+    Ok((first..first + tokens).map(|slot| (table[slot / length] as usize, slot % length)).collect())
+}
+
+impl From<LaunchError> for CpuError {
+    fn from(error: LaunchError) -> CpuError {
+        CpuError::Launch(Box::new(error))
+    }
+}

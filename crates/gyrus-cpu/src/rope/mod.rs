@@ -1,0 +1,213 @@
+//! The rope kernels of [`gyrus_kernels::call`], with the instructions there are and over all threads.
+//!
+//! A task takes a block of tokens, computes each token's cosines and sines once and turns all its heads by them.
+//! Every element is read once and written once, so that large tensors go at the speed of memory. Arithmetic is
+//! `f32`, products rounded before they are added: the bits are the same for every instruction set and any number
+//! of threads.
+
+mod angles;
+mod cos_sin;
+mod layout;
+mod runner;
+mod turn;
+
+use gyrus_kernels::call::{RopeCall, RopeKernel, Storage};
+use gyrus_kernels::shader::Rungs;
+use half::{bf16, f16};
+
+pub use runner::CpuRunner;
+
+use crate::CpuError;
+use crate::arena;
+use crate::norm::rms_norm_heads;
+use crate::pool::Pool;
+use crate::storage::Disjoint;
+use angles::Angles;
+use layout::{Layout, Section};
+use turn::{Element, Turn};
+
+/// Elements of a task: enough to be worth a thread's while, few enough for all to end together.
+const TASK: usize = 64 << 10;
+
+/// Elements below which more threads cost more than they save.
+const ALONE: usize = 16 << 10;
+
+/// Numbers of the cosines and sines computed at once: they stay in the first cache beside what they turn.
+const PHASES: usize = 2048;
+
+/// Runs a call on buffers of 32-bit words, given in the order of its slots. Everything is checked before anything
+/// is written.
+pub fn rope(pool: &Pool, call: &RopeCall, buffers: &mut [&mut [u32]]) -> Result<(), CpuError> {
+    let launch = call.launch(Rungs::NONE, Default::default())?;
+    let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
+    // Exclusive borrows cannot be the same memory.
+    launch.check_buffers(&bytes, |_, _| false)?;
+    let names = launch.slots.iter().map(|slot| slot.name);
+    let mut buffers = Buffers(names.zip(buffers.iter_mut().map(|buffer| Some(&mut **buffer))).collect());
+    match call.storage {
+        Storage::F32 => run::<f32>(pool, call, &mut buffers),
+        Storage::F16 => run::<f16>(pool, call, &mut buffers),
+        Storage::Bf16 => run::<bf16>(pool, call, &mut buffers),
+    }
+}
+
+/// A call's buffers by name.
+struct Buffers<'a>(Vec<(&'static str, Option<&'a mut [u32]>)>);
+
+impl<'a> Buffers<'a> {
+    /// The buffer of that name; empty if the call has none.
+    fn take(&mut self, name: &str) -> &'a mut [u32] {
+        self.0
+            .iter_mut()
+            .find(|(of, _)| *of == name)
+            .and_then(|(_, buffer)| buffer.take())
+            .unwrap_or_default()
+    }
+}
+
+/// What all tasks of a call know.
+struct Job<'a, T> {
+    pool: &'a Pool,
+    layout: Layout,
+    angles: Angles<'a>,
+    turn: Turn,
+    /// Tensors by the numbers that sections know them by.
+    tensors: Vec<Disjoint<T>>,
+    /// Head norms of queries and keys, and their epsilon.
+    norms: [Vec<f32>; 2],
+    eps: f32,
+}
+
+fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> Result<(), CpuError> {
+    let layout = Layout::of(call, buffers.take("block_table"))?;
+    let angles = Angles::of(call, &layout, buffers.take("freqs"), buffers.take("position_ids"));
+    let mut weights = |name, plus: f32| -> Vec<f32> {
+        let weights: &[T] = bytemuck::cast_slice(buffers.take(name));
+        weights.iter().take(layout.head_dim).map(|w| w.to_f32() + plus).collect()
+    };
+    let (norms, eps) = match call.kernel {
+        RopeKernel::HeadNorm { plus_one, eps, .. } => {
+            let plus = f32::from(u8::from(plus_one));
+            ([weights("q_norm_weight", plus), weights("k_norm_weight", plus)], eps.norm_eps)
+        }
+        _ => Default::default(),
+    };
+    let tensor = |name: &&str| Disjoint::new(bytemuck::cast_slice_mut::<u32, T>(buffers.take(name)));
+    let tensors = layout.tensors.iter().map(tensor).collect();
+    let turn = Turn {
+        isa: pool.isa(),
+        pairing: layout.pairing,
+        head_dim: layout.head_dim,
+        rope_dim: layout.rope_dim,
+        offset: layout.offset,
+        scale: layout.scale,
+    };
+    let job = Job { pool, layout, angles, turn, tensors, norms, eps };
+
+    // Blocks of tokens, and of heads too where there are too few tokens for all threads.
+    let (tokens, heads) = (job.layout.tokens, job.layout.heads());
+    let row = heads * job.layout.head_dim;
+    let block = (TASK / row).clamp(1, tokens);
+    let alone = tokens * row <= ALONE;
+    let blocks = if alone { 1 } else { tokens.div_ceil(block) };
+    let block = if alone { tokens } else { block };
+    let threads = 4 * pool.threads();
+    let pieces =
+        if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(ALONE)) };
+    let piece = heads.div_ceil(pieces);
+    pool.run(blocks * pieces, &|task| {
+        let (first, head) = (task / pieces * block, task % pieces * piece);
+        job.block(first..tokens.min(first + block), head..heads.min(head + piece));
+    });
+    Ok(())
+}
+
+impl<T: Element> Job<'_, T> {
+    /// Does the heads of a block of tokens.
+    fn block(&self, tokens: std::ops::Range<usize>, heads: std::ops::Range<usize>) {
+        let width = self.turn.phases();
+        let at_once = (PHASES / (2 * width)).max(1);
+        // A head's worth of room for norms lies behind the phases.
+        arena::with(2 * width * at_once.min(tokens.len()) + self.layout.head_dim, |scratch| {
+            let (phases, normed) = scratch.split_at_mut(scratch.len() - self.layout.head_dim);
+            for first in tokens.clone().step_by(at_once) {
+                let some = first..tokens.end.min(first + at_once);
+                for (token, phases) in some.clone().zip(phases.chunks_exact_mut(2 * width)) {
+                    let (cos, sin) = phases.split_at_mut(width);
+                    self.angles.cos_sin(self.turn.isa, token, cos, sin);
+                    self.turn.spread(cos, sin);
+                }
+                let phases: &[f32] = phases;
+                let of = |token: usize| phases[(token - first) * 2 * width..].split_at(width);
+                if self.layout.planes {
+                    // Tokens of a head lie side by side here, not heads of a token.
+                    for head in heads.clone() {
+                        some.clone().for_each(|token| self.heads(token, head..head + 1, of(token), normed));
+                    }
+                } else {
+                    some.for_each(|token| self.heads(token, heads.clone(), of(token), normed));
+                }
+            }
+        });
+    }
+
+    /// Does some heads of a token; they are numbered through all sections.
+    fn heads(
+        &self,
+        token: usize,
+        heads: std::ops::Range<usize>,
+        phases: (&[f32], &[f32]),
+        normed: &mut [f32],
+    ) {
+        let (cos, sin) = (phases.0, &phases.1[..phases.0.len()]);
+        let mut base = 0;
+        for section in &self.layout.sections {
+            let (from, to) = (heads.start.max(base), heads.end.min(base + section.heads));
+            if from < to {
+                self.section(section, token, from - base..to - base, cos, sin, normed);
+            }
+            base += section.heads;
+        }
+    }
+
+    fn section(
+        &self,
+        section: &Section,
+        token: usize,
+        heads: std::ops::Range<usize>,
+        cos: &[f32],
+        sin: &[f32],
+        normed: &mut [f32],
+    ) {
+        let n = self.layout.head_dim;
+        let tensor = |i: usize, at: usize, len: usize| {
+            // SAFETY: `rope` borrows the buffers while this runs. Tasks take different tokens or heads, whose
+            // places in a tensor differ: strides are at least as long as rows, which was checked, and no two
+            // slots of a cache are the same, which `Layout::of` checked of its table.
+            unsafe { self.tensors[i].part(at..at + len) }
+        };
+        if section.norm.is_none() && section.target.is_none() {
+            let heads_of_row = tensor(section.source, section.from.at(token, heads.start), heads.len() * n);
+            self.turn.in_place(heads_of_row, cos, sin);
+            return;
+        }
+        for head in heads {
+            let source = tensor(section.source, section.from.at(token, head), n);
+            if let Some(norm) = section.norm {
+                T::decode(source, normed);
+                rms_norm_heads(self.pool, normed, n, 0, 1, &self.norms[norm], self.eps);
+            }
+            match (&section.target, section.norm) {
+                (None, _) => self.turn.across(normed, source, cos, sin),
+                (Some((to, rows)), norm) => {
+                    let target = tensor(*to, rows.at(token, head), n);
+                    match norm {
+                        Some(_) => self.turn.across(normed, target, cos, sin),
+                        None if section.turned => self.turn.across(source, target, cos, sin),
+                        None => target.copy_from_slice(source),
+                    }
+                }
+            }
+        }
+    }
+}
