@@ -105,13 +105,17 @@ fn phase_of_angle(angle: f32) -> u32 {
 
 // Cosine and sine of a phase, each within 1e-7.
 fn cos_sin(phase: u32) -> vec2<f32> {
-    // The nearest quarter turn, and what is left in quarter turns, from -1/2 to 1/2.
+    // The nearest quarter turn, and what is left in quarter turns, from -1/2 to 1/2: sixteen bits, and the rest.
     let quarter = (phase + 0x20000000u) >> 30u;
-    let x = f32(bitcast<i32>(phase - (quarter << 30u))) * 9.3132257461547852e-10;
+    let rest = bitcast<i32>(phase - (quarter << 30u));
+    let coarse = f32(rest >> 14u) * 1.52587890625e-5;
+    let fine = f32(rest & 0x3fff) * 9.3132257461547852e-10;
+    let x = coarse + fine;
     let z = x * x;
-    // Least maximal error on that range: 1.2e-9 and 5.4e-11 before rounding. The sine's first coefficient
-    // is a quarter turn in two parts, so that its own rounding does not count.
-    let s = x * 1.5703125 + x * (4.8382679e-4 + z * (-0.64596295 + z * (0.079675905 + z * -0.0045922892)));
+    // Least maximal error on that range: 1.2e-9 and 5.4e-11 before rounding. A quarter turn in radians is taken
+    // in two parts, the first of eight bits, so that the sine's leading product is exact.
+    let s = coarse * 1.5703125
+        + (fine * 1.5703125 + x * (4.8382679e-4 + z * (-0.64596295 + z * (0.079675905 + z * -0.0045922892))));
     let c = 1.0 + z * (-1.2337005 + z * (0.25366923 + z * (-0.020860288 + z * 0.00090402161)));
     let swapped = (quarter & 1u) != 0u;
     let cosine = select(c, s, swapped);
