@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use gyrus_kernels::Launch;
 use gyrus_kernels::call::{RopeCall, RopeTuning};
 use gyrus_kernels::grid::{RunError, Runner};
 
@@ -24,6 +25,17 @@ impl GpuRunner {
     /// The device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Runs a launch on host buffers, in place.
+    pub fn run_launch(&self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), GpuError> {
+        let device = self.upload(buffers)?;
+        let dispatch = self.gpu.bind(launch, &device.iter().collect::<Vec<_>>())?;
+        self.gpu.run(&[&dispatch])?;
+        for (buffer, device) in buffers.iter_mut().zip(&device) {
+            *buffer = bytemuck::pod_collect_to_vec(&self.gpu.read(device)?);
+        }
+        Ok(())
     }
 
     fn upload(&self, buffers: &[Vec<u32>]) -> Result<Vec<Buffer>, GpuError> {
@@ -68,17 +80,7 @@ impl Runner for GpuRunner {
 
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
-        let work = || -> Result<Vec<Vec<u32>>, GpuError> {
-            let device = self.upload(buffers)?;
-            let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
-            self.gpu.run(&[&dispatch])?;
-            device.iter().map(|buffer| Ok(bytemuck::pod_collect_to_vec(&self.gpu.read(buffer)?))).collect()
-        };
-        let results = work().map_err(|error| RunErrorOf::from(error).0)?;
-        for (buffer, result) in buffers.iter_mut().zip(results) {
-            *buffer = result;
-        }
-        Ok(())
+        self.run_launch(&launch, buffers).map_err(|error| RunErrorOf::from(error).0)
     }
 
     fn time(

@@ -37,13 +37,15 @@ fn in_place(pairing: Pairing, params: RoPEParams, direction: Direction, position
 fn cosines_and_sines_are_within_a_ten_millionth_up_to_a_million() {
     let Some(mut runner) = device(Rungs::ALL) else { return };
     let head_dim = 128;
-    for (base, scaling) in [
-        (1e4, Scaling::None),
-        (5e5, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 }),
-    ] {
-        let rope = Rope::new(RopeSpec { scaling, ..RopeSpec::new(Pairing::Adjacent, head_dim, base) }).unwrap();
-        let positions: Vec<u32> =
-            (0..2000).map(|i| i * 524 % 1_048_577).chain([1, 2, 4095, 131_071, 1_048_575, 1_048_576]).collect();
+    for (base, scaling) in
+        [(1e4, Scaling::None), (5e5, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 })]
+    {
+        let rope =
+            Rope::new(RopeSpec { scaling, ..RopeSpec::new(Pairing::Adjacent, head_dim, base) }).unwrap();
+        let positions: Vec<u32> = (0..2000)
+            .map(|i| i * 524 % 1_048_577)
+            .chain([1, 2, 4095, 131_071, 1_048_575, 1_048_576])
+            .collect();
         let n = head_dim as u32;
         let params =
             RoPEParams { seq_len: positions.len() as u32, head_dim: n, n_heads: 1, ..Default::default() };
@@ -60,7 +62,6 @@ fn cosines_and_sines_are_within_a_ten_millionth_up_to_a_million() {
                 worst = worst.max((found(0) - cos).abs()).max((found(1) - sin).abs());
             }
         }
-        println!("base {base}: worst {worst:e}");
         assert!(worst <= 1e-7, "base {base}: worst {worst:e}");
     }
 }
@@ -98,13 +99,14 @@ fn forward_and_backward_are_those_of_autograd() {
         let positions: Vec<u32> = serde_json::from_value(case["positions"].clone()).unwrap();
         let (head_dim, rope_dim, offset) = (size("head_dim"), size("rope_dim"), size("offset"));
         let scale = case["output_scale"].as_f64().unwrap();
-        let rope =
-            Rope::new(RopeSpec { rope_dim, offset, ..RopeSpec::new(pairing, head_dim, case["base"].as_f64().unwrap()) })
-                .unwrap();
+        let rope = Rope::new(RopeSpec {
+            rope_dim,
+            offset,
+            ..RopeSpec::new(pairing, head_dim, case["base"].as_f64().unwrap())
+        })
+        .unwrap();
         let last = pairing == Pairing::Split && offset + rope_dim == head_dim;
-        for (direction, input, output) in
-            [(Direction::Forward, "x", "y"), (Direction::Inverse, "dy", "dx")]
-        {
+        for (direction, input, output) in [(Direction::Forward, "x", "y"), (Direction::Inverse, "dy", "dx")] {
             let (x, expected) = (values(&case[input]), values(&case[output]));
             let heads = x.len() / positions.len() / head_dim;
             let words = |values: &[f32]| {
@@ -123,7 +125,9 @@ fn forward_and_backward_are_those_of_autograd() {
                 }
                 let angles: Vec<u32> = positions
                     .iter()
-                    .flat_map(|p| rope.frequencies().iter().map(move |f| ((f64::from(*p) * f) as f32).to_bits()))
+                    .flat_map(|p| {
+                        rope.frequencies().iter().map(move |f| ((f64::from(*p) * f) as f32).to_bits())
+                    })
                     .collect();
                 let params = RoPEOpParams {
                     batch: 1,
