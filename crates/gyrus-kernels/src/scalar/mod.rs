@@ -2,10 +2,12 @@
 
 mod attention;
 mod ops;
+mod quantize;
 mod reference;
 mod rope;
 
 pub use attention::{KvCache, Query, attention};
 pub use ops::{gate, matmul, rms_norm};
+pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
 pub use rope::{Written, element, rope, set};

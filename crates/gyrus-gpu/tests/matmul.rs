@@ -1,0 +1,458 @@
+//! Weights in planes on a device: their values, embeddings, and products with few rows.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::{Activations, EmbedCall, MatMulCall, MatMulTuning, QuantizeRowsCall};
+use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Planes, WeightLayout, repack, scalar};
+use gyrus_tensor::{DType, can_dequantize, dequantize};
+use half::f16;
+
+fn dtypes() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))
+}
+
+/// Arbitrary blocks of a type. Every bit of a quant or a packed scale is random; numbers are random too, from
+/// subnormal halves to a few thousand, but none is infinite or not a number.
+fn weight_bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
+    let n = dtype.bytes_of_elems(elems).unwrap();
+    let mut bytes: Vec<u8> = (0..n).map(|_| noise.bits() as u8).collect();
+    let half = |noise: &mut Noise| {
+        let magnitude = 2f64.powi(-(noise.below(24) as i32)) * noise.number();
+        f16::from_f64(magnitude).to_le_bytes()
+    };
+    let mut halves_at = |bytes: &mut [u8], at: &[usize]| {
+        for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            for &at in at {
+                block[at..at + 2].copy_from_slice(&half(noise));
+            }
+        }
+    };
+    match dtype {
+        DType::F32 => {
+            for word in bytes.chunks_exact_mut(4) {
+                word.copy_from_slice(&(noise.number() as f32).to_le_bytes());
+            }
+        }
+        DType::BF16 => {
+            for word in bytes.chunks_exact_mut(2) {
+                word.copy_from_slice(&(noise.number() as f32).to_le_bytes()[2..]);
+            }
+        }
+        DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => {
+            halves_at(&mut bytes, &[0]);
+        }
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => halves_at(&mut bytes, &[0, 2]),
+        DType::Q2_K => halves_at(&mut bytes, &[80, 82]),
+        DType::Q3_K => halves_at(&mut bytes, &[108]),
+        DType::Q6_K => halves_at(&mut bytes, &[208]),
+        other => panic!("{other} is new: where are its scales?"),
+    }
+    bytes
+}
+
+struct Weight {
+    planes: Planes,
+    values: Vec<f32>,
+}
+
+fn weight(noise: &mut Noise, dtype: DType, n: usize, k: usize) -> Weight {
+    let bytes = weight_bytes(noise, dtype, n * k);
+    let mut values = vec![0.0; n * k];
+    dequantize(dtype, &bytes, &mut values).unwrap();
+    Weight { planes: repack(dtype, n, k, &bytes).unwrap(), values }
+}
+
+fn words(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// What a buffer holds where nothing is to be written.
+const UNTOUCHED: u32 = 0x7fc0_1234;
+
+/// Rows of an embedding on the device; `UNTOUCHED` where it wrote nothing.
+fn embed(runner: &GpuRunner, call: &EmbedCall, planes: &Planes, tokens: &[u32]) -> Vec<u32> {
+    let launch = call.launch(runner.gpu().rungs()).unwrap();
+    let mut buffers = planes.words.clone();
+    buffers.push(tokens.to_vec());
+    buffers.push(vec![UNTOUCHED; tokens.len() * call.y_stride as usize + 8]);
+    runner.run_launch(&launch, &mut buffers).unwrap();
+    buffers.pop().unwrap()
+}
+
+/// Looking every row up is dequantising: no bit may differ.
+fn values_are_those_of_the_reference(rungs: Rungs) {
+    let Some(runner) = device(rungs) else { return };
+    let mut noise = Noise::new(1);
+    for dtype in dtypes() {
+        let mut widths = vec![256, 768];
+        if dtype.block_elems() == 32 {
+            widths.extend([32, 96, 576]);
+        } else if dtype.block_elems() == 1 {
+            widths.extend([4, 12, 100]);
+        }
+        for k in widths {
+            let n = 5;
+            let weight = weight(&mut noise, dtype, n, k);
+            let call = EmbedCall::new(weight.planes.layout, n as u32, 1.0);
+            let found = embed(&runner, &call, &weight.planes, &[0, 1, 2, 3, 4]);
+            for (i, (found, expected)) in found.iter().zip(words(&weight.values)).enumerate() {
+                assert_eq!(*found, expected, "{dtype} × {k}: element {i} of {}", runner.name());
+            }
+            assert!(found[n * k..].iter().all(|word| *word == UNTOUCHED), "{dtype} × {k}");
+        }
+    }
+}
+
+#[test]
+fn every_type_dequantises_to_the_last_bit() {
+    values_are_those_of_the_reference(Rungs::ALL);
+}
+
+#[test]
+fn every_type_dequantises_to_the_last_bit_without_anything() {
+    values_are_those_of_the_reference(Rungs::NONE);
+}
+
+#[test]
+fn an_embedding_scales_clamps_and_comes_in_parts() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut noise = Noise::new(2);
+    let (n, k, scale) = (7, 512, 22.627_417);
+    for dtype in [DType::Q6_K, DType::F16, DType::Q4_1] {
+        let whole = weight(&mut noise, dtype, n, k);
+        let tokens = [6, 0, 3, 3, 7, u32::MAX, 2];
+        let call = EmbedCall {
+            y_stride: k as u32 + 4,
+            ..EmbedCall::new(whole.planes.layout, tokens.len() as u32, scale)
+        };
+        let found = embed(&runner, &call, &whole.planes, &tokens);
+        for (row, &token) in found.chunks(k + 4).zip(&tokens) {
+            let entry = (token as usize).min(n - 1);
+            let expected = whole.values[entry * k..(entry + 1) * k].iter().map(|v| (v * scale).to_bits());
+            assert!(row[..k].iter().copied().eq(expected), "{dtype}: token {token}");
+            assert!(row[k..].iter().all(|word| *word == UNTOUCHED));
+        }
+        // The same table in two parts: each writes what it has, and together they write it all.
+        let split = 4;
+        let mut parts = Vec::new();
+        for (first, rows) in [(0, split), (split, n - split)] {
+            let layout = whole.planes.layout.with_rows(rows as u32);
+            let words = whole.planes.layout.planes().zip(&whole.planes.words).map(|(plane, words)| {
+                let width = layout.row_words(plane) as usize;
+                words[first * width..(first + rows) * width].to_vec()
+            });
+            let planes = Planes { layout, words: words.collect() };
+            let part = EmbedCall { table: layout, first: first as u32, ..call };
+            parts.push(embed(&runner, &part, &planes, &tokens));
+        }
+        for (i, whole) in found.iter().enumerate() {
+            let written: Vec<u32> =
+                parts.iter().map(|part| part[i]).filter(|word| *word != UNTOUCHED).collect();
+            let expected: Vec<u32> = [*whole].into_iter().filter(|word| *word != UNTOUCHED).collect();
+            assert_eq!(written, expected, "{dtype}: element {i}");
+        }
+    }
+}
+
+/// One mat-mul with everything that may be around it.
+struct Case {
+    call: MatMulCall,
+    tuning: MatMulTuning,
+    weight: Weight,
+    x: Vec<f32>,
+    y: Vec<u32>,
+}
+
+impl Case {
+    fn new(noise: &mut Noise, weight: Weight, activations: Activations, rows: usize) -> Case {
+        let layout = weight.planes.layout;
+        let (n, k) = (layout.rows(), layout.cols());
+        let call = MatMulCall {
+            x_stride: k + 4 * noise.below(3),
+            y_offset: noise.below(5),
+            accumulate: noise.below(2) == 1,
+            ..MatMulCall::new(layout, activations, rows as u32)
+        };
+        let call = MatMulCall { y_stride: n + call.y_offset + noise.below(4), ..call };
+        let x = (0..rows * call.x_stride as usize).map(|_| (noise.number() * 4.0) as f32).collect();
+        let room = rows * call.y_stride as usize + 8;
+        let y = if call.accumulate {
+            (0..room).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
+        } else {
+            vec![UNTOUCHED; room]
+        };
+        Case { call, tuning: MatMulTuning::default(), weight, x, y }
+    }
+
+    fn name(&self) -> String {
+        let layout = self.call.weight;
+        let MatMulCall { rows, activations, .. } = self.call;
+        format!("{} {} × {}, {rows} rows, {activations:?}", layout.dtype(), layout.rows(), layout.cols())
+    }
+
+    fn run(&self, runner: &GpuRunner) -> Vec<u32> {
+        let rungs = runner.gpu().rungs();
+        let mut buffers = self.weight.planes.words.clone();
+        match self.call.activations {
+            Activations::F32 => buffers.push(words(&self.x)),
+            Activations::Int8 => {
+                let rows = self.quantized();
+                buffers.extend([rows.q, rows.scales]);
+            }
+        }
+        buffers.push(self.y.clone());
+        runner.run_launch(&self.call.launch(rungs, self.tuning).unwrap(), &mut buffers).unwrap();
+        buffers.pop().unwrap()
+    }
+
+    fn quantized(&self) -> scalar::QuantizedRows {
+        let MatMulCall { rows, x_stride, weight, .. } = self.call;
+        scalar::quantize_rows(&QuantizeRowsCall { rows, cols: weight.cols(), x_stride }, &self.x)
+    }
+
+    /// A row of the activations as the kernel sees it.
+    fn row(&self, r: usize) -> Vec<f32> {
+        match self.call.activations {
+            Activations::F32 => {
+                self.x[r * self.call.x_stride as usize..][..self.call.weight.cols() as usize].to_vec()
+            }
+            Activations::Int8 => self.quantized().values(r),
+        }
+    }
+
+    /// What errors of a sum are relative to: the sum of magnitudes, which no partial sum exceeds. With bytes, offsets
+    /// are summed apart from quants; where those of a scale take up most of their range, neither is more than a few
+    /// times the largest value.
+    fn magnitude(&self, w: &[f32], x: &[f32]) -> f64 {
+        match self.call.activations {
+            Activations::F32 => w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum(),
+            Activations::Int8 => {
+                let largest = |w: &[f32]| w.iter().fold(0f32, |most, w| most.max(w.abs()));
+                let chunks = w.chunks(16).zip(x.chunks(16));
+                chunks
+                    .map(|(w, x)| f64::from(6.0 * largest(w) * x.iter().map(|x| x.abs()).sum::<f32>()))
+                    .sum()
+            }
+        }
+    }
+
+    /// Compares with the twin: within what sums of f32 may be off, and nothing written elsewhere.
+    fn check(&self, found: &[u32], runner: &GpuRunner) {
+        let MatMulCall { rows, y_stride, y_offset, accumulate, .. } = self.call;
+        let (n, k) = (self.call.weight.rows() as usize, self.call.weight.cols() as usize);
+        let mut untouched: BTreeSet<usize> = (0..found.len()).collect();
+        for r in 0..rows as usize {
+            let x = self.row(r);
+            let at = r * y_stride as usize + y_offset as usize;
+            let before: Vec<f32> = self.y[at..at + n].iter().map(|word| f32::from_bits(*word)).collect();
+            let mut expected = before.clone();
+            scalar::matmul(&self.weight.values, &x, accumulate, &mut expected);
+            for (j, (expected, w)) in expected.iter().zip(self.weight.values.chunks_exact(k)).enumerate() {
+                untouched.remove(&(at + j));
+                let found = f32::from_bits(found[at + j]);
+                // A term is rounded a few dozen times on its way, half an ulp (6e-8) of what the sum had by then, and
+                // roundings partly cancel.
+                let magnitude = self.magnitude(w, &x);
+                let before = if accumulate { f64::from(before[j].abs()) } else { 0.0 };
+                let tolerance = 5e-7 * (magnitude + before);
+                let off = (f64::from(found) - f64::from(*expected)).abs();
+                assert!(
+                    off <= tolerance,
+                    "{} on {}: row {r}, column {j} is {found}, not {expected}: {off:e} > {tolerance:e}",
+                    self.name(),
+                    runner.name()
+                );
+            }
+        }
+        for at in untouched {
+            assert_eq!(found[at], self.y[at], "{} on {}: {at} was written", self.name(), runner.name());
+        }
+    }
+}
+
+/// Widths that blocks of a type divide, from one block to more units than a team has lanes.
+fn widths(dtype: DType) -> &'static [usize] {
+    match dtype.block_elems() {
+        1 => &[32, 4, 108, 1024],
+        32 => &[32, 576, 4096],
+        _ => &[256, 1792],
+    }
+}
+
+fn activations(dtype: DType) -> &'static [Activations] {
+    if dtype.is_quantized() { &[Activations::F32, Activations::Int8] } else { &[Activations::F32] }
+}
+
+/// Every type, width and kind of activation, with some numbers of rows and columns.
+fn products_are_those_of_the_twin(rungs: Rungs, rows: &[usize]) {
+    let Some(runner) = device(rungs) else { return };
+    let mut noise = Noise::new(4);
+    let mut seen = 0;
+    for dtype in dtypes() {
+        for (i, &k) in widths(dtype).iter().enumerate() {
+            for &activations in activations(dtype) {
+                for &rows in &rows[i % 2..] {
+                    let n = [1, 5, 17, 33][noise.below(4) as usize];
+                    let weight = weight(&mut noise, dtype, n, k);
+                    let case = Case::new(&mut noise, weight, activations, rows);
+                    case.check(&case.run(&runner), &runner);
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 60, "{seen} cases");
+}
+
+#[test]
+fn products_with_all_rungs() {
+    products_are_those_of_the_twin(Rungs::ALL, &[1, 3, 9]);
+}
+
+#[test]
+fn products_without_f16() {
+    products_are_those_of_the_twin(Rungs { f16: false, ..Rungs::ALL }, &[5, 1]);
+}
+
+#[test]
+fn products_without_subgroups() {
+    products_are_those_of_the_twin(Rungs { subgroups: false, ..Rungs::ALL }, &[8, 1]);
+}
+
+#[test]
+fn products_without_immediates() {
+    products_are_those_of_the_twin(Rungs { immediates: false, ..Rungs::ALL }, &[2, 1]);
+}
+
+#[test]
+fn products_without_anything() {
+    products_are_those_of_the_twin(Rungs::NONE, &[1, 6]);
+}
+
+/// A row's bits: alone, beside others in any number, in any place, with any width of tiles, on every rung.
+#[test]
+fn a_row_does_not_know_its_neighbours() {
+    let devices: Vec<GpuRunner> =
+        [Rungs::ALL, Rungs { subgroups: false, ..Rungs::ALL }].into_iter().filter_map(device).collect();
+    let mut noise = Noise::new(5);
+    for (dtype, k) in [(DType::Q4_0, 2048), (DType::Q6_K, 512), (DType::F16, 320), (DType::Q4_1, 96)] {
+        for &activations in activations(dtype) {
+            let n = 7;
+            let bits = weight(&mut noise, dtype, n, k);
+            let x: Vec<f32> = (0..11 * k).map(|_| noise.number() as f32).collect();
+            let mut known: Vec<Option<Vec<u32>>> = vec![None; 11];
+            for runner in &devices {
+                for (first, rows) in [(0, 1), (5, 1), (0, 2), (3, 4), (4, 5), (2, 8), (0, 9), (0, 11)] {
+                    for columns in [1, 2] {
+                        let layout = bits.planes.layout;
+                        let case = Case {
+                            call: MatMulCall::new(layout, activations, rows as u32),
+                            tuning: MatMulTuning { columns: Some(columns), ..Default::default() },
+                            weight: Weight { planes: bits.planes.clone(), values: bits.values.clone() },
+                            x: x[first * k..(first + rows) * k].to_vec(),
+                            y: vec![UNTOUCHED; rows * n],
+                        };
+                        let found = case.run(runner);
+                        for (r, row) in found.chunks_exact(n).enumerate() {
+                            let known = known[first + r].get_or_insert_with(|| row.to_vec());
+                            let rows = format!("row {} of {first}..{}", first + r, first + rows);
+                            assert_eq!(row, known, "{} on {}: {rows}", case.name(), runner.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes are the nearest to the values, and the scale and sums are theirs.
+#[test]
+fn rows_are_quantised_as_by_the_twin() {
+    for rungs in [Rungs::ALL, Rungs::NONE] {
+        let Some(runner) = device(rungs) else { return };
+        let mut noise = Noise::new(6);
+        for (rows, cols) in [(1, 32), (3, 576), (9, 2048)] {
+            let call = QuantizeRowsCall { rows, cols, x_stride: cols + 8 };
+            let (m, k) = (rows as usize, cols as usize);
+            let mut x: Vec<f32> = (0..m * (k + 8)).map(|_| noise.number() as f32).collect();
+            x[..32].fill(0.0);
+            let twin = scalar::quantize_rows(&call, &x);
+            let mut buffers =
+                vec![words(&x), vec![UNTOUCHED; m * k / 4 + 4], vec![UNTOUCHED; m * k / 16 + 2]];
+            runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
+            assert!(buffers[1][m * k / 4..].iter().chain(&buffers[2][m * k / 16..]).all(|w| *w == UNTOUCHED));
+            let scales = buffers.pop().unwrap();
+            let found = scalar::QuantizedRows::from_words(k, buffers.pop().unwrap(), scales);
+            for row in 0..m {
+                let (bytes, expected) = (found.bytes(row), twin.bytes(row));
+                for block in 0..k / 32 {
+                    let (scale, of_twin) = (found.scale(row, block), twin.scale(row, block));
+                    assert!((scale - of_twin).abs() <= of_twin * 4e-7, "{scale} and {of_twin}");
+                    let at = 2 * (row * k / 32 + block) + 1;
+                    let sums =
+                        [0, 16].map(|i| bytes[32 * block + i..][..16].iter().map(|q| i32::from(*q)).sum());
+                    let packed = sums.map(|sum: i32| sum as u16);
+                    assert_eq!(found.scales[at], u32::from(packed[0]) | u32::from(packed[1]) << 16);
+                }
+                for (i, (&q, &expected)) in bytes.iter().zip(&expected).enumerate() {
+                    // Division on a device may be a few ulp off, so that a value half way goes either way.
+                    let exact = x[row * (k + 8) + i] / twin.scale(row, i / 32).max(f32::MIN_POSITIVE);
+                    let near_tie = (exact - exact.floor() - 0.5).abs() < 1e-4;
+                    assert!(q == expected || near_tie && (q - expected).abs() == 1, "{q} for {exact}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_read_or_write_out_of_bounds_is_refused() {
+    let layout = |dtype, n, k| WeightLayout::new(dtype, n, k).unwrap();
+    let q4 = layout(DType::Q4_0, 8, 64);
+    let base = MatMulCall::new(q4, Activations::F32, 2);
+    let error = |call: MatMulCall| call.launch(Rungs::ALL, Default::default()).unwrap_err().to_string();
+    assert_eq!(error(MatMulCall { rows: 0, ..base }), "matmul: m is 0");
+    assert_eq!(error(MatMulCall { weight: q4.with_rows(0), ..base }), "matmul: n is 0");
+    assert_eq!(error(MatMulCall { x_stride: 60, ..base }), "matmul: x_stride is 60, at least 64 is needed");
+    assert_eq!(
+        error(MatMulCall { x_stride: 66, ..base }),
+        "matmul: x_stride is 66, a multiple of 4 is needed"
+    );
+    assert_eq!(error(MatMulCall { y_offset: 1, ..base }), "matmul: y_stride is 8, at least 9 is needed");
+    assert!(error(MatMulCall { y_offset: u32::MAX, ..base }).contains("y_stride"));
+    assert!(error(MatMulCall { rows: u32::MAX, ..base }).contains("more than can be addressed"));
+    let f16 = MatMulCall::new(layout(DType::F16, 8, 64), Activations::Int8, 2);
+    assert_eq!(error(f16), "matmul_int8: elements of type F16 are not supported");
+    let tuned = |tuning| base.launch(Rungs::ALL, tuning).unwrap_err().to_string();
+    let lanes = MatMulTuning { lanes: Some(24), ..Default::default() };
+    assert_eq!(tuned(lanes), "matmul: lanes is 24, a power of two is needed");
+    let workgroup = MatMulTuning { lanes: Some(64), workgroup: Some(32), ..Default::default() };
+    assert_eq!(tuned(workgroup), "matmul: workgroup is 32, at least 64 is needed");
+    let columns = MatMulTuning { columns: Some(3), ..Default::default() };
+    assert_eq!(tuned(columns), "matmul: columns is 3, 1, 2 or 4 is needed");
+
+    let slots = base.launch(Rungs::ALL, Default::default()).unwrap().slots;
+    let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
+    assert_eq!(bytes, [("quants", 8 * 32), ("scales", 8 * 4), ("x", 2 * 64 * 4), ("y", 2 * 8 * 4)]);
+
+    let embed = EmbedCall::new(q4, 3, 1.0);
+    let error = |call: EmbedCall| call.launch(Rungs::ALL).unwrap_err().to_string();
+    assert_eq!(error(EmbedCall { first: 1, ..embed }), "embed: vocab is 8, at least 9 is needed");
+    assert_eq!(error(EmbedCall { tokens: 0, ..embed }), "embed: the number of tokens is 0");
+    assert_eq!(
+        error(EmbedCall { y_stride: 66, ..embed }),
+        "embed: y_stride is 66, a multiple of 4 is needed"
+    );
+    assert_eq!(error(EmbedCall { y_stride: 60, ..embed }), "embed: y_stride is 60, at least 64 is needed");
+    let rows = QuantizeRowsCall { rows: 1, cols: 48, x_stride: 48 };
+    assert_eq!(
+        rows.launch(Rungs::ALL).unwrap_err().to_string(),
+        "quantize_rows: k is 48, a multiple of 32 is needed"
+    );
+}
