@@ -72,9 +72,11 @@ impl Launch {
     }
 }
 
+/// The most workgroups along one axis; a grid of two has up to so many more than were asked for.
+pub(crate) const AXIS: u64 = 65_535;
+
 /// Workgroups in a grid that holds at least `count` of them: more than one axis takes need two.
 pub(crate) fn grid(kernel: &str, count: u64) -> Result<[u32; 3], LaunchError> {
-    const AXIS: u64 = 65_535;
     if count > AXIS * AXIS {
         return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "workgroups", count });
     }

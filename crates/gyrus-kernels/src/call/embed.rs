@@ -1,5 +1,5 @@
 use super::weight_slots;
-use crate::launch::{Access, Launch, LaunchError, Slot, grid};
+use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::params::EmbedParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
@@ -57,7 +57,7 @@ impl EmbedCall {
         }
         let y = (u64::from(self.tokens) - 1) * u64::from(value) + u64::from(dim);
         let units = u64::from(self.tokens) * u64::from(dim.div_ceil(self.table.unit()));
-        for (what, count) in [("elements of y", y), ("units", units + u64::from(WORKGROUP))] {
+        for (what, count) in [("elements of y", y), ("units", units + AXIS * u64::from(WORKGROUP))] {
             if count > u64::from(u32::MAX) {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
             }

@@ -1,5 +1,5 @@
 use super::weight_slots;
-use crate::launch::{Access, Launch, LaunchError, Slot, grid};
+use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::params::{MatMulParams, QuantizeRowsParams};
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
@@ -110,12 +110,12 @@ impl MatMulCall {
         }
 
         let tile = self.tile();
-        let Shape { workgroup, lanes, columns } = self.shape(tuning)?;
+        let Shape { workgroup, lanes, columns } = Self::shape(tuning)?;
         let tiles = m.div_ceil(tile.into());
         let teams = u64::from(n).div_ceil(columns.into());
         let count = teams.div_ceil(u64::from(workgroup / lanes)) * tiles;
-        // The last team's first column must not wrap around.
-        if count.saturating_mul((workgroup / lanes * columns).into()) > u64::from(u32::MAX) {
+        // The first column of the grid's last team must not wrap around.
+        if (count + AXIS).saturating_mul((workgroup / lanes * columns).into()) > u64::from(u32::MAX) {
             return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
         }
         let params = MatMulParams {
@@ -156,10 +156,9 @@ impl MatMulCall {
         }
     }
 
-    /// How the sum is divided: by the matrix alone, or bits would depend on a row's neighbours.
-    fn shape(&self, tuning: MatMulTuning) -> Result<Shape, LaunchError> {
-        let units = self.weight.cols().div_ceil(self.weight.unit());
-        let lanes = tuning.lanes.unwrap_or_else(|| units.next_power_of_two().clamp(8, 32));
+    /// How the sum is divided: never by the number of rows, or bits would depend on a row's neighbours.
+    fn shape(tuning: MatMulTuning) -> Result<Shape, LaunchError> {
+        let lanes = tuning.lanes.unwrap_or(32);
         let workgroup = tuning.workgroup.unwrap_or(128);
         let columns = tuning.columns.unwrap_or(1);
         let kernel = || "matmul".to_owned();
