@@ -1,6 +1,7 @@
 //! Kernels as calls: what to compute, checked and turned into a [`Launch`], whoever then runs it.
 
 mod copy;
+pub mod engine;
 mod rope;
 
 pub use copy::copy;

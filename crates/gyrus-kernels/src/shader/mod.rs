@@ -16,9 +16,15 @@ macro_rules! files {
 
 const FILES: &[(&str, &str)] = files![
     "copy.wgsl"
+    "engine/attention.wgsl"
+    "engine/gate.wgsl"
+    "engine/gather.wgsl"
+    "engine/rms_norm.wgsl"
+    "engine/rope_write.wgsl"
     "lib/cache.wgsl"
     "lib/frequencies.wgsl"
     "lib/invocation.wgsl"
+    "lib/kv.wgsl"
     "lib/params.wgsl"
     "lib/rope.wgsl"
     "lib/rope_in_place.wgsl"
