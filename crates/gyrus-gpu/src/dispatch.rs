@@ -20,8 +20,7 @@ pub struct Dispatch {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     params: Params,
-    /// Workgroups; whoever changes them answers for the buffers' sizes.
-    pub(crate) groups: [u32; 3],
+    groups: [u32; 3],
 }
 
 /// Where a kernel's parameters are.
@@ -99,6 +98,24 @@ impl Gpu {
             (None, None) => Params::None,
         };
         Ok(Dispatch { pipeline, group, params, groups: launch.groups })
+    }
+
+    /// Gives a dispatch the grid and parameters of another launch of the same variant on the same buffers.
+    pub(crate) fn rebind(
+        &self,
+        dispatch: &mut Dispatch,
+        launch: &Launch,
+        buffers: &[&Buffer],
+    ) -> Result<(), GpuError> {
+        let bytes: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes()).collect();
+        launch.check_buffers(&bytes, |_, _| false)?;
+        dispatch.groups = launch.groups;
+        match (&mut dispatch.params, &launch.params) {
+            (Params::Immediate(old), Some((_, new))) => old.clone_from(new),
+            (Params::Uniform(buffer), Some((_, new))) => self.queue.write_buffer(&buffer.inner, 0, new),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Changes one word of a dispatch's parameters, for what is submitted from now on.

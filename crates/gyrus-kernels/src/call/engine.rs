@@ -1,5 +1,4 @@
-//! The kernels a plan's ops become, apart from mat-muls. Rows are the grid's second axis, so that a launch serves
-//! every number of them: its `groups` are those of one row.
+//! The kernels a plan's ops become, apart from mat-muls. Rows are the grid's second axis.
 
 use bytemuck::Pod;
 
@@ -30,19 +29,24 @@ fn launch(
     rungs: Rungs,
     slots: Vec<Slot>,
     (binding, params): (u32, &impl Pod),
-    groups: u32,
+    groups: [u32; 2],
 ) -> Result<Launch, LaunchError> {
     let Kernel { name, file, mut constants, overrides } = kernel;
     constants.extend([flag("IMMEDIATES", rungs.immediates), flag("SUBGROUPS", rungs.subgroups)]);
-    if groups == 0 || groups > 65_535 {
-        return Err(LaunchError::Large { kernel: name.to_owned(), what: "workgroups", count: groups.into() });
+    for count in groups {
+        if count == 0 {
+            return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows or workgroups" });
+        }
+        if count > 65_535 {
+            return Err(LaunchError::Large { kernel: name.to_owned(), what: "workgroups", count: count.into() });
+        }
     }
     Ok(Launch {
         variant: Variant { name: name.to_owned(), file, constants, overrides },
         slots,
         uniforms: Vec::new(),
         params: Some((binding, bytemuck::bytes_of(params).to_vec())),
-        groups: [groups, 1, 1],
+        groups: [groups[0], groups[1], 1],
     })
 }
 
@@ -50,7 +54,7 @@ fn slot(name: &'static str, binding: u32, access: Access, elements: u64) -> Slot
     Slot { name, binding, access, bytes: 4 * elements }
 }
 
-/// `out = x / rms(x) · weight` over rows of `dim`, for up to `rows` of them.
+/// `out = x / rms(x) · weight` over rows of `dim`, for `rows` of them.
 pub fn rms_norm(rungs: Rungs, rows: u32, dim: u32, eps: f32, in_place: bool) -> Result<Launch, LaunchError> {
     if dim == 0 {
         return Err(LaunchError::Zero { kernel: "rms_norm".to_owned(), name: "dim" });
@@ -69,7 +73,7 @@ pub fn rms_norm(rungs: Rungs, rows: u32, dim: u32, eps: f32, in_place: bool) -> 
         constants: vec![flag("IN_PLACE", in_place)],
         overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
     };
-    launch(kernel, rungs, slots, (3, &RMSNormParams { dim, eps, ..Default::default() }), 1)
+    launch(kernel, rungs, slots, (3, &RMSNormParams { dim, eps, ..Default::default() }), [1, rows])
 }
 
 /// `out = f(gate) · up` for `rows` of `2·count` elements.
@@ -87,8 +91,11 @@ pub fn gate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Resu
         overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
     };
     let params = ElementwiseParams { count, ..Default::default() };
-    launch(kernel, rungs, slots, (2, &params), count.div_ceil(WORKGROUP))
+    launch(kernel, rungs, slots, (2, &params), [count.div_ceil(WORKGROUP), rows])
 }
+
+/// Where the parameters of [`gather`] have `first`.
+pub const GATHER_FIRST: usize = 4;
 
 /// `out[i] = x[indices[first + i]]` for rows of `count`; `rows` of x, `gathered` of out. `first` is patched.
 pub fn gather(rungs: Rungs, rows: u32, gathered: u32, count: u32) -> Result<Launch, LaunchError> {
@@ -104,7 +111,7 @@ pub fn gather(rungs: Rungs, rows: u32, gathered: u32, count: u32) -> Result<Laun
         overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
     };
     let params = ElementwiseParams { count, ..Default::default() };
-    launch(kernel, rungs, slots, (3, &params), count.div_ceil(WORKGROUP))
+    launch(kernel, rungs, slots, (3, &params), [count.div_ceil(WORKGROUP), gathered])
 }
 
 /// The paged cache of a layer, and how many rows and table entries there can be.
@@ -114,7 +121,7 @@ pub struct Paged {
     pub kv: Storage,
     /// Blocks it has.
     pub blocks: u32,
-    /// Rows of the largest batch.
+    /// Rows of the batch.
     pub rows: u32,
     /// Entries of all block tables together.
     pub entries: u32,
@@ -195,7 +202,7 @@ pub fn rope_write(
         ("ROOM", f64::from(p.head_dim.next_power_of_two().max(64))),
     ];
     let kernel = Kernel { name, file: "engine/rope_write.wgsl", constants, overrides };
-    launch(kernel, rungs, slots, (3, &params), heads as u32)
+    launch(kernel, rungs, slots, (3, &params), [heads as u32, paged.rows])
 }
 
 /// Attention of each head of each row over its sequence.
@@ -224,5 +231,5 @@ pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Lau
         ("ROOM", f64::from(p.head_dim.next_power_of_two().max(64))),
     ];
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants: paged.constants(), overrides };
-    launch(kernel, rungs, slots, (3, &params), p.n_heads)
+    launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
 }
