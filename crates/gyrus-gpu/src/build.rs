@@ -281,7 +281,11 @@ impl Build {
                     y_stride,
                     y_offset: column + part.first,
                     accumulate,
-                    ..MatMulCall::new(part.layout, if quantized { Activations::Int8 } else { Activations::F32 }, 1)
+                    ..MatMulCall::new(
+                        part.layout,
+                        if quantized { Activations::Int8 } else { Activations::F32 },
+                        1,
+                    )
                 };
                 steps.push(Step::new(buffers, move |rows| {
                     MatMulCall { rows, ..call }.launch(rungs, Default::default())

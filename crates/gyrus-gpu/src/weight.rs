@@ -1,5 +1,5 @@
 use gyrus_kernels::WeightSpec;
-use gyrus_kernels::weights::{WeightError, WeightLayout, repack};
+use gyrus_kernels::{WeightError, WeightLayout, repack};
 use gyrus_tensor::dequantize;
 
 use crate::buffer::Buffer;
@@ -32,7 +32,8 @@ const CHUNK: usize = 64 << 20;
 impl Weight {
     /// Re-lays and uploads a weight.
     pub(crate) fn upload(gpu: &Gpu, spec: &WeightSpec, bytes: &[u8]) -> Result<Weight, GpuError> {
-        let refused = |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
+        let refused =
+            |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
         if spec.shape.rank() < 2 {
             let mut vector = vec![0.0; spec.shape.elems()];
             dequantize(spec.dtype, bytes, &mut vector).map_err(|error| refused(error.into()))?;
@@ -43,7 +44,11 @@ impl Weight {
         let most = whole.rows_within(gpu.largest_buffer());
         if most == 0 {
             let wanted = whole.with_rows(1).total_bytes();
-            return Err(GpuError::Limit { what: format!("a row of '{}'", spec.name), wanted, most: gpu.largest_buffer() });
+            return Err(GpuError::Limit {
+                what: format!("a row of '{}'", spec.name),
+                wanted,
+                most: gpu.largest_buffer(),
+            });
         }
         let row_bytes = bytes.len().checked_div(rows).unwrap_or(0);
         let mut parts = Vec::new();

@@ -53,7 +53,11 @@ fn norms() {
                 scalar::rms_norm(x, &weight, 1e-5, out);
             }
             let mut buffers = vec![words(&x), words(&weight), vec![0; x.len()]];
-            run(runner, &engine::rms_norm(rungs, rows as u32, dim as u32, 1e-5, false).unwrap(), &mut buffers);
+            run(
+                runner,
+                &engine::rms_norm(rungs, rows as u32, dim as u32, 1e-5, false).unwrap(),
+                &mut buffers,
+            );
             assert_close(&values(&buffers[2]), &expected, 1e-6, "norm");
             let mut buffers = vec![words(&x), words(&weight)];
             run(runner, &engine::rms_norm(rungs, rows as u32, dim as u32, 1e-5, true).unwrap(), &mut buffers);
@@ -155,7 +159,8 @@ fn ropes_and_cache_writes() {
             (8, 4, 6, 6, 0, Pairing::Split, true, Storage::F32),
         ] {
             let scene = Scene::new(&mut rng, heads, kv_heads, head_dim, kv);
-            let spec = RopeSpec { rope_dim, offset, output_scale: 1.25, ..RopeSpec::new(pairing, head_dim, 1e4) };
+            let spec =
+                RopeSpec { rope_dim, offset, output_scale: 1.25, ..RopeSpec::new(pairing, head_dim, 1e4) };
             let rope = Rope::new(spec).unwrap();
             let weights = [floats(&mut rng, head_dim), floats(&mut rng, head_dim)];
             let mut phases = Vec::new();
@@ -195,7 +200,8 @@ fn ropes_and_cache_writes() {
             let tolerance = if kv == Storage::F16 { 1e-3 } else { 3e-6 };
             let mut touched = vec![false; 10 * KV_BLOCK * scene.spec.row()];
             for (row, (sequence, position)) in scene.rows.iter().enumerate() {
-                let of_row = |v: &[f32], from: usize, n: usize| v[row * scene.stride() + from..][..n].to_vec();
+                let of_row =
+                    |v: &[f32], from: usize, n: usize| v[row * scene.stride() + from..][..n].to_vec();
                 let q = heads * head_dim;
                 assert_close(&of_row(&found, 0, q), &of_row(&expected, 0, q), 3e-6, "Q");
                 for head in 0..kv_heads {
@@ -234,7 +240,8 @@ fn attention_over_a_paged_cache() {
             let mut device = [vec![0; scene.cache_words()], vec![0; scene.cache_words()]];
             for (sequence, table) in scene.tables.iter().enumerate() {
                 for position in 0..160 {
-                    let mut vectors = [floats(&mut rng, scene.spec.row()), floats(&mut rng, scene.spec.row())];
+                    let mut vectors =
+                        [floats(&mut rng, scene.spec.row()), floats(&mut rng, scene.spec.row())];
                     for (vector, words) in vectors.iter_mut().zip(&mut device) {
                         for (i, value) in vector.iter_mut().enumerate() {
                             let at = scene.at(sequence, position, i / head_dim) + i % head_dim;

@@ -158,6 +158,30 @@ pub enum LaunchError {
         /// Its value.
         value: u32,
     },
+    /// A size that vectors or blocks do not divide.
+    #[error("{kernel}: {name} is {value}, a multiple of {of} is needed")]
+    NotMultiple {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+        /// What must divide it.
+        of: u32,
+    },
+    /// A tuning that the kernel has no form for.
+    #[error("{kernel}: {name} is {value}, {needed} is needed")]
+    Tuning {
+        /// The kernel.
+        kernel: String,
+        /// What is tuned.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+        /// What it may be.
+        needed: &'static str,
+    },
     /// Slots beyond the cache's end.
     #[error("{kernel}: slots {first} to {first}+{count} of a cache that has {room}")]
     CacheFull {

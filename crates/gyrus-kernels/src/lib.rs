@@ -21,6 +21,7 @@ mod rope;
 pub mod scalar;
 mod select;
 pub mod shader;
+mod weights;
 
 pub use backend::{Backend, BackendError};
 pub use batch::{Batch, KV_BLOCK};
@@ -32,3 +33,4 @@ pub use rope::{
     Yarn,
 };
 pub use select::{Counts, Draw, Sampler, SamplerError, argmax, log_softmax_at};
+pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

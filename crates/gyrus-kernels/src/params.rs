@@ -80,6 +80,59 @@ params! {
         beta: f32,
     }
 
+    /// A product of rows with a weight matrix in planes: what [`GEMMParams`] cannot say is a column that the output
+    /// begins at, and it says a stride of weights, which planes do not have.
+    MatMulParams {
+        /// Rows of activations and of the output.
+        m: u32,
+        /// Rows of the weights, columns that are written.
+        n: u32,
+        /// Columns of the weights and activations.
+        k: u32,
+        /// Elements from one row of activations to the next; without meaning where they are quantised.
+        x_stride: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// The first column that is written.
+        y_offset: u32,
+        /// 1 to add to what the output holds.
+        accumulate: u32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// Rows of an embedding that may be in several parts; a part writes what it has.
+    EmbedParams {
+        /// Tokens, rows of the output.
+        tokens: u32,
+        /// Elements of a row.
+        dim: u32,
+        /// Entries of all parts; a token beyond them is taken for the last.
+        vocab: u32,
+        /// The first entry of this part.
+        first: u32,
+        /// Entries of this part.
+        rows: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// Factor on the values.
+        scale: f32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// Rows of activations that become signed bytes.
+    QuantizeRowsParams {
+        /// Rows.
+        m: u32,
+        /// Elements of a row, a multiple of 32.
+        k: u32,
+        /// Elements from one row to the next.
+        x_stride: u32,
+        /// Unused.
+        _pad0: u32,
+    }
+
     /// An operation on each of `count` elements.
     ElementwiseParams {
         /// Elements.
@@ -588,6 +641,7 @@ mod tests {
             "NormEpsParams",
             "RoPEDims",
             "RoPEBase",
+            "QuantizeRowsParams",
         ];
         for layout in ALL {
             let expected = match layout.name {

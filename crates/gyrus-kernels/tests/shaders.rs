@@ -2,13 +2,17 @@
 
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Paged};
-use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, Storage, copy};
+use gyrus_kernels::call::{
+    Activations, Cache, EmbedCall, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall, RopeCall, RopeKernel,
+    Storage, copy,
+};
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
     RopeWriteParams,
 };
 use gyrus_kernels::shader::{Rungs, Source};
-use gyrus_kernels::{Access, Activation, Launch, Pairing};
+use gyrus_kernels::{Access, Activation, Launch, Pairing, WeightLayout};
+use gyrus_tensor::{DType, can_dequantize};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
@@ -176,12 +180,35 @@ fn to_hlsl(compiled: &Compiled) -> String {
     text
 }
 
+/// Every kernel that reads weights, for every type of them.
+fn weight_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = vec![QuantizeRowsCall { rows: 3, cols: 64, x_stride: 64 }.launch(rungs).unwrap()];
+    for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
+        let weight = WeightLayout::new(dtype, 9, 512).unwrap();
+        launches.push(EmbedCall::new(weight, 5, 1.0).launch(rungs).unwrap());
+        for rows in [1, 4, 8] {
+            for activations in [Activations::F32, Activations::Int8] {
+                let call = MatMulCall::new(weight, activations, rows);
+                if activations == Activations::Int8 && !dtype.is_quantized() {
+                    assert!(call.launch(rungs, MatMulTuning::default()).is_err(), "{dtype}");
+                    continue;
+                }
+                for columns in [1, 2] {
+                    let tuning = MatMulTuning { columns: Some(columns), ..Default::default() };
+                    launches.push(call.launch(rungs, tuning).unwrap());
+                }
+            }
+        }
+    }
+    launches
+}
+
 #[test]
 fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
         let ropes = calls().into_iter().map(|call| call.launch(rungs, Default::default()).unwrap());
-        for launch in ropes.chain(engine_launches(rungs)) {
+        for launch in ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)) {
             if !seen.insert(launch.variant.key()) {
                 continue;
             }
@@ -193,7 +220,7 @@ fn every_variant_translates_to_every_language() {
             check_bindings(&launch, &compiled.declared, rungs);
         }
     }
-    assert!(seen.len() > 300, "{} variants", seen.len());
+    assert!(seen.len() > 600, "{} variants", seen.len());
 }
 
 /// The shader's resources are those the launch names, each with its access.

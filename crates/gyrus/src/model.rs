@@ -116,10 +116,12 @@ impl Model {
             checkpoint.tensor(&spec.name).map(|tensor| TensorBytes::new(&checkpoint, &tensor))
         };
         let backend: Box<dyn Backend> = match &options.device {
-            Device::Cpu => Box::new(CpuBackend::new(plan.clone(), blocks, threads, |spec| match bytes(spec) {
-                Some(bytes) => Arc::new(bytes),
-                None => Arc::new([]),
-            })?),
+            Device::Cpu => {
+                Box::new(CpuBackend::new(plan.clone(), blocks, threads, |spec| match bytes(spec) {
+                    Some(bytes) => Arc::new(bytes),
+                    None => Arc::new([]),
+                })?)
+            }
             #[cfg(feature = "gpu")]
             Device::Gpu(adapter) => {
                 let options = gyrus_gpu::Options { adapter: adapter.clone(), ..Default::default() };

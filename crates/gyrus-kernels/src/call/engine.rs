@@ -35,10 +35,17 @@ fn launch(
     constants.extend([flag("IMMEDIATES", rungs.immediates), flag("SUBGROUPS", rungs.subgroups)]);
     for count in groups {
         if count == 0 {
-            return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows or workgroups" });
+            return Err(LaunchError::Zero {
+                kernel: name.to_owned(),
+                name: "the number of rows or workgroups",
+            });
         }
         if count > 65_535 {
-            return Err(LaunchError::Large { kernel: name.to_owned(), what: "workgroups", count: count.into() });
+            return Err(LaunchError::Large {
+                kernel: name.to_owned(),
+                what: "workgroups",
+                count: count.into(),
+            });
         }
     }
     Ok(Launch {

@@ -1,8 +1,29 @@
-//! Kernels as calls: what to compute, checked and turned into a [`Launch`], whoever then runs it.
+//! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
 
 mod copy;
+mod embed;
 pub mod engine;
+mod matmul;
 mod rope;
 
 pub use copy::copy;
+pub use embed::EmbedCall;
+pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+
+use crate::launch::{Access, LaunchError, Slot};
+use crate::weights::{Plane, WeightLayout};
+
+/// The planes of a weight as bindings 0 to 2.
+fn weight_slots(kernel: &str, weight: &WeightLayout) -> Result<Vec<Slot>, LaunchError> {
+    let slot = |plane: Plane| {
+        let bytes = weight.bytes(plane);
+        if bytes / 4 > u64::from(u32::MAX) {
+            let kernel = kernel.to_owned();
+            return Err(LaunchError::Large { kernel, what: "words of a weight", count: bytes / 4 });
+        }
+        let binding = Plane::ALL.iter().position(|p| *p == plane).unwrap_or(0) as u32;
+        Ok(Slot { name: plane.name(), binding, access: Access::Read, bytes })
+    };
+    weight.planes().map(slot).collect()
+}

@@ -29,6 +29,8 @@ fn kind(error: &LaunchError) -> &'static str {
         LaunchError::Buffers { .. } => "buffers",
         LaunchError::Small { .. } => "small",
         LaunchError::Alias { .. } => "alias",
+        LaunchError::NotMultiple { .. } => "not a multiple",
+        LaunchError::Tuning { .. } => "tuning",
     }
 }
 

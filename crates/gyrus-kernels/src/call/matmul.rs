@@ -1,0 +1,252 @@
+use super::weight_slots;
+use crate::launch::{Access, Launch, LaunchError, Slot, grid};
+use crate::params::{MatMulParams, QuantizeRowsParams};
+use crate::shader::{Rungs, Variant};
+use crate::weights::WeightLayout;
+
+/// What a mat-mul's activations are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activations {
+    /// Single precision: `exact`, and all weights that are not quantised.
+    F32,
+    /// Signed bytes with a scale for 32, written by [`QuantizeRowsCall`]: `fast`.
+    Int8,
+}
+
+/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for few rows.
+///
+/// Buffers: the planes of the weight, `x`, with [`Activations::Int8`] `x_scales`, and `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatMulCall {
+    /// The weight matrix.
+    pub weight: WeightLayout,
+    /// What `x` holds.
+    pub activations: Activations,
+    /// Rows of `x` and `y`.
+    pub rows: u32,
+    /// Elements from one row of `x` to the next. Without meaning for [`Activations::Int8`], whose rows lie one
+    /// behind the other.
+    pub x_stride: u32,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds.
+    pub accumulate: bool,
+}
+
+/// What changes the speed. `lanes` changes the order of sums too, so it must not depend on the number of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MatMulTuning {
+    /// Invocations of a workgroup, a power of two.
+    pub workgroup: Option<u32>,
+    /// Invocations that share the sum of one output, a power of two up to `workgroup`.
+    pub lanes: Option<u32>,
+    /// Columns of the output that an invocation takes: 1, 2 or 4.
+    pub columns: Option<u32>,
+}
+
+impl MatMulCall {
+    /// Rows packed in `x` and `y`.
+    pub fn new(weight: WeightLayout, activations: Activations, rows: u32) -> MatMulCall {
+        MatMulCall {
+            weight,
+            activations,
+            rows,
+            x_stride: weight.cols(),
+            y_stride: weight.rows(),
+            y_offset: 0,
+            accumulate: false,
+        }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs, tuning: MatMulTuning) -> Result<Launch, LaunchError> {
+        let int8 = self.activations == Activations::Int8;
+        let name = if int8 { "matmul_int8" } else { "matmul" };
+        let kernel = || name.to_owned();
+        let MatMulCall { weight, rows, x_stride, y_stride, y_offset, .. } = *self;
+        let (n, k) = (weight.rows(), weight.cols());
+        if int8 && !weight.dtype().is_quantized() {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
+        }
+        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let at_least = |name, value: u32, least: u64| {
+            let kernel = kernel();
+            if u64::from(value) < least {
+                Err(LaunchError::TooLow { kernel, name, value, least })
+            } else {
+                Ok(())
+            }
+        };
+        at_least("y_stride", y_stride, u64::from(y_offset) + u64::from(n))?;
+        let (m, k64) = (u64::from(rows), u64::from(k));
+        let mut slots = weight_slots(name, &weight)?;
+        let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
+        let x = if int8 {
+            push("x", 3, Access::Read, m * k64);
+            push("x_scales", 4, Access::Read, m * k64 / 4);
+            m * k64
+        } else {
+            at_least("x_stride", x_stride, k64)?;
+            if !x_stride.is_multiple_of(4) {
+                let (kernel, value) = (kernel(), x_stride);
+                return Err(LaunchError::NotMultiple { kernel, name: "x_stride", value, of: 4 });
+            }
+            let x = (m - 1) * u64::from(x_stride) + k64;
+            push("x", 3, Access::Read, 4 * x);
+            x
+        };
+        let y = (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n);
+        push("y", 5, Access::ReadWrite, 4 * y);
+        for (what, count) in [("elements of x", x), ("elements of y", y)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+
+        let tile = self.tile();
+        let Shape { workgroup, lanes, columns } = self.shape(tuning)?;
+        let tiles = m.div_ceil(tile.into());
+        let teams = u64::from(n).div_ceil(columns.into());
+        let count = teams.div_ceil(u64::from(workgroup / lanes)) * tiles;
+        // The last team's first column must not wrap around.
+        if count.saturating_mul((workgroup / lanes * columns).into()) > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
+        }
+        let params = MatMulParams {
+            m: rows,
+            n,
+            k,
+            x_stride,
+            y_stride,
+            y_offset,
+            accumulate: self.accumulate.into(),
+            _pad0: 0,
+        };
+        let constants = vec![
+            ("WEIGHT", weight.constant()),
+            ("ACTIVATIONS", if int8 { "int8" } else { "f32" }.to_owned()),
+            ("ROWS", format!("{tile}u")),
+            ("COLUMNS", format!("{columns}u")),
+            ("SUMS", format!("{}u", tile * columns)),
+            ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+            ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
+        ];
+        let overrides = vec![("WORKGROUP", f64::from(workgroup)), ("LANES", f64::from(lanes))];
+        Ok(Launch {
+            groups: grid(name, count)?,
+            variant: Variant { name: kernel(), file: "matmul.wgsl", constants, overrides },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((6, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
+    /// Rows that share one reading of the weights.
+    fn tile(&self) -> u32 {
+        match self.rows {
+            1 => 1,
+            2..=4 => 4,
+            _ => 8,
+        }
+    }
+
+    /// How the sum is divided: by the matrix alone, or bits would depend on a row's neighbours.
+    fn shape(&self, tuning: MatMulTuning) -> Result<Shape, LaunchError> {
+        let units = self.weight.cols().div_ceil(self.weight.unit());
+        let lanes = tuning.lanes.unwrap_or_else(|| units.next_power_of_two().clamp(8, 32));
+        let workgroup = tuning.workgroup.unwrap_or(128);
+        let columns = tuning.columns.unwrap_or(1);
+        let kernel = || "matmul".to_owned();
+        for (name, value) in [("lanes", lanes), ("workgroup", workgroup)] {
+            if !value.is_power_of_two() {
+                let needed = "a power of two";
+                return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+            }
+        }
+        if workgroup < lanes {
+            let least = lanes.into();
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "workgroup", value: workgroup, least });
+        }
+        if ![1, 2, 4].contains(&columns) {
+            let (name, value, needed) = ("columns", columns, "1, 2 or 4");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+        }
+        Ok(Shape { workgroup, lanes, columns })
+    }
+}
+
+struct Shape {
+    workgroup: u32,
+    lanes: u32,
+    columns: u32,
+}
+
+/// Rows of activations as signed bytes, for [`Activations::Int8`].
+///
+/// Buffers: `x`; `q`, [`m`·`k`] bytes; `q_scales`, 8 bytes for 32 elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuantizeRowsCall {
+    /// Rows.
+    pub rows: u32,
+    /// Elements of a row, a multiple of 32.
+    pub cols: u32,
+    /// Elements from one row of `x` to the next.
+    pub x_stride: u32,
+}
+
+impl QuantizeRowsCall {
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 64;
+        let kernel = || "quantize_rows".to_owned();
+        let QuantizeRowsCall { rows, cols, x_stride } = *self;
+        for (name, value) in [("m", rows), ("k", cols)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        for (name, value, of) in [("k", cols, 32), ("x_stride", x_stride, 4)] {
+            if !value.is_multiple_of(of) {
+                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+            }
+        }
+        if x_stride < cols {
+            let (name, least) = ("x_stride", cols.into());
+            return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
+        }
+        let (m, k) = (u64::from(rows), u64::from(cols));
+        let x = (m - 1) * u64::from(x_stride) + k;
+        for (what, count) in [("elements of x", x), ("elements of q", m * k)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
+        let params = QuantizeRowsParams { m: rows, k: cols, x_stride, _pad0: 0 };
+        Ok(Launch {
+            groups: grid("quantize_rows", (m * k / 32).div_ceil(u64::from(WORKGROUP)))?,
+            variant: Variant {
+                name: kernel(),
+                file: "quantize_rows.wgsl",
+                constants: vec![
+                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+                    ("SUBGROUPS", "0".to_owned()),
+                ],
+                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+            },
+            slots: vec![
+                slot("x", 0, Access::Read, 4 * x),
+                slot("q", 1, Access::ReadWrite, m * k),
+                slot("q_scales", 2, Access::ReadWrite, m * k / 4),
+            ],
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+}

@@ -1,0 +1,17 @@
+// A weight matrix in planes (src/weights), of the type WEIGHT: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k,
+// q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs.
+//
+// Needs QUANTS_BINDING, HIGH_BINDING and SCALES_BINDING; types without upper bits or scales have no such binding.
+// A row consists of units, what one invocation reads at a time: UNIT_VECTORS vectors of four elements.
+//
+//   weight_units(k)             units of a row of k elements
+//   weight_values(row, unit, k) the unit's values: exactly what gyrus_tensor::dequantize says, since the product of
+//                               a scale and a quant has fewer than 24 bits, so that there is one rounding however
+//                               a compiler contracts
+//   weight_block(row, unit, k)  the same before it becomes f32, for quantised types (lib/weights_blocks.wgsl)
+
+#if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
+#include "lib/weights_plain.wgsl"
+#else
+#include "lib/weights_blocks.wgsl"
+#endif
