@@ -4,7 +4,7 @@ use gyrus_gpu::{Gpu, GpuError, GpuRunner, Options};
 use gyrus_kernels::shader::Rungs;
 
 /// A device with these rungs at most, or `None` with a line that says so.
-pub fn device(rungs: Rungs) -> Option<GpuRunner> {
+pub(crate) fn device(rungs: Rungs) -> Option<GpuRunner> {
     let adapter = std::env::var("GYRUS_TEST_ADAPTER").ok();
     let open = |adapter: Option<String>| Gpu::open(&Options { adapter, rungs, ..Options::default() });
     let opened = match open(adapter.clone()) {
