@@ -14,7 +14,7 @@ fn runners() -> Vec<CpuRunner> {
 
 #[test]
 fn the_grid_is_the_twins() {
-    let count = gyrus_testkit::cases(400);
+    let count = gyrus_testkit::cases(300);
     for runner in &mut runners() {
         let failures: Vec<String> =
             rope_cases(11, count).filter_map(|case| check(runner, &case).err()).collect();
