@@ -1,5 +1,5 @@
 //! The CPU's kernels: a thread pool for short loops, mat-muls over quantised weights, attention over a
-//! paged cache, norms and activations.
+//! paged cache, norms, activations and the rope kernels.
 //!
 //! Three rules hold for everything here:
 //!
