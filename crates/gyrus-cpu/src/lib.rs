@@ -28,6 +28,7 @@ mod panel;
 mod pool;
 mod quantize_rows;
 mod scratch;
+mod simd;
 mod slab;
 mod storage;
 
