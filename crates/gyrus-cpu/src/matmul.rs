@@ -10,7 +10,7 @@ use crate::panel::{LANES, Panels, TILE};
 use crate::pool::Pool;
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
-use crate::{Isa, Scratch};
+use crate::{Isa, Scratch, simd};
 
 /// Activations of a block of rows should stay in the second-level cache beside a panel.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
@@ -47,7 +47,7 @@ pub fn matmul(
     }
 
     let blocks = k.div_ceil(GROUP);
-    let width = k.next_multiple_of(float::LANES);
+    let width = k.next_multiple_of(simd::LANES);
     let isa = pool.isa();
     let any_bytes = weights.iter().any(|w| w.takes_bytes());
     let any_floats = weights.iter().any(|w| !w.takes_bytes());

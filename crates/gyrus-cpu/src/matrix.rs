@@ -4,6 +4,7 @@ use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 use crate::float;
 use crate::panel::Panels;
 use crate::pool::Pool;
+use crate::simd;
 use crate::storage::Bytes;
 use crate::{CpuError, Isa};
 
@@ -102,7 +103,7 @@ impl Matrix {
         }
     }
 
-    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`float::LANES`] and zeros
+    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`simd::LANES`] and zeros
     /// in between; in place if they are stored so, else in `buffer`.
     pub(crate) fn float_rows<'a>(
         &'a self,
@@ -113,7 +114,7 @@ impl Matrix {
         buffer: &'a mut [f32],
     ) -> &'a [f32] {
         let bytes = self.raw_rows(data, first, count);
-        let width = self.cols.next_multiple_of(float::LANES);
+        let width = self.cols.next_multiple_of(simd::LANES);
         if self.dtype == DType::F32
             && width == self.cols
             && cfg!(target_endian = "little")

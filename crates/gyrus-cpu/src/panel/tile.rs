@@ -104,11 +104,14 @@ pub(super) trait Kernel {
     unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
-    ) -> [[<Self::Simd as Simd>::I; 2]; M];
+    ) -> [[Ints<Self>; 2]; M];
 
     /// Fetches the memory from `p` on, which need not be readable.
     fn prefetch(p: *const u8);
 }
+
+type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
+type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
 
 /// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
 const PREFETCH: usize = 4096;
@@ -145,9 +148,9 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
             let header = F::Scheme::header::<K::Simd>(group);
             for sub in 0..subs::<F>() {
                 let body = group.add(F::Scheme::HEADER + sub * body_bytes::<F>());
-                let scales = F::Scheme::scales::<K::Simd>(header, body.add(F::Coding::BYTES));
+                let (scale, offset) = F::Scheme::scales::<K::Simd>(header, body.add(F::Coding::BYTES));
                 let dots = K::dots::<F::Coding, F::Scheme, M>(body, at);
-                add::<K, F::Coding, F::Scheme, M>(scales, at, dots, &mut acc);
+                add::<K, F::Coding, F::Scheme, M>(scale, offset, at, dots, &mut acc);
                 for at in &mut at {
                     *at = at.add(1);
                 }
@@ -166,13 +169,14 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
 /// Each of `x` points to a block; else as [`Simd`] asks.
 #[inline(always)]
 unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
-    (scale, offset): ([<K::Simd as Simd>::F; 2], [<K::Simd as Simd>::F; 2]),
+    scale: [Floats<K>; 2],
+    offset: [Floats<K>; 2],
     x: [*const QBlock; M],
-    dots: [[<K::Simd as Simd>::I; 2]; M],
-    acc: &mut [<K::Simd as Simd>::F; M],
+    dots: [[Ints<K>; 2]; M],
+    acc: &mut [Floats<K>; M],
 ) {
     // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
-    let centre = !L::OFFSET && !(K::SIGNED && C::MOST > 127);
+    let centre = !(L::OFFSET || K::SIGNED && C::MOST > 127);
     let middle = C::MIDDLE.trailing_zeros() as i32;
     // SAFETY: by contract.
     unsafe {
