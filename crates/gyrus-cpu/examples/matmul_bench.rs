@@ -22,6 +22,13 @@ fn main() {
         (DType::Q6_K, Precision::Fast, &llama[..]),
         (DType::Q4_1, Precision::Exact, &smol[1..3]),
         (DType::F16, Precision::Exact, &smol[1..3]),
+        (DType::F16, Precision::Fast, &smol[1..3]),
+        (DType::BF16, Precision::Fast, &llama[..1]),
+        (DType::F32, Precision::Fast, &llama[..1]),
+        (DType::Q2_K, Precision::Fast, &llama[..1]),
+        (DType::Q3_K, Precision::Fast, &llama[..1]),
+        (DType::IQ4_NL, Precision::Fast, &llama[..1]),
+        (DType::IQ4_XS, Precision::Fast, &llama[..1]),
     ];
     println!("{}", Pool::new(1).isa().name());
     println!("type  precision    n×k         m  threads    GOP/s    GB/s      µs");
@@ -51,7 +58,12 @@ fn measure(dtype: DType, precision: Precision, n: usize, k: usize, m: usize, thr
     let copies = if m == 1 { (64_000_000 / bytes).clamp(1, 64) } else { 1 };
     let weights: Vec<Matrix> = (0..copies)
         .map(|_| {
-            let data = (0..bytes).map(|i| ((i * 7919) >> 5) as u8 & 0x3F).collect::<Vec<u8>>();
+            let mut data = (0..bytes).map(|i| ((i * 7919) >> 5) as u8 & 0x3F).collect::<Vec<u8>>();
+            if !dtype.is_quantized() {
+                // Floats of sensible size: denormal ones would take their time.
+                let size = dtype.block_bytes();
+                data.chunks_exact_mut(size).for_each(|v| v[size - 1] = 0x3C);
+            }
             Matrix::new(&pool, dtype, n, k, Bytes::from(data), precision).expect("a good shape")
         })
         .collect();

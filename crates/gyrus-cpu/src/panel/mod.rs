@@ -15,6 +15,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod coding;
+pub(crate) mod columns;
 mod scheme;
 mod source;
 mod tile;
@@ -30,6 +31,8 @@ use crate::pool::Pool;
 use crate::quantize_rows::{GROUP, QBlock};
 use crate::slab::SlabBytes;
 use crate::storage::Disjoint;
+
+pub(crate) use columns::Columns;
 
 use coding::Coding;
 use scheme::Scheme;
