@@ -16,6 +16,8 @@
 mod avx2;
 mod coding;
 pub(crate) mod columns;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scheme;
 mod source;
 mod tile;
@@ -86,6 +88,12 @@ struct VTable {
     avx2: Tile,
     #[cfg(target_arch = "x86_64")]
     vnni: Tile,
+    #[cfg(target_arch = "aarch64")]
+    neon: Tile,
+    #[cfg(target_arch = "aarch64")]
+    dot: Tile,
+    #[cfg(target_arch = "aarch64")]
+    i8mm: Tile,
 }
 
 /// Every format that has panels.
@@ -115,6 +123,12 @@ const fn vtable<F: Source>() -> VTable {
         avx2: avx2::tile::<F>,
         #[cfg(target_arch = "x86_64")]
         vnni: vnni::tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        neon: neon::plain_tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        dot: neon::dot_tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        i8mm: neon::matrix_tile::<F>,
     }
 }
 
@@ -180,6 +194,12 @@ impl Panels {
             Level::Avx2 => self.vtable.avx2,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => self.vtable.vnni,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => self.vtable.neon,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => self.vtable.dot,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonI8mm => self.vtable.i8mm,
         }
     }
 
