@@ -24,7 +24,7 @@ import chart
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Sixteen tokens of SmolLM2.
-PROMPT = "The lighthouse keeper wrote down the weather every morning and counted the ships that"
+PROMPT = "The lighthouse keeper wrote down the weather every morning and counted the ships that passed by"
 
 SMOL, TALES = "SmolLM2-135M Q4_1", "Tales 7M Q8_0"
 ONE_B = {"q4_0": "1B shape Q4_0", "q4_k": "1B shape Q4_K", "q8_0": "1B shape Q8_0"}

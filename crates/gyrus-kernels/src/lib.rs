@@ -22,4 +22,4 @@ pub use batch::{Batch, KV_BLOCK};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
 pub use rope::{Pairing, Phases, Rope, RopeError, Scaling};
-pub use select::{Counts, Draw, Sampler, SamplerError, argmax, log_softmax_at};
+pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
