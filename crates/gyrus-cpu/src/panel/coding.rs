@@ -44,9 +44,10 @@ impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
 
     fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
         let (low, high) = body.split_at_mut(4 * LANES * LOW);
-        put_plane::<LOW>(low, row, |k| q[k]);
+        let groups = std::array::from_fn(|g| u32::from_le_bytes(q.as_chunks::<4>().0[g]));
+        put_plane::<LOW>(low, row, &groups, 0);
         if HIGH > 0 {
-            put_plane::<HIGH>(high, row, |k| q[k] >> LOW);
+            put_plane::<HIGH>(high, row, &groups, LOW);
         }
     }
 
@@ -105,15 +106,16 @@ const fn mask(width: usize) -> u8 {
     (0xFFu16 >> (8 - width)) as u8
 }
 
-fn put_plane<const W: usize>(bytes: &mut [u8], row: usize, value: impl Fn(usize) -> u8) {
-    for vector in 0..W {
-        for j in 0..4 {
-            let mut byte = 0;
-            for part in 0..8 / W {
-                byte |= (value(4 * (vector + part * W) + j) & mask(W)) << (part * W);
-            }
-            bytes[4 * LANES * vector + 4 * row + j] = byte;
+/// Writes the bits from `from` on of eight groups of four elements, four bytes at a time.
+#[inline(always)]
+fn put_plane<const W: usize>(bytes: &mut [u8], row: usize, groups: &[u32; GROUP / 4], from: usize) {
+    let mask = u32::from_le_bytes([mask(W); 4]);
+    for (vector, bytes) in bytes.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
+        let mut word = 0;
+        for part in 0..8 / W {
+            word |= (groups[vector + part * W] >> from & mask) << (part * W);
         }
+        bytes[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
     }
 }
 

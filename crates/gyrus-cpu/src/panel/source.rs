@@ -29,8 +29,20 @@ pub(crate) struct Scales {
 }
 
 /// Element `k` and `k + 16` share byte `k`.
-fn halves(qs: &[u8]) -> [u8; GROUP] {
-    std::array::from_fn(|k| qs[k % 16] >> (k / 16 * 4) & 15)
+fn halves(qs: &[u8; 16]) -> [u8; GROUP] {
+    let mut q = [0; GROUP];
+    let (low, high) = q.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(qs) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
+    q
+}
+
+/// Bits `shift..` of 32 bytes, as many as `mask` has.
+fn field(bytes: &[u8], shift: usize, mask: u8) -> [u8; GROUP] {
+    let mut q = [0; GROUP];
+    q.iter_mut().zip(&bytes[..GROUP]).for_each(|(q, byte)| *q = byte >> shift & mask);
+    q
 }
 
 /// The same with a fifth bit each.
@@ -41,12 +53,12 @@ fn five_bits(qs: &[u8; 16], qh: [u8; 4]) -> [u8; GROUP] {
 
 /// Runs of 32 bytes hold a run of elements in their low nibbles and the next in their high ones.
 fn runs(qs: &[u8; 128], sub: usize) -> [u8; GROUP] {
-    std::array::from_fn(|k| qs[32 * (sub / 2) + k] >> (4 * (sub % 2)) & 15)
+    field(&qs[GROUP * (sub / 2)..], 4 * (sub % 2), 15)
 }
 
 /// Runs of 32 bytes hold four runs of elements, from their low bits up.
 fn pairs(qs: &[u8; 64], sub: usize) -> [u8; GROUP] {
-    std::array::from_fn(|k| qs[32 * (sub / 4) + k] >> (2 * (sub % 4)) & 3)
+    field(&qs[GROUP * (sub / 4)..], 2 * (sub % 4), 3)
 }
 
 impl Source for BlockQ4_0 {
@@ -132,7 +144,7 @@ impl Source for BlockIq4Xs {
     type Scheme = Super<false, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        halves(&self.qs[16 * sub..][..16])
+        halves(&self.qs.as_chunks().0[sub])
     }
 
     fn scales(&self, sub: usize) -> Scales {
@@ -166,8 +178,8 @@ impl Source for BlockQ3K {
     type Scheme = Super<true, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        let low = pairs(&self.qs, sub);
-        std::array::from_fn(|k| low[k] | (self.hmask[k] >> sub & 1) << 2)
+        let (low, third) = (pairs(&self.qs, sub), field(&self.hmask, sub, 1));
+        std::array::from_fn(|k| low[k] | third[k] << 2)
     }
 
     fn scales(&self, sub: usize) -> Scales {
@@ -195,8 +207,8 @@ impl Source for BlockQ5K {
     type Scheme = Super<false, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        let low = runs(&self.qs, sub);
-        std::array::from_fn(|k| low[k] | (self.qh[k] >> sub & 1) << 4)
+        let (low, fifth) = (runs(&self.qs, sub), field(&self.qh, sub, 1));
+        std::array::from_fn(|k| low[k] | fifth[k] << 4)
     }
 
     fn scales(&self, sub: usize) -> Scales {
@@ -216,11 +228,9 @@ impl Source for BlockQ6K {
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         let (half, run) = (sub / 4, sub % 4);
+        let low = field(&self.ql[64 * half + run % 2 * GROUP..], 4 * (run / 2), 15);
         let high = pairs(&self.qh, sub);
-        std::array::from_fn(|k| {
-            let low = self.ql[64 * half + run % 2 * 32 + k] >> (4 * (run / 2)) & 15;
-            low | high[k] << 4
-        })
+        std::array::from_fn(|k| low[k] | high[k] << 4)
     }
 
     fn scales(&self, sub: usize) -> Scales {
