@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Gyrus and llama.cpp on one machine, alternately: medians and ratios.
 
-  compare.py --all [--out docs/bench-cpu.json]      every row of docs/benchmarks.md, some 17 minutes on two cores
+  compare.py --all [--out docs/bench-cpu.json] [--docs docs/benchmarks.md]
+                                                    every row of that document, some 15 minutes on two cores
   compare.py --deep [--out …]                       more rows: 1B at more depths and on one thread
   compare.py --render docs/bench-cpu.json           the table and the chart again, nothing is run
   compare.py MODEL.gguf… [-p N,…] [-n N,…] [-d N,…] a table of one's own
@@ -212,10 +213,11 @@ def render(results, docs):
     if results.path:
         bars = [row for row in sorted(results.rows(), key=order) if row[1] == 2 and row[2] != "start"]
         results.path.with_suffix(".svg").write_text(chart.svg(bars))
+        text = f"![Speed relative to llama.cpp, two threads]({results.path.with_suffix('.svg').name})\n\n{text}"
     begin, end = "<!-- bench-cpu: written by bench/compare.py -->", "<!-- /bench-cpu -->"
     if docs and docs.exists() and begin in (page := docs.read_text()):
         before, rest = page.split(begin, 1)
-        docs.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
+        docs.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end, 1)[1]}")
 
 
 def main():
