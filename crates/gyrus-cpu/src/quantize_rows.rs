@@ -53,20 +53,17 @@ fn portable_block(x: &[f32; GROUP]) -> QBlock {
         let high = if scaled < 127.0 { scaled } else { 127.0 };
         (if high > -127.0 { high } else { -127.0 }) as i8
     });
-    finish(qs, amax)
+    let sum = |qs: &[i8]| qs.iter().map(|&q| i32::from(q)).sum();
+    finish(qs, sum(&qs[..16]), sum(&qs[16..]), amax)
 }
 
 fn inverse(amax: f32) -> f32 {
     if amax > 0.0 { 127.0 / amax } else { 0.0 }
 }
 
-/// Inlined, so that the sums are SIMD where the caller is.
 #[inline(always)]
-fn finish(qs: [i8; GROUP], amax: f32) -> QBlock {
-    let sum_of = |qs: &[i8]| qs.iter().map(|&q| i32::from(q)).sum::<i32>();
-    let first_sum = sum_of(&qs[..16]);
-    let sum = first_sum + sum_of(&qs[16..]);
-    let scale = amax / 127.0;
+fn finish(qs: [i8; GROUP], first_sum: i32, last_sum: i32, amax: f32) -> QBlock {
+    let (sum, scale) = (first_sum + last_sum, amax / 127.0);
     QBlock { qs, scale, scaled_sum: scale * sum as f32, minus8_sum: -8 * sum, first_sum }
 }
 
@@ -103,7 +100,8 @@ unsafe fn simd_block<S: Simd>(x: &[f32; GROUP]) -> QBlock {
             let scaled = S::round(S::mul(*v, inverse));
             *v = S::max(S::min(scaled, S::splat(127.0)), S::splat(-127.0));
         }
-        finish(S::to_bytes(v), amax)
+        let (qs, [first_sum, last_sum]) = S::to_bytes(v);
+        finish(qs, first_sum, last_sum, amax)
     }
 }
 

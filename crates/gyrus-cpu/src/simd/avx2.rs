@@ -142,7 +142,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [__m256; 4]) -> [i8; 32] {
+    unsafe fn to_bytes(a: [__m256; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let first = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
             let last = _mm256_packs_epi32(_mm256_cvtps_epi32(a[2]), _mm256_cvtps_epi32(a[3]));
@@ -151,7 +151,13 @@ impl Simd for Avx2 {
             let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
             let mut bytes = [0i8; 32];
             _mm256_storeu_si256(bytes.as_mut_ptr().cast(), packed);
-            bytes
+            let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
+            let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            let (first, last) = (_mm256_castsi256_si128(fours), _mm256_extracti128_si256::<1>(fours));
+            // First and last side by side, so that both are added at once.
+            let halves = _mm_hadd_epi32(first, last);
+            let sums = _mm_hadd_epi32(halves, halves);
+            (bytes, [_mm_extract_epi32::<0>(sums), _mm_extract_epi32::<1>(sums)])
         }
     }
 

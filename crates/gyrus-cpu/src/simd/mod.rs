@@ -66,8 +66,8 @@ pub(crate) trait Simd {
     unsafe fn greatest(a: Self::F) -> f32;
     /// The greatest magnitude of all 32 as bits, a NaN being above all numbers.
     unsafe fn greatest_magnitude(a: [Self::F; 4]) -> u32;
-    /// 32 whole numbers within −128..=127 as bytes.
-    unsafe fn to_bytes(a: [Self::F; 4]) -> [i8; 32];
+    /// 32 whole numbers within −128..=127 as bytes, and the sums of the first and the last 16.
+    unsafe fn to_bytes(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
 
     unsafe fn splat_i(v: i32) -> Self::I;
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;

@@ -165,14 +165,16 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [F; 4]) -> [i8; 32] {
+    unsafe fn to_bytes(a: [F; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let mut bytes = [0i8; 32];
             for (a, bytes) in a.iter().zip(bytes.chunks_exact_mut(8)) {
                 let (low, high) = (vcvtq_s32_f32(a[0]), vcvtq_s32_f32(a[1]));
                 vst1_s8(bytes.as_mut_ptr(), vqmovn_s16(vcombine_s16(vqmovn_s32(low), vqmovn_s32(high))));
             }
-            bytes
+            let first = vaddlvq_s8(vld1q_s8(bytes.as_ptr()));
+            let last = vaddlvq_s8(vld1q_s8(bytes.as_ptr().add(16)));
+            (bytes, [i32::from(first), i32::from(last)])
         }
     }
 
