@@ -20,6 +20,7 @@ fn steady_work_allocates_nothing() {
     };
     let fast = weight(DType::Q4_1, Precision::Fast);
     let plain = weight(DType::Q6_K, Precision::Exact);
+    let floats = weight(DType::F16, Precision::Fast);
     let mut store =
         KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
     let table: Vec<u32> = (0..20).collect();
@@ -37,6 +38,7 @@ fn steady_work_allocates_nothing() {
                 let out = &mut out[..m * 2 * n];
                 matmul(&pool, &[&fast, &plain], &normed[..m * k], out, false, &mut scratch);
                 gate(&pool, Activation::Silu, out, n, &mut gated[..m * n]);
+                matmul(&pool, &[&floats], &normed[..m * k], &mut gated[..m * n], true, &mut scratch);
                 let kv = Strided { data: &x, stride: 32 };
                 store.write_rows(&pool, 0, &rows[..m], kv, kv);
                 let q = Strided { data: &x, stride: 64 };
