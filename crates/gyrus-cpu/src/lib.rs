@@ -29,15 +29,16 @@ mod pool;
 mod quantize_rows;
 mod rope;
 mod scratch;
+mod simd;
 mod slab;
 mod storage;
 
-pub use activation::{Activation, activate, add, gate, scale, softmax};
+pub use activation::{gate, scale};
 pub use attention::{Attention, attention};
 pub use backend::{CpuBackend, MAX_ROWS};
 pub use error::CpuError;
 pub use exp::exp;
-pub use gyrus_kernels::Precision;
+pub use gyrus_kernels::{Activation, Precision};
 pub use isa::Isa;
 pub use kv::{BLOCK, KvRow, KvShape, KvStore, KvType, Strided};
 pub use matmul::matmul;

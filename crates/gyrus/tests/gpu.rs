@@ -74,12 +74,12 @@ fn fast_is_as_near_to_exact_as_on_the_cpu() {
 /// Greedy text and its log-probabilities as bits.
 fn story(model: &Model, ids: &[u32], steps: usize) -> Vec<(u32, u32)> {
     let mut session = model.session();
-    let request = Request::ids(ids.to_vec()).max_tokens(steps).ignore_end(true);
+    let request = Request::ids(ids.to_vec()).max_tokens(steps).ignore_end(true).logprobs(true);
     let mut generation = session.generate(request).unwrap();
     let mut all = Vec::new();
     while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
-            all.push((id, logprob.to_bits()));
+            all.push((id, logprob.unwrap().to_bits()));
         }
     }
     all
