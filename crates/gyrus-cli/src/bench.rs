@@ -22,6 +22,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(part) = &args.kernels {
         return kernels::run(part, args);
     }
+    if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
+        return synthetic::write(shape, path);
+    }
     let source = match &args.synthetic {
         Some(shape) => Source::memory(shape, synthetic::model(shape)?),
         None => Source::resolve(args.model.as_deref())?,
@@ -43,16 +46,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             depth,
         }));
     }
-    let runs = (tests.len() * (args.repetitions + 1)) as u64;
+    let warmups = usize::from(!args.no_warmup);
+    let runs = (tests.len() * (args.repetitions + warmups)) as u64;
     let progress = (!args.quiet).then(|| Progress::new("measuring"));
     let mut done = 0;
     let mut measured = Vec::new();
     for test in tests {
         // The first run warms caches and page tables and is not counted.
         let mut speeds = Vec::new();
-        for repetition in 0..=args.repetitions {
+        for repetition in 0..args.repetitions + warmups {
             let speed = test.run(&model).with_context(|| test.name())?;
-            if repetition > 0 {
+            if repetition >= warmups {
                 speeds.push(speed);
             }
             if let Some(progress) = &progress {

@@ -150,6 +150,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
     pub(crate) synthetic: Option<String>,
 
+    /// Write the random model to a GGUF file, for another program to read, and measure nothing
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    pub(crate) write: Option<PathBuf>,
+
     /// Prompt lengths; 0 for none
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     pub(crate) prompt_tokens: Vec<usize>,
@@ -165,6 +169,10 @@ pub(crate) struct BenchArgs {
     /// Times each test is run
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
     pub(crate) repetitions: usize,
+
+    /// Count the first run too, which otherwise warms caches and page tables
+    #[arg(long)]
+    pub(crate) no_warmup: bool,
 
     /// Time single kernels on a GPU instead of a model: those whose names contain PART, or all
     #[cfg(feature = "gpu")]

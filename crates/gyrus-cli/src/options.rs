@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use gyrus::{Options, Precision, Sampler};
+use gyrus::{Device, Options, Precision, Sampler};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Args)]
@@ -16,27 +16,13 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "GYRUS_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
 
-    /// Where to compute
-    #[arg(long, env = "GYRUS_DEVICE", value_enum, default_value_t = Device::Cpu)]
+    /// Where to compute: cpu, gpu, or gpu:NAME with a part of a GPU's name
+    #[arg(long, env = "GYRUS_DEVICE", value_name = "DEVICE", default_value_t = Device::Cpu)]
     pub(crate) device: Device,
 
     /// What to compute with
     #[arg(long, value_enum)]
     pub(crate) precision: Option<PrecisionArg>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Device {
-    /// This machine's processor
-    Cpu,
-}
-
-impl Device {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Device::Cpu => "cpu",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +42,7 @@ impl ModelArgs {
                 Some(PrecisionArg::Fast) => Precision::Fast,
                 None => precision,
             },
+            device: self.device.clone(),
             context: self.ctx,
             threads: self.threads.map(usize::from),
             ..Options::default()

@@ -1,7 +1,8 @@
 //! Speed of the mat-mul: `cargo run --release -p gyrus-cpu --example matmul_bench [FILTER]`.
 //!
 //! Each line is the best of many short runs, because other work may share the machine. GB/s counts the
-//! weight bytes read once; GOP/s counts a multiplication and an addition as two.
+//! weight bytes read once; GOP/s counts a multiplication and an addition as two. The last column is the speed
+//! at which the weight was prepared, in GB/s.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,16 @@ fn main() {
         (DType::Q6_K, Precision::Fast, &llama[..]),
         (DType::Q4_1, Precision::Exact, &smol[1..3]),
         (DType::F16, Precision::Exact, &smol[1..3]),
+        (DType::F16, Precision::Fast, &smol[1..3]),
+        (DType::BF16, Precision::Fast, &llama[..1]),
+        (DType::F32, Precision::Fast, &llama[..1]),
+        (DType::Q2_K, Precision::Fast, &llama[..1]),
+        (DType::Q3_K, Precision::Fast, &llama[..1]),
+        (DType::IQ4_NL, Precision::Fast, &llama[..1]),
+        (DType::IQ4_XS, Precision::Fast, &llama[..1]),
     ];
     println!("{}", Pool::new(1).isa().name());
-    println!("type  precision    n×k         m  threads    GOP/s    GB/s      µs");
+    println!("type  precision    n×k         m  threads    GOP/s    GB/s      µs    prepared");
     for (dtype, precision, shapes) in cases {
         for &(n, k) in shapes {
             for m in [1, 8, 512] {
@@ -33,26 +41,44 @@ fn main() {
                     if n > 10_000 && m > 8 || !name.contains(&filter) {
                         continue;
                     }
-                    let (seconds, bytes) = measure(dtype, precision, n, k, m, threads);
+                    let (seconds, prepared, bytes) = measure(dtype, precision, n, k, m, threads);
                     let gops = 2.0 * (n * k * m) as f64 / seconds / 1e9;
                     let gbs = bytes as f64 / seconds / 1e9;
-                    println!("{name}  {gops:>9.1} {gbs:>8.2} {:>9.1}", seconds * 1e6);
+                    let prepared = bytes as f64 / prepared / 1e9;
+                    println!("{name}  {gops:>9.1} {gbs:>8.2} {:>9.1} {prepared:>8.2}", seconds * 1e6);
                 }
             }
         }
     }
 }
 
-/// The shortest time of a call, in seconds, and the weight bytes it reads. Several copies of the weight
+/// The shortest times of a call and of preparing a weight, in seconds, and the weight's bytes. Several copies of the weight
 /// are walked in turn, so that a small matrix does not sit in a cache it would not sit in within a model.
-fn measure(dtype: DType, precision: Precision, n: usize, k: usize, m: usize, threads: usize) -> (f64, usize) {
+fn measure(
+    dtype: DType,
+    precision: Precision,
+    n: usize,
+    k: usize,
+    m: usize,
+    threads: usize,
+) -> (f64, f64, usize) {
     let pool = Pool::new(threads);
     let bytes = dtype.bytes_of_elems(n * k).expect("whole blocks");
     let copies = if m == 1 { (64_000_000 / bytes).clamp(1, 64) } else { 1 };
+    let mut prepared = f64::INFINITY;
     let weights: Vec<Matrix> = (0..copies)
         .map(|_| {
-            let data = (0..bytes).map(|i| ((i * 7919) >> 5) as u8 & 0x3F).collect::<Vec<u8>>();
-            Matrix::new(&pool, dtype, n, k, Bytes::from(data), precision).expect("a good shape")
+            let mut data = (0..bytes).map(|i| ((i * 7919) >> 5) as u8 & 0x3F).collect::<Vec<u8>>();
+            if !dtype.is_quantized() {
+                // Floats of sensible size: denormal ones would take their time.
+                let size = dtype.block_bytes();
+                data.chunks_exact_mut(size).for_each(|v| v[size - 1] = 0x3C);
+            }
+            let data = Bytes::from(data);
+            let start = Instant::now();
+            let weight = Matrix::new(&pool, dtype, n, k, data, precision).expect("a good shape");
+            prepared = prepared.min(start.elapsed().as_secs_f64());
+            weight
         })
         .collect();
     let x: Vec<f32> = (0..m * k).map(|i| ((i * 31 % 97) as f32 - 48.0) / 48.0).collect();
@@ -69,5 +95,5 @@ fn measure(dtype: DType, precision: Precision, n: usize, k: usize, m: usize, thr
         best = best.min(start.elapsed().as_secs_f64() / weights.len() as f64);
         rounds += 1;
     }
-    (best, weights[0].bytes())
+    (best, prepared, weights[0].bytes())
 }

@@ -7,7 +7,6 @@ use gyrus_kernels::{
 };
 use gyrus_tensor::dequantize;
 
-use crate::activation::Activation;
 use crate::attention::{Attention, attention};
 use crate::kv::{KvRow, KvShape, KvStore, KvType, Strided};
 use crate::matrix::Matrix;
@@ -180,13 +179,9 @@ impl Prepared {
                 });
             }
             Op::Gate { x, activation, out } => {
-                let kind = match activation {
-                    gyrus_kernels::Activation::Silu => Activation::Silu,
-                    gyrus_kernels::Activation::GeluTanh => Activation::GeluTanh,
-                };
                 let n = self.plan.buffer(*out).width;
                 self.between(state, *x, *out, batch, |x, out, _| {
-                    activation::gate(&self.pool, kind, x, n, out)
+                    activation::gate(&self.pool, *activation, x, n, out)
                 });
             }
             Op::Gather { x, out } => {

@@ -1,6 +1,8 @@
 //! The exponential function by a polynomial, within 1.25 units in the last place wherever the result is a
 //! normal number (tested); zero below, infinity above, NaN for NaN.
 
+use crate::simd::Simd;
+
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts; the first has few bits, so that its product with a small integer is exact.
 const LN2_HIGH: f32 = 0.693_359_4;
@@ -12,6 +14,8 @@ const HIGHEST: f32 = 89.0;
 const C: [f32; 5] = [0.499_999_94, 0.166_665_2, 0.041_668_393, 0.008_368_781, 0.001_381_446_7];
 
 /// `eˣ`: the definition that the SIMD form repeats.
+// Inlined everywhere, so that `mul_add` is one instruction where the caller has it.
+#[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Written so that a NaN stays.
     let x = if LOWEST > x { LOWEST } else { x };
@@ -26,43 +30,32 @@ pub fn exp(x: f32) -> f32 {
     p * power_of_two(half) * power_of_two(n - half)
 }
 
+#[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) << 23) as u32)
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
-    use std::arch::x86_64::*;
-
-    use super::*;
-
-    /// [`super::exp`] of eight numbers.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    pub(crate) fn exp(x: __m256) -> __m256 {
-        let c = |i: usize| _mm256_set1_ps(C[i]);
-        let x = _mm256_max_ps(_mm256_set1_ps(LOWEST), x);
-        let x = _mm256_min_ps(_mm256_set1_ps(HIGHEST), x);
-        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
-            x,
-            _mm256_set1_ps(LOG2_E),
-        ));
-        let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-LN2_HIGH), x);
-        let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-LN2_LOW), r);
-        let q = _mm256_fmadd_ps(c(4), r, c(3));
-        let q = _mm256_fmadd_ps(q, r, c(2));
-        let q = _mm256_fmadd_ps(q, r, c(1));
-        let q = _mm256_fmadd_ps(q, r, c(0));
-        let p = _mm256_add_ps(_mm256_fmadd_ps(q, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0));
-        let n = _mm256_cvtps_epi32(n);
-        let half = _mm256_srai_epi32::<1>(n);
-        _mm256_mul_ps(_mm256_mul_ps(p, power_of_two(half)), power_of_two(_mm256_sub_epi32(n, half)))
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    fn power_of_two(n: __m256i) -> __m256 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
+/// [`exp`] of eight numbers.
+///
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+pub(crate) unsafe fn exp_lanes<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: passed on.
+    unsafe {
+        let x = S::max(S::splat(LOWEST), x);
+        let x = S::min(S::splat(HIGHEST), x);
+        let n = S::round(S::mul(x, S::splat(LOG2_E)));
+        let r = S::fma(n, S::splat(-LN2_HIGH), x);
+        let r = S::fma(n, S::splat(-LN2_LOW), r);
+        let q = S::fma(S::splat(C[4]), r, S::splat(C[3]));
+        let q = S::fma(q, r, S::splat(C[2]));
+        let q = S::fma(q, r, S::splat(C[1]));
+        let q = S::fma(q, r, S::splat(C[0]));
+        let p = S::add(S::fma(q, S::mul(r, r), r), S::splat(1.0));
+        let n = S::to_i(n);
+        let half = S::scale_i(n, -1);
+        S::mul(S::mul(p, S::power_of_two(half)), S::power_of_two(S::sub_i(n, half)))
     }
 }
 

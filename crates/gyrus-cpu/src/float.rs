@@ -3,12 +3,12 @@
 //! Lane `l` of eight sums the elements `k ≡ l (mod 8)` in ascending order by fused multiply-add; the
 //! lanes are then added as `((0+4)+(2+6)) + ((1+5)+(3+7))`. Every implementation keeps to that.
 
+use gyrus_tensor::block::{BlockQ4_0, BlockQ4_1, BlockQ8_0};
 use gyrus_tensor::{DType, dequantize};
+use half::{bf16, f16};
 
-use crate::isa::{Isa, Level};
-
-/// Partial sums of a dot product; rows are padded with zeros to a multiple of it.
-pub(crate) const LANES: usize = 8;
+use crate::isa::Isa;
+use crate::simd::{LANES, Simd, dispatch};
 
 /// Weight rows of a tile.
 pub(crate) const TILE_W: usize = 4;
@@ -16,25 +16,71 @@ pub(crate) const TILE_W: usize = 4;
 /// Activation rows of a tile.
 pub(crate) const TILE_X: usize = 3;
 
+/// An element that mat-muls read as `f32`, and its plain meaning.
+pub(crate) trait Element: bytemuck::Pod {
+    fn to_f32(self) -> f32;
+
+    /// Eight elements.
+    ///
+    /// # Safety
+    /// They are readable at `p`; else as [`Simd`] asks.
+    unsafe fn load<S: Simd>(p: *const Self) -> S::F;
+}
+
+impl Element for f32 {
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const f32) -> S::F {
+        // SAFETY: passed on.
+        unsafe { S::load(p) }
+    }
+}
+
+impl Element for f16 {
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const f16) -> S::F {
+        // SAFETY: passed on.
+        unsafe { S::load_f16(p.cast()) }
+    }
+}
+
+impl Element for bf16 {
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const bf16) -> S::F {
+        // SAFETY: passed on.
+        unsafe { S::load_bf16(p.cast()) }
+    }
+}
+
 /// Dot products of up to [`TILE_W`] weight rows with up to [`TILE_X`] activation rows, all `width` long
 /// and dense: `w[wn, width]`, `x[xn, width]`; `out[r][i]` is activation row `r` times weight row `i`.
 pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
     let (wn, xn) = (w.len() / width, x.len() / width);
     assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
     assert!(w.len() == wn * width && x.len() == xn * width);
-    match isa.level() {
-        Level::Portable => {
-            for (x, out) in x.chunks_exact(width).zip(out) {
-                for (w, out) in w.chunks_exact(width).zip(out) {
-                    *out = dot(w, x);
-                }
-            }
+    tile(isa, w, x, width, out);
+}
+
+dispatch! {
+    fn tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) { plain_tile, simd_tile }
+}
+
+fn plain_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
+    for (x, out) in x.chunks_exact(width).zip(out) {
+        for (w, out) in w.chunks_exact(width).zip(out) {
+            *out = dot(w, x);
         }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do; sizes were checked.
-        Level::Avx2 | Level::Avx512Vnni => unsafe {
-            avx2::dots_of(w.as_ptr(), wn, x.as_ptr(), xn, width, out)
-        },
     }
 }
 
@@ -48,22 +94,132 @@ pub(crate) fn dots_from(
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if isa.level() >= Level::Avx2 && matches!(dtype, DType::F16 | DType::BF16) {
-        let (wn, xn) = (w.len() / 2 / width, x.len() / width);
-        assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
-        assert!(w.len() == 2 * wn * width && x.len() == xn * width);
-        // SAFETY: an `Isa` of this level exists only where the instructions do; sizes were checked.
-        unsafe {
-            match dtype {
-                DType::F16 => avx2::dots_of(w.as_ptr().cast::<half::f16>(), wn, x.as_ptr(), xn, width, out),
-                _ => avx2::dots_of(w.as_ptr().cast::<half::bf16>(), wn, x.as_ptr(), xn, width, out),
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return false;
+    }
+    let (wn, xn) = (w.len() / 2 / width, x.len() / width);
+    assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
+    assert!(w.len() == 2 * wn * width && x.len() == xn * width);
+    match dtype {
+        DType::F16 => half_tile(isa, w, x, width, out),
+        _ => bf16_tile(isa, w, x, width, out),
+    }
+}
+
+dispatch! {
+    fn half_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+        no_tile, simd_tile_of_halves
+    }
+}
+
+dispatch! {
+    fn bf16_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+        no_tile, simd_tile_of_bf16
+    }
+}
+
+fn no_tile(_: &[u8], _: &[f32], _: usize, _: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+    false
+}
+
+/// # Safety
+/// Rows as [`dots`] checks them; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_tile<S: Simd>(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
+    // SAFETY: passed on.
+    unsafe { simd_dots_of::<S, f32>(w.as_ptr(), w.len() / width, x, width, out) }
+}
+
+/// # Safety
+/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_tile_of_halves<S: Simd>(
+    w: &[u8],
+    x: &[f32],
+    width: usize,
+    out: &mut [[f32; TILE_W]; TILE_X],
+) -> bool {
+    // SAFETY: passed on.
+    unsafe { simd_dots_of::<S, f16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    true
+}
+
+/// # Safety
+/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_tile_of_bf16<S: Simd>(
+    w: &[u8],
+    x: &[f32],
+    width: usize,
+    out: &mut [[f32; TILE_W]; TILE_X],
+) -> bool {
+    // SAFETY: passed on.
+    unsafe { simd_dots_of::<S, bf16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    true
+}
+
+/// # Safety
+/// `wn` rows (1..=4) of `width` are readable at `w`, aligned or not, and `x` holds 1..=3; else as [`Simd`]
+/// asks.
+#[inline(always)]
+unsafe fn simd_dots_of<S: Simd, T: Element>(
+    w: *const T,
+    wn: usize,
+    x: &[f32],
+    width: usize,
+    out: &mut [[f32; TILE_W]; TILE_X],
+) {
+    let (xn, x) = (x.len() / width, x.as_ptr());
+    // SAFETY: passed on.
+    unsafe {
+        match (wn, xn) {
+            (4, 3) => simd_dots::<S, T, 4, 3>(w, x, width, out),
+            (4, 2) => simd_dots::<S, T, 4, 2>(w, x, width, out),
+            (4, 1) => simd_dots::<S, T, 4, 1>(w, x, width, out),
+            _ => {
+                for (r, out) in out[..xn].iter_mut().enumerate() {
+                    for (i, out) in out[..wn].iter_mut().enumerate() {
+                        let mut one = [[0.0; TILE_W]; TILE_X];
+                        simd_dots::<S, T, 1, 1>(w.add(i * width), x.add(r * width), width, &mut one);
+                        *out = one[0][0];
+                    }
+                }
             }
         }
-        return true;
     }
-    let _ = (isa, dtype, w, x, width, out);
-    false
+}
+
+/// # Safety
+/// `W` rows of `width`, a multiple of eight, are readable at `w`, aligned or not, and `X` rows at `x`; else
+/// as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(
+    w: *const T,
+    x: *const f32,
+    width: usize,
+    out: &mut [[f32; TILE_W]; TILE_X],
+) {
+    // SAFETY: eight elements from `k` on lie within a row, for every row there is.
+    unsafe {
+        let mut acc = [[S::splat(0.0); W]; X];
+        for k in (0..width).step_by(LANES) {
+            let mut column = [S::splat(0.0); W];
+            for (i, column) in column.iter_mut().enumerate() {
+                *column = T::load::<S>(w.add(i * width + k));
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = S::load(x.add(r * width + k));
+                for i in 0..W {
+                    acc[i] = S::fma(column[i], x, acc[i]);
+                }
+            }
+        }
+        for r in 0..X {
+            for i in 0..W {
+                out[r][i] = S::sum(acc[r][i]);
+            }
+        }
+    }
 }
 
 /// The plain form of one dot product.
@@ -82,208 +238,70 @@ pub(crate) fn add_lanes(v: [f32; LANES]) -> f32 {
     ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
 }
 
-/// [`dequantize`] with the instructions there are; the same bits.
-pub(crate) fn decode(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if isa.level() >= Level::Avx2 {
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        let done = unsafe { avx2::decode(dtype, bytes, out) };
-        if done {
-            return;
-        }
-    }
-    let _ = isa;
+dispatch! {
+    /// [`dequantize`] with the instructions there are; the same bits.
+    pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) { plain_decode, simd_decode }
+}
+
+fn plain_decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     dequantize(dtype, bytes, out).expect("the matrix checked type and length");
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
-    use std::arch::x86_64::*;
-
-    use gyrus_tensor::block::{BlockQ4_0, BlockQ4_1, BlockQ8_0};
-    use half::{bf16, f16};
-
-    use super::*;
-
-    /// An element that eight of can be loaded as `f32`.
-    pub(crate) trait Load: Copy {
-        /// # Safety
-        /// Eight elements are readable at `p`; the caller is compiled with AVX2 and F16C.
-        unsafe fn load(p: *const Self) -> __m256;
-    }
-
-    impl Load for f32 {
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_loadu_ps(p) }
-        }
-    }
-
-    impl Load for f16 {
-        #[inline(always)]
-        unsafe fn load(p: *const f16) -> __m256 {
-            // SAFETY: by contract.
-            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
-        }
-    }
-
-    impl Load for bf16 {
-        #[inline(always)]
-        unsafe fn load(p: *const bf16) -> __m256 {
-            // SAFETY: by contract.
-            unsafe {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            }
-        }
-    }
-
-    /// # Safety
-    /// The processor has AVX2, FMA and F16C; `W` rows of `width`, a multiple of eight, are readable at `w`,
-    /// aligned or not, and `X` rows at `x`.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dots<T: Load, const W: usize, const X: usize>(
-        w: *const T,
-        x: *const f32,
-        width: usize,
-        out: &mut [[f32; TILE_W]; TILE_X],
-    ) {
-        let mut acc = [[_mm256_setzero_ps(); W]; X];
-        // SAFETY: eight elements from `k` on lie within a row, for every row there is.
-        unsafe {
-            for k in (0..width).step_by(LANES) {
-                let w: [__m256; W] = std::array::from_fn(|i| T::load(w.add(i * width + k)));
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let x = _mm256_loadu_ps(x.add(r * width + k));
-                    for i in 0..W {
-                        acc[i] = _mm256_fmadd_ps(w[i], x, acc[i]);
-                    }
-                }
-            }
-        }
-        for r in 0..X {
-            for i in 0..W {
-                out[r][i] = sum(acc[r][i]);
-            }
-        }
-    }
-
-    /// As [`dots`], for any number of rows a tile may have.
-    ///
-    /// # Safety
-    /// As for [`dots`], with `wn` (1..=4) and `xn` (1..=3) rows.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dots_of<T: Load>(
-        w: *const T,
-        wn: usize,
-        x: *const f32,
-        xn: usize,
-        width: usize,
-        out: &mut [[f32; TILE_W]; TILE_X],
-    ) {
+/// Decodes the common types; the loops are plain and vectorise under the caller's target feature.
+///
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_decode<S: Simd>(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
         // SAFETY: passed on.
-        unsafe {
-            match (wn, xn) {
-                (4, 3) => dots::<T, 4, 3>(w, x, width, out),
-                (4, 2) => dots::<T, 4, 2>(w, x, width, out),
-                (4, 1) => dots::<T, 4, 1>(w, x, width, out),
-                _ => {
-                    for (r, out) in out[..xn].iter_mut().enumerate() {
-                        for (i, out) in out[..wn].iter_mut().enumerate() {
-                            let mut one = [[0.0; TILE_W]; TILE_X];
-                            dots::<T, 1, 1>(w.add(i * width), x.add(r * width), width, &mut one);
-                            *out = one[0][0];
-                        }
-                    }
-                }
+        DType::F16 => unsafe { simd_elements::<S, f16>(bytes, out) },
+        // SAFETY: passed on.
+        DType::BF16 => unsafe { simd_elements::<S, bf16>(bytes, out) },
+        DType::Q4_0 => blocks(bytes, out, |block: &BlockQ4_0, out| {
+            let d = block.d.to_f32();
+            for (k, &q) in block.qs.iter().enumerate() {
+                out[k] = d * (f32::from(q & 15) - 8.0);
+                out[k + 16] = d * (f32::from(q >> 4) - 8.0);
             }
-        }
-    }
-
-    /// [`add_lanes`] of a register.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    pub(crate) fn sum(v: __m256) -> f32 {
-        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
-        _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
-    }
-
-    /// Decodes the common types; `false` leaves `out` untouched. The loops are plain and vectorise under
-    /// the function's target feature.
-    ///
-    /// # Safety
-    /// The processor has AVX2 and F16C.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
-        match dtype {
-            DType::F16 => halves(bytes, out),
-            DType::BF16 => {
-                for (b, v) in bytes.as_chunks::<2>().0.iter().zip(out) {
-                    *v = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
-                }
+        }),
+        DType::Q4_1 => blocks(bytes, out, |block: &BlockQ4_1, out| {
+            let (d, m) = (block.d.to_f32(), block.m.to_f32());
+            for (k, &q) in block.qs.iter().enumerate() {
+                out[k] = d * f32::from(q & 15) + m;
+                out[k + 16] = d * f32::from(q >> 4) + m;
             }
-            DType::Q4_0 => blocks(bytes, out, |block: &BlockQ4_0, out| {
-                let d = block.d.to_f32();
-                for (k, &q) in block.qs.iter().enumerate() {
-                    out[k] = d * (f32::from(q & 15) - 8.0);
-                    out[k + 16] = d * (f32::from(q >> 4) - 8.0);
-                }
-            }),
-            DType::Q4_1 => blocks(bytes, out, |block: &BlockQ4_1, out| {
-                let (d, m) = (block.d.to_f32(), block.m.to_f32());
-                for (k, &q) in block.qs.iter().enumerate() {
-                    out[k] = d * f32::from(q & 15) + m;
-                    out[k + 16] = d * f32::from(q >> 4) + m;
-                }
-            }),
-            DType::Q8_0 => blocks(bytes, out, |block: &BlockQ8_0, out| {
-                let d = block.d.to_f32();
-                for (v, &q) in out.iter_mut().zip(&block.qs) {
-                    *v = d * f32::from(q);
-                }
-            }),
-            _ => return false,
-        }
-        true
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    fn blocks<B: bytemuck::Pod>(bytes: &[u8], out: &mut [f32], each: impl Fn(&B, &mut [f32; 32])) {
-        let blocks: &[B] = bytemuck::cast_slice(bytes);
-        for (block, out) in blocks.iter().zip(out.as_chunks_mut::<32>().0) {
-            each(block, out);
-        }
-    }
-
-    /// Single precision to half, to nearest even.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn to_halves(from: &[f32], to: &mut [f16]) {
-        let ((from, rest), (to, tail)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
-        for (v, h) in from.iter().zip(to) {
-            // SAFETY: eight numbers in, 16 bytes out.
-            unsafe {
-                let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(v.as_ptr()));
-                _mm_storeu_si128(h.as_mut_ptr().cast(), halves);
+        }),
+        DType::Q8_0 => blocks(bytes, out, |block: &BlockQ8_0, out| {
+            let d = block.d.to_f32();
+            for (v, &q) in out.iter_mut().zip(&block.qs) {
+                *v = d * f32::from(q);
             }
-        }
-        rest.iter().zip(tail).for_each(|(v, h)| *h = f16::from_f32(*v));
+        }),
+        _ => plain_decode(dtype, bytes, out),
     }
+}
 
-    /// Half precision to single.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn halves(bytes: &[u8], out: &mut [f32]) {
-        let (bytes, rest) = bytes.as_chunks::<16>();
-        let (whole, tail) = out.as_chunks_mut::<8>();
-        for (b, v) in bytes.iter().zip(whole) {
-            // SAFETY: 16 bytes in, eight numbers out.
-            unsafe { _mm256_storeu_ps(v.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(b.as_ptr().cast()))) };
-        }
-        for (b, v) in rest.as_chunks::<2>().0.iter().zip(tail) {
-            *v = f16::from_le_bytes(*b).to_f32();
-        }
+#[inline(always)]
+fn blocks<B: bytemuck::Pod>(bytes: &[u8], out: &mut [f32], each: impl Fn(&B, &mut [f32; 32])) {
+    let blocks: &[B] = bytemuck::cast_slice(bytes);
+    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<32>().0) {
+        each(block, out);
+    }
+}
+
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_elements<S: Simd, T: Element>(bytes: &[u8], out: &mut [f32]) {
+    let (whole, tail) = out.as_chunks_mut::<LANES>();
+    let (values, rest) = bytes.split_at(whole.len() * LANES * size_of::<T>());
+    for (b, v) in values.chunks_exact(LANES * size_of::<T>()).zip(whole) {
+        // SAFETY: eight elements in, eight numbers out.
+        unsafe { S::store(v.as_mut_ptr(), T::load::<S>(b.as_ptr().cast())) };
+    }
+    for (b, v) in rest.chunks_exact(size_of::<T>()).zip(tail) {
+        *v = bytemuck::pod_read_unaligned::<T>(b).to_f32();
     }
 }
 

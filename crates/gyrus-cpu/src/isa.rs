@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
-/// The rungs, weakest first; each has the instructions of those below it. A new one (NEON) is a
-/// variant here, lines in `LEVELS`, `best` and `named`, and an arm where kernels are chosen.
+/// The rungs, weakest first; each has the instructions of those below it. A new one is a variant here, lines
+/// in `LEVELS`, `name`, `best` and `named`, and a kernel of integer sums in `panel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Plain Rust.
@@ -22,6 +22,15 @@ pub(crate) enum Level {
     /// Those and AVX-512 F, BW, VL and VNNI: sums of four byte products in one instruction.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    /// What every 64-bit ARM processor has.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// That and sums of four byte products in one instruction.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+    /// Those and products of 2×8 with 8×2 byte matrices.
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm,
 }
 
 impl Isa {
@@ -29,7 +38,7 @@ impl Isa {
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
     /// The best rung this processor has, or the one that `GYRUS_ISA` in the environment names
-    /// (`portable`, `avx2`) if that is lower.
+    /// (`portable`, `avx2`, `neon`, `dotprod`) if that is lower.
     pub fn detect() -> Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(|| {
@@ -51,6 +60,12 @@ impl Isa {
             Level::Avx2 => "AVX2+FMA+F16C",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => "AVX-512 VNNI",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "NEON dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonI8mm => "NEON i8mm",
         }
     }
 
@@ -72,6 +87,12 @@ const LEVELS: &[Level] = &[
     Level::Avx2,
     #[cfg(target_arch = "x86_64")]
     Level::Avx512Vnni,
+    #[cfg(target_arch = "aarch64")]
+    Level::Neon,
+    #[cfg(target_arch = "aarch64")]
+    Level::NeonDot,
+    #[cfg(target_arch = "aarch64")]
+    Level::NeonI8mm,
 ];
 
 /// The rung that `GYRUS_ISA` means by a name.
@@ -80,6 +101,10 @@ fn named(name: &str) -> Option<Level> {
         "portable" => Some(Level::Portable),
         #[cfg(target_arch = "x86_64")]
         "avx2" => Some(Level::Avx2),
+        #[cfg(target_arch = "aarch64")]
+        "neon" => Some(Level::Neon),
+        #[cfg(target_arch = "aarch64")]
+        "dotprod" => Some(Level::NeonDot),
         _ => None,
     }
 }
@@ -100,7 +125,19 @@ fn best() -> Level {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn best() -> Level {
+    use std::arch::is_aarch64_feature_detected;
+    let dot = is_aarch64_feature_detected!("dotprod");
+    match (is_aarch64_feature_detected!("neon"), dot, dot && is_aarch64_feature_detected!("i8mm")) {
+        (true, _, true) => Level::NeonI8mm,
+        (true, true, false) => Level::NeonDot,
+        (true, false, false) => Level::Neon,
+        (false, ..) => Level::Portable,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn best() -> Level {
     Level::Portable
 }

@@ -9,10 +9,9 @@ use half::f16;
 use memmap2::MmapMut;
 
 use crate::CpuError;
-#[cfg(target_arch = "x86_64")]
-use crate::float;
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
 use crate::pool::Pool;
+use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
 
 /// Positions of a block.
@@ -163,21 +162,6 @@ impl KvStore {
         }
     }
 
-    /// Copies a block in every layer: what a sequence does before it writes to a block it shares.
-    ///
-    /// # Panics
-    /// If there is no such block.
-    pub fn copy_block(&mut self, from: u32, to: u32) {
-        let size = self.shape.kv_heads * self.shape.head_dim * BLOCK;
-        let (from, to) = (from as usize * size, to as usize * size);
-        for layer in &mut self.layers {
-            for elems in [&mut layer.keys, &mut layer.values] {
-                let bytes = elems.dtype.bytes();
-                elems.map.copy_within(from * bytes..(from + size) * bytes, to * bytes);
-            }
-        }
-    }
-
     /// Keys (`[head_dim, 32]`) and values (`[32, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
         let size = BLOCK * self.shape.head_dim;
@@ -251,22 +235,44 @@ impl Out {
     }
 }
 
-/// Single precision to half, to nearest even, with the instructions there are.
-fn narrow(isa: Isa, from: &[f32], to: &mut [f16]) {
-    match isa.level() {
-        Level::Portable => from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v)),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 | Level::Avx512Vnni => unsafe { float::avx2::to_halves(from, to) },
-    }
+dispatch! {
+    /// Single precision to half, to nearest even.
+    fn narrow(from: &[f32], to: &mut [f16]) { plain_narrow, simd_narrow }
 }
 
-/// Half precision to single, with the instructions there are.
-pub(crate) fn widen(isa: Isa, from: &[f16], to: &mut [f32]) {
-    match isa.level() {
-        Level::Portable => from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32()),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 | Level::Avx512Vnni => unsafe { float::avx2::halves(bytemuck::cast_slice(from), to) },
+fn plain_narrow(from: &[f32], to: &mut [f16]) {
+    from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v));
+}
+
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_narrow<S: Simd>(from: &[f32], to: &mut [f16]) {
+    let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
+    for (v, h) in from.iter().zip(to) {
+        // SAFETY: eight numbers in, eight out.
+        unsafe { S::store_f16(h.as_mut_ptr(), S::load(v.as_ptr())) };
     }
+    plain_narrow(rest, tail);
+}
+
+dispatch! {
+    /// Half precision to single.
+    pub(crate) fn widen(from: &[f16], to: &mut [f32]) { plain_widen, simd_widen }
+}
+
+fn plain_widen(from: &[f16], to: &mut [f32]) {
+    from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32());
+}
+
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_widen<S: Simd>(from: &[f16], to: &mut [f32]) {
+    let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
+    for (h, v) in from.iter().zip(to) {
+        // SAFETY: eight numbers in, eight out.
+        unsafe { S::store(v.as_mut_ptr(), S::load_f16(h.as_ptr().cast())) };
+    }
+    plain_widen(rest, tail);
 }

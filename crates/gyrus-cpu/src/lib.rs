@@ -1,5 +1,5 @@
 //! The CPU's kernels: a thread pool for short loops, mat-muls over quantised weights, attention over a
-//! paged cache, norms and activations.
+//! paged cache, norms, activations and the rope kernels.
 //!
 //! Three rules hold for everything here:
 //!
@@ -29,15 +29,16 @@ mod pool;
 mod quantize_rows;
 mod rope;
 mod scratch;
+mod simd;
 mod slab;
 mod storage;
 
-pub use activation::{Activation, activate, add, gate, scale, softmax};
+pub use activation::{gate, scale};
 pub use attention::{Attention, attention};
 pub use backend::{CpuBackend, MAX_ROWS};
 pub use error::CpuError;
 pub use exp::exp;
-pub use gyrus_kernels::Precision;
+pub use gyrus_kernels::{Activation, Precision};
 pub use isa::Isa;
 pub use kv::{BLOCK, KvRow, KvShape, KvStore, KvType, Strided};
 pub use matmul::matmul;

@@ -6,11 +6,11 @@
 use crate::arena;
 use crate::float::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
-use crate::panel::{LANES, Panels, TILE};
+use crate::panel::{Columns, LANES, Panels, TILE, columns};
 use crate::pool::Pool;
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
-use crate::{Isa, Scratch};
+use crate::{Isa, Scratch, simd};
 
 /// Activations of a block of rows should stay in the second-level cache beside a panel.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
@@ -18,7 +18,16 @@ const ROW_BLOCK_BYTES: usize = 384 << 10;
 /// Decoded weights of the `f32` path that are kept at hand for all rows of a block.
 const FLOAT_BLOCK_BYTES: usize = 192 << 10;
 
-/// Elements below which quantising on several threads costs more than it saves.
+/// Activation rows that are whole tiles of every kernel.
+const FLOAT_ROWS: usize = 24;
+
+const _: () = assert!(
+    FLOAT_ROWS.is_multiple_of(TILE)
+        && FLOAT_ROWS.is_multiple_of(TILE_X)
+        && FLOAT_ROWS.is_multiple_of(columns::TILE)
+);
+
+/// Elements below which preparing them on several threads costs more than it saves.
 const QUANTIZE_ALONE: usize = 16 << 10;
 
 /// Multiplies `x` (`[m, k]`) with the transposes of `weights` (each `[n_i, k]`).
@@ -47,15 +56,21 @@ pub fn matmul(
     }
 
     let blocks = k.div_ceil(GROUP);
-    let width = k.next_multiple_of(float::LANES);
+    let width = k.next_multiple_of(simd::LANES);
     let isa = pool.isa();
     let any_bytes = weights.iter().any(|w| w.takes_bytes());
     let any_floats = weights.iter().any(|w| !w.takes_bytes());
-    let pad = any_floats && width != k;
-    let (quantized, padded) =
-        scratch.take(if any_bytes { m * blocks } else { 0 }, if pad { m * width } else { 0 });
+    let pad = width != k && weights.iter().any(|w| matches!(w.body(), Body::Raw(_)));
+    // One row is side by side already.
+    let tiled = m > 1 && weights.iter().any(|w| matches!(w.body(), Body::Columns(_)));
+    let when = |needed: bool, size: usize| if needed { size } else { 0 };
+    let (quantized, padded, tiles) =
+        scratch.take(when(any_bytes, m * blocks), when(pad, m * width), when(tiled, m * k));
     if any_bytes {
         quantize_rows(pool, x, k, quantized);
+    }
+    if tiled {
+        interleave_rows(pool, x, k, tiles);
     }
     if pad {
         for (padded, x) in padded.chunks_exact_mut(width).zip(x.chunks_exact(k)) {
@@ -63,13 +78,15 @@ pub fn matmul(
             padded[k..].fill(0.0);
         }
     }
-    let input = Input { isa, blocks, width, quantized, floats: if pad { padded } else { x } };
+    let (floats, width) = if pad { (&*padded, width) } else { (x, k) };
+    let tiles = if tiled { &*tiles } else { x };
+    let input = Input { isa, blocks, width, quantized, floats, tiles };
 
-    // A unit is eight outputs, in panels and in plain rows alike.
-    let units: usize = weights.iter().map(|w| w.rows().div_ceil(LANES)).sum();
+    // A unit is as many outputs as a weight computes together.
+    let units: usize = weights.iter().map(|w| w.rows().div_ceil(w.unit())).sum();
     let row_bytes = if any_floats { width * 4 } else { blocks * size_of::<QBlock>() };
     // Whole tiles of every kernel that runs.
-    let tile_rows = if any_floats { TILE * TILE_X } else { TILE };
+    let tile_rows = if any_floats { FLOAT_ROWS } else { TILE };
     let row_block = (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows;
     let row_blocks = m.div_ceil(row_block);
     let chunk = units.div_ceil(pool.threads() * 4).min(128);
@@ -82,13 +99,16 @@ pub fn matmul(
         let (mut unit, end) = (task % chunks * chunk, units.min(task % chunks * chunk + chunk));
         let (mut first_unit, mut column) = (0, 0);
         for weight in weights {
-            let count = weight.rows().div_ceil(LANES);
+            let count = weight.rows().div_ceil(weight.unit());
             if unit < end && unit < first_unit + count {
                 let here = unit - first_unit..end.min(first_unit + count) - first_unit;
                 unit = first_unit + here.end;
                 match weight.body() {
                     Body::Panels(panels) => {
                         by_panels(&input, panels, weight, here, rows.clone(), &output, column)
+                    }
+                    Body::Columns(columns) => {
+                        by_columns(&input, columns, weight, here, rows.clone(), &output, column)
                     }
                     Body::Raw(data) => by_floats(&input, data, weight, here, rows.clone(), &output, column),
                 }
@@ -105,9 +125,11 @@ struct Input<'a> {
     /// `[m, blocks]`
     quantized: &'a [QBlock],
     blocks: usize,
-    /// `[m, width]`
+    /// `[m, width]`; where rows are read as they are stored, whole registers wide
     floats: &'a [f32],
     width: usize,
+    /// `[m / TILE][k, TILE]`, the last tile `[k, m % TILE]`
+    tiles: &'a [f32],
 }
 
 /// `[m, n]`, written by tasks in disjoint rectangles.
@@ -158,6 +180,29 @@ fn by_panels(
             for (r, sums) in sums[..count].iter().enumerate() {
                 // SAFETY: tasks have disjoint rectangles of rows and units.
                 unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
+            }
+        }
+    }
+}
+
+fn by_columns(
+    x: &Input,
+    columns: &Columns,
+    weight: &Matrix,
+    units: Span,
+    rows: Span,
+    out: &Output,
+    column: usize,
+) {
+    let (k, mut sums) = (weight.cols(), [[0.0; columns::ROWS]; columns::TILE]);
+    for unit in units {
+        let lanes = columns::ROWS.min(weight.rows() - unit * columns::ROWS);
+        for row in rows.clone().step_by(columns::TILE) {
+            let count = columns::TILE.min(rows.end - row);
+            columns.multiply(x.isa, unit, &x.tiles[row * k..(row + count) * k], &mut sums);
+            for (r, sums) in sums[..count].iter().enumerate() {
+                // SAFETY: tasks have disjoint rectangles of rows and units.
+                unsafe { out.put(row + r, column + unit * columns::ROWS, &sums[..lanes]) };
             }
         }
     }
@@ -238,4 +283,22 @@ fn quantize_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [QBlock]) {
             quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
         }
     });
+}
+
+/// Lays the rows of each tile of `x` (`[m, k]`) side by side.
+fn interleave_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [f32]) {
+    let size = columns::TILE * k;
+    let parts = Disjoint::new(out);
+    let tile = |tile: usize| {
+        let range = tile * size..x.len().min((tile + 1) * size);
+        // SAFETY: tiles are disjoint.
+        let out = unsafe { parts.part(range.clone()) };
+        columns::interleave(&x[range], k, out);
+    };
+    let tiles = x.len().div_ceil(size);
+    if x.len() <= QUANTIZE_ALONE {
+        (0..tiles).for_each(tile);
+    } else {
+        pool.run(tiles, &tile);
+    }
 }

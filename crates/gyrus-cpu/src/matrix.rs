@@ -2,8 +2,9 @@ use gyrus_kernels::Precision;
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
 use crate::float;
-use crate::panel::Panels;
+use crate::panel::{self, Columns, Panels};
 use crate::pool::Pool;
+use crate::simd;
 use crate::storage::Bytes;
 use crate::{CpuError, Isa};
 
@@ -18,6 +19,8 @@ pub struct Matrix {
 pub(crate) enum Body {
     /// Re-laid for integer SIMD.
     Panels(Panels),
+    /// Re-laid for `f32` SIMD.
+    Columns(Columns),
     /// As the file has it, decoded while it is read.
     Raw(Bytes),
 }
@@ -25,8 +28,8 @@ pub(crate) enum Body {
 impl Matrix {
     /// Prepares a matrix stored row by row in `data`.
     ///
-    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays Q4_0, Q4_1, Q5_0, Q5_1,
-    /// Q8_0, Q4_K, Q5_K and Q6_K (the same size but for a few bytes; `data` is let go) and keeps the others.
+    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays every type (to the same size
+    /// but for a few bytes) and lets `data` go.
     pub fn new(
         pool: &Pool,
         dtype: DType,
@@ -46,11 +49,16 @@ impl Matrix {
         if !can_dequantize(dtype) {
             return Err(CpuError::Tensor(gyrus_tensor::TensorError::NoDequantizer { dtype }));
         }
-        let panels = match precision {
-            Precision::Exact => None,
-            Precision::Fast => Panels::pack(pool, dtype, rows, cols, data.as_slice())?,
+        let body = match precision {
+            Precision::Exact => Body::Raw(data),
+            Precision::Fast => match Panels::pack(pool, dtype, rows, cols, data.as_slice())? {
+                Some(panels) => Body::Panels(panels),
+                None => match Columns::pack(pool, dtype, rows, cols, data.as_slice())? {
+                    Some(columns) => Body::Columns(columns),
+                    None => Body::Raw(data),
+                },
+            },
         };
-        let body = panels.map_or(Body::Raw(data), Body::Panels);
         Ok(Matrix { dtype, rows, cols, body })
     }
 
@@ -73,6 +81,7 @@ impl Matrix {
     pub fn bytes(&self) -> usize {
         match &self.body {
             Body::Panels(panels) => panels.bytes(),
+            Body::Columns(columns) => columns.bytes(),
             Body::Raw(data) => data.as_slice().len(),
         }
     }
@@ -80,6 +89,14 @@ impl Matrix {
     /// Whether a mat-mul reads activations as signed bytes.
     pub fn takes_bytes(&self) -> bool {
         matches!(self.body, Body::Panels(_))
+    }
+
+    /// Outputs that are computed together.
+    pub(crate) fn unit(&self) -> usize {
+        match self.body {
+            Body::Panels(_) | Body::Raw(_) => panel::LANES,
+            Body::Columns(_) => panel::columns::ROWS,
+        }
     }
 
     pub(crate) fn body(&self) -> &Body {
@@ -95,6 +112,7 @@ impl Matrix {
         assert_eq!(out.len(), self.cols, "a row's length");
         match &self.body {
             Body::Panels(panels) => panels.dequantize_row(row, out),
+            Body::Columns(columns) => columns.row(row, out),
             Body::Raw(data) => {
                 let bytes = self.raw_rows(data, row, 1);
                 dequantize(self.dtype, bytes, out).expect("type and length were checked");
@@ -102,7 +120,7 @@ impl Matrix {
         }
     }
 
-    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`float::LANES`] and zeros
+    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`simd::LANES`] and zeros
     /// in between; in place if they are stored so, else in `buffer`.
     pub(crate) fn float_rows<'a>(
         &'a self,
@@ -113,7 +131,7 @@ impl Matrix {
         buffer: &'a mut [f32],
     ) -> &'a [f32] {
         let bytes = self.raw_rows(data, first, count);
-        let width = self.cols.next_multiple_of(float::LANES);
+        let width = self.cols.next_multiple_of(simd::LANES);
         if self.dtype == DType::F32
             && width == self.cols
             && cfg!(target_endian = "little")

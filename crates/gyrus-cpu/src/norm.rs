@@ -3,9 +3,10 @@
 //! The squares are summed in 32 lanes (element `k` in lane `k mod 32`, fused, ascending); lanes `l`,
 //! `l + 16` and then `l`, `l + 8` are added, and the last eight as everywhere.
 
-use crate::float::{LANES, add_lanes};
-use crate::isa::{Isa, Level};
+use crate::float::add_lanes;
+use crate::isa::Isa;
 use crate::pool::Pool;
+use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
 
 const SUMS: usize = 32;
@@ -73,13 +74,11 @@ pub fn rms_norm_heads(
 }
 
 fn factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
-    let sum = match isa.level() {
-        Level::Portable => sum_of_squares(x),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 | Level::Avx512Vnni => unsafe { sum_of_squares_avx2(x) },
-    };
-    1.0 / (sum / x.len() as f32 + eps).sqrt()
+    1.0 / (squares(isa, x) / x.len() as f32 + eps).sqrt()
+}
+
+dispatch! {
+    fn squares(x: &[f32]) -> f32 { sum_of_squares, simd_sum_of_squares }
 }
 
 #[inline(always)]
@@ -98,10 +97,12 @@ fn sum_of_squares(x: &[f32]) -> f32 {
     add_lanes(std::array::from_fn::<_, LANES, _>(|l| half[l] + half[l + 8]))
 }
 
-/// The same source; with the target feature the compiler makes four fused registers of it.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn sum_of_squares_avx2(x: &[f32]) -> f32 {
+/// The same source; with the target feature the compiler makes fused registers of it.
+///
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
     sum_of_squares(x)
 }
 

@@ -1,6 +1,7 @@
 //! Activations as signed bytes: what the `fast` mat-mul reads.
 
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+use crate::simd::{LANES, Simd, dispatch};
 
 /// Elements that share a scale, in activations and in every panel.
 pub const GROUP: usize = 32;
@@ -26,12 +27,11 @@ pub struct QBlock {
 /// Quantises one row; `x.len()` is at most `32 · out.len()` and a missing tail counts as zeros.
 pub fn quantize_row(isa: Isa, x: &[f32], out: &mut [QBlock]) {
     assert_eq!(x.len().div_ceil(GROUP), out.len(), "blocks for {} values", x.len());
-    match isa.level() {
-        Level::Portable => portable_row(x, out),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::row(x, out) },
-    }
+    row(isa, x, out);
+}
+
+dispatch! {
+    fn row(x: &[f32], out: &mut [QBlock]) { portable_row, simd_row }
 }
 
 fn portable_row(x: &[f32], out: &mut [QBlock]) {
@@ -53,83 +53,55 @@ fn portable_block(x: &[f32; GROUP]) -> QBlock {
         let high = if scaled < 127.0 { scaled } else { 127.0 };
         (if high > -127.0 { high } else { -127.0 }) as i8
     });
-    finish(qs, amax)
+    let sum = |qs: &[i8]| qs.iter().map(|&q| i32::from(q)).sum();
+    finish(qs, sum(&qs[..16]), sum(&qs[16..]), amax)
 }
 
 fn inverse(amax: f32) -> f32 {
     if amax > 0.0 { 127.0 / amax } else { 0.0 }
 }
 
-fn finish(qs: [i8; GROUP], amax: f32) -> QBlock {
-    let sum_of = |qs: &[i8]| qs.iter().map(|&q| i32::from(q)).sum::<i32>();
-    let first_sum = sum_of(&qs[..16]);
-    let sum = first_sum + sum_of(&qs[16..]);
-    let scale = amax / 127.0;
+#[inline(always)]
+fn finish(qs: [i8; GROUP], first_sum: i32, last_sum: i32, amax: f32) -> QBlock {
+    let (sum, scale) = (first_sum + last_sum, amax / 127.0);
     QBlock { qs, scale, scaled_sum: scale * sum as f32, minus8_sum: -8 * sum, first_sum }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::*;
-
-    use super::*;
-
-    /// # Safety
-    /// The processor has AVX2.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn row(x: &[f32], out: &mut [QBlock]) {
-        let (whole, tail) = x.as_chunks::<GROUP>();
-        for (x, out) in whole.iter().zip(out.iter_mut()) {
-            *out = block(x);
-        }
-        if let (false, Some(last)) = (tail.is_empty(), out.last_mut()) {
-            let mut padded = [0.0; GROUP];
-            padded[..tail.len()].copy_from_slice(tail);
-            *last = block(&padded);
-        }
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_row<S: Simd>(x: &[f32], out: &mut [QBlock]) {
+    let (whole, tail) = x.as_chunks::<GROUP>();
+    for (x, out) in whole.iter().zip(out.iter_mut()) {
+        // SAFETY: passed on.
+        *out = unsafe { simd_block::<S>(x) };
     }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn block(x: &[f32; GROUP]) -> QBlock {
-        // SAFETY: four loads of eight from an array of 32.
-        let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) });
-        let magnitude = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7FFF_FFFF)));
-        let most = _mm256_max_epu32(
-            _mm256_max_epu32(magnitude[0], magnitude[1]),
-            _mm256_max_epu32(magnitude[2], magnitude[3]),
-        );
-        let most = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
-        let most = _mm_max_epu32(most, _mm_shuffle_epi32::<0b01_00_11_10>(most));
-        let most = _mm_max_epu32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most));
-        let amax = f32::from_bits(_mm_cvtsi128_si32(most) as u32);
-
-        let inverse = _mm256_set1_ps(inverse(amax));
-        let (top, bottom) = (_mm256_set1_ps(127.0), _mm256_set1_ps(-127.0));
-        let i = v.map(|v| {
-            let scaled = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
-                v, inverse,
-            ));
-            _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, top), bottom))
-        });
-        // Packing works within 128-bit halves; the permutation puts the dwords back in order.
-        let packed = _mm256_packs_epi16(_mm256_packs_epi32(i[0], i[1]), _mm256_packs_epi32(i[2], i[3]));
-        let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        let mut qs = [0i8; GROUP];
-        // SAFETY: the array has 32 bytes.
-        unsafe { _mm256_storeu_si256(qs.as_mut_ptr().cast(), packed) };
-
-        let ones = _mm256_set1_epi8(1);
-        let sums = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, packed), _mm256_set1_epi16(1));
-        let first_sum = sum4(_mm256_castsi256_si128(sums));
-        let sum = first_sum + sum4(_mm256_extracti128_si256::<1>(sums));
-        let scale = amax / 127.0;
-        QBlock { qs, scale, scaled_sum: scale * sum as f32, minus8_sum: -8 * sum, first_sum }
+    if let (false, Some(last)) = (tail.is_empty(), out.last_mut()) {
+        let mut padded = [0.0; GROUP];
+        padded[..tail.len()].copy_from_slice(tail);
+        // SAFETY: passed on.
+        *last = unsafe { simd_block::<S>(&padded) };
     }
+}
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn sum4(v: __m128i) -> i32 {
-        let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
-        _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_block<S: Simd>(x: &[f32; GROUP]) -> QBlock {
+    // SAFETY: four loads of eight from an array of 32.
+    unsafe {
+        let mut v = [S::splat(0.0); 4];
+        for (i, v) in v.iter_mut().enumerate() {
+            *v = S::load(x.as_ptr().add(LANES * i));
+        }
+        let amax = f32::from_bits(S::greatest_magnitude(v));
+        let inverse = S::splat(inverse(amax));
+        for v in &mut v {
+            let scaled = S::round(S::mul(*v, inverse));
+            *v = S::max(S::min(scaled, S::splat(127.0)), S::splat(-127.0));
+        }
+        let (qs, [first_sum, last_sum]) = S::to_bytes(v);
+        finish(qs, first_sum, last_sum, amax)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::quantize_rows::QBlock;
 pub struct Scratch {
     blocks: Vec<QBlock>,
     padded: Vec<f32>,
+    tiles: Vec<f32>,
     pub(crate) partials: Vec<f32>,
     pub(crate) groups: Vec<crate::attention::Group>,
 }
@@ -22,10 +23,17 @@ impl Scratch {
         let _ = self.partials.try_reserve(crate::attention::partial_elems(heads, head_dim, blocks));
     }
 
-    pub(crate) fn take(&mut self, blocks: usize, floats: usize) -> (&mut [QBlock], &mut [f32]) {
+    /// Room for a mat-mul's inputs: quantised, padded, side by side.
+    pub(crate) fn take(
+        &mut self,
+        blocks: usize,
+        padded: usize,
+        tiles: usize,
+    ) -> (&mut [QBlock], &mut [f32], &mut [f32]) {
         grow(&mut self.blocks, blocks);
-        grow(&mut self.padded, floats);
-        (&mut self.blocks[..blocks], &mut self.padded[..floats])
+        grow(&mut self.padded, padded);
+        grow(&mut self.tiles, tiles);
+        (&mut self.blocks[..blocks], &mut self.padded[..padded], &mut self.tiles[..tiles])
     }
 }
 

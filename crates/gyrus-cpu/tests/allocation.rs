@@ -1,34 +1,14 @@
 //! Steady work allocates nothing, on any thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use gyrus_cpu::{
     Activation, Attention, Bytes, KvRow, KvShape, KvStore, KvType, Matrix, Pool, Precision, Scratch, Strided,
     attention, gate, matmul, rms_norm,
 };
 use gyrus_tensor::DType;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+use gyrus_testkit::Counting;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 #[test]
 fn steady_work_allocates_nothing() {
@@ -40,6 +20,7 @@ fn steady_work_allocates_nothing() {
     };
     let fast = weight(DType::Q4_1, Precision::Fast);
     let plain = weight(DType::Q6_K, Precision::Exact);
+    let floats = weight(DType::F16, Precision::Fast);
     let mut store =
         KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
     let table: Vec<u32> = (0..20).collect();
@@ -50,20 +31,21 @@ fn steady_work_allocates_nothing() {
     let rows: Vec<KvRow> = (600..640).map(|position| KvRow { table: &table, position }).collect();
 
     let mut round = || {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = ALLOCATOR.allocations();
         for _ in 0..50 {
             for m in [1, 40] {
                 rms_norm(&pool, &x[..m * k], &x[..k], 1e-5, &mut normed[..m * k]);
                 let out = &mut out[..m * 2 * n];
                 matmul(&pool, &[&fast, &plain], &normed[..m * k], out, false, &mut scratch);
                 gate(&pool, Activation::Silu, out, n, &mut gated[..m * n]);
+                matmul(&pool, &[&floats], &normed[..m * k], &mut gated[..m * n], true, &mut scratch);
                 let kv = Strided { data: &x, stride: 32 };
                 store.write_rows(&pool, 0, &rows[..m], kv, kv);
                 let q = Strided { data: &x, stride: 64 };
                 attention(&pool, &store, &how, &rows[..m], q, &mut attended[..m * 64], &mut scratch);
             }
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        ALLOCATOR.allocations() - before
     };
     assert!(round() > 0, "the first round makes the buffers, and the counter counts");
     // A thread that the system let sleep so far makes its own buffer the first time it helps.

@@ -201,47 +201,15 @@ fn all_rungs_agree_bit_for_bit() {
         let case = Case { heads: 4, kv_heads: 2, head_dim, window: Some(50), softcap: Some(10.0) };
         let sequences = case.sequences(&mut rng, &[300, 40]);
         for dtype in [KvType::F32, KvType::F16] {
-            let [plain, fast] = [Isa::PORTABLE, Isa::detect()].map(|isa| {
+            let run = |isa| {
                 let pool = Pool::with_isa(2, isa);
                 let store = case.store(&pool, &sequences, dtype);
                 bits(&case.run(&pool, &store, &sequences, 16))
-            });
-            assert!(plain == fast, "{head_dim} {dtype:?}");
-        }
-    }
-}
-
-#[test]
-fn blocks_are_copied_in_every_layer() {
-    let pool = Pool::new(1);
-    let shape = KvShape { layers: 2, blocks: 3, kv_heads: 1, head_dim: 8 };
-    for dtype in [KvType::F32, KvType::F16] {
-        let mut store = KvStore::new(shape, dtype).unwrap();
-        let (k, v): (Vec<f32>, Vec<f32>) = (vec![0.5; 8], (0..8).map(|i| i as f32).collect());
-        for layer in 0..2 {
-            store.write_rows(
-                &pool,
-                layer,
-                &[KvRow { table: &[0], position: 0 }],
-                Strided { data: &k, stride: 8 },
-                Strided { data: &v, stride: 8 },
-            );
-        }
-        store.copy_block(0, 2);
-        for layer in 0..2 {
-            let how = Attention { layer, heads: 1, scale: 1.0, window: None, softcap: None };
-            let mut out = [0.0; 8];
-            let row = [KvRow { table: &[2], position: 0 }];
-            attention(
-                &pool,
-                &store,
-                &how,
-                &row,
-                Strided { data: &k, stride: 8 },
-                &mut out,
-                &mut Scratch::new(),
-            );
-            assert_eq!(out.as_slice(), v);
+            };
+            let plain = run(Isa::PORTABLE);
+            for isa in Isa::supported() {
+                assert!(run(isa) == plain, "{head_dim} {dtype:?} {isa:?}");
+            }
         }
     }
 }

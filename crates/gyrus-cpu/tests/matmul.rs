@@ -6,7 +6,7 @@ use gyrus_cpu::{
 use gyrus_tensor::{DType, dequantize};
 use gyrus_testkit::Rng;
 
-const TYPES: [DType; 11] = [
+const TYPES: [DType; 15] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -15,13 +15,28 @@ const TYPES: [DType; 11] = [
     DType::Q5_0,
     DType::Q5_1,
     DType::Q8_0,
+    DType::Q2_K,
+    DType::Q3_K,
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
 ];
 
-const PANELS: [DType; 8] =
-    [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+/// The types with integer kernels: all but the first three.
+const PANELS: &[DType] = TYPES.split_at(3).1;
+
+/// Offsets of the half-precision fields within a block.
+fn halves(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+        DType::Q2_K => &[80, 82],
+        DType::Q3_K => &[108],
+        DType::Q6_K => &[208],
+        _ => &[0],
+    }
+}
 
 /// Random blocks of a type with random quants and scales of sensible size. Floats are plain numbers.
 fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
@@ -35,14 +50,8 @@ fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         }
         _ => {
             let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
-            // Offsets of the half-precision fields within a block.
-            let fields: &[usize] = match dtype {
-                DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
-                DType::Q6_K => &[208],
-                _ => &[0],
-            };
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                for &at in fields {
+                for &at in halves(dtype) {
                     block[at..at + 2].copy_from_slice(&small(rng));
                 }
             }
@@ -129,7 +138,7 @@ fn products_are_right_in_every_type_precision_and_shape() {
 fn rungs_agree_bit_for_bit_on_any_number_of_rows() {
     let mut rng = Rng::new(14);
     let (k, n) = (512, 19);
-    for dtype in PANELS {
+    for dtype in TYPES {
         let bytes = weight(&mut rng, dtype, n, k);
         let x = random(&mut rng, 512 * k);
         let mut plain = vec![0.0; 512 * n];
@@ -163,16 +172,13 @@ fn integer_kernels_serve_the_types_they_should() {
 /// The extreme quants and activations must not overflow any intermediate sum.
 #[test]
 fn extremes_do_not_overflow() {
-    for dtype in PANELS {
+    for &dtype in PANELS {
         for fill in [0x00, 0xFF, 0x80, 0x7F] {
             let k = 512;
             let mut bytes = vec![fill; dtype.bytes_of_elems(9 * k).unwrap()];
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                let one = half::f16::from_f32(1.0).to_le_bytes();
-                let at = if dtype == DType::Q6_K { 208 } else { 0 };
-                block[at..at + 2].copy_from_slice(&one);
-                if matches!(dtype, DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K) {
-                    block[2..4].copy_from_slice(&one);
+                for &at in halves(dtype) {
+                    block[at..at + 2].copy_from_slice(&half::f16::from_f32(1.0).to_le_bytes());
                 }
             }
             for (x, isa) in [1.0, -1.0].into_iter().flat_map(|x| Isa::supported().map(move |isa| (x, isa))) {
@@ -198,7 +204,7 @@ fn a_row_depends_on_itself_alone() {
     let mut rng = Rng::new(11);
     let (k, n) = (512, 72);
     for precision in [Precision::Exact, Precision::Fast] {
-        for dtype in PANELS.into_iter().chain([DType::F16]) {
+        for dtype in TYPES {
             let bytes = weight(&mut rng, dtype, n, k);
             let x = random(&mut rng, 512 * k);
             let pool = Pool::new(1);

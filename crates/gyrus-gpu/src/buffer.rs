@@ -18,9 +18,14 @@ impl Buffer {
 }
 
 impl Gpu {
+    /// The most bytes of one buffer.
+    pub fn largest_buffer(&self) -> u64 {
+        self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size)
+    }
+
     /// Memory for `bytes`, all zero.
     pub fn buffer(&self, bytes: u64) -> Result<Buffer, GpuError> {
-        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        let most = self.largest_buffer();
         if bytes > most {
             return Err(GpuError::Limit { what: "a buffer".to_owned(), wanted: bytes, most });
         }
@@ -45,6 +50,18 @@ impl Gpu {
             self.queue.write_buffer(&buffer.inner, whole.len() as u64, &word);
         }
         self.trouble()
+    }
+
+    /// Overwrites a part of a buffer that begins and ends at words, before what is submitted next.
+    pub(crate) fn write_at(&self, buffer: &Buffer, offset: u64, words: &[u8]) -> Result<(), GpuError> {
+        self.queue.write_buffer(&buffer.inner, offset, words);
+        self.trouble()
+    }
+
+    /// Sends what was written, and waits until it is there.
+    pub(crate) fn flush(&self) -> Result<(), GpuError> {
+        self.queue.submit([]);
+        self.wait()
     }
 
     /// The contents of a buffer, once all that was submitted is done.

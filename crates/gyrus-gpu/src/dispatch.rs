@@ -19,16 +19,24 @@ use crate::pipeline::Pipeline;
 pub struct Dispatch {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
-    immediates: Vec<u8>,
+    params: Params,
     groups: [u32; 3],
 }
 
+/// Where a kernel's parameters are.
+#[derive(Debug)]
+enum Params {
+    None,
+    Immediate(Vec<u8>),
+    Uniform(Buffer),
+}
+
 impl Dispatch {
-    fn record(&self, pass: &mut ComputePass<'_>) {
+    pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.inner);
         pass.set_bind_group(0, &self.group, &[]);
-        if !self.immediates.is_empty() {
-            pass.set_immediates(0, &self.immediates);
+        if let Params::Immediate(bytes) = &self.params {
+            pass.set_immediates(0, bytes);
         }
         let [x, y, z] = self.groups;
         pass.dispatch_workgroups(x, y, z);
@@ -42,9 +50,9 @@ impl Gpu {
         launch.check_buffers(&bytes, |i, j| buffers[i].inner == buffers[j].inner)?;
         let pipeline = self.pipeline(launch)?;
         let mut uniforms = launch.uniforms.clone();
-        let mut immediates = Vec::new();
+        let mut immediates = None;
         match &launch.params {
-            Some((_, params)) if self.rungs().immediates => immediates.clone_from(params),
+            Some((_, params)) if self.rungs().immediates => immediates = Some(params.clone()),
             Some(params) => uniforms.push(params.clone()),
             None => {}
         }
@@ -81,7 +89,44 @@ impl Gpu {
         if let Some(error) = pollster::block_on(scope.pop()) {
             return Err(explained(&error));
         }
-        Ok(Dispatch { pipeline, group, immediates, groups: launch.groups })
+        let params = match (immediates, &launch.params) {
+            (Some(bytes), _) => Params::Immediate(bytes),
+            // The parameters are the last uniform.
+            (None, Some(_)) => {
+                uniforms.last().map_or(Params::None, |(_, buffer)| Params::Uniform(buffer.clone()))
+            }
+            (None, None) => Params::None,
+        };
+        Ok(Dispatch { pipeline, group, params, groups: launch.groups })
+    }
+
+    /// Gives a dispatch the grid and parameters of another launch of the same variant on the same buffers.
+    pub(crate) fn rebind(
+        &self,
+        dispatch: &mut Dispatch,
+        launch: &Launch,
+        buffers: &[&Buffer],
+    ) -> Result<(), GpuError> {
+        let bytes: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes()).collect();
+        launch.check_buffers(&bytes, |_, _| false)?;
+        dispatch.groups = launch.groups;
+        match (&mut dispatch.params, &launch.params) {
+            (Params::Immediate(old), Some((_, new))) => old.clone_from(new),
+            (Params::Uniform(buffer), Some((_, new))) => self.queue.write_buffer(&buffer.inner, 0, new),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Changes one word of a dispatch's parameters, for what is submitted from now on.
+    pub(crate) fn patch(&self, dispatch: &mut Dispatch, offset: usize, value: u32) {
+        match &mut dispatch.params {
+            Params::Immediate(bytes) => bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes()),
+            Params::Uniform(buffer) => {
+                self.queue.write_buffer(&buffer.inner, offset as u64, &value.to_le_bytes());
+            }
+            Params::None => {}
+        }
     }
 
     /// Runs dispatches one after the other, and waits for the last.

@@ -46,6 +46,14 @@ pub enum GpuError {
     /// A launch that is wrong in itself.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A weight that the device cannot compute with.
+    #[error("tensor '{name}': {reason}")]
+    Weight {
+        /// Its name in the file.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// More than the device takes.
     #[error("{what} of {wanted} bytes: this device takes at most {most}")]
     Limit {

@@ -7,14 +7,19 @@
 //! This crate knows nothing of files or models.
 
 mod adapter;
+mod backend;
 mod buffer;
+mod build;
 mod device;
 mod dispatch;
 mod error;
 mod pipeline;
 mod runner;
+mod step;
+mod weight;
 
 pub use adapter::{Adapter, AdapterKind, adapters};
+pub use backend::{GpuBackend, MAX_ROWS};
 pub use buffer::Buffer;
 pub use device::{Gpu, Options};
 pub use dispatch::Dispatch;

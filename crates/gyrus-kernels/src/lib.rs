@@ -32,5 +32,5 @@ pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
     Yarn,
 };
-pub use select::{Counts, Draw, Sampler, SamplerError, argmax, log_softmax_at};
+pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
 pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

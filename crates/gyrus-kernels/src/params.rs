@@ -547,6 +547,46 @@ params! {
         /// Unused.
         _pad0: u32,
     }
+
+    /// The engine's rotary embedding with head norms and cache write, for rows of Q, K and V side by side.
+    RopeWriteParams {
+        /// Query heads.
+        n_heads: u32,
+        /// Key and value heads.
+        n_kv_heads: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Elements that are turned.
+        rope_dim: u32,
+        /// First element that is turned.
+        rope_offset: u32,
+        /// Elements from one row to the next.
+        stride: u32,
+        /// Added to the mean square, where heads are normalised.
+        eps: f32,
+        /// Factor on elements that are not turned.
+        pass_scale: f32,
+    }
+
+    /// The engine's attention over a paged cache.
+    AttendParams {
+        /// Query heads.
+        n_heads: u32,
+        /// Key and value heads.
+        n_kv_heads: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Elements from one row of queries to the next.
+        q_stride: u32,
+        /// Factor on the scores.
+        scale: f32,
+        /// How many positions a row sees, itself included; 0 for all.
+        window: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
+    }
 }
 
 /// The declaration of a struct by its name, for `#include "params/NAME"`.

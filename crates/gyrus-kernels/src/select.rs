@@ -56,15 +56,6 @@ pub struct SamplerError {
 /// How often each token occurred within the penalty window.
 pub type Counts = HashMap<u32, u32>;
 
-/// A drawn token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
-    /// Its id.
-    pub token: u32,
-    /// Natural logarithm of its probability under the model, before any penalty or filter.
-    pub logprob: f32,
-}
-
 impl Sampler {
     /// Whether every parameter is in its range.
     pub fn validate(&self) -> Result<(), SamplerError> {
@@ -98,13 +89,12 @@ impl Sampler {
 
     /// Chooses a token. `step` numbers the draws of one text; with the seed it fixes the random number.
     /// `scratch` is reused from call to call so that steady decoding does not allocate.
-    pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> Draw {
-        let choice = if self.is_greedy() && !self.has_penalties() {
+    pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> u32 {
+        if self.is_greedy() && !self.has_penalties() {
             argmax(logits)
         } else {
             self.choose(logits, counts, step, scratch)
-        };
-        Draw { token: choice, logprob: log_softmax_at(logits, choice) }
+        }
     }
 
     fn choose(&self, logits: &[f32], counts: &Counts, step: u64, kept: &mut Vec<(f32, u32)>) -> u32 {
@@ -124,40 +114,41 @@ impl Sampler {
                 .fold((f32::NEG_INFINITY, 0), |best, &(l, id)| if l > best.0 { (l, id) } else { best })
                 .1;
         }
-        // The likeliest first, equal ones by id. With top-k only that many need sorting.
-        let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
         let k = self.top_k as usize;
         if k > 0 && k < kept.len() {
-            kept.select_nth_unstable_by(k - 1, order);
+            kept.select_nth_unstable_by(k - 1, likelier);
             kept.truncate(k);
         }
-        kept.sort_unstable_by(order);
-        let Some(&(most, likeliest)) = kept.first() else { return 0 };
-        // From logits to unnormalised probabilities.
+        let Some(&(most, likeliest)) = kept.iter().min_by(|a, b| likelier(a, b)) else { return 0 };
+        // From logits to unnormalised probabilities, of which the likeliest has 1.
         let inverse = 1.0 / f64::from(self.temperature);
         let mut total = 0.0;
         for (logit, _) in kept.iter_mut() {
-            let p = ((f64::from(*logit) - f64::from(most)) * inverse).exp();
+            let exponent = (f64::from(*logit) - f64::from(most)) * inverse;
+            let p = if exponent < NEGLIGIBLE { 0.0 } else { exponent.exp() };
             total += p;
             *logit = p as f32;
         }
+        let mut kept = Descending { all: kept, sorted: 0 };
+        let mut count = kept.all.len();
         if self.top_p < 1.0 {
             let goal = f64::from(self.top_p) * total;
             let mut sum = 0.0;
-            let enough = kept.iter().position(|(p, _)| {
-                sum += f64::from(*p);
+            let enough = (0..count).find(|&i| {
+                sum += f64::from(kept.at(i).0);
                 sum >= goal
             });
-            kept.truncate(enough.map_or(kept.len(), |n| n + 1));
+            count = enough.map_or(count, |n| n + 1);
         }
         if self.min_p > 0.0 {
-            // The likeliest has the unnormalised probability 1.
-            let enough = kept.iter().position(|(p, _)| *p < self.min_p);
-            kept.truncate(enough.unwrap_or(kept.len()).max(1));
+            count = (0..count).find(|&i| kept.at(i).0 < self.min_p).unwrap_or(count).max(1);
         }
-        let total: f64 = kept.iter().map(|(p, _)| f64::from(*p)).sum();
+        if self.top_p < 1.0 || self.min_p > 0.0 {
+            total = (0..count).map(|i| f64::from(kept.at(i).0)).sum();
+        }
         let mut left = uniform(self.seed, step) * total;
-        for &(p, id) in kept.iter() {
+        for i in 0..count {
+            let (p, id) = kept.at(i);
             left -= f64::from(p);
             if left < 0.0 {
                 return id;
@@ -170,6 +161,36 @@ impl Sampler {
         let scaled =
             if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
         scaled - self.presence_penalty - self.frequency_penalty * count as f32
+    }
+}
+
+/// The exponent below which a probability is lost in the rounding of the sum of a vocabulary's, which is at
+/// least 1.
+const NEGLIGIBLE: f64 = -80.0;
+
+/// The likeliest first, equal ones by id.
+fn likelier(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+}
+
+/// Candidates in order, sorted only as far as anybody looks: of a whole vocabulary that is rarely far.
+struct Descending<'a> {
+    all: &'a mut [(f32, u32)],
+    sorted: usize,
+}
+
+impl Descending<'_> {
+    fn at(&mut self, index: usize) -> (f32, u32) {
+        if index >= self.sorted {
+            let rest = &mut self.all[self.sorted..];
+            let more = (3 * self.sorted).max(256).min(rest.len());
+            if more < rest.len() {
+                rest.select_nth_unstable_by(more - 1, likelier);
+            }
+            rest[..more].sort_unstable_by(likelier);
+            self.sorted += more;
+        }
+        self.all[index]
     }
 }
 
@@ -210,8 +231,7 @@ mod tests {
         let mut scratch = Vec::new();
         let mut seen = HashMap::new();
         for step in 0..n {
-            *seen.entry(sampler.draw(logits, counts, step, &mut scratch).token).or_insert(0.0) +=
-                1.0 / n as f64;
+            *seen.entry(sampler.draw(logits, counts, step, &mut scratch)).or_insert(0.0) += 1.0 / n as f64;
         }
         seen
     }
@@ -229,9 +249,8 @@ mod tests {
     fn greedy_takes_the_lowest_of_equals_and_never_nan() {
         assert_eq!(argmax(&[1.0, 3.0, 3.0, f32::NAN]), 1);
         let mut scratch = Vec::new();
-        let draw = Sampler::default().draw(&logits(), &Counts::new(), 0, &mut scratch);
-        assert_eq!(draw.token, 0);
-        assert!((draw.logprob - 0.5f32.ln()).abs() < 1e-6);
+        assert_eq!(Sampler::default().draw(&logits(), &Counts::new(), 0, &mut scratch), 0);
+        assert!((log_softmax_at(&logits(), 0) - 0.5f32.ln()).abs() < 1e-6);
     }
 
     #[test]
@@ -258,10 +277,42 @@ mod tests {
         assert_eq!(ids(Sampler { top_k: 3, top_p: 0.99, ..sampling() }), [0, 1, 2]);
     }
 
+    /// What is sorted on demand is what sorting everything gives.
+    #[test]
+    fn a_large_vocabulary_is_drawn_from_as_if_sorted() {
+        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919 % 5000) as f32 / 1000.0).floor()).collect();
+        let mut sorted: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
+        sorted.sort_by(likelier);
+        for (top_p, min_p) in [(1.0, 0.0), (0.9, 0.0), (1.0, 0.1), (0.5, 0.05)] {
+            let sampler = Sampler { top_p, min_p, ..sampling() };
+            let total: f64 = sorted.iter().map(|(l, _)| f64::from(l - sorted[0].0).exp()).sum();
+            let mut kept: Vec<(f64, u32)> = Vec::new();
+            let mut sum = 0.0;
+            for &(logit, id) in &sorted {
+                let p = f64::from(logit - sorted[0].0).exp();
+                if sum >= f64::from(top_p) * total || p < f64::from(min_p) {
+                    break;
+                }
+                sum += p;
+                kept.push((sum, id));
+            }
+            let mut scratch = Vec::new();
+            for step in 0..500 {
+                let goal = uniform(0, step) * sum;
+                let expected = kept.iter().find(|(sum, _)| *sum > goal).unwrap().1;
+                assert_eq!(
+                    sampler.draw(&logits, &Counts::new(), step, &mut scratch),
+                    expected,
+                    "{top_p} {min_p}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn penalties_act_on_what_occurred() {
         let counts = Counts::from([(0, 3)]);
-        let pick = |sampler: Sampler| sampler.draw(&[2.0, 1.5, -1.0], &counts, 0, &mut Vec::new()).token;
+        let pick = |sampler: Sampler| sampler.draw(&[2.0, 1.5, -1.0], &counts, 0, &mut Vec::new());
         assert_eq!(pick(Sampler::default()), 0);
         assert_eq!(pick(Sampler { repetition_penalty: 1.5, ..Sampler::default() }), 1);
         assert_eq!(pick(Sampler { presence_penalty: 0.6, ..Sampler::default() }), 1);
@@ -273,7 +324,7 @@ mod tests {
     fn a_seed_repeats_and_another_differs() {
         let text = |seed| -> Vec<u32> {
             let sampler = Sampler { seed, ..sampling() };
-            (0..50).map(|step| sampler.draw(&logits(), &Counts::new(), step, &mut Vec::new()).token).collect()
+            (0..50).map(|step| sampler.draw(&logits(), &Counts::new(), step, &mut Vec::new())).collect()
         };
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));

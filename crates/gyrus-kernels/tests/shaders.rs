@@ -1,15 +1,17 @@
 //! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names.
 
 use gyrus_kernels::Direction;
+use gyrus_kernels::call::engine::{self, Paged};
 use gyrus_kernels::call::{
     Activations, Cache, EmbedCall, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall, RopeCall, RopeKernel,
-    Storage,
+    Storage, copy,
 };
 use gyrus_kernels::params::{
-    NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
+    AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
+    RopeWriteParams,
 };
 use gyrus_kernels::shader::{Rungs, Source};
-use gyrus_kernels::{Access, Launch, Pairing, WeightLayout};
+use gyrus_kernels::{Access, Activation, Launch, Pairing, WeightLayout};
 use gyrus_tensor::{DType, can_dequantize};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -83,6 +85,46 @@ fn kernels(head_dim: u32) -> Vec<RopeKernel> {
         }
     }
     kernels
+}
+
+/// What a plan's ops become.
+fn engine_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = vec![
+        copy(rungs, 4096).unwrap(),
+        engine::gate(rungs, 3, 70, Activation::Silu).unwrap(),
+        engine::gate(rungs, 3, 70, Activation::GeluTanh).unwrap(),
+        engine::gather(rungs, 3, 2, 70).unwrap(),
+    ];
+    for flag in [false, true] {
+        launches.push(engine::rms_norm(rungs, 3, 70, 1e-5, flag).unwrap());
+        for kv in [Storage::F16, Storage::F32] {
+            let paged = Paged { kv, blocks: 4, rows: 3, entries: 8 };
+            let params = RopeWriteParams {
+                n_heads: 4,
+                n_kv_heads: 2,
+                head_dim: 64,
+                rope_dim: 32,
+                rope_offset: 8,
+                stride: 512,
+                eps: 1e-6,
+                pass_scale: 1.0,
+            };
+            for pairing in [Pairing::Adjacent, Pairing::Split] {
+                launches.push(engine::rope_write(rungs, params, pairing, flag, paged).unwrap());
+            }
+            let head_dim = if flag { 64 } else { 192 };
+            let params = AttendParams {
+                n_heads: 4,
+                n_kv_heads: 2,
+                head_dim,
+                q_stride: 1600,
+                scale: 0.1,
+                ..Default::default()
+            };
+            launches.push(engine::attention(rungs, params, paged).unwrap());
+        }
+    }
+    launches
 }
 
 struct Compiled {
@@ -166,7 +208,7 @@ fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
         let ropes = calls().into_iter().map(|call| call.launch(rungs, Default::default()).unwrap());
-        for launch in ropes.chain(weight_launches(rungs)) {
+        for launch in ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)) {
             if !seen.insert(launch.variant.key()) {
                 continue;
             }

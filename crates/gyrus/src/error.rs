@@ -124,4 +124,8 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The GPU cannot be had, or cannot hold the model.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] gyrus_gpu::GpuError),
 }

@@ -23,8 +23,9 @@ pub enum Event<'a> {
     Token {
         /// Its id.
         id: u32,
-        /// Natural logarithm of its probability under the model.
-        logprob: f32,
+        /// Natural logarithm of its probability under the model, before any penalty or filter, if the
+        /// request asked for it.
+        logprob: Option<f32>,
         /// The text it completes.
         text: &'a str,
     },

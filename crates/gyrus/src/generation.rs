@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use gyrus_kernels::{Counts, Draw};
+use gyrus_kernels::{Counts, log_softmax_at};
 use gyrus_text::Detokenizer;
 
 use crate::Error;
@@ -31,6 +31,13 @@ pub struct Generation<'a> {
     started: Option<Instant>,
     first_token: Option<Instant>,
     state: State,
+}
+
+/// A chosen token and, if it was asked for, its log-probability.
+#[derive(Debug, Clone, Copy)]
+struct Draw {
+    token: u32,
+    logprob: Option<f32>,
 }
 
 #[derive(Debug)]
@@ -137,7 +144,8 @@ impl<'a> Generation<'a> {
                 tokens[window..].iter().for_each(|&t| *counts.entry(t).or_insert(0) += 1);
             }
             // Draws are numbered by position, so that a text continued is a text uninterrupted.
-            sampler.draw(logits, counts, tokens.len() as u64, candidates)
+            let token = sampler.draw(logits, counts, tokens.len() as u64, candidates);
+            Draw { token, logprob: request.logprobs.then(|| log_softmax_at(logits, token)) }
         })
     }
 

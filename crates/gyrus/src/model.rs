@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{KV_BLOCK, Plan, Precision, WeightSpec};
+use gyrus_kernels::{Backend, KV_BLOCK, Plan, Precision, WeightSpec};
 use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
 use crate::context::{Budget, ContextChoice};
+use crate::device::Device;
 use crate::engine::Engine;
 use crate::session::Session;
 use crate::tokenizer;
@@ -19,6 +20,8 @@ use crate::weights::TensorBytes;
 /// How a model is loaded.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Where it computes.
+    pub device: Device,
     /// What it computes with.
     pub precision: Precision,
     /// Tokens a session can hold; by default the model's own context if memory allows.
@@ -33,7 +36,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { precision: Precision::Fast, context: None, sessions: 1, threads: None, chunk: 512 }
+        Options {
+            device: Device::Cpu,
+            precision: Precision::Fast,
+            context: None,
+            sessions: 1,
+            threads: None,
+            chunk: 512,
+        }
     }
 }
 
@@ -100,15 +110,26 @@ impl Model {
         let blocks = context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions);
         let checkpoint = Arc::new(checkpoint);
         let done = Cell::new(0);
-        let backend = CpuBackend::new(plan.clone(), blocks, threads, |spec| {
-            // Asked for one weight after the other, each when those before are done.
+        // Asked for one weight after the other, each when those before are done.
+        let bytes = |spec: &WeightSpec| {
             progress(done.replace(done.get() + size(spec)), budget.weights);
-            match checkpoint.tensor(&spec.name) {
-                Some(tensor) => Arc::new(TensorBytes::new(&checkpoint, &tensor)),
-                None => Arc::new([]),
+            checkpoint.tensor(&spec.name).map(|tensor| TensorBytes::new(&checkpoint, &tensor))
+        };
+        let backend: Box<dyn Backend> = match &options.device {
+            Device::Cpu => {
+                Box::new(CpuBackend::new(plan.clone(), blocks, threads, |spec| match bytes(spec) {
+                    Some(bytes) => Arc::new(bytes),
+                    None => Arc::new([]),
+                })?)
             }
-        })?;
-        let engine = Mutex::new(Engine::new(Box::new(backend)));
+            #[cfg(feature = "gpu")]
+            Device::Gpu(adapter) => {
+                let options = gyrus_gpu::Options { adapter: adapter.clone(), ..Default::default() };
+                let gpu = gyrus_gpu::Gpu::open(&options)?;
+                Box::new(gyrus_gpu::GpuBackend::new(gpu, plan.clone(), blocks, bytes)?)
+            }
+        };
+        let engine = Mutex::new(Engine::new(backend));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
         let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };
         Ok(Model { shared: Arc::new(shared) })

@@ -23,6 +23,7 @@ pub struct Request {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_end: bool,
+    pub(crate) logprobs: bool,
     pub(crate) cancel: Cancel,
 }
 
@@ -35,6 +36,7 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             ignore_end: false,
+            logprobs: false,
             cancel: Cancel::new(),
         }
     }
@@ -70,6 +72,12 @@ impl Request {
     /// Treats end tokens as any other, for benchmarks.
     pub fn ignore_end(mut self, ignore: bool) -> Request {
         self.ignore_end = ignore;
+        self
+    }
+
+    /// Gives each token's log-probability, which takes a pass over the vocabulary.
+    pub fn logprobs(mut self, wanted: bool) -> Request {
+        self.logprobs = wanted;
         self
     }
 

@@ -1,31 +1,10 @@
 //! Steady decoding allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use gyrus::{Event, Model, Options, Request, Sampler};
-use gyrus_testkit::data;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on to the system's allocator; calls are only counted beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use gyrus_testkit::{Counting, data};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 #[test]
 fn steady_decoding_allocates_nothing() {
@@ -44,13 +23,13 @@ fn steady_decoding_allocates_nothing() {
             }
             // By now every kernel, also those for long texts, has run on every thread.
             if tokens == 300 {
-                before = ALLOCATIONS.load(Ordering::Relaxed);
+                before = ALLOCATOR.allocations();
             }
             if tokens == 600 {
                 break;
             }
         }
-        let during = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let during = ALLOCATOR.allocations() - before;
         assert_eq!(during, 0, "allocations in 300 steps");
     }
 }

@@ -11,12 +11,13 @@ fn tales(options: Options) -> Option<Model> {
 /// 100 tokens of a story, then a few greedy steps: ids and log-probabilities as bits.
 fn story(model: &Model, ids: &[u32], steps: usize) -> Vec<(u32, u32)> {
     let mut session = model.session();
-    let mut generation =
-        session.generate(Request::ids(ids.to_vec()).max_tokens(steps).ignore_end(true)).unwrap();
+    let mut generation = session
+        .generate(Request::ids(ids.to_vec()).max_tokens(steps).ignore_end(true).logprobs(true))
+        .unwrap();
     let mut all = Vec::new();
     while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
-            all.push((id, logprob.to_bits()));
+            all.push((id, logprob.unwrap().to_bits()));
         }
     }
     all

@@ -362,11 +362,11 @@ fn longrope_pinned_per_sequence_across_chunks() {
 
 /// Tokens and their log-probabilities, to the bit.
 fn generate(session: &mut gyrus::Session, request: Request) -> Vec<(u32, u32)> {
-    let mut answer = session.generate(request).unwrap();
+    let mut answer = session.generate(request.logprobs(true)).unwrap();
     let mut tokens = Vec::new();
     while let Some(event) = answer.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
-            tokens.push((id, logprob.to_bits()));
+            tokens.push((id, logprob.unwrap().to_bits()));
         }
     }
     tokens

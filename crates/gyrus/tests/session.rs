@@ -93,22 +93,24 @@ fn a_shared_beginning_is_not_computed_again_and_changes_nothing() {
     let mut other = ids(80);
     other.extend([5, 6, 7]);
     session.set_tokens(&other).unwrap();
-    let mut generation =
-        session.generate(Request::new(Prompt::Continue).max_tokens(10).ignore_end(true)).unwrap();
+    let mut generation = session
+        .generate(Request::new(Prompt::Continue).max_tokens(10).ignore_end(true).logprobs(true))
+        .unwrap();
     let first = generation.next().unwrap();
     assert_eq!(first, Some(Event::Prompt { tokens: 83, cached: 80 }));
     let mut reused = Vec::new();
     while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
-            reused.push((id, logprob.to_bits()));
+            reused.push((id, logprob.unwrap().to_bits()));
         }
     }
     let mut fresh = Vec::new();
     let mut session = model.session();
-    let mut generation = session.generate(Request::ids(other).max_tokens(10).ignore_end(true)).unwrap();
+    let mut generation =
+        session.generate(Request::ids(other).max_tokens(10).ignore_end(true).logprobs(true)).unwrap();
     while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
-            fresh.push((id, logprob.to_bits()));
+            fresh.push((id, logprob.unwrap().to_bits()));
         }
     }
     assert_eq!(reused, fresh);

@@ -1,5 +1,7 @@
 //! Random weights in a real model's shape, so that speed can be measured without the model.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail, ensure};
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
@@ -41,6 +43,17 @@ const CONTEXT: u32 = 131_072;
 
 /// Makes the model that `SHAPE:QUANT` asks for.
 pub(super) fn model(shape: &str) -> Result<Checkpoint> {
+    Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file(shape)?))?)
+}
+
+/// Writes the model that `SHAPE:QUANT` asks for.
+pub(super) fn write(shape: &str, path: &Path) -> Result<()> {
+    let file = file(shape)?;
+    std::fs::write(path, &file).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The GGUF file that `SHAPE:QUANT` asks for.
+fn file(shape: &str) -> Result<Vec<u8>> {
     let (name, dtype) = shape.rsplit_once(':').context("a synthetic model is SHAPE:QUANT")?;
     let dims = match SHAPES.iter().find(|(known, _)| *known == name) {
         Some((_, dims)) => *dims,
@@ -97,11 +110,20 @@ fn explicit(text: &str) -> Result<Dims> {
 const MAX_BYTES: usize = 1 << 37;
 const MAX_LAYERS: usize = 4096;
 
-fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
+/// The type of the embedding, which is also the output: files of the four- and five-bit super-block types
+/// commonly have it in six bits.
+fn embedding_type(dtype: DType) -> DType {
+    match dtype {
+        DType::Q4_K | DType::Q5_K => DType::Q6_K,
+        other => other,
+    }
+}
+
+fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
     ensure!(d.layers <= MAX_LAYERS, "{} layers, at most {MAX_LAYERS} are possible", d.layers);
     let (q, kv) = (d.heads * d.head_dim, d.kv_heads * d.head_dim);
     let mut tensors: Vec<(String, DType, Vec<usize>)> =
-        vec![("token_embd.weight".to_owned(), dtype, vec![d.vocab, d.dim])];
+        vec![("token_embd.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim])];
     for layer in 0..d.layers {
         let mut add = |name: &str, dtype, dims: &[usize]| {
             tensors.push((format!("blk.{layer}.{name}.weight"), dtype, dims.to_vec()));
@@ -122,7 +144,7 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
     }
     tensors.push(("output_norm.weight".to_owned(), DType::F32, vec![d.dim]));
     if !d.tied {
-        tensors.push(("output.weight".to_owned(), dtype, vec![d.vocab, d.dim]));
+        tensors.push(("output.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim]));
     }
 
     let mut total = 0usize;
@@ -141,11 +163,14 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
     let room = file.try_reserve_exact(total.saturating_mul(2));
     room.with_context(|| format!("no memory for {} of weights", text::bytes(total as u64)))?;
 
-    let mut random = Random::new(dtype)?;
+    let mut random = Random { state: 1 };
+    let pools = [dtype, embedding_type(dtype)].map(|dtype| Ok((dtype, random.blocks(dtype)?)));
+    let pools = pools.into_iter().collect::<Result<Vec<_>>>()?;
     let mut filled = Vec::new();
     for (name, dtype, dims) in &tensors {
         let shape = Shape::new(dims)?;
-        filled.push((name, *dtype, shape, random.tensor(*dtype, &shape)?));
+        let pool = pools.iter().find(|(of, _)| of == dtype).map_or(&[][..], |(_, pool)| pool);
+        filled.push((name, *dtype, shape, random.tensor(*dtype, &shape, pool)?));
     }
     let key = |rest: &str| format!("{}.{rest}", d.architecture);
     let mut writer = Writer::new();
@@ -159,6 +184,9 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
         .u32(&key("attention.value_length"), d.head_dim as u32)
         .u32(&key("feed_forward_length"), d.ffn as u32)
         .u32(&key("context_length"), CONTEXT)
+        .u32(&key("rope.dimension_count"), d.head_dim as u32)
+        .u32(&key("vocab_size"), d.vocab as u32)
+        .string("tokenizer.ggml.model", "none")
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .f32(&key("rope.freq_base"), 500_000.0);
     for (name, dtype, shape, data) in &filled {
@@ -167,28 +195,26 @@ fn build(d: Dims, dtype: DType) -> Result<Checkpoint> {
     writer.write_to(&mut file)?;
     drop(filled);
     file.shrink_to_fit();
-    Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file))?)
+    Ok(file)
 }
 
 /// Weights drawn from a pool of real blocks: quantising billions of random values would take longer than
 /// the measurement.
 struct Random {
     state: u64,
-    pool: Vec<u8>,
 }
 
 const POOL_BLOCKS: usize = 256;
 
 impl Random {
-    fn new(dtype: DType) -> Result<Random> {
-        let mut random = Random { state: 1, pool: Vec::new() };
+    /// The pool of a type.
+    fn blocks(&mut self, dtype: DType) -> Result<Vec<u8>> {
         let values: Vec<f32> =
-            (0..POOL_BLOCKS * dtype.block_elems()).map(|_| random.gaussian() * 0.02).collect();
-        random.pool = quantize(dtype, &values)?;
-        Ok(random)
+            (0..POOL_BLOCKS * dtype.block_elems()).map(|_| self.gaussian() * 0.02).collect();
+        Ok(quantize(dtype, &values)?)
     }
 
-    fn tensor(&mut self, dtype: DType, shape: &Shape) -> Result<Vec<u8>> {
+    fn tensor(&mut self, dtype: DType, shape: &Shape, pool: &[u8]) -> Result<Vec<u8>> {
         let bytes = dtype.bytes_of(shape)?;
         if shape.rank() == 1 {
             // Norms scale by one.
@@ -198,7 +224,7 @@ impl Random {
         let mut data = Vec::with_capacity(bytes);
         while data.len() < bytes {
             let at = (self.next() >> 33) as usize % POOL_BLOCKS * size;
-            data.extend_from_slice(&self.pool[at..at + size]);
+            data.extend_from_slice(&pool[at..at + size]);
         }
         Ok(data)
     }
@@ -225,6 +251,20 @@ mod tests {
         let model = model(small).unwrap();
         assert_eq!(model.tensor("blk.0.ffn_gate.weight").unwrap().shape.dims(), [96, 64]);
         assert_eq!(explicit("dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40").unwrap().head_dim, 32);
+    }
+
+    #[test]
+    fn a_written_model_is_the_one_in_memory() {
+        let shape = "dim=256,layers=1,heads=4,kv=2,ffn=256,vocab=40:q4_k";
+        let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        write(shape, &path).unwrap();
+        assert!(std::fs::read(&path).unwrap() == file(shape).unwrap());
+        let model = Checkpoint::open(&path).unwrap();
+        assert_eq!(model.tensor("token_embd.weight").unwrap().dtype, DType::Q6_K);
+        assert_eq!(model.tensor("blk.0.attn_q.weight").unwrap().dtype, DType::Q4_K);
+        let error = write(shape, &folder.path().join("none/model.gguf")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot write "), "{error}");
     }
 
     #[test]

@@ -5,10 +5,11 @@
 
 use half::f16;
 
-use crate::exp::exp;
-use crate::float::{LANES, add_lanes};
-use crate::isa::{Isa, Level};
+use crate::exp::{exp, exp_lanes};
+use crate::float::{Element, add_lanes};
+use crate::isa::Isa;
 use crate::kv::{BLOCK, Stored};
+use crate::simd::{LANES, Simd, dispatch};
 
 /// The extent of a product: `c[r][j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` below `rows`, `j`
 /// below `cols`, `t` from `depth.start` to `depth.end` in order; `c[r]` begins at `r · ldc`.
@@ -34,18 +35,17 @@ pub(super) fn product(isa: Isa, e: &Extent, a: &[f32], b: Stored, c: &mut [f32])
     assert!((e.rows - 1) * e.lda + e.depth.end <= a.len(), "a is too short");
     assert!((e.depth.end - 1) * e.ldb + e.cols <= b_len, "b is too short");
     assert!((e.rows - 1) * e.ldc + e.cols <= c.len(), "c is too short");
-    match (isa.level(), b) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do; lengths were checked and
-        // `cols` is whole registers.
-        (Level::Avx2 | Level::Avx512Vnni, b) if e.cols.is_multiple_of(LANES) => unsafe {
-            match b {
-                Stored::F32(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
-                Stored::F16(b) => avx2::product(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
-            }
-        },
-        (_, Stored::F32(b)) => plain_product(e, a, |i| b[i], c),
-        (_, Stored::F16(b)) => plain_product(e, a, |i: usize| f16::to_f32(b[i]), c),
+    multiply(isa, e, a, b, c);
+}
+
+dispatch! {
+    fn multiply(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) { plain_multiply, simd_multiply }
+}
+
+fn plain_multiply(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+    match b {
+        Stored::F32(b) => plain_product(e, a, |i| b[i], c),
+        Stored::F16(b) => plain_product(e, a, |i: usize| f16::to_f32(b[i]), c),
     }
 }
 
@@ -74,40 +74,43 @@ impl Seen {
     pub(super) const NOTHING: Seen = Seen { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Turns a block's dot products into weights: `e^(score − max)` for the slots in `slots`, zero elsewhere,
-/// with `score` the scaled, perhaps capped product. Returns the factor that earlier sums must take.
-pub(super) fn soften(
-    isa: Isa,
+dispatch! {
+    /// Turns a block's dot products into weights: `e^(score − max)` for the slots in `slots`, zero elsewhere,
+    /// with `score` the scaled, perhaps capped product. Returns the factor that earlier sums must take.
+    pub(super) fn soften(
+        s: &mut [f32; BLOCK],
+        slots: std::ops::Range<usize>,
+        scale: f32,
+        softcap: Option<f32>,
+        seen: &mut Seen,
+    ) -> f32 {
+        plain_soften, simd_soften
+    }
+}
+
+fn plain_soften(
     s: &mut [f32; BLOCK],
     slots: std::ops::Range<usize>,
     scale: f32,
     softcap: Option<f32>,
     seen: &mut Seen,
 ) -> f32 {
-    match isa.level() {
-        Level::Portable => {
-            for (i, s) in s.iter_mut().enumerate() {
-                let score = cap(*s * scale, softcap);
-                *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
-            }
-            let max = s.iter().fold(seen.max, |max, &v| if v > max { v } else { max });
-            // Nothing finite yet: keep zeros rather than ∞ − ∞.
-            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
-            let mut lanes = [[0.0; LANES]; 4];
-            for (i, s) in s.iter_mut().enumerate() {
-                *s = exp(*s - shift);
-                lanes[i / LANES][i % LANES] = *s;
-            }
-            let sum =
-                add_lanes(std::array::from_fn(|l| (lanes[0][l] + lanes[2][l]) + (lanes[1][l] + lanes[3][l])));
-            let factor = exp(seen.max - shift);
-            *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
-            factor
-        }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
-        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2::soften(s, slots, scale, softcap, seen) },
+    for (i, s) in s.iter_mut().enumerate() {
+        let score = cap(*s * scale, softcap);
+        *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
     }
+    let max = s.iter().fold(seen.max, |max, &v| if v > max { v } else { max });
+    // Nothing finite yet: keep zeros rather than ∞ − ∞.
+    let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+    let mut lanes = [[0.0; LANES]; 4];
+    for (i, s) in s.iter_mut().enumerate() {
+        *s = exp(*s - shift);
+        lanes[i / LANES][i % LANES] = *s;
+    }
+    let sum = add_lanes(std::array::from_fn(|l| (lanes[0][l] + lanes[2][l]) + (lanes[1][l] + lanes[3][l])));
+    let factor = exp(seen.max - shift);
+    *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
+    factor
 }
 
 /// `cap · tanh(score / cap)`.
@@ -136,166 +139,160 @@ pub(super) fn merge(seen: &mut Seen, out: &mut [f32], part: Seen, part_out: &[f3
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::*;
-
-    use super::*;
-    use crate::exp::avx2::exp;
-    use crate::float::avx2::{Load, sum};
-
-    /// # Safety
-    /// The extent lies within the buffers, `cols` is a multiple of eight, the processor has AVX2, FMA and
-    /// F16C.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn product<B: Load>(e: &Extent, a: *const f32, b: *const B, c: *mut f32) {
-        let mut r = 0;
-        while r < e.rows {
-            // SAFETY: `r` and the rows taken stay below `e.rows`.
-            unsafe {
-                let (a, c) = (a.add(r * e.lda), c.add(r * e.ldc));
-                r += match e.rows - r {
-                    1 => columns::<B, 1, 4>(e, a, b, c),
-                    2 => columns::<B, 2, 4>(e, a, b, c),
-                    3 => columns::<B, 3, 4>(e, a, b, c),
-                    4 | 5 => columns::<B, 4, 2>(e, a, b, c),
-                    _ => columns::<B, 6, 2>(e, a, b, c),
-                };
-            }
+/// # Safety
+/// The extent lies within the buffers; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_multiply<S: Simd>(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+    if !e.cols.is_multiple_of(LANES) {
+        return plain_multiply(e, a, b, c);
+    }
+    // SAFETY: passed on, and `cols` is whole registers.
+    unsafe {
+        match b {
+            Stored::F32(b) => simd_product::<S, f32>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
+            Stored::F16(b) => simd_product::<S, f16>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
         }
     }
+}
 
-    /// All columns of `R` rows, `W` registers at a time; returns `R`.
-    ///
-    /// # Safety
-    /// As for [`product`], with `R` rows at `a` and `c`.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn columns<B: Load, const R: usize, const W: usize>(
-        e: &Extent,
-        a: *const f32,
-        b: *const B,
-        c: *mut f32,
-    ) -> usize {
-        let mut j = 0;
-        // SAFETY: the columns taken stay below `e.cols`.
+/// # Safety
+/// The extent lies within the buffers, `cols` is a multiple of eight; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_product<S: Simd, B: Element>(e: &Extent, a: *const f32, b: *const B, c: *mut f32) {
+    let mut r = 0;
+    while r < e.rows {
+        // SAFETY: `r` and the rows taken stay below `e.rows`.
         unsafe {
-            while j + W * LANES <= e.cols {
-                tile::<B, R, W>(e, a, b.add(j), c.add(j));
-                j += W * LANES;
-            }
-            while j < e.cols {
-                tile::<B, R, 1>(e, a, b.add(j), c.add(j));
-                j += LANES;
+            let (a, c) = (a.add(r * e.lda), c.add(r * e.ldc));
+            r += match e.rows - r {
+                1 => columns::<S, B, 1, 4>(e, a, b, c),
+                2 => columns::<S, B, 2, 4>(e, a, b, c),
+                3 => columns::<S, B, 3, 4>(e, a, b, c),
+                4 | 5 => columns::<S, B, 4, 2>(e, a, b, c),
+                _ => columns::<S, B, 6, 2>(e, a, b, c),
+            };
+        }
+    }
+}
+
+/// All columns of `R` rows, `W` registers at a time; returns `R`.
+///
+/// # Safety
+/// As for [`simd_product`], with `R` rows at `a` and `c`.
+#[inline(always)]
+unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
+    e: &Extent,
+    a: *const f32,
+    b: *const B,
+    c: *mut f32,
+) -> usize {
+    let mut j = 0;
+    // SAFETY: the columns taken stay below `e.cols`.
+    unsafe {
+        while j + W * LANES <= e.cols {
+            tile::<S, B, R, W>(e, a, b.add(j), c.add(j));
+            j += W * LANES;
+        }
+        while j < e.cols {
+            tile::<S, B, R, 1>(e, a, b.add(j), c.add(j));
+            j += LANES;
+        }
+    }
+    R
+}
+
+/// # Safety
+/// As for [`simd_product`], with `R` rows and `W` registers of columns.
+#[inline(always)]
+unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
+    e: &Extent,
+    a: *const f32,
+    b: *const B,
+    c: *mut f32,
+) {
+    // SAFETY: by contract.
+    unsafe {
+        let mut acc = [[S::splat(0.0); W]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (w, acc) in acc.iter_mut().enumerate() {
+                *acc = S::load(c.add(r * e.ldc + w * LANES));
             }
         }
-        R
-    }
-
-    /// # Safety
-    /// As for [`product`], with `R` rows and `W` registers of columns.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    unsafe fn tile<B: Load, const R: usize, const W: usize>(
-        e: &Extent,
-        a: *const f32,
-        b: *const B,
-        c: *mut f32,
-    ) {
-        let mut acc = [[_mm256_setzero_ps(); W]; R];
-        // SAFETY: by contract.
-        unsafe {
-            for (r, acc) in acc.iter_mut().enumerate() {
-                for (w, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm256_loadu_ps(c.add(r * e.ldc + w * LANES));
+        for t in e.depth.clone() {
+            // Of the two factors the fewer registers are held, so that twelve sums fit beside them.
+            if R < W {
+                let mut column = [S::splat(0.0); R];
+                for (r, column) in column.iter_mut().enumerate() {
+                    *column = S::splat(*a.add(r * e.lda + t));
                 }
-            }
-            for t in e.depth.clone() {
-                // Of the two factors the fewer registers are held, so that twelve sums fit beside them.
-                if R < W {
-                    let mut column = [_mm256_setzero_ps(); R];
-                    for (r, column) in column.iter_mut().enumerate() {
-                        *column = _mm256_set1_ps(*a.add(r * e.lda + t));
+                for w in 0..W {
+                    let b = B::load::<S>(b.add(t * e.ldb + w * LANES));
+                    for (acc, a) in acc.iter_mut().zip(&column) {
+                        acc[w] = S::fma(*a, b, acc[w]);
                     }
+                }
+            } else {
+                let mut row = [S::splat(0.0); W];
+                for (w, row) in row.iter_mut().enumerate() {
+                    *row = B::load::<S>(b.add(t * e.ldb + w * LANES));
+                }
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let a = S::splat(*a.add(r * e.lda + t));
                     for w in 0..W {
-                        let b = B::load(b.add(t * e.ldb + w * LANES));
-                        for (acc, a) in acc.iter_mut().zip(&column) {
-                            acc[w] = _mm256_fmadd_ps(*a, b, acc[w]);
-                        }
+                        acc[w] = S::fma(a, row[w], acc[w]);
                     }
-                } else {
-                    let mut row = [_mm256_setzero_ps(); W];
-                    for (w, row) in row.iter_mut().enumerate() {
-                        *row = B::load(b.add(t * e.ldb + w * LANES));
-                    }
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        let a = _mm256_set1_ps(*a.add(r * e.lda + t));
-                        for w in 0..W {
-                            acc[w] = _mm256_fmadd_ps(a, row[w], acc[w]);
-                        }
-                    }
-                }
-            }
-            for (r, acc) in acc.iter().enumerate() {
-                for (w, acc) in acc.iter().enumerate() {
-                    _mm256_storeu_ps(c.add(r * e.ldc + w * LANES), *acc);
                 }
             }
         }
+        for (r, acc) in acc.iter().enumerate() {
+            for (w, acc) in acc.iter().enumerate() {
+                S::store(c.add(r * e.ldc + w * LANES), *acc);
+            }
+        }
     }
+}
 
-    /// # Safety
-    /// The processor has AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn soften(
-        s: &mut [f32; BLOCK],
-        slots: std::ops::Range<usize>,
-        scale: f32,
-        softcap: Option<f32>,
-        seen: &mut Seen,
-    ) -> f32 {
-        let none = _mm256_set1_ps(f32::NEG_INFINITY);
-        let scale = _mm256_set1_ps(scale);
-        let mut v = [_mm256_setzero_ps(); 4];
+/// # Safety
+/// As [`Simd`] asks.
+#[inline(always)]
+unsafe fn simd_soften<S: Simd>(
+    s: &mut [f32; BLOCK],
+    slots: std::ops::Range<usize>,
+    scale: f32,
+    softcap: Option<f32>,
+    seen: &mut Seen,
+) -> f32 {
+    // SAFETY: four registers of eight are the 32 numbers.
+    unsafe {
+        let scale = S::splat(scale);
+        let mut v = [scale; 4];
         for (i, v) in v.iter_mut().enumerate() {
-            // SAFETY: four loads of eight from 32.
-            let mut score = _mm256_mul_ps(unsafe { _mm256_loadu_ps(s.as_ptr().add(LANES * i)) }, scale);
+            let mut score = S::mul(S::load(s.as_ptr().add(LANES * i)), scale);
             if let Some(cap) = softcap {
-                let (cap, one) = (_mm256_set1_ps(cap), _mm256_set1_ps(1.0));
-                let e = exp(_mm256_mul_ps(_mm256_div_ps(score, cap), _mm256_set1_ps(2.0)));
-                let ratio = _mm256_div_ps(_mm256_set1_ps(2.0), _mm256_add_ps(one, e));
-                score = _mm256_mul_ps(cap, _mm256_sub_ps(one, ratio));
+                let (cap, one) = (S::splat(cap), S::splat(1.0));
+                let e = exp_lanes::<S>(S::mul(S::div(score, cap), S::splat(2.0)));
+                score = S::mul(cap, S::sub(one, S::div(S::splat(2.0), S::add(one, e))));
             }
             *v = score;
         }
         if slots != (0..BLOCK) {
-            let first = _mm256_set1_epi32(slots.start as i32 - 1);
-            let last = _mm256_set1_epi32(slots.end as i32);
-            let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             for (i, v) in v.iter_mut().enumerate() {
-                let index = _mm256_add_epi32(index, _mm256_set1_epi32((LANES * i) as i32));
-                let valid =
-                    _mm256_and_si256(_mm256_cmpgt_epi32(index, first), _mm256_cmpgt_epi32(last, index));
-                *v = _mm256_blendv_ps(none, *v, _mm256_castsi256_ps(valid));
+                let first = (LANES * i) as i32;
+                let (start, end) = (slots.start as i32 - first, slots.end as i32 - first);
+                *v = S::keep(*v, start, end, S::splat(f32::NEG_INFINITY));
             }
         }
-        let most = _mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3]));
-        let most = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps::<1>(most));
-        let most = _mm_max_ps(most, _mm_movehl_ps(most, most));
-        let most = _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps::<1>(most, most)));
+        let most = S::greatest(S::max(S::max(v[0], v[1]), S::max(v[2], v[3])));
         let max = if most > seen.max { most } else { seen.max };
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         for (i, v) in v.iter_mut().enumerate() {
-            *v = exp(_mm256_sub_ps(*v, _mm256_set1_ps(shift)));
-            // SAFETY: four stores of eight to 32.
-            unsafe { _mm256_storeu_ps(s.as_mut_ptr().add(LANES * i), *v) };
+            *v = exp_lanes::<S>(S::sub(*v, S::splat(shift)));
+            S::store(s.as_mut_ptr().add(LANES * i), *v);
         }
-        let sum = sum(_mm256_add_ps(_mm256_add_ps(v[0], v[2]), _mm256_add_ps(v[1], v[3])));
+        let sum = S::sum(S::add(S::add(v[0], v[2]), S::add(v[1], v[3])));
         // Commonly the largest score is an old one, and e⁰ is one.
-        let factor = if seen.max == max && seen.max != f32::NEG_INFINITY {
-            1.0
-        } else {
-            _mm256_cvtss_f32(exp(_mm256_set1_ps(seen.max - shift)))
-        };
+        let factor =
+            if seen.max == max && seen.max != f32::NEG_INFINITY { 1.0 } else { exp(seen.max - shift) };
         *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
         factor
     }

@@ -6,19 +6,26 @@
 //! sums its blocks in ascending order, whatever the number of activation rows: that is where batch
 //! invariance comes from.
 //!
+//! A format is a [`coding`] of quants and a [`scheme`] of scales; a group is what one source block of each of
+//! the eight rows becomes: the scheme's header and, for each 32 elements, a body of quants and then scales.
+//!
 //! The integers of a block are exact in every implementation, and the few `f32` operations per block are
 //! the same fused ones in the same order, so plain Rust and SIMD give the same bits.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
-mod q4;
-mod q5;
-mod q6k;
-mod q8;
+mod avx2;
+mod coding;
+pub(crate) mod columns;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scheme;
+mod source;
+mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use gyrus_tensor::DType;
+use gyrus_tensor::block::*;
 
 use crate::CpuError;
 use crate::isa::{Isa, Level};
@@ -27,49 +34,31 @@ use crate::quantize_rows::{GROUP, QBlock};
 use crate::slab::SlabBytes;
 use crate::storage::Disjoint;
 
-pub(crate) use q4::{Q4_0, Q4_1, Q4_K};
-pub(crate) use q5::{Q5_0, Q5_1, Q5_K};
-pub(crate) use q6k::Q6_K;
-pub(crate) use q8::Q8_0;
+pub(crate) use columns::Columns;
+
+use coding::Coding;
+use scheme::Scheme;
+use source::Source;
 
 /// Output rows of a panel.
-pub(crate) const LANES: usize = 8;
+pub(crate) const LANES: usize = crate::simd::LANES;
 
 /// Activation rows a tile takes at most.
 pub(crate) const TILE: usize = 8;
 
-/// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + min`.
-pub(crate) struct Lane {
-    q: [u8; GROUP],
-    zero: u8,
-    scale: Scale,
-    min: Option<f32>,
+/// Bodies of a group.
+const fn subs<F: Source>() -> usize {
+    F::DTYPE.block_elems() / GROUP
 }
 
-#[derive(Clone, Copy)]
-pub(crate) enum Scale {
-    /// One for all 32.
-    One(f32),
-    /// One for each 16.
-    Two(f32, f32),
+/// Bytes of a body.
+const fn body_bytes<F: Source>() -> usize {
+    F::Coding::BYTES + F::Scheme::BYTES
 }
 
-/// How a source format lies in a panel.
-///
-/// A group is what one source block of each of the eight rows becomes: a header of [`Format::HEADER`]
-/// bytes and [`Format::SUB`] bodies of [`Format::BODY`] bytes, one for each 32 elements.
-pub(crate) trait Format {
-    const DTYPE: DType;
-    const SUB: usize = Self::DTYPE.block_elems() / GROUP;
-    const HEADER: usize;
-    const BODY: usize;
-    const BYTES: usize = Self::HEADER + Self::SUB * Self::BODY;
-
-    /// Writes the source block of row `row`. `group` is zero where nothing was packed yet.
-    fn pack(source: &[u8], row: usize, group: &mut [u8]);
-
-    /// What row `row` holds in the body number `sub`.
-    fn lane(group: &[u8], sub: usize, row: usize) -> Lane;
+/// Bytes of a group.
+const fn group_bytes<F: Source>() -> usize {
+    F::Scheme::HEADER + subs::<F>() * body_bytes::<F>()
 }
 
 /// Multiplies a panel with up to [`TILE`] rows of activations, `[rows, blocks]` in `x` with `blocks` the
@@ -99,41 +88,59 @@ struct VTable {
     avx2: Tile,
     #[cfg(target_arch = "x86_64")]
     vnni: Tile,
+    #[cfg(target_arch = "aarch64")]
+    neon: Tile,
+    #[cfg(target_arch = "aarch64")]
+    dot: Tile,
+    #[cfg(target_arch = "aarch64")]
+    i8mm: Tile,
 }
 
 /// Every format that has panels.
 static FORMATS: &[VTable] = &[
-    vtable::<Q4_0>(),
-    vtable::<Q4_1>(),
-    vtable::<Q4_K>(),
-    vtable::<Q5_0>(),
-    vtable::<Q5_1>(),
-    vtable::<Q5_K>(),
-    vtable::<Q6_K>(),
-    vtable::<Q8_0>(),
+    vtable::<BlockQ4_0>(),
+    vtable::<BlockQ4_1>(),
+    vtable::<BlockQ5_0>(),
+    vtable::<BlockQ5_1>(),
+    vtable::<BlockQ8_0>(),
+    vtable::<BlockQ2K>(),
+    vtable::<BlockQ3K>(),
+    vtable::<BlockQ4K>(),
+    vtable::<BlockQ5K>(),
+    vtable::<BlockQ6K>(),
+    vtable::<BlockIq4Nl>(),
+    vtable::<BlockIq4Xs>(),
 ];
 
-#[cfg(target_arch = "x86_64")]
-const fn vtable<F: vnni::Kernel>() -> VTable {
+const fn vtable<F: Source>() -> VTable {
     VTable {
         dtype: F::DTYPE,
-        bytes: F::BYTES,
-        pack: F::pack,
-        dequantize: dequantize_row::<F>,
-        portable: portable_tile::<F>,
+        bytes: group_bytes::<F>(),
+        pack: pack::<F>,
+        dequantize: tile::dequantize_row::<F>,
+        portable: tile::plain::<F>,
+        #[cfg(target_arch = "x86_64")]
         avx2: avx2::tile::<F>,
+        #[cfg(target_arch = "x86_64")]
         vnni: vnni::tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        neon: neon::plain_tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        dot: neon::dot_tile::<F>,
+        #[cfg(target_arch = "aarch64")]
+        i8mm: neon::matrix_tile::<F>,
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-const fn vtable<F: Format>() -> VTable {
-    VTable {
-        dtype: F::DTYPE,
-        bytes: F::BYTES,
-        pack: F::pack,
-        dequantize: dequantize_row::<F>,
-        portable: portable_tile::<F>,
+/// Writes the source block of row `row` to its group.
+fn pack<F: Source>(source: &[u8], row: usize, group: &mut [u8]) {
+    let block: &F = bytemuck::from_bytes(source);
+    let (header, bodies) = group.split_at_mut(F::Scheme::HEADER);
+    F::Scheme::put_header(header, row, &block.scales(0));
+    for (sub, body) in bodies.chunks_exact_mut(body_bytes::<F>()).enumerate() {
+        let (quants, scales) = body.split_at_mut(F::Coding::BYTES);
+        F::Coding::put(quants, row, &block.quants(sub));
+        F::Scheme::put(scales, row, &block.scales(sub));
     }
 }
 
@@ -187,6 +194,12 @@ impl Panels {
             Level::Avx2 => self.vtable.avx2,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => self.vtable.vnni,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => self.vtable.neon,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => self.vtable.dot,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonI8mm => self.vtable.i8mm,
         }
     }
 
@@ -195,75 +208,4 @@ impl Panels {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         (self.vtable.dequantize)(self.panel(row / LANES), row % LANES, out);
     }
-}
-
-fn dequantize_row<F: Format>(panel: &[u8], row: usize, out: &mut [f32]) {
-    let groups = panel.chunks_exact(F::BYTES);
-    for (index, out) in out.chunks_exact_mut(GROUP).enumerate() {
-        let group = groups.clone().nth(index / F::SUB).expect("a panel is as long as its rows");
-        let lane = F::lane(group, index % F::SUB, row);
-        for (k, v) in out.iter_mut().enumerate() {
-            let scale = match lane.scale {
-                Scale::One(scale) => scale,
-                Scale::Two(first, second) => [first, second][k / 16],
-            };
-            *v = scale * (f32::from(lane.q[k]) - f32::from(lane.zero));
-            if let Some(min) = lane.min {
-                *v += min;
-            }
-        }
-    }
-}
-
-/// The plain meaning of [`Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
-unsafe fn portable_tile<F: Format>(panel: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; LANES]; TILE]) {
-    let blocks = panel.len() / F::BYTES * F::SUB;
-    let mut acc = [[0.0f32; LANES]; TILE];
-    for (g, group) in panel.chunks_exact(F::BYTES).enumerate() {
-        for sub in 0..F::SUB {
-            for row in 0..LANES {
-                let lane = F::lane(group, sub, row);
-                for (r, acc) in acc[..rows].iter_mut().enumerate() {
-                    acc[row] = lane.accumulate(&x[r * blocks + g * F::SUB + sub], acc[row]);
-                }
-            }
-        }
-    }
-    out[..rows].copy_from_slice(&acc[..rows]);
-}
-
-impl Lane {
-    /// Adds this block's product with `x` to a row's sum: the operations and the order every kernel keeps.
-    fn accumulate(&self, x: &QBlock, acc: f32) -> f32 {
-        let dot = |range: std::ops::Range<usize>| -> i32 {
-            range.map(|k| (i32::from(self.q[k]) - i32::from(self.zero)) * i32::from(x.qs[k])).sum()
-        };
-        let acc = match self.scale {
-            Scale::One(scale) => (dot(0..32) as f32).mul_add(scale * x.scale, acc),
-            Scale::Two(first, second) => {
-                let acc = (dot(0..16) as f32).mul_add(first * x.scale, acc);
-                (dot(16..32) as f32).mul_add(second * x.scale, acc)
-            }
-        };
-        match self.min {
-            Some(min) => min.mul_add(x.scaled_sum, acc),
-            None => acc,
-        }
-    }
-}
-
-/// Writes values of at most four bits: element `k` and `k + 16` share a byte.
-fn put_nibbles(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
-    for k in 0..16 {
-        body[k / 4 * 32 + row * 4 + k % 4] = q[k] & 15 | q[k + 16] << 4;
-    }
-}
-
-fn nibbles(body: &[u8], row: usize) -> [u8; GROUP] {
-    std::array::from_fn(|k| body[k % 16 / 4 * 32 + row * 4 + k % 4] >> (k / 16 * 4) & 15)
-}
-
-/// The `row`-th half-precision number of eight.
-fn half_at(bytes: &[u8], row: usize) -> f32 {
-    half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
 }

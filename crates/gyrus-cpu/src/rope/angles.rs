@@ -1,10 +1,11 @@
 use std::f64::consts::TAU;
 
+use gyrus_kernels::Pairing;
 use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel};
 
 use super::cos_sin::{CHUNK, cos_sin};
 use super::layout::Layout;
-use crate::isa::Isa;
+use crate::isa::{Isa, Level};
 
 /// Units of a turn in 64-bit fixed point.
 const TURN: f64 = 18_446_744_073_709_551_616.0;
@@ -12,9 +13,15 @@ const TURN: f64 = 18_446_744_073_709_551_616.0;
 /// Angles beyond this lose too many digits to a product with `1 / 2π`, and go another way.
 const LARGE: f32 = 1_048_576.0;
 
+/// Positions are turned by in two parts, a multiple of this and the rest. Each position's phases are the product
+/// of two that neighbours share: six operations instead of a polynomial, and the same bits whoever asks.
+const STEPS: u32 = 16;
+
 /// The angle of each pair of each token.
 pub(super) struct Angles<'a> {
     source: Source<'a>,
+    pairing: Pairing,
+    pairs: usize,
     /// Factor on both, and on the sine the sign of the direction.
     scale: [f64; 2],
 }
@@ -22,7 +29,7 @@ pub(super) struct Angles<'a> {
 enum Source<'a> {
     /// Positions times frequencies.
     Turns {
-        /// Fractions of a turn per position; whole turns fall off by themselves.
+        /// Fractions of a turn per position, which lose whole turns by themselves; zeros fill up the last chunk.
         turns: Vec<u64>,
         /// Which row of positions each pair reads; empty if there is one.
         rows: Vec<u8>,
@@ -31,15 +38,33 @@ enum Source<'a> {
         /// `[rows, tokens]` otherwise.
         positions: &'a [u32],
         tokens: usize,
+        /// `[STEPS, 2, turns.len()]` cosines and sines of the rest of a position; empty for a few tokens.
+        steps: Vec<f64>,
     },
-    /// As given, in radians: `[tokens, width]`.
+    /// As given, in radians: `[tokens, width]`, of which the first of each row are needed.
     Radians { angles: &'a [u32], width: usize },
+}
+
+/// What one task remembers from token to token.
+pub(super) struct Memory {
+    /// The multiple of [`STEPS`] that `whole` is of.
+    base: Option<u32>,
+    /// `[2, turns.len()]` cosines and sines of it.
+    whole: Vec<f64>,
+    /// The same of the rest, where there is no table.
+    rest: Vec<f64>,
 }
 
 impl<'a> Angles<'a> {
     /// Of a call that has been checked with its buffers.
-    pub(super) fn of(call: &RopeCall, layout: &Layout, freqs: &'a [u32], positions: &'a [u32]) -> Angles<'a> {
-        let scale = f64::from(layout.scale);
+    pub(super) fn of(
+        isa: Isa,
+        call: &RopeCall,
+        layout: &Layout,
+        freqs: &'a [u32],
+        positions: &'a [u32],
+    ) -> Angles<'a> {
+        let (pairing, pairs, scale) = (layout.pairing, layout.rope_dim / 2, f64::from(layout.scale));
         let scale = [scale, scale * call.direction.sign()];
         let (theta, factor, first) = match call.kernel {
             RopeKernel::InPlace { params: p, .. } => (p.theta, 1.0, p.pos_offset),
@@ -48,13 +73,10 @@ impl<'a> Angles<'a> {
             | RopeKernel::HeadNorm { params: p, .. } => (p.theta, p.freq_scale, p.pos),
             RopeKernel::X { dims, base, .. } => (base.rope_base, 1.0, dims.pos_offset),
             RopeKernel::Op { params: p } => {
-                return Angles {
-                    source: Source::Radians { angles: freqs, width: p.freqs_dim as usize },
-                    scale,
-                };
+                let source = Source::Radians { angles: freqs, width: p.freqs_dim as usize };
+                return Angles { source, pairing, pairs, scale };
             }
         };
-        let pairs = layout.rope_dim / 2;
         let word = |pair: usize| u64::from(freqs[2 * pair]) | u64::from(freqs[2 * pair + 1]) << 32;
         let turns = (0..pairs).map(|pair| match call.freqs {
             Freqs::Turns => scaled(word(pair), factor),
@@ -64,67 +86,185 @@ impl<'a> Angles<'a> {
                 fixed(f64::from(factor) * f64::from(theta).powf(exponent))
             }
         });
-        let turns = turns.collect();
+        let mut turns: Vec<u64> = turns.collect();
+        turns.resize(pairs.next_multiple_of(CHUNK), 0);
         let several = call.positions > 1 && call.freqs == Freqs::Turns;
         let rows = if several { (0..pairs).map(|pair| (word(pair) & 3) as u8).collect() } else { Vec::new() };
-        Angles { source: Source::Turns { turns, rows, first, positions, tokens: layout.tokens }, scale }
+        // A table of a few tokens' use would cost more than it saves.
+        let mut steps = Vec::new();
+        if layout.tokens >= 4 * STEPS as usize && !several {
+            steps.resize(STEPS as usize * 2 * turns.len(), 0.0);
+            tabulate(isa, &turns, scale[1], &mut steps);
+        }
+        let source = Source::Turns { turns, rows, first, positions, tokens: layout.tokens, steps };
+        Angles { source, pairing, pairs, scale }
     }
 
-    /// Cosines and sines of a token's pairs, all factors included, at the front of the two slices.
-    pub(super) fn cos_sin(&self, isa: Isa, token: usize, cos: &mut [f32], sin: &mut [f32]) {
-        let mut chunk = [0.0; CHUNK];
+    pub(super) fn memory(&self) -> Memory {
+        let len = if let Source::Turns { turns, .. } = &self.source { 2 * turns.len() } else { 0 };
+        Memory { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
+    }
+
+    /// Cosines and sines of a token's pairs, all factors included, [`super::turn::Turn::width`] of each.
+    pub(super) fn phases(
+        &self,
+        isa: Isa,
+        memory: &mut Memory,
+        token: usize,
+        (cos, sin): (&mut [f32], &mut [f32]),
+    ) {
+        match isa.level() {
+            Level::Portable => self.row(memory, token, cos, sin),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` of this level exists only where the instructions do.
+            Level::Avx2 => unsafe { avx2(self, memory, token, cos, sin) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` of this level exists only where the instructions do.
+            Level::Avx512Vnni => unsafe { avx512(self, memory, token, cos, sin) },
+        }
+    }
+
+    /// The one source of it; with a target feature the compiler makes wider registers of the same operations.
+    #[inline(always)]
+    fn row(&self, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
         match &self.source {
-            Source::Turns { turns, rows, first, positions, tokens } => {
-                let at = |row: usize| match positions.len() {
+            Source::Turns { turns, rows, first, positions, tokens, steps } => {
+                let at = |row: u8| match positions.len() {
                     0 => first + token as u32,
-                    _ => positions[row * tokens + token],
+                    _ => positions[usize::from(row) * tokens + token],
                 };
-                let (cos, sin) = (cos[..turns.len()].chunks_mut(CHUNK), sin[..turns.len()].chunks_mut(CHUNK));
-                let mut rows = rows.chunks(CHUNK);
-                for ((turns, cos), sin) in turns.chunks(CHUNK).zip(cos).zip(sin) {
-                    // To 32 bits, and with a sign: from −½ to ½ turns.
-                    let part = |turns: u64, position: u32| {
-                        let phase = turns.wrapping_mul(u64::from(position)).wrapping_add(1 << 31);
-                        f64::from((phase >> 32) as u32 as i32) * (1.0 / 4_294_967_296.0)
-                    };
-                    match rows.next() {
-                        Some(rows) => {
-                            for ((chunk, &turns), &row) in chunk.iter_mut().zip(turns).zip(rows) {
-                                *chunk = part(turns, at(row.into()));
-                            }
-                        }
-                        None => {
-                            let position = at(0);
-                            chunk
-                                .iter_mut()
-                                .zip(turns)
-                                .for_each(|(chunk, &turns)| *chunk = part(turns, position));
-                        }
+                let (position, len) = (at(0), turns.len());
+                let Memory { base, whole, rest } = memory;
+                let rest: &[f64] = if rows.is_empty() {
+                    let step = position % STEPS;
+                    if *base != Some(position - step) {
+                        *base = Some(position - step);
+                        fill(turns, |_| position - step, self.scale[1], whole);
                     }
-                    cos_sin(isa, &chunk, self.scale, cos, sin);
+                    if steps.is_empty() {
+                        fill(turns, |_| step, self.scale[1], rest);
+                        rest
+                    } else {
+                        &steps[step as usize * 2 * len..][..2 * len]
+                    }
+                } else {
+                    let of = |pair: usize| rows.get(pair).map_or(0, |&row| at(row));
+                    fill(turns, |pair| of(pair) - of(pair) % STEPS, self.scale[1], whole);
+                    fill(turns, |pair| of(pair) % STEPS, self.scale[1], rest);
+                    rest
+                };
+                let ((c, s), (c0, s0)) = (whole.split_at(len), rest.split_at(len));
+                let chunks = c.as_chunks::<CHUNK>().0.iter().zip(s.as_chunks::<CHUNK>().0);
+                let others = c0.as_chunks::<CHUNK>().0.iter().zip(s0.as_chunks::<CHUNK>().0);
+                for (i, ((c, s), (c0, s0))) in chunks.zip(others).enumerate() {
+                    let cosines: [f32; CHUNK] = std::array::from_fn(|i| (c[i] * c0[i] - s[i] * s0[i]) as f32);
+                    let sines: [f32; CHUNK] = std::array::from_fn(|i| (s[i] * c0[i] + c[i] * s0[i]) as f32);
+                    self.put(i * CHUNK, cosines, sines, cos, sin);
                 }
             }
             Source::Radians { angles, width } => {
-                let angles = &angles[token * width..(token + 1) * width];
-                let pairs = cos.len().min(angles.len());
-                let (cos, sin) = (cos[..pairs].chunks_mut(CHUNK), sin[..pairs].chunks_mut(CHUNK));
-                for ((angles, cos), sin) in angles.chunks(CHUNK).zip(cos).zip(sin) {
-                    let small = |angle: f32| angle.abs() < LARGE;
-                    for (chunk, &angle) in chunk.iter_mut().zip(angles) {
-                        let angle = f32::from_bits(angle);
-                        *chunk = if small(angle) { f64::from(angle) * (1.0 / TAU) } else { 0.0 };
+                let angles = &angles[token * width..][..self.pairs];
+                for start in (0..self.pairs).step_by(CHUNK) {
+                    let radians: [f32; CHUNK] =
+                        std::array::from_fn(|i| f32::from_bits(angles.get(start + i).copied().unwrap_or(0)));
+                    let large =
+                        radians.map(|angle| angle.abs().partial_cmp(&LARGE).is_none_or(|o| o.is_ge()));
+                    let turns =
+                        std::array::from_fn(
+                            |i| {
+                                if large[i] { 0.0 } else { f64::from(radians[i]) * (1.0 / TAU) }
+                            },
+                        );
+                    let (mut cosines, mut sines) = cos_sin(turns);
+                    for i in (0..CHUNK).filter(|&i| large[i]) {
+                        (sines[i], cosines[i]) = f64::from(radians[i]).sin_cos();
                     }
-                    cos_sin(isa, &chunk, self.scale, cos, sin);
-                    for ((&angle, cos), sin) in angles.iter().zip(cos).zip(sin) {
-                        let angle = f32::from_bits(angle);
-                        if !small(angle) {
-                            let (s, c) = f64::from(angle).sin_cos();
-                            (*cos, *sin) = ((c * self.scale[0]) as f32, (s * self.scale[1]) as f32);
-                        }
-                    }
+                    let rounded = |v: [f64; CHUNK], scale: f64| v.map(|v| (v * scale) as f32);
+                    self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
                 }
             }
         }
+    }
+
+    /// Stores what a chunk has of a row's cosines and sines, in the order in which elements are read. Adjacent pairs
+    /// have theirs twice, the sine with both signs: `y[j] = x[j]·cos[j] + x[j ^ 1]·sin[j]`.
+    #[inline(always)]
+    fn put(&self, start: usize, c: [f32; CHUNK], s: [f32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
+        match self.pairing {
+            Pairing::Split => {
+                put(c, &mut cos[start..self.pairs]);
+                put(s, &mut sin[start..self.pairs]);
+            }
+            Pairing::Adjacent => {
+                let twice: [f32; 2 * CHUNK] = std::array::from_fn(|i| c[i / 2]);
+                put(twice, &mut cos[2 * start..2 * self.pairs]);
+                let twice: [f32; 2 * CHUNK] =
+                    std::array::from_fn(|i| if i % 2 == 0 { -s[i / 2] } else { s[i / 2] });
+                put(twice, &mut sin[2 * start..2 * self.pairs]);
+            }
+        }
+    }
+}
+
+/// Cosines and sines of the positions below [`STEPS`].
+fn tabulate(isa: Isa, turns: &[u64], sign: f64, steps: &mut [f64]) {
+    #[inline(always)]
+    fn all(turns: &[u64], sign: f64, steps: &mut [f64]) {
+        for (step, out) in (0..).zip(steps.chunks_exact_mut(2 * turns.len())) {
+            fill(turns, |_| step, sign, out);
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn avx2(turns: &[u64], sign: f64, steps: &mut [f64]) {
+        all(turns, sign, steps);
+    }
+    match isa.level() {
+        Level::Portable => all(turns, sign, steps),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        Level::Avx2 | Level::Avx512Vnni => unsafe { avx2(turns, sign, steps) },
+    }
+}
+
+/// # Safety
+/// The processor has the instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    angles.row(memory, token, cos, sin);
+}
+
+/// # Safety
+/// The processor has the instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn avx512(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    angles.row(memory, token, cos, sin);
+}
+
+/// The chunk, or what there is room for.
+#[inline(always)]
+fn put<const N: usize>(chunk: [f32; N], row: &mut [f32]) {
+    match row.first_chunk_mut() {
+        Some(whole) => *whole = chunk,
+        None => row.copy_from_slice(&chunk[..row.len()]),
+    }
+}
+
+/// Cosines, then sines times a sign, of each pair at a position.
+#[inline(always)]
+fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f64]) {
+    let (cosines, sines) = out.split_at_mut(turns.len());
+    let out = cosines.as_chunks_mut::<CHUNK>().0.iter_mut().zip(sines.as_chunks_mut::<CHUNK>().0);
+    for (start, (turns, (cosines, sines))) in turns.as_chunks::<CHUNK>().0.iter().zip(out).enumerate() {
+        let angles = std::array::from_fn(|i| {
+            let phase = turns[i].wrapping_mul(u64::from(position(start * CHUNK + i))).wrapping_add(1 << 31);
+            // To 32 bits, and with a sign: from −½ to ½ turns.
+            f64::from((phase >> 32) as u32 as i32) * (1.0 / 4_294_967_296.0)
+        });
+        (*cosines, *sines) = cos_sin(angles);
+        sines.iter_mut().for_each(|sine| *sine *= sign);
     }
 }
 
@@ -148,7 +288,7 @@ fn scaled(turns: u64, factor: f32) -> u64 {
     match up {
         // Shifted further than they have bits, 88, nothing is left.
         ..=-128 => 0,
-        ..0 => (product >> -up) as u64,
+        -127..0 => (product >> -up) as u64,
         0..64 => (product as u64) << up,
         _ => 0,
     }

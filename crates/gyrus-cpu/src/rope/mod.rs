@@ -7,9 +7,14 @@
 
 mod angles;
 mod cos_sin;
+mod element;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod layout;
 mod runner;
 mod turn;
+
+use std::ops::Range;
 
 use gyrus_kernels::call::{RopeCall, RopeKernel, Storage};
 use gyrus_kernels::shader::Rungs;
@@ -23,8 +28,9 @@ use crate::norm::rms_norm_heads;
 use crate::pool::Pool;
 use crate::storage::Disjoint;
 use angles::Angles;
+use element::Element;
 use layout::{Layout, Section};
-use turn::{Element, Turn};
+use turn::{Phases, Turn};
 
 /// Elements of a task: enough to be worth a thread's while, few enough for all to end together.
 const TASK: usize = 64 << 10;
@@ -32,8 +38,10 @@ const TASK: usize = 64 << 10;
 /// Elements below which more threads cost more than they save.
 const ALONE: usize = 16 << 10;
 
-/// Numbers of the cosines and sines computed at once: they stay in the first cache beside what they turn.
-const PHASES: usize = 2048;
+/// Numbers of the cosines and sines that are computed at once where tokens of a head lie side by side: many tokens
+/// make long runs of memory, and the second cache holds their phases. Otherwise it is those of one token, short
+/// enough for memory to bring the next heads meanwhile.
+const PHASES: usize = 32 << 10;
 
 /// Runs a call on buffers of 32-bit words, given in the order of its slots. Everything is checked before anything
 /// is written.
@@ -80,7 +88,7 @@ struct Job<'a, T> {
 
 fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> Result<(), CpuError> {
     let layout = Layout::of(call, buffers.take("block_table"))?;
-    let angles = Angles::of(call, &layout, buffers.take("freqs"), buffers.take("position_ids"));
+    let angles = Angles::of(pool.isa(), call, &layout, buffers.take("freqs"), buffers.take("position_ids"));
     let mut weights = |name, plus: f32| -> Vec<f32> {
         let weights: &[T] = bytemuck::cast_slice(buffers.take(name));
         weights.iter().take(layout.head_dim).map(|w| w.to_f32() + plus).collect()
@@ -107,7 +115,9 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     // Blocks of tokens, and of heads too where there are too few tokens for all threads.
     let (tokens, heads) = (job.layout.tokens, job.layout.heads());
     let row = heads * job.layout.head_dim;
-    let block = (TASK / row).clamp(1, tokens);
+    // A block is at least as long as its phases are computed at once: they are what a short one would waste.
+    let least = if job.layout.planes { PHASES / (2 * job.turn.width()) } else { 1 };
+    let block = (TASK / row).max(least).clamp(1, tokens);
     let alone = tokens * row <= ALONE;
     let blocks = if alone { 1 } else { tokens.div_ceil(block) };
     let block = if alone { tokens } else { block };
@@ -124,47 +134,54 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
 
 impl<T: Element> Job<'_, T> {
     /// Does the heads of a block of tokens.
-    fn block(&self, tokens: std::ops::Range<usize>, heads: std::ops::Range<usize>) {
-        let width = self.turn.phases();
-        let at_once = (PHASES / (2 * width)).max(1);
+    fn block(&self, tokens: Range<usize>, heads: Range<usize>) {
+        let width = self.turn.width();
+        let at_once = if self.layout.planes { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
+        let mut memory = self.angles.memory();
         // A head's worth of room for norms lies behind the phases.
-        arena::with(2 * width * at_once.min(tokens.len()) + self.layout.head_dim, |scratch| {
-            let (phases, normed) = scratch.split_at_mut(scratch.len() - self.layout.head_dim);
+        arena::with(2 * width * at_once + self.layout.head_dim, |scratch| {
+            let (phases, normed) = scratch.split_at_mut(2 * width * at_once);
             for first in tokens.clone().step_by(at_once) {
                 let some = first..tokens.end.min(first + at_once);
                 for (token, phases) in some.clone().zip(phases.chunks_exact_mut(2 * width)) {
-                    let (cos, sin) = phases.split_at_mut(width);
-                    self.angles.cos_sin(self.turn.isa, token, cos, sin);
-                    self.turn.spread(cos, sin);
+                    self.angles.phases(self.turn.isa, &mut memory, token, phases.split_at_mut(width));
                 }
-                let phases: &[f32] = phases;
-                let of = |token: usize| phases[(token - first) * 2 * width..].split_at(width);
+                let phases = Phases { values: phases, step: 2 * width };
                 if self.layout.planes {
-                    // Tokens of a head lie side by side here, not heads of a token.
-                    for head in heads.clone() {
-                        some.clone().for_each(|token| self.heads(token, head..head + 1, of(token), normed));
-                    }
+                    self.planes(some, heads.clone(), phases);
                 } else {
-                    some.for_each(|token| self.heads(token, heads.clone(), of(token), normed));
+                    for token in some {
+                        let values = &phases.values[(token - first) * phases.step..][..phases.step];
+                        self.heads(token, heads.clone(), Phases { values, step: 0 }, normed);
+                    }
                 }
             }
         });
     }
 
+    /// Tokens of a head lie side by side here, not heads of a token.
+    fn planes(&self, tokens: Range<usize>, heads: Range<usize>, phases: Phases<'_>) {
+        let len = tokens.len() * self.layout.head_dim;
+        for section in &self.layout.sections {
+            for head in heads.clone() {
+                let source = self.tensor(section.source, section.from.at(tokens.start, head), len);
+                match &section.target {
+                    None => self.turn.in_place(source, phases),
+                    Some((to, rows)) => {
+                        self.turn.across(source, self.tensor(*to, rows.at(tokens.start, head), len), phases);
+                    }
+                }
+            }
+        }
+    }
+
     /// Does some heads of a token; they are numbered through all sections.
-    fn heads(
-        &self,
-        token: usize,
-        heads: std::ops::Range<usize>,
-        phases: (&[f32], &[f32]),
-        normed: &mut [f32],
-    ) {
-        let (cos, sin) = (phases.0, &phases.1[..phases.0.len()]);
+    fn heads(&self, token: usize, heads: Range<usize>, phases: Phases<'_>, normed: &mut [f32]) {
         let mut base = 0;
         for section in &self.layout.sections {
             let (from, to) = (heads.start.max(base), heads.end.min(base + section.heads));
             if from < to {
-                self.section(section, token, from - base..to - base, cos, sin, normed);
+                self.section(section, token, from - base..to - base, phases, normed);
             }
             base += section.heads;
         }
@@ -174,40 +191,43 @@ impl<T: Element> Job<'_, T> {
         &self,
         section: &Section,
         token: usize,
-        heads: std::ops::Range<usize>,
-        cos: &[f32],
-        sin: &[f32],
+        heads: Range<usize>,
+        phases: Phases<'_>,
         normed: &mut [f32],
     ) {
         let n = self.layout.head_dim;
-        let tensor = |i: usize, at: usize, len: usize| {
-            // SAFETY: `rope` borrows the buffers while this runs. Tasks take different tokens or heads, whose
-            // places in a tensor differ: strides are at least as long as rows, which was checked, and no two
-            // slots of a cache are the same, which `Layout::of` checked of its table.
-            unsafe { self.tensors[i].part(at..at + len) }
-        };
         if section.norm.is_none() && section.target.is_none() {
-            let heads_of_row = tensor(section.source, section.from.at(token, heads.start), heads.len() * n);
-            self.turn.in_place(heads_of_row, cos, sin);
+            let all = self.tensor(section.source, section.from.at(token, heads.start), heads.len() * n);
+            self.turn.in_place(all, phases);
             return;
         }
         for head in heads {
-            let source = tensor(section.source, section.from.at(token, head), n);
+            let source = self.tensor(section.source, section.from.at(token, head), n);
             if let Some(norm) = section.norm {
-                T::decode(source, normed);
+                normed.iter_mut().zip(&*source).for_each(|(to, from)| *to = from.to_f32());
                 rms_norm_heads(self.pool, normed, n, 0, 1, &self.norms[norm], self.eps);
             }
             match (&section.target, section.norm) {
-                (None, _) => self.turn.across(normed, source, cos, sin),
+                (None, _) => self.turn.across(normed, source, phases),
                 (Some((to, rows)), norm) => {
-                    let target = tensor(*to, rows.at(token, head), n);
+                    let target = self.tensor(*to, rows.at(token, head), n);
                     match norm {
-                        Some(_) => self.turn.across(normed, target, cos, sin),
-                        None if section.turned => self.turn.across(source, target, cos, sin),
+                        Some(_) => self.turn.across(normed, target, phases),
+                        None if section.turned => self.turn.across(source, target, phases),
                         None => target.copy_from_slice(source),
                     }
                 }
             }
         }
+    }
+
+    /// Elements of a tensor.
+    #[allow(clippy::mut_from_ref)]
+    fn tensor(&self, tensor: usize, at: usize, len: usize) -> &mut [T] {
+        // SAFETY: `rope` borrows the buffers while this runs. Tasks take different tokens or heads, whose places
+        // in a tensor differ: strides are at least as long as rows, which was checked, and no two slots of a
+        // cache are the same, which `Layout::of` checked of its table. Within a task, one head is done after the
+        // other.
+        unsafe { self.tensors[tensor].part(at..at + len) }
     }
 }

@@ -2,6 +2,7 @@
 
 mod copy;
 mod embed;
+pub mod engine;
 mod matmul;
 mod rope;
 

@@ -26,6 +26,11 @@ impl Phases {
         }
     }
 
+    /// The phases of all rows, one row behind the other.
+    pub fn all(&self) -> &[[f32; 2]] {
+        &self.values
+    }
+
     /// The phases of a row.
     pub fn row(&self, row: usize) -> &[[f32; 2]] {
         &self.values[row * self.pairs..(row + 1) * self.pairs]

@@ -212,7 +212,7 @@ fn phase(turns: u64, position: u32, scale: f32) -> u64 {
     let product = u128::from(turns) * u128::from(position) * u128::from(mantissa);
     match up {
         ..=-128 => 0,
-        ..0 => (product >> -up) as u64,
+        -127..0 => (product >> -up) as u64,
         0..64 => (product as u64) << up,
         _ => 0,
     }

@@ -1,7 +1,7 @@
 //! The backward kernels are gradients.
 
 use super::algebra::x_call;
-use super::bench::{Bench, Heads, OpShape, gradient_tolerance, near, pack, rounded};
+use super::bench::{Bench, Heads, OpShape, gradient_tolerance, near, pack, rounded, within};
 use crate::Direction;
 use crate::call::{RopeCall, Storage};
 use crate::grid::Runner;
@@ -58,11 +58,10 @@ fn adjoint(
     let dx = turn(bench, Direction::Inverse, &dy)?;
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let norm = |a: &[f64]| dot(a, a).sqrt();
-    let (left, right) = (dot(&dy, &y), dot(&dx, &x));
     // By the length of what is multiplied: the products themselves may cancel.
-    if !((left - right).abs() <= tolerance * norm(&dy) * norm(&y)) {
-        return Err(format!("{what}: ⟨dy, forward(x)⟩ is {left}, ⟨backward(dy), x⟩ {right}"));
-    }
+    let allowed = tolerance * norm(&dy) * norm(&y);
+    let products = format!("{what}: ⟨dy, forward(x)⟩ and ⟨backward(dy), x⟩");
+    within(&products, &[dot(&dy, &y)], &[dot(&dx, &x)], |_| allowed)?;
 
     let n = head_dim as usize;
     let (mut differences, mut gradients) = (Vec::new(), Vec::new());

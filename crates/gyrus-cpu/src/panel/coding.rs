@@ -1,0 +1,165 @@
+//! How the quants of a panel are written.
+//!
+//! Bits lie in planes. A plane of `W` bits (1, 2, 4 or 8) is `W` vectors of 32 bytes, four for each of
+//! eight rows: vector `v` holds the groups of four elements `v`, `v + W`, `v + 2·W`, … from its low bits up.
+//! One load so brings four consecutive elements of each row, `8 / W` times over.
+
+use gyrus_tensor::block::IQ4_LEVELS;
+
+use super::LANES;
+use crate::quantize_rows::GROUP;
+use crate::simd::Simd;
+
+/// A coding of unsigned numbers.
+pub(crate) trait Coding {
+    /// Bytes of 32 elements of eight rows.
+    const BYTES: usize;
+
+    /// The largest number.
+    const MOST: u32;
+
+    /// The number that stands for zero in formats without an offset, as a power of two.
+    const MIDDLE: u32;
+
+    /// Writes the 32 elements of a row.
+    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]);
+
+    /// The numbers of a row.
+    fn get(body: &[u8], row: usize) -> [u8; GROUP];
+
+    /// The numbers of the elements `4·group..` of all rows.
+    ///
+    /// # Safety
+    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; else as [`Simd`] asks.
+    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B;
+}
+
+/// Numbers of `LOW + HIGH` bits, in a plane of the low ones and a plane of the high ones.
+pub(crate) struct Bits<const LOW: usize, const HIGH: usize>;
+
+impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
+    const BYTES: usize = 4 * LANES * (LOW + HIGH);
+    const MOST: u32 = (1 << (LOW + HIGH)) - 1;
+    const MIDDLE: u32 = 1 << (LOW + HIGH - 1);
+
+    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
+        let (low, high) = body.split_at_mut(4 * LANES * LOW);
+        let groups = std::array::from_fn(|g| u32::from_le_bytes(q.as_chunks::<4>().0[g]));
+        put_plane::<LOW>(low, row, &groups, 0);
+        if HIGH > 0 {
+            put_plane::<HIGH>(high, row, &groups, LOW);
+        }
+    }
+
+    fn get(body: &[u8], row: usize) -> [u8; GROUP] {
+        let (low, high) = body.split_at(4 * LANES * LOW);
+        std::array::from_fn(|k| {
+            let above = if HIGH > 0 { plane_at::<HIGH>(high, row, k) << LOW } else { 0 };
+            plane_at::<LOW>(low, row, k) | above
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
+        // SAFETY: both planes lie within `Self::BYTES`.
+        unsafe {
+            let low = plane::<S, LOW>(body, group, 0);
+            if HIGH == 0 { low } else { S::or(low, plane::<S, HIGH>(body.add(4 * LANES * LOW), group, LOW)) }
+        }
+    }
+}
+
+/// Four bits that name one of sixteen levels; the numbers are the levels plus 128.
+pub(crate) struct Levels;
+
+const LEVELS: [u8; 16] = {
+    let mut levels = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        levels[i] = IQ4_LEVELS[i] as u8 ^ 0x80;
+        i += 1;
+    }
+    levels
+};
+
+impl Coding for Levels {
+    const BYTES: usize = Bits::<4, 0>::BYTES;
+    const MOST: u32 = 255;
+    const MIDDLE: u32 = 128;
+
+    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
+        Bits::<4, 0>::put(body, row, q);
+    }
+
+    fn get(body: &[u8], row: usize) -> [u8; GROUP] {
+        Bits::<4, 0>::get(body, row).map(|q| LEVELS[usize::from(q)])
+    }
+
+    #[inline(always)]
+    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
+        // SAFETY: passed on; four bits are below 16.
+        unsafe { S::lookup(&LEVELS, Bits::<4, 0>::group::<S>(body, group)) }
+    }
+}
+
+const fn mask(width: usize) -> u8 {
+    (0xFFu16 >> (8 - width)) as u8
+}
+
+/// Writes the bits from `from` on of eight groups of four elements, four bytes at a time.
+#[inline(always)]
+fn put_plane<const W: usize>(bytes: &mut [u8], row: usize, groups: &[u32; GROUP / 4], from: usize) {
+    let mask = u32::from_le_bytes([mask(W); 4]);
+    for (vector, bytes) in bytes.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
+        let mut word = 0;
+        for part in 0..8 / W {
+            word |= (groups[vector + part * W] >> from & mask) << (part * W);
+        }
+        bytes[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn plane_at<const W: usize>(bytes: &[u8], row: usize, k: usize) -> u8 {
+    let group = k / 4;
+    bytes[4 * LANES * (group % W) + 4 * row + k % 4] >> (group / W * W) & mask(W)
+}
+
+/// A group's bits in a plane, moved to begin at bit `at`.
+#[inline(always)]
+unsafe fn plane<S: Simd, const W: usize>(bytes: *const u8, group: usize, at: usize) -> S::B {
+    // SAFETY: the caller's `bytes` are a plane, of `W` vectors.
+    unsafe {
+        let vector = S::load_bytes(bytes.add(4 * LANES * (group % W)));
+        S::field(vector, at as i32 - (group / W * W) as i32, mask(W) << at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::Rng;
+
+    use super::*;
+
+    fn round_trip<C: Coding>(most: u8) {
+        let mut rng = Rng::new(u64::from(most));
+        let mut body = vec![0; C::BYTES];
+        let rows: [[u8; GROUP]; LANES] =
+            std::array::from_fn(|_| std::array::from_fn(|_| rng.below(usize::from(most) + 1) as u8));
+        for (row, q) in rows.iter().enumerate() {
+            C::put(&mut body, row, q);
+        }
+        for (row, q) in rows.iter().enumerate() {
+            assert_eq!(C::get(&body, row), *q);
+        }
+    }
+
+    #[test]
+    fn what_is_put_is_got() {
+        round_trip::<Bits<2, 0>>(3);
+        round_trip::<Bits<2, 1>>(7);
+        round_trip::<Bits<4, 0>>(15);
+        round_trip::<Bits<4, 1>>(31);
+        round_trip::<Bits<4, 2>>(63);
+        round_trip::<Bits<8, 0>>(255);
+    }
+}

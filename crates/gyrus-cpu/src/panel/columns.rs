@@ -1,0 +1,436 @@
+//! Weights in floating point, re-laid so that a SIMD lane owns an output row.
+//!
+//! A panel is sixteen output rows side by side: `[k][row]`, in the elements of the file. One load brings an
+//! element of each row, to be multiplied with one activation in all lanes. Columns are summed in four
+//! quarters, each in ascending order by fused multiply-add, and the quarters as `(0+1)+(2+3)`: four chains
+//! hide the latency where there is one row of activations, and with more of them each quarter can be walked
+//! by itself with the same result.
+
+use gyrus_tensor::DType;
+use half::{bf16, f16};
+
+use crate::CpuError;
+use crate::float::Element;
+use crate::isa::{Isa, Level};
+use crate::pool::Pool;
+use crate::simd::{LANES, Simd};
+use crate::slab::SlabBytes;
+use crate::storage::Disjoint;
+
+/// Output rows of a panel.
+pub(crate) const ROWS: usize = 16;
+
+/// Activation rows a tile takes at most.
+pub(crate) const TILE: usize = 12;
+
+const QUARTERS: usize = 4;
+
+/// Multiplies a panel with up to [`TILE`] rows of activations, side by side in `x` (`[k, rows]`): rows of
+/// their own would often lie a multiple of a page apart and drive each other out of the cache. `out[r]`
+/// receives the sums of row `r`.
+///
+/// # Safety
+/// The processor has the instructions of the level the function was chosen for; `panel` holds whole columns
+/// of the type it was chosen for, `rows` is 1..=TILE, and `x` holds `rows` elements for each column.
+type Tile = unsafe fn(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]);
+
+/// Lays rows of `cols` elements side by side, as a tile takes them.
+pub(crate) fn interleave(x: &[f32], cols: usize, out: &mut [f32]) {
+    let rows = x.len() / cols;
+    // In squares, so that lines of either side are used while they are in the cache.
+    for first in (0..cols).step_by(ROWS) {
+        for (r, x) in x.chunks_exact(cols).enumerate() {
+            for k in first..cols.min(first + ROWS) {
+                out[k * rows + r] = x[k];
+            }
+        }
+    }
+}
+
+/// The re-laid form of a weight matrix.
+pub(crate) struct Columns {
+    data: SlabBytes,
+    rows: usize,
+    cols: usize,
+    vtable: &'static VTable,
+}
+
+/// A type's functions, so that callers need not be generic.
+struct VTable {
+    dtype: DType,
+    bytes: usize,
+    get: fn(&[u8]) -> f32,
+    portable: Tile,
+    #[cfg(target_arch = "x86_64")]
+    avx2: Tile,
+    #[cfg(target_arch = "x86_64")]
+    avx512: Tile,
+    #[cfg(target_arch = "aarch64")]
+    neon: Tile,
+}
+
+static TYPES: &[VTable] =
+    &[vtable::<f32>(DType::F32), vtable::<f16>(DType::F16), vtable::<bf16>(DType::BF16)];
+
+const fn vtable<T: Element>(dtype: DType) -> VTable {
+    VTable {
+        dtype,
+        bytes: size_of::<T>(),
+        get: get::<T>,
+        portable: plain::<T>,
+        #[cfg(target_arch = "x86_64")]
+        avx2: x86::avx2_tile::<T>,
+        #[cfg(target_arch = "x86_64")]
+        avx512: x86::avx512_tile::<T>,
+        #[cfg(target_arch = "aarch64")]
+        neon: neon_tile::<T>,
+    }
+}
+
+fn get<T: Element>(bytes: &[u8]) -> f32 {
+    bytemuck::pod_read_unaligned::<T>(bytes).to_f32()
+}
+
+impl Columns {
+    /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type is not a float.
+    pub(crate) fn pack(
+        pool: &Pool,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        source: &[u8],
+    ) -> Result<Option<Columns>, CpuError> {
+        // Elements are taken as the machine reads them; files are little-endian.
+        if !cfg!(target_endian = "little") {
+            return Ok(None);
+        }
+        let Some(vtable) = TYPES.iter().find(|entry| entry.dtype == dtype) else {
+            return Ok(None);
+        };
+        let (size, count) = (vtable.bytes, rows.div_ceil(ROWS));
+        let (row_bytes, panel_bytes) = (cols * size, cols * ROWS * size);
+        let bytes = count.checked_mul(panel_bytes).ok_or(CpuError::Memory { bytes: usize::MAX })?;
+        let mut data = SlabBytes::zeroed(bytes).map_err(|_| CpuError::Memory { bytes })?;
+        let parts = Disjoint::new(data.as_mut_slice());
+        pool.run(count, &|panel| {
+            // SAFETY: each task writes the panel of its own number; `data` outlives the loop.
+            let out = unsafe { parts.part(panel * panel_bytes..(panel + 1) * panel_bytes) };
+            let source = &source[panel * ROWS * row_bytes..rows.min((panel + 1) * ROWS) * row_bytes];
+            match size {
+                2 => transpose::<2>(source, cols, out),
+                _ => transpose::<4>(source, cols, out),
+            }
+        });
+        Ok(Some(Columns { data, rows, cols, vtable }))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.as_slice().len()
+    }
+
+    fn panel(&self, index: usize) -> &[u8] {
+        let bytes = self.cols * ROWS * self.vtable.bytes;
+        &self.data.as_slice()[index * bytes..(index + 1) * bytes]
+    }
+
+    /// The products of panel `index` with the rows that lie side by side in `x`.
+    pub(crate) fn multiply(&self, isa: Isa, index: usize, x: &[f32], out: &mut [[f32; ROWS]; TILE]) {
+        let rows = x.len() / self.cols;
+        assert!((1..=TILE).contains(&rows) && x.len() == rows * self.cols);
+        let tile = match isa.level() {
+            Level::Portable => self.vtable.portable,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => self.vtable.avx2,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => self.vtable.avx512,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon | Level::NeonDot | Level::NeonI8mm => self.vtable.neon,
+        };
+        // SAFETY: chosen for this `Isa`, which proves the instructions, and type; sizes were checked.
+        unsafe { tile(self.panel(index), x, rows, out) }
+    }
+
+    /// The values of one row.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let size = self.vtable.bytes;
+        let columns = self.panel(row / ROWS).chunks_exact(ROWS * size);
+        for (column, v) in columns.zip(out) {
+            *v = (self.vtable.get)(&column[row % ROWS * size..][..size]);
+        }
+    }
+}
+
+/// Rows of `cols` elements of `N` bytes to columns of sixteen; rows that are not there stay zero.
+fn transpose<const N: usize>(source: &[u8], cols: usize, out: &mut [u8]) {
+    let (source, _) = source.as_chunks::<N>();
+    let (out, _) = out.as_chunks_mut::<N>();
+    // In squares, so that lines of either side are used while they are in the cache.
+    for first in (0..cols).step_by(ROWS) {
+        for (row, source) in source.chunks_exact(cols).enumerate() {
+            for k in first..cols.min(first + ROWS) {
+                out[k * ROWS + row] = source[k];
+            }
+        }
+    }
+}
+
+/// The columns of quarter `index`.
+fn quarter(cols: usize, index: usize) -> std::ops::Range<usize> {
+    let size = cols.div_ceil(QUARTERS);
+    cols.min(index * size)..cols.min((index + 1) * size)
+}
+
+/// The plain meaning of [`Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
+unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+    let size = size_of::<T>();
+    let cols = panel.len() / (ROWS * size);
+    let mut column = [0.0; ROWS];
+    let mut sums = [[[0.0f32; ROWS]; TILE]; QUARTERS];
+    for (index, sums) in sums.iter_mut().enumerate() {
+        for k in quarter(cols, index) {
+            let bytes = panel[k * ROWS * size..][..ROWS * size].chunks_exact(size);
+            column.iter_mut().zip(bytes).for_each(|(v, bytes)| *v = get::<T>(bytes));
+            for (r, sums) in sums[..rows].iter_mut().enumerate() {
+                let x = x[k * rows + r];
+                sums.iter_mut().zip(&column).for_each(|(sum, w)| *sum = w.mul_add(x, *sum));
+            }
+        }
+    }
+    for (r, out) in out[..rows].iter_mut().enumerate() {
+        *out = std::array::from_fn(|l| (sums[0][r][l] + sums[1][r][l]) + (sums[2][r][l] + sums[3][r][l]));
+    }
+}
+
+/// Sixteen lanes of `f32`.
+///
+/// # Safety
+/// As for [`Simd`].
+trait Wide {
+    type V: Copy;
+
+    unsafe fn splat(v: f32) -> Self::V;
+    unsafe fn load<T: Element>(p: *const T) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+}
+
+/// Two times eight lanes.
+struct Twice<S>(std::marker::PhantomData<S>);
+
+// The one contract of `Simd` covers every block.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<S: Simd> Wide for Twice<S> {
+    type V = [S::F; 2];
+
+    #[inline(always)]
+    unsafe fn splat(v: f32) -> [S::F; 2] {
+        unsafe { [S::splat(v); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn load<T: Element>(p: *const T) -> [S::F; 2] {
+        unsafe { [T::load::<S>(p), T::load::<S>(p.add(LANES))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: [S::F; 2]) {
+        unsafe {
+            S::store(p, v[0]);
+            S::store(p.add(LANES), v[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [S::F; 2], b: [S::F; 2]) -> [S::F; 2] {
+        unsafe { [S::add(a[0], b[0]), S::add(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: [S::F; 2], b: [S::F; 2], c: [S::F; 2]) -> [S::F; 2] {
+        unsafe { [S::fma(a[0], b[0], c[0]), S::fma(a[1], b[1], c[1])] }
+    }
+}
+
+/// Any number of rows up to six by the number that is known to the compiler, with as many quarters at once
+/// as registers are left for; the elements of a column are `step` apart in `x`.
+///
+/// # Safety
+/// As for [`Tile`]; the caller is compiled with the instructions.
+#[inline(always)]
+unsafe fn up_to_six<W: Wide, T: Element>(
+    panel: &[u8],
+    x: *const f32,
+    step: usize,
+    rows: usize,
+    out: &mut [[f32; ROWS]],
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match rows {
+            1 => walk::<W, T, 1, 4>(panel, x, step, out),
+            2 => walk::<W, T, 2, 2>(panel, x, step, out),
+            3 => walk::<W, T, 3, 2>(panel, x, step, out),
+            4 => walk::<W, T, 4, 1>(panel, x, step, out),
+            5 => walk::<W, T, 5, 1>(panel, x, step, out),
+            _ => walk::<W, T, 6, 1>(panel, x, step, out),
+        }
+    }
+}
+
+/// `M` rows, `Q` quarters at a time; the elements of a column are `step` apart in `x`.
+///
+/// # Safety
+/// As for [`Tile`], with `M` rows; the caller is compiled with the instructions.
+#[inline(always)]
+unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
+    panel: &[u8],
+    x: *const f32,
+    step: usize,
+    out: &mut [[f32; ROWS]],
+) {
+    let cols = panel.len() / (ROWS * size_of::<T>());
+    let panel: *const T = panel.as_ptr().cast();
+    // SAFETY: columns stay below `cols` and rows below `M`.
+    unsafe {
+        let mut sums = [[W::splat(0.0); M]; QUARTERS];
+        for first in (0..QUARTERS).step_by(Q) {
+            let mut acc = [[W::splat(0.0); M]; Q];
+            // Later quarters are never longer, so the last one's length is common to all.
+            let common = quarter(cols, first + Q - 1).len();
+            for k in 0..common {
+                for (q, acc) in acc.iter_mut().enumerate() {
+                    let k = quarter(cols, first + q).start + k;
+                    let w = W::load(panel.add(k * ROWS));
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        *acc = W::fma(w, W::splat(*x.add(k * step + r)), *acc);
+                    }
+                }
+            }
+            for (q, acc) in acc.iter_mut().enumerate() {
+                let range = quarter(cols, first + q);
+                for k in range.start + common..range.end {
+                    let w = W::load(panel.add(k * ROWS));
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        *acc = W::fma(w, W::splat(*x.add(k * step + r)), *acc);
+                    }
+                }
+                sums[first + q] = *acc;
+            }
+        }
+        for r in 0..M {
+            let sum = W::add(W::add(sums[0][r], sums[1][r]), W::add(sums[2][r], sums[3][r]));
+            W::store(out[r].as_mut_ptr(), sum);
+        }
+    }
+}
+
+/// Up to twelve rows, six at a time: what sixteen registers of eight or 32 of four hold.
+///
+/// # Safety
+/// As for [`Tile`]; the caller is compiled with the instructions.
+#[inline(always)]
+unsafe fn by_sixes<W: Wide, T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+    for first in (0..rows).step_by(6) {
+        // SAFETY: passed on, for the rows of this part.
+        unsafe {
+            let x = x.as_ptr().add(first);
+            up_to_six::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Tile`].
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon_tile<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+    // SAFETY: passed on.
+    unsafe { by_sixes::<Twice<crate::simd::Neon>, T>(panel, x, rows, out) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+    use crate::simd::Avx2;
+
+    /// # Safety
+    /// As for [`Tile`].
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn avx2_tile<T: Element>(
+        panel: &[u8],
+        x: &[f32],
+        rows: usize,
+        out: &mut [[f32; ROWS]; TILE],
+    ) {
+        // SAFETY: passed on.
+        unsafe { by_sixes::<Twice<Avx2>, T>(panel, x, rows, out) }
+    }
+
+    /// One register of sixteen lanes.
+    struct Avx512;
+
+    // The one contract of `Simd` covers every block.
+    #[allow(clippy::undocumented_unsafe_blocks)]
+    impl Wide for Avx512 {
+        type V = __m512;
+
+        #[inline(always)]
+        unsafe fn splat(v: f32) -> __m512 {
+            unsafe { _mm512_set1_ps(v) }
+        }
+
+        #[inline(always)]
+        unsafe fn load<T: Element>(p: *const T) -> __m512 {
+            // Two loads of eight, of which the compiler makes one of sixteen where it can.
+            unsafe {
+                let (low, high) = (T::load::<Avx2>(p), T::load::<Avx2>(p.add(LANES)));
+                let low = _mm512_castps_pd(_mm512_castps256_ps512(low));
+                _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, _mm256_castps_pd(high)))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store(p: *mut f32, v: __m512) {
+            unsafe { _mm512_storeu_ps(p, v) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_add_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+            unsafe { _mm512_fmadd_ps(a, b, c) }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Tile`].
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+    pub(super) unsafe fn avx512_tile<T: Element>(
+        panel: &[u8],
+        x: &[f32],
+        rows: usize,
+        out: &mut [[f32; ROWS]; TILE],
+    ) {
+        let all = x.as_ptr();
+        // SAFETY: passed on.
+        unsafe {
+            match rows {
+                12 => walk::<Avx512, T, 12, 1>(panel, all, rows, out),
+                8..12 => {
+                    walk::<Avx512, T, 8, 1>(panel, all, rows, out);
+                    if rows > 8 {
+                        up_to_six::<Avx512, T>(panel, all.add(8), rows, rows - 8, &mut out[8..]);
+                    }
+                }
+                _ => by_sixes::<Avx512, T>(panel, x, rows, out),
+            }
+        }
+    }
+}

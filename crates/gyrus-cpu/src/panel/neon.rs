@@ -1,0 +1,266 @@
+//! Integer sums on ARM: with NEON alone, with the dot products of `dotprod`, with the matrix products of
+//! `i8mm`.
+//!
+//! The multiplications take signed bytes. Numbers of up to seven bits are signed as they are; those of eight
+//! become so by subtracting their middle, which formats with such numbers want subtracted anyway.
+//!
+//! The intrinsics of `dotprod` and `i8mm` are not stable yet, so their two instructions are written out.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::coding::Coding;
+use super::scheme::Scheme;
+use super::source::Source;
+use super::tile::{Kernel, walk};
+use super::{LANES, TILE};
+use crate::quantize_rows::QBlock;
+use crate::simd::Neon;
+
+/// Multiplications, widened twice.
+struct Plain;
+
+/// `sdot`: sums of four products.
+struct Dot;
+
+/// `smmla`: a 2×8 matrix times an 8×2 one, for two rows of activations at a time.
+struct Matrix;
+
+/// Four consecutive signed numbers of the rows 0..4 and 4..8.
+///
+/// # Safety
+/// As for [`Coding::group`]; the caller is compiled with NEON.
+#[inline(always)]
+unsafe fn signed<C: Coding>(body: *const u8, group: usize) -> [int8x16_t; 2] {
+    const { assert!(C::MOST <= 127 || C::MIDDLE == 128) };
+    // SAFETY: passed on.
+    unsafe {
+        let mut w = C::group::<Neon>(body, group);
+        if C::MOST > 127 {
+            w = [veorq_u8(w[0], vdupq_n_u8(0x80)), veorq_u8(w[1], vdupq_n_u8(0x80))];
+        }
+        [vreinterpretq_s8_u8(w[0]), vreinterpretq_s8_u8(w[1])]
+    }
+}
+
+#[inline(always)]
+fn prefetch(p: *const u8) {
+    // SAFETY: a prefetch of any address is only a hint.
+    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
+}
+
+impl Kernel for Plain {
+    type Simd = Neon;
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+        body: *const u8,
+        x: [*const QBlock; M],
+    ) -> [[[int32x4_t; 2]; 2]; M] {
+        // SAFETY: by contract; groups are below 8.
+        unsafe {
+            let zero = vdupq_n_s32(0);
+            let mut sums = [[[zero; 2]; 2]; M];
+            for half in 0..2 {
+                // Two partial sums of each of two rows in a register.
+                let mut wide = [[zero; 4]; M];
+                for c in 0..4 {
+                    let group = c + 4 * half;
+                    let w = signed::<C>(body, group);
+                    for r in 0..M {
+                        let four = x[r].cast::<i32>().add(group).read_unaligned();
+                        let v = vreinterpretq_s8_s32(vdupq_n_s32(four));
+                        for i in 0..2 {
+                            let low = vmull_s8(vget_low_s8(w[i]), vget_low_s8(v));
+                            let high = vmull_high_s8(w[i], v);
+                            wide[r][2 * i] = vpadalq_s16(wide[r][2 * i], low);
+                            wide[r][2 * i + 1] = vpadalq_s16(wide[r][2 * i + 1], high);
+                        }
+                    }
+                }
+                let to = if L::SPLIT { half } else { 0 };
+                for r in 0..M {
+                    for i in 0..2 {
+                        let sum = vpaddq_s32(wide[r][2 * i], wide[r][2 * i + 1]);
+                        sums[r][to][i] = vaddq_s32(sums[r][to][i], sum);
+                    }
+                }
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        prefetch(p);
+    }
+}
+
+/// Adds to each lane the four products of its bytes in `w` with the bytes of lane `LANE` in `x`.
+///
+/// # Safety
+/// The processor has `dotprod`, and the caller is compiled with it.
+#[inline(always)]
+unsafe fn sdot<const LANE: i32>(sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: registers in, one of them out, nothing else.
+    unsafe {
+        asm!(
+            "sdot {sum:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]",
+            sum = inout(vreg) sum, w = in(vreg) w, x = in(vreg) x, lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
+}
+
+impl Kernel for Dot {
+    type Simd = Neon;
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+        body: *const u8,
+        x: [*const QBlock; M],
+    ) -> [[[int32x4_t; 2]; 2]; M] {
+        // SAFETY: by contract; a block begins with its 32 bytes.
+        unsafe {
+            let mut sums = [[[vdupq_n_s32(0); 2]; 2]; M];
+            for half in 0..2 {
+                let to = if L::SPLIT { half } else { 0 };
+                let w = [
+                    signed::<C>(body, 4 * half),
+                    signed::<C>(body, 4 * half + 1),
+                    signed::<C>(body, 4 * half + 2),
+                    signed::<C>(body, 4 * half + 3),
+                ];
+                for r in 0..M {
+                    let v = vld1q_s8(x[r].cast::<i8>().add(16 * half));
+                    for i in 0..2 {
+                        let mut sum = sums[r][to][i];
+                        sum = sdot::<0>(sum, w[0][i], v);
+                        sum = sdot::<1>(sum, w[1][i], v);
+                        sum = sdot::<2>(sum, w[2][i], v);
+                        sum = sdot::<3>(sum, w[3][i], v);
+                        sums[r][to][i] = sum;
+                    }
+                }
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        prefetch(p);
+    }
+}
+
+/// Adds `[a0·b0, a0·b1, a1·b0, a1·b1]`, where `a0` and `a1` are the halves of `a`.
+///
+/// # Safety
+/// The processor has `i8mm`, and the caller is compiled with it.
+#[inline(always)]
+unsafe fn smmla(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: registers in, one of them out, nothing else.
+    unsafe {
+        asm!(
+            "smmla {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
+}
+
+impl Kernel for Matrix {
+    type Simd = Neon;
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+        body: *const u8,
+        x: [*const QBlock; M],
+    ) -> [[[int32x4_t; 2]; 2]; M] {
+        // SAFETY: by contract; a block begins with its 32 bytes.
+        unsafe {
+            let zero = vdupq_n_s32(0);
+            let mut sums = [[[zero; 2]; 2]; M];
+            // An odd row at the end is its own neighbour.
+            for r in (0..M).step_by(2) {
+                let next = if r + 1 < M { r + 1 } else { r };
+                // Per half and pair of weight rows: their products with both rows of activations.
+                let mut pairs = [[zero; 4]; 2];
+                for half in 0..2 {
+                    let to = if L::SPLIT { half } else { 0 };
+                    for eight in 0..2 {
+                        let group = 4 * half + 2 * eight;
+                        let (first, second) = (signed::<C>(body, group), signed::<C>(body, group + 1));
+                        let at = 4 * group;
+                        let v = vcombine_s8(
+                            vld1_s8(x[r].cast::<i8>().add(at)),
+                            vld1_s8(x[next].cast::<i8>().add(at)),
+                        );
+                        for i in 0..2 {
+                            // Eight consecutive numbers of the rows 0 and 1, then of 2 and 3.
+                            let a = vreinterpretq_s32_s8(first[i]);
+                            let b = vreinterpretq_s32_s8(second[i]);
+                            let low = vreinterpretq_s8_s32(vzip1q_s32(a, b));
+                            let high = vreinterpretq_s8_s32(vzip2q_s32(a, b));
+                            pairs[to][2 * i] = smmla(pairs[to][2 * i], low, v);
+                            pairs[to][2 * i + 1] = smmla(pairs[to][2 * i + 1], high, v);
+                        }
+                    }
+                }
+                for half in 0..2 {
+                    for i in 0..2 {
+                        let (low, high) = (pairs[half][2 * i], pairs[half][2 * i + 1]);
+                        sums[next][half][i] = vuzp2q_s32(low, high);
+                        sums[r][half][i] = vuzp1q_s32(low, high);
+                    }
+                }
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        prefetch(p);
+    }
+}
+
+/// A tile function: its name, its kernel, its instructions, and the kernel for a single row.
+macro_rules! tile {
+    ($name:ident, $kernel:ty, $alone:ty, $features:literal) => {
+        /// # Safety
+        /// As for [`super::Tile`].
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $name<F: Source>(
+            panel: &[u8],
+            x: &[QBlock],
+            rows: usize,
+            out: &mut [[f32; LANES]; TILE],
+        ) {
+            // Thirty-two registers hold the sums of four rows beside the weights.
+            let blocks = x.len() / rows;
+            for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
+                // SAFETY: passed on, for the rows of this part.
+                unsafe {
+                    match x.len() / blocks {
+                        1 => walk::<$alone, F, 1>(panel, x, out),
+                        2 => walk::<$kernel, F, 2>(panel, x, out),
+                        3 => walk::<$kernel, F, 3>(panel, x, out),
+                        _ => walk::<$kernel, F, 4>(panel, x, out),
+                    }
+                }
+            }
+        }
+    };
+}
+
+tile!(plain_tile, Plain, Plain, "neon");
+tile!(dot_tile, Dot, Dot, "neon,dotprod");
+tile!(matrix_tile, Matrix, Dot, "neon,dotprod,i8mm");

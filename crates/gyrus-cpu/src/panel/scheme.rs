@@ -1,0 +1,164 @@
+//! How the scales of a panel are written: what turns quants into values.
+
+use gyrus_tensor::block::HalfLe;
+
+use super::LANES;
+use super::source::Scales;
+use crate::simd::Simd;
+
+/// A scheme of scales and, perhaps, offsets.
+///
+/// A panel's group begins with a header of [`Scheme::HEADER`] bytes; each of its bodies ends with
+/// [`Scheme::BYTES`] bytes.
+pub(crate) trait Scheme {
+    const HEADER: usize;
+    const BYTES: usize;
+
+    /// Whether each 16 elements have a scale of their own, rather than each 32.
+    const SPLIT: bool;
+
+    /// Whether values are `scale·q + offset`; else they are `scale·(q − middle)`.
+    const OFFSET: bool;
+
+    /// Writes the header of a row.
+    fn put_header(header: &mut [u8], row: usize, scales: &Scales);
+
+    /// Writes what 32 elements of a row have.
+    fn put(body: &mut [u8], row: usize, scales: &Scales);
+
+    /// Scales and offsets of the first and the last 16 elements of a row.
+    fn get(header: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]);
+
+    /// A header in registers.
+    ///
+    /// # Safety
+    /// `header` points to `Self::HEADER` readable bytes; else as [`Simd`] asks.
+    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2];
+
+    /// [`Scheme::get`] of all rows; what the scheme does not have is not used.
+    ///
+    /// # Safety
+    /// `body` points to `Self::BYTES` readable bytes; else as [`Simd`] asks.
+    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]);
+}
+
+/// Eight half-precision scales for each 32 elements, and eight offsets.
+pub(crate) struct Plain<const OFFSET: bool>;
+
+/// Super-blocks: the header has eight scales in half precision and, with offsets, eight of those; each 32
+/// elements (`SPLIT`: each 16) have eight signed bytes that multiply the one, and eight for the other.
+pub(crate) struct Super<const SPLIT: bool, const OFFSET: bool>;
+
+/// Bytes of eight halves.
+const HALVES: usize = 2 * LANES;
+
+impl<const OFFSET: bool> Scheme for Plain<OFFSET> {
+    const HEADER: usize = 0;
+    const BYTES: usize = if OFFSET { 2 * HALVES } else { HALVES };
+    const SPLIT: bool = false;
+    const OFFSET: bool = OFFSET;
+
+    fn put_header(_: &mut [u8], _: usize, _: &Scales) {}
+
+    fn put(body: &mut [u8], row: usize, scales: &Scales) {
+        put_half(body, row, scales.scale);
+        if OFFSET {
+            put_half(&mut body[HALVES..], row, scales.offset);
+        }
+    }
+
+    fn get(_: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
+        let offset = if OFFSET { half_at(&body[HALVES..], row) } else { 0.0 };
+        ([half_at(body, row); 2], [offset; 2])
+    }
+
+    #[inline(always)]
+    unsafe fn header<S: Simd>(_: *const u8) -> [S::F; 2] {
+        // SAFETY: passed on.
+        unsafe { [S::splat(0.0); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(none: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+        // SAFETY: one or two runs of eight halves.
+        unsafe {
+            let offset = if OFFSET { S::load_f16(body.add(HALVES)) } else { none[1] };
+            ([S::load_f16(body); 2], [offset; 2])
+        }
+    }
+}
+
+impl<const SPLIT: bool, const OFFSET: bool> Super<SPLIT, OFFSET> {
+    /// Runs of eight bytes before the offsets.
+    const RUNS: usize = if SPLIT { 2 } else { 1 };
+}
+
+impl<const SPLIT: bool, const OFFSET: bool> Scheme for Super<SPLIT, OFFSET> {
+    const HEADER: usize = if OFFSET { 2 * HALVES } else { HALVES };
+    const BYTES: usize = Self::RUNS * if OFFSET { 2 * LANES } else { LANES };
+    const SPLIT: bool = SPLIT;
+    const OFFSET: bool = OFFSET;
+
+    fn put_header(header: &mut [u8], row: usize, scales: &Scales) {
+        put_half(header, row, scales.scale);
+        if OFFSET {
+            put_half(&mut header[HALVES..], row, scales.offset);
+        }
+    }
+
+    fn put(body: &mut [u8], row: usize, scales: &Scales) {
+        for run in 0..Self::RUNS {
+            body[run * LANES + row] = scales.factors[run] as u8;
+            if OFFSET {
+                body[(Self::RUNS + run) * LANES + row] = scales.offset_factors[run] as u8;
+            }
+        }
+    }
+
+    fn get(header: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
+        let times = |half: f32, run: usize| half * f32::from(body[run * LANES + row] as i8);
+        let d = half_at(header, row);
+        let scale = [times(d, 0), times(d, Self::RUNS - 1)];
+        if !OFFSET {
+            return (scale, [0.0; 2]);
+        }
+        // The formats subtract what the factors give.
+        let m = -half_at(&header[HALVES..], row);
+        (scale, [times(m, Self::RUNS), times(m, 2 * Self::RUNS - 1)])
+    }
+
+    #[inline(always)]
+    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2] {
+        // SAFETY: one or two runs of eight halves.
+        unsafe {
+            let offset = if OFFSET { S::neg(S::load_f16(header.add(HALVES))) } else { S::splat(0.0) };
+            [S::load_f16(header), offset]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+        // SAFETY: `RUNS` runs of eight bytes, twice as many with offsets.
+        unsafe {
+            let (mut scale, mut offset) = (header, header);
+            for run in 0..2 {
+                // Without a split both halves are the one run; its second load is the first's.
+                let at = run * (Self::RUNS - 1);
+                scale[run] = S::mul(header[0], S::load_i8(body.add(at * LANES)));
+                if OFFSET {
+                    offset[run] = S::mul(header[1], S::load_i8(body.add((Self::RUNS + at) * LANES)));
+                }
+            }
+            (scale, offset)
+        }
+    }
+}
+
+fn put_half(bytes: &mut [u8], row: usize, half: HalfLe) {
+    bytes[2 * row..][..2].copy_from_slice(bytemuck::bytes_of(&half));
+}
+
+/// The `row`-th half-precision number of eight.
+fn half_at(bytes: &[u8], row: usize) -> f32 {
+    half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
+}

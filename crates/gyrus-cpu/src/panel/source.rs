@@ -1,0 +1,240 @@
+//! What the blocks of a file hold, in terms of a coding and a scheme.
+
+use gyrus_tensor::block::*;
+
+use super::coding::{Bits, Coding, Levels};
+use super::scheme::{Plain, Scheme, Super};
+use crate::quantize_rows::GROUP;
+
+/// A format of blocks that has panels: the pair of its coding and its scheme, and how to read a block.
+pub(crate) trait Source: Block {
+    type Coding: Coding;
+    type Scheme: Scheme;
+
+    /// The quants of the elements `32·sub..`.
+    fn quants(&self, sub: usize) -> [u8; GROUP];
+
+    /// What scales these elements.
+    fn scales(&self, sub: usize) -> Scales;
+}
+
+/// What scales 32 elements of a row: `scale` and `offset` in half precision, in super-blocks multiplied by
+/// a factor for each 16.
+#[derive(Default)]
+pub(crate) struct Scales {
+    pub(super) scale: HalfLe,
+    pub(super) offset: HalfLe,
+    pub(super) factors: [i8; 2],
+    pub(super) offset_factors: [i8; 2],
+}
+
+/// Element `k` and `k + 16` share byte `k`.
+fn halves(qs: &[u8; 16]) -> [u8; GROUP] {
+    let mut q = [0; GROUP];
+    let (low, high) = q.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(qs) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
+    q
+}
+
+/// Bits `shift..` of 32 bytes, as many as `mask` has.
+fn field(bytes: &[u8], shift: usize, mask: u8) -> [u8; GROUP] {
+    let mut q = [0; GROUP];
+    q.iter_mut().zip(&bytes[..GROUP]).for_each(|(q, byte)| *q = byte >> shift & mask);
+    q
+}
+
+/// The same with a fifth bit each.
+fn five_bits(qs: &[u8; 16], qh: [u8; 4]) -> [u8; GROUP] {
+    let (low, fifths) = (halves(qs), u32::from_le_bytes(qh));
+    std::array::from_fn(|k| low[k] | ((fifths >> k & 1) as u8) << 4)
+}
+
+/// Runs of 32 bytes hold a run of elements in their low nibbles and the next in their high ones.
+fn runs(qs: &[u8; 128], sub: usize) -> [u8; GROUP] {
+    field(&qs[GROUP * (sub / 2)..], 4 * (sub % 2), 15)
+}
+
+/// Runs of 32 bytes hold four runs of elements, from their low bits up.
+fn pairs(qs: &[u8; 64], sub: usize) -> [u8; GROUP] {
+    field(&qs[GROUP * (sub / 4)..], 2 * (sub % 4), 3)
+}
+
+impl Source for BlockQ4_0 {
+    type Coding = Bits<4, 0>;
+    type Scheme = Plain<false>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        halves(&self.qs)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ4_1 {
+    type Coding = Bits<4, 0>;
+    type Scheme = Plain<true>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        halves(&self.qs)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, offset: self.m, ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ5_0 {
+    type Coding = Bits<4, 1>;
+    type Scheme = Plain<false>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        five_bits(&self.qs, self.qh)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ5_1 {
+    type Coding = Bits<4, 1>;
+    type Scheme = Plain<true>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        five_bits(&self.qs, self.qh)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, offset: self.m, ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ8_0 {
+    type Coding = Bits<8, 0>;
+    type Scheme = Plain<false>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        self.qs.map(|q| q as u8 ^ 0x80)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, ..Scales::default() }
+    }
+}
+
+impl Source for BlockIq4Nl {
+    type Coding = Levels;
+    type Scheme = Plain<false>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        halves(&self.qs)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.d, ..Scales::default() }
+    }
+}
+
+impl Source for BlockIq4Xs {
+    type Coding = Levels;
+    type Scheme = Super<false, false>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        halves(&self.qs.as_chunks().0[sub])
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        // Six bits less 32.
+        let factor = self.scale(sub) as i8;
+        Scales { scale: self.d, factors: [factor; 2], ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ2K {
+    type Coding = Bits<2, 0>;
+    type Scheme = Super<true, true>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        pairs(&self.qs, sub)
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        let two = [self.scales[2 * sub], self.scales[2 * sub + 1]];
+        Scales {
+            scale: self.d,
+            offset: self.dmin,
+            factors: two.map(|s| (s & 15) as i8),
+            offset_factors: two.map(|s| (s >> 4) as i8),
+        }
+    }
+}
+
+impl Source for BlockQ3K {
+    type Coding = Bits<2, 1>;
+    type Scheme = Super<true, false>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        let (low, third) = (pairs(&self.qs, sub), field(&self.hmask, sub, 1));
+        std::array::from_fn(|k| low[k] | third[k] << 2)
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        // Six bits less 32.
+        let factors = [self.scale(2 * sub) as i8, self.scale(2 * sub + 1) as i8];
+        Scales { scale: self.d, factors, ..Scales::default() }
+    }
+}
+
+impl Source for BlockQ4K {
+    type Coding = Bits<4, 0>;
+    type Scheme = Super<false, true>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        runs(&self.qs, sub)
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        super_scales(self.d, self.dmin, &self.scales, sub)
+    }
+}
+
+impl Source for BlockQ5K {
+    type Coding = Bits<4, 1>;
+    type Scheme = Super<false, true>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        let (low, fifth) = (runs(&self.qs, sub), field(&self.qh, sub, 1));
+        std::array::from_fn(|k| low[k] | fifth[k] << 4)
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        super_scales(self.d, self.dmin, &self.scales, sub)
+    }
+}
+
+/// What Q4_K and Q5_K share: six bits each, so that a signed byte holds them.
+fn super_scales(d: HalfLe, dmin: HalfLe, scales: &[u8; 12], sub: usize) -> Scales {
+    let (factor, offset) = scale_min(scales, sub);
+    Scales { scale: d, offset: dmin, factors: [factor as i8; 2], offset_factors: [offset as i8; 2] }
+}
+
+impl Source for BlockQ6K {
+    type Coding = Bits<4, 2>;
+    type Scheme = Super<true, false>;
+
+    fn quants(&self, sub: usize) -> [u8; GROUP] {
+        let (half, run) = (sub / 4, sub % 4);
+        let low = field(&self.ql[64 * half + run % 2 * GROUP..], 4 * (run / 2), 15);
+        let high = pairs(&self.qh, sub);
+        std::array::from_fn(|k| low[k] | high[k] << 4)
+    }
+
+    fn scales(&self, sub: usize) -> Scales {
+        let factors = [self.scales[2 * sub], self.scales[2 * sub + 1]];
+        Scales { scale: self.d, factors, ..Scales::default() }
+    }
+}

@@ -1,0 +1,214 @@
+//! The product of a panel with a few rows of activations: its plain form, and the form that all SIMD
+//! kernels share but for their integer sums.
+
+use super::coding::Coding;
+use super::scheme::Scheme;
+use super::source::Source;
+use super::{LANES, TILE, body_bytes, group_bytes, subs};
+use crate::quantize_rows::{GROUP, QBlock};
+use crate::simd::Simd;
+
+/// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + offset`, a scale and an offset for
+/// each 16.
+struct Lane {
+    q: [u8; GROUP],
+    zero: u8,
+    scale: [f32; 2],
+    offset: [f32; 2],
+}
+
+/// What row `row` holds in the body number `sub` of a group.
+fn lane<F: Source>(group: &[u8], sub: usize, row: usize) -> Lane {
+    let (header, bodies) = group.split_at(F::Scheme::HEADER);
+    let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::Coding::BYTES);
+    let (scale, offset) = F::Scheme::get(header, scales, row);
+    let zero = if F::Scheme::OFFSET { 0 } else { F::Coding::MIDDLE as u8 };
+    Lane { q: F::Coding::get(quants, row), zero, scale, offset }
+}
+
+/// The values of one row of a panel, bit-equal to those of the source blocks.
+pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32]) {
+    let values = out.chunks_exact_mut(F::DTYPE.block_elems());
+    for (group, out) in panel.chunks_exact(group_bytes::<F>()).zip(values) {
+        for (sub, out) in out.chunks_exact_mut(GROUP).enumerate() {
+            let lane = lane::<F>(group, sub, row);
+            for (k, v) in out.iter_mut().enumerate() {
+                *v = lane.scale[k / 16] * (f32::from(lane.q[k]) - f32::from(lane.zero));
+                if F::Scheme::OFFSET {
+                    *v += lane.offset[k / 16];
+                }
+            }
+        }
+    }
+}
+
+/// The plain meaning of [`super::Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
+pub(super) unsafe fn plain<F: Source>(
+    panel: &[u8],
+    x: &[QBlock],
+    rows: usize,
+    out: &mut [[f32; LANES]; TILE],
+) {
+    let blocks = panel.len() / group_bytes::<F>() * subs::<F>();
+    let mut acc = [[0.0f32; LANES]; TILE];
+    for (g, group) in panel.chunks_exact(group_bytes::<F>()).enumerate() {
+        for sub in 0..subs::<F>() {
+            for row in 0..LANES {
+                let lane = lane::<F>(group, sub, row);
+                for (r, acc) in acc[..rows].iter_mut().enumerate() {
+                    let x = &x[r * blocks + g * subs::<F>() + sub];
+                    acc[row] = lane.accumulate::<F::Scheme>(x, acc[row]);
+                }
+            }
+        }
+    }
+    out[..rows].copy_from_slice(&acc[..rows]);
+}
+
+impl Lane {
+    /// Adds this block's product with `x` to a row's sum: the operations and the order every kernel keeps.
+    fn accumulate<L: Scheme>(&self, x: &QBlock, acc: f32) -> f32 {
+        let dot = |range: std::ops::Range<usize>| -> i32 {
+            range.map(|k| (i32::from(self.q[k]) - i32::from(self.zero)) * i32::from(x.qs[k])).sum()
+        };
+        let mut acc = acc;
+        if L::SPLIT {
+            acc = (dot(0..16) as f32).mul_add(self.scale[0] * x.scale, acc);
+            acc = (dot(16..32) as f32).mul_add(self.scale[1] * x.scale, acc);
+        } else {
+            acc = (dot(0..32) as f32).mul_add(self.scale[0] * x.scale, acc);
+        }
+        if L::OFFSET && L::SPLIT {
+            let last_sum = x.minus8_sum / -8 - x.first_sum;
+            acc = self.offset[0].mul_add(x.scale * x.first_sum as f32, acc);
+            acc = self.offset[1].mul_add(x.scale * last_sum as f32, acc);
+        } else if L::OFFSET {
+            acc = self.offset[0].mul_add(x.scaled_sum, acc);
+        }
+        acc
+    }
+}
+
+/// What an instruction set adds to [`Simd`]: the integer sums.
+pub(super) trait Kernel {
+    type Simd: Simd;
+
+    /// Whether [`Kernel::dots`] takes numbers of eight bits as signed, their middle already subtracted.
+    const SIGNED: bool;
+
+    /// `Σ q·x` of a block for eight rows with each of `M` activation rows: over the first and the last 16
+    /// elements if the scheme is split, else over all 32 in the first place.
+    ///
+    /// # Safety
+    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; else as [`Simd`] asks.
+    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+        body: *const u8,
+        x: [*const QBlock; M],
+    ) -> [[Ints<Self>; 2]; M];
+
+    /// Fetches the memory from `p` on, which need not be readable.
+    fn prefetch(p: *const u8);
+}
+
+type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
+type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
+
+/// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
+const PREFETCH: usize = 4096;
+
+/// Walks a panel with `M` rows of activations.
+///
+/// # Safety
+/// As for [`super::Tile`], with `M` rows; the caller is compiled with the kernel's instructions.
+#[inline(always)]
+pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
+    panel: &[u8],
+    x: &[QBlock],
+    out: &mut [[f32; LANES]],
+) {
+    let groups = panel.len() / group_bytes::<F>();
+    let stride = groups * subs::<F>();
+    debug_assert_eq!(x.len(), stride * M);
+    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, `out` has `M` rows of
+    // eight at least.
+    unsafe {
+        let mut acc = [K::Simd::splat(0.0); M];
+        let mut group = panel.as_ptr();
+        let mut at = [x.as_ptr(); M];
+        for (r, at) in at.iter_mut().enumerate() {
+            *at = x.as_ptr().add(r * stride);
+        }
+        for _ in 0..groups {
+            if M == 1 {
+                // One row of activations is bound by memory.
+                for line in (0..group_bytes::<F>()).step_by(64) {
+                    K::prefetch(group.wrapping_add(PREFETCH + line));
+                }
+            }
+            let header = F::Scheme::header::<K::Simd>(group);
+            for sub in 0..subs::<F>() {
+                let body = group.add(F::Scheme::HEADER + sub * body_bytes::<F>());
+                let (scale, offset) = F::Scheme::scales::<K::Simd>(header, body.add(F::Coding::BYTES));
+                let dots = K::dots::<F::Coding, F::Scheme, M>(body, at);
+                add::<K, F::Coding, F::Scheme, M>(scale, offset, at, dots, &mut acc);
+                for at in &mut at {
+                    *at = at.add(1);
+                }
+            }
+            group = group.add(group_bytes::<F>());
+        }
+        for r in 0..M {
+            K::Simd::store(out[r].as_mut_ptr(), acc[r]);
+        }
+    }
+}
+
+/// Adds a block's products to the sums, as [`Lane::accumulate`] does: it is where rounding happens.
+///
+/// # Safety
+/// Each of `x` points to a block; else as [`Simd`] asks.
+#[inline(always)]
+unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
+    scale: [Floats<K>; 2],
+    offset: [Floats<K>; 2],
+    x: [*const QBlock; M],
+    dots: [[Ints<K>; 2]; M],
+    acc: &mut [Floats<K>; M],
+) {
+    // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
+    let centre = !(L::OFFSET || K::SIGNED && C::MOST > 127);
+    let middle = C::MIDDLE.trailing_zeros() as i32;
+    // SAFETY: by contract.
+    unsafe {
+        for r in 0..M {
+            let x = &*x[r];
+            let x_scale = K::Simd::splat(x.scale);
+            let [mut first, mut last] = dots[r];
+            if centre {
+                // −8·Σx, scaled to −middle·Σx.
+                let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), middle - 3);
+                if L::SPLIT {
+                    let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), middle);
+                    first = K::Simd::sub_i(first, zero);
+                    last = K::Simd::add_i(last, K::Simd::add_i(all, zero));
+                } else {
+                    first = K::Simd::add_i(first, all);
+                }
+            }
+            let mut sum = acc[r];
+            sum = K::Simd::fma(K::Simd::to_f(first), K::Simd::mul(scale[0], x_scale), sum);
+            if L::SPLIT {
+                sum = K::Simd::fma(K::Simd::to_f(last), K::Simd::mul(scale[1], x_scale), sum);
+            }
+            if L::OFFSET && L::SPLIT {
+                let last_sum = x.minus8_sum / -8 - x.first_sum;
+                let first_sum = K::Simd::splat(x.scale * x.first_sum as f32);
+                sum = K::Simd::fma(offset[0], first_sum, sum);
+                sum = K::Simd::fma(offset[1], K::Simd::splat(x.scale * last_sum as f32), sum);
+            } else if L::OFFSET {
+                sum = K::Simd::fma(offset[0], K::Simd::splat(x.scaled_sum), sum);
+            }
+            acc[r] = sum;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+use half::{bf16, f16};
+
+#[cfg(target_arch = "x86_64")]
+use super::lanes::Lanes;
+
+/// An element as it lies in memory.
+pub(super) trait Element: bytemuck::Pod + Send {
+    fn to_f32(self) -> f32;
+
+    /// To the nearest, ties to even.
+    fn from_f32(value: f32) -> Self;
+
+    /// A register of them.
+    ///
+    /// # Safety
+    /// As [`Lanes`] asks.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load<L: Lanes>(p: *const Self) -> L::V;
+
+    /// Rounds as [`Element::from_f32`] does.
+    ///
+    /// # Safety
+    /// As [`Lanes`] asks.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn store<L: Lanes>(p: *mut Self, v: L::V);
+}
+
+macro_rules! element {
+    ($type:ty, $load:ident, $store:ident, $to_f32:expr, $from_f32:expr) => {
+        impl Element for $type {
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to_f32(self)
+            }
+
+            #[inline(always)]
+            fn from_f32(value: f32) -> $type {
+                $from_f32(value)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn load<L: Lanes>(p: *const $type) -> L::V {
+                // SAFETY: passed on.
+                unsafe { L::$load(p.cast()) }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn store<L: Lanes>(p: *mut $type, v: L::V) {
+                // SAFETY: passed on.
+                unsafe { L::$store(p.cast(), v) }
+            }
+        }
+    };
+}
+
+element!(f32, load_f32, store_f32, |v| v, |v| v);
+element!(f16, load_f16, store_f16, f16::to_f32, f16::from_f32);
+element!(bf16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);

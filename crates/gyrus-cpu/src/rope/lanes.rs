@@ -1,0 +1,189 @@
+//! The registers that turning heads needs, eight lanes wide or sixteen.
+//!
+//! Functions are `#[inline(always)]` without a target feature of their own: they compile into their caller, which
+//! has it. Every operation is correctly rounded or exact.
+
+use std::arch::x86_64::*;
+
+/// An instruction set's registers.
+///
+/// # Safety
+/// Every function has one contract: the processor has the instructions, the caller is compiled with them, and
+/// pointers are good for [`Lanes::N`] elements.
+pub(super) trait Lanes {
+    /// `N` numbers.
+    type V: Copy;
+    /// How many.
+    const N: usize;
+
+    unsafe fn splat(v: f32) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// Each lane's neighbour: 1, 0, 3, 2, …
+    unsafe fn swap(a: Self::V) -> Self::V;
+
+    unsafe fn load_f32(p: *const f32) -> Self::V;
+    unsafe fn load_f16(p: *const u16) -> Self::V;
+    unsafe fn load_bf16(p: *const u16) -> Self::V;
+    unsafe fn store_f32(p: *mut f32, v: Self::V);
+    /// Rounded to the nearest, ties to even.
+    unsafe fn store_f16(p: *mut u16, v: Self::V);
+    /// Rounded to the nearest, ties to even.
+    unsafe fn store_bf16(p: *mut u16, v: Self::V);
+}
+
+pub(super) struct Avx2;
+
+pub(super) struct Avx512;
+
+// The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Avx2 {
+    type V = __m256;
+    const N: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(v: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn swap(a: __m256) -> __m256 {
+        unsafe { _mm256_permute_ps::<0b10_11_00_01>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const f32) -> __m256 {
+        unsafe { _mm256_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m256 {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f32(p: *mut f32, v: __m256) {
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m256) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m256) {
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            let upper = _mm256_srli_epi32::<16>(bits);
+            let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
+            // What is not a number would round to infinity, or to zero.
+            let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+            let halves = _mm256_blendv_epi8(rounded, quiet, nan);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(halves, halves));
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+}
+
+// The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Avx512 {
+    type V = __m512;
+    const N: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat(v: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn swap(a: __m512) -> __m512 {
+        unsafe { _mm512_permute_ps::<0b10_11_00_01>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f32(p: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m512) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let upper = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+            let halves = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v), quiet);
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(halves));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+// attention: out = softmax(scale * q K) V for each head of each row, over the row's own sequence, positions up to
+// its own and, with a window, no further back than that.
+//
+//   0  qkv          [rows, q_stride] f32, read: Q comes first
+//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, head_dim], KV (f32 or f16), read
+//   2  v_cache      likewise
+//   3  params       AttendParams (immediates where the device has them)
+//   4  rows         [rows] (position, first entry in block_table) u32
+//   5  block_table  u32
+//   6  out          [rows, n_heads, head_dim] f32, written
+//
+// Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at fixed positions, so that a row's
+// sums do not depend on what else is computed. An invocation scores one position of a tile, then gathers the
+// elements it owns over all of them. Sums in f32. Twin: scalar::attention.
+
+#include "params/AttendParams"
+#define PARAMS AttendParams
+#define PARAMS_BINDING 3
+#include "lib/params.wgsl"
+#include "lib/invocation.wgsl"
+
+override WORKGROUP: u32 = 128u;
+// Elements of a head that an invocation owns; at most four.
+override OWNED: u32 = 1u;
+// At least the elements of a head.
+override ROOM: u32 = 128u;
+
+@group(0) @binding(0) var<storage, read> qkv: array<f32>;
+#if KV == f16
+@group(0) @binding(1) var<storage, read> k_cache: array<u32>;
+@group(0) @binding(2) var<storage, read> v_cache: array<u32>;
+#else
+@group(0) @binding(1) var<storage, read> k_cache: array<f32>;
+@group(0) @binding(2) var<storage, read> v_cache: array<f32>;
+#endif
+@group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
+@group(0) @binding(5) var<storage, read> block_table: array<u32>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+#include "lib/kv.wgsl"
+
+var<workgroup> query: array<f32, ROOM>;
+var<workgroup> weights: array<f32, WORKGROUP>;
+var<workgroup> reduced: array<f32, WORKGROUP>;
+
+// Below every score; an infinity might be assumed not to exist.
+const NONE: f32 = -1e30;
+
+fn score(at: u32) -> f32 {
+    var sum = 0.0;
+#if KV == f16
+    for (var i = 0u; i < params.head_dim / 2u; i += 1u) {
+        sum += dot(unpack2x16float(k_cache[at / 2u + i]), vec2<f32>(query[2u * i], query[2u * i + 1u]));
+    }
+#else
+    for (var i = 0u; i < params.head_dim; i += 1u) {
+        sum += k_cache[at + i] * query[i];
+    }
+#endif
+    return sum * params.scale;
+}
+
+fn value(at: u32, element: u32) -> f32 {
+#if KV == f16
+    let pair = unpack2x16float(v_cache[(at + element) / 2u]);
+    return select(pair.x, pair.y, element % 2u == 1u);
+#else
+    return v_cache[at + element];
+#endif
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(here: Invocation) {
+    let row = here.group.y;
+    let head = here.group.x;
+    let lane = here.lane;
+    let kv_head = head / (params.n_heads / params.n_kv_heads);
+    for (var i = lane; i < params.head_dim; i += WORKGROUP) {
+        query[i] = qkv[row * params.q_stride + head * params.head_dim + i];
+    }
+    workgroupBarrier();
+    let last = rows[row].x;
+    var first = 0u;
+    if (params.window != 0u && last + 1u > params.window) {
+        first = last + 1u - params.window;
+    }
+    var most = NONE;
+    var total = 0.0;
+    var sums = vec4<f32>();
+    for (var tile = first / WORKGROUP * WORKGROUP; tile <= last; tile += WORKGROUP) {
+        let position = tile + lane;
+        let seen = position >= first && position <= last;
+        var mine = NONE;
+        if (seen) {
+            mine = score(kv_at(row, position, kv_head));
+        }
+        reduced[lane] = mine;
+        workgroupBarrier();
+        for (var stride = WORKGROUP / 2u; stride > 0u; stride /= 2u) {
+            if (lane < stride) {
+                reduced[lane] = max(reduced[lane], reduced[lane + stride]);
+            }
+            workgroupBarrier();
+        }
+        let higher = max(most, reduced[0]);
+        let fade = exp(most - higher);
+        most = higher;
+        weights[lane] = select(0.0, exp(mine - most), seen);
+        workgroupBarrier();
+        sums *= fade;
+        total *= fade;
+        let end = min(WORKGROUP, last + 1u - tile);
+        for (var j = 0u; j < end; j += 1u) {
+            let weight = weights[j];
+            total += weight;
+            if (tile + j >= first) {
+                let at = kv_at(row, tile + j, kv_head);
+                for (var k = 0u; k < OWNED; k += 1u) {
+                    let element = lane + k * WORKGROUP;
+                    if (element < params.head_dim) {
+                        sums[k] += weight * value(at, element);
+                    }
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+    for (var k = 0u; k < OWNED; k += 1u) {
+        let element = lane + k * WORKGROUP;
+        if (element < params.head_dim) {
+            out[(row * params.n_heads + head) * params.head_dim + element] = sums[k] / total;
+        }
+    }
+}
