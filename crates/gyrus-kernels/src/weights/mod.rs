@@ -17,7 +17,7 @@
 //! | Q4_1 | as Q4_0 | | a word a block: scale, offset |
 //! | Q5_0 | as Q4_0 | 1: bit `8·i + g` | a half a block |
 //! | Q5_1 | as Q4_0 | 1 | a word a block: scale, offset |
-//! | Q4_K | as Q4_0 | | four words for 256, see [`super_scales`](repack()) |
+//! | Q4_K | as Q4_0 | | four words for 256, see [`repack`] |
 //! | Q5_K | as Q4_0 | 1 | as Q4_K |
 //! | Q6_K | as Q4_0 | 2: bits `8·i + 2·(g % 4)` of word `g / 4` | two signed bytes a block; then a half for 256 |
 //! | Q2_K | 2: as Q6_K's high bits | | two bytes a block; then a word for 256: scale, scale of minimums |

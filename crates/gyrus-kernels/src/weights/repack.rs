@@ -158,11 +158,10 @@ impl Row<'_> {
         }
     }
 
+    /// Columns are a multiple of four, so rows are whole words.
     fn plain(self, bytes: &[u8]) {
-        for (word, bytes) in self.quants.iter_mut().zip(bytes.chunks(4)) {
-            let mut padded = [0; 4];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = u32::from_le_bytes(padded);
+        for (word, bytes) in self.quants.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*bytes);
         }
     }
 
