@@ -188,7 +188,7 @@ struct Shape {
 
 /// Rows of activations as signed bytes, for [`Activations::Int8`].
 ///
-/// Buffers: `x`; `q`, [`m`·`k`] bytes; `q_scales`, 8 bytes for 32 elements.
+/// Buffers: `x`; `q`, `rows·cols` bytes; `q_scales`, 8 bytes for 32 elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuantizeRowsCall {
     /// Rows.
