@@ -5,7 +5,9 @@ use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel};
 
 use super::cos_sin::{CHUNK, cos_sin};
 use super::layout::Layout;
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 
 /// Units of a turn in 64-bit fixed point.
 const TURN: f64 = 18_446_744_073_709_551_616.0;
@@ -114,13 +116,13 @@ impl<'a> Angles<'a> {
         (cos, sin): (&mut [f32], &mut [f32]),
     ) {
         match isa.level() {
-            Level::Portable => self.row(memory, token, cos, sin),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this level exists only where the instructions do.
             Level::Avx2 => unsafe { avx2(self, memory, token, cos, sin) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this level exists only where the instructions do.
             Level::Avx512Vnni => unsafe { avx512(self, memory, token, cos, sin) },
+            _ => self.row(memory, token, cos, sin),
         }
     }
 
@@ -220,10 +222,10 @@ fn tabulate(isa: Isa, turns: &[u64], sign: f64, steps: &mut [f64]) {
         all(turns, sign, steps);
     }
     match isa.level() {
-        Level::Portable => all(turns, sign, steps),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this level exists only where the instructions do.
         Level::Avx2 | Level::Avx512Vnni => unsafe { avx2(turns, sign, steps) },
+        _ => all(turns, sign, steps),
     }
 }
 

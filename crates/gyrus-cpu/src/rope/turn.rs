@@ -5,7 +5,9 @@ use gyrus_kernels::Pairing;
 use super::element::Element;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512, Lanes};
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 
 /// How heads are turned.
 #[derive(Clone, Copy)]
@@ -78,7 +80,12 @@ impl Turn {
         // SAFETY: passed on; an `Isa` above portable exists only where the instructions do.
         unsafe {
             match self.isa.level() {
-                Level::Portable => {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::<S, T, PASS>(self, from, to, count, phases),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512Vnni => avx512::<S, T, PASS>(self, from, to, count, phases),
+                // The compiler makes what it can of plain loops on other processors.
+                _ => {
                     for head in 0..count {
                         let (from, to) = (from.add(head * self.head_dim), to.add(head * self.head_dim));
                         if PASS {
@@ -90,10 +97,6 @@ impl Turn {
                         self.rest(0, from.add(self.offset), to.add(self.offset), phases);
                     }
                 }
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::<S, T, PASS>(self, from, to, count, phases),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512Vnni => avx512::<S, T, PASS>(self, from, to, count, phases),
             }
         }
     }
@@ -201,6 +204,27 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
     let turn = *turn;
     let end = turn.offset + turn.rope_dim;
     let passes = PASS && turn.rope_dim < turn.head_dim;
+    if phases.step == 0 && !passes && turn.width().is_multiple_of(L::N) {
+        // SAFETY: as asked of this function; the numbers of registers are those that a head's phases fill.
+        unsafe {
+            let (from, to) = (from.add(turn.offset), to.add(turn.offset));
+            match (turn.pairing, turn.width() / L::N) {
+                (Pairing::Split, 2) => {
+                    return same_phases::<L, S, T, 2, true>(&turn, from, to, count, phases);
+                }
+                (Pairing::Split, 4) => {
+                    return same_phases::<L, S, T, 4, true>(&turn, from, to, count, phases);
+                }
+                (Pairing::Adjacent, 4) => {
+                    return same_phases::<L, S, T, 4, false>(&turn, from, to, count, phases);
+                }
+                (Pairing::Adjacent, 8) if L::N == 16 => {
+                    return same_phases::<L, S, T, 8, false>(&turn, from, to, count, phases);
+                }
+                _ => {}
+            }
+        }
+    }
     for head in 0..count {
         // SAFETY: what is turned and what is not lie within the head, and there are phases for it.
         unsafe {
@@ -215,6 +239,45 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
             match turn.pairing {
                 Pairing::Split => split::<L, S, T>(&turn, from, to, phases),
                 Pairing::Adjacent => adjacent::<L, S, T>(&turn, from, to, phases),
+            }
+        }
+    }
+}
+
+/// Turns heads of one token, whose phases stay in `K` registers of cosines and as many of sines. Loading them anew for
+/// every head took as long as the arithmetic.
+///
+/// # Safety
+/// As [`Turn::turn`] and [`Lanes`] ask, `from` and `to` at the first turned element; `K` registers hold
+/// [`Turn::width`] numbers.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
+    turn: &Turn,
+    from: *const S,
+    to: *mut T,
+    count: usize,
+    phases: Phases<'_>,
+) {
+    let width = K * L::N;
+    // SAFETY: there are `width` cosines and then as many sines; elements as in `split` and `adjacent`.
+    unsafe {
+        let phases = phases.values.as_ptr();
+        let cosines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(k * L::N)));
+        let sines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(width + k * L::N)));
+        for head in 0..count {
+            let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
+            ask_for::<S>(from, turn.head_dim);
+            for k in 0..K {
+                let (i, c, s) = (k * L::N, cosines[k], sines[k]);
+                let x = S::load::<L>(from.add(i));
+                if SPLIT {
+                    let y = S::load::<L>(from.add(width + i));
+                    T::store::<L>(to.add(i), L::sub(L::mul(x, c), L::mul(y, s)));
+                    T::store::<L>(to.add(width + i), L::add(L::mul(x, s), L::mul(y, c)));
+                } else {
+                    T::store::<L>(to.add(i), L::add(L::mul(x, c), L::mul(L::swap(x), s)));
+                }
             }
         }
     }

@@ -1,0 +1,255 @@
+//! The rope kernels as calls: which, with what parameters.
+
+mod check;
+mod launch;
+mod slots;
+
+use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
+use crate::rope::{Direction, Pairing};
+
+/// What elements lie in memory as; arithmetic is `f32` with each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
+impl Storage {
+    /// Its name, which kernels' names end with.
+    pub fn name(self) -> &'static str {
+        match self {
+            Storage::F32 => "f32",
+            Storage::F16 => "f16",
+            Storage::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes of an element.
+    pub fn bytes(self) -> u64 {
+        if self == Storage::F32 { 4 } else { 2 }
+    }
+
+    /// Elements of sixteen bytes.
+    fn vector(self) -> u32 {
+        16 / self.bytes() as u32
+    }
+}
+
+/// Where a kernel has its frequencies from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Freqs {
+    /// From the base alone, computed where the kernel runs.
+    Inline,
+    /// `f32` divisors of the position, one a pair.
+    Divisors,
+    /// 64-bit fractions of a turn per position, one a pair, made by [`crate::Rope::turns`]: exact at any
+    /// position. The two lowest bits say which row of positions the pair reads.
+    Turns,
+}
+
+impl Freqs {
+    fn name(self) -> &'static str {
+        match self {
+            Freqs::Inline => "inline",
+            Freqs::Divisors => "divisors",
+            Freqs::Turns => "turns",
+        }
+    }
+}
+
+/// How the cache is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cache {
+    /// One block of `max_seq_len` positions.
+    Contiguous,
+    /// Blocks of `max_seq_len` positions, found through a table. Whoever writes the table answers for it.
+    Paged {
+        /// Entries of the table.
+        entries: u32,
+        /// Blocks the cache has.
+        blocks: u32,
+    },
+}
+
+/// One of the rope kernels with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeKernel {
+    /// `rope`, `rope_neox`: heads in place.
+    InPlace {
+        /// Which elements form a pair.
+        pairing: Pairing,
+        /// Sizes and position.
+        params: RoPEParams,
+    },
+    /// `rope_qkv_write`, `rope_neox_qkv_write`: Q and K of one token, K and V to the cache.
+    QkvWrite {
+        /// Which elements form a pair.
+        pairing: Pairing,
+        /// Sizes, offsets and position.
+        params: RoPEQKVWriteParams,
+        /// The cache.
+        cache: Cache,
+    },
+    /// `rope_batch_kv_write`, `rope_neox_batch_kv_write`: the same for several tokens.
+    BatchKvWrite {
+        /// Which elements form a pair.
+        pairing: Pairing,
+        /// Sizes and position; `k_elem_offset` is the number of tokens.
+        params: RoPEQKVWriteParams,
+        /// The cache.
+        cache: Cache,
+    },
+    /// `head_norm_rope_neox_kv_write`: one token, with the RMS norm of each head first.
+    HeadNorm {
+        /// Sizes, offsets and position.
+        params: RoPEQKVWriteParams,
+        /// The norm's epsilon.
+        eps: NormEpsParams,
+        /// Whether the factor is one plus the weight.
+        plus_one: bool,
+        /// The cache.
+        cache: Cache,
+    },
+    /// `rope_q` or `rope_k` and their `_backward`: heads in place in `f32`, adjacent pairs.
+    X {
+        /// `q` or `k`.
+        of: char,
+        /// Sizes and position.
+        dims: RoPEDims,
+        /// The base.
+        base: RoPEBase,
+    },
+    /// `rope_fwd`, `rope_bwd`: from one tensor to another, by given angles.
+    Op {
+        /// Sizes and scale.
+        params: RoPEOpParams,
+    },
+}
+
+/// A call of a rope kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeCall {
+    /// Which, with its parameters.
+    pub kernel: RopeKernel,
+    /// Element type of all tensors.
+    pub storage: Storage,
+    /// Which way.
+    pub direction: Direction,
+    /// Frequencies. Without meaning for [`RopeKernel::Op`], which is given angles.
+    pub freqs: Freqs,
+    /// Rows of position ids: 0 if tokens follow each other, more than 1 for M-RoPE.
+    pub positions: u32,
+}
+
+/// What does not change a result, only its speed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RopeTuning {
+    /// Invocations of a workgroup.
+    pub workgroup: Option<u32>,
+    /// Heads of a token that different invocations take.
+    pub lanes: Option<u32>,
+}
+
+/// Sizes that all kernels have in common.
+pub(crate) struct Shape {
+    pub(crate) tokens: u32,
+    /// Heads of a token, those that are only copied included.
+    pub(crate) heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) rope_dim: u32,
+    pub(crate) offset: u32,
+}
+
+impl RopeCall {
+    /// The kernel's name.
+    pub fn name(&self) -> String {
+        let neox = |pairing| if pairing == Pairing::Split { "neox_" } else { "" };
+        let name = match self.kernel {
+            RopeKernel::InPlace { pairing: Pairing::Split, .. } => "rope_neox".to_owned(),
+            RopeKernel::InPlace { .. } => "rope".to_owned(),
+            RopeKernel::QkvWrite { pairing, .. } => format!("rope_{}qkv_write", neox(pairing)),
+            RopeKernel::BatchKvWrite { pairing, .. } => format!("rope_{}batch_kv_write", neox(pairing)),
+            RopeKernel::HeadNorm { .. } => "head_norm_rope_neox_kv_write".to_owned(),
+            RopeKernel::X { of, .. } => {
+                let backward = if self.direction == Direction::Inverse { "_backward" } else { "" };
+                return format!("rope_{of}{backward}");
+            }
+            RopeKernel::Op { .. } if self.direction == Direction::Inverse => "rope_bwd".to_owned(),
+            RopeKernel::Op { .. } => "rope_fwd".to_owned(),
+        };
+        format!("{name}_{}", self.storage.name())
+    }
+
+    fn file(&self) -> &'static str {
+        match (self.kernel, self.direction) {
+            (RopeKernel::InPlace { pairing: Pairing::Adjacent, .. }, _) => "rope/rope.wgsl",
+            (RopeKernel::InPlace { .. }, _) => "rope/rope_neox.wgsl",
+            (RopeKernel::QkvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_qkv_write.wgsl",
+            (RopeKernel::QkvWrite { .. }, _) => "rope/rope_neox_qkv_write.wgsl",
+            (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => {
+                "rope/rope_batch_kv_write.wgsl"
+            }
+            (RopeKernel::BatchKvWrite { .. }, _) => "rope/rope_neox_batch_kv_write.wgsl",
+            (RopeKernel::HeadNorm { .. }, _) => "rope/head_norm_rope_neox_kv_write.wgsl",
+            (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "rope/rope_q.wgsl",
+            (RopeKernel::X { of: 'q', .. }, Direction::Inverse) => "rope/rope_q_backward.wgsl",
+            (RopeKernel::X { .. }, Direction::Forward) => "rope/rope_k.wgsl",
+            (RopeKernel::X { .. }, Direction::Inverse) => "rope/rope_k_backward.wgsl",
+            (RopeKernel::Op { .. }, Direction::Forward) => "rope/rope_fwd.wgsl",
+            (RopeKernel::Op { .. }, Direction::Inverse) => "rope/rope_bwd.wgsl",
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        let all = |rope_dim, head_dim| if rope_dim == 0 { head_dim } else { rope_dim };
+        match self.kernel {
+            RopeKernel::InPlace { params: p, .. } => Shape {
+                tokens: p.seq_len,
+                heads: p.n_heads,
+                head_dim: p.head_dim,
+                rope_dim: all(p.rope_dim, p.head_dim),
+                offset: p.rope_offset,
+            },
+            RopeKernel::QkvWrite { params: p, .. }
+            | RopeKernel::BatchKvWrite { params: p, .. }
+            | RopeKernel::HeadNorm { params: p, .. } => Shape {
+                tokens: if matches!(self.kernel, RopeKernel::BatchKvWrite { .. }) {
+                    p.k_elem_offset
+                } else {
+                    1
+                },
+                heads: p.n_heads.saturating_add(p.n_kv_heads.saturating_mul(2)),
+                head_dim: p.head_dim,
+                rope_dim: all(p.rope_dim, p.head_dim),
+                offset: p.rope_offset,
+            },
+            RopeKernel::X { dims, .. } => Shape {
+                tokens: dims.seq_len,
+                heads: dims.n_heads,
+                head_dim: dims.head_dim,
+                rope_dim: dims.head_dim,
+                offset: 0,
+            },
+            RopeKernel::Op { params: p } => Shape {
+                tokens: p.batch.saturating_mul(p.seq_len),
+                heads: p.n_heads,
+                head_dim: p.head_dim,
+                rope_dim: p.rope_dim,
+                offset: p.head_dim.saturating_sub(p.rope_dim),
+            },
+        }
+    }
+
+    fn cache(&self) -> Option<Cache> {
+        match self.kernel {
+            RopeKernel::QkvWrite { cache, .. }
+            | RopeKernel::BatchKvWrite { cache, .. }
+            | RopeKernel::HeadNorm { cache, .. } => Some(cache),
+            _ => None,
+        }
+    }
+}
