@@ -2,9 +2,11 @@
 //!
 //! [`adapters`] lists what is there, [`Gpu::open`] takes one, [`Gpu::bind`] makes a checked
 //! [`Launch`](gyrus_kernels::Launch) and its buffers ready to run, [`Gpu::run`] runs it and [`Gpu::time`]
-//! says how long that takes.
+//! says how long that takes. [`GpuBackend`] runs a whole plan.
 //!
 //! This crate knows nothing of files or models.
+
+#![deny(unsafe_code)]
 
 mod adapter;
 mod backend;

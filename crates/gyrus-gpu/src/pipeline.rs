@@ -68,6 +68,7 @@ impl Gpu {
         // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
         // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
         // the indices made from those parameters; a block table's entries are its writer's to check.
+        #[allow(unsafe_code)]
         let module = unsafe { self.device.create_shader_module_trusted(module, checks) };
         let layout = self.layout(launch);
         let immediate_size = match &launch.params {

@@ -43,17 +43,14 @@ impl GpuRunner {
     }
 }
 
-impl From<GpuError> for RunErrorOf {
-    fn from(error: GpuError) -> RunErrorOf {
-        RunErrorOf(match error {
+impl From<GpuError> for RunError {
+    fn from(error: GpuError) -> RunError {
+        match error {
             GpuError::Launch(error) => RunError::Launch(error),
             other => RunError::Backend(other.to_string()),
-        })
+        }
     }
 }
-
-/// A runner's error, made from a GPU's.
-struct RunErrorOf(RunError);
 
 impl Runner for GpuRunner {
     fn name(&self) -> String {
@@ -80,7 +77,7 @@ impl Runner for GpuRunner {
 
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
-        self.run_launch(&launch, buffers).map_err(|error| RunErrorOf::from(error).0)
+        Ok(self.run_launch(&launch, buffers)?)
     }
 
     fn time(
@@ -91,11 +88,8 @@ impl Runner for GpuRunner {
         repetitions: usize,
     ) -> Result<Duration, RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
-        let work = || -> Result<Duration, GpuError> {
-            let device = self.upload(buffers)?;
-            let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
-            self.gpu.median_time(&[&dispatch], chain, repetitions)
-        };
-        work().map_err(|error| RunErrorOf::from(error).0)
+        let device = self.upload(buffers)?;
+        let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
+        Ok(self.gpu.median_time(&[&dispatch], chain, repetitions)?)
     }
 }
