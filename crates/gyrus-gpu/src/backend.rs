@@ -44,6 +44,8 @@ pub(crate) struct Inputs {
     pub(crate) indices: Buffer,
     /// For each rope, cosines and sines of each row.
     pub(crate) phases: Vec<Buffer>,
+    /// Where each sequence's block table begins among all of them.
+    pub(crate) starts: Vec<u32>,
     /// Room to put words together before they are sent.
     pub(crate) words: Vec<u32>,
 }
@@ -69,11 +71,15 @@ impl GpuBackend {
         let GpuBackend { gpu, plan, inputs, phases, .. } = self;
         gpu.write(&inputs.tokens, bytemuck::cast_slice(batch.tokens))?;
         gpu.write(&inputs.indices, bytemuck::cast_slice(batch.logits))?;
+        inputs.starts.clear();
+        inputs.starts.extend(batch.tables.iter().scan(0, |next, table| {
+            let first = *next;
+            *next += table.len() as u32;
+            Some(first)
+        }));
         inputs.words.clear();
-        for (row, position) in batch.positions.iter().enumerate() {
-            let before = &batch.tables[..batch.sequences[row] as usize];
-            let first: usize = before.iter().map(|table| table.len()).sum();
-            inputs.words.extend([*position, first as u32]);
+        for (position, sequence) in batch.positions.iter().zip(batch.sequences) {
+            inputs.words.extend([*position, inputs.starts[*sequence as usize]]);
         }
         gpu.write(&inputs.rows, bytemuck::cast_slice(&inputs.words))?;
         inputs.words.clear();
@@ -131,7 +137,9 @@ impl GpuBackend {
             gpu.wait()?;
             let mapped =
                 slice.get_mapped_range().map_err(|error| GpuError::Refused { reason: error.to_string() })?;
-            results.extend(bytemuck::pod_collect_to_vec::<u8, f32>(&mapped));
+            results.extend(
+                mapped.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])),
+            );
             drop(mapped);
             staging.inner.unmap();
         }

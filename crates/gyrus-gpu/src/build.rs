@@ -47,6 +47,7 @@ impl Build {
             tables: floats(blocks.max(1) * 4)?,
             indices: floats(MAX_ROWS)?,
             phases: pairs.collect::<Result<_, _>>()?,
+            starts: Vec::new(),
             words: Vec::new(),
         };
         let bytes = (blocks * KV_BLOCK * plan.kv.row() * plan.kv_dtype().block_bytes()) as u64;

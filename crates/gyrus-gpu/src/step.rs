@@ -36,16 +36,17 @@ impl Step {
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
             let key = launch.variant.key();
-            self.current = match self.bound.iter().position(|(name, _)| *name == key) {
-                Some(at) => at,
-                None => {
-                    let buffers: Vec<&Buffer> = self.buffers.iter().collect();
-                    self.bound.push((key, gpu.bind(&launch, &buffers)?));
-                    self.bound.len() - 1
-                }
-            };
             let buffers: Vec<&Buffer> = self.buffers.iter().collect();
-            gpu.rebind(&mut self.bound[self.current].1, &launch, &buffers)?;
+            match self.bound.iter().position(|(name, _)| *name == key) {
+                Some(at) => {
+                    gpu.rebind(&mut self.bound[at].1, &launch, &buffers)?;
+                    self.current = at;
+                }
+                None => {
+                    self.bound.push((key, gpu.bind(&launch, &buffers)?));
+                    self.current = self.bound.len() - 1;
+                }
+            }
             self.rows = rows;
         }
         Ok(&mut self.bound[self.current].1)
