@@ -67,10 +67,6 @@ impl Runner for GpuRunner {
         format!("{} ({}{without})", adapter.name, adapter.backend)
     }
 
-    fn has(&self, _: &RopeCall) -> bool {
-        true
-    }
-
     fn fuses(&self) -> bool {
         true
     }

@@ -1,7 +1,5 @@
 //! The laws of rotary embedding, on the scalar twin.
 
-use std::time::Duration;
-
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel, Storage};
 use gyrus_kernels::grid::{RunError, Runner, Scalar, identities};
@@ -33,10 +31,6 @@ impl Runner for Mistaken {
         "mistaken".to_owned()
     }
 
-    fn has(&self, _: &RopeCall) -> bool {
-        true
-    }
-
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         // Refuses what is to be refused.
         Scalar.run(call, &mut buffers.to_vec())?;
@@ -51,10 +45,6 @@ impl Runner for Mistaken {
             }
         }
         Ok(())
-    }
-
-    fn time(&mut self, _: &RopeCall, _: &mut [Vec<u32>], _: u32, _: usize) -> Result<Duration, RunError> {
-        Err(RunError::Backend("not a clock".to_owned()))
     }
 }
 
@@ -170,14 +160,8 @@ fn every_law_finds_a_mistake() {
         fn name(&self) -> String {
             "blind".to_owned()
         }
-        fn has(&self, _: &RopeCall) -> bool {
-            true
-        }
         fn run(&mut self, _: &RopeCall, _: &mut [Vec<u32>]) -> Result<(), RunError> {
             Ok(())
-        }
-        fn time(&mut self, _: &RopeCall, _: &mut [Vec<u32>], _: u32, _: usize) -> Result<Duration, RunError> {
-            Ok(Duration::ZERO)
         }
     }
     assert!(identities::bad_calls_are_refused(&mut Blind, 3, 4).is_err());

@@ -5,6 +5,9 @@
 
 use std::arch::x86_64::*;
 
+pub(super) use crate::simd::Avx2;
+use crate::simd::Simd;
+
 /// An instruction set's registers.
 ///
 /// # Safety
@@ -33,8 +36,6 @@ pub(super) trait Lanes {
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
 }
 
-pub(super) struct Avx2;
-
 pub(super) struct Avx512;
 
 // The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
@@ -45,22 +46,22 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> __m256 {
-        unsafe { _mm256_set1_ps(v) }
+        unsafe { <Avx2 as Simd>::splat(v) }
     }
 
     #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        unsafe { _mm256_add_ps(a, b) }
+        unsafe { <Avx2 as Simd>::add(a, b) }
     }
 
     #[inline(always)]
     unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        unsafe { _mm256_sub_ps(a, b) }
+        unsafe { <Avx2 as Simd>::sub(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        unsafe { _mm256_mul_ps(a, b) }
+        unsafe { <Avx2 as Simd>::mul(a, b) }
     }
 
     #[inline(always)]
@@ -70,30 +71,27 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn load_f32(p: *const f32) -> __m256 {
-        unsafe { _mm256_loadu_ps(p) }
+        unsafe { <Avx2 as Simd>::load(p) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m256 {
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        unsafe { <Avx2 as Simd>::load_f16(p.cast()) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m256 {
-        unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        }
+        unsafe { <Avx2 as Simd>::load_bf16(p.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_f32(p: *mut f32, v: __m256) {
-        unsafe { _mm256_storeu_ps(p, v) }
+        unsafe { <Avx2 as Simd>::store(p, v) }
     }
 
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m256) {
-        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+        unsafe { <Avx2 as Simd>::store_f16(p.cast(), v) }
     }
 
     #[inline(always)]

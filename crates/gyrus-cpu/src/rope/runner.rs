@@ -1,8 +1,7 @@
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use gyrus_kernels::call::RopeCall;
-use gyrus_kernels::grid::{RunError, Runner, median};
+use gyrus_kernels::grid::{RunError, Runner};
 
 use crate::{CpuError, Pool};
 
@@ -29,32 +28,11 @@ impl Runner for CpuRunner {
         format!("{}, {} threads", self.pool.isa().name(), self.pool.threads())
     }
 
-    fn has(&self, _: &RopeCall) -> bool {
-        true
-    }
-
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         let mut buffers: Vec<&mut [u32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         super::rope(&self.pool, call, &mut buffers).map_err(|error| match error {
             CpuError::Launch(error) => RunError::Launch(*error),
             other => RunError::Backend(other.to_string()),
-        })
-    }
-
-    fn time(
-        &mut self,
-        call: &RopeCall,
-        buffers: &mut [Vec<u32>],
-        chain: u32,
-        repetitions: usize,
-    ) -> Result<Duration, RunError> {
-        self.run(call, buffers)?;
-        median(repetitions, || {
-            let start = Instant::now();
-            for _ in 0..chain {
-                self.run(call, buffers)?;
-            }
-            Ok(start.elapsed() / chain.max(1))
         })
     }
 }

@@ -32,9 +32,6 @@ pub trait Runner {
     /// What it is, for people.
     fn name(&self) -> String;
 
-    /// Whether it has this kernel at all.
-    fn has(&self, call: &RopeCall) -> bool;
-
     /// Runs a call on host buffers, in place.
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError>;
 
@@ -52,7 +49,16 @@ pub trait Runner {
         buffers: &mut [Vec<u32>],
         chain: u32,
         repetitions: usize,
-    ) -> Result<Duration, RunError>;
+    ) -> Result<Duration, RunError> {
+        self.run(call, buffers)?;
+        median(repetitions, || {
+            let start = Instant::now();
+            for _ in 0..chain {
+                self.run(call, buffers)?;
+            }
+            Ok(start.elapsed() / chain.max(1))
+        })
+    }
 }
 
 /// Why a runner did not run a call.
@@ -75,29 +81,9 @@ impl Runner for Scalar {
         "scalar".to_owned()
     }
 
-    fn has(&self, _: &RopeCall) -> bool {
-        true
-    }
-
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         scalar::rope(call, buffers)?;
         Ok(())
-    }
-
-    fn time(
-        &mut self,
-        call: &RopeCall,
-        buffers: &mut [Vec<u32>],
-        chain: u32,
-        repetitions: usize,
-    ) -> Result<Duration, RunError> {
-        median(repetitions, || {
-            let start = Instant::now();
-            for _ in 0..chain {
-                self.run(call, buffers)?;
-            }
-            Ok(start.elapsed() / chain.max(1))
-        })
     }
 }
 

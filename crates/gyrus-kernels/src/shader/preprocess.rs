@@ -114,14 +114,13 @@ impl State<'_> {
                     });
                 }
                 "elif" | "else" => {
-                    let Some(open) = branches.last() else {
+                    let Some(open) = branches.last_mut() else {
                         return Err(at(file, number, format!("#{word} without #if")));
                     };
                     if open.last {
                         return Err(at(file, number, format!("#{word} after #else")));
                     }
                     let value = !open.taken && (word == "else" || self.holds(file, number, rest)?);
-                    let open = branches.last_mut().expect("looked at above");
                     open.active = value;
                     open.taken |= value;
                     open.last = word == "else";
