@@ -107,6 +107,16 @@ impl Gpu {
         self.rungs
     }
 
+    /// The most invocations of a workgroup.
+    pub fn most_invocations(&self) -> u32 {
+        self.limits.max_compute_invocations_per_workgroup.min(self.limits.max_compute_workgroup_size_x)
+    }
+
+    /// Bytes of memory that a workgroup's invocations can share.
+    pub fn workgroup_memory(&self) -> u64 {
+        self.limits.max_compute_workgroup_storage_size.into()
+    }
+
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps

@@ -121,16 +121,36 @@ params! {
         _pad0: u32,
     }
 
-    /// Rows of activations that become signed bytes.
-    QuantizeRowsParams {
-        /// Rows.
-        m: u32,
-        /// Elements of a row, a multiple of 32.
+    /// Rows of activations as bytes.
+    QuantizeParams {
+        /// Elements of a row.
         k: u32,
         /// Elements from one row to the next.
         x_stride: u32,
+        /// How many positions a row of attention sees; 0 for all.
+        window: u32,
         /// Unused.
         _pad0: u32,
+    }
+
+    /// A mat-vec for few rows of bytes.
+    MatVecParams {
+        /// Rows of the activations.
+        m: u32,
+        /// Rows of the matrix.
+        n: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// The first column of the output that is written.
+        y_offset: u32,
+        /// Added to the mean square, where the input is normalised.
+        eps: f32,
+        /// How many positions a row of attention sees; 0 for all.
+        window: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
     }
 
     /// An operation on each of `count` elements.
@@ -548,44 +568,32 @@ params! {
         _pad0: u32,
     }
 
-    /// The engine's rotary embedding with head norms and cache write, for rows of Q, K and V side by side.
-    RopeWriteParams {
-        /// Query heads.
-        n_heads: u32,
-        /// Key and value heads.
-        n_kv_heads: u32,
-        /// Elements of a head.
-        head_dim: u32,
-        /// Elements that are turned.
-        rope_dim: u32,
-        /// First element that is turned.
-        rope_offset: u32,
-        /// Elements from one row to the next.
-        stride: u32,
-        /// Added to the mean square, where heads are normalised.
-        eps: f32,
-        /// Factor on elements that are not turned.
-        pass_scale: f32,
-    }
-
-    /// The engine's attention over a paged cache.
+    /// The engine's attention over a paged cache, with what goes before it.
     AttendParams {
         /// Query heads.
         n_heads: u32,
         /// Key and value heads.
         n_kv_heads: u32,
-        /// Elements of a head.
-        head_dim: u32,
-        /// Elements from one row of queries to the next.
-        q_stride: u32,
-        /// Factor on the scores.
-        scale: f32,
+        /// Elements from one row of queries, keys and values to the next.
+        stride: u32,
         /// How many positions a row sees, itself included; 0 for all.
         window: u32,
+        /// Factor on the scores.
+        scale: f32,
+        /// What scores are bent to stay below; 0 for no bound.
+        soft_cap: f32,
+        /// Elements that are turned.
+        rope_dim: u32,
+        /// First element that is turned.
+        rope_offset: u32,
+        /// Added to the mean square, where heads are normalised.
+        eps: f32,
+        /// Factor on elements that are not turned.
+        pass_scale: f32,
+        /// Entries from one row's turns to the next; 0 where all rows have the same.
+        turns_stride: u32,
         /// Unused.
         _pad0: u32,
-        /// Unused.
-        _pad1: u32,
     }
 }
 
@@ -641,11 +649,11 @@ mod tests {
             "NormEpsParams",
             "RoPEDims",
             "RoPEBase",
-            "QuantizeRowsParams",
+            "QuantizeParams",
         ];
         for layout in ALL {
             let expected = match layout.name {
-                "RoPEQKVWriteParams" => 48,
+                "RoPEQKVWriteParams" | "AttendParams" => 48,
                 name if of_sixteen.contains(&name) => 16,
                 _ => 32,
             };

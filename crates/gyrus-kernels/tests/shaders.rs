@@ -1,14 +1,13 @@
 //! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names.
 
 use gyrus_kernels::Direction;
-use gyrus_kernels::call::engine::{self, Paged};
+use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Activations, Cache, EmbedCall, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall, RopeCall, RopeKernel,
-    Storage, copy,
+    Cache, EmbedCall, Freqs, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall,
+    RopeCall, RopeKernel, Source as RowSource, Storage, Target, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
-    RopeWriteParams,
 };
 use gyrus_kernels::shader::{Rungs, Source};
 use gyrus_kernels::{Access, Activation, Launch, Pairing, WeightLayout};
@@ -99,29 +98,31 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
         launches.push(engine::rms_norm(rungs, 3, 70, 1e-5, flag).unwrap());
         for kv in [Storage::F16, Storage::F32] {
             let paged = Paged { kv, blocks: 4, rows: 3, entries: 8 };
-            let params = RopeWriteParams {
-                n_heads: 4,
+            let params = AttendParams {
+                n_heads: 6,
                 n_kv_heads: 2,
-                head_dim: 64,
+                stride: 2000,
+                scale: 0.1,
                 rope_dim: 32,
                 rope_offset: 8,
-                stride: 512,
-                eps: 1e-6,
                 pass_scale: 1.0,
-            };
-            for pairing in [Pairing::Adjacent, Pairing::Split] {
-                launches.push(engine::rope_write(rungs, params, pairing, flag, paged).unwrap());
-            }
-            let head_dim = if flag { 64 } else { 192 };
-            let params = AttendParams {
-                n_heads: 4,
-                n_kv_heads: 2,
-                head_dim,
-                q_stride: 1600,
-                scale: 0.1,
                 ..Default::default()
             };
-            launches.push(engine::attention(rungs, params, paged).unwrap());
+            for pairing in [Pairing::Adjacent, Pairing::Split] {
+                let heads = Heads { head_dim: 64, pairing, norm: flag };
+                launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
+                for head_dim in [64, 96, 128] {
+                    let heads = Heads { head_dim, ..heads };
+                    for turn in [false, true] {
+                        match engine::attend(rungs, params, heads, turn, 2, paged) {
+                            Ok(launch) => launches.push(launch),
+                            Err(_) => assert_eq!(kv, Storage::F32),
+                        }
+                    }
+                }
+            }
+            let head_dim = if flag { 64 } else { 192 };
+            launches.push(engine::attention(rungs, params, head_dim, paged).unwrap());
         }
     }
     launches
@@ -182,23 +183,36 @@ fn to_hlsl(compiled: &Compiled) -> String {
 
 /// Every kernel that reads weights, for every type of them.
 fn weight_launches(rungs: Rungs) -> Vec<Launch> {
-    let mut launches = vec![QuantizeRowsCall { rows: 3, cols: 64, x_stride: 64 }.launch(rungs).unwrap()];
+    let merge = RowSource::Merge { head_dim: 64, window: 0 };
+    let sources = [RowSource::Rows { x_stride: 512 }, RowSource::Norm { x_stride: 512 }, merge];
+    let quantize = |source, target| QuantizeCall { rows: 3, cols: 512, source, target };
+    let mut launches: Vec<Launch> =
+        sources.map(|source| quantize(source, Target::Bytes).launch(rungs).unwrap()).into();
+    launches.push(quantize(merge, Target::Rows).launch(rungs).unwrap());
     for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
-        let weight = WeightLayout::new(dtype, 9, 512).unwrap();
+        let weight = WeightLayout::new(dtype, 10, 512).unwrap();
         launches.push(EmbedCall::new(weight, 5, 1.0).launch(rungs).unwrap());
         for rows in [1, 4, 8] {
-            for activations in [Activations::F32, Activations::Int8] {
-                let call = MatMulCall::new(weight, activations, rows);
-                if activations == Activations::Int8 && !dtype.is_quantized() {
-                    assert!(call.launch(rungs, MatMulTuning::default()).is_err(), "{dtype}");
-                    continue;
-                }
-                for columns in [1, 2] {
-                    let tuning = MatMulTuning { columns: Some(columns), ..Default::default() };
-                    launches.push(call.launch(rungs, tuning).unwrap());
-                }
+            for columns in [1, 2] {
+                let tuning = MatMulTuning { columns: Some(columns), ..Default::default() };
+                launches.push(MatMulCall::new(weight, rows).launch(rungs, tuning).unwrap());
             }
         }
+        if !dtype.is_quantized() {
+            assert!(MatVecCall::new(weight, 1).launch(rungs).is_err(), "{dtype}");
+            continue;
+        }
+        for rows in [1, 4] {
+            launches.push(MatVecCall::new(weight, rows).launch(rungs).unwrap());
+        }
+        let one = MatVecCall::new(weight, 1);
+        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2 };
+        let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0 }];
+        for (input, gate) in inputs.into_iter().zip([None, Some(Activation::Silu), None]) {
+            launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
+        }
+        let (input, gate) = (Input::Bytes { norm: Some(1e-5) }, Some(Activation::GeluTanh));
+        launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
     }
     launches
 }

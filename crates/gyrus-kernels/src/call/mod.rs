@@ -4,11 +4,15 @@ mod copy;
 mod embed;
 pub mod engine;
 mod matmul;
+mod matvec;
+mod quantize;
 mod rope;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
-pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
+pub use matmul::{MatMulCall, MatMulTuning};
+pub use matvec::{Input, MatVecCall, MatVecTuning};
+pub use quantize::{QuantizeCall, Source, Target};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 
 use crate::launch::{Access, LaunchError, Slot};
