@@ -595,6 +595,46 @@ params! {
         /// Unused.
         _pad0: u32,
     }
+
+    /// How rows of logits are divided among workgroups, for the kernels of `select`.
+    SelectParams {
+        /// Logits of a row.
+        vocab: u32,
+        /// Slices of a row, at most 64.
+        slices: u32,
+        /// Runs of 256 logits in a slice.
+        each: u32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// A row's sampler.
+    SelectRow {
+        /// 0 for the likeliest token.
+        temperature: f32,
+        /// How many of the likeliest are kept; 0 for all.
+        top_k: u32,
+        /// The sum of probabilities that is kept; 1 for all.
+        top_p: f32,
+        /// The least probability that is kept, as a fraction of the largest; 0 for all.
+        min_p: f32,
+        /// Divides positive and multiplies negative logits of tokens that occurred.
+        repetition_penalty: f32,
+        /// Subtracted from the logits of tokens that occurred.
+        presence_penalty: f32,
+        /// Subtracted for each time they occurred.
+        frequency_penalty: f32,
+        /// How many of the last tokens count.
+        penalty_window: u32,
+        /// The seed's low half.
+        seed_low: u32,
+        /// The seed's high half.
+        seed_high: u32,
+        /// 1 / temperature; 0 for the likeliest token.
+        inverse_temperature: f32,
+        /// Unused.
+        _pad0: u32,
+    }
 }
 
 /// The declaration of a struct by its name, for `#include "params/NAME"`.
@@ -650,10 +690,11 @@ mod tests {
             "RoPEDims",
             "RoPEBase",
             "QuantizeParams",
+            "SelectParams",
         ];
         for layout in ALL {
             let expected = match layout.name {
-                "RoPEQKVWriteParams" | "AttendParams" => 48,
+                "RoPEQKVWriteParams" | "AttendParams" | "SelectRow" => 48,
                 name if of_sixteen.contains(&name) => 16,
                 _ => 32,
             };

@@ -4,7 +4,7 @@ use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
     Cache, EmbedCall, Freqs, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall,
-    RopeCall, RopeKernel, Source as RowSource, Storage, Target, copy,
+    RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage, Target, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -128,6 +128,18 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
+/// What chooses tokens.
+fn select_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for greedy in [false, true] {
+        for penalties in [false, true] {
+            let call = SelectCall { rows: 3, vocab: 1000, greedy, penalties };
+            launches.extend(call.launches(rungs).unwrap());
+        }
+    }
+    launches
+}
+
 struct Compiled {
     /// As written: what is unused in this variant is still declared.
     declared: naga::Module,
@@ -222,7 +234,9 @@ fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
         let ropes = calls().into_iter().map(|call| call.launch(rungs, Default::default()).unwrap());
-        for launch in ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)) {
+        for launch in
+            ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)).chain(select_launches(rungs))
+        {
             if !seen.insert(launch.variant.key()) {
                 continue;
             }

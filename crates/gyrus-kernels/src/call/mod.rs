@@ -7,6 +7,7 @@ mod matmul;
 mod matvec;
 mod quantize;
 mod rope;
+mod select;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
@@ -14,6 +15,7 @@ pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall, MatVecTuning};
 pub use quantize::{QuantizeCall, Source, Target};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::weights::{Plane, WeightLayout};

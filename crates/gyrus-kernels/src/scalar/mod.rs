@@ -5,9 +5,11 @@ mod ops;
 mod quantize;
 mod reference;
 mod rope;
+mod select;
 
 pub use attention::{KvCache, Query, attention};
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
 pub use rope::{Written, element, rope, set};
+pub use select::SelectState;

@@ -44,6 +44,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/splits.wgsl"
     "lib/sum.wgsl"
     "lib/turns.wgsl"
+    "lib/u64.wgsl"
     "lib/weights.wgsl"
     "lib/weights_blocks.wgsl"
     "lib/weights_plain.wgsl"
@@ -65,6 +66,16 @@ const FILES: &[(&str, &str)] = files![
     "rope/rope_q.wgsl"
     "rope/rope_q_backward.wgsl"
     "rope/rope_qkv_write.wgsl"
+    "select/advance.wgsl"
+    "select/argmax.wgsl"
+    "select/draw.wgsl"
+    "select/far.wgsl"
+    "select/keys.wgsl"
+    "select/layout.wgsl"
+    "select/mass.wgsl"
+    "select/near.wgsl"
+    "select/survey.wgsl"
+    "select/take.wgsl"
 ];
 
 /// The text of a kernel file, or of a parameter struct as `params/NAME`.
