@@ -3,8 +3,8 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Paged};
 use gyrus_kernels::call::{
-    Activations, Cache, EmbedCall, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall, RopeCall, RopeKernel,
-    Storage, copy,
+    Activations, Cache, EmbedCall, FlashCall, FlashTuning, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall,
+    RopeCall, RopeKernel, Storage, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -122,6 +122,25 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 ..Default::default()
             };
             launches.push(engine::attention(rungs, params, paged).unwrap());
+            for head_dim in [64, 80, 96, 128, 256] {
+                let call = FlashCall {
+                    n_heads: 6,
+                    n_kv_heads: 2,
+                    head_dim,
+                    q_stride: 10 * head_dim,
+                    scale: 0.1,
+                    window: 0,
+                    soft_cap: 0.0,
+                    causal: true,
+                    tree: flag,
+                    paged,
+                    tiles: 2,
+                };
+                for memory in [16 << 10, 32 << 10] {
+                    let tuning = FlashTuning { memory: Some(memory), ..Default::default() };
+                    launches.push(call.launch(rungs, tuning).unwrap());
+                }
+            }
         }
     }
     launches

@@ -3,11 +3,13 @@
 mod copy;
 mod embed;
 pub mod engine;
+mod flash;
 mod matmul;
 mod rope;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
+pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
 pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 

@@ -6,7 +6,7 @@ mod quantize;
 mod reference;
 mod rope;
 
-pub use attention::{KvCache, Query, attention};
+pub use attention::{KvCache, Query, Question, attend, attention};
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;

@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = files![
     "copy.wgsl"
     "embed.wgsl"
     "engine/attention.wgsl"
+    "engine/flash.wgsl"
     "engine/gate.wgsl"
     "engine/gather.wgsl"
     "engine/rms_norm.wgsl"
