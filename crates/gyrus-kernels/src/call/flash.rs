@@ -167,7 +167,7 @@ impl FlashCall {
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
         let capped = self.soft_cap != 0.0;
-        if capped && !(self.soft_cap > 0.0 && self.soft_cap.is_finite()) {
+        if capped && !(self.soft_cap > 0.0 && (self.soft_cap * LOG2_E).is_finite()) {
             let (name, value) = ("soft_cap", self.soft_cap);
             return Err(LaunchError::NotPositive { kernel: kernel(), name, value });
         }
@@ -300,6 +300,8 @@ impl FlashCall {
         let mut best_share = 0;
         for parts in sharing.div_ceil(queries)..=sharing {
             let heads = sharing.div_ceil(parts);
+            // Rounded up, fewer parts may do; none must be left without a head.
+            let parts = sharing.div_ceil(heads);
             // Sixty-fourths of all queries that have work.
             let share = 64 * u64::from(sharing) * u64::from(queries / heads)
                 / (u64::from(parts) * u64::from(queries));
@@ -311,5 +313,103 @@ impl FlashCall {
             }
         }
         best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Storage;
+
+    fn call(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> FlashCall {
+        FlashCall {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            scale: 0.1,
+            window: 0,
+            soft_cap: 0.0,
+            causal: true,
+            tree: false,
+            paged: Paged { kv: Storage::F16, blocks: 4, rows: 3, entries: 8 },
+            tiles: 2,
+        }
+    }
+
+    fn tiles(positions: &[u32], sequences: &[u32], most: u32, causal: bool) -> Vec<[u32; 3]> {
+        let batch = Batch { tokens: positions, positions, sequences, logits: &[], tables: &[], lengths: &[] };
+        let mut tiles = Vec::new();
+        push_tiles(&batch, most, causal, &mut tiles);
+        tiles.iter().map(|tile| [tile.first, tile.rows, tile.end]).collect()
+    }
+
+    #[test]
+    fn tiles_hold_rows_of_one_sequence_in_order() {
+        assert!(tiles(&[], &[], 4, true).is_empty());
+        let (positions, sequences) = ([7, 8, 9, 10, 11, 3, 4, 12], [0, 0, 0, 0, 0, 1, 1, 0]);
+        let found = tiles(&positions, &sequences, 4, true);
+        assert_eq!(found, [[0, 4, 11], [4, 1, 12], [5, 2, 5], [7, 1, 13]]);
+        let found = tiles(&positions, &sequences, 4, false);
+        assert_eq!(found, [[0, 4, 13], [4, 1, 13], [5, 2, 5], [7, 1, 13]]);
+        // Out of order, each is right alone.
+        assert_eq!(tiles(&[5, 4, 6], &[0, 0, 0], 4, true), [[0, 1, 6], [1, 2, 7]]);
+    }
+
+    #[test]
+    fn every_query_has_a_place_and_most_have_work() {
+        for sharing in 1..=80 {
+            for queries in [4, 16, 32, 64] {
+                let (heads, parts) = call(sharing, 1, 64).heads(queries);
+                assert!(heads <= queries && heads * parts >= sharing && heads * (parts - 1) < sharing);
+                let busy = f64::from(sharing * (queries / heads)) / f64::from(parts * queries);
+                assert!(busy > 0.7, "{sharing} heads, {queries} queries: {busy}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let launch = |call: FlashCall| call.launch(Rungs::ALL, FlashTuning::default());
+        let good = call(4, 2, 64);
+        assert!(launch(good).is_ok());
+        for head_dim in (16..=256).step_by(16) {
+            for memory in [16 << 10, 32 << 10] {
+                let tuning = FlashTuning { memory: Some(memory), ..Default::default() };
+                let shape = call(4, 2, head_dim).shape(tuning).unwrap();
+                assert!(shape.memory(head_dim) <= memory && shape.vectors(head_dim) <= 4, "{shape:?}");
+            }
+        }
+        assert!(matches!(launch(call(4, 3, 64)), Err(LaunchError::Heads { .. })));
+        assert!(matches!(launch(call(4, 0, 64)), Err(LaunchError::Heads { .. })));
+        for head_dim in [0, 6, 72] {
+            assert!(matches!(launch(call(4, 2, head_dim)), Err(LaunchError::NotMultiple { .. })));
+        }
+        assert!(matches!(launch(call(4, 2, 272)), Err(LaunchError::Large { .. })));
+        assert!(matches!(launch(FlashCall { tiles: 0, ..good }), Err(LaunchError::Zero { .. })));
+        assert!(matches!(launch(FlashCall { tiles: 65_536, ..good }), Err(LaunchError::Large { .. })));
+        assert!(matches!(launch(FlashCall { q_stride: 252, ..good }), Err(LaunchError::TooLow { .. })));
+        assert!(matches!(launch(FlashCall { q_stride: 257, ..good }), Err(LaunchError::NotMultiple { .. })));
+        for soft_cap in [-1.0, f32::NAN, f32::INFINITY] {
+            assert!(matches!(launch(FlashCall { soft_cap, ..good }), Err(LaunchError::NotPositive { .. })));
+        }
+        let paged = Paged { kv: Storage::Bf16, ..good.paged };
+        assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Storage { .. })));
+        let paged = Paged { blocks: u32::MAX, ..good.paged };
+        assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Large { .. })));
+        let tuned = |tuning| good.launch(Rungs::ALL, tuning);
+        let default = FlashTuning::default();
+        for tuning in [
+            FlashTuning { queries: Some(0), ..default },
+            FlashTuning { queries: Some(6), ..default },
+            FlashTuning { queries: Some(256), ..default },
+            FlashTuning { keys: Some(24), ..default },
+            FlashTuning { key_dims: Some(12), ..default },
+            FlashTuning { value_keys: Some(3), ..default },
+            FlashTuning { queries: Some(64), key_dims: Some(64), ..default },
+            FlashTuning { memory: Some(512), ..default },
+        ] {
+            assert!(matches!(tuned(tuning), Err(LaunchError::Tuning { .. })), "{tuning:?}");
+        }
     }
 }
