@@ -240,6 +240,7 @@ fn grid() -> Vec<Case> {
             case.soft_cap = [0.0, 0.0, 2.5][n % 3];
             case.kv = [Storage::F16, Storage::F32][n % 2];
             case.causal = n % 4 != 3;
+            case.tuning.ahead = Some(n % 5 >= 2);
             cases.push(case);
         }
     }
@@ -294,6 +295,8 @@ fn other_heads_and_tunings() {
         (64, FlashTuning { keys: Some(16), ..default }),
         (128, FlashTuning { queries: Some(16), keys: Some(128), ..default }),
         (128, FlashTuning { key_dims: Some(16), value_keys: Some(4), ..default }),
+        (128, FlashTuning { key_dims: Some(16), value_keys: Some(32), ahead: Some(true), ..default }),
+        (96, FlashTuning { key_dims: Some(96), value_keys: Some(8), ahead: Some(true), ..default }),
         (256, FlashTuning { memory: Some(16 << 10), ..default }),
         (80, FlashTuning { memory: Some(8 << 10), ..default }),
     ] {

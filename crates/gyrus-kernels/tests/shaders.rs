@@ -137,8 +137,11 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                     tiles: 2,
                 };
                 for memory in [16 << 10, 32 << 10] {
-                    let tuning = FlashTuning { memory: Some(memory), ..Default::default() };
-                    launches.push(call.launch(rungs, tuning).unwrap());
+                    for ahead in [false, true] {
+                        let (memory, ahead) = (Some(memory), Some(ahead));
+                        let tuning = FlashTuning { memory, ahead, ..Default::default() };
+                        launches.push(call.launch(rungs, tuning).unwrap());
+                    }
                 }
             }
         }

@@ -146,9 +146,10 @@ impl Prompt {
             let of = |name: &str| {
                 launch.variant.overrides.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, value)| *value)
             };
+            let ahead = if tuning.ahead == Some(true) { " ahead" } else { "" };
             let default = if tuning == FlashTuning::default() { " (default)" } else { "" };
             let division = format!(
-                "{}×{} by {}, {}{default}",
+                "{}×{} by {}, {}{ahead}{default}",
                 of("QUERIES"),
                 of("KEYS"),
                 of("KEY_DIMS"),
@@ -222,12 +223,15 @@ fn tunings(short: bool) -> Vec<FlashTuning> {
     for queries in [16, 32, 64] {
         for keys in [32, 64] {
             for kib in [16, 32, 48] {
-                tunings.push(FlashTuning {
-                    queries: Some(queries),
-                    keys: Some(keys),
-                    memory: Some(kib << 10),
-                    ..Default::default()
-                });
+                for ahead in [false, true] {
+                    tunings.push(FlashTuning {
+                        queries: Some(queries),
+                        keys: Some(keys),
+                        ahead: Some(ahead),
+                        memory: Some(kib << 10),
+                        ..Default::default()
+                    });
+                }
             }
         }
     }

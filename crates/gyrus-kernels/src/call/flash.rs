@@ -60,6 +60,8 @@ pub struct FlashTuning {
     pub key_dims: Option<u32>,
     /// Values that are staged at a time, a divisor of `keys` and a multiple of 4.
     pub value_keys: Option<u32>,
+    /// Whether an invocation loads its part of the next piece of keys or values while it works on this one.
+    pub ahead: Option<bool>,
     /// Bytes of workgroup memory that may be used; 32 KiB if absent.
     pub memory: Option<u32>,
 }
@@ -131,6 +133,12 @@ impl Shape {
     /// Vectors of a query's output that an invocation owns.
     fn vectors(&self, head_dim: u32) -> u32 {
         head_dim.div_ceil(self.keys)
+    }
+
+    /// Loads of sixteen bytes that an invocation makes of a piece of keys or values.
+    fn loads(&self, head_dim: u32, element: u32) -> u32 {
+        let largest = (self.keys * self.key_dims).max(self.value_keys * head_dim);
+        (largest * element / 16).div_ceil(self.workgroup())
     }
 
     /// Bytes of workgroup memory.
@@ -209,10 +217,13 @@ impl FlashCall {
             cap: self.soft_cap * LOG2_E,
             _pad0: 0,
         };
+        let held =
+            if tuning.ahead.unwrap_or(false) { shape.loads(head_dim, paged.kv.bytes() as u32) } else { 0 };
         let mut constants = paged.constants();
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
             ("VECTORS", shape.vectors(head_dim).to_string()),
+            ("HELD", held.to_string()),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
             // Maxima go through workgroup memory: a score for each key of a tile makes them cheap.
             ("SUBGROUPS", "0".to_owned()),

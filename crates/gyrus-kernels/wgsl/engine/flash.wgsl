@@ -14,7 +14,8 @@
 // workgroup takes QUERIES queries that share a KV head, HEADS of them for each row: query s is head s % HEADS of row
 // s / HEADS. An invocation owns four queries; of scores, four keys, ACROSS apart; of the output, VECTORS vectors of
 // each, ACROSS apart. Keys and values go through workgroup memory as f32, KEY_DIMS elements of all keys or VALUE_KEYS
-// whole values at a time. Key tiles begin at multiples of KEYS whatever the rows, and what a row does not see has
+// whole values at a time; with HELD, an invocation loads its part of the next piece, at most HELD loads, while it
+// works on this one. Key tiles begin at multiples of KEYS whatever the rows, and what a row does not see has
 // weight 0: a row's bits do not depend on its neighbours. Scores are logarithms to base 2, sums f32.
 // Twin: scalar::attend.
 
@@ -45,11 +46,13 @@ override WEIGHT_ROOM: u32 = QUERIES * ACROSS;
 #if KV == f16
 @group(0) @binding(1) var<storage, read> k_cache: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> v_cache: array<vec4<u32>>;
-// Elements that one load brings.
+// What one load brings, and of how many elements.
+#define LOAD vec4<u32>
 #define LOADED 8u
 #else
 @group(0) @binding(1) var<storage, read> k_cache: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> v_cache: array<vec4<f32>>;
+#define LOAD vec4<f32>
 #define LOADED 4u
 #endif
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
@@ -161,36 +164,53 @@ fn on_branch(positions: vec4<u32>, base: u32, branch: vec2<u32>) -> vec4<bool> {
 }
 #endif
 
-// Index of the first element of a head's vector at a position, counted in loads.
-fn cached(table: u32, position: u32, kv_head: u32) -> u32 {
-    let block = block_table[table + position / KV_BLOCK];
-    return ((block * params.n_kv_heads + kv_head) * KV_BLOCK + position % KV_BLOCK) * (HEAD_DIM / LOADED);
+// The loads that make keys of KEY_DIMS elements, and how many of them.
+override KEY_LOADS: u32 = KEY_DIMS / LOADED;
+override PIECE_OF_KEYS: u32 = KEYS * KEY_LOADS;
+// Likewise whole values.
+override VALUE_LOADS: u32 = HEAD_DIM / LOADED;
+override PIECE_OF_VALUES: u32 = VALUE_KEYS * VALUE_LOADS;
+
+// What of a sequence's cache is staged: a tile of it, up to the end.
+struct Cached {
+    table: u32,
+    kv_head: u32,
+    end: u32,
 }
 
-// Elements dims.. of the keys of a tile. Positions from end on may hold anything, and become 0.
-fn stage_keys(lane: u32, table: u32, kv_head: u32, start: u32, end: u32, dims: u32) {
-    for (var i = lane; i < KEYS * KEY_DIMS / LOADED; i += WORKGROUP) {
-        let key = i / (KEY_DIMS / LOADED);
-        let part = i % (KEY_DIMS / LOADED);
-        let position = start + key;
-        let loaded = k_cache[cached(table, min(position, end - 1u), kv_head) + dims / LOADED + part];
-        let at = key * KEY_STRIDE + part * (LOADED / 4u);
-        put(at, loaded, position < end);
-    }
+// Index of the first element of a head's vector at a position, counted in loads. Beyond the end, that of the last.
+fn cached_at(cached: Cached, position: u32) -> u32 {
+    let inside = min(position, cached.end - 1u);
+    let block = block_table[cached.table + inside / KV_BLOCK];
+    return ((block * params.n_kv_heads + cached.kv_head) * KV_BLOCK + inside % KV_BLOCK) * VALUE_LOADS;
 }
 
-// Values of a tile's keys t + j * ACROSS, VALUE_KEYS / 4 of t from first on, those of one j together.
-fn stage_values(lane: u32, table: u32, kv_head: u32, start: u32, end: u32, first: u32) {
-    for (var i = lane; i < VALUE_KEYS * HEAD_DIM / LOADED; i += WORKGROUP) {
-        let value = i / (HEAD_DIM / LOADED);
-        let part = i % (HEAD_DIM / LOADED);
-        let t = first + value % (VALUE_KEYS / 4u);
-        let position = start + t + value / (VALUE_KEYS / 4u) * ACROSS;
-        let loaded = v_cache[cached(table, min(position, end - 1u), kv_head) + part];
-        put(value * HEAD_VECTORS + part * (LOADED / 4u), loaded, position < end);
-    }
+// Load i of elements dims.. of the keys of a tile.
+fn load_key(cached: Cached, start: u32, dims: u32, i: u32) -> LOAD {
+    return k_cache[cached_at(cached, start + i / KEY_LOADS) + dims / LOADED + i % KEY_LOADS];
 }
 
+fn put_key(cached: Cached, start: u32, i: u32, loaded: LOAD) {
+    let key = i / KEY_LOADS;
+    put(key * KEY_STRIDE + i % KEY_LOADS * (LOADED / 4u), loaded, start + key < cached.end);
+}
+
+// The position of a staged value: of keys t + j * ACROSS, VALUE_KEYS / 4 of t from first on, those of one j together.
+fn value_position(start: u32, first: u32, value: u32) -> u32 {
+    return start + first + value % (VALUE_KEYS / 4u) + value / (VALUE_KEYS / 4u) * ACROSS;
+}
+
+fn load_value(cached: Cached, start: u32, first: u32, i: u32) -> LOAD {
+    return v_cache[cached_at(cached, value_position(start, first, i / VALUE_LOADS)) + i % VALUE_LOADS];
+}
+
+fn put_value(cached: Cached, start: u32, first: u32, i: u32, loaded: LOAD) {
+    let value = i / VALUE_LOADS;
+    let at = value * HEAD_VECTORS + i % VALUE_LOADS * (LOADED / 4u);
+    put(at, loaded, value_position(start, first, value) < cached.end);
+}
+
+// Positions from the end on may hold anything, and become 0.
 #if KV == f16
 fn put(at: u32, loaded: vec4<u32>, inside: bool) {
     let words = select(vec4<u32>(), loaded, inside);
@@ -200,6 +220,30 @@ fn put(at: u32, loaded: vec4<u32>, inside: bool) {
 #else
 fn put(at: u32, loaded: vec4<f32>, inside: bool) {
     stage[at] = select(vec4<f32>(), loaded, inside);
+}
+#endif
+
+
+#if HELD > 0
+struct Held {
+    loads: array<LOAD, HELD>,
+}
+
+// Those that are no part of the piece load its last.
+fn hold_keys(cached: Cached, start: u32, dims: u32, lane: u32) -> Held {
+    var held: Held;
+    for (var i = 0u; i < HELD; i += 1u) {
+        held.loads[i] = load_key(cached, start, dims, min(lane + i * WORKGROUP, PIECE_OF_KEYS - 1u));
+    }
+    return held;
+}
+
+fn hold_values(cached: Cached, start: u32, first: u32, lane: u32) -> Held {
+    var held: Held;
+    for (var i = 0u; i < HELD; i += 1u) {
+        held.loads[i] = load_value(cached, start, first, min(lane + i * WORKGROUP, PIECE_OF_VALUES - 1u));
+    }
+    return held;
 }
 #endif
 
@@ -233,11 +277,11 @@ fn KERNEL(here: Invocation) {
     let mine = lane / ACROSS * 4u;
     let tile = tiles[here.groups.y - 1u - here.group.y];
     let end = tile.z;
-    let table = rows[tile.x].y;
     let sharing = params.n_heads / params.n_kv_heads;
     let parts = (sharing + HEADS - 1u) / HEADS;
     let kv_head = here.group.x / parts;
     let part = here.group.x % parts;
+    let cached = Cached(rows[tile.x].y, kv_head, end);
     let first_head = kv_head * sharing + part * HEADS;
     let heads = min(HEADS, sharing - part * HEADS);
 
@@ -271,12 +315,32 @@ fn KERNEL(here: Invocation) {
 #if VECTORS > 3
     var sums3 = mat4x4<f32>();
 #endif
+#if HELD > 0
+    var held = hold_keys(cached, begin / KEYS * KEYS, 0u, lane);
+#endif
     for (var start = begin / KEYS * KEYS; start < end; start += KEYS) {
         var scores = mat4x4<f32>();
         for (var dims = 0u; dims < HEAD_DIM; dims += KEY_DIMS) {
             workgroupBarrier();
-            stage_keys(lane, table, kv_head, start, end, dims);
+#if HELD > 0
+            for (var i = 0u; i < HELD; i += 1u) {
+                if (lane + i * WORKGROUP < PIECE_OF_KEYS) {
+                    put_key(cached, start, lane + i * WORKGROUP, held.loads[i]);
+                }
+            }
+#else
+            for (var i = lane; i < PIECE_OF_KEYS; i += WORKGROUP) {
+                put_key(cached, start, i, load_key(cached, start, dims, i));
+            }
+#endif
             workgroupBarrier();
+#if HELD > 0
+            if (dims + KEY_DIMS < HEAD_DIM) {
+                held = hold_keys(cached, start, dims + KEY_DIMS, lane);
+            } else {
+                held = hold_values(cached, start, 0u, lane);
+            }
+#endif
             let q = mine * HEAD_VECTORS + dims / 4u;
             let k = across * KEY_STRIDE;
             for (var i = 0u; i < KEY_DIMS / 4u; i += 1u) {
@@ -348,8 +412,26 @@ fn KERNEL(here: Invocation) {
             if (first > 0u) {
                 workgroupBarrier();
             }
-            stage_values(lane, table, kv_head, start, end, first);
+#if HELD > 0
+            for (var i = 0u; i < HELD; i += 1u) {
+                if (lane + i * WORKGROUP < PIECE_OF_VALUES) {
+                    put_value(cached, start, first, lane + i * WORKGROUP, held.loads[i]);
+                }
+            }
+#else
+            for (var i = lane; i < PIECE_OF_VALUES; i += WORKGROUP) {
+                put_value(cached, start, first, i, load_value(cached, start, first, i));
+            }
+#endif
             workgroupBarrier();
+#if HELD > 0
+            // After the last tile, the cache's last key once more.
+            if (first + VALUE_KEYS / 4u < ACROSS) {
+                held = hold_values(cached, start, first + VALUE_KEYS / 4u, lane);
+            } else {
+                held = hold_keys(cached, start + KEYS, 0u, lane);
+            }
+#endif
             for (var i = 0u; i < VALUE_KEYS / 4u; i += 1u) {
                 let at = w + first + i;
                 let of_queries = mat4x4<f32>(
