@@ -1,6 +1,8 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod flash;
+#[cfg(feature = "gpu")]
 mod kernels;
 mod prompts;
 mod report;
@@ -20,6 +22,9 @@ use report::Measurement;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if let Some(part) = &args.kernels {
+        if part == "flash" {
+            return flash::run(args);
+        }
         return kernels::run(part, args);
     }
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {

@@ -635,6 +635,26 @@ params! {
         /// Unused.
         _pad0: u32,
     }
+
+    /// The engine's attention of tiles of rows over a paged cache.
+    FlashParams {
+        /// Query heads.
+        n_heads: u32,
+        /// Key and value heads.
+        n_kv_heads: u32,
+        /// Elements from one row of queries to the next.
+        q_stride: u32,
+        /// How many positions a row sees back, itself included, and ahead if not causal; 0 for all.
+        window: u32,
+        /// 1 if a row sees nothing after itself.
+        causal: u32,
+        /// Factor on queries: what makes scores logarithms to base 2, or, with a cap, its multiples.
+        query_scale: f32,
+        /// What a score approaches, as a logarithm to base 2; 0 for no cap.
+        cap: f32,
+        /// Unused.
+        _pad0: u32,
+    }
 }
 
 /// The declaration of a struct by its name, for `#include "params/NAME"`.

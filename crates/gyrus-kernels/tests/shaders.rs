@@ -3,7 +3,7 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Cache, EmbedCall, Freqs, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall,
+    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall,
     RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage, Target, copy,
 };
 use gyrus_kernels::params::{
@@ -123,6 +123,28 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
             }
             let head_dim = if flag { 64 } else { 192 };
             launches.push(engine::attention(rungs, params, head_dim, paged).unwrap());
+            for head_dim in [64, 80, 96, 128, 256] {
+                let call = FlashCall {
+                    n_heads: 6,
+                    n_kv_heads: 2,
+                    head_dim,
+                    q_stride: 10 * head_dim,
+                    scale: 0.1,
+                    window: 0,
+                    soft_cap: 0.0,
+                    causal: true,
+                    tree: flag,
+                    paged,
+                    tiles: 2,
+                };
+                for memory in [16 << 10, 32 << 10] {
+                    for ahead in [false, true] {
+                        let (memory, ahead) = (Some(memory), Some(ahead));
+                        let tuning = FlashTuning { memory, ahead, ..Default::default() };
+                        launches.push(call.launch(rungs, tuning).unwrap());
+                    }
+                }
+            }
         }
     }
     launches

@@ -136,7 +136,7 @@ pub struct Paged {
 }
 
 impl Paged {
-    fn check(&self, kernel: &str, head_dim: u32) -> Result<(), LaunchError> {
+    pub(super) fn check(&self, kernel: &str, head_dim: u32) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
         if self.kv == Storage::Bf16 {
             return Err(LaunchError::Storage { kernel, storage: self.kv.name() });
@@ -152,12 +152,12 @@ impl Paged {
         Ok(())
     }
 
-    fn cache_words(&self, n_kv_heads: u32, head_dim: u32) -> u64 {
+    pub(super) fn cache_words(&self, n_kv_heads: u32, head_dim: u32) -> u64 {
         let elements = u64::from(self.blocks) * u64::from(n_kv_heads) * KV_BLOCK as u64 * u64::from(head_dim);
         elements * self.kv.bytes() / 4
     }
 
-    fn constants(&self, head_dim: u32) -> Vec<(&'static str, String)> {
+    pub(super) fn constants(&self, head_dim: u32) -> Vec<(&'static str, String)> {
         vec![
             ("KV", self.kv.name().to_owned()),
             ("KV_BLOCK", format!("{KV_BLOCK}u")),

@@ -3,6 +3,7 @@
 mod copy;
 mod embed;
 pub mod engine;
+mod flash;
 mod matmul;
 mod matvec;
 mod quantize;
@@ -11,6 +12,7 @@ mod select;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
+pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
 pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall, MatVecTuning};
 pub use quantize::{QuantizeCall, Source, Target};

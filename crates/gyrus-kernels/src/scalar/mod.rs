@@ -7,7 +7,7 @@ mod reference;
 mod rope;
 mod select;
 
-pub use attention::{KvCache, Query, attention};
+pub use attention::{KvCache, Query, Question, attend, attention};
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;

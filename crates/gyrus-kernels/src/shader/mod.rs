@@ -19,6 +19,7 @@ const FILES: &[(&str, &str)] = files![
     "embed.wgsl"
     "engine/attend.wgsl"
     "engine/attention.wgsl"
+    "engine/flash.wgsl"
     "engine/gate.wgsl"
     "engine/gather.wgsl"
     "engine/rms_norm.wgsl"
