@@ -5,11 +5,13 @@ mod embed;
 pub mod engine;
 mod matmul;
 mod rope;
+mod tiles;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
 pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
+pub use tiles::{HalveRowsCall, TileCall, TileShape, TileTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::weights::{Plane, WeightLayout};
