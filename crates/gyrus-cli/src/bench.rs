@@ -5,6 +5,8 @@ mod kernels;
 mod prompts;
 mod report;
 mod synthetic;
+#[cfg(feature = "gpu")]
+mod tiles;
 
 use std::time::Instant;
 
@@ -20,7 +22,7 @@ use report::Measurement;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if let Some(part) = &args.kernels {
-        return kernels::run(part, args);
+        return if tiles::wanted(part) { tiles::run(part, args) } else { kernels::run(part, args) };
     }
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);

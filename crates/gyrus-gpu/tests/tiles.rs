@@ -191,6 +191,7 @@ fn shapes(rungs: Rungs) -> Vec<TileShape> {
         shapes.extend([square, TileShape { double: true, ..tall }, TileShape { step: 64, ..small }]);
         shapes.extend([TileShape { double: true, ..small }, TileShape { step: 64, double: true, ..small }]);
         shapes.extend([TileShape { step: 64, ..tall }, TileShape::new(64, 128), TileShape::new(32, 64)]);
+        shapes.push(TileShape { double: true, ..large });
     }
     shapes
 }
@@ -334,6 +335,10 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
         let tuning = TileTuning { shape: Some(shape), ..Default::default() };
         TileCall { tuning, ..base }.launch(rungs).unwrap_err().to_string()
     };
+    for shape in shapes(Rungs::ALL) {
+        let tuning = TileTuning { shape: Some(shape), ..Default::default() };
+        assert!(TileCall { tuning, ..base }.launch(Rungs::ALL).is_ok(), "{shape:?}");
+    }
     let small = TileShape::new(64, 64);
     for wrong in [TileShape { rows: 0, ..small }, TileShape { columns: 96, ..small }] {
         assert!(shaped(PLAIN, wrong).contains("64 or 128 is needed"));
@@ -345,7 +350,7 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
         (TileShape { matrices: [3, 2], ..small }, "rows of matrices is 3"),
         (TileShape { step: 16, ..small }, "step is 16"),
         (TileShape { side: 4, ..small }, "side is 4"),
-        (TileShape { double: true, ..TileShape::new(128, 128) }, "at most 32,768"),
+        (TileShape { double: true, step: 64, ..TileShape::new(128, 64) }, "at most 49,152"),
     ] {
         let text = shaped(Rungs::ALL, wrong);
         assert!(text.contains(part), "{text}");
