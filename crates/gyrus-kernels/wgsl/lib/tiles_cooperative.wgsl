@@ -55,13 +55,55 @@ fn put_w(at: u32, four: vec4<f16>) {
 #endif
 }
 
+// Four weights as halves, rounded once. Bytes become numbers by their place in the bits of 1024 + byte, since
+// converting integers is slow.
+#if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
+#define QUICK 0
+#elif WEIGHT == q8_0 || WEIGHT == iq4_nl || WEIGHT == iq4_xs
+#define QUICK 1
+const FLIPPED: u32 = 0x80808080u;
+const BIAS: u32 = 1152u;
+#else
+#define QUICK 1
+const FLIPPED: u32 = 0u;
+const BIAS: u32 = 1024u + ZERO;
+#endif
+
+#if QUICK
+fn four_halves(word: u32, s: Sixteen) -> vec4<f16> {
+    let bytes = word ^ FLIPPED;
+    let even = unpack2x16float((bytes & 0x00ff00ffu) | 0x64006400u);
+    let odd = unpack2x16float(((bytes >> 8u) & 0x00ff00ffu) | 0x64006400u);
+#if WEIGHT == q4_0 || WEIGHT == q5_0 || WEIGHT == q8_0 || WEIGHT == iq4_nl
+    // The scale is a half itself: one rounding of the product in halves too.
+    let first = (vec2<f16>(even) - f16(BIAS)) * f16(s.scale);
+    let second = (vec2<f16>(odd) - f16(BIAS)) * f16(s.scale);
+    return vec4<f16>(first.x, second.x, first.y, second.y);
+#else
+    let numbers = vec4<f32>(even.x, odd.x, even.y, odd.y) - f32(BIAS);
+#if OFFSETS
+    return vec4<f16>(s.scale * numbers + s.offset);
+#else
+    return vec4<f16>(s.scale * numbers);
+#endif
+#endif
+}
+#endif
+
 fn stage_weights(group: u32, s: Sixteen, stage: u32) {
-    let values = sixteen_values(s);
     let at = stage * W_STAGE + group / SIXTEENS * ROW + group % SIXTEENS * 4u * UNITS;
+#if QUICK
+    put_w(at, four_halves(s.bytes.x, s));
+    put_w(at + UNITS, four_halves(s.bytes.y, s));
+    put_w(at + 2u * UNITS, four_halves(s.bytes.z, s));
+    put_w(at + 3u * UNITS, four_halves(s.bytes.w, s));
+#else
+    let values = sixteen_values(s);
     put_w(at, vec4<f16>(values[0]));
     put_w(at + UNITS, vec4<f16>(values[1]));
     put_w(at + 2u * UNITS, vec4<f16>(values[2]));
     put_w(at + 3u * UNITS, vec4<f16>(values[3]));
+#endif
 }
 
 fn stage_x(group: u32, eight: Eight, stage: u32) {
