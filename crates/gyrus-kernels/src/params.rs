@@ -153,6 +153,18 @@ params! {
         _pad1: u32,
     }
 
+    /// Rows of activations that become halves.
+    HalveRowsParams {
+        /// Rows.
+        m: u32,
+        /// Elements of a row, a multiple of 4.
+        k: u32,
+        /// Elements from one row to the next.
+        x_stride: u32,
+        /// Added to the mean of squares, where rows are normed.
+        eps: f32,
+    }
+
     /// An operation on each of `count` elements.
     ElementwiseParams {
         /// Elements.
@@ -711,6 +723,7 @@ mod tests {
             "RoPEBase",
             "QuantizeParams",
             "SelectParams",
+            "HalveRowsParams",
         ];
         for layout in ALL {
             let expected = match layout.name {

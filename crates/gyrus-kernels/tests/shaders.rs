@@ -3,8 +3,9 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall,
-    RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage, Target, copy,
+    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
+    MatVecCall, MatVecTuning, QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
+    Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -15,8 +16,13 @@ use gyrus_tensor::{DType, can_dequantize};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
-const ALL_RUNGS: [Rungs; 4] =
-    [Rungs::ALL, Rungs { f16: false, ..Rungs::ALL }, Rungs { subgroups: false, ..Rungs::ALL }, Rungs::NONE];
+const ALL_RUNGS: [Rungs; 5] = [
+    Rungs::ALL,
+    Rungs { cooperative: false, ..Rungs::ALL },
+    Rungs { f16: false, ..Rungs::ALL },
+    Rungs { subgroups: false, ..Rungs::ALL },
+    Rungs::NONE,
+];
 
 fn calls() -> Vec<RopeCall> {
     let mut calls = Vec::new();
@@ -251,13 +257,50 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
+/// Tiles of every shape and epilogue for some types of weights, of one shape for all of them.
+fn tile_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for norm in [None, Some(1e-5)] {
+        launches.push(HalveRowsCall { rows: 3, cols: 68, x_stride: 72, norm }.launch(rungs).unwrap());
+    }
+    for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
+        let weight = WeightLayout::new(dtype, 10, 512).unwrap();
+        launches.push(TileCall::new(weight, 20).launch(rungs).unwrap());
+        if ![DType::BF16, DType::Q4_0, DType::Q6_K].contains(&dtype) {
+            continue;
+        }
+        let large = TileShape::new(128, 128);
+        let small = TileShape::new(64, 64);
+        let square = TileShape { matrices: [4, 4], ..large };
+        for shape in [
+            large,
+            small,
+            square,
+            TileShape { step: 64, ..small },
+            TileShape { double: true, ..small },
+            TileShape { side: 8, matrices: [4, 4], ..small },
+        ] {
+            let tuning = TileTuning { shape: Some(shape), ..Default::default() };
+            launches.push(TileCall { tuning, ..TileCall::new(weight, 20) }.launch(rungs).unwrap());
+            for gate in [Activation::Silu, Activation::GeluTanh] {
+                launches
+                    .push(TileCall { tuning, ..TileCall::gated(weight, 20, gate) }.launch(rungs).unwrap());
+            }
+        }
+    }
+    launches
+}
+
 #[test]
 fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
         let ropes = calls().into_iter().map(|call| call.launch(rungs, Default::default()).unwrap());
-        for launch in
-            ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)).chain(select_launches(rungs))
+        for launch in ropes
+            .chain(engine_launches(rungs))
+            .chain(weight_launches(rungs))
+            .chain(select_launches(rungs))
+            .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {
                 continue;
@@ -266,7 +309,10 @@ fn every_variant_translates_to_every_language() {
             let compiled = compile(&launch, &source);
             assert!(to_spirv(&compiled).len() > 100);
             assert!(to_msl(&compiled).contains("kernel void"));
-            assert!(to_hlsl(&compiled).contains("numthreads"));
+            // No rung for cooperative matrices in HLSL.
+            if !source.text.contains("wgpu_cooperative_matrix") {
+                assert!(to_hlsl(&compiled).contains("numthreads"));
+            }
             check_bindings(&launch, &compiled.declared, rungs);
         }
     }

@@ -134,16 +134,9 @@ fn result(column: u32, row: u32) -> f32 {
     return sum;
 }
 
-#if GATE == silu
-fn gate(x: f32) -> f32 {
-    return x / (1.0 + exp(-x));
-}
-#elif GATE == gelu_tanh
-fn gate(x: f32) -> f32 {
-    // Beyond this the tangent is 1, and its exponentials might overflow.
-    let inner = clamp(0.7978845608 * (x + 0.044715 * x * x * x), -15.0, 15.0);
-    return 0.5 * x * (1.0 + tanh(inner));
-}
+#if GATE != none
+#define ACTIVATION GATE
+#include "lib/activation.wgsl"
 #endif
 
 @compute @workgroup_size(WORKGROUP)
@@ -283,7 +276,7 @@ fn KERNEL(here: Invocation) {
 #if GATE != none
         let column = first_column / 2u + output;
         let width = params.n / 2u;
-        let value = gate(result(2u * output, row) * factor) * (result(2u * output + 1u, row) * factor);
+        let value = activated(result(2u * output, row) * factor) * (result(2u * output + 1u, row) * factor);
 #else
         let column = first_column + output;
         let width = params.n;

@@ -1,6 +1,7 @@
 //! The plain twin of every op: the definition, written to be read.
 
 mod attention;
+mod halve;
 mod ops;
 mod quantize;
 mod reference;
@@ -8,6 +9,7 @@ mod rope;
 mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
+pub use halve::{HalvedRows, halve_rows};
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
