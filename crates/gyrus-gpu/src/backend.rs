@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::build::Build;
 use crate::device::Gpu;
 use crate::error::GpuError;
+use crate::memory::{MemoryNeed, Room};
 use crate::step::Step;
 
 /// The most rows of one batch.
@@ -51,14 +52,25 @@ pub(crate) struct Inputs {
 }
 
 impl GpuBackend {
-    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data.
+    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data, and
+    /// `uploaded` hears of every piece how many of those bytes it was.
+    ///
+    /// A plan that there is no room for is refused before anything is uploaded, as far as that can be known.
     pub fn new<D: AsRef<[u8]>>(
         gpu: Gpu,
         plan: Plan,
         blocks: usize,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
-        Build::new(gpu, plan, blocks)?.weights(bytes)?.finish()
+        let need = MemoryNeed::new(&plan, blocks)?;
+        let room = Room::of(&gpu);
+        room.holds(&need)?;
+        let built = Build::new(gpu, plan, blocks).and_then(|build| build.weights(bytes, uploaded)?.finish());
+        built.map_err(|error| match error {
+            GpuError::OutOfMemory { .. } => room.lacks(&need),
+            other => other,
+        })
     }
 
     /// The device.

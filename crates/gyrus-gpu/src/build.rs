@@ -71,13 +71,14 @@ impl Build {
     pub(crate) fn weights<D: AsRef<[u8]>>(
         mut self,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
     ) -> Result<Build, GpuError> {
         for spec in &self.plan.weights {
             let data = bytes(spec).ok_or_else(|| GpuError::Weight {
                 name: spec.name.clone(),
                 reason: "it is not in the file".to_owned(),
             })?;
-            self.weights.push(Weight::upload(&self.gpu, spec, data.as_ref())?);
+            self.weights.push(Weight::upload(&self.gpu, spec, data.as_ref(), &uploaded)?);
         }
         Ok(self)
     }

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_kernels::shader::Rungs;
@@ -6,6 +7,7 @@ use wgpu::{DeviceDescriptor, Error, Features, Limits, MemoryHints, PollType, Tra
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
+use crate::kept::Kept;
 use crate::pipeline::Pipeline;
 
 /// Which adapter to open, and how.
@@ -18,11 +20,21 @@ pub struct Options {
     /// Whether shaders check the bounds of every access. Launches are checked on the host, so this is for
     /// those who look for a mistake in a kernel.
     pub checked: bool,
+    /// Bytes of memory to reckon with at most, for those who leave some to others.
+    pub memory: Option<u64>,
+    /// A folder to keep compiled pipelines in, where the API can.
+    pub pipelines: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { adapter: None, rungs: Rungs::ALL, checked: cfg!(debug_assertions) }
+        Options {
+            adapter: None,
+            rungs: Rungs::ALL,
+            checked: cfg!(debug_assertions),
+            memory: None,
+            pipelines: None,
+        }
     }
 }
 
@@ -33,7 +45,9 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: Limits,
     pub(crate) checked: bool,
+    pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pub(crate) kept: Option<Kept>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -57,6 +71,9 @@ impl Gpu {
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
         features.insert(has & Features::TIMESTAMP_QUERY);
+        if options.pipelines.is_some() {
+            features.insert(has & Features::PIPELINE_CACHE);
+        }
         // All the adapter gives: the defaults are what a browser promises.
         let mut limits = adapter.inner.limits();
         if !rungs.immediates {
@@ -83,13 +100,17 @@ impl Gpu {
                 *lock(&slot) = Some(GpuError::Lost { reason: message });
             }
         });
+        let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
+        let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
         Ok(Gpu {
             device,
             queue,
             limits,
             checked: options.checked,
+            most_memory: options.memory,
             pipelines: Mutex::default(),
+            kept,
             adapter,
             rungs,
             timestamps,
@@ -125,6 +146,17 @@ impl Gpu {
         match &*trouble {
             Some(lost @ GpuError::Lost { .. }) => Err(lost.clone()),
             _ => trouble.take().map_or(Ok(()), Err),
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Kernels that were needed after the first compilation.
+        if let Some(kept) = &self.kept
+            && self.trouble().is_ok()
+        {
+            kept.store();
         }
     }
 }

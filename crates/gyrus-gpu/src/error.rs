@@ -1,6 +1,8 @@
 use gyrus_kernels::LaunchError;
 use gyrus_kernels::shader::PreprocessError;
 
+use crate::memory::{Memory, MemoryNeed, verdict};
+
 /// Why a GPU cannot do what was asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +65,18 @@ pub enum GpuError {
         wanted: u64,
         /// The device's limit.
         most: u64,
+    },
+    /// Not enough memory for a plan: seen before anything was uploaded, or when it ran out.
+    #[error("the model needs {need} on {adapter}, {}", verdict(.need, *.memory, *.fitting))]
+    NoRoom {
+        /// The adapter's name.
+        adapter: String,
+        /// What is needed.
+        need: MemoryNeed,
+        /// What there is, where the driver says.
+        memory: Option<Memory>,
+        /// Positions of a cache that would fit, if any.
+        fitting: Option<usize>,
     },
     /// Not enough memory.
     #[error("the GPU has no room for {bytes} bytes more")]

@@ -40,6 +40,7 @@ impl Gpu {
                 .collect();
             workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
         });
+        self.kept.as_ref().inspect(|kept| kept.store());
         results.into_iter().collect()
     }
 
@@ -90,7 +91,7 @@ impl Gpu {
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
-            cache: None,
+            cache: self.kept.as_ref().map(|kept| &kept.cache),
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             let info = pollster::block_on(module.get_compilation_info());
@@ -99,6 +100,7 @@ impl Gpu {
             return Err(GpuError::Shader { kernel: variant.key(), reason });
         }
         self.trouble()?;
+        self.kept.as_ref().inspect(|kept| kept.grew());
         Ok(Pipeline { inner, layout })
     }
 

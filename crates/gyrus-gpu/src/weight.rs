@@ -30,14 +30,21 @@ pub(crate) struct Part {
 const CHUNK: usize = 64 << 20;
 
 impl Weight {
-    /// Re-lays and uploads a weight.
-    pub(crate) fn upload(gpu: &Gpu, spec: &WeightSpec, bytes: &[u8]) -> Result<Weight, GpuError> {
+    /// Re-lays and uploads a weight; `uploaded` hears of every piece how many of `bytes` it was.
+    pub(crate) fn upload(
+        gpu: &Gpu,
+        spec: &WeightSpec,
+        bytes: &[u8],
+        uploaded: &dyn Fn(u64),
+    ) -> Result<Weight, GpuError> {
         let refused =
             |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
         if spec.shape.rank() < 2 {
             let mut vector = vec![0.0; spec.shape.elems()];
             dequantize(spec.dtype, bytes, &mut vector).map_err(|error| refused(error.into()))?;
-            return Ok(Weight::Vector(gpu.upload(bytemuck::cast_slice(&vector))?));
+            let buffer = gpu.upload(bytemuck::cast_slice(&vector))?;
+            uploaded(bytes.len() as u64);
+            return Ok(Weight::Vector(buffer));
         }
         let (rows, cols) = (spec.shape.rows(), spec.shape.row());
         let whole = WeightLayout::new(spec.dtype, rows, cols).map_err(refused)?;
@@ -70,6 +77,7 @@ impl Weight {
                 }
                 // What is staged is let go of only when it has been copied.
                 gpu.flush()?;
+                uploaded(some.len() as u64);
             }
             parts.push(Part { layout, first, planes });
             first += layout.rows();

@@ -126,7 +126,7 @@ impl Model {
             Device::Gpu(adapter) => {
                 let options = gyrus_gpu::Options { adapter: adapter.clone(), ..Default::default() };
                 let gpu = gyrus_gpu::Gpu::open(&options)?;
-                Box::new(gyrus_gpu::GpuBackend::new(gpu, plan.clone(), blocks, bytes)?)
+                Box::new(gyrus_gpu::GpuBackend::new(gpu, plan.clone(), blocks, bytes, |_| {})?)
             }
         };
         let engine = Mutex::new(Engine::new(backend));
