@@ -99,6 +99,16 @@ impl Adapter {
         }
     }
 
+    /// The API's name as people write it.
+    pub fn api(&self) -> &str {
+        match self.backend.as_str() {
+            "vulkan" => "Vulkan",
+            "metal" => "Metal",
+            "dx12" => "DX12",
+            other => other,
+        }
+    }
+
     /// How much an adapter is preferred where none is named.
     fn rank(&self) -> u8 {
         match self.kind {
@@ -108,6 +118,23 @@ impl Adapter {
             AdapterKind::Unknown => 3,
             AdapterKind::Software => 4,
         }
+    }
+}
+
+/// Whether a real GPU may be there at all. It costs next to nothing to ask, where [`adapters`] loads every driver
+/// there is, and with those a compiler or two: on Linux, a GPU is a file that its driver opens.
+pub fn may_have_gpu() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    // Direct rendering of any vendor; then NVIDIA, also on Tegra; Windows's own under WSL; Arm, Qualcomm, Imagination.
+    const NODES: [&str; 8] = ["dri", "nvidia", "nvhost", "nvgpu", "dxg", "mali", "kgsl", "pvr"];
+    match std::fs::read_dir("/dev") {
+        Ok(files) => files.flatten().any(|file| {
+            let name = file.file_name();
+            NODES.iter().any(|node| name.to_string_lossy().starts_with(node))
+        }),
+        Err(_) => true,
     }
 }
 

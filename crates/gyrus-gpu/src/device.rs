@@ -96,9 +96,11 @@ impl Gpu {
         }));
         let slot = Arc::clone(&trouble);
         device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                *lock(&slot) = Some(GpuError::Lost { reason: message });
-            }
+            let reason = match reason {
+                wgpu::DeviceLostReason::Destroyed => "it was closed".to_owned(),
+                _ => message,
+            };
+            *lock(&slot) = Some(GpuError::Lost { reason });
         });
         let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
         let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
@@ -131,6 +133,13 @@ impl Gpu {
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
+    }
+
+    /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
+    pub fn close(&self) {
+        self.kept.as_ref().inspect(|kept| kept.store());
+        self.device.destroy();
+        *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
     }
 
     /// Waits until all that was submitted is done, and says what went wrong since the last time.

@@ -1,7 +1,7 @@
 use gyrus_kernels::LaunchError;
 use gyrus_kernels::shader::PreprocessError;
 
-use crate::memory::{Memory, MemoryNeed, verdict};
+use crate::memory::{Memory, MemoryNeed, size, verdict};
 
 /// Why a GPU cannot do what was asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -96,4 +96,21 @@ pub enum GpuError {
         /// What it said.
         reason: String,
     },
+}
+
+impl GpuError {
+    /// The reason alone, in half a line.
+    pub fn in_short(&self) -> String {
+        match self {
+            GpuError::NoAdapter { .. } => "no GPU was found".to_owned(),
+            GpuError::NoRoom { adapter, need, memory: Some(memory), .. } if need.total() > memory.free => {
+                let free = if memory.free < memory.total { " free" } else { "" };
+                format!("the model needs {}, {adapter} has {}{free}", size(need.total()), size(memory.free))
+            }
+            GpuError::NoRoom { adapter, need, .. } => {
+                format!("the model needs {}, more than {adapter} has", size(need.total()))
+            }
+            other => other.to_string(),
+        }
+    }
 }

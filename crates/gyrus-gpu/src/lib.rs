@@ -22,7 +22,7 @@ mod runner;
 mod step;
 mod weight;
 
-pub use adapter::{Adapter, AdapterKind, adapters};
+pub use adapter::{Adapter, AdapterKind, adapters, may_have_gpu};
 pub use backend::{GpuBackend, MAX_ROWS};
 pub use buffer::Buffer;
 pub use device::{Gpu, Options};

@@ -46,12 +46,8 @@ pub(crate) struct Budget {
 }
 
 impl ContextChoice {
-    /// The caller's choice if there is one, else the model's context, else what memory allows.
-    pub(crate) fn new(asked: Option<usize>, model: usize, budget: Budget) -> Result<ContextChoice, Error> {
-        ContextChoice::within(asked, model, budget, available_memory())
-    }
-
-    fn within(
+    /// The caller's choice if there is one, else the model's context, else what `memory` bytes allow.
+    pub(crate) fn within(
         asked: Option<usize>,
         model: usize,
         budget: Budget,
@@ -79,7 +75,7 @@ impl ContextChoice {
 }
 
 /// Bytes that this process can have without swapping, where the system says.
-fn available_memory() -> Option<u64> {
+pub(crate) fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)?;
