@@ -64,7 +64,7 @@ impl GpuBackend {
         uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
         let need = MemoryNeed::new(&plan, blocks)?;
-        let room = Room::of(&gpu);
+        let room = Room::of(&gpu, &plan);
         room.holds(&need)?;
         let built = Build::new(gpu, plan, blocks).and_then(|build| build.weights(bytes, uploaded)?.finish());
         built.map_err(|error| match error {

@@ -66,6 +66,16 @@ pub enum GpuError {
         /// The device's limit.
         most: u64,
     },
+    /// A longer cache than the device can address.
+    #[error("a cache for {positions} tokens is more than {adapter} can address; one for {most} would do")]
+    Cache {
+        /// The adapter's name.
+        adapter: String,
+        /// Positions asked for.
+        positions: usize,
+        /// Positions there can be.
+        most: usize,
+    },
     /// Not enough memory for a plan: seen before anything was uploaded, or when it ran out.
     #[error("the model needs {need} on {adapter}, {}", verdict(.need, *.memory, *.fitting))]
     NoRoom {

@@ -115,9 +115,9 @@ fn write(path: &Path, data: &[u8], sum: u64) -> io::Result<()> {
 
 /// FNV-1a: it is damage that must be noticed, not malice. Who can write here can write anywhere the user can.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

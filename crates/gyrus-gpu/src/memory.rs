@@ -49,9 +49,7 @@ impl MemoryNeed {
         let cache = (positions as u64).saturating_mul(plan.kv_bytes_per_token() as u64);
         let scratch = scratch_bytes(plan, blocks);
         let sum = weights.saturating_add(cache).saturating_add(scratch);
-        // A small plan takes a beginning of each block, a large one fills most of them.
-        let spare = (sum / SPARE_SHARE).max(sum.min(BLOCK));
-        Ok(MemoryNeed { weights, cache, scratch, spare, positions })
+        Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions })
     }
 
     /// All of it.
@@ -59,14 +57,23 @@ impl MemoryNeed {
         [self.weights, self.cache, self.scratch, self.spare].iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// How many positions a cache could have in `free` bytes; `None` if there is no room for even one block.
+    /// How many positions a cache could have in `free` bytes, up to those asked for; `None` if there is no room for
+    /// even one block.
     pub fn positions_within(&self, free: u64) -> Option<usize> {
-        let per_block = (self.cache / (self.positions / KV_BLOCK).max(1) as u64).max(1);
-        let left = free.checked_sub(self.total() - self.cache)?;
-        match usize::try_from(left / per_block).unwrap_or(usize::MAX).saturating_mul(KV_BLOCK) {
-            0 => None,
-            positions => Some(positions.min(self.positions)),
+        let blocks = self.positions / KV_BLOCK;
+        let per_block = self.cache / blocks.max(1) as u64;
+        let fits = |blocks: usize| {
+            let cache = per_block.saturating_mul(blocks as u64);
+            let sum = self.weights.saturating_add(self.scratch).saturating_add(cache);
+            sum.saturating_add(spare(sum)) <= free
+        };
+        // Between `holds` blocks, which fit, and `over`, which do not.
+        let (mut holds, mut over) = (0, blocks + 1);
+        while over - holds > 1 {
+            let middle = holds + (over - holds) / 2;
+            if fits(middle) { holds = middle } else { over = middle }
         }
+        (holds > 0).then_some(holds * KV_BLOCK)
     }
 }
 
@@ -84,6 +91,11 @@ impl fmt::Display for MemoryNeed {
     }
 }
 
+/// What is lost beside this many bytes: of a block that is not filled, and in between.
+fn spare(bytes: u64) -> u64 {
+    (bytes / SPARE_SHARE).max(bytes.min(BLOCK))
+}
+
 /// Bytes of a weight on the device.
 fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
     // Vectors become singles.
@@ -91,7 +103,8 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
         return Ok(4 * spec.shape.elems() as u64);
     }
     let layout = WeightLayout::new(spec.dtype, spec.shape.rows(), spec.shape.row());
-    let refused = |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
+    let refused =
+        |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
     Ok(layout.map_err(refused)?.total_bytes())
 }
 
@@ -105,10 +118,14 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     // Activations as bytes with a scale for sixteen of them at most, once for each width.
     let mut widths: Vec<usize> = Vec::new();
     if plan.precision == Precision::Fast {
-        widths = plan.forward.iter().filter_map(|op| match op {
-            Op::MatMul { x, .. } => Some(plan.buffer(*x).width),
-            _ => None,
-        }).collect();
+        widths = plan
+            .forward
+            .iter()
+            .filter_map(|op| match op {
+                Op::MatMul { x, .. } => Some(plan.buffer(*x).width),
+                _ => None,
+            })
+            .collect();
         widths.sort_unstable();
         widths.dedup();
     }
@@ -130,6 +147,17 @@ impl Gpu {
         }
     }
 
+    /// Bytes that are in use, and bytes set aside for that; `None` where the API does not keep count.
+    pub fn used(&self) -> Option<(u64, u64)> {
+        let report = self.device.generate_allocator_report()?;
+        Some((report.total_allocated_bytes, report.total_reserved_bytes))
+    }
+
+    /// Positions that a cache can have at most: a layer's keys are one buffer.
+    pub fn most_positions(&self, plan: &Plan) -> usize {
+        let row = (plan.kv.row() * plan.kv_dtype().block_bytes()).max(1) as u64;
+        usize::try_from(self.largest_buffer() / row).unwrap_or(usize::MAX) / KV_BLOCK * KV_BLOCK
+    }
 }
 
 /// What a device had before anything was put on it.
@@ -137,16 +165,23 @@ impl Gpu {
 pub(crate) struct Room {
     adapter: String,
     memory: Option<Memory>,
+    positions: usize,
 }
 
 impl Room {
-    pub(crate) fn of(gpu: &Gpu) -> Room {
-        Room { adapter: gpu.adapter().name.clone(), memory: gpu.memory() }
+    pub(crate) fn of(gpu: &Gpu, plan: &Plan) -> Room {
+        let adapter = gpu.adapter().name.clone();
+        Room { adapter, memory: gpu.memory(), positions: gpu.most_positions(plan) }
     }
 
     /// Whether there is room for this, as far as that can be known before it is tried.
     pub(crate) fn holds(&self, need: &MemoryNeed) -> Result<(), GpuError> {
         match self.memory {
+            _ if need.positions > self.positions => Err(GpuError::Cache {
+                adapter: self.adapter.clone(),
+                positions: need.positions,
+                most: self.positions,
+            }),
             Some(memory) if need.total() > memory.free => Err(self.lacks(need)),
             _ => Ok(()),
         }
@@ -154,7 +189,7 @@ impl Room {
 
     /// The error that says what is needed and what there is.
     pub(crate) fn lacks(&self, need: &MemoryNeed) -> GpuError {
-        let Room { adapter, memory } = self;
+        let Room { adapter, memory, .. } = self;
         // Where it was tried and failed, the driver's figure is no measure.
         let fitting = memory
             .filter(|memory| need.total() > memory.free)
@@ -288,25 +323,23 @@ mod tests {
 
     fn need() -> MemoryNeed {
         // 32 positions take a mebibyte.
-        MemoryNeed {
-            weights: 600 * MIB,
-            cache: 64 * MIB,
-            scratch: 30 * MIB,
-            spare: 10 * MIB,
-            positions: 2048,
-        }
+        MemoryNeed { weights: 600 * MIB, cache: 64 * MIB, scratch: 30 * MIB, spare: BLOCK, positions: 2048 }
     }
 
     #[test]
     fn a_shorter_cache_is_found() {
         let need = need();
-        assert_eq!(need.total(), 704 * MIB);
-        assert_eq!(need.positions_within(704 * MIB), Some(2048));
+        assert_eq!(need.total(), 950 * MIB);
+        assert_eq!(need.positions_within(950 * MIB), Some(2048));
         assert_eq!(need.positions_within(1 << 40), Some(2048));
-        assert_eq!(need.positions_within(650 * MIB), Some(320));
-        assert_eq!(need.positions_within(641 * MIB), Some(32));
-        assert_eq!(need.positions_within(641 * MIB - 1), None);
+        assert_eq!(need.positions_within(896 * MIB), Some(320));
+        assert_eq!(need.positions_within(887 * MIB), Some(32));
+        assert_eq!(need.positions_within(887 * MIB - 1), None);
         assert_eq!(need.positions_within(1), None);
+        // Beside much more, what is lost grows with the cache.
+        let large =
+            MemoryNeed { weights: 32 << 30, cache: 2 << 30, scratch: 0, spare: 0, positions: 1 << 16 };
+        assert_eq!(large.positions_within(34 << 30), Some(31744));
     }
 
     #[test]
@@ -316,10 +349,10 @@ mod tests {
             let fitting = need().positions_within(free * MIB).filter(|_| need().total() > free * MIB);
             GpuError::NoRoom { adapter: "Voodoo 2".to_owned(), need: need(), memory, fitting }.to_string()
         };
-        let needs = "the model needs 704.0 MiB (weights 600.0 MiB, cache for 2048 tokens 64.0 MiB, scratch 40.0 MiB) on Voodoo 2";
+        let needs = "the model needs 950.0 MiB (weights 600.0 MiB, cache for 2048 tokens 64.0 MiB, scratch 286.0 MiB) on Voodoo 2";
         assert_eq!(
-            error(650, 8192),
-            format!("{needs}, 650.0 MiB of 8.0 GiB are free; a cache for 320 tokens would fit")
+            error(896, 8192),
+            format!("{needs}, 896.0 MiB of 8.0 GiB are free; a cache for 320 tokens would fit")
         );
         assert_eq!(error(12, 12), format!("{needs}, there are 12.0 MiB; it does not fit with any cache"));
         assert_eq!(

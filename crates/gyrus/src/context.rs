@@ -43,6 +43,8 @@ pub(crate) struct Budget {
     pub(crate) weights: u64,
     /// Caches of that size.
     pub(crate) sessions: usize,
+    /// Tokens that all caches together can hold on this device, whatever its memory.
+    pub(crate) most: usize,
 }
 
 impl ContextChoice {
@@ -66,6 +68,12 @@ impl ContextChoice {
                 (usize::try_from(share / token).unwrap_or(usize::MAX).max(LEAST), ContextLimit::Memory)
             }
             (None, None) => (CAUTIOUS, ContextLimit::Unknown),
+        };
+        let most = budget.most / budget.sessions.max(1);
+        let (tokens, limit) = if asked.is_none() && most < tokens {
+            (most.max(1), ContextLimit::Memory)
+        } else {
+            (tokens, limit)
         };
         let (tokens, limit) =
             if tokens >= model && asked.is_none() { (model, ContextLimit::Model) } else { (tokens, limit) };
@@ -96,7 +104,7 @@ mod tests {
     use super::*;
 
     fn choose(asked: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
-        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2 };
+        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2, most: 60_000 };
         ContextChoice::within(asked, model, budget, memory)
     }
 
@@ -123,6 +131,9 @@ mod tests {
         assert_eq!((choice.tokens, choice.limit), (LEAST, ContextLimit::Memory));
         let choice = choose(None, 1 << 20, None).unwrap();
         assert_eq!((choice.tokens, choice.limit), (CAUTIOUS, ContextLimit::Unknown));
+        // More than a device can address.
+        let choice = choose(None, 1 << 20, Some(1 << 40)).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (30_000, ContextLimit::Memory));
         assert_eq!(choose(None, 100, Some(0)).unwrap().limit, ContextLimit::Model);
     }
 }

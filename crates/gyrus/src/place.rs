@@ -83,9 +83,14 @@ impl Loading<'_> {
         self.plan.weights.iter().map(file_bytes).sum()
     }
 
-    fn choose(&self, weights: u64, memory: Option<u64>) -> Result<(ContextChoice, usize), Error> {
+    fn choose(
+        &self,
+        weights: u64,
+        most: usize,
+        memory: Option<u64>,
+    ) -> Result<(ContextChoice, usize), Error> {
         let sessions = self.options.sessions.max(1);
-        let budget = Budget { per_token: self.plan.kv_bytes_per_token(), weights, sessions };
+        let budget = Budget { per_token: self.plan.kv_bytes_per_token(), weights, sessions, most };
         let context = ContextChoice::within(self.options.context, self.longest, budget, memory)?;
         Ok((context, context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions)))
     }
@@ -95,7 +100,7 @@ impl Loading<'_> {
     }
 
     fn on_cpu(&self, instead: Option<String>) -> Result<Placed, Error> {
-        let (context, blocks) = self.choose(self.weights(), available_memory())?;
+        let (context, blocks) = self.choose(self.weights(), usize::MAX, available_memory())?;
         let threads = self.options.threads.unwrap_or_else(Pool::available_threads);
         let (done, total) = (Cell::new(0), self.weights());
         // Asked for one weight after the other, each when those before are done.
@@ -120,7 +125,8 @@ impl Loading<'_> {
         let gpu = gyrus_gpu::Gpu::open(&options)?;
         // All that is no cache counts as weights here.
         let need = gyrus_gpu::MemoryNeed::new(self.plan, 0)?;
-        let (context, blocks) = self.choose(need.total(), gpu.memory().map(|memory| memory.free))?;
+        let memory = gpu.memory().map(|memory| memory.free);
+        let (context, blocks) = self.choose(need.total(), gpu.most_positions(self.plan), memory)?;
         let adapter = gpu.adapter();
         let place = Place::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned() };
         let (done, total) = (Cell::new(0), self.weights());
