@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gyrus_kernels::shader::Rungs;
-use wgpu::{AdapterInfo, PipelineCache, PipelineCacheDescriptor};
+use wgpu::{AdapterInfo, ErrorFilter, PipelineCache, PipelineCacheDescriptor};
 
 /// What a file begins with; then the checksum of the rest.
 const MAGIC: &[u8; 8] = b"gyruspc1";
@@ -41,11 +41,15 @@ impl Kept {
         let path = folder.join(file_name(info, rungs)?);
         let data = read(&path);
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
+        let scope = device.push_error_scope(ErrorFilter::Validation);
         // SAFETY: the data was written by `Kept::store`, which had it from `PipelineCache::get_data`: it lies under
         // our head, its checksum is right, and its name is that of this adapter and driver. wgpu and the driver
         // compare it with the adapter once more.
         #[allow(unsafe_code)]
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
+        if pollster::block_on(scope.pop()).is_some() {
+            return None;
+        }
         let stored = AtomicU64::new(data.as_deref().map_or(0, checksum));
         Some(Kept { cache, path, stored, grown: AtomicBool::new(false) })
     }
