@@ -72,7 +72,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 progress.set(done, runs);
             }
         }
-        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model, args));
+        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model));
     }
     drop(progress);
     report::print(&measured, args.output)

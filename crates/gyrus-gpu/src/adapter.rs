@@ -104,6 +104,16 @@ impl Adapter {
         }
     }
 
+    /// The API's name as people write it.
+    pub fn api(&self) -> &str {
+        match self.backend.as_str() {
+            "vulkan" => "Vulkan",
+            "metal" => "Metal",
+            "dx12" => "DX12",
+            other => other,
+        }
+    }
+
     /// How much an adapter is preferred where none is named.
     fn rank(&self) -> u8 {
         match self.kind {
@@ -121,6 +131,23 @@ fn multiplies_halves(p: &CooperativeMatrixProperties) -> bool {
     [p.m_size, p.n_size, p.k_size] == [16; 3]
         && p.ab_type == CooperativeScalarType::F16
         && p.cr_type == CooperativeScalarType::F32
+}
+
+/// Whether a real GPU may be there at all. It costs next to nothing to ask, where [`adapters`] loads every driver
+/// there is, and with those a compiler or two: on Linux, a GPU is a file that its driver opens.
+pub fn may_have_gpu() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    // Direct rendering of any vendor; then NVIDIA, also on Tegra; Windows's own under WSL; Arm, Qualcomm, Imagination.
+    const NODES: [&str; 8] = ["dri", "nvidia", "nvhost", "nvgpu", "dxg", "mali", "kgsl", "pvr"];
+    match std::fs::read_dir("/dev") {
+        Ok(files) => files.flatten().any(|file| {
+            let name = file.file_name();
+            NODES.iter().any(|node| name.to_string_lossy().starts_with(node))
+        }),
+        Err(_) => true,
+    }
 }
 
 /// All adapters, the best first. Without any driver the list is empty.

@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::{Class, Lowering};
+use crate::memory::{MemoryNeed, Room};
 use crate::rooms::{FEW, MAX_ROWS, Rooms};
 use crate::step::Step;
 use crate::weight::Weights;
@@ -66,15 +67,35 @@ impl Tables {
 }
 
 impl GpuBackend {
-    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data.
+    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data, and
+    /// `uploaded` hears of every piece how many of those bytes it was.
+    ///
+    /// A plan that there is no room for is refused before anything is uploaded, as far as that can be known.
     pub fn new<D: AsRef<[u8]>>(
         gpu: Gpu,
         plan: Plan,
         blocks: usize,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
+    ) -> Result<GpuBackend, GpuError> {
+        let need = MemoryNeed::new(&plan, blocks)?;
+        let room = Room::of(&gpu, &plan);
+        room.holds(&need)?;
+        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| match error {
+            GpuError::OutOfMemory { .. } => room.lacks(&need),
+            other => other,
+        })
+    }
+
+    fn build<D: AsRef<[u8]>>(
+        gpu: Gpu,
+        plan: Plan,
+        blocks: usize,
+        bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
         let rooms = Rooms::new(&gpu, &plan, blocks)?;
-        let weights = Weights::upload(&gpu, &plan, bytes)?;
+        let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
         let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms };
         let tables = Tables::new(&lowering)?;
         // Compiled now rather than at the first token: a single row, and as many as a prompt has.

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_kernels::shader::Rungs;
@@ -6,6 +7,7 @@ use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, Memo
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
+use crate::kept::Kept;
 use crate::pipeline::Pipeline;
 
 /// Which adapter to open, and how.
@@ -18,11 +20,21 @@ pub struct Options {
     /// Whether shaders check the bounds of every access. Launches are checked on the host, so this is for
     /// those who look for a mistake in a kernel.
     pub checked: bool,
+    /// Bytes of memory to reckon with at most, for those who leave some to others.
+    pub memory: Option<u64>,
+    /// A folder to keep compiled pipelines in, where the API can.
+    pub pipelines: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { adapter: None, rungs: Rungs::ALL, checked: cfg!(debug_assertions) }
+        Options {
+            adapter: None,
+            rungs: Rungs::ALL,
+            checked: cfg!(debug_assertions),
+            memory: None,
+            pipelines: None,
+        }
     }
 }
 
@@ -33,7 +45,9 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: Limits,
     pub(crate) checked: bool,
+    pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pub(crate) kept: Option<Kept>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -59,6 +73,9 @@ impl Gpu {
         features.set(Features::IMMEDIATES, rungs.immediates);
         features.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, rungs.cooperative);
         features.insert(has & Features::TIMESTAMP_QUERY);
+        if options.pipelines.is_some() {
+            features.insert(has & Features::PIPELINE_CACHE);
+        }
         // All the adapter gives: the defaults are what a browser promises.
         let mut limits = adapter.inner.limits();
         if !rungs.immediates {
@@ -81,17 +98,23 @@ impl Gpu {
         }));
         let slot = Arc::clone(&trouble);
         device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                *lock(&slot) = Some(GpuError::Lost { reason: message });
-            }
+            let reason = match reason {
+                wgpu::DeviceLostReason::Destroyed => "it was closed".to_owned(),
+                _ => message,
+            };
+            *lock(&slot) = Some(GpuError::Lost { reason });
         });
+        let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
+        let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
         Ok(Gpu {
             device,
             queue,
             limits,
             checked: options.checked,
+            most_memory: options.memory,
             pipelines: Mutex::default(),
+            kept,
             adapter,
             rungs,
             timestamps,
@@ -124,6 +147,13 @@ impl Gpu {
         self.timestamps
     }
 
+    /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
+    pub fn close(&self) {
+        self.kept.as_ref().inspect(|kept| kept.store());
+        self.device.destroy();
+        *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
+    }
+
     /// Waits until all that was submitted is done, and says what went wrong since the last time.
     pub fn wait(&self) -> Result<(), GpuError> {
         let polled = self.device.poll(PollType::wait_indefinitely());
@@ -147,6 +177,17 @@ fn experimental() -> ExperimentalFeatures {
     // SAFETY: what the token asks is that one knows there may be bugs. Kernels that use the feature keep to what is
     // tested: whole matrices, to and from workgroup memory, in uniform control flow.
     unsafe { ExperimentalFeatures::enabled() }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Kernels that were needed after the first compilation.
+        if let Some(kept) = &self.kept
+            && self.trouble().is_ok()
+        {
+            kept.store();
+        }
+    }
 }
 
 /// A mutex whose holder panicked still holds what it held.

@@ -36,24 +36,26 @@ pub(crate) fn groups<'w>(plan: &Plan, weights: &'w [WeightId]) -> impl Iterator<
 }
 
 impl Weights {
-    /// Re-lays and uploads all weights that a plan's ops name, in their order.
+    /// Re-lays and uploads all weights that a plan's ops name, in their order; `uploaded` hears of every piece how
+    /// many of the file's bytes it was.
     pub(crate) fn upload<D: AsRef<[u8]>>(
         gpu: &Gpu,
         plan: &Plan,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
     ) -> Result<Weights, GpuError> {
         let mut weights = Weights::default();
         for op in &plan.forward {
             match op {
-                Op::Embed { table, .. } => weights.matrix_of(gpu, plan, &[*table], &bytes)?,
+                Op::Embed { table, .. } => weights.matrix_of(gpu, plan, &[*table], &bytes, uploaded)?,
                 Op::MatMul { weights: all, .. } => {
                     for group in groups(plan, all) {
-                        weights.matrix_of(gpu, plan, group, &bytes)?;
+                        weights.matrix_of(gpu, plan, group, &bytes, uploaded)?;
                     }
                 }
-                Op::RmsNorm { weight, .. } => weights.vector_of(gpu, plan, &[*weight], &bytes)?,
+                Op::RmsNorm { weight, .. } => weights.vector_of(gpu, plan, &[*weight], &bytes, uploaded)?,
                 Op::RopeWrite { head_norm: Some((q, k, _)), .. } => {
-                    weights.vector_of(gpu, plan, &[*q, *k], &bytes)?;
+                    weights.vector_of(gpu, plan, &[*q, *k], &bytes, uploaded)?;
                 }
                 _ => {}
             }
@@ -77,6 +79,7 @@ impl Weights {
         plan: &Plan,
         ids: &[WeightId],
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
     ) -> Result<(), GpuError> {
         if self.vectors.contains_key(ids) {
             return Ok(());
@@ -85,9 +88,11 @@ impl Weights {
         for id in ids {
             let spec = plan.weight(*id);
             let mut vector = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, data(spec, &bytes)?.as_ref(), &mut vector)
+            let data = data(spec, &bytes)?;
+            dequantize(spec.dtype, data.as_ref(), &mut vector)
                 .map_err(|error| refused(spec, error.into()))?;
             all.extend(vector);
+            uploaded(data.as_ref().len() as u64);
         }
         self.vectors.insert(ids.to_vec(), gpu.upload(bytemuck::cast_slice(&all))?);
         Ok(())
@@ -99,6 +104,7 @@ impl Weights {
         plan: &Plan,
         ids: &[WeightId],
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
     ) -> Result<(), GpuError> {
         if self.matrices.contains_key(ids) {
             return Ok(());
@@ -112,7 +118,7 @@ impl Weights {
         for id in ids {
             let spec = plan.weight(*id);
             let rows = spec.shape.rows();
-            fill(gpu, spec, data(spec, &bytes)?.as_ref(), row, &mut parts)?;
+            fill(gpu, spec, data(spec, &bytes)?.as_ref(), row, &mut parts, uploaded)?;
             row += rows as u32;
         }
         self.matrices.insert(ids.to_vec(), parts);
@@ -152,7 +158,14 @@ fn empty_parts(gpu: &Gpu, spec: &WeightSpec, whole: WeightLayout) -> Result<Vec<
 }
 
 /// Re-lays a matrix and uploads it from row `below` on.
-fn fill(gpu: &Gpu, spec: &WeightSpec, bytes: &[u8], below: u32, parts: &mut [Part]) -> Result<(), GpuError> {
+fn fill(
+    gpu: &Gpu,
+    spec: &WeightSpec,
+    bytes: &[u8],
+    below: u32,
+    parts: &mut [Part],
+    uploaded: &dyn Fn(u64),
+) -> Result<(), GpuError> {
     let (rows, cols) = (spec.shape.rows(), spec.shape.row());
     let row_bytes = bytes.len().checked_div(rows).unwrap_or(0);
     let at_once = (CHUNK / row_bytes.max(1)).max(1);
@@ -172,6 +185,7 @@ fn fill(gpu: &Gpu, spec: &WeightSpec, bytes: &[u8], below: u32, parts: &mut [Par
             }
             // What is staged is let go of only when it has been copied.
             gpu.flush()?;
+            uploaded(some.len() as u64);
         }
     }
     Ok(())
