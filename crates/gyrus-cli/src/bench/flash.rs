@@ -118,12 +118,12 @@ impl Prompt {
         let params = AttendParams {
             n_heads: self.call.n_heads,
             n_kv_heads: self.call.n_kv_heads,
-            head_dim: self.call.head_dim,
-            q_stride: self.call.q_stride,
+
+            stride: self.call.q_stride,
             scale: self.call.scale,
             ..Default::default()
         };
-        let launch = attention(gpu.rungs(), params, self.call.paged)?;
+        let launch = attention(gpu.rungs(), params, self.call.head_dim, self.call.paged)?;
         let (time, expected) = self.time(gpu, &launch, None, repetitions)?;
         rows.push(self.row("attention", "a workgroup a row and head".to_owned(), time, 0.0, runner));
         let mut seen = BTreeSet::new();

@@ -219,7 +219,7 @@ impl FlashCall {
         };
         let held =
             if tuning.ahead.unwrap_or(false) { shape.loads(head_dim, paged.kv.bytes() as u32) } else { 0 };
-        let mut constants = paged.constants();
+        let mut constants = paged.constants(head_dim);
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
             ("VECTORS", shape.vectors(head_dim).to_string()),
@@ -229,7 +229,6 @@ impl FlashCall {
             ("SUBGROUPS", "0".to_owned()),
         ]);
         let overrides = [
-            ("HEAD_DIM", head_dim),
             ("QUERIES", shape.queries),
             ("KEYS", shape.keys),
             ("KEY_DIMS", shape.key_dims),

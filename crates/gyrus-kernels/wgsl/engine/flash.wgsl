@@ -25,7 +25,6 @@
 #include "lib/params.wgsl"
 #include "lib/invocation.wgsl"
 
-override HEAD_DIM: u32 = 64u;
 override QUERIES: u32 = 32u;
 override KEYS: u32 = 32u;
 // A divisor of HEAD_DIM, and a multiple of 8: a row of keys with its padding is then an odd number of vectors.
