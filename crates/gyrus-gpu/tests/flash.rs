@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::device;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::Paged;
 use gyrus_kernels::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
@@ -10,6 +11,13 @@ use gyrus_kernels::scalar::{self, KvCache, Question, element};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Batch, KV_BLOCK, KvSpec};
 use gyrus_testkit::Rng;
+
+/// A device, one at a time: several software adapters at once spend nearly all of their time waiting for each other.
+fn device(rungs: Rungs) -> Option<(GpuRunner, MutexGuard<'static, ()>)> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((common::device(rungs)?, guard))
+}
 
 /// Stands where nothing may be written.
 const CANARY: u32 = 0x7777_7777;
@@ -249,7 +257,7 @@ fn grid() -> Vec<Case> {
 
 #[test]
 fn heads_of_every_size_in_groups_of_every_size() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     for (seed, case) in grid().iter().enumerate() {
         check(&runner, case, seed as u64);
     }
@@ -265,7 +273,7 @@ fn each_rung_off() {
         Rungs::NONE,
     ];
     for (n, rungs) in rungs.into_iter().enumerate() {
-        let Some(runner) = device(rungs) else { return };
+        let Some((runner, _guard)) = device(rungs) else { return };
         for (seed, case) in grid().iter().enumerate().skip(n).step_by(6) {
             check(&runner, case, seed as u64);
         }
@@ -274,7 +282,7 @@ fn each_rung_off() {
 
 #[test]
 fn chunks_after_long_prefixes() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     for window in [0, 100] {
         let sequences = vec![(700, 43), (31, 2), (0, 1), (256, 9)];
         check(&runner, &Case { window, sequences, ..Case::new(4, 1, 64) }, 700);
@@ -283,7 +291,7 @@ fn chunks_after_long_prefixes() {
 
 #[test]
 fn other_heads_and_tunings() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     let sequences = vec![(3, 21)];
     for (heads, kv_heads, head_dim) in [(71, 1, 64), (12, 1, 16), (3, 3, 32), (10, 2, 192), (5, 1, 240)] {
         check(&runner, &Case { sequences: sequences.clone(), ..Case::new(heads, kv_heads, head_dim) }, 8);
@@ -308,7 +316,7 @@ fn other_heads_and_tunings() {
 /// that sees nothing at all.
 #[test]
 fn rows_of_a_tree_see_their_branch() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     let branches = |n: u32| -> Vec<u64> {
         (0..n)
             .scan(Vec::new(), |all: &mut Vec<u64>, i| {
@@ -331,7 +339,7 @@ fn rows_of_a_tree_see_their_branch() {
 /// A row has the same bits whole prompts around it, in chunks, alone, and beside other sequences in any order.
 #[test]
 fn a_rows_bits_are_its_own() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     for (head_dim, window) in [(64, 0), (128, 40)] {
         let case = Case { window, sequences: vec![(20, 50), (0, 33)], ..Case::new(6, 2, head_dim) };
         let scene = Scene::new(&case, &mut Rng::new(3));

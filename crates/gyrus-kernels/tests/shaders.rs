@@ -129,7 +129,9 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
             }
             let head_dim = if flag { 64 } else { 192 };
             launches.push(engine::attention(rungs, params, head_dim, paged).unwrap());
-            for head_dim in [64, 80, 96, 128, 256] {
+            for (head_dim, kib, ahead) in
+                [(32, 32, false), (64, 32, true), (80, 32, false), (128, 32, false), (256, 16, true)]
+            {
                 let call = FlashCall {
                     n_heads: 6,
                     n_kv_heads: 2,
@@ -143,13 +145,9 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                     paged,
                     tiles: 2,
                 };
-                for memory in [16 << 10, 32 << 10] {
-                    for ahead in [false, true] {
-                        let (memory, ahead) = (Some(memory), Some(ahead));
-                        let tuning = FlashTuning { memory, ahead, ..Default::default() };
-                        launches.push(call.launch(rungs, tuning).unwrap());
-                    }
-                }
+                let (memory, ahead) = (Some(kib << 10), Some(ahead));
+                let tuning = FlashTuning { memory, ahead, ..Default::default() };
+                launches.push(call.launch(rungs, tuning).unwrap());
             }
         }
     }

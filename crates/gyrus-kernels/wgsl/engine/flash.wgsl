@@ -177,7 +177,8 @@ struct Cached {
     end: u32,
 }
 
-// Index of the first element of a head's vector at a position, counted in loads. Beyond the end, that of the last.
+// Index of the first element of a head's vector at a position, counted in loads. From the end on, memory may hold
+// anything, and another sequence's infinity times no weight would be no number: the last position stands for them.
 fn cached_at(cached: Cached, position: u32) -> u32 {
     let inside = min(position, cached.end - 1u);
     let block = block_table[cached.table + inside / KV_BLOCK];
@@ -189,39 +190,31 @@ fn load_key(cached: Cached, start: u32, dims: u32, i: u32) -> LOAD {
     return k_cache[cached_at(cached, start + i / KEY_LOADS) + dims / LOADED + i % KEY_LOADS];
 }
 
-fn put_key(cached: Cached, start: u32, i: u32, loaded: LOAD) {
-    let key = i / KEY_LOADS;
-    put(key * KEY_STRIDE + i % KEY_LOADS * (LOADED / 4u), loaded, start + key < cached.end);
+fn put_key(i: u32, loaded: LOAD) {
+    put(i / KEY_LOADS * KEY_STRIDE + i % KEY_LOADS * (LOADED / 4u), loaded);
 }
 
-// The position of a staged value: of keys t + j * ACROSS, VALUE_KEYS / 4 of t from first on, those of one j together.
-fn value_position(start: u32, first: u32, value: u32) -> u32 {
-    return start + first + value % (VALUE_KEYS / 4u) + value / (VALUE_KEYS / 4u) * ACROSS;
-}
-
+// Load i of values of keys t + j * ACROSS, VALUE_KEYS / 4 of t from first on, those of one j together.
 fn load_value(cached: Cached, start: u32, first: u32, i: u32) -> LOAD {
-    return v_cache[cached_at(cached, value_position(start, first, i / VALUE_LOADS)) + i % VALUE_LOADS];
-}
-
-fn put_value(cached: Cached, start: u32, first: u32, i: u32, loaded: LOAD) {
     let value = i / VALUE_LOADS;
-    let at = value * HEAD_VECTORS + i % VALUE_LOADS * (LOADED / 4u);
-    put(at, loaded, value_position(start, first, value) < cached.end);
+    let position = start + first + value % (VALUE_KEYS / 4u) + value / (VALUE_KEYS / 4u) * ACROSS;
+    return v_cache[cached_at(cached, position) + i % VALUE_LOADS];
 }
 
-// Positions from the end on may hold anything, and become 0.
+fn put_value(i: u32, loaded: LOAD) {
+    put(i * (LOADED / 4u), loaded);
+}
+
 #if KV == f16
-fn put(at: u32, loaded: vec4<u32>, inside: bool) {
-    let words = select(vec4<u32>(), loaded, inside);
-    stage[at] = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
-    stage[at + 1u] = vec4<f32>(unpack2x16float(words.z), unpack2x16float(words.w));
+fn put(at: u32, loaded: vec4<u32>) {
+    stage[at] = vec4<f32>(unpack2x16float(loaded.x), unpack2x16float(loaded.y));
+    stage[at + 1u] = vec4<f32>(unpack2x16float(loaded.z), unpack2x16float(loaded.w));
 }
 #else
-fn put(at: u32, loaded: vec4<f32>, inside: bool) {
-    stage[at] = select(vec4<f32>(), loaded, inside);
+fn put(at: u32, loaded: vec4<f32>) {
+    stage[at] = loaded;
 }
 #endif
-
 
 #if HELD > 0
 struct Held {
@@ -324,12 +317,12 @@ fn KERNEL(here: Invocation) {
 #if HELD > 0
             for (var i = 0u; i < HELD; i += 1u) {
                 if (lane + i * WORKGROUP < PIECE_OF_KEYS) {
-                    put_key(cached, start, lane + i * WORKGROUP, held.loads[i]);
+                    put_key(lane + i * WORKGROUP, held.loads[i]);
                 }
             }
 #else
             for (var i = lane; i < PIECE_OF_KEYS; i += WORKGROUP) {
-                put_key(cached, start, i, load_key(cached, start, dims, i));
+                put_key(i, load_key(cached, start, dims, i));
             }
 #endif
             workgroupBarrier();
@@ -414,12 +407,12 @@ fn KERNEL(here: Invocation) {
 #if HELD > 0
             for (var i = 0u; i < HELD; i += 1u) {
                 if (lane + i * WORKGROUP < PIECE_OF_VALUES) {
-                    put_value(cached, start, first, lane + i * WORKGROUP, held.loads[i]);
+                    put_value(lane + i * WORKGROUP, held.loads[i]);
                 }
             }
 #else
             for (var i = lane; i < PIECE_OF_VALUES; i += WORKGROUP) {
-                put_value(cached, start, first, i, load_value(cached, start, first, i));
+                put_value(i, load_value(cached, start, first, i));
             }
 #endif
             workgroupBarrier();
