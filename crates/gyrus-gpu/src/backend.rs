@@ -67,10 +67,7 @@ impl GpuBackend {
         let room = Room::of(&gpu, &plan);
         room.holds(&need)?;
         let built = Build::new(gpu, plan, blocks).and_then(|build| build.weights(bytes, uploaded)?.finish());
-        built.map_err(|error| match error {
-            GpuError::OutOfMemory { .. } => room.lacks(&need),
-            other => other,
-        })
+        built.map_err(|error| room.explain(&need, error))
     }
 
     /// The device.

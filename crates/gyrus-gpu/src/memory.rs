@@ -187,8 +187,16 @@ impl Room {
         }
     }
 
+    /// What went wrong, in terms of the whole plan if it was memory that ran out.
+    pub(crate) fn explain(&self, need: &MemoryNeed, error: GpuError) -> GpuError {
+        match error {
+            GpuError::OutOfMemory { .. } => self.lacks(need),
+            other => other,
+        }
+    }
+
     /// The error that says what is needed and what there is.
-    pub(crate) fn lacks(&self, need: &MemoryNeed) -> GpuError {
+    fn lacks(&self, need: &MemoryNeed) -> GpuError {
         let Room { adapter, memory, .. } = self;
         // Where it was tried and failed, the driver's figure is no measure.
         let fitting = memory
@@ -340,6 +348,25 @@ mod tests {
         let large =
             MemoryNeed { weights: 32 << 30, cache: 2 << 30, scratch: 0, spare: 0, positions: 1 << 16 };
         assert_eq!(large.positions_within(34 << 30), Some(31744));
+    }
+
+    #[test]
+    fn running_out_is_explained_by_the_whole() {
+        let told = |memory: Option<Memory>| {
+            let room = Room { adapter: "Voodoo 2".to_owned(), memory, positions: 4096 };
+            room.holds(&need()).unwrap();
+            room.explain(&need(), GpuError::OutOfMemory { bytes: 64 }).to_string()
+        };
+        assert!(told(None).ends_with("on Voodoo 2, and ran out; how much there is is not known"));
+        let memory = Memory { total: 2 << 30, free: 1 << 30 };
+        assert!(told(Some(memory)).ends_with("and ran out, though 1.0 GiB of 2.0 GiB seemed free"));
+        let room = Room { adapter: "Voodoo 2".to_owned(), memory: None, positions: 1024 };
+        assert_eq!(
+            room.holds(&need()).unwrap_err().to_string(),
+            "a cache for 2048 tokens is more than Voodoo 2 can address; one for 1024 would do"
+        );
+        let other = GpuError::Lost { reason: "unplugged".to_owned() };
+        assert_eq!(room.explain(&need(), other.clone()), other);
     }
 
     #[test]

@@ -221,8 +221,7 @@ fn without_a_real_gpu_the_cpu_is_chosen() {
     let best = gyrus_gpu::adapters().into_iter().next();
     match best.filter(|adapter| adapter.kind != gyrus_gpu::AdapterKind::Software) {
         Some(adapter) => {
-            let api = adapter.api().to_owned();
-            assert_eq!(*model.place(), Place::Gpu { name: adapter.name, api });
+            assert!(matches!(model.place(), Place::Gpu { name, .. } if *name == adapter.name));
         }
         None => assert_eq!(model.place().to_string(), "the CPU: no GPU was found"),
     }
