@@ -1,10 +1,14 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod flash;
+#[cfg(feature = "gpu")]
 mod kernels;
 mod prompts;
 mod report;
 mod synthetic;
+#[cfg(feature = "gpu")]
+mod tiles;
 
 use std::time::Instant;
 
@@ -20,7 +24,11 @@ use report::Measurement;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if let Some(part) = &args.kernels {
-        return kernels::run(part, args);
+        return match part.as_str() {
+            "flash" => flash::run(args),
+            part if tiles::wanted(part) => tiles::run(part, args),
+            part => kernels::run(part, args),
+        };
     }
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);

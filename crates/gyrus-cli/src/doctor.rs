@@ -47,6 +47,7 @@ impl Gpu {
             (adapter.rungs.f16, "f16".to_owned()),
             (adapter.rungs.subgroups, subgroups),
             (adapter.rungs.immediates, "immediates".to_owned()),
+            (adapter.rungs.cooperative, "cooperative matrices".to_owned()),
             (adapter.timestamps, "timestamps".to_owned()),
             (adapter.pipeline_cache, "pipeline cache".to_owned()),
         ];

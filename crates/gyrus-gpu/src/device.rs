@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_kernels::shader::Rungs;
-use wgpu::{DeviceDescriptor, Error, Features, Limits, MemoryHints, PollType, Trace};
+use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
@@ -65,11 +65,13 @@ impl Gpu {
             f16: adapter.rungs.f16 && options.rungs.f16,
             subgroups: adapter.rungs.subgroups && options.rungs.subgroups,
             immediates: adapter.rungs.immediates && options.rungs.immediates,
+            cooperative: adapter.rungs.cooperative && options.rungs.cooperative,
         };
         let mut features = Features::empty();
         features.set(Features::SHADER_F16, rungs.f16);
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
+        features.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, rungs.cooperative);
         features.insert(has & Features::TIMESTAMP_QUERY);
         if options.pipelines.is_some() {
             features.insert(has & Features::PIPELINE_CACHE);
@@ -83,7 +85,7 @@ impl Gpu {
             label: None,
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: Default::default(),
+            experimental_features: if rungs.cooperative { experimental() } else { Default::default() },
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };
@@ -130,6 +132,16 @@ impl Gpu {
         self.rungs
     }
 
+    /// The most invocations of a workgroup.
+    pub fn most_invocations(&self) -> u32 {
+        self.limits.max_compute_invocations_per_workgroup.min(self.limits.max_compute_workgroup_size_x)
+    }
+
+    /// Bytes of memory that a workgroup's invocations can share.
+    pub fn workgroup_memory(&self) -> u64 {
+        self.limits.max_compute_workgroup_storage_size.into()
+    }
+
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
@@ -157,6 +169,14 @@ impl Gpu {
             _ => trouble.take().map_or(Ok(()), Err),
         }
     }
+}
+
+/// Leave to use what wgpu does not yet vouch for: cooperative matrices.
+#[allow(unsafe_code)]
+fn experimental() -> ExperimentalFeatures {
+    // SAFETY: what the token asks is that one knows there may be bugs. Kernels that use the feature keep to what is
+    // tested: whole matrices, to and from workgroup memory, in uniform control flow.
+    unsafe { ExperimentalFeatures::enabled() }
 }
 
 impl Drop for Gpu {

@@ -32,6 +32,11 @@ enum Params {
 }
 
 impl Dispatch {
+    /// Changes the width of the grid; the kernel knows how far it may go.
+    pub(crate) fn widen(&mut self, width: u32) {
+        self.groups[0] = width;
+    }
+
     pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.inner);
         pass.set_bind_group(0, &self.group, &[]);

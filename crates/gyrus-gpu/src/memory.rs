@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use gyrus_kernels::call::engine::MOST_SPLITS;
 use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
-use crate::backend::{LOGITS_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::error::GpuError;
+use crate::rooms::{FEW, MAX_ROWS};
 
 /// Memory of an adapter, in bytes, as its driver tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,14 +109,15 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
     Ok(layout.map_err(refused)?.total_bytes())
 }
 
-/// Bytes of everything that is neither weight nor cache: what [`crate::build`] makes room for.
+/// Bytes of everything that is neither weight nor cache: what [`crate::rooms`] makes room for.
 fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
-    let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { LOGITS_ROWS };
+    let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
     let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
     let phases: usize = plan.ropes.iter().map(|rope| MAX_ROWS * 2 * rope.pairs()).sum();
     let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
-    let staging = LOGITS_ROWS * plan.vocab;
-    // Activations as bytes with a scale for sixteen of them at most, once for each width.
+    let staging = FEW * plan.vocab;
+    let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
+    // Activations as bytes, with their scales and sums of squares, once for each width.
     let mut widths: Vec<usize> = Vec::new();
     if plan.precision == Precision::Fast {
         widths = plan
@@ -129,8 +131,10 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
         widths.sort_unstable();
         widths.dedup();
     }
-    let quantized: usize = widths.iter().map(|width| MAX_ROWS * width * 5 / 4).sum();
-    let words = activations.saturating_add(phases).saturating_add(inputs).saturating_add(staging);
+    let quantized: usize = widths.iter().map(|width| MAX_ROWS * width * 11 / 8).sum();
+    let words = [activations, phases, inputs, staging, partials]
+        .iter()
+        .fold(0, |sum: usize, n| sum.saturating_add(*n));
     (4 * words as u64).saturating_add(quantized as u64)
 }
 

@@ -1,3 +1,4 @@
+use gyrus_kernels::call::engine;
 use gyrus_kernels::{Launch, LaunchError};
 
 use crate::buffer::Buffer;
@@ -5,13 +6,17 @@ use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 
-/// An op of a plan on the device: how its launch follows the number of rows, and its buffers.
+/// An op of a plan on the device, or several in one kernel: how its launch follows the number of rows, and its
+/// buffers.
 ///
 /// A launch is checked and a kernel bound when a number of rows comes up that was not the last one; a text that is
 /// written token by token replays the same dispatch.
 pub(crate) struct Step {
     launch: Box<dyn Fn(u32) -> Result<Launch, LaunchError> + Send>,
-    buffers: Vec<Buffer>,
+    /// By the names of the launch's slots.
+    buffers: Vec<(&'static str, Buffer)>,
+    /// Set if the grid's width is the number of splits of the longest row's attention: the window.
+    spread: Option<u32>,
     /// One for each variant of the kernel that was needed so far.
     bound: Vec<(String, Dispatch)>,
     current: usize,
@@ -20,10 +25,15 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn new(
-        buffers: Vec<Buffer>,
+        buffers: Vec<(&'static str, Buffer)>,
         launch: impl Fn(u32) -> Result<Launch, LaunchError> + Send + 'static,
     ) -> Step {
-        Step { launch: Box::new(launch), buffers, bound: Vec::new(), current: 0, rows: 0 }
+        Step { launch: Box::new(launch), buffers, spread: None, bound: Vec::new(), current: 0, rows: 0 }
+    }
+
+    /// Makes the grid as wide as the rows' attention has splits.
+    pub(crate) fn spread(self, window: u32) -> Step {
+        Step { spread: Some(window), ..self }
     }
 
     /// The launch for this many rows, for compiling ahead.
@@ -31,12 +41,12 @@ impl Step {
         (self.launch)(rows)
     }
 
-    /// Makes the dispatch ready for this many rows.
-    pub(crate) fn follow(&mut self, gpu: &Gpu, rows: u32) -> Result<&mut Dispatch, GpuError> {
+    /// Makes the dispatch ready for this many rows, of which the farthest is at this position.
+    pub(crate) fn follow(&mut self, gpu: &Gpu, rows: u32, position: u32) -> Result<&mut Dispatch, GpuError> {
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
             let key = launch.variant.key();
-            let buffers: Vec<&Buffer> = self.buffers.iter().collect();
+            let buffers = named(&launch, &self.buffers)?;
             match self.bound.iter().position(|(name, _)| *name == key) {
                 Some(at) => {
                     gpu.rebind(&mut self.bound[at].1, &launch, &buffers)?;
@@ -49,13 +59,31 @@ impl Step {
             }
             self.rows = rows;
         }
-        Ok(&mut self.bound[self.current].1)
+        let dispatch = &mut self.bound[self.current].1;
+        if let Some(window) = self.spread {
+            dispatch.widen(engine::splits(position, window));
+        }
+        Ok(dispatch)
     }
 
     /// The dispatch as it was last made ready.
     pub(crate) fn dispatch(&self) -> Option<&Dispatch> {
         self.bound.get(self.current).map(|(_, dispatch)| dispatch)
     }
+}
+
+/// The buffers of a launch's slots, in their order.
+pub(crate) fn named<'b>(
+    launch: &Launch,
+    buffers: &'b [(&'static str, Buffer)],
+) -> Result<Vec<&'b Buffer>, GpuError> {
+    let find = |name: &str| {
+        let found = buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer);
+        found.ok_or_else(|| GpuError::Refused {
+            reason: format!("kernel {} wants a buffer '{name}' that nobody gave", launch.variant.name),
+        })
+    };
+    launch.slots.iter().map(|slot| find(slot.name)).collect()
 }
 
 impl std::fmt::Debug for Step {

@@ -97,6 +97,11 @@ impl Sampler {
         }
     }
 
+    /// The number in `[0, 1)` that decides draw `step`.
+    pub fn number(&self, step: u64) -> f64 {
+        uniform(self.seed, step)
+    }
+
     fn choose(&self, logits: &[f32], counts: &Counts, step: u64, kept: &mut Vec<(f32, u32)>) -> u32 {
         kept.clear();
         let numbered = logits.iter().zip(0u32..).filter(|(l, _)| !l.is_nan());
@@ -146,7 +151,7 @@ impl Sampler {
         if self.top_p < 1.0 || self.min_p > 0.0 {
             total = (0..count).map(|i| f64::from(kept.at(i).0)).sum();
         }
-        let mut left = uniform(self.seed, step) * total;
+        let mut left = self.number(step) * total;
         for i in 0..count {
             let (p, id) = kept.at(i);
             left -= f64::from(p);

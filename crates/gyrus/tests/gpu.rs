@@ -90,14 +90,16 @@ fn story(model: &Model, ids: &[u32], steps: usize) -> Vec<(u32, u32)> {
     all
 }
 
-/// Pieces of one, three and nine rows take different variants of the mat-mul, with sums in the same order.
+/// Pieces of one, three and nine rows take different kernels, with sums in the same order. In `fast`, a long prompt
+/// alone may differ: it is multiplied in tiles.
 #[test]
 fn pieces_of_a_prompt_do_not_matter() {
     let Some(device) = device() else { return };
     for precision in [Precision::Exact, Precision::Fast] {
         let ids: Vec<u32> = (0..70).map(|i| (i * 37 + 11) % 4096).collect();
         let mut first = None;
-        for chunk in [512, 9, 3, 1] {
+        let pieces: &[usize] = if precision == Precision::Exact { &[512, 9, 3, 1] } else { &[9, 3, 1] };
+        for &chunk in pieces {
             let Some(model) = open("tales/tales-7m-q8_0.gguf", device.clone(), precision, chunk) else {
                 return;
             };

@@ -40,7 +40,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let calls: Vec<Timed> = timed(tokens).into_iter().filter(|timed| timed.name().contains(part)).collect();
     if calls.is_empty() {
         let names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
-        bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
+        bail!("no kernel's name contains '{part}'; there are: {}, flash", names.join(", "));
     }
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
     let copy = runner.gpu().median_copy_time(copied, args.repetitions)?;

@@ -1,0 +1,541 @@
+//! Tokens chosen on the device against those the CPU's sampler chooses, and the state that steps leave behind.
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::device;
+use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner};
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
+use gyrus_kernels::params::SelectRow;
+use gyrus_kernels::scalar::SelectState;
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Counts, LaunchError, Sampler, argmax};
+use gyrus_testkit::Rng;
+
+const EMITTED: usize = SELECT_EMITTED as usize;
+const ROWS: usize = SELECT_ROWS as usize;
+const HISTORY: usize = SELECT_HISTORY as usize;
+
+fn on_every_rung(test: impl Fn(&GpuRunner)) {
+    for rungs in [Rungs::ALL, Rungs::NONE] {
+        let Some(runner) = device(rungs) else { return };
+        test(&runner);
+    }
+}
+
+fn gaussian(seed: u64, n: usize, scale: f64) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
+    (0..n).map(|_| (scale * rng.gaussian()) as f32).collect()
+}
+
+/// Rows with their samplers and texts on a device, and the launches that choose their tokens.
+struct Chain<'a> {
+    gpu: &'a Gpu,
+    buffers: HashMap<&'static str, Buffer>,
+    dispatches: Vec<Dispatch>,
+    rows: usize,
+    vocab: usize,
+}
+
+/// A row: its logits, which stay, its sampler and its state.
+type Row<'a> = (&'a [f32], &'a Sampler, &'a SelectState);
+
+impl<'a> Chain<'a> {
+    fn new(runner: &'a GpuRunner, call: SelectCall, rows: &[Row<'_>]) -> Chain<'a> {
+        Chain::tuned(runner, call, rows, SelectTuning::default())
+    }
+
+    fn tuned(runner: &'a GpuRunner, call: SelectCall, rows: &[Row<'_>], tuning: SelectTuning) -> Chain<'a> {
+        let gpu = runner.gpu();
+        let vocab = call.vocab as usize;
+        let mut buffers = HashMap::new();
+        let launches = call.tuned(gpu.rungs(), tuning).unwrap();
+        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+            if buffers.contains_key(slot.name) {
+                continue;
+            }
+            let words: Vec<u32> = match slot.name {
+                "logits" => rows.iter().flat_map(|row| row.0.iter().map(|l| l.to_bits())).collect(),
+                "samplers" => {
+                    let all: Vec<SelectRow> = rows.iter().map(|row| row.1.into()).collect();
+                    bytemuck::pod_collect_to_vec(&all)
+                }
+                "rows" => rows.iter().flat_map(|row| [row.2.position, 7]).collect(),
+                "history" => rows.iter().flat_map(|row| row.2.history.clone()).collect(),
+                "counts" => rows
+                    .iter()
+                    .flat_map(|row| (0..vocab as u32).map(|id| row.2.counts.get(&id).copied().unwrap_or(0)))
+                    .collect(),
+                // What is only written, or scratch, holds anything.
+                _ => vec![0xaaaa_5555; slot.bytes as usize / 4],
+            };
+            assert_eq!(4 * words.len() as u64, slot.bytes, "{}", slot.name);
+            buffers.insert(slot.name, gpu.upload(bytemuck::cast_slice(&words)).unwrap());
+        }
+        let dispatches = launches
+            .iter()
+            .map(|launch| {
+                let bound: Vec<&Buffer> = launch.slots.iter().map(|slot| &buffers[slot.name]).collect();
+                gpu.bind(launch, &bound).unwrap()
+            })
+            .collect();
+        Chain { gpu, buffers, dispatches, rows: rows.len(), vocab }
+    }
+
+    fn read(&self, name: &str) -> Vec<u32> {
+        bytemuck::pod_collect_to_vec(&self.gpu.read(&self.buffers[name]).unwrap())
+    }
+
+    fn positions(&self) -> Vec<u32> {
+        self.read("rows").chunks_exact(2).map(|row| row[0]).collect()
+    }
+
+    /// Runs steps in one submission and gives each row's tokens.
+    fn steps(&self, count: usize) -> Vec<Vec<u32>> {
+        let mut tokens = vec![Vec::new(); self.rows];
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(EMITTED);
+            let before = self.positions();
+            let all: Vec<&Dispatch> = (0..now).flat_map(|_| &self.dispatches).collect();
+            self.gpu.run(&all).unwrap();
+            let emitted = self.read("emitted");
+            for (row, tokens) in tokens.iter_mut().enumerate() {
+                let at = |step: usize| (before[row] as usize + step) % EMITTED;
+                tokens.extend((1..=now).map(|step| emitted[at(step) * ROWS + row]));
+                assert!(tokens.iter().all(|token| (*token as usize) < self.vocab));
+            }
+            let last: Vec<u32> = tokens.iter().map(|tokens| tokens[tokens.len() - 1]).collect();
+            assert_eq!(self.read("tokens"), last);
+            let after: Vec<u32> = before.iter().map(|position| position + now as u32).collect();
+            assert_eq!(self.positions(), after);
+            left -= now;
+        }
+        tokens
+    }
+}
+
+/// The tokens that a sampler keeps, likeliest first, with their probabilities: the definition in f64. And whether a cut
+/// is so close that rounding may decide it.
+fn exact(sampler: &Sampler, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>, bool) {
+    let penalised = |id: u32, logit: f32| match counts.get(&id) {
+        Some(&n) if sampler.has_penalties() => {
+            let by = f64::from(sampler.repetition_penalty);
+            let scaled = if logit > 0.0 { f64::from(logit) / by } else { f64::from(logit) * by };
+            scaled - f64::from(sampler.presence_penalty) - f64::from(sampler.frequency_penalty) * f64::from(n)
+        }
+        _ => f64::from(logit),
+    };
+    let numbered = logits.iter().zip(0u32..).filter(|(logit, _)| !logit.is_nan());
+    let mut kept: Vec<(u32, f64)> = numbered.map(|(&logit, id)| (id, penalised(id, logit))).collect();
+    kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if sampler.top_k > 0 {
+        kept.truncate(sampler.top_k as usize);
+    }
+    let most = kept[0].1;
+    kept.iter_mut().for_each(|(_, p)| *p = ((*p - most) / f64::from(sampler.temperature)).exp());
+    let total: f64 = kept.iter().map(|(_, p)| p).sum();
+    let mut close = false;
+    let mut count = kept.len();
+    if sampler.top_p < 1.0 {
+        let goal = f64::from(sampler.top_p) * total;
+        let mut sum = 0.0;
+        let enough = kept.iter().position(|(_, p)| {
+            sum += p;
+            close |= (sum - goal).abs() < 1e-5 * total;
+            sum >= goal
+        });
+        count = enough.map_or(count, |n| n + 1);
+    }
+    if sampler.min_p > 0.0 {
+        close |= kept.iter().any(|(_, p)| (p / f64::from(sampler.min_p) - 1.0).abs() < 1e-5);
+        let dropped = kept.iter().position(|(_, p)| *p < f64::from(sampler.min_p));
+        count = count.min(dropped.unwrap_or(count)).max(1);
+    }
+    kept.truncate(count);
+    let total: f64 = kept.iter().map(|(_, p)| p).sum();
+    kept.iter_mut().for_each(|(_, p)| *p /= total);
+    (kept, close)
+}
+
+/// Holds a token to the CPU's. Returns whether they differ, which only rounding excuses: a sum of probabilities within
+/// 1e-5 of the number that was drawn, or of a cut; or two tokens whose probabilities differ so little that either may
+/// be called the likelier. Those of equal logits are equal, and their order is not excused.
+fn check(sampler: &Sampler, logits: &[f32], counts: &Counts, step: u32, token: u32) -> bool {
+    let mut scratch = Vec::new();
+    let expected = sampler.draw(logits, counts, step.into(), &mut scratch);
+    if token == expected {
+        return false;
+    }
+    assert!(!sampler.is_greedy(), "{sampler:?} step {step}: {token}, expected {expected}");
+    let (kept, close) = exact(sampler, logits, counts);
+    let number = sampler.number(step.into());
+    let mut sum = 0.0;
+    let near = kept.iter().any(|(_, p)| {
+        sum += p;
+        (sum - number).abs() < 1e-5
+    });
+    let p = |token: u32| kept.iter().find(|(id, _)| *id == token).map_or(0.0, |(_, p)| *p);
+    let apart = (p(token) / p(expected) - 1.0).abs();
+    let swapped = apart > 0.0 && apart < 1e-6;
+    assert!(
+        near || close || swapped,
+        "{sampler:?} vocabulary {} step {step}: {token}, expected {expected}",
+        logits.len()
+    );
+    true
+}
+
+/// Every combination of filters, on distributions from steep to flat.
+fn samplers() -> Vec<Sampler> {
+    let mut all = Vec::new();
+    for top_k in [0, 1, 40, 300] {
+        for top_p in [1.0, 0.95, 0.5] {
+            for min_p in [0.0, 0.05] {
+                for temperature in [0.8, 1.7] {
+                    all.push(Sampler { temperature, top_k, top_p, min_p, ..Sampler::default() });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn penalties(sampler: &Sampler) -> Sampler {
+    Sampler {
+        repetition_penalty: 1.3,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.25,
+        // Counts then stay as they are, and with them the distribution.
+        penalty_window: 0,
+        ..sampler.clone()
+    }
+}
+
+fn counts(vocab: usize) -> Counts {
+    (0..vocab as u32).step_by(3).map(|id| (id, 1 + id % 5)).collect()
+}
+
+fn state(position: u32, counts: Counts) -> SelectState {
+    SelectState { position, token: 0, history: vec![0; HISTORY], counts }
+}
+
+/// Runs samplers in teams of sixteen rows and holds every token to the CPU's.
+fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: bool, steps: usize) {
+    let vocab = logits.len();
+    let counts = if penalised { counts(vocab) } else { Counts::new() };
+    let (mut differ, mut all) = (0, 0);
+    for team in samplers.chunks(ROWS) {
+        let team: Vec<Sampler> = team
+            .iter()
+            .zip(1u64..)
+            .map(|(s, i)| Sampler {
+                seed: i.wrapping_mul(0x1234_5678_9abc_def1),
+                ..if penalised { penalties(s) } else { s.clone() }
+            })
+            .collect();
+        let states: Vec<SelectState> =
+            (0..team.len()).map(|i| state(97 * i as u32, counts.clone())).collect();
+        let rows: Vec<Row<'_>> = team.iter().zip(&states).map(|(s, state)| (logits, s, state)).collect();
+        let call = SelectCall { greedy: false, ..SelectCall::of(&team, vocab as u32).unwrap() };
+        let chain = Chain::new(runner, call, &rows);
+        for ((tokens, sampler), state) in chain.steps(steps).iter().zip(&team).zip(&states) {
+            for (token, step) in tokens.iter().zip(state.position + 1..) {
+                differ += usize::from(check(sampler, logits, &counts, step, *token));
+                all += 1;
+            }
+        }
+    }
+    assert!(differ * 500 <= all, "{differ} of {all} tokens differ");
+}
+
+#[test]
+fn tokens_are_those_of_the_cpu() {
+    on_every_rung(|runner| {
+        for penalised in [false, true] {
+            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 40);
+            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 16);
+        }
+        // Distributions that what is near the likeliest does not cover.
+        compare(runner, &gaussian(3, 9001, 0.3), &samplers(), false, 12);
+        compare(runner, &gaussian(4, 9001, 0.3), &samplers(), true, 6);
+    });
+}
+
+#[test]
+fn large_vocabularies() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    for (seed, vocab, scale) in
+        [(5, 32_000, 2.5), (6, 49_152, 1.0), (7, 128_256, 3.0), (8, 151_936, 2.0), (9, 262_144, 2.5)]
+    {
+        let some: Vec<Sampler> = samplers().into_iter().step_by(3).collect();
+        compare(&runner, &gaussian(seed, vocab, scale), &some, false, 2);
+    }
+}
+
+/// Few distinct values: ties at every cut, more equal tokens than there is room for, and logits in order.
+#[test]
+fn ties_go_to_the_lowest_id() {
+    on_every_rung(|runner| {
+        let many = [
+            Sampler { temperature: 1.0, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_k: 7, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_k: 2500, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_p: 0.3, ..Sampler::default() },
+            Sampler { temperature: 1.0, min_p: 0.2, ..Sampler::default() },
+            Sampler { temperature: 1e6, top_k: 40, ..Sampler::default() },
+            Sampler { temperature: 1e-6, top_p: 0.9, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_k: u32::MAX, top_p: 0.99, ..Sampler::default() },
+            Sampler::default(),
+        ];
+        let equal = vec![0.25f32; 6000];
+        let few: Vec<f32> = (0..6000).map(|i| (i * 7919 % 6000 / 1500) as f32 - 2.0).collect();
+        let falling: Vec<f32> = (0..6000).map(|i| i as f32 * -0.003).collect();
+        let rising: Vec<f32> = (0..6000).map(|i| i as f32 * 0.003).collect();
+        for logits in [equal, few, falling, rising] {
+            compare(runner, &logits, &many, false, 24);
+        }
+    });
+}
+
+/// What no token may be chosen by, and what is above all.
+#[test]
+fn what_is_not_a_number_is_never_chosen() {
+    const NAN: f32 = f32::NAN;
+    const INF: f32 = f32::INFINITY;
+    let greedy = Sampler::default();
+    let drawn = Sampler { temperature: 0.7, ..Sampler::default() };
+    let cut = Sampler { temperature: 0.7, top_k: 2, top_p: 0.9, min_p: 0.1, ..Sampler::default() };
+    let repelled = Sampler { presence_penalty: 1.0, ..Sampler::default() };
+    on_every_rung(|runner| {
+        for logits in [
+            vec![1.0, 3.0, 3.0, NAN],
+            vec![NAN, -INF, -INF],
+            vec![NAN, NAN],
+            vec![-INF, -INF, -INF],
+            vec![-INF, NAN, -3e38, -1.0, 3e38],
+            vec![1.0, INF, NAN, INF],
+            vec![-0.0, 0.0, -0.0],
+            vec![-1.0, -0.0, 0.0],
+            vec![NAN, 5.0],
+            vec![2.0],
+            vec![-NAN, -2.0, -1.5, -INF, NAN, -1.5],
+        ] {
+            let counts = Counts::from([(1, 1)]);
+            let vocab = logits.len() as u32;
+            for sampler in [&greedy, &drawn, &cut, &repelled] {
+                for greedy in [sampler.is_greedy(), false] {
+                    let state = state(3, counts.clone());
+                    let call = SelectCall { rows: 1, vocab, greedy, penalties: sampler.has_penalties() };
+                    let chain = Chain::new(runner, call, &[(&logits, sampler, &state)]);
+                    let tokens = chain.steps(if sampler.has_penalties() { 1 } else { 30 });
+                    for (token, step) in tokens[0].iter().zip(4..) {
+                        let expected = sampler.draw(&logits, &counts, step, &mut Vec::new());
+                        assert_eq!(*token, expected, "{logits:?} {sampler:?}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn greedy_rows() {
+    on_every_rung(|runner| {
+        for vocab in [1, 2, 255, 257, 16_384, 16_385, 49_152] {
+            let rows: Vec<Vec<f32>> = (0..5)
+                .map(|row| {
+                    // Few values, so that the largest occurs more than once.
+                    let steps = if row == 0 { 0.0 } else { 4.0 };
+                    gaussian(row + 10, vocab, 3.0)
+                        .iter()
+                        .map(|l| if steps > 0.0 { (l * steps).round() } else { *l })
+                        .collect()
+                })
+                .collect();
+            let states: Vec<SelectState> = (0..5).map(|i| state(60 + i, Counts::new())).collect();
+            let sampler = Sampler::default();
+            let all: Vec<Row<'_>> =
+                rows.iter().zip(&states).map(|(l, state)| (l.as_slice(), &sampler, state)).collect();
+            let call = SelectCall::of(all.iter().map(|row| row.1), vocab as u32).unwrap();
+            assert!(call.greedy && !call.penalties);
+            let chain = Chain::new(runner, call, &all);
+            for (tokens, logits) in chain.steps(10).iter().zip(&rows) {
+                assert_eq!(*tokens, [argmax(logits); 10]);
+            }
+            // Logits are nobody's scratch.
+            let words: Vec<u32> = rows.iter().flatten().map(|l| l.to_bits()).collect();
+            assert_eq!(chain.read("logits"), words);
+        }
+    });
+}
+
+/// The 0.9999 quantile of chi-squared, by Wilson and Hilferty.
+fn bound(freedom: usize) -> f64 {
+    let n = freedom.max(1) as f64;
+    let t = 2.0 / (9.0 * n);
+    n * (1.0 - t + 3.72 * t.sqrt()).powi(3)
+}
+
+/// Draws follow the distribution that the definition gives, for every combination of filters.
+#[test]
+fn draws_follow_the_distribution() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    // The second is flat, so that draws go beyond what is near.
+    for (logits, draws) in [(gaussian(20, 400, 2.0), 192), (gaussian(21, 3000, 0.5), 64)] {
+        for penalised in [false, true] {
+            for filter in 0..8 {
+                let on = |bit: u32| filter >> bit & 1 == 1;
+                let plain = Sampler {
+                    temperature: 0.9,
+                    top_k: if on(0) { 50 } else { 0 },
+                    top_p: if on(1) { 0.9 } else { 1.0 },
+                    min_p: if on(2) { 0.02 } else { 0.0 },
+                    ..Sampler::default()
+                };
+                let counts = if penalised { counts(logits.len()) } else { Counts::new() };
+                let all: Vec<Sampler> = (0..ROWS as u64)
+                    .map(|row| Sampler {
+                        seed: 1 + row * 0x9999_8888_7777,
+                        ..if penalised { penalties(&plain) } else { plain.clone() }
+                    })
+                    .collect();
+                let state = state(0, counts.clone());
+                let rows: Vec<Row<'_>> = all.iter().map(|s| (logits.as_slice(), s, &state)).collect();
+                let call = SelectCall::of(&all, logits.len() as u32).unwrap();
+                let mut seen: HashMap<u32, f64> = HashMap::new();
+                for token in Chain::new(&runner, call, &rows).steps(draws).concat() {
+                    *seen.entry(token).or_default() += 1.0;
+                }
+                let (kept, _) = exact(&all[0], &logits, &counts);
+                let n = (draws * ROWS) as f64;
+                assert!(seen.keys().all(|token| kept.iter().any(|(id, _)| id == token)), "{plain:?}");
+                // Tokens are taken together until at least five draws are expected of them.
+                let (mut sum, mut bins, mut expected, mut found) = (0.0, 0, 0.0, 0.0);
+                for (i, (token, p)) in kept.iter().enumerate() {
+                    expected += p * n;
+                    found += seen.get(token).copied().unwrap_or(0.0);
+                    if expected >= 5.0 || i + 1 == kept.len() {
+                        sum += (found - expected) * (found - expected) / expected.max(1.0);
+                        (bins, expected, found) = (bins + 1, 0.0, 0.0);
+                    }
+                }
+                let most = bound(bins - 1);
+                assert!(sum < most, "{plain:?} penalties {penalised}: {sum} of {most}, {bins} bins");
+            }
+        }
+    }
+}
+
+/// A row's tokens are the same bit for bit whoever stands beside it, and however large the workgroup is.
+#[test]
+fn rows_do_not_know_each_other() {
+    on_every_rung(|runner| {
+        let samplers: Vec<Sampler> = [
+            Sampler::default(),
+            Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, ..Sampler::default() },
+            Sampler { temperature: 1.0, seed: 3, ..Sampler::default() },
+            Sampler { temperature: 1.3, top_p: 0.9, seed: u64::MAX, ..Sampler::default() },
+            Sampler { temperature: 0.5, min_p: 0.1, seed: 9, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_k: 700, seed: 1 << 40, ..Sampler::default() },
+        ]
+        .map(|s| Sampler { frequency_penalty: 0.1, penalty_window: 9, ..s })
+        .to_vec();
+        let logits: Vec<Vec<f32>> =
+            (0..6).map(|i| gaussian(30 + i, 3001, if i == 2 { 0.4 } else { 2.0 })).collect();
+        let states: Vec<SelectState> =
+            samplers.iter().map(|s| SelectState::new(&[4, 5, 6, 4, 4], s.penalty_window)).collect();
+        for penalised in [true, false] {
+            let samplers: Vec<Sampler> = samplers
+                .iter()
+                .map(|s| Sampler { frequency_penalty: if penalised { 0.1 } else { 0.0 }, ..s.clone() })
+                .collect();
+            let rows: Vec<Row<'_>> = (0..6).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
+            let call = SelectCall::of(&samplers, 3001).unwrap();
+            let together = Chain::new(runner, call, &rows).steps(70);
+            for (row, tokens) in rows.iter().zip(&together) {
+                let call = SelectCall::of([row.1], 3001).unwrap();
+                assert_eq!(Chain::new(runner, call, &[*row]).steps(70)[0], *tokens, "{:?}", row.1);
+            }
+            let tuning = SelectTuning { workgroup: Some(512) };
+            let large = Chain::tuned(runner, call, &rows, tuning).steps(70);
+            // Only what is near may be found another way.
+            for (row, (a, b)) in rows.iter().zip(together.iter().zip(&large)) {
+                let parted = a.iter().zip(b).filter(|(a, b)| a != b).count();
+                assert!(parted <= 1, "{:?}: {parted} tokens", row.1);
+            }
+        }
+    });
+}
+
+/// Positions, the ring of emitted tokens, history and counts over many steps, with a window that slides.
+#[test]
+fn state_advances() {
+    on_every_rung(|runner| {
+        let logits: Vec<Vec<f32>> = (0..4).map(|i| gaussian(40 + i, 50, 1.0)).collect();
+        let base = Sampler {
+            temperature: 0.9,
+            top_k: 20,
+            repetition_penalty: 1.1,
+            presence_penalty: 0.3,
+            frequency_penalty: 0.2,
+            ..Sampler::default()
+        };
+        let windows = [5, 0, 64, SELECT_HISTORY];
+        for greedy in [false, true] {
+            let samplers: Vec<Sampler> = windows
+                .iter()
+                .zip(1..)
+                .map(|(&penalty_window, seed)| {
+                    let temperature = if greedy { 0.0 } else { base.temperature };
+                    Sampler { penalty_window, seed, temperature, ..base.clone() }
+                })
+                .collect();
+            let texts: [Vec<u32>; 4] =
+                [vec![1, 2, 3], vec![9; 70], (0..40).collect(), (0..1020).map(|i| i * i % 50).collect()];
+            let mut states: Vec<SelectState> =
+                texts.iter().zip(windows).map(|(text, window)| SelectState::new(text, window)).collect();
+            let rows: Vec<Row<'_>> = (0..4).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
+            let chain = Chain::new(runner, SelectCall::of(&samplers, 50).unwrap(), &rows);
+            let tokens = chain.steps(200);
+            let mut emitted = vec![None; EMITTED * ROWS];
+            for (row, state) in states.iter_mut().enumerate() {
+                for &token in &tokens[row] {
+                    check(&samplers[row], &logits[row], &state.counts, state.position + 1, token);
+                    state.advance(token, windows[row]);
+                    emitted[state.emitted_at(row as u32)] = Some(token);
+                }
+            }
+            let (found_history, found_counts) = (chain.read("history"), chain.read("counts"));
+            for (row, state) in states.iter().enumerate() {
+                assert_eq!(found_history[row * HISTORY..][..HISTORY], state.history, "row {row}");
+                let expected: Vec<u32> =
+                    (0..50).map(|id| state.counts.get(&id).copied().unwrap_or(0)).collect();
+                assert_eq!(found_counts[row * 50..][..50], expected, "row {row}");
+            }
+            for (found, expected) in chain.read("emitted").iter().zip(emitted) {
+                assert_eq!(*found, expected.unwrap_or(0xaaaa_5555));
+            }
+            let block_tables: Vec<u32> = chain.read("rows").chunks_exact(2).map(|row| row[1]).collect();
+            assert_eq!(block_tables, [7; 4]);
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let refused = |call: SelectCall| call.launches(Rungs::ALL).unwrap_err();
+    let call = SelectCall { rows: 1, vocab: 10, greedy: false, penalties: false };
+    assert!(matches!(refused(SelectCall { rows: 0, ..call }), LaunchError::Zero { .. }));
+    assert!(matches!(refused(SelectCall { vocab: 0, ..call }), LaunchError::Zero { .. }));
+    assert!(matches!(refused(SelectCall { rows: 17, ..call }), LaunchError::Large { .. }));
+    assert!(matches!(refused(SelectCall { vocab: 1 << 23, ..call }), LaunchError::Large { .. }));
+    let tuning = SelectTuning { workgroup: Some(128) };
+    assert!(matches!(call.tuned(Rungs::ALL, tuning), Err(LaunchError::Tuning { .. })));
+    let far_back = Sampler { presence_penalty: 1.0, penalty_window: 1025, ..Sampler::default() };
+    assert!(matches!(SelectCall::of([&far_back], 10), Err(LaunchError::Large { .. })));
+    // Without penalties nobody looks back.
+    let unused = Sampler { presence_penalty: 0.0, ..far_back };
+    assert!(SelectCall::of([&unused], 10).is_ok());
+}

@@ -1,0 +1,260 @@
+use crate::launch::{Access, Launch, LaunchError, Slot};
+use crate::params::{SelectParams, SelectRow};
+use crate::select::Sampler;
+use crate::shader::{Rungs, Variant};
+
+/// The most rows of a step that chooses its tokens on the device.
+pub const SELECT_ROWS: u32 = 16;
+/// Steps whose tokens are kept for reading back.
+pub const SELECT_EMITTED: u32 = 64;
+/// Tokens a row remembers for penalties: no window may be longer.
+pub const SELECT_HISTORY: u32 = 1024;
+
+/// Logits that one run of neighbouring invocations reads.
+const RUN: u32 = 256;
+const SLICES: u32 = 64;
+/// Largest keys of chunks, then largest key and sum of slices.
+const PARTIALS: u32 = SLICES * RUN / 8 + 2 * SLICES;
+/// Far above every vocabulary; indices and sums in fixed point have room for it.
+const MOST_VOCAB: u32 = 1 << 22;
+
+/// From logits to tokens, by [`Sampler`]s that lie on the device, and the state of the step behind it.
+///
+/// The meaning is [`Sampler::draw`]'s, with the draw's number one above the row's position. Buffers, by the names of
+/// the launches' slots:
+///
+/// | name | contents |
+/// |---|---|
+/// | `logits` | `[rows, vocab]` f32, not changed |
+/// | `samplers` | `[rows]` of [`SelectRow`] |
+/// | `tokens` | `[rows]` u32: the chosen token, which is the next step's input |
+/// | `rows` | `[rows]` of (position of the token just computed, first entry of its block table); the position is advanced by one |
+/// | `emitted` | `[SELECT_EMITTED, SELECT_ROWS]` u32: the token also goes to `emitted[new position % SELECT_EMITTED][row]` |
+/// | `history` | `[rows, SELECT_HISTORY]` u32: tokens by position modulo its length; with penalties |
+/// | `counts` | `[rows, vocab]` u32: how often each token occurred in the window; with penalties |
+/// | `partials`, `adjusted` | scratch between a list's launches |
+///
+/// The host fills `history` and `counts` when a text begins; each step then slides the window on. A row's token does
+/// not depend on the rows beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectCall {
+    /// Rows, at most [`SELECT_ROWS`].
+    pub rows: u32,
+    /// Logits of a row.
+    pub vocab: u32,
+    /// Whether every row takes the likeliest token: cheaper. Temperatures are then not looked at.
+    pub greedy: bool,
+    /// Whether some row has penalties.
+    pub penalties: bool,
+}
+
+/// How the kernels are divided. What is `None` is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SelectTuning {
+    /// Invocations of the workgroup that draws: a power of two from 256 on.
+    pub workgroup: Option<u32>,
+}
+
+impl SelectCall {
+    /// The call that serves these samplers, one a row; refuses windows that the device's history does not hold.
+    pub fn of<'a>(
+        samplers: impl IntoIterator<Item = &'a Sampler>,
+        vocab: u32,
+    ) -> Result<SelectCall, LaunchError> {
+        let mut call = SelectCall { rows: 0, vocab, greedy: true, penalties: false };
+        for sampler in samplers {
+            call.rows += 1;
+            call.greedy &= sampler.is_greedy();
+            call.penalties |= sampler.has_penalties();
+            if sampler.has_penalties() && sampler.penalty_window > SELECT_HISTORY {
+                return Err(LaunchError::Large {
+                    kernel: "select".to_owned(),
+                    what: "tokens of a penalty window",
+                    count: sampler.penalty_window.into(),
+                });
+            }
+        }
+        call.check()?;
+        Ok(call)
+    }
+
+    /// The launches, to be run one after the other.
+    pub fn launches(&self, rungs: Rungs) -> Result<Vec<Launch>, LaunchError> {
+        self.tuned(rungs, SelectTuning::default())
+    }
+
+    /// The launches with a tuning.
+    pub fn tuned(&self, rungs: Rungs, tuning: SelectTuning) -> Result<Vec<Launch>, LaunchError> {
+        self.check()?;
+        let workgroup = tuning.workgroup.unwrap_or(256);
+        if !workgroup.is_power_of_two() || !(256..=1024).contains(&workgroup) {
+            let (name, needed) = ("workgroup", "256, 512 or 1024");
+            return Err(LaunchError::Tuning {
+                kernel: "select_draw".to_owned(),
+                name,
+                value: workgroup,
+                needed,
+            });
+        }
+        let slices = self.params().slices;
+        Ok(if self.greedy {
+            vec![
+                self.launch(
+                    rungs,
+                    ("select_argmax", "select/argmax.wgsl"),
+                    2,
+                    [slices, self.rows],
+                    &[
+                        ("logits", 0, Access::Read),
+                        ("partials", 1, Access::ReadWrite),
+                        ("samplers", 3, Access::Read),
+                        ("counts", 4, Access::Read),
+                    ],
+                ),
+                self.launch(
+                    rungs,
+                    ("select_take", "select/take.wgsl"),
+                    4,
+                    [self.rows, 1],
+                    &[
+                        ("partials", 0, Access::Read),
+                        ("tokens", 1, Access::ReadWrite),
+                        ("rows", 2, Access::ReadWrite),
+                        ("emitted", 3, Access::ReadWrite),
+                        ("samplers", 5, Access::Read),
+                        ("history", 6, Access::ReadWrite),
+                        ("counts", 7, Access::ReadWrite),
+                    ],
+                ),
+            ]
+        } else {
+            let logits = if self.penalties { "adjusted" } else { "logits" };
+            let mut draw = self.launch(
+                rungs,
+                ("select_draw", "select/draw.wgsl"),
+                6,
+                [self.rows, 1],
+                &[
+                    (logits, 0, Access::Read),
+                    ("samplers", 1, Access::Read),
+                    ("partials", 2, Access::Read),
+                    ("tokens", 3, Access::ReadWrite),
+                    ("rows", 4, Access::ReadWrite),
+                    ("emitted", 5, Access::ReadWrite),
+                    ("history", 7, Access::ReadWrite),
+                    ("counts", 8, Access::ReadWrite),
+                ],
+            );
+            draw.variant.overrides = vec![("WORKGROUP", workgroup.into())];
+            vec![
+                self.launch(
+                    rungs,
+                    ("select_survey", "select/survey.wgsl"),
+                    3,
+                    [slices, self.rows],
+                    &[
+                        ("logits", 0, Access::Read),
+                        ("samplers", 1, Access::Read),
+                        ("partials", 2, Access::ReadWrite),
+                        ("counts", 4, Access::Read),
+                        ("adjusted", 5, Access::ReadWrite),
+                    ],
+                ),
+                draw,
+            ]
+        })
+    }
+
+    fn check(&self) -> Result<(), LaunchError> {
+        let kernel = || "select".to_owned();
+        for (name, value) in [("rows", self.rows), ("vocab", self.vocab)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        for (what, count, most) in
+            [("rows", self.rows, SELECT_ROWS), ("logits of a row", self.vocab, MOST_VOCAB)]
+        {
+            if count > most {
+                return Err(LaunchError::Large { kernel: kernel(), what, count: count.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn params(&self) -> SelectParams {
+        let each = self.vocab.div_ceil(SLICES * RUN);
+        SelectParams { vocab: self.vocab, slices: self.vocab.div_ceil(each * RUN), each, _pad0: 0 }
+    }
+
+    /// The least bytes of a buffer; `None` if this call has no such buffer.
+    fn bytes(&self, name: &str) -> Option<u64> {
+        let rows = u64::from(self.rows);
+        let logits = 4 * rows * u64::from(self.vocab);
+        match name {
+            "logits" => Some(logits),
+            "tokens" => Some(4 * rows),
+            "rows" => Some(8 * rows),
+            "emitted" => Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS)),
+            "partials" if self.greedy => Some(8 * rows * u64::from(SLICES)),
+            "partials" => Some(4 * rows * u64::from(PARTIALS)),
+            "samplers" if self.penalties || !self.greedy => Some(rows * size_of::<SelectRow>() as u64),
+            "counts" | "adjusted" if self.penalties => Some(logits),
+            "history" if self.penalties => Some(4 * rows * u64::from(SELECT_HISTORY)),
+            _ => None,
+        }
+    }
+
+    /// A launch with those of the buffers that this call has.
+    fn launch(
+        &self,
+        rungs: Rungs,
+        (name, file): (&str, &'static str),
+        binding: u32,
+        [x, y]: [u32; 2],
+        buffers: &[(&'static str, u32, Access)],
+    ) -> Launch {
+        let slot = |&(name, binding, access): &(&'static str, u32, Access)| {
+            self.bytes(name).map(|bytes| Slot { name, binding, access, bytes })
+        };
+        let flag = |name, value: bool| (name, u32::from(value).to_string());
+        Launch {
+            variant: Variant {
+                name: name.to_owned(),
+                file,
+                constants: vec![
+                    flag("PENALTIES", self.penalties),
+                    flag("IMMEDIATES", rungs.immediates),
+                    flag("SUBGROUPS", rungs.subgroups),
+                ],
+                overrides: Vec::new(),
+            },
+            slots: buffers.iter().filter_map(slot).collect(),
+            uniforms: Vec::new(),
+            params: Some((binding, bytemuck::bytes_of(&self.params()).to_vec())),
+            groups: [x, y, 1],
+        }
+    }
+}
+
+impl From<&Sampler> for SelectRow {
+    fn from(sampler: &Sampler) -> SelectRow {
+        // Beyond any difference of logits that matters; an infinity would make nothing of equal ones.
+        const MOST: f64 = 1e30;
+        let inverse = if sampler.is_greedy() { 0.0 } else { 1.0 / f64::from(sampler.temperature) };
+        SelectRow {
+            temperature: sampler.temperature,
+            top_k: sampler.top_k,
+            top_p: sampler.top_p,
+            min_p: sampler.min_p,
+            repetition_penalty: sampler.repetition_penalty,
+            presence_penalty: sampler.presence_penalty,
+            frequency_penalty: sampler.frequency_penalty,
+            penalty_window: sampler.penalty_window,
+            seed_low: sampler.seed as u32,
+            seed_high: (sampler.seed >> 32) as u32,
+            inverse_temperature: inverse.min(MOST) as f32,
+            _pad0: 0,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+// The state of a row's text, after a token was chosen. Needs tokens, rows, emitted, and with PENALTIES history, counts.
+
+// Rows that a step has at most, and steps that can be read back at once.
+const MAX_ROWS: u32 = 16u;
+const EMITTED: u32 = 64u;
+
+#if PENALTIES
+const HISTORY: u32 = 1024u;
+
+// The token enters the window, and what is then too far back leaves it.
+fn slide(row: u32, position: u32, token: u32, window: u32) {
+    if (window > 0u) {
+        if (position >= window) {
+            let old = history[row * HISTORY + (position - window) % HISTORY];
+            if (old < params.vocab) {
+                let at = row * params.vocab + old;
+                // A count that the host did not fill must not wrap.
+                counts[at] = max(counts[at], 1u) - 1u;
+            }
+        }
+        counts[row * params.vocab + token] += 1u;
+    }
+    history[row * HISTORY + position % HISTORY] = token;
+}
+#endif
+
+fn advance(row: u32, token: u32) {
+    let position = rows[row].x + 1u;
+    tokens[row] = token;
+    emitted[(position % EMITTED) * MAX_ROWS + row] = token;
+#if PENALTIES
+    slide(row, position, token, min(samplers[row].penalty_window, HISTORY));
+#endif
+    rows[row].x = position;
+}

@@ -1,0 +1,220 @@
+// select_draw: a token of each row by its sampler, and the step's state behind it.
+//
+//   0  logits    [rows, vocab] f32, read; with PENALTIES `adjusted`, which select_survey wrote
+//   1  samplers  [rows] SelectRow, read
+//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote
+//   3  tokens    [rows] u32, written
+//   4  rows      [rows] (position, first entry of the block table), advanced
+//   5  emitted   [EMITTED, MAX_ROWS] u32, written at the new position
+//   6  params    SelectParams (immediates where the device has them)
+//   7  history   [rows, HISTORY] u32, tokens by position; only with PENALTIES
+//   8  counts    [rows, vocab] u32, advanced; only with PENALTIES
+//
+// Grid: (rows), a workgroup a row. Twin: Sampler::draw, scalar::SelectState.
+//
+// Any token among the k likeliest lies in one of the k chunks with the largest maxima, and is no smaller than the
+// least of these. So a few chunks are read, and what is at least that large is sorted by counting: these tokens are
+// the beginning of the row in descending order, equal ones by id. All cuts are beginnings of that order, too. Where
+// what is near is not enough (many tokens are wanted, or so many are equal that they have no room), far.wgsl finds the
+// token by reading the row several times.
+//
+// Sums are in fixed point, hence exact: a row's token does not depend on the order in which candidates were found.
+
+#include "params/SelectParams"
+#include "params/SelectRow"
+#define PARAMS SelectParams
+#define PARAMS_BINDING 6
+#include "lib/params.wgsl"
+
+// A power of two from 256 on.
+override WORKGROUP: u32 = 256u;
+// Invocations sort this many candidates each.
+const OWNED: u32 = 4u;
+override CANDIDATES: u32 = 4u * WORKGROUP;
+
+@group(0) @binding(0) var<storage, read> logits: array<u32>;
+@group(0) @binding(1) var<storage, read> samplers: array<SelectRow>;
+@group(0) @binding(2) var<storage, read> partials: array<u32>;
+@group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
+@group(0) @binding(4) var<storage, read_write> rows: array<vec2<u32>>;
+@group(0) @binding(5) var<storage, read_write> emitted: array<u32>;
+#if PENALTIES
+@group(0) @binding(7) var<storage, read_write> history: array<u32>;
+@group(0) @binding(8) var<storage, read_write> counts: array<u32>;
+#endif
+#include "lib/u64.wgsl"
+#include "select/keys.wgsl"
+#include "select/layout.wgsl"
+#include "select/mass.wgsl"
+#include "select/advance.wgsl"
+
+const NONE: u32 = 0xffffffffu;
+// Steps of 1/16 octave of a key's distance from the largest.
+const STEPS: u32 = 464u;
+// Words for three histograms of 256 bins; what is near needs one of STEPS, and then a list of chunks.
+const BINS: u32 = 768u;
+
+// The row at hand.
+var<private> lane: u32;
+var<private> base: u32;
+var<private> most_key: u32;
+var<private> most_value: f32;
+var<private> inverse: f32;
+
+var<workgroup> bins: array<atomic<u32>, BINS>;
+var<workgroup> candidate_keys: array<u32, CANDIDATES>;
+var<workgroup> candidate_tokens: array<u32, CANDIDATES>;
+var<workgroup> scan_low: array<u32, WORKGROUP>;
+var<workgroup> scan_high: array<u32, WORKGROUP>;
+var<workgroup> largest: atomic<u32>;
+var<workgroup> found: atomic<u32>;
+var<workgroup> chosen: atomic<u32>;
+var<workgroup> sum_low: atomic<u32>;
+var<workgroup> sum_high: atomic<u32>;
+// What one invocation tells all.
+var<workgroup> told: u32;
+var<workgroup> told_mass: vec2<u32>;
+
+// The sum of the values of this and all invocations before it. All must call it.
+fn scan(value: vec2<u32>) -> vec2<u32> {
+    var sum = value;
+    for (var stride = 1u; stride < WORKGROUP; stride *= 2u) {
+        workgroupBarrier();
+        scan_low[lane] = sum.x;
+        scan_high[lane] = sum.y;
+        workgroupBarrier();
+        if (lane >= stride) {
+            sum = add64(sum, vec2<u32>(scan_low[lane - stride], scan_high[lane - stride]));
+        }
+    }
+    return sum;
+}
+
+// Adds to the sum that invocations share.
+fn pour(value: vec2<u32>) {
+    let old = atomicAdd(&sum_low, value.x);
+    atomicAdd(&sum_high, value.y + select(0u, 1u, old + value.x < old));
+}
+
+fn poured() -> vec2<u32> {
+    return vec2<u32>(atomicLoad(&sum_low), atomicLoad(&sum_high));
+}
+
+fn step_of(key: u32) -> u32 {
+    let away = most_key - key;
+    if (away < 16u) {
+        return away;
+    }
+    let octave = firstLeadingBit(away);
+    return (octave - 3u) * 16u + ((away >> (octave - 4u)) & 15u);
+}
+
+fn mass_of(key: u32) -> vec2<u32> {
+    return mass(likelihood(gap(key, most_value, inverse)));
+}
+
+// 64 bits from seed and step alone, the same as on the CPU.
+fn random(seed: vec2<u32>, step: u32) -> vec2<u32> {
+    var z = multiply64(vec2<u32>(step, 0u), vec2<u32>(0x7F4A7C15u, 0x9E3779B9u));
+    z = seed ^ add64(z, vec2<u32>(0xD192ED03u, 0xD1B54A32u));
+    for (var i = 0u; i < 2u; i += 1u) {
+        z = multiply64(z ^ shift_right64(z, 30u), vec2<u32>(0x1CE4E5B9u, 0xBF58476Du));
+        z = multiply64(z ^ shift_right64(z, 27u), vec2<u32>(0x133111EBu, 0x94D049BBu));
+        z ^= shift_right64(z, 31u);
+    }
+    return z;
+}
+
+// A share of the mass by a random number, below the mass.
+fn share(total: vec2<u32>, z: vec2<u32>) -> vec2<u32> {
+    return add64(fraction64(total, z.y), vec2<u32>(fraction64(total, z.x).y, 0u));
+}
+
+// The mass that a top-p keeps at least; the likeliest is always kept.
+fn goal_of(total: vec2<u32>, top_p: f32) -> vec2<u32> {
+    let goal = fraction64(total, u32(top_p * 4294967296.0));
+    return select(goal, vec2<u32>(1u, 0u), all(goal == vec2<u32>()));
+}
+
+#include "select/near.wgsl"
+#include "select/far.wgsl"
+
+// The first of the likeliest: what a row takes that draws nothing.
+fn likeliest(partial: u32) {
+    for (var chunk = lane; chunk < params.slices * CHUNKS_OF_SLICE; chunk += WORKGROUP) {
+        if (partials[partial + chunk] == most_key) {
+            for (var i = 0u; i < params.each * CHUNK; i += 1u) {
+                let token = chunk_token(chunk, i);
+                if (token < params.vocab && key_of(logits[base + token]) == most_key) {
+                    atomicMin(&chosen, token);
+                }
+            }
+        }
+    }
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(@builtin(local_invocation_index) index: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let row = group.x;
+    let how = samplers[row];
+    lane = index;
+    base = row * params.vocab;
+    inverse = how.inverse_temperature;
+    let partial = row * PARTIALS;
+    let chunks = params.slices * CHUNKS_OF_SLICE;
+    if (lane == 0u) {
+        atomicStore(&largest, NO_KEY);
+        atomicStore(&found, 0u);
+        atomicStore(&chosen, NONE);
+        atomicStore(&sum_low, 0u);
+        atomicStore(&sum_high, 0u);
+    }
+    for (var i = lane; i < BINS; i += WORKGROUP) {
+        atomicStore(&bins[i], 0u);
+    }
+    var key = NO_KEY;
+    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
+        key = max(key, partials[partial + chunk]);
+    }
+    workgroupBarrier();
+#if SUBGROUPS
+    let subgroup_most = subgroupMax(key);
+    if (key == subgroup_most) {
+        atomicMax(&largest, key);
+    }
+#else
+    atomicMax(&largest, key);
+#endif
+    workgroupBarrier();
+    if (lane == 0u) {
+        told = atomicLoad(&largest);
+    }
+    let most = workgroupUniformLoad(&told);
+    most_key = most;
+    most_value = value_of(most);
+    if (how.temperature == 0.0 || most <= LEAST_KEY || most >= MOST_KEY) {
+        likeliest(partial);
+        workgroupBarrier();
+        if (lane == 0u) {
+            let nothing = most == NO_KEY || (how.temperature == 0.0 && most <= LEAST_KEY);
+            advance(row, select(atomicLoad(&chosen), 0u, nothing));
+        }
+    } else {
+        let z = random(vec2<u32>(how.seed_low, how.seed_high), rows[row].x + 1u);
+        let wide = is_wide(how.temperature, how.top_k);
+        if (!wide || how.top_k == 0u || how.top_k >= params.vocab) {
+            near(row, partial, wide, z);
+        }
+        workgroupBarrier();
+        if (lane == 0u) {
+            told = atomicLoad(&chosen);
+        }
+        if (workgroupUniformLoad(&told) == NONE) {
+            far(row, z);
+        }
+        workgroupBarrier();
+        if (lane == 0u) {
+            advance(row, min(atomicLoad(&chosen), params.vocab - 1u));
+        }
+    }
+}

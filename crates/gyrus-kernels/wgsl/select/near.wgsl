@@ -1,0 +1,210 @@
+// The draw among the tokens near the likeliest: sets `chosen`, or leaves it where they are not enough.
+
+// Token `i` of a chunk, beyond the vocabulary if there is none.
+fn chunk_token(chunk: u32, i: u32) -> u32 {
+    let place = (chunk % CHUNKS_OF_SLICE) * CHUNK + i % CHUNK;
+    return token_at(chunk / CHUNKS_OF_SLICE, i / CHUNK, place);
+}
+
+// The step that the `wanted`th of the chunks' maxima has, counted from the largest; STEPS where there are fewer.
+fn last_step(partial: u32, chunks: u32, wanted: u32) -> u32 {
+    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
+        let key = partials[partial + chunk];
+        if (key != NO_KEY) {
+            atomicAdd(&bins[step_of(key)], 1u);
+        }
+    }
+    if (lane == 0u) {
+        told = STEPS;
+    }
+    workgroupBarrier();
+    let each = (STEPS + WORKGROUP - 1u) / WORKGROUP;
+    let first = lane * each;
+    var count = 0u;
+    for (var i = first; i < min(first + each, STEPS); i += 1u) {
+        count += atomicLoad(&bins[i]);
+    }
+    let upto = scan(vec2<u32>(count, 0u)).x;
+    if (upto >= wanted && upto - count < wanted) {
+        var sum = upto - count;
+        for (var i = first; i < min(first + each, STEPS); i += 1u) {
+            sum += atomicLoad(&bins[i]);
+            if (sum >= wanted) {
+                told = i;
+                break;
+            }
+        }
+    }
+    return workgroupUniformLoad(&told);
+}
+
+// Chunks that have a token within the step, listed in `bins`: how many, or NONE if they have no room.
+fn list_chunks(partial: u32, chunks: u32, last: u32) -> u32 {
+    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
+        let key = partials[partial + chunk];
+        if (key != NO_KEY && step_of(key) <= last) {
+            let at = atomicAdd(&found, 1u);
+            if (at < BINS) {
+                atomicStore(&bins[at], chunk);
+            }
+        }
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        let listed = atomicLoad(&found);
+        told = select(listed, NONE, listed > BINS);
+        atomicStore(&found, 0u);
+    }
+    return workgroupUniformLoad(&told);
+}
+
+// Tokens of the listed chunks within the step, in any order: how many, or NONE if they have no room.
+fn gather(listed: u32, last: u32) -> u32 {
+    for (var i = lane; i < listed * CHUNK; i += WORKGROUP) {
+        let chunk = atomicLoad(&bins[i / CHUNK]);
+        for (var run = 0u; run < params.each; run += 1u) {
+            let token = chunk_token(chunk, run * CHUNK + i % CHUNK);
+            if (token < params.vocab) {
+                let key = key_of(logits[base + token]);
+                if (key != NO_KEY && step_of(key) <= last) {
+                    let at = atomicAdd(&found, 1u);
+                    if (at < CANDIDATES) {
+                        candidate_keys[at] = key;
+                        candidate_tokens[at] = token;
+                    }
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        let gathered = atomicLoad(&found);
+        told = select(gathered, NONE, gathered > CANDIDATES);
+    }
+    return workgroupUniformLoad(&told);
+}
+
+// Sorts the candidates, each by the number of those before it.
+fn sort(count: u32) {
+    var keys: array<u32, OWNED>;
+    var ids: array<u32, OWNED>;
+    var ranks: array<u32, OWNED>;
+    for (var own = 0u; own < OWNED; own += 1u) {
+        let i = own * WORKGROUP + lane;
+        if (i < count) {
+            let key = candidate_keys[i];
+            let token = candidate_tokens[i];
+            var rank = 0u;
+            for (var j = 0u; j < count; j += 1u) {
+                let other = candidate_keys[j];
+                let first = other > key || (other == key && candidate_tokens[j] < token);
+                rank += select(0u, 1u, first);
+            }
+            keys[own] = key;
+            ids[own] = token;
+            ranks[own] = rank;
+        }
+    }
+    workgroupBarrier();
+    for (var own = 0u; own < OWNED; own += 1u) {
+        if (own * WORKGROUP + lane < count) {
+            candidate_keys[ranks[own]] = keys[own];
+            candidate_tokens[ranks[own]] = ids[own];
+        }
+    }
+    workgroupBarrier();
+}
+
+// The sum of probabilities over the whole row, of the slices' sums.
+fn whole_mass(partial: u32) -> vec2<u32> {
+    if (lane < params.slices) {
+        let most = partials[partial + CHUNKS + 2u * lane];
+        let sum = bitcast<f32>(partials[partial + CHUNKS + 2u * lane + 1u]);
+        pour(mass(sum * likelihood(gap(most, most_value, inverse))));
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        told_mass = poured();
+    }
+    return workgroupUniformLoad(&told_mass);
+}
+
+fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
+    let chunks = params.slices * CHUNKS_OF_SLICE;
+    let top_k = samplers[row].top_k;
+    let top_p = samplers[row].top_p;
+    let min_p = samplers[row].min_p;
+    let last = last_step(partial, chunks, select(top_k, NEAR, wide));
+    let listed = list_chunks(partial, chunks, last);
+    if (listed == NONE) {
+        return;
+    }
+    let gathered = gather(listed, last);
+    if (gathered == NONE) {
+        return;
+    }
+    sort(gathered);
+    let count = select(min(gathered, top_k), gathered, wide);
+    // Whether no token is missing that the sampler keeps.
+    let whole = !wide || last == STEPS;
+    let each = (count + WORKGROUP - 1u) / WORKGROUP;
+    let first = lane * each;
+    let end = min(first + each, count);
+    var own = vec2<u32>();
+    for (var i = first; i < end; i += 1u) {
+        own = add64(own, mass_of(candidate_keys[i]));
+    }
+    let upto = scan(own);
+    let before = vec2<u32>(upto.x - own.x, upto.y - own.y - select(0u, 1u, upto.x < own.x));
+    workgroupBarrier();
+    if (lane == WORKGROUP - 1u) {
+        told_mass = upto;
+    }
+    if (lane == 0u) {
+        atomicStore(&found, select(NONE, count, whole));
+    }
+    var total = workgroupUniformLoad(&told_mass);
+    if (!whole) {
+        total = whole_mass(partial);
+    }
+    let goal = goal_of(total, top_p);
+    var sum = before;
+    for (var i = first; i < end; i += 1u) {
+        let likely = likelihood(gap(candidate_keys[i], most_value, inverse));
+        let next = add64(sum, mass(likely));
+        if (top_p < 1.0 && less64(sum, goal) && !less64(next, goal)) {
+            atomicMin(&found, i + 1u);
+        }
+        if (likely < min_p) {
+            atomicMin(&found, max(i, 1u));
+        }
+        sum = next;
+    }
+    workgroupBarrier();
+    let kept = atomicLoad(&found);
+    if (kept != NONE) {
+        sum = before;
+        for (var i = first; i < end; i += 1u) {
+            sum = add64(sum, mass_of(candidate_keys[i]));
+            if (i + 1u == kept) {
+                told_mass = sum;
+            }
+        }
+    } else if (lane == 0u) {
+        // Nothing was cut among these: all are drawn from, or those are missing that are cut.
+        told_mass = select(total, vec2<u32>(), top_p < 1.0 || min_p > 0.0);
+    }
+    let drawn = workgroupUniformLoad(&told_mass);
+    if (all(drawn == vec2<u32>())) {
+        return;
+    }
+    let goal_drawn = share(drawn, z);
+    sum = before;
+    for (var i = first; i < min(end, kept); i += 1u) {
+        let next = add64(sum, mass_of(candidate_keys[i]));
+        if (!less64(goal_drawn, sum) && less64(goal_drawn, next)) {
+            atomicStore(&chosen, candidate_tokens[i]);
+        }
+        sum = next;
+    }
+}

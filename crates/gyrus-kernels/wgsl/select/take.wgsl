@@ -1,0 +1,60 @@
+// select_take: the likeliest token of the slices', and the step's state behind it.
+//
+//   0  partials  [rows, SLICES] of (key, token), read
+//   1  tokens    [rows] u32, written
+//   2  rows      [rows] (position, first entry of the block table), advanced
+//   3  emitted   [EMITTED, MAX_ROWS] u32, written at the new position
+//   4  params    SelectParams (immediates where the device has them)
+//   5  samplers  [rows] SelectRow, read; only with PENALTIES
+//   6  history   [rows, HISTORY] u32, tokens by position; only with PENALTIES
+//   7  counts    [rows, vocab] u32, advanced; only with PENALTIES
+//
+// Grid: (rows). Twin: Sampler::draw, scalar::SelectState.
+
+#include "params/SelectParams"
+#if PENALTIES
+#include "params/SelectRow"
+#endif
+#define PARAMS SelectParams
+#define PARAMS_BINDING 4
+#include "lib/params.wgsl"
+
+@group(0) @binding(0) var<storage, read> partials: array<vec2<u32>>;
+@group(0) @binding(1) var<storage, read_write> tokens: array<u32>;
+@group(0) @binding(2) var<storage, read_write> rows: array<vec2<u32>>;
+@group(0) @binding(3) var<storage, read_write> emitted: array<u32>;
+#if PENALTIES
+@group(0) @binding(5) var<storage, read> samplers: array<SelectRow>;
+@group(0) @binding(6) var<storage, read_write> history: array<u32>;
+@group(0) @binding(7) var<storage, read_write> counts: array<u32>;
+#endif
+#include "select/keys.wgsl"
+#include "select/layout.wgsl"
+#include "select/advance.wgsl"
+
+var<workgroup> best_key: atomic<u32>;
+var<workgroup> best_token: atomic<u32>;
+
+@compute @workgroup_size(64)
+fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    if (lane == 0u) {
+        atomicStore(&best_key, NO_KEY);
+        atomicStore(&best_token, 0xffffffffu);
+    }
+    var mine = vec2<u32>(NO_KEY, 0xffffffffu);
+    if (lane < params.slices) {
+        mine = partials[group.x * SLICES + lane];
+    }
+    workgroupBarrier();
+    atomicMax(&best_key, mine.x);
+    workgroupBarrier();
+    let best = atomicLoad(&best_key);
+    if (mine.x == best) {
+        atomicMin(&best_token, mine.y);
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        // Nothing above minus infinity: the first token, whatever it is.
+        advance(group.x, select(0u, atomicLoad(&best_token), best > LEAST_KEY));
+    }
+}
