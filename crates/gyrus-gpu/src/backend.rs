@@ -1,16 +1,17 @@
 //! Runs a plan: tables of kernels that are bound once and replayed.
 
-use gyrus_kernels::call::engine;
-use gyrus_kernels::{Backend, BackendError, Batch, Op, Plan, Precision, WeightSpec};
+use gyrus_kernels::call::{Tile, engine, push_tiles};
+use gyrus_kernels::{Backend, BackendError, Batch, Chain, Op, Plan, Precision, WeightSpec};
 use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
 
 use crate::buffer::Buffer;
+use crate::chain::Steps;
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::{Class, Lowering};
 use crate::memory::{MemoryNeed, Room};
 use crate::rooms::{FEW, MAX_ROWS, Rooms};
-use crate::step::Step;
+use crate::step::{Extent, Step};
 use crate::weight::Weights;
 
 /// A plan on a GPU.
@@ -21,12 +22,14 @@ pub struct GpuBackend {
     pub(crate) blocks: usize,
     pub(crate) rooms: Rooms,
     pub(crate) tables: Tables,
+    pub(crate) steps: Steps,
     staging: Buffer,
     results: Vec<f32>,
     /// Where each sequence's block table begins among all of them.
     starts: Vec<u32>,
     /// Room to put words together before they are sent.
     words: Vec<u32>,
+    tiles: Vec<Tile>,
 }
 
 /// The kernels of a plan, for batches of different sizes. The first part of a plan works on all rows, the second on
@@ -45,6 +48,8 @@ pub(crate) struct Tables {
     tail_of_one: Vec<Step>,
     /// The second part for few rows of many.
     tail_of_few: Vec<Step>,
+    /// Rows of a tile of attention.
+    tile_rows: u32,
 }
 
 impl Tables {
@@ -62,6 +67,7 @@ impl Tables {
             tail_of_all: lowering.table(tail, class(Class::Few), true)?,
             tail_of_one: lowering.table(tail, class(Class::One), false)?,
             tail_of_few: lowering.table(tail, class(Class::Few), false)?,
+            tile_rows: lowering.flash(1.0, 0).map_or(1, |(_, _, rows)| rows),
         })
     }
 }
@@ -108,10 +114,12 @@ impl GpuBackend {
             blocks,
             rooms,
             tables,
+            steps: Steps::default(),
             staging,
             results: Vec::new(),
             starts: Vec::new(),
             words: Vec::new(),
+            tiles: Vec::new(),
         })
     }
 
@@ -123,7 +131,7 @@ impl GpuBackend {
     /// Sends what the batch brings along. Each sequence's table begins `stride` entries behind the one before, or
     /// directly behind it.
     pub(crate) fn send(&mut self, batch: &Batch<'_>, stride: Option<usize>) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, rooms, starts, words, .. } = self;
+        let GpuBackend { gpu, plan, rooms, tables, starts, words, tiles, .. } = self;
         gpu.write(&rooms.tokens, bytemuck::cast_slice(batch.tokens))?;
         gpu.write(&rooms.indices, bytemuck::cast_slice(batch.logits))?;
         starts.clear();
@@ -141,15 +149,24 @@ impl GpuBackend {
             words.extend([*position, starts[*sequence as usize]]);
         }
         gpu.write(&rooms.rows, bytemuck::cast_slice(words))?;
+        tiles.clear();
+        if batch.rows() > FEW {
+            push_tiles(batch, tables.tile_rows, true, tiles);
+            gpu.write(&rooms.tiles, bytemuck::cast_slice(tiles))?;
+        }
         rooms.send_turns(gpu, plan, batch)
     }
 
     /// Runs the batch, and the logits of its rows in pieces.
     fn replay(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, tables, rooms, staging, results, .. } = self;
+        let GpuBackend { gpu, plan, tables, rooms, staging, results, tiles, .. } = self;
         results.clear();
         let rows = batch.rows();
-        let position = batch.positions.iter().copied().max().unwrap_or(0);
+        let extent = Extent {
+            rows: rows as u32,
+            position: batch.positions.iter().copied().max().unwrap_or(0),
+            tiles: tiles.len() as u32,
+        };
         // A single row is taken through both parts at once.
         let single = rows == 1 && batch.logits.len() == 1;
         let body: &mut [Step] = match rows {
@@ -158,7 +175,7 @@ impl GpuBackend {
             _ => &mut tables.many,
         };
         for step in body.iter_mut() {
-            step.follow(gpu, rows as u32, position)?;
+            step.follow(gpu, extent)?;
         }
         let pieces = batch.logits.len().div_ceil(FEW).max(1);
         for piece in 0..pieces {
@@ -171,7 +188,7 @@ impl GpuBackend {
                 _ => &mut tables.tail_of_few,
             };
             for (i, step) in tail.iter_mut().enumerate() {
-                let dispatch = step.follow(gpu, wanted as u32, position)?;
+                let dispatch = step.follow(gpu, Extent { rows: wanted as u32, ..extent })?;
                 // The first of the tail gathers rows, this piece's from its first index on.
                 if i == 0 {
                     gpu.patch(dispatch, engine::GATHER_FIRST, first as u32);
@@ -235,9 +252,14 @@ impl Backend for GpuBackend {
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         self.check(batch)?;
+        self.steps.end();
         let device = |error: GpuError| BackendError::Device(error.to_string());
         self.send(batch, None).map_err(device)?;
         self.replay(batch).map_err(device)?;
         Ok(&self.results)
+    }
+
+    fn chain(&mut self) -> Option<&mut dyn Chain> {
+        Some(self)
     }
 }

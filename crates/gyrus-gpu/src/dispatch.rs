@@ -20,7 +20,8 @@ pub struct Dispatch {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     params: Params,
-    groups: [u32; 3],
+    /// The grid. Kernels know from elsewhere how far they may go.
+    pub(crate) groups: [u32; 3],
 }
 
 /// Where a kernel's parameters are.
@@ -32,11 +33,6 @@ enum Params {
 }
 
 impl Dispatch {
-    /// Changes the width of the grid; the kernel knows how far it may go.
-    pub(crate) fn widen(&mut self, width: u32) {
-        self.groups[0] = width;
-    }
-
     pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.inner);
         pass.set_bind_group(0, &self.group, &[]);

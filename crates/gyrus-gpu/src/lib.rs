@@ -11,6 +11,7 @@
 mod adapter;
 mod backend;
 mod buffer;
+mod chain;
 mod device;
 mod dispatch;
 mod error;

@@ -7,15 +7,17 @@ use std::collections::HashMap;
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    EmbedCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Storage, Target,
+    EmbedCall, FlashCall, FlashTuning, HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning,
+    QuantizeCall, Source, Storage, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Activation, BufferId, Op, Plan, Precision, RopeId, WeightId};
+use gyrus_tensor::DType;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS, Rooms, RowBytes};
+use crate::rooms::{FEW, MAX_ROWS, Rooms, RowBytes, RowHalves};
 use crate::step::Step;
 use crate::weight::{Part, Weights, groups};
 
@@ -62,6 +64,31 @@ struct Table<'a> {
 }
 
 impl Lowering<'_> {
+    /// Attention of many rows in tiles, how it is divided, and how many rows a tile has at most; where it can be.
+    pub(crate) fn flash(&self, scale: f32, window: u32) -> Option<(FlashCall, FlashTuning, u32)> {
+        let kv = self.plan.kv;
+        let (n_heads, n_kv_heads, head_dim) = (kv.heads as u32, kv.kv_heads as u32, kv.head_dim as u32);
+        let call = FlashCall {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            scale,
+            window,
+            soft_cap: 0.0,
+            causal: true,
+            tree: false,
+            paged: self.rooms.paged(MAX_ROWS as u32),
+            tiles: 1,
+        };
+        let memory = u32::try_from(self.gpu.workgroup_memory()).unwrap_or(u32::MAX);
+        let tuning = FlashTuning { memory: Some(memory.min(32 << 10)), ..FlashTuning::default() };
+        let fast = self.plan.precision == Precision::Fast;
+        let possible = fast && call.launch(self.gpu.rungs(), tuning).is_ok();
+        let rows = call.tile_rows(tuning).ok().filter(|_| possible)?;
+        Some((call, tuning, rows))
+    }
+
     /// The steps of some ops of a plan.
     pub(crate) fn table(&self, ops: &[Op], class: Class, all: bool) -> Result<Vec<Step>, GpuError> {
         let mut table = Table {
@@ -252,7 +279,7 @@ impl<'a> Table<'a> {
     fn can_gate(&self, x: BufferId, weights: &[WeightId]) -> bool {
         let plan = self.on.plan;
         let [gate, up] = weights else { return false };
-        self.takes_bytes(weights)
+        (self.takes_bytes(weights) || self.takes_halves(weights))
             && plan.weight(*gate).shape == plan.weight(*up).shape
             && groups(plan, weights).count() == 1
             && self.on.weights.matrix(weights).len() == 1
@@ -264,6 +291,12 @@ impl<'a> Table<'a> {
         self.fast() && weights.iter().all(|id| self.on.plan.weight(*id).dtype.is_quantized())
     }
 
+    /// Whether all these weights are multiplied by halves, many rows at a time. Single precision has a reason.
+    fn takes_halves(&self, weights: &[WeightId]) -> bool {
+        let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
+        self.fast() && self.class == Class::Many && weights.iter().all(|id| dtype(id) != DType::F32)
+    }
+
     /// Several weights write their outputs side by side.
     fn mat_mul(
         &mut self,
@@ -273,10 +306,12 @@ impl<'a> Table<'a> {
         gate: Option<Activation>,
         out: BufferId,
     ) -> Result<(), GpuError> {
-        if !self.takes_bytes(weights) {
+        let halves = self.takes_halves(weights);
+        if !halves && !self.takes_bytes(weights) {
             self.finish(x)?;
         }
         self.written(out)?;
+        let halved = if halves { Some(self.halve(x)?) } else { None };
         let mut bytes = None;
         let mut y_offset = 0;
         for group in groups(self.on.plan, weights) {
@@ -285,6 +320,10 @@ impl<'a> Table<'a> {
             let tuning = MatVecTuning::of(rows, self.width(x), self.on.gpu.most_invocations());
             for part in parts {
                 let offset = y_offset + part.first;
+                if let Some(halved) = &halved {
+                    self.tiles(halved, part, accumulate, gate, offset, out);
+                    continue;
+                }
                 if !self.fast() || !part.layout.dtype().is_quantized() {
                     self.plain(x, part, accumulate, offset, out);
                     continue;
@@ -302,6 +341,48 @@ impl<'a> Table<'a> {
             y_offset += rows;
         }
         Ok(())
+    }
+
+    /// Makes halves of a buffer's rows, or of what is pending for it.
+    fn halve(&mut self, x: BufferId) -> Result<RowHalves, GpuError> {
+        let rungs = self.on.gpu.rungs();
+        let (source, norm) = match self.pending.get(&self.id(x)).copied() {
+            Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
+            Some(Pending::Splits { .. }) => {
+                self.finish(x)?;
+                (self.id(x), None)
+            }
+            None => (self.id(x), None),
+        };
+        let cols = self.width(x);
+        let norm_eps = norm.map(|(_, eps)| eps);
+        let call = HalveRowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: norm_eps };
+        let halves = self.on.rooms.halves(self.on.gpu, cols, call.bytes())?;
+        let mut buffers =
+            vec![("x", self.buffer(source)), ("h", halves.h.clone()), ("h_scales", halves.scales.clone())];
+        if let Some((weight, _)) = norm {
+            buffers.push(("norm", self.vector(&[weight])?));
+        }
+        self.steps.push(Step::new(buffers, move |rows| HalveRowsCall { rows, ..call }.launch(rungs)));
+        Ok(halves)
+    }
+
+    /// A mat-mul of many rows of halves.
+    fn tiles(
+        &mut self,
+        x: &RowHalves,
+        part: &Part,
+        accumulate: bool,
+        gate: Option<Activation>,
+        y_offset: u32,
+        out: BufferId,
+    ) {
+        let rungs = self.on.gpu.rungs();
+        let mut buffers = planes(part);
+        buffers.extend([("x", x.h.clone()), ("x_scales", x.scales.clone()), ("y", self.buffer(out))]);
+        let y_stride = self.width(out);
+        let call = TileCall { y_stride, y_offset, accumulate, gate, ..TileCall::new(part.layout, 1) };
+        self.steps.push(Step::new(buffers, move |rows| TileCall { rows, ..call }.launch(rungs)));
     }
 
     /// A mat-mul in single precision.
@@ -461,8 +542,14 @@ impl<'a> Table<'a> {
             let step = Step::new(buffers, move |rows| {
                 engine::attend(rungs, params, heads, turn, 1, Paged { rows, ..paged })
             });
-            self.steps.push(step.spread(window));
+            self.steps.push(step.split(window));
             self.pending.insert(self.id(out), Pending::Splits { window });
+        } else if let Some((call, tuning, _)) = self.on.flash(scale, window) {
+            buffers.push(("tiles", self.on.rooms.tiles.clone()));
+            let step = Step::new(buffers, move |rows| {
+                FlashCall { paged: Paged { rows, ..paged }, ..call }.launch(rungs, tuning)
+            });
+            self.steps.push(step.tiled());
         } else {
             self.steps.push(Step::new(buffers, move |rows| {
                 engine::attention(rungs, params, head_dim, Paged { rows, ..paged })

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use gyrus_kernels::call::Storage;
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
+use gyrus_kernels::call::{Storage, Tile};
 use gyrus_kernels::{Batch, BufferId, KV_BLOCK, Plan, Precision, Rope, Rows};
 
 use crate::buffer::Buffer;
@@ -27,6 +27,8 @@ pub(crate) struct Rooms {
     pub(crate) tables: Buffer,
     /// Which rows want logits.
     pub(crate) indices: Buffer,
+    /// Tiles of rows that attend together.
+    pub(crate) tiles: Buffer,
     /// Each rope's turns.
     turns: Vec<Turns>,
     /// K and V of each layer.
@@ -35,6 +37,8 @@ pub(crate) struct Rooms {
     pub(crate) partials: Buffer,
     /// Rows as bytes, by their width; one place for all of that width, since each is used at once.
     bytes: RefCell<HashMap<u32, RowBytes>>,
+    /// Rows as halves, likewise.
+    halves: RefCell<HashMap<u32, RowHalves>>,
     blocks: usize,
     kv: Storage,
 }
@@ -53,6 +57,13 @@ pub(crate) struct RowBytes {
     pub(crate) q: Buffer,
     pub(crate) scales: Buffer,
     pub(crate) squares: Buffer,
+}
+
+/// Rows as halves.
+#[derive(Debug, Clone)]
+pub(crate) struct RowHalves {
+    pub(crate) h: Buffer,
+    pub(crate) scales: Buffer,
 }
 
 impl Rooms {
@@ -79,10 +90,12 @@ impl Rooms {
             // Sequences may share blocks, so that together their tables can be longer than the cache.
             tables: words(blocks.max(FEW) * 4)?,
             indices: words(MAX_ROWS)?,
+            tiles: gpu.buffer((MAX_ROWS * size_of::<Tile>()) as u64)?,
             turns: plan.ropes.iter().map(turns).collect::<Result<_, _>>()?,
             cache: (0..plan.kv.layers).map(layer).collect::<Result<_, GpuError>>()?,
             partials: words(partials)?,
             bytes: RefCell::default(),
+            halves: RefCell::default(),
             blocks,
             kv: if plan.precision == Precision::Exact { Storage::F32 } else { Storage::F16 },
         })
@@ -122,6 +135,17 @@ impl Rooms {
         };
         all.insert(width, bytes.clone());
         Ok(bytes)
+    }
+
+    /// Where as many rows of this width as there may be go as halves.
+    pub(crate) fn halves(&self, gpu: &Gpu, width: u32, bytes: u64) -> Result<RowHalves, GpuError> {
+        let mut all = self.halves.borrow_mut();
+        if let Some(halves) = all.get(&width) {
+            return Ok(halves.clone());
+        }
+        let halves = RowHalves { h: gpu.buffer(bytes)?, scales: gpu.buffer(4 * MAX_ROWS as u64)? };
+        all.insert(width, halves.clone());
+        Ok(halves)
     }
 
     /// Sends each row's turns, where sequences of different lengths turn differently.

@@ -6,6 +6,27 @@ use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 
+/// What the grids of a table's steps follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// Rows.
+    pub(crate) rows: u32,
+    /// The farthest row's position.
+    pub(crate) position: u32,
+    /// Tiles that attention divides many rows into.
+    pub(crate) tiles: u32,
+}
+
+/// What a step's grid follows beside the number of rows.
+#[derive(Debug, Clone, Copy)]
+enum Follows {
+    Rows,
+    /// Its width is the number of splits of the farthest row's attention, which has this window.
+    Splits(u32),
+    /// Its height is the number of tiles.
+    Tiles,
+}
+
 /// An op of a plan on the device, or several in one kernel: how its launch follows the number of rows, and its
 /// buffers.
 ///
@@ -15,8 +36,7 @@ pub(crate) struct Step {
     launch: Box<dyn Fn(u32) -> Result<Launch, LaunchError> + Send>,
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
-    /// Set if the grid's width is the number of splits of the longest row's attention: the window.
-    spread: Option<u32>,
+    follows: Follows,
     /// One for each variant of the kernel that was needed so far.
     bound: Vec<(String, Dispatch)>,
     current: usize,
@@ -28,12 +48,24 @@ impl Step {
         buffers: Vec<(&'static str, Buffer)>,
         launch: impl Fn(u32) -> Result<Launch, LaunchError> + Send + 'static,
     ) -> Step {
-        Step { launch: Box::new(launch), buffers, spread: None, bound: Vec::new(), current: 0, rows: 0 }
+        Step {
+            launch: Box::new(launch),
+            buffers,
+            follows: Follows::Rows,
+            bound: Vec::new(),
+            current: 0,
+            rows: 0,
+        }
     }
 
     /// Makes the grid as wide as the rows' attention has splits.
-    pub(crate) fn spread(self, window: u32) -> Step {
-        Step { spread: Some(window), ..self }
+    pub(crate) fn split(self, window: u32) -> Step {
+        Step { follows: Follows::Splits(window), ..self }
+    }
+
+    /// Makes the grid as high as there are tiles.
+    pub(crate) fn tiled(self) -> Step {
+        Step { follows: Follows::Tiles, ..self }
     }
 
     /// The launch for this many rows, for compiling ahead.
@@ -41,8 +73,9 @@ impl Step {
         (self.launch)(rows)
     }
 
-    /// Makes the dispatch ready for this many rows, of which the farthest is at this position.
-    pub(crate) fn follow(&mut self, gpu: &Gpu, rows: u32, position: u32) -> Result<&mut Dispatch, GpuError> {
+    /// Makes the dispatch ready for a batch.
+    pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<&mut Dispatch, GpuError> {
+        let rows = extent.rows;
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
             let key = launch.variant.key();
@@ -60,8 +93,10 @@ impl Step {
             self.rows = rows;
         }
         let dispatch = &mut self.bound[self.current].1;
-        if let Some(window) = self.spread {
-            dispatch.widen(engine::splits(position, window));
+        match self.follows {
+            Follows::Rows => {}
+            Follows::Splits(window) => dispatch.groups[0] = engine::splits(extent.position, window),
+            Follows::Tiles => dispatch.groups[1] = extent.tiles,
         }
         Ok(dispatch)
     }

@@ -31,6 +31,9 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Prompt tokens computed at once.
     pub chunk: usize,
+    /// Steps that a GPU may be ahead of whoever reads its tokens, up to 64: more keep it busy, fewer waste less at a
+    /// stop. What comes out does not depend on it.
+    pub steps_in_flight: usize,
     /// Bytes of a GPU's memory to use at most; by default all that is free.
     pub gpu_memory: Option<u64>,
     /// A folder to keep compiled GPU pipelines in, so that the next start is quicker; by default none are kept.
@@ -46,6 +49,7 @@ impl Default for Options {
             sessions: 1,
             threads: None,
             chunk: 512,
+            steps_in_flight: 16,
             gpu_memory: None,
             pipelines: None,
         }
@@ -112,7 +116,7 @@ impl Model {
             progress: &progress,
         };
         let Placed { backend, place, context } = loading.place()?;
-        let engine = Mutex::new(Engine::new(backend));
+        let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
         let shared = Shared { config, plan, place, context, chunk, tokenizer, template, engine };
         Ok(Model { shared: Arc::new(shared) })

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Request};
+use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
 use gyrus_kernels::{Backend, Batch};
@@ -227,4 +227,51 @@ fn without_a_real_gpu_the_cpu_is_chosen() {
         }
         None => assert_eq!(model.place().to_string(), "the CPU: no GPU was found"),
     }
+}
+
+/// Token ids of a text, with these steps in flight, stopped after each of some numbers of tokens and continued.
+fn text(device: &Device, steps_in_flight: usize, sampler: &Sampler, pieces: &[usize]) -> Option<Vec<u32>> {
+    let options =
+        Options { device: device.clone(), context: Some(512), steps_in_flight, ..Options::default() };
+    let model = Model::open(&data("tales/tales-7m-q8_0.gguf")?, &options).unwrap();
+    let mut session = model.session();
+    let mut prompt = Request::ids((0..30).map(|i| (i * 37 + 11) % 4096).collect::<Vec<u32>>());
+    let mut all = Vec::new();
+    for &tokens in pieces {
+        let request = prompt.sampler(sampler.clone()).max_tokens(tokens).ignore_end(true);
+        let mut generation = session.generate(request).unwrap();
+        while let Some(event) = generation.next().unwrap() {
+            if let Event::Token { id, .. } = event {
+                all.push(id);
+            }
+        }
+        prompt = Request::new(Prompt::Continue);
+    }
+    Some(all)
+}
+
+/// Steps in flight, and stops among them, change nothing.
+#[test]
+fn steps_in_flight_are_steps() {
+    let Some(device) = device() else { return };
+    let sampled = Sampler { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampler::default() };
+    let penalised = Sampler { repetition_penalty: 1.3, penalty_window: 20, ..sampled.clone() };
+    for sampler in [Sampler::default(), sampled, penalised] {
+        let Some(one) = text(&device, 1, &sampler, &[70]) else { return };
+        assert_eq!(one.len(), 70);
+        for steps in [3, 16, 64] {
+            assert_eq!(text(&device, steps, &sampler, &[70]).unwrap(), one, "{steps} in flight");
+        }
+        assert_eq!(text(&device, 16, &sampler, &[13, 1, 41, 15]).unwrap(), one, "stopped and continued");
+    }
+}
+
+/// What is drawn on the GPU is what the CPU draws from the GPU's logits.
+#[test]
+fn a_gpu_draws_what_the_cpu_draws() {
+    let Some(device) = device() else { return };
+    let Some(model) = open("tales/tales-7m-q8_0.gguf", device.clone(), Precision::Fast, 64) else { return };
+    let prompt: Vec<u32> = (0..30).map(|i| (i * 37 + 11) % 4096).collect();
+    let expected: Vec<u32> = story(&model, &prompt, 40).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(text(&device, 16, &Sampler::default(), &[40]).unwrap(), expected);
 }

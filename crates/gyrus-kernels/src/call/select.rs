@@ -36,7 +36,7 @@ const MOST_VOCAB: u32 = 1 << 22;
 ///
 /// The host fills `history` and `counts` when a text begins; each step then slides the window on. A row's token does
 /// not depend on the rows beside it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
     pub rows: u32,
