@@ -110,6 +110,7 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
 }
 
 /// Bytes of everything that is neither weight nor cache: what [`crate::rooms`] makes room for.
+/// What only some devices or requests need (rows as halves, a sampler's) is small beside what is spare.
 fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
     let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
