@@ -32,7 +32,11 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
         _ => String::new(),
     };
     if options.device != Device::Cpu {
-        say(format!("running on {}", text::one_line(&model.place().to_string(), 240)));
+        let unknown = match model.place() {
+            Place::Gpu { memory: None, .. } => ", whose memory could not be found out",
+            _ => "",
+        };
+        say(format!("running on {}{unknown}", text::one_line(&model.place().to_string(), 240)));
     }
     let device = match model.place() {
         Place::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),

@@ -87,10 +87,7 @@ impl GpuBackend {
         let need = MemoryNeed::new(&plan, blocks)?;
         let room = Room::of(&gpu, &plan);
         room.holds(&need)?;
-        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| match error {
-            GpuError::OutOfMemory { .. } => room.lacks(&need),
-            other => other,
-        })
+        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| room.explain(&need, error))
     }
 
     fn build<D: AsRef<[u8]>>(

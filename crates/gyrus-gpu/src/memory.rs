@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gyrus_kernels::call::engine::MOST_SPLITS;
 use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
@@ -109,13 +110,15 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
 }
 
 /// Bytes of everything that is neither weight nor cache: what [`crate::rooms`] makes room for.
+/// What only some devices or requests need (rows as halves, a sampler's) is small beside what is spare.
 fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
     let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
     let phases: usize = plan.ropes.iter().map(|rope| MAX_ROWS * 2 * rope.pairs()).sum();
     let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
     let staging = FEW * plan.vocab;
-    // Activations as bytes with a scale for sixteen of them at most, once for each width.
+    let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
+    // Activations as bytes, with their scales and sums of squares, once for each width.
     let mut widths: Vec<usize> = Vec::new();
     if plan.precision == Precision::Fast {
         widths = plan
@@ -129,8 +132,10 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
         widths.sort_unstable();
         widths.dedup();
     }
-    let quantized: usize = widths.iter().map(|width| MAX_ROWS * width * 5 / 4).sum();
-    let words = activations.saturating_add(phases).saturating_add(inputs).saturating_add(staging);
+    let quantized: usize = widths.iter().map(|width| MAX_ROWS * width * 11 / 8).sum();
+    let words = [activations, phases, inputs, staging, partials]
+        .iter()
+        .fold(0, |sum: usize, n| sum.saturating_add(*n));
     (4 * words as u64).saturating_add(quantized as u64)
 }
 
@@ -187,8 +192,16 @@ impl Room {
         }
     }
 
+    /// What went wrong, in terms of the whole plan if it was memory that ran out.
+    pub(crate) fn explain(&self, need: &MemoryNeed, error: GpuError) -> GpuError {
+        match error {
+            GpuError::OutOfMemory { .. } => self.lacks(need),
+            other => other,
+        }
+    }
+
     /// The error that says what is needed and what there is.
-    pub(crate) fn lacks(&self, need: &MemoryNeed) -> GpuError {
+    fn lacks(&self, need: &MemoryNeed) -> GpuError {
         let Room { adapter, memory, .. } = self;
         // Where it was tried and failed, the driver's figure is no measure.
         let fitting = memory
@@ -340,6 +353,25 @@ mod tests {
         let large =
             MemoryNeed { weights: 32 << 30, cache: 2 << 30, scratch: 0, spare: 0, positions: 1 << 16 };
         assert_eq!(large.positions_within(34 << 30), Some(31744));
+    }
+
+    #[test]
+    fn running_out_is_explained_by_the_whole() {
+        let told = |memory: Option<Memory>| {
+            let room = Room { adapter: "Voodoo 2".to_owned(), memory, positions: 4096 };
+            room.holds(&need()).unwrap();
+            room.explain(&need(), GpuError::OutOfMemory { bytes: 64 }).to_string()
+        };
+        assert!(told(None).ends_with("on Voodoo 2, and ran out; how much there is is not known"));
+        let memory = Memory { total: 2 << 30, free: 1 << 30 };
+        assert!(told(Some(memory)).ends_with("and ran out, though 1.0 GiB of 2.0 GiB seemed free"));
+        let room = Room { adapter: "Voodoo 2".to_owned(), memory: None, positions: 1024 };
+        assert_eq!(
+            room.holds(&need()).unwrap_err().to_string(),
+            "a cache for 2048 tokens is more than Voodoo 2 can address; one for 1024 would do"
+        );
+        let other = GpuError::Lost { reason: "unplugged".to_owned() };
+        assert_eq!(room.explain(&need(), other.clone()), other);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Place {
         name: String,
         /// The API it is reached by, such as Vulkan.
         api: String,
+        /// Bytes of its memory that were free before, where the driver says.
+        memory: Option<u64>,
     },
 }
 
@@ -40,7 +42,7 @@ impl fmt::Display for Place {
         match self {
             Place::Cpu { instead: None, .. } => f.write_str("the CPU"),
             Place::Cpu { instead: Some(why), .. } => write!(f, "the CPU: {why}"),
-            Place::Gpu { name, api } => write!(f, "{name} ({api})"),
+            Place::Gpu { name, api, .. } => write!(f, "{name} ({api})"),
         }
     }
 }
@@ -128,7 +130,7 @@ impl Loading<'_> {
         let memory = gpu.memory().map(|memory| memory.free);
         let (context, blocks) = self.choose(need.total(), gpu.most_positions(self.plan), memory)?;
         let adapter = gpu.adapter();
-        let place = Place::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned() };
+        let place = Place::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned(), memory };
         let (done, total) = (Cell::new(0), self.weights());
         let uploaded = |bytes| {
             done.set(done.get() + bytes);
@@ -179,7 +181,8 @@ mod tests {
             loading.on_gpu_or_cpu(Some(name)).unwrap()
         };
         let there = place(&adapter.name, None, Some(64)).place;
-        assert_eq!(there, Place::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned() });
+        assert!(matches!(&there, Place::Gpu { name, .. } if *name == adapter.name), "{there}");
+        assert_eq!(there.to_string(), format!("{} ({})", adapter.name, adapter.api()));
         let said = place(&adapter.name, Some(5 << 20), None).place.to_string();
         assert!(said.starts_with("the CPU: the model needs "), "{said}");
         assert!(said.ends_with(&format!("{} has 5.0 MiB", adapter.name)), "{said}");
