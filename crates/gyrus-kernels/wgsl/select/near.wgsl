@@ -6,14 +6,29 @@ fn chunk_token(chunk: u32, i: u32) -> u32 {
     return token_at(chunk / CHUNKS_OF_SLICE, i / CHUNK, place);
 }
 
-// The step that the `wanted`th of the chunks' maxima has, counted from the largest; STEPS where there are fewer.
-fn last_step(partial: u32, chunks: u32, wanted: u32) -> u32 {
-    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
-        let key = partials[partial + chunk];
-        if (key != NO_KEY) {
-            atomicAdd(&bins[step_of(key)], 1u);
-        }
+// Four of the chunks' largest keys; those that do not exist have none.
+fn held_at(partial: u32, four: u32) -> vec4<u32> {
+    let keys = partials[partial + min(four, CHUNKS / 4u - 1u)];
+    return select(vec4<u32>(NO_KEY), keys, four < params.slices * CHUNKS_OF_SLICE / 4u);
+}
+
+fn tally(key: u32) {
+    if (key != NO_KEY) {
+        atomicAdd(&bins[step_of(key)], 1u);
     }
+}
+
+fn tally4(keys: vec4<u32>) {
+    tally(keys.x);
+    tally(keys.y);
+    tally(keys.z);
+    tally(keys.w);
+}
+
+// The step that the `wanted`th of the chunks' maxima has, counted from the largest; STEPS where there are fewer.
+fn last_step(wanted: u32) -> u32 {
+    tally4(held);
+    tally4(held_further);
     if (lane == 0u) {
         told = STEPS;
     }
@@ -38,17 +53,26 @@ fn last_step(partial: u32, chunks: u32, wanted: u32) -> u32 {
     return workgroupUniformLoad(&told);
 }
 
-// Chunks that have a token within the step, listed in `bins`: how many, or NONE if they have no room.
-fn list_chunks(partial: u32, chunks: u32, last: u32) -> u32 {
-    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
-        let key = partials[partial + chunk];
-        if (key != NO_KEY && step_of(key) <= last) {
-            let at = atomicAdd(&found, 1u);
-            if (at < BINS) {
-                atomicStore(&bins[at], chunk);
-            }
+fn list(chunk: u32, key: u32, last: u32) {
+    if (key != NO_KEY && step_of(key) <= last) {
+        let at = atomicAdd(&found, 1u);
+        if (at < BINS) {
+            atomicStore(&bins[at], chunk);
         }
     }
+}
+
+fn list4(chunk: u32, keys: vec4<u32>, last: u32) {
+    list(chunk, keys.x, last);
+    list(chunk + 1u, keys.y, last);
+    list(chunk + 2u, keys.z, last);
+    list(chunk + 3u, keys.w, last);
+}
+
+// Chunks that have a token within the step, listed in `bins`: how many, or NONE if they have no room.
+fn list_chunks(last: u32) -> u32 {
+    list4(4u * lane, held, last);
+    list4(4u * (lane + WORKGROUP), held_further, last);
     workgroupBarrier();
     if (lane == 0u) {
         let listed = atomicLoad(&found);
@@ -118,9 +142,9 @@ fn sort(count: u32) {
 // The sum of probabilities over the whole row, of the slices' sums.
 fn whole_mass(partial: u32) -> vec2<u32> {
     if (lane < params.slices) {
-        let most = partials[partial + CHUNKS + 2u * lane];
-        let sum = bitcast<f32>(partials[partial + CHUNKS + 2u * lane + 1u]);
-        pour(mass(sum * likelihood(gap(most, most_value, inverse))));
+        let two = partials[partial + (CHUNKS + 2u * lane) / 4u];
+        let slice = select(two.xy, two.zw, lane % 2u == 1u);
+        pour(mass(bitcast<f32>(slice.y) * likelihood(gap(slice.x, most_value, inverse))));
     }
     workgroupBarrier();
     if (lane == 0u) {
@@ -130,12 +154,11 @@ fn whole_mass(partial: u32) -> vec2<u32> {
 }
 
 fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
-    let chunks = params.slices * CHUNKS_OF_SLICE;
     let top_k = samplers[row].top_k;
     let top_p = samplers[row].top_p;
     let min_p = samplers[row].min_p;
-    let last = last_step(partial, chunks, select(top_k, NEAR, wide));
-    let listed = list_chunks(partial, chunks, last);
+    let last = last_step(select(top_k, NEAR, wide));
+    let listed = list_chunks(last);
     if (listed == NONE) {
         return;
     }
