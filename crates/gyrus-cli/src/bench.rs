@@ -4,6 +4,8 @@
 mod kernels;
 mod prompts;
 mod report;
+#[cfg(feature = "gpu")]
+mod select;
 mod synthetic;
 
 use std::time::Instant;
