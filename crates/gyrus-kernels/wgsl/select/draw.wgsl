@@ -28,9 +28,9 @@
 
 // A power of two from 256 on.
 override WORKGROUP: u32 = 256u;
-// Invocations sort this many candidates each.
+// Tokens near the likeliest that there is room for, and how many of them an invocation sorts at most.
+const CANDIDATES: u32 = 1024u;
 const OWNED: u32 = 4u;
-override CANDIDATES: u32 = 4u * WORKGROUP;
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read> samplers: array<SelectRow>;
@@ -51,8 +51,8 @@ override CANDIDATES: u32 = 4u * WORKGROUP;
 const NONE: u32 = 0xffffffffu;
 // Steps of 1/16 octave of a key's distance from the largest.
 const STEPS: u32 = 464u;
-// Words for three histograms of 256 bins; what is near needs one of STEPS, and then a list of chunks.
-const BINS: u32 = 768u;
+// Words for 256 bins of four; what is near needs STEPS bins of one, and then a list of chunks.
+const BINS: u32 = 1024u;
 
 // The row at hand.
 var<private> lane: u32;

@@ -178,7 +178,7 @@ fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
         own = add64(own, mass_of(candidate_keys[i]));
     }
     let upto = scan(own);
-    let before = vec2<u32>(upto.x - own.x, upto.y - own.y - select(0u, 1u, upto.x < own.x));
+    let before = subtract64(upto, own);
     workgroupBarrier();
     if (lane == WORKGROUP - 1u) {
         told_mass = upto;
