@@ -252,12 +252,12 @@ fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: 
 fn tokens_are_those_of_the_cpu() {
     on_every_rung(|runner| {
         for penalised in [false, true] {
-            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 16);
-            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 8);
+            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 10);
+            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 5);
         }
         // Distributions that what is near the likeliest does not cover.
-        compare(runner, &gaussian(3, 2003, 0.3), &samplers(), false, 8);
-        compare(runner, &gaussian(4, 2003, 0.3), &samplers(), true, 4);
+        compare(runner, &gaussian(3, 2003, 0.3), &samplers(), false, 5);
+        compare(runner, &gaussian(4, 2003, 0.3), &samplers(), true, 3);
     });
 }
 
@@ -380,14 +380,14 @@ fn bound(freedom: usize) -> f64 {
 #[test]
 fn draws_follow_the_distribution() {
     let Some(runner) = device(Rungs::ALL) else { return };
-    // The second is flat, so that draws go beyond what is near.
-    for (logits, draws) in [(gaussian(20, 400, 2.0), 96), (gaussian(21, 1500, 0.5), 32)] {
+    // The second is flat, so that draws go beyond what is near; what top-k keeps never does.
+    for (logits, draws, flat) in [(gaussian(20, 120, 2.0), 40, false), (gaussian(21, 1500, 0.5), 16, true)] {
         for penalised in [false, true] {
-            for filter in 0..8 {
+            for filter in (0..8).filter(|filter| !flat || (filter % 2 == 0 && !penalised)) {
                 let on = |bit: u32| filter >> bit & 1 == 1;
                 let plain = Sampler {
                     temperature: 0.9,
-                    top_k: if on(0) { 50 } else { 0 },
+                    top_k: if on(0) { 30 } else { 0 },
                     top_p: if on(1) { 0.9 } else { 1.0 },
                     min_p: if on(2) { 0.02 } else { 0.0 },
                     ..Sampler::default()
@@ -451,13 +451,13 @@ fn rows_do_not_know_each_other() {
                 .collect();
             let rows: Vec<Row<'_>> = (0..6).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
             let call = SelectCall::of(&samplers, 2001).unwrap();
-            let together = Chain::new(runner, call, &rows).steps(24);
+            let together = Chain::new(runner, call, &rows).steps(10);
             for (row, tokens) in rows.iter().zip(&together) {
                 let call = SelectCall::of([row.1], 2001).unwrap();
-                assert_eq!(Chain::new(runner, call, &[*row]).steps(24)[0], *tokens, "{:?}", row.1);
+                assert_eq!(Chain::new(runner, call, &[*row]).steps(10)[0], *tokens, "{:?}", row.1);
             }
             let tuning = SelectTuning { workgroup: Some(512) };
-            assert_eq!(Chain::tuned(runner, call, &rows, tuning).steps(24), together);
+            assert_eq!(Chain::tuned(runner, call, &rows, tuning).steps(10), together);
         }
     });
 }

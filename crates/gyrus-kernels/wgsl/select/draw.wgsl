@@ -70,8 +70,8 @@ var<private> subgroup_lane: u32;
 #endif
 
 var<workgroup> bins: array<atomic<u32>, BINS>;
-var<workgroup> candidate_keys: array<u32, CANDIDATES>;
-var<workgroup> candidate_tokens: array<u32, CANDIDATES>;
+// Keys and tokens.
+var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
 var<workgroup> scan_low: array<u32, WORKGROUP>;
 var<workgroup> scan_high: array<u32, WORKGROUP>;
 var<workgroup> largest: atomic<u32>;
@@ -166,16 +166,29 @@ fn goal_of(total: vec2<u32>, top_p: f32) -> vec2<u32> {
     return select(goal, vec2<u32>(1u, 0u), all(goal == vec2<u32>()));
 }
 
+// Keys of four tokens of the row, NO_KEY beyond the vocabulary.
+fn keys_at(at: vec4<u32>) -> vec4<u32> {
+    let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
+    return keys_of(vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]), at);
+}
+
 #include "select/near.wgsl"
 #include "select/far.wgsl"
+
+fn first_of(at: vec4<u32>, keys: vec4<u32>) -> u32 {
+    let tokens_at = select(vec4<u32>(NONE), at, keys == vec4<u32>(most_key));
+    return min(min(tokens_at.x, tokens_at.y), min(tokens_at.z, tokens_at.w));
+}
 
 // The first of the likeliest: what a row takes that draws nothing.
 fn likeliest_of(chunk: u32, key: u32) {
     if (key == most_key) {
-        for (var i = 0u; i < params.each * CHUNK; i += 1u) {
-            let token = chunk_token(chunk, i);
-            if (token < params.vocab && key_of(logits[base + token]) == most_key) {
-                atomicMin(&chosen, token);
+        for (var place = 0u; place < CHUNK; place += 1u) {
+            for (var run = 0u; run < params.each; run += 8u) {
+                let at = token_indices(chunk_token(chunk, run, place));
+                let low = keys_at(at.low);
+                let high = keys_at(at.high);
+                atomicMin(&chosen, min(first_of(at.low, low), first_of(at.high, high)));
             }
         }
     }

@@ -62,12 +62,9 @@ fn extended(prefix: vec3<u32>, level: u32, digit: u32) -> vec3<u32> {
     return vec3<u32>(prefix.xy, (prefix.z << 8u) | digit);
 }
 
-// Keys of four tokens WORKGROUP apart, NO_KEY beyond the vocabulary.
+// Keys of four tokens WORKGROUP apart.
 fn far_keys(token: u32) -> vec4<u32> {
-    let at = vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * WORKGROUP;
-    let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
-    let bits = vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]);
-    return keys_of(bits, at);
+    return keys_at(vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * WORKGROUP);
 }
 
 fn mass_if(key: u32, likely: f32) -> vec2<u32> {

@@ -1,9 +1,8 @@
 // The draw among the tokens near the likeliest: sets `chosen`, or leaves it where they are not enough.
 
-// Token `i` of a chunk, beyond the vocabulary if there is none.
-fn chunk_token(chunk: u32, i: u32) -> u32 {
-    let place = (chunk % CHUNKS_OF_SLICE) * CHUNK + i % CHUNK;
-    return token_at(chunk / CHUNKS_OF_SLICE, i / CHUNK, place);
+// The token at a place of a chunk, in a run of its slice; beyond the vocabulary there is none.
+fn chunk_token(chunk: u32, run: u32, place: u32) -> u32 {
+    return token_at(chunk / CHUNKS_OF_SLICE, run, (chunk % CHUNKS_OF_SLICE) * CHUNK + place);
 }
 
 // Four of the chunks' largest keys; those that do not exist have none.
@@ -82,22 +81,32 @@ fn list_chunks(last: u32) -> u32 {
     return workgroupUniformLoad(&told);
 }
 
+fn collect(token: u32, key: u32, last: u32) {
+    if (key != NO_KEY && step_of(key) <= last) {
+        let at = atomicAdd(&found, 1u);
+        if (at < CANDIDATES) {
+            candidates[at] = vec2<u32>(key, token);
+        }
+    }
+}
+
+fn collect4(at: vec4<u32>, keys: vec4<u32>, last: u32) {
+    collect(at.x, keys.x, last);
+    collect(at.y, keys.y, last);
+    collect(at.z, keys.z, last);
+    collect(at.w, keys.w, last);
+}
+
 // Tokens of the listed chunks within the step, in any order: how many, or NONE if they have no room.
 fn gather(listed: u32, last: u32) -> u32 {
     for (var i = lane; i < listed * CHUNK; i += WORKGROUP) {
         let chunk = atomicLoad(&bins[i / CHUNK]);
-        for (var run = 0u; run < params.each; run += 1u) {
-            let token = chunk_token(chunk, run * CHUNK + i % CHUNK);
-            if (token < params.vocab) {
-                let key = key_of(logits[base + token]);
-                if (key != NO_KEY && step_of(key) <= last) {
-                    let at = atomicAdd(&found, 1u);
-                    if (at < CANDIDATES) {
-                        candidate_keys[at] = key;
-                        candidate_tokens[at] = token;
-                    }
-                }
-            }
+        for (var run = 0u; run < params.each; run += 8u) {
+            let at = token_indices(chunk_token(chunk, run, i % CHUNK));
+            let low = keys_at(at.low);
+            let high = keys_at(at.high);
+            collect4(at.low, low, last);
+            collect4(at.high, high, last);
         }
     }
     workgroupBarrier();
@@ -110,30 +119,25 @@ fn gather(listed: u32, last: u32) -> u32 {
 
 // Sorts the candidates, each by the number of those before it.
 fn sort(count: u32) {
-    var keys: array<u32, OWNED>;
-    var ids: array<u32, OWNED>;
+    var own: array<vec2<u32>, OWNED>;
     var ranks: array<u32, OWNED>;
-    for (var own = 0u; own < OWNED; own += 1u) {
-        let i = own * WORKGROUP + lane;
-        if (i < count) {
-            let key = candidate_keys[i];
-            let token = candidate_tokens[i];
+    for (var i = 0u; i < OWNED; i += 1u) {
+        if (i * WORKGROUP + lane < count) {
+            let mine = candidates[i * WORKGROUP + lane];
             var rank = 0u;
             for (var j = 0u; j < count; j += 1u) {
-                let other = candidate_keys[j];
-                let first = other > key || (other == key && candidate_tokens[j] < token);
-                rank += select(0u, 1u, first);
+                let other = candidates[j];
+                let is_before = other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+                rank += select(0u, 1u, is_before);
             }
-            keys[own] = key;
-            ids[own] = token;
-            ranks[own] = rank;
+            own[i] = mine;
+            ranks[i] = rank;
         }
     }
     workgroupBarrier();
-    for (var own = 0u; own < OWNED; own += 1u) {
-        if (own * WORKGROUP + lane < count) {
-            candidate_keys[ranks[own]] = keys[own];
-            candidate_tokens[ranks[own]] = ids[own];
+    for (var i = 0u; i < OWNED; i += 1u) {
+        if (i * WORKGROUP + lane < count) {
+            candidates[ranks[i]] = own[i];
         }
     }
     workgroupBarrier();
@@ -175,7 +179,7 @@ fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
     let end = min(first + each, count);
     var own = vec2<u32>();
     for (var i = first; i < end; i += 1u) {
-        own = add64(own, mass_of(candidate_keys[i]));
+        own = add64(own, mass_of(candidates[i].x));
     }
     let upto = scan(own);
     let before = subtract64(upto, own);
@@ -193,7 +197,7 @@ fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
     let goal = goal_of(total, top_p);
     var sum = before;
     for (var i = first; i < end; i += 1u) {
-        let likely = likelihood(gap(candidate_keys[i], most_value, inverse));
+        let likely = likelihood(gap(candidates[i].x, most_value, inverse));
         let next = add64(sum, mass(likely));
         if (top_p < 1.0 && less64(sum, goal) && !less64(next, goal)) {
             atomicMin(&found, i + 1u);
@@ -208,7 +212,7 @@ fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
     if (kept != NONE) {
         sum = before;
         for (var i = first; i < end; i += 1u) {
-            sum = add64(sum, mass_of(candidate_keys[i]));
+            sum = add64(sum, mass_of(candidates[i].x));
             if (i + 1u == kept) {
                 told_mass = sum;
             }
@@ -224,9 +228,9 @@ fn near(row: u32, partial: u32, wide: bool, z: vec2<u32>) {
     let goal_drawn = share(drawn, z);
     sum = before;
     for (var i = first; i < min(end, kept); i += 1u) {
-        let next = add64(sum, mass_of(candidate_keys[i]));
+        let next = add64(sum, mass_of(candidates[i].x));
         if (!less64(goal_drawn, sum) && less64(goal_drawn, next)) {
-            atomicStore(&chosen, candidate_tokens[i]);
+            atomicStore(&chosen, candidates[i].y);
         }
         sum = next;
     }
