@@ -6,6 +6,8 @@ mod flash;
 mod kernels;
 mod prompts;
 mod report;
+#[cfg(feature = "gpu")]
+mod select;
 mod synthetic;
 #[cfg(feature = "gpu")]
 mod tiles;

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use common::device;
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner};
 use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
-use gyrus_kernels::params::SelectRow;
 use gyrus_kernels::scalar::SelectState;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Counts, LaunchError, Sampler, argmax};
@@ -58,8 +57,7 @@ impl<'a> Chain<'a> {
             let words: Vec<u32> = match slot.name {
                 "logits" => rows.iter().flat_map(|row| row.0.iter().map(|l| l.to_bits())).collect(),
                 "samplers" => {
-                    let all: Vec<SelectRow> = rows.iter().map(|row| row.1.into()).collect();
-                    bytemuck::pod_collect_to_vec(&all)
+                    bytemuck::pod_collect_to_vec(&SelectCall::samplers(rows.iter().map(|row| row.1)))
                 }
                 "rows" => rows.iter().flat_map(|row| [row.2.position, 7]).collect(),
                 "history" => rows.iter().flat_map(|row| row.2.history.clone()).collect(),
@@ -184,7 +182,7 @@ fn check(sampler: &Sampler, logits: &[f32], counts: &Counts, step: u32, token: u
         "{sampler:?} vocabulary {} step {step}: {token}, expected {expected}",
         logits.len()
     );
-    true
+    !swapped
 }
 
 /// Every combination of filters, on distributions from steep to flat.
@@ -254,12 +252,12 @@ fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: 
 fn tokens_are_those_of_the_cpu() {
     on_every_rung(|runner| {
         for penalised in [false, true] {
-            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 40);
-            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 16);
+            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 10);
+            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 5);
         }
         // Distributions that what is near the likeliest does not cover.
-        compare(runner, &gaussian(3, 9001, 0.3), &samplers(), false, 12);
-        compare(runner, &gaussian(4, 9001, 0.3), &samplers(), true, 6);
+        compare(runner, &gaussian(3, 2003, 0.3), &samplers(), false, 5);
+        compare(runner, &gaussian(4, 2003, 0.3), &samplers(), true, 3);
     });
 }
 
@@ -281,7 +279,7 @@ fn ties_go_to_the_lowest_id() {
         let many = [
             Sampler { temperature: 1.0, ..Sampler::default() },
             Sampler { temperature: 1.0, top_k: 7, ..Sampler::default() },
-            Sampler { temperature: 1.0, top_k: 2500, ..Sampler::default() },
+            Sampler { temperature: 1.0, top_k: 1500, ..Sampler::default() },
             Sampler { temperature: 1.0, top_p: 0.3, ..Sampler::default() },
             Sampler { temperature: 1.0, min_p: 0.2, ..Sampler::default() },
             Sampler { temperature: 1e6, top_k: 40, ..Sampler::default() },
@@ -289,12 +287,12 @@ fn ties_go_to_the_lowest_id() {
             Sampler { temperature: 1.0, top_k: u32::MAX, top_p: 0.99, ..Sampler::default() },
             Sampler::default(),
         ];
-        let equal = vec![0.25f32; 6000];
-        let few: Vec<f32> = (0..6000).map(|i| (i * 7919 % 6000 / 1500) as f32 - 2.0).collect();
-        let falling: Vec<f32> = (0..6000).map(|i| i as f32 * -0.003).collect();
-        let rising: Vec<f32> = (0..6000).map(|i| i as f32 * 0.003).collect();
+        let equal = vec![0.25f32; 3000];
+        let few: Vec<f32> = (0..3000).map(|i| (i * 7919 % 3000 / 750) as f32 - 2.0).collect();
+        let falling: Vec<f32> = (0..3000).map(|i| i as f32 * -0.006).collect();
+        let rising: Vec<f32> = (0..3000).map(|i| i as f32 * 0.006).collect();
         for logits in [equal, few, falling, rising] {
-            compare(runner, &logits, &many, false, 24);
+            compare(runner, &logits, &many, false, 8);
         }
     });
 }
@@ -382,14 +380,14 @@ fn bound(freedom: usize) -> f64 {
 #[test]
 fn draws_follow_the_distribution() {
     let Some(runner) = device(Rungs::ALL) else { return };
-    // The second is flat, so that draws go beyond what is near.
-    for (logits, draws) in [(gaussian(20, 400, 2.0), 192), (gaussian(21, 3000, 0.5), 64)] {
+    // The second is flat, so that draws go beyond what is near; what top-k keeps never does.
+    for (logits, draws, flat) in [(gaussian(20, 120, 2.0), 40, false), (gaussian(21, 1500, 0.5), 16, true)] {
         for penalised in [false, true] {
-            for filter in 0..8 {
+            for filter in (0..8).filter(|filter| !flat || (filter % 2 == 0 && !penalised)) {
                 let on = |bit: u32| filter >> bit & 1 == 1;
                 let plain = Sampler {
                     temperature: 0.9,
-                    top_k: if on(0) { 50 } else { 0 },
+                    top_k: if on(0) { 30 } else { 0 },
                     top_p: if on(1) { 0.9 } else { 1.0 },
                     min_p: if on(2) { 0.02 } else { 0.0 },
                     ..Sampler::default()
@@ -443,7 +441,7 @@ fn rows_do_not_know_each_other() {
         .map(|s| Sampler { frequency_penalty: 0.1, penalty_window: 9, ..s })
         .to_vec();
         let logits: Vec<Vec<f32>> =
-            (0..6).map(|i| gaussian(30 + i, 3001, if i == 2 { 0.4 } else { 2.0 })).collect();
+            (0..6).map(|i| gaussian(30 + i, 2001, if i == 2 { 0.4 } else { 2.0 })).collect();
         let states: Vec<SelectState> =
             samplers.iter().map(|s| SelectState::new(&[4, 5, 6, 4, 4], s.penalty_window)).collect();
         for penalised in [true, false] {
@@ -452,19 +450,14 @@ fn rows_do_not_know_each_other() {
                 .map(|s| Sampler { frequency_penalty: if penalised { 0.1 } else { 0.0 }, ..s.clone() })
                 .collect();
             let rows: Vec<Row<'_>> = (0..6).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
-            let call = SelectCall::of(&samplers, 3001).unwrap();
-            let together = Chain::new(runner, call, &rows).steps(70);
+            let call = SelectCall::of(&samplers, 2001).unwrap();
+            let together = Chain::new(runner, call, &rows).steps(10);
             for (row, tokens) in rows.iter().zip(&together) {
-                let call = SelectCall::of([row.1], 3001).unwrap();
-                assert_eq!(Chain::new(runner, call, &[*row]).steps(70)[0], *tokens, "{:?}", row.1);
+                let call = SelectCall::of([row.1], 2001).unwrap();
+                assert_eq!(Chain::new(runner, call, &[*row]).steps(10)[0], *tokens, "{:?}", row.1);
             }
             let tuning = SelectTuning { workgroup: Some(512) };
-            let large = Chain::tuned(runner, call, &rows, tuning).steps(70);
-            // Only what is near may be found another way.
-            for (row, (a, b)) in rows.iter().zip(together.iter().zip(&large)) {
-                let parted = a.iter().zip(b).filter(|(a, b)| a != b).count();
-                assert!(parted <= 1, "{:?}: {parted} tokens", row.1);
-            }
+            assert_eq!(Chain::tuned(runner, call, &rows, tuning).steps(10), together);
         }
     });
 }

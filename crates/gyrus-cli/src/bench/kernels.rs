@@ -12,6 +12,7 @@ use gyrus_kernels::grid::{Runner, rope_case};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
+use super::select;
 use crate::cli::{BenchArgs, BenchOutput};
 
 const HEADS: u32 = 32;
@@ -38,9 +39,13 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let software = runner.gpu().adapter().kind == gyrus_gpu::AdapterKind::Software;
     let tokens = args.tokens.unwrap_or(if software { 256 } else { 65_536 });
     let calls: Vec<Timed> = timed(tokens).into_iter().filter(|timed| timed.name().contains(part)).collect();
-    if calls.is_empty() {
-        let names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
-        bail!("no kernel's name contains '{part}'; there are: {}, flash", names.join(", "));
+    let selects = select::timed(part);
+    if calls.is_empty() && selects.is_empty() {
+        let mut names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
+        names.extend(select::timed("").into_iter().map(|timed| timed.name));
+        names.dedup();
+        names.extend(["tiles".to_owned(), "flash".to_owned()]);
+        bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
     }
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
     let copy = runner.gpu().median_copy_time(copied, args.repetitions)?;
@@ -51,6 +56,10 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
         let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
         let time = runner.time(&case.call, &mut case.buffers, timed.chain, args.repetitions)?;
         rows.push(row(timed.name(), timed.shape.clone(), time, timed.bytes, bandwidth, &runner));
+    }
+    for timed in selects {
+        let time = timed.time(runner.gpu(), args.repetitions)?;
+        rows.push(row(timed.name, timed.shape, time, timed.bytes, bandwidth, &runner));
     }
     print(&rows, args.output)
 }

@@ -78,6 +78,12 @@ impl SelectCall {
         Ok(call)
     }
 
+    /// What the buffer `samplers` holds for these.
+    pub fn samplers<'a>(samplers: impl IntoIterator<Item = &'a Sampler>) -> Vec<u8> {
+        let rows: Vec<SelectRow> = samplers.into_iter().map(SelectRow::from).collect();
+        bytemuck::cast_slice(&rows).to_vec()
+    }
+
     /// The launches, to be run one after the other.
     pub fn launches(&self, rungs: Rungs) -> Result<Vec<Launch>, LaunchError> {
         self.tuned(rungs, SelectTuning::default())

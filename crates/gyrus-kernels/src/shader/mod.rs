@@ -78,6 +78,7 @@ const FILES: &[(&str, &str)] = files![
     "select/far.wgsl"
     "select/keys.wgsl"
     "select/layout.wgsl"
+    "select/load.wgsl"
     "select/mass.wgsl"
     "select/near.wgsl"
     "select/survey.wgsl"

@@ -24,9 +24,18 @@
 #endif
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
+#include "select/load.wgsl"
 
 var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_token: atomic<u32>;
+
+// The larger of (key, token) and four more; the first of equals.
+fn better(best: vec2<u32>, keys: vec4<u32>, at: vec4<u32>) -> vec2<u32> {
+    var found = select(best, vec2<u32>(keys.x, at.x), keys.x > best.x);
+    found = select(found, vec2<u32>(keys.y, at.y), keys.y > found.x);
+    found = select(found, vec2<u32>(keys.z, at.z), keys.z > found.x);
+    return select(found, vec2<u32>(keys.w, at.w), keys.w > found.x);
+}
 
 @compute @workgroup_size(256)
 fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
@@ -37,20 +46,16 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     workgroupBarrier();
     let base = group.y * params.vocab;
     // Runs come in the order of ids, so that the first of equals stays.
-    var key = NO_KEY;
-    var token = 0xffffffffu;
-    for (var run = 0u; run < params.each; run += 1u) {
-        let id = token_at(group.x, run, lane);
-        if (id < params.vocab) {
-#if PENALTIES
-            let other = key_of(penalised(logits[base + id], counts[base + id], samplers[group.y]));
-#else
-            let other = key_of(logits[base + id]);
-#endif
-            token = select(token, id, other > key);
-            key = max(key, other);
-        }
+    var best = vec2<u32>(NO_KEY, 0xffffffffu);
+    for (var run = 0u; run < params.each; run += 8u) {
+        let at = token_indices(token_at(group.x, run, lane));
+        let low = load4(base, at.low, group.y);
+        let high = load4(base, at.high, group.y);
+        best = better(best, keys_of(low, at.low), at.low);
+        best = better(best, keys_of(high, at.high), at.high);
     }
+    let key = best.x;
+    let token = best.y;
 #if SUBGROUPS
     let most = subgroupMax(key);
     if (key == most) {
@@ -60,12 +65,12 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     atomicMax(&best_key, key);
 #endif
     workgroupBarrier();
-    let best = atomicLoad(&best_key);
-    if (key == best) {
+    let largest = atomicLoad(&best_key);
+    if (key == largest) {
         atomicMin(&best_token, token);
     }
     workgroupBarrier();
     if (lane == 0u) {
-        partials[group.y * SLICES + group.x] = vec2<u32>(best, atomicLoad(&best_token));
+        partials[group.y * SLICES + group.x] = vec2<u32>(largest, atomicLoad(&best_token));
     }
 }

@@ -28,13 +28,13 @@
 
 // A power of two from 256 on.
 override WORKGROUP: u32 = 256u;
-// Invocations sort this many candidates each.
+// Tokens near the likeliest that there is room for, and how many of them an invocation sorts at most.
+const CANDIDATES: u32 = 1024u;
 const OWNED: u32 = 4u;
-override CANDIDATES: u32 = 4u * WORKGROUP;
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read> samplers: array<SelectRow>;
-@group(0) @binding(2) var<storage, read> partials: array<u32>;
+@group(0) @binding(2) var<storage, read> partials: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read_write> emitted: array<u32>;
@@ -51,8 +51,8 @@ override CANDIDATES: u32 = 4u * WORKGROUP;
 const NONE: u32 = 0xffffffffu;
 // Steps of 1/16 octave of a key's distance from the largest.
 const STEPS: u32 = 464u;
-// Words for three histograms of 256 bins; what is near needs one of STEPS, and then a list of chunks.
-const BINS: u32 = 768u;
+// Words for 256 bins of four; what is near needs STEPS bins of one, and then a list of chunks.
+const BINS: u32 = 1024u;
 
 // The row at hand.
 var<private> lane: u32;
@@ -60,10 +60,18 @@ var<private> base: u32;
 var<private> most_key: u32;
 var<private> most_value: f32;
 var<private> inverse: f32;
+// The largest keys of chunks 4·lane to 4·lane + 3, and of those 4·WORKGROUP further on.
+var<private> held: vec4<u32>;
+var<private> held_further: vec4<u32>;
+#if SUBGROUPS
+// Invocations that are this far apart, or farther, are in different subgroups.
+var<private> reach: u32;
+var<private> subgroup_lane: u32;
+#endif
 
 var<workgroup> bins: array<atomic<u32>, BINS>;
-var<workgroup> candidate_keys: array<u32, CANDIDATES>;
-var<workgroup> candidate_tokens: array<u32, CANDIDATES>;
+// Keys and tokens.
+var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
 var<workgroup> scan_low: array<u32, WORKGROUP>;
 var<workgroup> scan_high: array<u32, WORKGROUP>;
 var<workgroup> largest: atomic<u32>;
@@ -75,10 +83,31 @@ var<workgroup> sum_high: atomic<u32>;
 var<workgroup> told: u32;
 var<workgroup> told_mass: vec2<u32>;
 
-// The sum of the values of this and all invocations before it. All must call it.
+// The sum of the values of this and all invocations before it. All must call it. Within subgroups values are exchanged
+// directly, beyond them and where there are none through workgroup memory.
 fn scan(value: vec2<u32>) -> vec2<u32> {
     var sum = value;
-    for (var stride = 1u; stride < WORKGROUP; stride *= 2u) {
+    var stride = 1u;
+#if SUBGROUPS
+    for (; stride < reach; stride *= 2u) {
+        let other = vec2<u32>(subgroupShuffleUp(sum.x, stride), subgroupShuffleUp(sum.y, stride));
+        if (subgroup_lane >= stride) {
+            sum = add64(sum, other);
+        }
+    }
+    // From here on an invocation adds the last sums of subgroups, each of `stride` invocations.
+    let block = lane / stride;
+    workgroupBarrier();
+    if (lane % stride == stride - 1u) {
+        scan_low[block] = sum.x;
+        scan_high[block] = sum.y;
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < block; i += 1u) {
+        sum = add64(sum, vec2<u32>(scan_low[i], scan_high[i]));
+    }
+#else
+    for (; stride < WORKGROUP; stride *= 2u) {
         workgroupBarrier();
         scan_low[lane] = sum.x;
         scan_high[lane] = sum.y;
@@ -87,6 +116,7 @@ fn scan(value: vec2<u32>) -> vec2<u32> {
             sum = add64(sum, vec2<u32>(scan_low[lane - stride], scan_high[lane - stride]));
         }
     }
+#endif
     return sum;
 }
 
@@ -136,32 +166,69 @@ fn goal_of(total: vec2<u32>, top_p: f32) -> vec2<u32> {
     return select(goal, vec2<u32>(1u, 0u), all(goal == vec2<u32>()));
 }
 
+// Keys of four tokens of the row, NO_KEY beyond the vocabulary.
+fn keys_at(at: vec4<u32>) -> vec4<u32> {
+    let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
+    return keys_of(vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]), at);
+}
+
 #include "select/near.wgsl"
 #include "select/far.wgsl"
 
+fn first_of(at: vec4<u32>, keys: vec4<u32>) -> u32 {
+    let tokens_at = select(vec4<u32>(NONE), at, keys == vec4<u32>(most_key));
+    return min(min(tokens_at.x, tokens_at.y), min(tokens_at.z, tokens_at.w));
+}
+
 // The first of the likeliest: what a row takes that draws nothing.
-fn likeliest(partial: u32) {
-    for (var chunk = lane; chunk < params.slices * CHUNKS_OF_SLICE; chunk += WORKGROUP) {
-        if (partials[partial + chunk] == most_key) {
-            for (var i = 0u; i < params.each * CHUNK; i += 1u) {
-                let token = chunk_token(chunk, i);
-                if (token < params.vocab && key_of(logits[base + token]) == most_key) {
-                    atomicMin(&chosen, token);
-                }
+fn likeliest_of(chunk: u32, key: u32) {
+    if (key == most_key) {
+        for (var place = 0u; place < CHUNK; place += 1u) {
+            for (var run = 0u; run < params.each; run += 8u) {
+                let at = token_indices(chunk_token(chunk, run, place));
+                let low = keys_at(at.low);
+                let high = keys_at(at.high);
+                atomicMin(&chosen, min(first_of(at.low, low), first_of(at.high, high)));
             }
         }
     }
 }
 
+fn likeliest(chunk: u32, keys: vec4<u32>) {
+    likeliest_of(chunk, keys.x);
+    likeliest_of(chunk + 1u, keys.y);
+    likeliest_of(chunk + 2u, keys.z);
+    likeliest_of(chunk + 3u, keys.w);
+}
+
 @compute @workgroup_size(WORKGROUP)
-fn KERNEL(@builtin(local_invocation_index) index: u32, @builtin(workgroup_id) group: vec3<u32>) {
+fn KERNEL(
+    @builtin(local_invocation_index) index: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+#if SUBGROUPS
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroups: u32,
+    @builtin(subgroup_invocation_id) place: u32,
+    @builtin(subgroup_size) subgroup_size: u32,
+#endif
+) {
     let row = group.x;
     let how = samplers[row];
     lane = index;
+#if SUBGROUPS
+    reach = 1u;
+    subgroup_lane = place;
+    // Subgroups follow each other in this numbering, if they are full.
+    if (subgroups * subgroup_size == WORKGROUP) {
+        reach = subgroup_size;
+        lane = subgroup * subgroup_size + place;
+    }
+#endif
     base = row * params.vocab;
     inverse = how.inverse_temperature;
-    let partial = row * PARTIALS;
-    let chunks = params.slices * CHUNKS_OF_SLICE;
+    let partial = row * (PARTIALS / 4u);
+    held = held_at(partial, lane);
+    held_further = held_at(partial, lane + WORKGROUP);
     if (lane == 0u) {
         atomicStore(&largest, NO_KEY);
         atomicStore(&found, 0u);
@@ -172,10 +239,8 @@ fn KERNEL(@builtin(local_invocation_index) index: u32, @builtin(workgroup_id) gr
     for (var i = lane; i < BINS; i += WORKGROUP) {
         atomicStore(&bins[i], 0u);
     }
-    var key = NO_KEY;
-    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
-        key = max(key, partials[partial + chunk]);
-    }
+    let larger = max(held, held_further);
+    let key = max(max(larger.x, larger.y), max(larger.z, larger.w));
     workgroupBarrier();
 #if SUBGROUPS
     let subgroup_most = subgroupMax(key);
@@ -193,7 +258,8 @@ fn KERNEL(@builtin(local_invocation_index) index: u32, @builtin(workgroup_id) gr
     most_key = most;
     most_value = value_of(most);
     if (how.temperature == 0.0 || most <= LEAST_KEY || most >= MOST_KEY) {
-        likeliest(partial);
+        likeliest(4u * lane, held);
+        likeliest(4u * (lane + WORKGROUP), held_further);
         workgroupBarrier();
         if (lane == 0u) {
             let nothing = most == NO_KEY || (how.temperature == 0.0 && most <= LEAST_KEY);

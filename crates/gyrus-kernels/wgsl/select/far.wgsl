@@ -1,47 +1,81 @@
 // The draw over a whole row, where what is near the likeliest is not enough: a descent by eight bits at a time through
 // the tokens in descending order, to the one at which a count or a mass is reached.
 //
-// The order is by the distance in units of temperature first, in fixed point, since that spreads tokens over bins; it
-// ends in the key's distance, where that was not enough to tell tokens apart, and in ids.
+// The order is by the distance in units of temperature first, in fixed point, since that spreads tokens over bins; by
+// the key's distance, where that was not enough to tell tokens apart; and by id. Most descents end after a few of its
+// digits, when one token is left.
 
-// Descents end after the two words of an order.
-const LEVELS: u32 = 8u;
+const LEVELS: u32 = 11u;
 
 // The tokens that a descent is among, and what is before them.
 struct Descent {
-    // How many bits of the order they share, in units of eight, and those bits.
-    level: u32,
-    prefix: vec2<u32>,
+    // What they share of the order's words.
+    prefix: vec3<u32>,
     count: u32,
     mass: vec2<u32>,
     before_count: u32,
     before_mass: vec2<u32>,
+    // The token, if it is one.
+    token: u32,
 }
 
 var<workgroup> descent: Descent;
 
-// Both words of a token's place in the order: smaller is likelier.
-fn order_of(key: u32) -> vec2<u32> {
+// A token's place in the order: smaller is earlier.
+fn order_of(key: u32, token: u32) -> vec3<u32> {
     // FAR in this fixed point is below 2^32.
-    return vec2<u32>(u32(gap(key, most_value, inverse) * 134217728.0), most_key - key);
+    return vec3<u32>(u32(gap(key, most_value, inverse) * 134217728.0), most_key - key, token);
 }
 
-// Whether a token is among those that share the first `level` digits.
-fn is_among(order: vec2<u32>, level: u32, prefix: vec2<u32>) -> bool {
+// Whether a token is among those that share the first `level` digits: four of the first words each, three of the id.
+fn is_among(order: vec3<u32>, level: u32, prefix: vec3<u32>) -> bool {
     if (level == 0u) {
         return true;
     }
     if (level <= 4u) {
         return (order.x >> (32u - 8u * level)) == prefix.x;
     }
-    return order.x == prefix.x && (order.y >> (64u - 8u * level)) == prefix.y;
+    if (level <= 8u) {
+        return order.x == prefix.x && (order.y >> (64u - 8u * level)) == prefix.y;
+    }
+    return all(order.xy == prefix.xy) && (order.z >> (88u - 8u * level)) == prefix.z;
 }
 
-fn digit_of(order: vec2<u32>, level: u32) -> u32 {
+fn digit_of(order: vec3<u32>, level: u32) -> u32 {
     if (level < 4u) {
         return (order.x >> (24u - 8u * level)) & 255u;
     }
-    return (order.y >> (56u - 8u * level)) & 255u;
+    if (level < 8u) {
+        return (order.y >> (56u - 8u * level)) & 255u;
+    }
+    return (order.z >> (80u - 8u * level)) & 255u;
+}
+
+// The prefix with one more digit.
+fn extended(prefix: vec3<u32>, level: u32, digit: u32) -> vec3<u32> {
+    if (level < 4u) {
+        return vec3<u32>((prefix.x << 8u) | digit, 0u, 0u);
+    }
+    if (level < 8u) {
+        return vec3<u32>(prefix.x, (prefix.y << 8u) | digit, 0u);
+    }
+    return vec3<u32>(prefix.xy, (prefix.z << 8u) | digit);
+}
+
+// Keys of four tokens WORKGROUP apart.
+fn far_keys(token: u32) -> vec4<u32> {
+    return keys_at(vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * WORKGROUP);
+}
+
+fn mass_if(key: u32, likely: f32) -> vec2<u32> {
+    let own = likelihood(gap(key, most_value, inverse));
+    return select(vec2<u32>(), mass(own), own >= likely);
+}
+
+fn mass_if4(keys: vec4<u32>, likely: f32) -> vec2<u32> {
+    return add64(
+        add64(mass_if(keys.x, likely), mass_if(keys.y, likely)),
+        add64(mass_if(keys.z, likely), mass_if(keys.w, likely)));
 }
 
 // The mass of all tokens that are at least so likely.
@@ -53,11 +87,10 @@ fn mass_above(likely: f32) -> vec2<u32> {
     }
     workgroupBarrier();
     var sum = vec2<u32>();
-    for (var token = lane; token < params.vocab; token += WORKGROUP) {
-        let own = likelihood(gap(key_of(logits[base + token]), most_value, inverse));
-        if (own >= likely) {
-            sum = add64(sum, mass(own));
-        }
+    for (var token = lane; token < params.vocab; token += 8u * WORKGROUP) {
+        let low = far_keys(token);
+        let high = far_keys(token + 4u * WORKGROUP);
+        sum = add64(sum, add64(mass_if4(low, likely), mass_if4(high, likely)));
     }
     pour(sum);
     workgroupBarrier();
@@ -67,128 +100,86 @@ fn mass_above(likely: f32) -> vec2<u32> {
     return workgroupUniformLoad(&told_mass);
 }
 
-fn count_digits(level: u32, prefix: vec2<u32>) {
+// Adds a token to the bin of its digit: count, mass, and which it is, should it be alone.
+fn count_digit(key: u32, token: u32, level: u32, prefix: vec3<u32>) {
+    if (key == NO_KEY) {
+        return;
+    }
+    let order = order_of(key, token);
+    if (is_among(order, level, prefix)) {
+        let bin = 4u * digit_of(order, level);
+        let own = mass_of(key);
+        atomicAdd(&bins[bin], 1u);
+        atomicStore(&bins[bin + 3u], token);
+        if (any(own != vec2<u32>())) {
+            let old = atomicAdd(&bins[bin + 1u], own.x);
+            let high = own.y + select(0u, 1u, old + own.x < old);
+            if (high > 0u) {
+                atomicAdd(&bins[bin + 2u], high);
+            }
+        }
+    }
+}
+
+fn count_digit4(keys: vec4<u32>, token: u32, level: u32, prefix: vec3<u32>) {
+    count_digit(keys.x, token, level, prefix);
+    count_digit(keys.y, token + WORKGROUP, level, prefix);
+    count_digit(keys.z, token + 2u * WORKGROUP, level, prefix);
+    count_digit(keys.w, token + 3u * WORKGROUP, level, prefix);
+}
+
+fn count_digits(level: u32, prefix: vec3<u32>) {
     for (var i = lane; i < BINS; i += WORKGROUP) {
         atomicStore(&bins[i], 0u);
     }
     workgroupBarrier();
-    for (var token = lane; token < params.vocab; token += WORKGROUP) {
-        let key = key_of(logits[base + token]);
-        if (key != NO_KEY) {
-            let order = order_of(key);
-            if (is_among(order, level, prefix)) {
-                let bin = 3u * digit_of(order, level);
-                let own = mass_of(key);
-                atomicAdd(&bins[bin], 1u);
-                if (any(own != vec2<u32>())) {
-                    let old = atomicAdd(&bins[bin + 1u], own.x);
-                    let high = own.y + select(0u, 1u, old + own.x < old);
-                    if (high > 0u) {
-                        atomicAdd(&bins[bin + 2u], high);
-                    }
-                }
-            }
-        }
+    for (var token = lane; token < params.vocab; token += 8u * WORKGROUP) {
+        let low = far_keys(token);
+        let high = far_keys(token + 4u * WORKGROUP);
+        count_digit4(low, token, level, prefix);
+        count_digit4(high, token + 4u * WORKGROUP, level, prefix);
     }
     workgroupBarrier();
 }
 
-// Goes down to the token at which `goal` is reached, by count or by mass, or to several that are equal.
+// Goes down to the token at which `goal` is reached, by count or by mass: to none if there is less.
 fn descend(by_count: bool, goal: vec2<u32>) -> Descent {
     workgroupBarrier();
     if (lane == 0u) {
-        descent = Descent(0u, vec2<u32>(), 0u, vec2<u32>(), 0u, vec2<u32>());
+        descent = Descent(vec3<u32>(), 0u, vec2<u32>(), 0u, vec2<u32>(), 0u);
     }
     var now = workgroupUniformLoad(&descent);
     for (var level = 0u; level < LEVELS && now.count != 1u; level += 1u) {
         count_digits(level, now.prefix);
         var count = 0u;
         var own = vec2<u32>();
+        var token = 0u;
         if (lane < 256u) {
-            count = atomicLoad(&bins[3u * lane]);
-            own = vec2<u32>(atomicLoad(&bins[3u * lane + 1u]), atomicLoad(&bins[3u * lane + 2u]));
+            count = atomicLoad(&bins[4u * lane]);
+            own = vec2<u32>(atomicLoad(&bins[4u * lane + 1u]), atomicLoad(&bins[4u * lane + 2u]));
+            token = atomicLoad(&bins[4u * lane + 3u]);
         }
-        let counts_upto = now.before_count + scan(vec2<u32>(count, 0u)).x;
+        let count_upto = now.before_count + scan(vec2<u32>(count, 0u)).x;
         let mass_upto = add64(now.before_mass, scan(own));
-        let mass_before =
-            vec2<u32>(mass_upto.x - own.x, mass_upto.y - own.y - select(0u, 1u, mass_upto.x < own.x));
+        let mass_before = subtract64(mass_upto, own);
         let is_here = select(
             less64(mass_before, goal) && !less64(mass_upto, goal),
-            counts_upto - count < goal.x && counts_upto >= goal.x,
+            count_upto - count < goal.x && count_upto >= goal.x,
             by_count);
         if (lane == 0u) {
             descent.count = 0u;
         }
         workgroupBarrier();
         if (lane < 256u && is_here) {
-            var prefix = vec2<u32>((now.prefix.x << 8u) | lane, 0u);
-            if (level >= 4u) {
-                prefix = vec2<u32>(now.prefix.x, (now.prefix.y << 8u) | lane);
-            }
-            descent = Descent(level + 1u, prefix, count, own, counts_upto - count, mass_before);
+            let prefix = extended(now.prefix, level, lane);
+            descent = Descent(prefix, count, own, count_upto - count, mass_before, token);
         }
         now = workgroupUniformLoad(&descent);
         if (now.count == 0u) {
-            // There is less than the goal.
             break;
         }
     }
     return now;
-}
-
-// How many of the equal tokens of a descent are needed to reach the mass.
-fn needed(at: Descent, goal: vec2<u32>) -> u32 {
-    if (at.count <= 1u) {
-        return 1u;
-    }
-    let one = mass_of(most_key - at.prefix.y);
-    var low = 1u;
-    var high = at.count;
-    while (low < high) {
-        let middle = (low + high) / 2u;
-        if (less64(add64(at.before_mass, multiply64(one, vec2<u32>(middle, 0u))), goal)) {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-// The mass up to the `number`th of the tokens of a descent.
-fn mass_upto_of(at: Descent, number: u32) -> vec2<u32> {
-    if (at.count <= 1u) {
-        return add64(at.before_mass, at.mass);
-    }
-    let one = mass_of(most_key - at.prefix.y);
-    return add64(at.before_mass, multiply64(one, vec2<u32>(number, 0u)));
-}
-
-// Chooses the `number`th by id of the tokens of a descent.
-fn pick(at: Descent, number: u32) {
-    let each = (params.vocab + WORKGROUP - 1u) / WORKGROUP;
-    let first = min(lane * each, params.vocab);
-    let end = min(first + each, params.vocab);
-    var count = 0u;
-    for (var token = first; token < end; token += 1u) {
-        let key = key_of(logits[base + token]);
-        if (key != NO_KEY && is_among(order_of(key), at.level, at.prefix)) {
-            count += 1u;
-        }
-    }
-    let upto = scan(vec2<u32>(count, 0u)).x;
-    var before = upto - count;
-    if (before < number && number <= upto) {
-        for (var token = first; token < end; token += 1u) {
-            let key = key_of(logits[base + token]);
-            if (key != NO_KEY && is_among(order_of(key), at.level, at.prefix)) {
-                before += 1u;
-                if (before == number) {
-                    atomicStore(&chosen, token);
-                }
-            }
-        }
-    }
 }
 
 fn far(row: u32, z: vec2<u32>) {
@@ -196,18 +187,16 @@ fn far(row: u32, z: vec2<u32>) {
     let top_p = samplers[row].top_p;
     let min_p = samplers[row].min_p;
     var total = mass_above(0.0);
+    // A cut is a beginning of the order, so that its mass says all about it.
     if (top_k > 0u && top_k < params.vocab) {
         let last = descend(true, vec2<u32>(top_k, 0u));
         if (last.count > 0u) {
-            total = mass_upto_of(last, top_k - last.before_count);
+            total = add64(last.before_mass, last.mass);
         }
     }
     if (top_p < 1.0) {
-        let goal = goal_of(total, top_p);
-        let last = descend(false, goal);
-        if (last.count > 0u) {
-            total = mass_upto_of(last, needed(last, goal));
-        }
+        let last = descend(false, goal_of(total, top_p));
+        total = add64(last.before_mass, last.mass);
     }
     if (min_p > 0.0) {
         let above = mass_above(min_p);
@@ -215,7 +204,8 @@ fn far(row: u32, z: vec2<u32>) {
             total = above;
         }
     }
-    let goal = add64(share(total, z), vec2<u32>(1u, 0u));
-    let last = descend(false, goal);
-    pick(last, needed(last, goal));
+    let last = descend(false, add64(share(total, z), vec2<u32>(1u, 0u)));
+    if (lane == 0u) {
+        atomicStore(&chosen, last.token);
+    }
 }

@@ -13,3 +13,21 @@ const PARTIALS: u32 = CHUNKS + 2u * SLICES;
 fn token_at(slice: u32, run: u32, place: u32) -> u32 {
     return (run * params.slices + slice) * RUN + place;
 }
+
+// Eight tokens at one place of a slice's runs: so many are loaded before anything depends on one of them.
+struct Eight {
+    low: vec4<u32>,
+    high: vec4<u32>,
+}
+
+fn token_indices(token: u32) -> Eight {
+    let by = params.slices * RUN;
+    let low = vec4<u32>(token, token + by, token + 2u * by, token + 3u * by);
+    return Eight(low, low + vec4<u32>(4u * by));
+}
+
+// Keys of logits; NO_KEY for tokens beyond the vocabulary.
+fn keys_of(bits: vec4<u32>, tokens_at: vec4<u32>) -> vec4<u32> {
+    let keys = vec4<u32>(key_of(bits.x), key_of(bits.y), key_of(bits.z), key_of(bits.w));
+    return select(vec4<u32>(NO_KEY), keys, tokens_at < vec4<u32>(params.vocab));
+}

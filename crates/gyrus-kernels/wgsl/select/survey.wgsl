@@ -26,28 +26,46 @@
 #include "lib/u64.wgsl"
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
+#include "select/load.wgsl"
 #include "select/mass.wgsl"
 
 var<workgroup> keys: array<u32, RUN>;
 var<workgroup> sums: array<f32, RUN>;
 
+#if PENALTIES
+fn store4(base: u32, at: vec4<u32>, bits: vec4<u32>) {
+    for (var i = 0u; i < 4u; i += 1u) {
+        if (at[i] < params.vocab) {
+            adjusted[base + at[i]] = bits[i];
+        }
+    }
+}
+#endif
+
+fn likelihoods(keys: vec4<u32>, most: f32, inverse: f32) -> vec4<f32> {
+    return vec4<f32>(
+        likelihood(gap(keys.x, most, inverse)),
+        likelihood(gap(keys.y, most, inverse)),
+        likelihood(gap(keys.z, most, inverse)),
+        likelihood(gap(keys.w, most, inverse)));
+}
+
 @compute @workgroup_size(256)
 fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let base = group.y * params.vocab;
     let out = group.y * PARTIALS;
-    var key = NO_KEY;
-    for (var run = 0u; run < params.each; run += 1u) {
-        let id = token_at(group.x, run, lane);
-        if (id < params.vocab) {
+    var four = vec4<u32>(NO_KEY);
+    for (var run = 0u; run < params.each; run += 8u) {
+        let at = token_indices(token_at(group.x, run, lane));
+        let low = load4(base, at.low, group.y);
+        let high = load4(base, at.high, group.y);
 #if PENALTIES
-            let bits = penalised(logits[base + id], counts[base + id], samplers[group.y]);
-            adjusted[base + id] = bits;
-#else
-            let bits = logits[base + id];
+        store4(base, at.low, low);
+        store4(base, at.high, high);
 #endif
-            key = max(key, key_of(bits));
-        }
+        four = max(four, max(keys_of(low, at.low), keys_of(high, at.high)));
     }
+    let key = max(max(four.x, four.y), max(four.z, four.w));
     keys[lane] = key;
     workgroupBarrier();
     if (lane < CHUNKS_OF_SLICE) {
@@ -67,18 +85,15 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         }
         let most = keys[0];
         let inverse = samplers[group.y].inverse_temperature;
-        var sum = 0.0;
-        for (var run = 0u; run < params.each; run += 1u) {
-            let id = token_at(group.x, run, lane);
-            if (id < params.vocab) {
-#if PENALTIES
-                let other = key_of(adjusted[base + id]);
-#else
-                let other = key_of(logits[base + id]);
-#endif
-                sum += likelihood(gap(other, value_of(most), inverse));
-            }
+        var parts = vec4<f32>();
+        for (var run = 0u; run < params.each; run += 8u) {
+            let at = token_indices(token_at(group.x, run, lane));
+            let low = keys_of(load4(base, at.low, group.y), at.low);
+            let high = keys_of(load4(base, at.high, group.y), at.high);
+            parts += likelihoods(low, value_of(most), inverse);
+            parts += likelihoods(high, value_of(most), inverse);
         }
+        let sum = (parts.x + parts.y) + (parts.z + parts.w);
         sums[lane] = sum;
         workgroupBarrier();
         for (var stride = RUN / 2u; stride > 0u; stride /= 2u) {

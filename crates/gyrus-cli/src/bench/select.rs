@@ -1,0 +1,110 @@
+//! Times of the choice of a token, from logits to the next step's state, in a chain of steps.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use gyrus_gpu::{Buffer, Dispatch, Gpu};
+use gyrus_kernels::Sampler;
+use gyrus_kernels::call::{SelectCall, SelectTuning};
+
+const VOCAB: u32 = 128_256;
+
+/// A list of launches to time.
+pub(super) struct Timed {
+    pub(super) name: String,
+    pub(super) shape: String,
+    /// Of the logits, read once.
+    pub(super) bytes: u64,
+    sampler: Sampler,
+    rows: u32,
+    /// Standard deviation of the logits.
+    spread: f32,
+    tuning: SelectTuning,
+}
+
+/// Every list whose name contains `part`.
+pub(super) fn timed(part: &str) -> Vec<Timed> {
+    let greedy = Sampler::default();
+    let drawn = Sampler { temperature: 0.8, ..Sampler::default() };
+    let top_k = Sampler { top_k: 40, top_p: 0.95, ..drawn.clone() };
+    let top_p = Sampler { top_p: 0.95, ..drawn.clone() };
+    let repelled = |sampler: &Sampler| Sampler { repetition_penalty: 1.1, ..sampler.clone() };
+    let mut all = Vec::new();
+    for rows in [1, 16] {
+        // With a spread of 0.5 the draw is among tens of thousands of tokens.
+        for (name, sampler, spread) in [
+            ("greedy", &greedy, 3.0),
+            ("greedy, penalties", &repelled(&greedy), 3.0),
+            ("top-k 40, top-p 0.95", &top_k, 3.0),
+            ("top-k 40, top-p 0.95, penalties", &repelled(&top_k), 3.0),
+            ("top-p 0.95", &top_p, 3.0),
+            ("temperature", &drawn, 3.0),
+            ("top-p 0.95, flat", &top_p, 0.5),
+            ("temperature, flat", &drawn, 0.5),
+            ("top-k 1000", &Sampler { top_k: 1000, ..drawn.clone() }, 3.0),
+        ] {
+            for workgroup in [256, 512, 1024] {
+                if workgroup > 256 && sampler.is_greedy() {
+                    continue;
+                }
+                all.push(Timed {
+                    name: format!("select {name}"),
+                    shape: format!("{rows} × {VOCAB}, workgroup {workgroup}, in a chain"),
+                    bytes: u64::from(rows) * u64::from(VOCAB) * 4,
+                    sampler: sampler.clone(),
+                    rows,
+                    spread,
+                    tuning: SelectTuning { workgroup: Some(workgroup) },
+                });
+            }
+        }
+    }
+    all.retain(|timed| timed.name.contains(part));
+    all
+}
+
+impl Timed {
+    /// How long a step's choice takes. Draws differ from step to step, as positions advance.
+    pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
+        let samplers: Vec<Sampler> =
+            (0..self.rows).map(|row| Sampler { seed: row.into(), ..self.sampler.clone() }).collect();
+        let launches = SelectCall::of(&samplers, VOCAB)?.tuned(gpu.rungs(), self.tuning)?;
+        let mut buffers: HashMap<&str, Buffer> = HashMap::new();
+        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+            if buffers.contains_key(slot.name) {
+                continue;
+            }
+            let buffer = match slot.name {
+                "logits" => {
+                    let bytes: Vec<u8> = self.logits().iter().flat_map(|l| l.to_le_bytes()).collect();
+                    gpu.upload(&bytes)?
+                }
+                "samplers" => gpu.upload(&SelectCall::samplers(&samplers))?,
+                _ => gpu.buffer(slot.bytes)?,
+            };
+            buffers.insert(slot.name, buffer);
+        }
+        let dispatches: Vec<Dispatch> = launches
+            .iter()
+            .map(|launch| {
+                let bound: Vec<&Buffer> = launch.slots.iter().map(|slot| &buffers[slot.name]).collect();
+                gpu.bind(launch, &bound)
+            })
+            .collect::<Result<_, _>>()?;
+        let chain = if gpu.adapter().kind == gyrus_gpu::AdapterKind::Software { 2 } else { 200 };
+        Ok(gpu.median_time(&dispatches.iter().collect::<Vec<_>>(), chain, repetitions)?)
+    }
+
+    /// Sums of twelve uniform numbers are as good as normal, but for their tails.
+    fn logits(&self) -> Vec<f32> {
+        let mut state = 1u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u32 << 24) as f32
+        };
+        (0..self.rows * VOCAB)
+            .map(|_| self.spread * ((0..12).map(|_| uniform()).sum::<f32>() - 6.0))
+            .collect()
+    }
+}
