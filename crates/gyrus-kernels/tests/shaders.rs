@@ -4,7 +4,7 @@ use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Paged};
 use gyrus_kernels::call::{
     Activations, Cache, EmbedCall, Freqs, HalveRowsCall, MatMulCall, MatMulTuning, QuantizeRowsCall,
-    RopeCall, RopeKernel, Storage, TileCall, TileShape, TileTuning, copy,
+    RopeCall, RopeKernel, Storage, SumTilesCall, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -232,7 +232,11 @@ fn tile_launches(rungs: Rungs) -> Vec<Launch> {
             TileShape { side: 8, matrices: [4, 4], ..small },
         ] {
             let tuning = TileTuning { shape: Some(shape), ..Default::default() };
-            launches.push(TileCall { tuning, ..TileCall::new(weight, 20) }.launch(rungs).unwrap());
+            for splits in [1, 4] {
+                let call = TileCall { tuning, splits, ..TileCall::new(weight, 20) };
+                launches.push(call.launch(rungs).unwrap());
+                launches.push(SumTilesCall::after(&call).launch(rungs).unwrap());
+            }
             for gate in [Activation::Silu, Activation::GeluTanh] {
                 launches
                     .push(TileCall { tuning, ..TileCall::gated(weight, 20, gate) }.launch(rungs).unwrap());

@@ -11,7 +11,7 @@ pub use copy::copy;
 pub use embed::EmbedCall;
 pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
-pub use tiles::{HalveRowsCall, TileCall, TileShape, TileTuning};
+pub use tiles::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::weights::{Plane, WeightLayout};

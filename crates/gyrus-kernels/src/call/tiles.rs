@@ -1,12 +1,14 @@
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
-use crate::params::{HalveRowsParams, MatMulParams};
+use crate::params::{HalveRowsParams, MatMulParams, SumTilesParams};
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
 /// Rows of halves have whole steps of so many elements.
 const PADDED: u32 = 64;
+
+const MOST_SPLITS: u32 = 64;
 
 /// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
 ///
@@ -28,6 +30,11 @@ pub struct TileCall {
     /// Writes `f(gate)·up`, half as many columns as the weight has rows: first all of the gate's, then all of the
     /// other's.
     pub gate: Option<Activation>,
+    /// Workgroups that share the sum of an output, for products of too few outputs to keep a device busy: from 1 on.
+    /// With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, from which [`SumTilesCall`]
+    /// makes the result. Unlike tuning this changes bits, so it must not follow from the number of rows. Not with a
+    /// gate.
+    pub splits: u32,
     /// What changes the speed.
     pub tuning: TileTuning,
 }
@@ -79,6 +86,7 @@ impl TileCall {
             y_offset: 0,
             accumulate: false,
             gate: None,
+            splits: 1,
             tuning: TileTuning::default(),
         }
     }
@@ -98,21 +106,28 @@ impl TileCall {
         let cooperative = rungs.cooperative && rungs.f16 && rungs.subgroups;
         let name = if cooperative { "tiles_cooperative" } else { "tiles" };
         let kernel = || name.to_owned();
-        let TileCall { weight, rows, y_stride, y_offset, .. } = *self;
+        let TileCall { weight, rows, y_stride, y_offset, splits, .. } = *self;
         let (n, k) = (self.columns(), weight.cols());
-        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
+        for (name, value) in [("m", rows), ("n", n), ("k", k), ("splits", splits)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
             }
+        }
+        if splits > MOST_SPLITS {
+            let (name, needed) = ("splits", "at most 64");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
         }
         if self.gate.is_some() {
             if !weight.rows().is_multiple_of(2) {
                 let (name, value) = ("rows of the gated weight", weight.rows());
                 return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 2 });
             }
-            if self.accumulate {
-                let (name, needed) = ("accumulate", "0 with a gate");
-                return Err(LaunchError::Tuning { kernel: kernel(), name, value: 1, needed });
+            for (name, value, plain) in [("accumulate", u32::from(self.accumulate), 0), ("splits", splits, 1)]
+            {
+                if value != plain {
+                    let needed = "another call with a gate";
+                    return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+                }
             }
         }
         let least = u64::from(y_offset) + u64::from(n);
@@ -122,7 +137,11 @@ impl TileCall {
         let m = u64::from(rows);
         let x_stride = k.next_multiple_of(PADDED);
         let x = m * u64::from(x_stride);
-        let y = (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n);
+        let y = if splits > 1 {
+            u64::from(splits) * m * u64::from(n)
+        } else {
+            (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n)
+        };
         for (what, count) in [("elements of x", x), ("elements of y", y)] {
             if count > u64::from(u32::MAX) {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
@@ -131,11 +150,13 @@ impl TileCall {
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, 2 * x);
-        push("x_scales", 4, Access::Read, 4 * m);
+        if splits == 1 {
+            push("x_scales", 4, Access::Read, 4 * m);
+        }
         push("y", 5, Access::ReadWrite, 4 * y);
 
         let shape = self.shape();
-        let count = self.tiles(shape);
+        let count = u64::from(splits) * self.tiles(shape);
         // The first column of the grid's last tile must not wrap around.
         if (count + AXIS).saturating_mul(shape.columns.into()) > u64::from(u32::MAX) {
             return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
@@ -163,6 +184,7 @@ impl TileCall {
         constants.extend([
             ("WEIGHT", weight.constant()),
             ("ACTIVATION", activation.to_owned()),
+            ("SPLITS", splits.to_string()),
             ("COOPERATIVE", u32::from(cooperative).to_string()),
             ("TILE_ROWS", format!("{}u", shape.rows)),
             ("TILE_COLUMNS", format!("{}u", shape.columns)),
@@ -187,7 +209,8 @@ impl TileCall {
     /// The shape that was asked for, or the largest of which there are enough.
     fn shape(&self) -> TileShape {
         let enough = self.tuning.workgroups.unwrap_or(160).into();
-        let largest = || SHAPES.into_iter().find(|shape| self.tiles(*shape) >= enough);
+        let splits = u64::from(self.splits);
+        let largest = || SHAPES.into_iter().find(|shape| splits * self.tiles(*shape) >= enough);
         self.tuning.shape.or_else(largest).unwrap_or(SHAPES[SHAPES.len() - 1])
     }
 
@@ -275,6 +298,88 @@ impl TileShape {
             ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
         ];
         Ok((256, constants))
+    }
+}
+
+/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: what a [`TileCall`] with splits left, made its result.
+///
+/// Buffers: `parts`, `x_scales`, `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumTilesCall {
+    /// Rows.
+    pub rows: u32,
+    /// Columns that are written.
+    pub columns: u32,
+    /// Parts.
+    pub splits: u32,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds.
+    pub accumulate: bool,
+}
+
+impl SumTilesCall {
+    /// What follows a call: it writes where that would have written.
+    pub fn after(call: &TileCall) -> SumTilesCall {
+        let TileCall { rows, splits, y_stride, y_offset, accumulate, .. } = *call;
+        SumTilesCall { rows, columns: call.columns(), splits, y_stride, y_offset, accumulate }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 256;
+        let kernel = || "sum_tiles".to_owned();
+        let SumTilesCall { rows, columns, splits, y_stride, y_offset, accumulate } = *self;
+        for (name, value) in [("m", rows), ("n", columns), ("splits", splits)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let (m, n) = (u64::from(rows), u64::from(columns));
+        let least = u64::from(y_offset) + n;
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let y = (m - 1) * u64::from(y_stride) + least;
+        let parts = (m * n).saturating_mul(splits.into());
+        // The last indices of a grid of two dimensions are beyond the end.
+        let indices = m * n + (AXIS + 1) * u64::from(WORKGROUP);
+        for (what, count) in [("elements of y", y), ("elements of parts", parts), ("outputs", indices)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let slot = |name, binding, access, count| Slot { name, binding, access, bytes: 4 * count };
+        let params = SumTilesParams {
+            m: rows,
+            n: columns,
+            splits,
+            y_stride,
+            y_offset,
+            accumulate: accumulate.into(),
+            ..Default::default()
+        };
+        Ok(Launch {
+            groups: grid("sum_tiles", (m * n).div_ceil(WORKGROUP.into()))?,
+            variant: Variant {
+                name: kernel(),
+                file: "sum_tiles.wgsl",
+                constants: vec![
+                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+                    ("SUBGROUPS", "0".to_owned()),
+                ],
+                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+            },
+            slots: vec![
+                slot("parts", 0, Access::Read, parts),
+                slot("x_scales", 1, Access::Read, m),
+                slot("y", 2, Access::ReadWrite, y),
+            ],
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
     }
 }
 

@@ -64,6 +64,7 @@ const FILES: &[(&str, &str)] = files![
     "rope/rope_q.wgsl"
     "rope/rope_q_backward.wgsl"
     "rope/rope_qkv_write.wgsl"
+    "sum_tiles.wgsl"
     "tiles.wgsl"
 ];
 
