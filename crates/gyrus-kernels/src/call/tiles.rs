@@ -51,7 +51,7 @@ pub struct TileTuning {
 /// What a workgroup computes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows: 64 or 128; with cooperative matrices, any number that whole subgroups make up.
+    /// Rows: 32, 64 or 128; with cooperative matrices, any number that whole subgroups make up.
     pub rows: u32,
     /// Columns, likewise.
     pub columns: u32,
@@ -74,7 +74,13 @@ impl TileShape {
 }
 
 /// Tiles from the largest, which reads its operands least often, to the smallest, of which there are most.
-const SHAPES: [TileShape; 3] = [TileShape::new(128, 128), TileShape::new(128, 64), TileShape::new(64, 64)];
+const SHAPES: [TileShape; 5] = [
+    TileShape::new(128, 128),
+    TileShape::new(128, 64),
+    TileShape::new(64, 128),
+    TileShape::new(64, 64),
+    TileShape::new(32, 64),
+];
 
 impl TileCall {
     /// Rows packed in `y`.
@@ -206,12 +212,18 @@ impl TileCall {
         })
     }
 
-    /// The shape that was asked for, or the largest of which there are enough.
+    /// The shape that was asked for, or the largest of which there are enough and half of which would not do.
     fn shape(&self) -> TileShape {
         let enough = self.tuning.workgroups.unwrap_or(160).into();
         let splits = u64::from(self.splits);
-        let largest = || SHAPES.into_iter().find(|shape| splits * self.tiles(*shape) >= enough);
-        self.tuning.shape.or_else(largest).unwrap_or(SHAPES[SHAPES.len() - 1])
+        // The lowest tiles are for few rows; more of them are not worth that weights are read more often.
+        let least = if self.rows > 32 { 64 } else { 32 };
+        let mut fitting = SHAPES
+            .into_iter()
+            .filter(|shape| shape.rows == least || shape.rows > least && shape.rows / 2 < self.rows);
+        let last = SHAPES[if least == 64 { 3 } else { 4 }];
+        let largest = || fitting.find(|shape| splits * self.tiles(*shape) >= enough).unwrap_or(last);
+        self.tuning.shape.unwrap_or_else(largest)
     }
 
     fn tiles(&self, shape: TileShape) -> u64 {
@@ -285,8 +297,8 @@ impl TileShape {
     /// Invocations and constants of the plain kernel.
     fn plain(&self) -> Result<(u32, Constants), LaunchError> {
         for (name, value) in [("rows", self.rows), ("columns", self.columns)] {
-            if ![64, 128].contains(&value) {
-                let (kernel, needed) = ("tiles".to_owned(), "64 or 128");
+            if ![32, 64, 128].contains(&value) {
+                let (kernel, needed) = ("tiles".to_owned(), "32, 64 or 128");
                 return Err(LaunchError::Tuning { kernel, name, value, needed });
             }
         }
@@ -462,5 +474,32 @@ impl HalveRowsCall {
             uniforms: Vec::new(),
             params: Some((4, bytemuck::bytes_of(&params).to_vec())),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_tensor::DType;
+
+    use super::*;
+
+    /// Tiles are as large as leaves work for every processor, and no higher than the rows there are.
+    #[test]
+    fn shapes_follow_from_what_there_is_to_do() {
+        for (rows, n, expected) in [
+            (512, 16_384, (128, 128)),
+            (512, 3072, (128, 64)),
+            (512, 2048, (64, 64)),
+            (4096, 2048, (128, 128)),
+            (100, 16_384, (128, 64)),
+            (64, 32_768, (64, 128)),
+            (33, 1000, (64, 64)),
+            (32, 128_000, (32, 64)),
+            (17, 512, (32, 64)),
+        ] {
+            let weight = WeightLayout::new(DType::Q4_0, n, 2048).unwrap();
+            let TileShape { rows: height, columns, .. } = TileCall::new(weight, rows).shape();
+            assert_eq!((height, columns), expected, "{rows} × {n}");
+        }
     }
 }
