@@ -7,7 +7,7 @@ mod weights;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
-use gyrus_kernels::call::{HalveRowsCall, TileCall, TileShape, TileTuning};
+use gyrus_kernels::call::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, WeightLayout, scalar};
@@ -76,10 +76,22 @@ impl Case {
 
     fn run(&self, runner: &GpuRunner) -> Vec<u32> {
         let halved = self.halved();
+        let rungs = runner.gpu().rungs();
+        let launch = self.call.launch(rungs).unwrap();
         let mut buffers = self.weight.planes.words.clone();
-        buffers.extend([halved.h, words(&halved.scales), self.y.clone()]);
-        let launch = self.call.launch(runner.gpu().rungs()).unwrap();
-        runner.run_launch(&launch, &mut buffers).unwrap();
+        buffers.push(halved.h);
+        if self.call.splits > 1 {
+            let parts = self.call.splits * self.call.rows * self.call.columns();
+            buffers.push(vec![UNTOUCHED; parts as usize]);
+            runner.run_launch(&launch, &mut buffers).unwrap();
+            let parts = buffers.pop().unwrap();
+            let launch = SumTilesCall::after(&self.call).launch(rungs).unwrap();
+            buffers = vec![parts, words(&halved.scales), self.y.clone()];
+            runner.run_launch(&launch, &mut buffers).unwrap();
+        } else {
+            buffers.extend([words(&halved.scales), self.y.clone()]);
+            runner.run_launch(&launch, &mut buffers).unwrap();
+        }
         buffers.pop().unwrap()
     }
 
@@ -185,13 +197,12 @@ fn products_without_anything() {
 fn shapes(rungs: Rungs) -> Vec<TileShape> {
     let (large, small) = (TileShape::new(128, 128), TileShape::new(64, 64));
     let tall = TileShape::new(128, 64);
-    let mut shapes = vec![large, tall, small];
+    let mut shapes = vec![large, tall, small, TileShape::new(64, 128), TileShape::new(32, 64)];
     if rungs.cooperative {
         let square = TileShape { matrices: [4, 4], ..large };
         shapes.extend([square, TileShape { double: true, ..tall }, TileShape { step: 64, ..small }]);
         shapes.extend([TileShape { double: true, ..small }, TileShape { step: 64, double: true, ..small }]);
-        shapes.extend([TileShape { step: 64, ..tall }, TileShape::new(64, 128), TileShape::new(32, 64)]);
-        shapes.push(TileShape { double: true, ..large });
+        shapes.extend([TileShape { step: 64, ..tall }, TileShape { double: true, ..large }]);
     }
     shapes
 }
@@ -226,12 +237,28 @@ fn shapes_and_neighbours_change_no_bit() {
     }
 }
 
+/// Sums in parts, of which some may have nothing to sum.
+#[test]
+fn parts_make_up_the_product() {
+    for runner in devices(Rungs::ALL) {
+        let mut noise = Noise::new(6);
+        for (dtype, k, splits) in [(DType::Q4_0, 416, 3), (DType::F16, 40, 4), (DType::Q8_0, 256, 4)] {
+            let weight = weight(&mut noise, dtype, 45, k);
+            let mut case = Case::new(&mut noise, weight, 70, None);
+            case.call.splits = splits;
+            tuned(&mut case, TileShape::new(64, 64));
+            case.check(&runner);
+        }
+    }
+}
+
 #[test]
 fn gates_are_those_of_the_twin() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(3);
         for gate in [Activation::Silu, Activation::GeluTanh] {
-            for shape in shapes(runner.gpu().rungs()) {
+            let few = if runner.gpu().rungs().cooperative { usize::MAX } else { 2 };
+            for shape in shapes(runner.gpu().rungs()).into_iter().take(few) {
                 let weight = weight(&mut noise, DType::Q4_1, 2 * 37, 96);
                 let mut case = Case::new(&mut noise, weight, 70, Some(gate));
                 tuned(&mut case, shape);
@@ -321,8 +348,19 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     assert!(error(TileCall { rows: u32::MAX, ..base }).contains("more than can be addressed"));
     let gated = TileCall::gated(q4, 20, Activation::Silu);
     assert_eq!(error(gated), "tiles: rows of the gated weight is 9, a multiple of 2 is needed");
-    let gated = TileCall { accumulate: true, ..TileCall::gated(q4.with_rows(8), 20, Activation::Silu) };
-    assert_eq!(error(gated), "tiles: accumulate is 1, 0 with a gate is needed");
+    let gated = TileCall::gated(q4.with_rows(8), 20, Activation::Silu);
+    for (call, name) in [
+        (TileCall { accumulate: true, ..gated }, "accumulate is 1"),
+        (TileCall { splits: 2, ..gated }, "splits is 2"),
+    ] {
+        assert_eq!(error(call), format!("tiles: {name}, another call with a gate is needed"));
+    }
+    assert_eq!(error(TileCall { splits: 0, ..base }), "tiles: splits is 0");
+    assert_eq!(error(TileCall { splits: 65, ..base }), "tiles: splits is 65, at most 64 is needed");
+    let sum = SumTilesCall::after(&TileCall { splits: 3, ..base });
+    let error = |call: SumTilesCall| call.launch(PLAIN).unwrap_err().to_string();
+    assert_eq!(error(SumTilesCall { y_offset: 1, ..sum }), "sum_tiles: y_stride is 9, at least 10 is needed");
+    assert!(error(SumTilesCall { rows: 1 << 30, ..sum }).contains("more than can be addressed"));
     let slots = base.launch(PLAIN).unwrap().slots;
     let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
     // Rows of 96 have room for 128 halves.
@@ -341,7 +379,7 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     }
     let small = TileShape::new(64, 64);
     for wrong in [TileShape { rows: 0, ..small }, TileShape { columns: 96, ..small }] {
-        assert!(shaped(PLAIN, wrong).contains("64 or 128 is needed"));
+        assert!(shaped(PLAIN, wrong).contains("32, 64 or 128 is needed"));
     }
     for (wrong, part) in [
         (TileShape { rows: 0, ..small }, "rows is 0"),

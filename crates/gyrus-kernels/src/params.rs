@@ -165,6 +165,26 @@ params! {
         eps: f32,
     }
 
+    /// Parts of a mat-mul's sums that become one.
+    SumTilesParams {
+        /// Rows.
+        m: u32,
+        /// Columns that are written.
+        n: u32,
+        /// Parts.
+        splits: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// The first column that is written.
+        y_offset: u32,
+        /// 1 to add to what the output holds.
+        accumulate: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
+    }
+
     /// An operation on each of `count` elements.
     ElementwiseParams {
         /// Elements.

@@ -5,7 +5,7 @@ use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
     Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
     MatVecCall, MatVecTuning, QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
-    Target, TileCall, TileShape, TileTuning, copy,
+    SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -255,7 +255,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
-/// Tiles of every shape and epilogue for some types of weights, of one shape for all of them.
+/// Tiles of every shape and epilogue for one type of weights, of one shape for all of them.
 fn tile_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
     for norm in [None, Some(1e-5)] {
@@ -264,7 +264,7 @@ fn tile_launches(rungs: Rungs) -> Vec<Launch> {
     for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
         let weight = WeightLayout::new(dtype, 10, 512).unwrap();
         launches.push(TileCall::new(weight, 20).launch(rungs).unwrap());
-        if ![DType::BF16, DType::Q4_0, DType::Q6_K].contains(&dtype) {
+        if dtype != DType::Q4_1 {
             continue;
         }
         let large = TileShape::new(128, 128);
@@ -279,7 +279,11 @@ fn tile_launches(rungs: Rungs) -> Vec<Launch> {
             TileShape { side: 8, matrices: [4, 4], ..small },
         ] {
             let tuning = TileTuning { shape: Some(shape), ..Default::default() };
-            launches.push(TileCall { tuning, ..TileCall::new(weight, 20) }.launch(rungs).unwrap());
+            for splits in [1, 4] {
+                let call = TileCall { tuning, splits, ..TileCall::new(weight, 20) };
+                launches.push(call.launch(rungs).unwrap());
+                launches.push(SumTilesCall::after(&call).launch(rungs).unwrap());
+            }
             for gate in [Activation::Silu, Activation::GeluTanh] {
                 launches
                     .push(TileCall { tuning, ..TileCall::gated(weight, 20, gate) }.launch(rungs).unwrap());

@@ -4,12 +4,14 @@
 //   1  high      likewise, if the type has upper bits
 //   2  scales    likewise, if the type is quantised
 //   3  x         [m, k rounded up to whole 64] f16, zero beyond k: as halve_rows writes them
-//   4  x_scales  [m] f32
-//   5  y         [m, y_stride] f32, written in n columns from y_offset on
+//   4  x_scales  [m] f32, if SPLITS is 1
+//   5  y         [m, y_stride] f32, written in n columns from y_offset on; [SPLITS, m, n] if SPLITS is not 1
 //   6  params    MatMulParams (immediates where the device has them)
 //
 // ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up: the weights have 2·n rows, first those of
 // the gate.
+//
+// SPLITS divides k between so many workgroups, whose sums sum_tiles adds up.
 //
 // A workgroup computes a tile of TILE_ROWS × TILE_COLUMNS (half of them the gate's) in steps of STEP along
 // k, for which both operands are staged in workgroup memory. COOPERATIVE: weights are rounded to halves, subgroups
@@ -45,7 +47,9 @@ struct Eight {
 #else
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 #endif
+#if SPLITS == 1
 @group(0) @binding(4) var<storage, read> x_scales: array<f32>;
+#endif
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 #if ACTIVATION == none
@@ -80,6 +84,36 @@ fn place_of_x(group: u32, step: u32, first_row: u32) -> u32 {
     return row * (params.x_stride / 8u) + step * EIGHTS + group % EIGHTS;
 }
 
+// A workgroup's place.
+struct Tile {
+    first_row: u32,
+    first_column: u32,
+    // Steps along k, from the first to before the last.
+    first_step: u32,
+    last_step: u32,
+}
+
+#if SPLITS > 1
+// Which part of k it is.
+var<private> split: u32;
+#endif
+
+fn tile(here: Invocation) -> Tile {
+    // Neighbouring workgroups share weights, of which there are more than of x.
+    let tiles = (params.m + TILE_ROWS - 1u) / TILE_ROWS;
+    let index = group_index(here);
+    let steps = (params.k + STEP - 1u) / STEP;
+#if SPLITS > 1
+    let all = tiles * ((params.n + OUT_COLUMNS - 1u) / OUT_COLUMNS);
+    split = min(index / all, SPLITS - 1u);
+    let first = index % all;
+    return Tile(
+        first % tiles * TILE_ROWS, first / tiles * OUT_COLUMNS, split * steps / SPLITS, (split + 1u) * steps / SPLITS);
+#else
+    return Tile(index % tiles * TILE_ROWS, index / tiles * OUT_COLUMNS, 0u, steps);
+#endif
+}
+
 #if ACTIVATION == none
 fn write(row: u32, column: u32, sum: f32) {
 #else
@@ -88,6 +122,9 @@ fn write(row: u32, column: u32, gate: f32, up: f32) {
     if (row >= params.m || column >= params.n) {
         return;
     }
+#if SPLITS > 1
+    y[(split * params.m + row) * params.n + column] = sum;
+#else
     let at = row * params.y_stride + params.y_offset + column;
     let scale = x_scales[row];
 #if ACTIVATION == none
@@ -98,6 +135,7 @@ fn write(row: u32, column: u32, gate: f32, up: f32) {
     }
 #else
     y[at] = activated(gate * scale) * (up * scale);
+#endif
 #endif
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner, Options};
-use gyrus_kernels::call::{HalveRowsCall, Storage, TileCall, TileShape, TileTuning};
+use gyrus_kernels::call::{HalveRowsCall, Storage, SumTilesCall, TileCall, TileShape, TileTuning};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Launch, LaunchError, Plane, WeightLayout};
@@ -37,6 +37,8 @@ struct Timed {
     shape: String,
     tile: String,
     launch: Launch,
+    /// What makes a result of the sums of several workgroups.
+    sum: Option<Launch>,
     weight: Option<WeightLayout>,
     operations: f64,
 }
@@ -63,8 +65,8 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             Some(weight) if !software => (WEIGHTS / weight.total_bytes()).clamp(1, 16),
             _ => 1,
         };
-        let dispatches = (0..copies).map(|_| bound(gpu, &timed)).collect::<Result<Vec<Dispatch>>>()?;
-        let dispatches: Vec<&Dispatch> = dispatches.iter().collect();
+        let dispatches = (0..copies).map(|_| bound(gpu, &timed)).collect::<Result<Vec<_>>>()?;
+        let dispatches: Vec<&Dispatch> = dispatches.iter().flatten().collect();
         let time = gpu.median_time(&dispatches, if software { 1 } else { 4 }, args.repetitions)?;
         let seconds = time.as_secs_f64() / copies as f64;
         let bytes: u64 = timed.launch.slots.iter().map(|slot| slot.bytes).sum();
@@ -95,7 +97,15 @@ fn all(tokens: u32, rungs: Rungs) -> Result<Vec<Timed>> {
         let launch = HalveRowsCall { rows: tokens, cols, x_stride: cols, norm }.launch(rungs)?;
         let kernel = if norm.is_some() { "halve_rows with norm" } else { "halve_rows" }.to_owned();
         let shape = format!("{tokens} × {cols}");
-        all.push(Timed { kernel, shape, tile: String::new(), launch, weight: None, operations: 0.0 });
+        all.push(Timed {
+            kernel,
+            shape,
+            tile: String::new(),
+            launch,
+            sum: None,
+            weight: None,
+            operations: 0.0,
+        });
     }
     Ok(all)
 }
@@ -110,16 +120,22 @@ fn products(
 ) -> Result<Vec<Timed>> {
     let weight = WeightLayout::new(dtype, n as usize, k as usize)?;
     let plain = Rungs { cooperative: false, ..rungs };
-    let mut forms: Vec<(Rungs, Option<TileShape>)> = vec![(rungs, None)];
+    let mut forms: Vec<(Rungs, Option<TileShape>, u32)> = vec![(rungs, None, 1)];
     if rungs.cooperative {
-        forms.extend(cooperative().into_iter().map(|shape| (rungs, Some(shape))));
+        forms.extend(cooperative().into_iter().map(|shape| (rungs, Some(shape), 1)));
     }
-    let sizes = [(128, 128), (128, 64), (64, 64)];
-    forms.extend(sizes.map(|(rows, columns)| (plain, Some(TileShape::new(rows, columns)))));
+    let sizes = [(128, 128), (128, 64), (64, 64)].map(|(rows, columns)| TileShape::new(rows, columns));
+    forms.extend(sizes.map(|shape| (plain, Some(shape), 1)));
+    // Few outputs: sums are worth dividing.
+    if n == 2048 && gate.is_none() {
+        let splits = [(0, 2), (0, 4), (1, 2), (1, 4), (2, 2), (2, 4)];
+        forms.extend(splits.map(|(size, splits)| (rungs, Some(sizes[size]), splits)));
+    }
     let mut timed = Vec::new();
-    for (rungs, shape) in forms {
+    for (rungs, shape, splits) in forms {
         let call = TileCall {
             gate,
+            splits,
             y_stride: if gate.is_some() { n / 2 } else { n },
             tuning: TileTuning { shape, ..Default::default() },
             ..TileCall::new(weight, tokens)
@@ -133,7 +149,8 @@ fn products(
         timed.push(Timed {
             kernel: format!("{} {}{gated}", launch.variant.name, dtype.name().to_lowercase()),
             shape: format!("{tokens} × {n} × {k}"),
-            tile: shape.map_or_else(|| "default".to_owned(), |shape| described(shape, rungs)),
+            tile: shape.map_or_else(|| "default".to_owned(), |shape| described(shape, rungs, splits)),
+            sum: (splits > 1).then(|| SumTilesCall::after(&call).launch(rungs)).transpose()?,
             launch,
             weight: Some(weight),
             operations: 2.0 * f64::from(tokens) * f64::from(n) * f64::from(k),
@@ -163,17 +180,19 @@ fn cooperative() -> Vec<TileShape> {
     ]
 }
 
-fn described(shape: TileShape, rungs: Rungs) -> String {
+fn described(shape: TileShape, rungs: Rungs, splits: u32) -> String {
     let TileShape { rows, columns, matrices: [a, b], step, double, .. } = shape;
+    let splits = if splits > 1 { format!(", k in {splits} parts") } else { String::new() };
     if !rungs.cooperative {
-        return format!("{rows}×{columns}");
+        return format!("{rows}×{columns}{splits}");
     }
-    format!("{rows}×{columns}×{step}, {a}×{b} a subgroup{}", if double { ", double" } else { "" })
+    let double = if double { ", double" } else { "" };
+    format!("{rows}×{columns}×{step}, {a}×{b} a subgroup{double}{splits}")
 }
 
-/// A launch with buffers of its own. Numbers are such that none overflows: what a card draws, and with it its clock,
+/// What is timed, with buffers of its own. Numbers are such that none overflows: what a card draws, and with it its clock,
 /// follows from the bits it moves.
-fn bound(gpu: &Gpu, timed: &Timed) -> Result<Dispatch> {
+fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
     let mut noise = Noise::new(1);
     let mut buffers: Vec<Buffer> = Vec::new();
     for slot in &timed.launch.slots {
@@ -193,7 +212,12 @@ fn bound(gpu: &Gpu, timed: &Timed) -> Result<Dispatch> {
         let bytes: Vec<u8> = contents.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         buffers.push(gpu.upload(&bytes)?);
     }
-    Ok(gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?)
+    let mut dispatches = vec![gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?];
+    if let (Some(sum), Some(parts)) = (&timed.sum, buffers.last()) {
+        let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots[i].bytes));
+        dispatches.push(gpu.bind(sum, &[parts, &scales?, &y?])?);
+    }
+    Ok(dispatches)
 }
 
 fn print(rows: &[Row], output: BenchOutput) -> Result<()> {
@@ -239,7 +263,7 @@ mod tests {
     #[test]
     fn rows_exist_on_every_rung() {
         let of = |rungs| all(512, rungs).unwrap().len();
-        assert_eq!(of(Rungs::NONE), 8 * 4 + 3);
-        assert_eq!(of(Rungs::ALL), 8 * (4 + cooperative().len()) + 3 - 1);
+        assert_eq!(of(Rungs::NONE), 8 * 4 + 2 * 6 + 3);
+        assert_eq!(of(Rungs::ALL), 8 * (4 + cooperative().len()) + 2 * 6 + 3 - 1);
     }
 }

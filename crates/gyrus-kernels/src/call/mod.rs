@@ -19,7 +19,7 @@ pub use matvec::{Input, MatVecCall, MatVecTuning};
 pub use quantize::{QuantizeCall, Source, Target};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
-pub use tiles::{HalveRowsCall, TileCall, TileShape, TileTuning};
+pub use tiles::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::weights::{Plane, WeightLayout};

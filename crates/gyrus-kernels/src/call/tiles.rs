@@ -1,12 +1,14 @@
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
-use crate::params::{HalveRowsParams, MatMulParams};
+use crate::params::{HalveRowsParams, MatMulParams, SumTilesParams};
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
 /// Rows of halves have whole steps of so many elements.
 const PADDED: u32 = 64;
+
+const MOST_SPLITS: u32 = 64;
 
 /// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
 ///
@@ -28,6 +30,11 @@ pub struct TileCall {
     /// Writes `f(gate)·up`, half as many columns as the weight has rows: first all of the gate's, then all of the
     /// other's.
     pub gate: Option<Activation>,
+    /// Workgroups that share the sum of an output, for products of too few outputs to keep a device busy: from 1 on.
+    /// With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, from which [`SumTilesCall`]
+    /// makes the result. Unlike tuning this changes bits, so it must not follow from the number of rows. Not with a
+    /// gate.
+    pub splits: u32,
     /// What changes the speed.
     pub tuning: TileTuning,
 }
@@ -44,7 +51,7 @@ pub struct TileTuning {
 /// What a workgroup computes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows: 64 or 128; with cooperative matrices, any number that whole subgroups make up.
+    /// Rows: 32, 64 or 128; with cooperative matrices, any number that whole subgroups make up.
     pub rows: u32,
     /// Columns, likewise.
     pub columns: u32,
@@ -67,7 +74,13 @@ impl TileShape {
 }
 
 /// Tiles from the largest, which reads its operands least often, to the smallest, of which there are most.
-const SHAPES: [TileShape; 3] = [TileShape::new(128, 128), TileShape::new(128, 64), TileShape::new(64, 64)];
+const SHAPES: [TileShape; 5] = [
+    TileShape::new(128, 128),
+    TileShape::new(128, 64),
+    TileShape::new(64, 128),
+    TileShape::new(64, 64),
+    TileShape::new(32, 64),
+];
 
 impl TileCall {
     /// Rows packed in `y`.
@@ -79,6 +92,7 @@ impl TileCall {
             y_offset: 0,
             accumulate: false,
             gate: None,
+            splits: 1,
             tuning: TileTuning::default(),
         }
     }
@@ -98,21 +112,28 @@ impl TileCall {
         let cooperative = rungs.cooperative && rungs.f16 && rungs.subgroups;
         let name = if cooperative { "tiles_cooperative" } else { "tiles" };
         let kernel = || name.to_owned();
-        let TileCall { weight, rows, y_stride, y_offset, .. } = *self;
+        let TileCall { weight, rows, y_stride, y_offset, splits, .. } = *self;
         let (n, k) = (self.columns(), weight.cols());
-        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
+        for (name, value) in [("m", rows), ("n", n), ("k", k), ("splits", splits)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
             }
+        }
+        if splits > MOST_SPLITS {
+            let (name, needed) = ("splits", "at most 64");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
         }
         if self.gate.is_some() {
             if !weight.rows().is_multiple_of(2) {
                 let (name, value) = ("rows of the gated weight", weight.rows());
                 return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 2 });
             }
-            if self.accumulate {
-                let (name, needed) = ("accumulate", "0 with a gate");
-                return Err(LaunchError::Tuning { kernel: kernel(), name, value: 1, needed });
+            for (name, value, plain) in [("accumulate", u32::from(self.accumulate), 0), ("splits", splits, 1)]
+            {
+                if value != plain {
+                    let needed = "another call with a gate";
+                    return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+                }
             }
         }
         let least = u64::from(y_offset) + u64::from(n);
@@ -122,7 +143,11 @@ impl TileCall {
         let m = u64::from(rows);
         let x_stride = k.next_multiple_of(PADDED);
         let x = m * u64::from(x_stride);
-        let y = (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n);
+        let y = if splits > 1 {
+            u64::from(splits) * m * u64::from(n)
+        } else {
+            (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n)
+        };
         for (what, count) in [("elements of x", x), ("elements of y", y)] {
             if count > u64::from(u32::MAX) {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
@@ -131,11 +156,13 @@ impl TileCall {
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, 2 * x);
-        push("x_scales", 4, Access::Read, 4 * m);
+        if splits == 1 {
+            push("x_scales", 4, Access::Read, 4 * m);
+        }
         push("y", 5, Access::ReadWrite, 4 * y);
 
         let shape = self.shape();
-        let count = self.tiles(shape);
+        let count = u64::from(splits) * self.tiles(shape);
         // The first column of the grid's last tile must not wrap around.
         if (count + AXIS).saturating_mul(shape.columns.into()) > u64::from(u32::MAX) {
             return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
@@ -163,6 +190,7 @@ impl TileCall {
         constants.extend([
             ("WEIGHT", weight.constant()),
             ("ACTIVATION", activation.to_owned()),
+            ("SPLITS", splits.to_string()),
             ("COOPERATIVE", u32::from(cooperative).to_string()),
             ("TILE_ROWS", format!("{}u", shape.rows)),
             ("TILE_COLUMNS", format!("{}u", shape.columns)),
@@ -184,11 +212,18 @@ impl TileCall {
         })
     }
 
-    /// The shape that was asked for, or the largest of which there are enough.
+    /// The shape that was asked for, or the largest of which there are enough and half of which would not do.
     fn shape(&self) -> TileShape {
         let enough = self.tuning.workgroups.unwrap_or(160).into();
-        let largest = || SHAPES.into_iter().find(|shape| self.tiles(*shape) >= enough);
-        self.tuning.shape.or_else(largest).unwrap_or(SHAPES[SHAPES.len() - 1])
+        let splits = u64::from(self.splits);
+        // The lowest tiles are for few rows; more of them are not worth that weights are read more often.
+        let least = if self.rows > 32 { 64 } else { 32 };
+        let mut fitting = SHAPES
+            .into_iter()
+            .filter(|shape| shape.rows == least || shape.rows > least && shape.rows / 2 < self.rows);
+        let last = SHAPES[if least == 64 { 3 } else { 4 }];
+        let largest = || fitting.find(|shape| splits * self.tiles(*shape) >= enough).unwrap_or(last);
+        self.tuning.shape.unwrap_or_else(largest)
     }
 
     fn tiles(&self, shape: TileShape) -> u64 {
@@ -262,8 +297,8 @@ impl TileShape {
     /// Invocations and constants of the plain kernel.
     fn plain(&self) -> Result<(u32, Constants), LaunchError> {
         for (name, value) in [("rows", self.rows), ("columns", self.columns)] {
-            if ![64, 128].contains(&value) {
-                let (kernel, needed) = ("tiles".to_owned(), "64 or 128");
+            if ![32, 64, 128].contains(&value) {
+                let (kernel, needed) = ("tiles".to_owned(), "32, 64 or 128");
                 return Err(LaunchError::Tuning { kernel, name, value, needed });
             }
         }
@@ -275,6 +310,88 @@ impl TileShape {
             ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
         ];
         Ok((256, constants))
+    }
+}
+
+/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: what a [`TileCall`] with splits left, made its result.
+///
+/// Buffers: `parts`, `x_scales`, `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumTilesCall {
+    /// Rows.
+    pub rows: u32,
+    /// Columns that are written.
+    pub columns: u32,
+    /// Parts.
+    pub splits: u32,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds.
+    pub accumulate: bool,
+}
+
+impl SumTilesCall {
+    /// What follows a call: it writes where that would have written.
+    pub fn after(call: &TileCall) -> SumTilesCall {
+        let TileCall { rows, splits, y_stride, y_offset, accumulate, .. } = *call;
+        SumTilesCall { rows, columns: call.columns(), splits, y_stride, y_offset, accumulate }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 256;
+        let kernel = || "sum_tiles".to_owned();
+        let SumTilesCall { rows, columns, splits, y_stride, y_offset, accumulate } = *self;
+        for (name, value) in [("m", rows), ("n", columns), ("splits", splits)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let (m, n) = (u64::from(rows), u64::from(columns));
+        let least = u64::from(y_offset) + n;
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let y = (m - 1) * u64::from(y_stride) + least;
+        let parts = (m * n).saturating_mul(splits.into());
+        // The last indices of a grid of two dimensions are beyond the end.
+        let indices = m * n + (AXIS + 1) * u64::from(WORKGROUP);
+        for (what, count) in [("elements of y", y), ("elements of parts", parts), ("outputs", indices)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let slot = |name, binding, access, count| Slot { name, binding, access, bytes: 4 * count };
+        let params = SumTilesParams {
+            m: rows,
+            n: columns,
+            splits,
+            y_stride,
+            y_offset,
+            accumulate: accumulate.into(),
+            ..Default::default()
+        };
+        Ok(Launch {
+            groups: grid("sum_tiles", (m * n).div_ceil(WORKGROUP.into()))?,
+            variant: Variant {
+                name: kernel(),
+                file: "sum_tiles.wgsl",
+                constants: vec![
+                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+                    ("SUBGROUPS", "0".to_owned()),
+                ],
+                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+            },
+            slots: vec![
+                slot("parts", 0, Access::Read, parts),
+                slot("x_scales", 1, Access::Read, m),
+                slot("y", 2, Access::ReadWrite, y),
+            ],
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
     }
 }
 
@@ -357,5 +474,32 @@ impl HalveRowsCall {
             uniforms: Vec::new(),
             params: Some((4, bytemuck::bytes_of(&params).to_vec())),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_tensor::DType;
+
+    use super::*;
+
+    /// Tiles are as large as leaves work for every processor, and no higher than the rows there are.
+    #[test]
+    fn shapes_follow_from_what_there_is_to_do() {
+        for (rows, n, expected) in [
+            (512, 16_384, (128, 128)),
+            (512, 3072, (128, 64)),
+            (512, 2048, (64, 64)),
+            (4096, 2048, (128, 128)),
+            (100, 16_384, (128, 64)),
+            (64, 32_768, (64, 128)),
+            (33, 1000, (64, 64)),
+            (32, 128_000, (32, 64)),
+            (17, 512, (32, 64)),
+        ] {
+            let weight = WeightLayout::new(DType::Q4_0, n, 2048).unwrap();
+            let TileShape { rows: height, columns, .. } = TileCall::new(weight, rows).shape();
+            assert_eq!((height, columns), expected, "{rows} × {n}");
+        }
     }
 }

@@ -83,6 +83,7 @@ const FILES: &[(&str, &str)] = files![
     "select/near.wgsl"
     "select/survey.wgsl"
     "select/take.wgsl"
+    "sum_tiles.wgsl"
     "tiles.wgsl"
 ];
 

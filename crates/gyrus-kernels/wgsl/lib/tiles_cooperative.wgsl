@@ -139,10 +139,9 @@ fn leave(lane: u32, i: u32, j: u32, first_row: u32, first_column: u32) {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let tiles = (params.m + TILE_ROWS - 1u) / TILE_ROWS;
-    let index = group_index(here);
-    let first_row = index % tiles * TILE_ROWS;
-    let first_column = index / tiles * OUT_COLUMNS;
+    let own = tile(here);
+    let first_row = own.first_row;
+    let first_column = own.first_column;
     let own_x = here.subgroup / SUBGROUP_COLUMNS * (MATRIX_ROWS * SIDE * ROW);
     let own_w = here.subgroup % SUBGROUP_COLUMNS * (MATRIX_COLUMNS * SIDE * ROW);
 
@@ -152,10 +151,10 @@ fn KERNEL(here: Invocation) {
     var next_w: array<Sixteen, EACH_SIXTEENS>;
     var next_x: array<Eight, EACH_EIGHTS>;
     for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-        next_w[i] = fetch_weights(here.lane + i * WORKGROUP, 0u, first_column);
+        next_w[i] = fetch_weights(here.lane + i * WORKGROUP, own.first_step, first_column);
     }
     for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-        next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, 0u, first_row)];
+        next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, own.first_step, first_row)];
     }
     workgroupBarrier();
     var c00 = coopLoadT<SUMS>(&leaving[0], SIDE);
@@ -181,7 +180,6 @@ fn KERNEL(here: Invocation) {
     var c33 = coopLoadT<SUMS>(&leaving[0], SIDE);
 #endif
 
-    let steps = (params.k + STEP - 1u) / STEP;
 #if STAGES == 2
     for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
         stage_weights(here.lane + i * WORKGROUP, next_w[i], 0u);
@@ -190,7 +188,7 @@ fn KERNEL(here: Invocation) {
         stage_x(here.lane + i * WORKGROUP, next_x[i], 0u);
     }
 #endif
-    for (var step = 0u; step < steps; step += 1u) {
+    for (var step = own.first_step; step < own.last_step; step += 1u) {
         workgroupBarrier();
 #if STAGES == 1
         for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
@@ -202,9 +200,9 @@ fn KERNEL(here: Invocation) {
         workgroupBarrier();
         let stage = 0u;
 #else
-        let stage = step % 2u;
+        let stage = (step - own.first_step) % 2u;
 #endif
-        if (step + 1u < steps) {
+        if (step + 1u < own.last_step) {
             for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
                 next_w[i] = fetch_weights(here.lane + i * WORKGROUP, step + 1u, first_column);
             }
@@ -259,7 +257,7 @@ fn KERNEL(here: Invocation) {
 #endif
         }
 #if STAGES == 2
-        if (step + 1u < steps) {
+        if (step + 1u < own.last_step) {
             for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
                 stage_weights(here.lane + i * WORKGROUP, next_w[i], 1u - stage);
             }

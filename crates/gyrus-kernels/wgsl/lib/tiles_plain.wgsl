@@ -15,16 +15,14 @@ fn place(row: u32, quad: u32) -> u32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let tiles = (params.m + TILE_ROWS - 1u) / TILE_ROWS;
-    let index = group_index(here);
-    let first_row = index % tiles * TILE_ROWS;
-    let first_column = index / tiles * OUT_COLUMNS;
+    let own = tile(here);
+    let first_row = own.first_row;
+    let first_column = own.first_column;
     let own_row = here.lane / 16u;
     let own_column = here.lane % 16u;
 
     var sums: array<f32, EACH_ROWS * EACH_COLUMNS>;
-    let steps = (params.k + STEP - 1u) / STEP;
-    for (var step = 0u; step < steps; step += 1u) {
+    for (var step = own.first_step; step < own.last_step; step += 1u) {
         workgroupBarrier();
         for (var group = here.lane; group < TILE_COLUMNS * SIXTEENS; group += WORKGROUP) {
             let values = sixteen_values(fetch_weights(group, step, first_column));
