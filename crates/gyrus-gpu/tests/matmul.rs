@@ -1,6 +1,8 @@
 //! Weights in planes on a device: their values, embeddings, and products with few rows.
 
 mod common;
+#[path = "common/bytes.rs"]
+mod bytes;
 #[path = "common/weights.rs"]
 mod weights;
 
@@ -190,19 +192,11 @@ impl Case {
         }
     }
 
-    /// What errors of a sum are relative to: the sum of magnitudes, which no partial sum exceeds. With bytes, offsets
-    /// are summed apart from quants; where those of a scale take up most of their range, neither is more than a few
-    /// times the largest value.
+    /// What errors of a sum are relative to: the sum of magnitudes, which no partial sum exceeds.
     fn magnitude(&self, w: &[f32], x: &[f32]) -> f64 {
         match self.activations {
             Activations::F32 => w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum(),
-            Activations::Int8 => {
-                let largest = |w: &[f32]| w.iter().fold(0f32, |most, w| most.max(w.abs()));
-                let chunks = w.chunks(16).zip(x.chunks(16));
-                chunks
-                    .map(|(w, x)| f64::from(6.0 * largest(w) * x.iter().map(|x| x.abs()).sum::<f32>()))
-                    .sum()
-            }
+            Activations::Int8 => bytes::magnitude(w, x),
         }
     }
 

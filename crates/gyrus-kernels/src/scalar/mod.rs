@@ -2,6 +2,7 @@
 
 mod attention;
 mod halve;
+mod merge;
 mod ops;
 mod quantize;
 mod reference;
@@ -10,8 +11,9 @@ mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use halve::{HalvedRows, halve_rows};
-pub use ops::{gate, matmul, rms_norm};
-pub use quantize::{QuantizedRows, quantize_rows};
+pub use merge::merge;
+pub use ops::{gate, inverse_rms, matmul, rms_norm};
+pub use quantize::{QuantizedRows, block_squares, quantize_rows};
 pub use reference::Reference;
 pub use rope::{Written, element, rope, set};
 pub use select::SelectState;

@@ -1,7 +1,7 @@
 // How one row's attention is divided over positions, and put together again.
 //
 // A row's split depends on its position and the window alone, never on what else is computed: tiles of SPLIT_TILE
-// positions, and as many tiles a split as make at most MOST_SPLITS of them. Twin: call::engine::Splits.
+// positions, and as many tiles a split as make at most MOST_SPLITS of them. Twin: call::engine::splits.
 
 #define SPLIT_TILE 64u
 #define MOST_SPLITS 16u
