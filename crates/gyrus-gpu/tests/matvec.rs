@@ -3,9 +3,9 @@
 //! Every number that a kernel's source is made from costs a compilation, which is what takes the time here. So each
 //! form below has its own of everything, and together they have it all.
 
-mod common;
 #[path = "common/bytes.rs"]
 mod bytes;
+mod common;
 #[path = "common/named.rs"]
 mod named;
 #[path = "common/weights.rs"]
@@ -89,7 +89,7 @@ const FORMS: [Form; 6] = [
         from: From::Norm,
         gate: None,
         accumulate: false,
-        tuning: (64, 4, 1),
+        tuning: (64, 2, 1),
     },
     Form {
         dtype: DType::Q4_1,
@@ -134,9 +134,8 @@ impl Scene {
         let noise = &mut Noise::new(seed);
         let Form { dtype, n, k, from, gate, accumulate, .. } = form;
         let weight = weight(noise, dtype, n, k);
-        let mut floats = |n: usize, most: f64| -> Vec<f32> {
-            (0..n).map(|_| (most * noise.number()) as f32).collect()
-        };
+        let mut floats =
+            |n: usize, most: f64| -> Vec<f32> { (0..n).map(|_| (most * noise.number()) as f32).collect() };
         let x_stride = k + 8;
         let mut x = floats(ROWS * x_stride, 4.0);
         // A block of zeros has no scale.
@@ -145,7 +144,8 @@ impl Scene {
         let norm_weight = floats(k, if gate.is_some() { 0.02 } else { 2.0 });
         let (width, y_offset) = (if gate.is_some() { n / 2 } else { n }, 3);
         let y_stride = width + y_offset + 2;
-        let y = if accumulate { words(&floats(ROWS * y_stride, 8.0)) } else { vec![UNTOUCHED; ROWS * y_stride] };
+        let y =
+            if accumulate { words(&floats(ROWS * y_stride, 8.0)) } else { vec![UNTOUCHED; ROWS * y_stride] };
         let window = if noise.below(2) == 1 { 700 } else { 0 };
         let positions: Vec<u32> = (0..ROWS).flat_map(|_| [noise.below(3000), UNTOUCHED]).collect();
         let mut partials = Vec::new();
@@ -161,19 +161,7 @@ impl Scene {
                 }
             }
         }
-        Scene {
-            form,
-            weight,
-            x_stride,
-            x,
-            norm_weight,
-            window,
-            positions,
-            partials,
-            y_stride,
-            y_offset,
-            y,
-        }
+        Scene { form, weight, x_stride, x, norm_weight, window, positions, partials, y_stride, y_offset, y }
     }
 
     fn name(&self, runner: &GpuRunner) -> String {
@@ -273,7 +261,7 @@ impl Scene {
     }
 
     /// `y` of these rows, from bytes that quantize made.
-    fn from_bytes(&self, runner: &GpuRunner, rows: Range<usize>) -> Vec<u32> {
+    fn unfused(&self, runner: &GpuRunner, rows: Range<usize>) -> Vec<u32> {
         let mut buffers = self.quantized(runner, rows.clone());
         for (to, from) in [("x", "q"), ("x_scales", "q_scales")] {
             let words = buffers.remove(from).unwrap();
@@ -418,7 +406,7 @@ impl Scene {
                 same(row..row + 1, &found, "fused");
             }
             for rows in ranges {
-                let found = self.from_bytes(runner, rows.clone());
+                let found = self.unfused(runner, rows.clone());
                 self.check(runner, rows.clone(), &found);
                 same(rows.clone(), &found, "from bytes");
             }
@@ -480,7 +468,7 @@ fn what_is_not_a_number_is_seen() {
     for (i, scale) in values(&quantized["q_scales"]).iter().step_by(2).take(3 * k / 32).enumerate() {
         assert_eq!(scale.is_nan(), i == k / 32 + 1, "block {i}");
     }
-    let found = scene.from_bytes(&runner, 0..3);
+    let found = scene.unfused(&runner, 0..3);
     for (row, found) in found.chunks_exact(scene.y_stride).take(3).enumerate() {
         let found = &values(found)[scene.y_offset..][..scene.form.n];
         assert!(found.iter().all(|v| v.is_nan() == (row == 1)), "row {row}: {found:?}");
@@ -493,7 +481,7 @@ fn what_is_not_a_number_is_seen() {
 fn gates_behind_a_norm() {
     let devices = devices();
     Scene::new(0, FORMS[0]).check_all(&devices, &[0..1, 5..8]);
-    Scene::new(4, FORMS[4]).check_all(&devices, &[7..8, 0..4]);
+    Scene::new(4, FORMS[4]).check_all(&devices, &[7..8, 0..2]);
 }
 
 #[test]
@@ -514,7 +502,8 @@ fn rows_in_any_number() {
 #[test]
 fn a_matrix_of_very_many_rows() {
     let Some(runner) = device(Rungs::ALL) else { return };
-    let form = Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1), from: From::Rows, ..FORMS[3] };
+    let form =
+        Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1), from: From::Rows, ..FORMS[3] };
     let scene = Scene::new(9, form);
     scene.check(&runner, 2..3, &scene.fused(&runner, 2));
 }
@@ -534,7 +523,8 @@ fn usual_tunings_are_allowed_for_every_shape() {
                     let tuning = tuning.for_rows(rows);
                     assert_eq!(tuning.splits, MatVecTuning::of(n, k, 1024).splits, "of {n} × {k}");
                     let call = MatVecCall { tuning, ..MatVecCall::new(weight, rows) };
-                    call.launch(Rungs::ALL).unwrap_or_else(|error| panic!("{dtype}, at most {most}: {error}"));
+                    call.launch(Rungs::ALL)
+                        .unwrap_or_else(|error| panic!("{dtype}, at most {most}: {error}"));
                 }
             }
         }

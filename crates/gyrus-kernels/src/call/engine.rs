@@ -376,7 +376,10 @@ pub fn attend(
     ]);
     let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
     let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;
-    if paged.rows == 0 || paged.rows > 65_535 {
+    if paged.rows == 0 {
+        return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows" });
+    }
+    if paged.rows > 65_535 {
         let (kernel, count) = (name.to_owned(), paged.rows.into());
         return Err(LaunchError::Large { kernel, what: "rows", count });
     }

@@ -73,9 +73,9 @@ impl MatVecTuning {
         // Two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
         let splits = (blocks / 64).next_power_of_two().clamp(1, 4);
         let (workgroup, columns) = match n {
-            ..=2048 => (if splits > 2 { 1024 } else { 512 }, if splits > 2 { 2 } else { 1 }),
-            ..=6144 => (512, 2),
-            ..=32768 => (256, 4),
+            0..=2048 => (if splits > 2 { 1024 } else { 512 }, if splits > 2 { 2 } else { 1 }),
+            2049..=6144 => (512, 2),
+            6145..=32768 => (256, 4),
             _ => (512, 2),
         };
         let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
