@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan, Sampler};
+use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Plan, Sampler};
 
 use crate::Error;
 
@@ -121,6 +121,12 @@ impl Engine {
             wanted: Vec::new(),
             ahead: Ahead { most: steps_in_flight.max(1), ..Ahead::default() },
         }
+    }
+
+    /// What looks into the backend's speed. Whatever was in flight is not, afterwards.
+    pub(crate) fn instruments(&mut self) -> Option<&mut dyn Instruments> {
+        self.ahead.run = None;
+        self.backend.instruments()
     }
 
     /// Gives a sequence's blocks back. Steps that still run on them are done before anybody's later ones.

@@ -92,7 +92,8 @@ impl MatVecTuning {
         }
     }
 
-    fn check(&self) -> Result<(), LaunchError> {
+    /// Whether a kernel can be made in this form.
+    pub fn check(&self) -> Result<(), LaunchError> {
         let MatVecTuning { workgroup, columns, splits } = *self;
         let wrong = |name, value, needed| {
             Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
@@ -109,6 +110,13 @@ impl MatVecTuning {
             return wrong("workgroup", workgroup, "at least 32 for each split");
         }
         Ok(())
+    }
+}
+
+impl std::fmt::Display for MatVecTuning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MatVecTuning { workgroup, columns, splits } = self;
+        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits")
     }
 }
 
