@@ -111,7 +111,8 @@ class Programs:
         """Tokens per second of each test."""
         path = self.path(job.model)
         if which == "gyrus":
-            command = [self.gyrus, "bench", path, *job.lengths(), "--threads", job.threads, "-o", "json", "-q"]
+            command = [self.gyrus, "bench", path, *job.lengths(), "--threads", job.threads, "--device", "cpu"]
+            command += ["-o", "json", "-q"]
             return {row["test"]: row["tokens_per_second"] for row in json.loads(run(command))}
         command = [self.llama / "llama-bench", "-m", path, *job.lengths(), "-t", job.threads, "-ngl", "0", "-o", "json"]
         speeds = {}

@@ -6,6 +6,7 @@ smollm2.py GYRUS MODEL.gguf TEXT...
   and greedy continuations of 20 prompts up to the first near tie;
 - fast against exact, measured with the same yardstick as llama.cpp on the quantised file.
 """
+import os
 import pathlib
 import subprocess
 import sys
@@ -46,8 +47,11 @@ def to_f32(source, target):
 
 
 def main(gyrus, model, *texts):
-    def run(*arguments, **options):
-        return subprocess.run([gyrus, *arguments], check=True, capture_output=True, text=True, **options).stdout
+    # The same device on every machine, unless another is asked for.
+    options = {"check": True, "capture_output": True, "text": True, "env": {"GYRUS_DEVICE": "cpu"} | os.environ}
+
+    def run(*arguments, **more):
+        return subprocess.run([gyrus, *arguments], **options, **more).stdout
 
     words = "".join(pathlib.Path(text).read_text() for text in texts)
     ids = [int(i) for i in run("tokenize", model, input=words).split()]

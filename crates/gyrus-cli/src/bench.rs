@@ -1,12 +1,16 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod flash;
+#[cfg(feature = "gpu")]
 mod kernels;
 mod prompts;
 mod report;
 #[cfg(feature = "gpu")]
 mod select;
 mod synthetic;
+#[cfg(feature = "gpu")]
+mod tiles;
 
 use std::time::Instant;
 
@@ -22,7 +26,11 @@ use report::Measurement;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if let Some(part) = &args.kernels {
-        return kernels::run(part, args);
+        return match part.as_str() {
+            "flash" => flash::run(args),
+            part if tiles::wanted(part) => tiles::run(part, args),
+            part => kernels::run(part, args),
+        };
     }
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);
@@ -66,7 +74,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 progress.set(done, runs);
             }
         }
-        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model, args));
+        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model));
     }
     drop(progress);
     report::print(&measured, args.output)

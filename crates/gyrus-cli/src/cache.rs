@@ -1,4 +1,4 @@
-//! The folder of pulled models.
+//! The folder of pulled models, and beside it that of compiled GPU pipelines.
 //!
 //! A file in it under its final name is complete: it was written as `NAME.part`, checked, flushed and then
 //! renamed. While it is being made, `NAME.lock` keeps other processes away. Beside a file from the hub lies
@@ -17,6 +17,8 @@ use crate::environment::Environment;
 /// The models' folder inside the cache; hub files have a folder each for owner and repository.
 const MODELS: &str = "models";
 const HUB: &str = "hf";
+/// Compiled GPU pipelines, which the engine writes and checks itself; nothing is lost with them but time.
+const PIPELINES: &str = "pipelines";
 
 pub(crate) const PART: &str = "part";
 const LOCK: &str = "lock";
@@ -25,6 +27,11 @@ const ORIGIN: &str = "origin.json";
 /// The folder that models are kept in.
 pub(crate) fn folder(environment: &Environment) -> Result<PathBuf> {
     Ok(environment.cache()?.join(MODELS))
+}
+
+/// The folder that compiled pipelines are kept in, if the system names a place for such things.
+pub(crate) fn pipelines(environment: &Environment) -> Option<PathBuf> {
+    Some(environment.cache().ok()?.join(PIPELINES))
 }
 
 /// Where a model's file is kept, whether or not it is there.

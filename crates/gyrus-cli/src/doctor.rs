@@ -26,6 +26,9 @@ struct Gpu {
     kind: String,
     backend: String,
     driver: String,
+    /// Bytes of memory, and how many of them are free, if the driver says.
+    memory: Option<u64>,
+    free_memory: Option<u64>,
     /// What kernels are chosen by, present ones only.
     features: Vec<String>,
     limits: std::collections::BTreeMap<&'static str, u64>,
@@ -44,15 +47,19 @@ impl Gpu {
             (adapter.rungs.f16, "f16".to_owned()),
             (adapter.rungs.subgroups, subgroups),
             (adapter.rungs.immediates, "immediates".to_owned()),
+            (adapter.rungs.cooperative, "cooperative matrices".to_owned()),
             (adapter.timestamps, "timestamps".to_owned()),
             (adapter.pipeline_cache, "pipeline cache".to_owned()),
         ];
+        let memory = adapter.memory();
         let matrices = adapter.cooperative.iter().map(|shape| format!("cooperative {shape}"));
         Gpu {
             name: adapter.name.clone(),
             kind: adapter.kind.to_string(),
             backend: adapter.backend.clone(),
             driver: adapter.driver.clone(),
+            memory: memory.map(|memory| memory.total),
+            free_memory: memory.map(|memory| memory.free),
             features: features
                 .into_iter()
                 .filter(|(has, _)| *has)
@@ -109,6 +116,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         let limits: Vec<String> = gpu.limits.iter().map(|(name, value)| format!("{name} {value}")).collect();
         line(&mut out, "GPU", &gpu.name)?;
         line(&mut out, "", &format!("{}, {}, {}", gpu.kind, gpu.backend, gpu.driver))?;
+        if let (Some(total), Some(free)) = (gpu.memory, gpu.free_memory) {
+            line(&mut out, "", &format!("memory {}, {} free", text::bytes(total), text::bytes(free)))?;
+        }
         line(&mut out, "", &gpu.features.join(", "))?;
         line(&mut out, "", &limits.join(", "))?;
     }

@@ -2,42 +2,79 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
-use gyrus::{ContextLimit, Model, Options};
+use anyhow::{Result, anyhow};
+use gyrus::{ContextLimit, Device, Error, Model, Options, Place};
 
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::text::{self, FAINT};
 
-/// Loads a model and says in one line what it is and what it got, unless asked to be quiet.
+/// Loads a model and says in a line what it is and what it got, and in another where it runs unless that was
+/// the CPU by name; nothing if asked to be quiet.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     let start = Instant::now();
     let checkpoint = source.open()?;
-    let model = if quiet {
-        Model::load(checkpoint, options)?
+    let loaded = if quiet {
+        Model::load(checkpoint, options)
     } else {
         let progress = Progress::new("loading");
-        Model::load_with(checkpoint, options, |done, total| progress.set(done, total))?
+        Model::load_with(checkpoint, options, |done, total| progress.set(done, total))
     };
+    let model = loaded.map_err(advised)?;
     if quiet {
         return Ok(model);
     }
+    let say = |line: String| anstream::eprintln!("{}{line}{}", FAINT.render(), FAINT.render_reset());
     let context = model.context();
     let why = match context.limit {
         ContextLimit::Memory => format!(" (memory allows no more; the model has {})", context.model),
         ContextLimit::Unknown => format!(" (--ctx sets more; the model has {})", context.model),
         _ => String::new(),
     };
-    let threads = model.threads();
-    anstream::eprintln!(
-        "{}{} · {} · cpu, {threads} thread{} · context {}{why} · loaded in {:.2} s{}",
-        FAINT.render(),
+    if options.device != Device::Cpu {
+        let unknown = match model.place() {
+            Place::Gpu { memory: None, .. } => ", whose memory could not be found out",
+            _ => "",
+        };
+        say(format!("running on {}{unknown}", text::one_line(&model.place().to_string(), 240)));
+    }
+    let device = match model.place() {
+        Place::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),
+        Place::Cpu { threads, .. } => format!("cpu, {threads} threads"),
+        _ => "gpu".to_owned(),
+    };
+    say(format!(
+        "{} · {} · {device} · context {}{why} · loaded in {:.2} s",
         text::one_line(source.name(), 80),
         model.config().architecture,
-        if threads == 1 { "" } else { "s" },
         context.tokens,
         start.elapsed().as_secs_f64(),
-        FAINT.render_reset(),
-    );
+    ));
     Ok(model)
+}
+
+/// `cpu`, or the GPU's name.
+pub(crate) fn device(place: &Place) -> String {
+    match place {
+        Place::Gpu { name, .. } => name.clone(),
+        _ => "cpu".to_owned(),
+    }
+}
+
+/// An error with the flags that help against it.
+fn advised(error: Error) -> anyhow::Error {
+    #[cfg(feature = "gpu")]
+    {
+        use gyrus_gpu::GpuError;
+        match &error {
+            Error::Gpu(GpuError::NoRoom { fitting: Some(n), .. } | GpuError::Cache { most: n, .. }) => {
+                return anyhow!("{error} (--ctx {n}), or use --device cpu");
+            }
+            Error::Gpu(GpuError::NoRoom { .. } | GpuError::NoAdapter { .. }) => {
+                return anyhow!("{error}; --device cpu does without");
+            }
+            _ => {}
+        }
+    }
+    anyhow!(error)
 }

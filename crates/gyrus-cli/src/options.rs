@@ -4,6 +4,9 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gyrus::{Device, Options, Precision, Sampler};
 
+use crate::cache;
+use crate::environment::Environment;
+
 /// How a model is loaded.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model options")]
@@ -16,8 +19,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "GYRUS_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
 
-    /// Where to compute: cpu, gpu, or gpu:NAME with a part of a GPU's name
-    #[arg(long, env = "GYRUS_DEVICE", value_name = "DEVICE", default_value_t = Device::Cpu)]
+    /// Where to compute: auto for the best GPU that holds the model, else the CPU; cpu; gpu; or gpu:NAME with a part
+    /// of a GPU's name
+    #[arg(long, env = "GYRUS_DEVICE", value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
 
     /// What to compute with
@@ -45,6 +49,7 @@ impl ModelArgs {
             device: self.device.clone(),
             context: self.ctx,
             threads: self.threads.map(usize::from),
+            pipelines: cache::pipelines(&Environment::of_process()),
             ..Options::default()
         }
     }

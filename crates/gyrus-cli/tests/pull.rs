@@ -42,6 +42,7 @@ impl Cache {
     fn command(&self, endpoint: &str, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
         command.args(args).env("GYRUS_CACHE", self.root()).env("HF_ENDPOINT", endpoint);
+        command.env("GYRUS_DEVICE", "cpu");
         for name in [
             "HF_TOKEN",
             "GYRUS_OFFLINE",

@@ -10,7 +10,8 @@ use gyrus_testkit::{data, npy, oracle, repository, tempfile};
 fn gyrus() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
     command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", repository().join("target/test-cache"));
-    command.env_remove("GYRUS_THREADS").env_remove("GYRUS_DEVICE");
+    // The same device on every machine.
+    command.env_remove("GYRUS_THREADS").env("GYRUS_DEVICE", "cpu");
     command
 }
 
@@ -105,9 +106,71 @@ fn an_architecture_that_is_not_known_is_named() {
 #[test]
 fn a_device_that_is_not_there_is_refused() {
     let said = refused(&["run", "tales-7m", "x", "--device", "tpu"], 2);
-    assert!(said.contains("'tpu' is no device: cpu, gpu, or gpu:NAME"), "{said}");
+    assert!(said.contains("'tpu' is no device: auto, cpu, gpu, or gpu:NAME"), "{said}");
     let said = refused(&["run", "tales-7m", "x", "-q", "--device", "gpu:Voodoo 2"], 1);
     assert!(said.contains("no GPU is called 'Voodoo 2'; there are: "), "{said}");
+}
+
+/// What is said on stderr about a run, without what drivers say there.
+fn said(args: &[&str], device: Option<&str>) -> Vec<String> {
+    let mut command = gyrus();
+    match device {
+        Some(device) => command.env("GYRUS_DEVICE", device),
+        None => command.env_remove("GYRUS_DEVICE"),
+    };
+    let output = command.args(args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stderr).unwrap();
+    text.lines().filter(|line| !line.contains("XDG_RUNTIME_DIR")).map(str::to_owned).collect()
+}
+
+#[test]
+fn where_a_model_runs_is_said_in_a_line() {
+    let run = ["run", "tales-7m", "x", "-n", "1"];
+    let quiet = [&run[..], &["-q"]].concat();
+    let lines = said(&run, None);
+    assert!(lines[0].starts_with("running on "), "{lines:?}");
+    // A machine without drivers, or with one in software only, has no GPU.
+    if lines[0].starts_with("running on the CPU") {
+        assert_eq!(lines[0], "running on the CPU: no GPU was found");
+        assert!(lines[1].contains(" · cpu, "), "{lines:?}");
+    } else {
+        assert!(lines[1].contains(" · gpu · "), "{lines:?}");
+    }
+    // Whoever names the CPU is not told that it is the CPU.
+    assert!(said(&run, Some("cpu"))[0].contains(" · cpu, "));
+    assert!(said(&[&run[..], &["--device", "cpu"]].concat(), Some("auto"))[0].contains(" · cpu, "));
+    for device in [None, Some("auto"), Some("cpu")] {
+        assert_eq!(said(&quiet, device), [""; 0], "{device:?}");
+    }
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn a_model_runs_on_a_gpu_that_is_named() {
+    let adapters = gyrus_gpu::adapters();
+    let Some(adapter) = adapters.first() else {
+        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
+        println!("skipped: no GPU was found");
+        return;
+    };
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = gyrus();
+    command.env("GYRUS_CACHE", cache.path()).env("GYRUS_DEVICE", format!("gpu:{}", adapter.name));
+    let output =
+        command.args(["run", "tales-7m", "Once upon a time", "--temp", "0", "-n", "4"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), ", there was a\n");
+    assert!(said.contains(&format!("running on {} ({})\n", adapter.name, adapter.api())), "{said}");
+    // Stderr is no terminal here, so there is no bar.
+    assert!(!said.contains("loading"), "{said}");
+    assert_eq!(cache.path().join("pipelines").exists(), adapter.pipeline_cache);
+    // A GPU in software is taken only by its name.
+    if adapter.kind == gyrus_gpu::AdapterKind::Software {
+        let said = refused(&["run", "tales-7m", "x", "-q", "--device", "gpu"], 1);
+        assert!(said.contains(&adapter.name) && said.contains("--device cpu does without"), "{said}");
+    }
 }
 
 #[test]

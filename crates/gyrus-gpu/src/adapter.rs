@@ -1,7 +1,9 @@
 use std::fmt;
 
 use gyrus_kernels::shader::Rungs;
-use wgpu::{Backends, Features, InstanceDescriptor, InstanceFlags};
+use wgpu::{
+    Backends, CooperativeMatrixProperties, CooperativeScalarType, Features, InstanceDescriptor, InstanceFlags,
+};
 
 /// What an adapter is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +63,8 @@ impl Adapter {
         let info = inner.get_info();
         let features = inner.features();
         let limits = inner.limits();
-        let cooperative = inner
-            .cooperative_matrix_properties()
+        let matrices = inner.cooperative_matrix_properties();
+        let cooperative = matrices
             .iter()
             .filter(|p| p.m_size == p.n_size && p.n_size == p.k_size && [8, 16].contains(&p.m_size))
             .map(|p| format!("{}x{}x{} {:?}->{:?}", p.m_size, p.n_size, p.k_size, p.ab_type, p.cr_type))
@@ -82,6 +84,9 @@ impl Adapter {
                 f16: features.contains(Features::SHADER_F16),
                 subgroups: features.contains(Features::SUBGROUP),
                 immediates: features.contains(Features::IMMEDIATES) && limits.max_immediate_size >= 64,
+                cooperative: features.contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+                    && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
+                    && matrices.iter().any(multiplies_halves),
             },
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
             pipeline_cache: features.contains(Features::PIPELINE_CACHE),
@@ -99,6 +104,16 @@ impl Adapter {
         }
     }
 
+    /// The API's name as people write it.
+    pub fn api(&self) -> &str {
+        match self.backend.as_str() {
+            "vulkan" => "Vulkan",
+            "metal" => "Metal",
+            "dx12" => "DX12",
+            other => other,
+        }
+    }
+
     /// How much an adapter is preferred where none is named.
     fn rank(&self) -> u8 {
         match self.kind {
@@ -108,6 +123,30 @@ impl Adapter {
             AdapterKind::Unknown => 3,
             AdapterKind::Software => 4,
         }
+    }
+}
+
+/// Whether matrices are what kernels are written for: 16 × 16 halves, summed in `f32`.
+fn multiplies_halves(p: &CooperativeMatrixProperties) -> bool {
+    [p.m_size, p.n_size, p.k_size] == [16; 3]
+        && p.ab_type == CooperativeScalarType::F16
+        && p.cr_type == CooperativeScalarType::F32
+}
+
+/// Whether a real GPU may be there at all. It costs next to nothing to ask, where [`adapters`] loads every driver
+/// there is, and with those a compiler or two: on Linux, a GPU is a file that its driver opens.
+pub fn may_have_gpu() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    // Direct rendering of any vendor; then NVIDIA, also on Tegra; Windows's own under WSL; Arm, Qualcomm, Imagination.
+    const NODES: [&str; 8] = ["dri", "nvidia", "nvhost", "nvgpu", "dxg", "mali", "kgsl", "pvr"];
+    match std::fs::read_dir("/dev") {
+        Ok(files) => files.flatten().any(|file| {
+            let name = file.file_name();
+            NODES.iter().any(|node| name.to_string_lossy().starts_with(node))
+        }),
+        Err(_) => true,
     }
 }
 

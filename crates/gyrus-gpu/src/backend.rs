@@ -1,20 +1,18 @@
-//! Runs a plan: each op a dispatch that is bound once and replayed with other numbers of rows.
+//! Runs a plan: tables of kernels that are bound once and replayed.
 
-use gyrus_kernels::call::engine;
-use gyrus_kernels::{Backend, BackendError, Batch, Phases, Plan, WeightSpec};
-use wgpu::{ComputePassDescriptor, MapMode};
+use gyrus_kernels::call::{Tile, engine, push_tiles};
+use gyrus_kernels::{Backend, BackendError, Batch, Chain, Op, Plan, Precision, WeightSpec};
+use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
 
 use crate::buffer::Buffer;
-use crate::build::Build;
+use crate::chain::Steps;
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::step::Step;
-
-/// The most rows of one batch.
-pub const MAX_ROWS: usize = 512;
-
-/// Rows of logits computed at once: more are computed in pieces, since a vocabulary times a batch is large.
-pub(crate) const LOGITS_ROWS: usize = 16;
+use crate::lower::{Class, Lowering};
+use crate::memory::{MemoryNeed, Room};
+use crate::rooms::{FEW, MAX_ROWS, Rooms};
+use crate::step::{Extent, Step};
+use crate::weight::Weights;
 
 /// A plan on a GPU.
 #[derive(Debug)]
@@ -22,43 +20,107 @@ pub struct GpuBackend {
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) blocks: usize,
-    pub(crate) inputs: Inputs,
-    pub(crate) phases: Vec<Phases>,
-    /// What runs once over all rows.
-    pub(crate) batch: Vec<Step>,
-    /// What runs over the rows that want logits, piece by piece.
-    pub(crate) tail: Vec<Step>,
-    pub(crate) logits: Buffer,
-    pub(crate) staging: Buffer,
-    pub(crate) results: Vec<f32>,
+    pub(crate) rooms: Rooms,
+    pub(crate) tables: Tables,
+    pub(crate) steps: Steps,
+    staging: Buffer,
+    results: Vec<f32>,
+    /// Where each sequence's block table begins among all of them.
+    starts: Vec<u32>,
+    /// Room to put words together before they are sent.
+    words: Vec<u32>,
+    tiles: Vec<Tile>,
 }
 
-/// What a batch brings along, on the device.
+/// The kernels of a plan, for batches of different sizes. The first part of a plan works on all rows, the second on
+/// those that want logits, at most [`FEW`] at a time since a vocabulary times a batch is large.
 #[derive(Debug)]
-pub(crate) struct Inputs {
-    pub(crate) tokens: Buffer,
-    /// Position and first entry of the block table, for each row.
-    pub(crate) rows: Buffer,
-    pub(crate) tables: Buffer,
-    /// Which rows want logits.
-    pub(crate) indices: Buffer,
-    /// For each rope, cosines and sines of each row.
-    pub(crate) phases: Vec<Buffer>,
-    /// Where each sequence's block table begins among all of them.
-    pub(crate) starts: Vec<u32>,
-    /// Room to put words together before they are sent.
-    pub(crate) words: Vec<u32>,
+pub(crate) struct Tables {
+    /// A single row from its token to its logits.
+    pub(crate) one: Vec<Step>,
+    /// The first part for few rows.
+    pub(crate) few: Vec<Step>,
+    /// The first part for any number of rows.
+    many: Vec<Step>,
+    /// The second part for few rows that are all the batch has.
+    pub(crate) tail_of_all: Vec<Step>,
+    /// The second part for one row of many.
+    tail_of_one: Vec<Step>,
+    /// The second part for few rows of many.
+    tail_of_few: Vec<Step>,
+    /// Rows of a tile of attention.
+    tile_rows: u32,
+}
+
+impl Tables {
+    fn new(lowering: &Lowering<'_>) -> Result<Tables, GpuError> {
+        let ops = &lowering.plan.forward;
+        let gather = ops.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(ops.len());
+        let (body, tail) = ops.split_at(gather);
+        // In single precision, nothing is fused: it is what the fused kernels are held to.
+        let fast = lowering.plan.precision == Precision::Fast;
+        let class = |class| if fast { class } else { Class::Many };
+        Ok(Tables {
+            one: lowering.table(ops, class(Class::One), true)?,
+            few: lowering.table(body, class(Class::Few), false)?,
+            many: lowering.table(body, Class::Many, false)?,
+            tail_of_all: lowering.table(tail, class(Class::Few), true)?,
+            tail_of_one: lowering.table(tail, class(Class::One), false)?,
+            tail_of_few: lowering.table(tail, class(Class::Few), false)?,
+            tile_rows: lowering.flash(1.0, 0).map_or(1, |(_, _, rows)| rows),
+        })
+    }
 }
 
 impl GpuBackend {
-    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data.
+    /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data, and
+    /// `uploaded` hears of every piece how many of those bytes it was.
+    ///
+    /// A plan that there is no room for is refused before anything is uploaded, as far as that can be known.
     pub fn new<D: AsRef<[u8]>>(
         gpu: Gpu,
         plan: Plan,
         blocks: usize,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
-        Build::new(gpu, plan, blocks)?.weights(bytes)?.finish()
+        let need = MemoryNeed::new(&plan, blocks)?;
+        let room = Room::of(&gpu, &plan);
+        room.holds(&need)?;
+        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| room.explain(&need, error))
+    }
+
+    fn build<D: AsRef<[u8]>>(
+        gpu: Gpu,
+        plan: Plan,
+        blocks: usize,
+        bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: impl Fn(u64),
+    ) -> Result<GpuBackend, GpuError> {
+        let rooms = Rooms::new(&gpu, &plan, blocks)?;
+        let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
+        let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms };
+        let tables = Tables::new(&lowering)?;
+        // Compiled now rather than at the first token: a single row, and as many as a prompt has.
+        let launches = (tables.one.iter().map(|step| step.launch(1)))
+            .chain(tables.many.iter().map(|step| step.launch(MAX_ROWS as u32)))
+            .chain(tables.tail_of_one.iter().map(|step| step.launch(1)));
+        gpu.compile(&launches.collect::<Result<Vec<_>, _>>()?)?;
+        let staging =
+            gpu.create((FEW * plan.vocab * 4) as u64, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
+        Ok(GpuBackend {
+            gpu,
+            plan,
+            blocks,
+            rooms,
+            tables,
+            steps: Steps::default(),
+            staging,
+            results: Vec::new(),
+            starts: Vec::new(),
+            words: Vec::new(),
+            tiles: Vec::new(),
+        })
     }
 
     /// The device.
@@ -66,69 +128,85 @@ impl GpuBackend {
         &self.gpu
     }
 
-    /// Sends what the batch brings along.
-    fn send(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, inputs, phases, .. } = self;
-        gpu.write(&inputs.tokens, bytemuck::cast_slice(batch.tokens))?;
-        gpu.write(&inputs.indices, bytemuck::cast_slice(batch.logits))?;
-        inputs.starts.clear();
-        inputs.starts.extend(batch.tables.iter().scan(0, |next, table| {
-            let first = *next;
-            *next += table.len() as u32;
-            Some(first)
-        }));
-        inputs.words.clear();
+    /// Sends what the batch brings along. Each sequence's table begins `stride` entries behind the one before, or
+    /// directly behind it.
+    pub(crate) fn send(&mut self, batch: &Batch<'_>, stride: Option<usize>) -> Result<(), GpuError> {
+        let GpuBackend { gpu, plan, rooms, tables, starts, words, tiles, .. } = self;
+        gpu.write(&rooms.tokens, bytemuck::cast_slice(batch.tokens))?;
+        gpu.write(&rooms.indices, bytemuck::cast_slice(batch.logits))?;
+        starts.clear();
+        words.clear();
+        for (number, table) in batch.tables.iter().enumerate() {
+            if let Some(stride) = stride {
+                words.resize(number * stride, 0);
+            }
+            starts.push(words.len() as u32);
+            words.extend_from_slice(table);
+        }
+        gpu.write(&rooms.tables, bytemuck::cast_slice(words))?;
+        words.clear();
         for (position, sequence) in batch.positions.iter().zip(batch.sequences) {
-            inputs.words.extend([*position, inputs.starts[*sequence as usize]]);
+            words.extend([*position, starts[*sequence as usize]]);
         }
-        gpu.write(&inputs.rows, bytemuck::cast_slice(&inputs.words))?;
-        inputs.words.clear();
-        batch.tables.iter().for_each(|table| inputs.words.extend_from_slice(table));
-        gpu.write(&inputs.tables, bytemuck::cast_slice(&inputs.words))?;
-        for ((rope, phases), buffer) in plan.ropes.iter().zip(phases).zip(&inputs.phases) {
-            phases.compute(rope, batch);
-            gpu.write(buffer, bytemuck::cast_slice(phases.all()))?;
+        gpu.write(&rooms.rows, bytemuck::cast_slice(words))?;
+        tiles.clear();
+        if batch.rows() > FEW {
+            push_tiles(batch, tables.tile_rows, true, tiles);
+            gpu.write(&rooms.tiles, bytemuck::cast_slice(tiles))?;
         }
-        Ok(())
+        rooms.send_turns(gpu, plan, batch)
     }
 
     /// Runs the batch, and the logits of its rows in pieces.
     fn replay(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, batch: steps, tail, logits, staging, results, .. } = self;
+        let GpuBackend { gpu, plan, tables, rooms, staging, results, tiles, .. } = self;
         results.clear();
-        let pieces = batch.logits.len().div_ceil(LOGITS_ROWS).max(1);
+        let rows = batch.rows();
+        let extent = Extent {
+            rows: rows as u32,
+            position: batch.positions.iter().copied().max().unwrap_or(0),
+            tiles: tiles.len() as u32,
+        };
+        // A single row is taken through both parts at once.
+        let single = rows == 1 && batch.logits.len() == 1;
+        let body: &mut [Step] = match rows {
+            1 if single => &mut tables.one,
+            1..=FEW => &mut tables.few,
+            _ => &mut tables.many,
+        };
+        for step in body.iter_mut() {
+            step.follow(gpu, extent)?;
+        }
+        let pieces = batch.logits.len().div_ceil(FEW).max(1);
         for piece in 0..pieces {
-            let first = piece * LOGITS_ROWS;
-            let rows = (batch.logits.len() - first).min(LOGITS_ROWS);
-            if piece == 0 {
-                for step in steps.iter_mut() {
-                    step.follow(gpu, batch.rows() as u32)?;
-                }
-            }
-            if rows > 0 {
-                for (i, step) in tail.iter_mut().enumerate() {
-                    let dispatch = step.follow(gpu, rows as u32)?;
-                    // The first of the tail gathers rows, this piece's from its first index on.
-                    if i == 0 {
-                        gpu.patch(dispatch, engine::GATHER_FIRST, first as u32);
-                    }
+            let first = piece * FEW;
+            let wanted = (batch.logits.len() - first).min(FEW);
+            let tail: &mut [Step] = match wanted {
+                0 => &mut [],
+                _ if single => &mut [],
+                1 => &mut tables.tail_of_one,
+                _ => &mut tables.tail_of_few,
+            };
+            for (i, step) in tail.iter_mut().enumerate() {
+                let dispatch = step.follow(gpu, Extent { rows: wanted as u32, ..extent })?;
+                // The first of the tail gathers rows, this piece's from its first index on.
+                if i == 0 {
+                    gpu.patch(dispatch, engine::GATHER_FIRST, first as u32);
                 }
             }
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
-            if piece == 0 {
-                steps.iter().filter_map(Step::dispatch).for_each(|dispatch| dispatch.record(&mut pass));
-            }
-            if rows > 0 {
-                tail.iter().filter_map(Step::dispatch).for_each(|dispatch| dispatch.record(&mut pass));
-            }
+            let body = if piece == 0 { &*body } else { &[] };
+            let dispatches = body.iter().chain(&*tail).filter_map(Step::dispatch);
+            dispatches.for_each(|dispatch| dispatch.record(&mut pass));
             drop(pass);
-            let bytes = (rows * plan.vocab * 4) as u64;
-            if rows > 0 {
+            let bytes = (wanted * plan.vocab * 4) as u64;
+            if wanted > 0 {
+                let logits = rooms.scratch(plan.logits);
                 encoder.copy_buffer_to_buffer(&logits.inner, 0, &staging.inner, 0, bytes);
             }
             gpu.queue.submit([encoder.finish()]);
-            if rows == 0 {
+            if wanted == 0 {
                 gpu.wait()?;
                 continue;
             }
@@ -145,6 +223,22 @@ impl GpuBackend {
         }
         Ok(())
     }
+
+    /// Whether a batch is one that kernels may be given.
+    pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<(), BackendError> {
+        if batch.rows() > MAX_ROWS {
+            return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
+        }
+        let entries: usize = batch.tables.iter().map(|table| table.len()).sum();
+        // Tables may share blocks, but not so many that together they outgrow what was set aside.
+        if batch.rows() == 0
+            || !batch.is_sound(self.plan.vocab, self.blocks)
+            || entries > self.rooms.entries()
+        {
+            return Err(BackendError::UnsoundBatch);
+        }
+        Ok(())
+    }
 }
 
 impl Backend for GpuBackend {
@@ -157,17 +251,15 @@ impl Backend for GpuBackend {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        if batch.rows() > MAX_ROWS {
-            return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
-        }
-        let entries: usize = batch.tables.iter().map(|table| table.len()).sum();
-        // Tables may share blocks, but not so many that together they outgrow what was set aside.
-        if !batch.is_sound(self.plan.vocab, self.blocks) || 4 * entries as u64 > self.inputs.tables.bytes() {
-            return Err(BackendError::UnsoundBatch);
-        }
+        self.check(batch)?;
+        self.steps.end();
         let device = |error: GpuError| BackendError::Device(error.to_string());
-        self.send(batch).map_err(device)?;
+        self.send(batch, None).map_err(device)?;
         self.replay(batch).map_err(device)?;
         Ok(&self.results)
+    }
+
+    fn chain(&mut self) -> Option<&mut dyn Chain> {
+        Some(self)
     }
 }

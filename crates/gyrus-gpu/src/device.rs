@@ -1,11 +1,13 @@
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_kernels::shader::Rungs;
-use wgpu::{DeviceDescriptor, Error, Features, Limits, MemoryHints, PollType, Trace};
+use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
+use crate::kept::Kept;
 use crate::pipeline::Pipeline;
 
 /// Which adapter to open, and how.
@@ -18,11 +20,21 @@ pub struct Options {
     /// Whether shaders check the bounds of every access. Launches are checked on the host, so this is for
     /// those who look for a mistake in a kernel.
     pub checked: bool,
+    /// Bytes of memory to reckon with at most, for those who leave some to others.
+    pub memory: Option<u64>,
+    /// A folder to keep compiled pipelines in, where the API can.
+    pub pipelines: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { adapter: None, rungs: Rungs::ALL, checked: cfg!(debug_assertions) }
+        Options {
+            adapter: None,
+            rungs: Rungs::ALL,
+            checked: cfg!(debug_assertions),
+            memory: None,
+            pipelines: None,
+        }
     }
 }
 
@@ -33,7 +45,9 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: Limits,
     pub(crate) checked: bool,
+    pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pub(crate) kept: Option<Kept>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -51,12 +65,17 @@ impl Gpu {
             f16: adapter.rungs.f16 && options.rungs.f16,
             subgroups: adapter.rungs.subgroups && options.rungs.subgroups,
             immediates: adapter.rungs.immediates && options.rungs.immediates,
+            cooperative: adapter.rungs.cooperative && options.rungs.cooperative,
         };
         let mut features = Features::empty();
         features.set(Features::SHADER_F16, rungs.f16);
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
+        features.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, rungs.cooperative);
         features.insert(has & Features::TIMESTAMP_QUERY);
+        if options.pipelines.is_some() {
+            features.insert(has & Features::PIPELINE_CACHE);
+        }
         // All the adapter gives: the defaults are what a browser promises.
         let mut limits = adapter.inner.limits();
         if !rungs.immediates {
@@ -66,7 +85,7 @@ impl Gpu {
             label: None,
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: Default::default(),
+            experimental_features: if rungs.cooperative { experimental() } else { Default::default() },
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };
@@ -79,17 +98,23 @@ impl Gpu {
         }));
         let slot = Arc::clone(&trouble);
         device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                *lock(&slot) = Some(GpuError::Lost { reason: message });
-            }
+            let reason = match reason {
+                wgpu::DeviceLostReason::Destroyed => "it was closed".to_owned(),
+                _ => message,
+            };
+            *lock(&slot) = Some(GpuError::Lost { reason });
         });
+        let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
+        let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
         Ok(Gpu {
             device,
             queue,
             limits,
             checked: options.checked,
+            most_memory: options.memory,
             pipelines: Mutex::default(),
+            kept,
             adapter,
             rungs,
             timestamps,
@@ -107,9 +132,26 @@ impl Gpu {
         self.rungs
     }
 
+    /// The most invocations of a workgroup.
+    pub fn most_invocations(&self) -> u32 {
+        self.limits.max_compute_invocations_per_workgroup.min(self.limits.max_compute_workgroup_size_x)
+    }
+
+    /// Bytes of memory that a workgroup's invocations can share.
+    pub fn workgroup_memory(&self) -> u64 {
+        self.limits.max_compute_workgroup_storage_size.into()
+    }
+
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
+    }
+
+    /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
+    pub fn close(&self) {
+        self.kept.as_ref().inspect(|kept| kept.store());
+        self.device.destroy();
+        *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
     }
 
     /// Waits until all that was submitted is done, and says what went wrong since the last time.
@@ -125,6 +167,25 @@ impl Gpu {
         match &*trouble {
             Some(lost @ GpuError::Lost { .. }) => Err(lost.clone()),
             _ => trouble.take().map_or(Ok(()), Err),
+        }
+    }
+}
+
+/// Leave to use what wgpu does not yet vouch for: cooperative matrices.
+#[allow(unsafe_code)]
+fn experimental() -> ExperimentalFeatures {
+    // SAFETY: what the token asks is that one knows there may be bugs. Kernels that use the feature keep to what is
+    // tested: whole matrices, to and from workgroup memory, in uniform control flow.
+    unsafe { ExperimentalFeatures::enabled() }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Kernels that were needed after the first compilation.
+        if let Some(kept) = &self.kept
+            && self.trouble().is_ok()
+        {
+            kept.store();
         }
     }
 }

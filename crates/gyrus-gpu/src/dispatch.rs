@@ -20,7 +20,8 @@ pub struct Dispatch {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     params: Params,
-    groups: [u32; 3],
+    /// The grid. Kernels know from elsewhere how far they may go.
+    pub(crate) groups: [u32; 3],
 }
 
 /// Where a kernel's parameters are.

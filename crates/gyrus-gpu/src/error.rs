@@ -1,6 +1,8 @@
 use gyrus_kernels::LaunchError;
 use gyrus_kernels::shader::PreprocessError;
 
+use crate::memory::{Memory, MemoryNeed, size, verdict};
+
 /// Why a GPU cannot do what was asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -64,6 +66,28 @@ pub enum GpuError {
         /// The device's limit.
         most: u64,
     },
+    /// A longer cache than the device can address.
+    #[error("a cache for {positions} tokens is more than {adapter} can address; one for {most} would do")]
+    Cache {
+        /// The adapter's name.
+        adapter: String,
+        /// Positions asked for.
+        positions: usize,
+        /// Positions there can be.
+        most: usize,
+    },
+    /// Not enough memory for a plan: seen before anything was uploaded, or when it ran out.
+    #[error("the model needs {need} on {adapter}, {}", verdict(.need, *.memory, *.fitting))]
+    NoRoom {
+        /// The adapter's name.
+        adapter: String,
+        /// What is needed.
+        need: MemoryNeed,
+        /// What there is, where the driver says.
+        memory: Option<Memory>,
+        /// Positions of a cache that would fit, if any.
+        fitting: Option<usize>,
+    },
     /// Not enough memory.
     #[error("the GPU has no room for {bytes} bytes more")]
     OutOfMemory {
@@ -82,4 +106,21 @@ pub enum GpuError {
         /// What it said.
         reason: String,
     },
+}
+
+impl GpuError {
+    /// The reason alone, in half a line.
+    pub fn in_short(&self) -> String {
+        match self {
+            GpuError::NoAdapter { .. } => "no GPU was found".to_owned(),
+            GpuError::NoRoom { adapter, need, memory: Some(memory), .. } if need.total() > memory.free => {
+                let free = if memory.free < memory.total { " free" } else { "" };
+                format!("the model needs {}, {adapter} has {}{free}", size(need.total()), size(memory.free))
+            }
+            GpuError::NoRoom { adapter, need, .. } => {
+                format!("the model needs {}, more than {adapter} has", size(need.total()))
+            }
+            other => other.to_string(),
+        }
+    }
 }

@@ -11,19 +11,25 @@
 mod adapter;
 mod backend;
 mod buffer;
-mod build;
+mod chain;
 mod device;
 mod dispatch;
 mod error;
+mod kept;
+mod lower;
+mod memory;
 mod pipeline;
+mod rooms;
 mod runner;
 mod step;
 mod weight;
 
-pub use adapter::{Adapter, AdapterKind, adapters};
-pub use backend::{GpuBackend, MAX_ROWS};
+pub use adapter::{Adapter, AdapterKind, adapters, may_have_gpu};
+pub use backend::GpuBackend;
 pub use buffer::Buffer;
 pub use device::{Gpu, Options};
 pub use dispatch::Dispatch;
 pub use error::GpuError;
+pub use memory::{Memory, MemoryNeed};
+pub use rooms::MAX_ROWS;
 pub use runner::GpuRunner;

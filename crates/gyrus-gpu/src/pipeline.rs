@@ -38,8 +38,10 @@ impl Gpu {
                     })
                 })
                 .collect();
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+            let panicked = |_| vec![Err(GpuError::Refused { reason: "a compiler panicked".to_owned() })];
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
         });
+        self.kept.as_ref().inspect(|kept| kept.store());
         results.into_iter().collect()
     }
 
@@ -90,15 +92,16 @@ impl Gpu {
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
-            cache: None,
+            cache: self.kept.as_ref().map(|kept| &kept.cache),
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             let info = pollster::block_on(module.get_compilation_info());
             let lines: Vec<String> = info.messages.iter().map(|message| located(message, &source)).collect();
-            let reason = if lines.is_empty() { error.to_string() } else { lines.join("; ") };
+            let reason = if lines.is_empty() { one_line(&error.to_string()) } else { lines.join("; ") };
             return Err(GpuError::Shader { kernel: variant.key(), reason });
         }
         self.trouble()?;
+        self.kept.as_ref().inspect(|kept| kept.grew());
         Ok(Pipeline { inner, layout })
     }
 
@@ -128,7 +131,16 @@ impl Gpu {
 /// A compiler's message, in terms of our files.
 fn located(message: &wgpu::CompilationMessage, source: &Source) -> String {
     match message.location.and_then(|at| source.origin(at.line_number)) {
-        Some((file, line)) => format!("{file}:{line}: {}", message.message),
-        None => message.message.clone(),
+        // The lines after the first show the place in the preprocessed text.
+        Some((file, line)) => format!("{file}:{line}: {}", first_line(&message.message)),
+        None => one_line(&message.message),
     }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

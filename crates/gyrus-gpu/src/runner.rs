@@ -55,13 +55,18 @@ impl From<GpuError> for RunError {
 impl Runner for GpuRunner {
     fn name(&self) -> String {
         let rungs = self.gpu.rungs();
-        let without: Vec<&str> =
-            [("f16", rungs.f16), ("subgroups", rungs.subgroups), ("immediates", rungs.immediates)]
-                .iter()
-                .filter(|(_, has)| !has)
-                .map(|(name, _)| *name)
-                .collect();
         let adapter = self.gpu.adapter();
+        let without: Vec<&str> = [
+            ("f16", rungs.f16),
+            ("subgroups", rungs.subgroups),
+            ("immediates", rungs.immediates),
+            // Few adapters have them; told where they are left unused.
+            ("cooperative matrices", rungs.cooperative || !adapter.rungs.cooperative),
+        ]
+        .iter()
+        .filter(|(_, has)| !has)
+        .map(|(name, _)| *name)
+        .collect();
         let without =
             if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
         format!("{} ({}{without})", adapter.name, adapter.backend)

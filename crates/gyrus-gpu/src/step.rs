@@ -1,3 +1,4 @@
+use gyrus_kernels::call::engine;
 use gyrus_kernels::{Launch, LaunchError};
 
 use crate::buffer::Buffer;
@@ -5,13 +6,37 @@ use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 
-/// An op of a plan on the device: how its launch follows the number of rows, and its buffers.
+/// What the grids of a table's steps follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// Rows.
+    pub(crate) rows: u32,
+    /// The farthest row's position.
+    pub(crate) position: u32,
+    /// Tiles that attention divides many rows into.
+    pub(crate) tiles: u32,
+}
+
+/// What a step's grid follows beside the number of rows.
+#[derive(Debug, Clone, Copy)]
+enum Follows {
+    Rows,
+    /// Its width is the number of splits of the farthest row's attention, which has this window.
+    Splits(u32),
+    /// Its height is the number of tiles.
+    Tiles,
+}
+
+/// An op of a plan on the device, or several in one kernel: how its launch follows the number of rows, and its
+/// buffers.
 ///
 /// A launch is checked and a kernel bound when a number of rows comes up that was not the last one; a text that is
 /// written token by token replays the same dispatch.
 pub(crate) struct Step {
     launch: Box<dyn Fn(u32) -> Result<Launch, LaunchError> + Send>,
-    buffers: Vec<Buffer>,
+    /// By the names of the launch's slots.
+    buffers: Vec<(&'static str, Buffer)>,
+    follows: Follows,
     /// One for each variant of the kernel that was needed so far.
     bound: Vec<(String, Dispatch)>,
     current: usize,
@@ -20,10 +45,27 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn new(
-        buffers: Vec<Buffer>,
+        buffers: Vec<(&'static str, Buffer)>,
         launch: impl Fn(u32) -> Result<Launch, LaunchError> + Send + 'static,
     ) -> Step {
-        Step { launch: Box::new(launch), buffers, bound: Vec::new(), current: 0, rows: 0 }
+        Step {
+            launch: Box::new(launch),
+            buffers,
+            follows: Follows::Rows,
+            bound: Vec::new(),
+            current: 0,
+            rows: 0,
+        }
+    }
+
+    /// Makes the grid as wide as the rows' attention has splits.
+    pub(crate) fn split(self, window: u32) -> Step {
+        Step { follows: Follows::Splits(window), ..self }
+    }
+
+    /// Makes the grid as high as there are tiles.
+    pub(crate) fn tiled(self) -> Step {
+        Step { follows: Follows::Tiles, ..self }
     }
 
     /// The launch for this many rows, for compiling ahead.
@@ -31,12 +73,13 @@ impl Step {
         (self.launch)(rows)
     }
 
-    /// Makes the dispatch ready for this many rows.
-    pub(crate) fn follow(&mut self, gpu: &Gpu, rows: u32) -> Result<&mut Dispatch, GpuError> {
+    /// Makes the dispatch ready for a batch.
+    pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<&mut Dispatch, GpuError> {
+        let rows = extent.rows;
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
             let key = launch.variant.key();
-            let buffers: Vec<&Buffer> = self.buffers.iter().collect();
+            let buffers = named(&launch, &self.buffers)?;
             match self.bound.iter().position(|(name, _)| *name == key) {
                 Some(at) => {
                     gpu.rebind(&mut self.bound[at].1, &launch, &buffers)?;
@@ -49,13 +92,33 @@ impl Step {
             }
             self.rows = rows;
         }
-        Ok(&mut self.bound[self.current].1)
+        let dispatch = &mut self.bound[self.current].1;
+        match self.follows {
+            Follows::Rows => {}
+            Follows::Splits(window) => dispatch.groups[0] = engine::splits(extent.position, window),
+            Follows::Tiles => dispatch.groups[1] = extent.tiles,
+        }
+        Ok(dispatch)
     }
 
     /// The dispatch as it was last made ready.
     pub(crate) fn dispatch(&self) -> Option<&Dispatch> {
         self.bound.get(self.current).map(|(_, dispatch)| dispatch)
     }
+}
+
+/// The buffers of a launch's slots, in their order.
+pub(crate) fn named<'b>(
+    launch: &Launch,
+    buffers: &'b [(&'static str, Buffer)],
+) -> Result<Vec<&'b Buffer>, GpuError> {
+    let find = |name: &str| {
+        let found = buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer);
+        found.ok_or_else(|| GpuError::Refused {
+            reason: format!("kernel {} wants a buffer '{name}' that nobody gave", launch.variant.name),
+        })
+    };
+    launch.slots.iter().map(|slot| find(slot.name)).collect()
 }
 
 impl std::fmt::Debug for Step {

@@ -1,18 +1,19 @@
-use gyrus_kernels::WeightSpec;
-use gyrus_kernels::{WeightError, WeightLayout, repack};
+//! Weights on a device.
+
+use std::collections::HashMap;
+
+use gyrus_kernels::{Op, Plan, WeightError, WeightId, WeightLayout, WeightSpec, repack};
 use gyrus_tensor::dequantize;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// A weight on the device.
-#[derive(Debug)]
-pub(crate) enum Weight {
-    /// What is multiplied by, divided by rows where the whole is larger than a binding.
-    Matrix(Vec<Part>),
-    /// A norm, in single precision.
-    Vector(Buffer),
+/// A plan's weights. Matrices that stand side by side in a mat-mul lie one below the other, if their types are one.
+#[derive(Debug, Default)]
+pub(crate) struct Weights {
+    matrices: HashMap<Vec<WeightId>, Vec<Part>>,
+    vectors: HashMap<Vec<WeightId>, Buffer>,
 }
 
 /// Some rows of a matrix.
@@ -29,51 +30,163 @@ pub(crate) struct Part {
 /// in memory.
 const CHUNK: usize = 64 << 20;
 
-impl Weight {
-    /// Re-lays and uploads a weight.
-    pub(crate) fn upload(gpu: &Gpu, spec: &WeightSpec, bytes: &[u8]) -> Result<Weight, GpuError> {
-        let refused =
-            |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
-        if spec.shape.rank() < 2 {
-            let mut vector = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, bytes, &mut vector).map_err(|error| refused(error.into()))?;
-            return Ok(Weight::Vector(gpu.upload(bytemuck::cast_slice(&vector))?));
-        }
-        let (rows, cols) = (spec.shape.rows(), spec.shape.row());
-        let whole = WeightLayout::new(spec.dtype, rows, cols).map_err(refused)?;
-        let most = whole.rows_within(gpu.largest_buffer());
-        if most == 0 {
-            let wanted = whole.with_rows(1).total_bytes();
-            return Err(GpuError::Limit {
-                what: format!("a row of '{}'", spec.name),
-                wanted,
-                most: gpu.largest_buffer(),
-            });
-        }
-        let row_bytes = bytes.len().checked_div(rows).unwrap_or(0);
-        let mut parts = Vec::new();
-        let mut first = 0;
-        while first < whole.rows() {
-            let layout = whole.with_rows(most.min(whole.rows() - first));
-            let planes: Vec<Buffer> =
-                layout.planes().map(|plane| gpu.buffer(layout.bytes(plane))).collect::<Result<_, _>>()?;
-            let mut offsets = vec![0; planes.len()];
-            let at_once = (CHUNK / row_bytes.max(1)).max(1);
-            let (begin, end) = (first as usize, (first + layout.rows()) as usize);
-            for from in (begin..end).step_by(at_once) {
-                let to = (from + at_once).min(end);
-                let some = bytes.get(from * row_bytes..to * row_bytes).unwrap_or_default();
-                let repacked = repack(spec.dtype, to - from, cols, some).map_err(refused)?;
-                for ((words, buffer), offset) in repacked.words.iter().zip(&planes).zip(&mut offsets) {
-                    gpu.write_at(buffer, *offset, bytemuck::cast_slice(words))?;
-                    *offset += 4 * words.len() as u64;
+/// The weights of a mat-mul that lie one below the other.
+pub(crate) fn groups<'w>(plan: &Plan, weights: &'w [WeightId]) -> impl Iterator<Item = &'w [WeightId]> {
+    weights.chunk_by(|a, b| plan.weight(*a).dtype == plan.weight(*b).dtype)
+}
+
+impl Weights {
+    /// Re-lays and uploads all weights that a plan's ops name, in their order; `uploaded` hears of every piece how
+    /// many of the file's bytes it was.
+    pub(crate) fn upload<D: AsRef<[u8]>>(
+        gpu: &Gpu,
+        plan: &Plan,
+        bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
+    ) -> Result<Weights, GpuError> {
+        let mut weights = Weights::default();
+        for op in &plan.forward {
+            match op {
+                Op::Embed { table, .. } => weights.matrix_of(gpu, plan, &[*table], &bytes, uploaded)?,
+                Op::MatMul { weights: all, .. } => {
+                    for group in groups(plan, all) {
+                        weights.matrix_of(gpu, plan, group, &bytes, uploaded)?;
+                    }
                 }
-                // What is staged is let go of only when it has been copied.
-                gpu.flush()?;
+                Op::RmsNorm { weight, .. } => weights.vector_of(gpu, plan, &[*weight], &bytes, uploaded)?,
+                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => {
+                    weights.vector_of(gpu, plan, &[*q, *k], &bytes, uploaded)?;
+                }
+                _ => {}
             }
-            parts.push(Part { layout, first, planes });
-            first += layout.rows();
         }
-        Ok(Weight::Matrix(parts))
+        Ok(weights)
     }
+
+    /// Matrices one below the other, in as many parts as the device's limits demand.
+    pub(crate) fn matrix(&self, ids: &[WeightId]) -> &[Part] {
+        self.matrices.get(ids).map_or(&[], Vec::as_slice)
+    }
+
+    /// Vectors one behind the other, in single precision.
+    pub(crate) fn vector(&self, ids: &[WeightId]) -> Option<&Buffer> {
+        self.vectors.get(ids)
+    }
+
+    fn vector_of<D: AsRef<[u8]>>(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        ids: &[WeightId],
+        bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
+    ) -> Result<(), GpuError> {
+        if self.vectors.contains_key(ids) {
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        for id in ids {
+            let spec = plan.weight(*id);
+            let mut vector = vec![0.0; spec.shape.elems()];
+            let data = data(spec, &bytes)?;
+            dequantize(spec.dtype, data.as_ref(), &mut vector)
+                .map_err(|error| refused(spec, error.into()))?;
+            all.extend(vector);
+            uploaded(data.as_ref().len() as u64);
+        }
+        self.vectors.insert(ids.to_vec(), gpu.upload(bytemuck::cast_slice(&all))?);
+        Ok(())
+    }
+
+    fn matrix_of<D: AsRef<[u8]>>(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        ids: &[WeightId],
+        bytes: impl Fn(&WeightSpec) -> Option<D>,
+        uploaded: &dyn Fn(u64),
+    ) -> Result<(), GpuError> {
+        if self.matrices.contains_key(ids) {
+            return Ok(());
+        }
+        let Some(first) = ids.first().map(|id| plan.weight(*id)) else { return Ok(()) };
+        let cols = first.shape.row();
+        let rows = ids.iter().map(|id| plan.weight(*id).shape.rows()).sum();
+        let whole = WeightLayout::new(first.dtype, rows, cols).map_err(|error| refused(first, error))?;
+        let mut parts = empty_parts(gpu, first, whole)?;
+        let mut row = 0;
+        for id in ids {
+            let spec = plan.weight(*id);
+            let rows = spec.shape.rows();
+            fill(gpu, spec, data(spec, &bytes)?.as_ref(), row, &mut parts, uploaded)?;
+            row += rows as u32;
+        }
+        self.matrices.insert(ids.to_vec(), parts);
+        Ok(())
+    }
+}
+
+fn refused(spec: &WeightSpec, error: WeightError) -> GpuError {
+    GpuError::Weight { name: spec.name.clone(), reason: error.to_string() }
+}
+
+fn data<D>(spec: &WeightSpec, bytes: impl Fn(&WeightSpec) -> Option<D>) -> Result<D, GpuError> {
+    bytes(spec).ok_or_else(|| GpuError::Weight {
+        name: spec.name.clone(),
+        reason: "it is not in the file".to_owned(),
+    })
+}
+
+/// Room for a matrix, divided by rows where it is larger than a buffer may be.
+fn empty_parts(gpu: &Gpu, spec: &WeightSpec, whole: WeightLayout) -> Result<Vec<Part>, GpuError> {
+    let most = whole.rows_within(gpu.largest_buffer());
+    if most == 0 {
+        return Err(GpuError::Limit {
+            what: format!("a row of '{}'", spec.name),
+            wanted: whole.with_rows(1).total_bytes(),
+            most: gpu.largest_buffer(),
+        });
+    }
+    (0..whole.rows())
+        .step_by(most as usize)
+        .map(|first| {
+            let layout = whole.with_rows(most.min(whole.rows() - first));
+            let planes = layout.planes().map(|plane| gpu.buffer(layout.bytes(plane)));
+            Ok(Part { layout, first, planes: planes.collect::<Result<_, _>>()? })
+        })
+        .collect()
+}
+
+/// Re-lays a matrix and uploads it from row `below` on.
+fn fill(
+    gpu: &Gpu,
+    spec: &WeightSpec,
+    bytes: &[u8],
+    below: u32,
+    parts: &mut [Part],
+    uploaded: &dyn Fn(u64),
+) -> Result<(), GpuError> {
+    let (rows, cols) = (spec.shape.rows(), spec.shape.row());
+    let row_bytes = bytes.len().checked_div(rows).unwrap_or(0);
+    let at_once = (CHUNK / row_bytes.max(1)).max(1);
+    for part in parts {
+        // The rows of this matrix that belong to this part.
+        let begin = part.first.max(below);
+        let end = (part.first + part.layout.rows()).min(below + rows as u32);
+        for first in (begin..end).step_by(at_once) {
+            let count = at_once.min((end - first) as usize);
+            let from = (first - below) as usize;
+            let some = bytes.get(from * row_bytes..(from + count) * row_bytes).unwrap_or_default();
+            let repacked = repack(spec.dtype, count, cols, some).map_err(|error| refused(spec, error))?;
+            for (words, buffer) in repacked.words.iter().zip(&part.planes) {
+                let row_words = (words.len() / count.max(1)) as u64;
+                let offset = 4 * u64::from(first - part.first) * row_words;
+                gpu.write_at(buffer, offset, bytemuck::cast_slice(words))?;
+            }
+            // What is staged is let go of only when it has been copied.
+            gpu.flush()?;
+            uploaded(some.len() as u64);
+        }
+    }
+    Ok(())
 }

@@ -5,8 +5,8 @@ mod common;
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::Storage;
-use gyrus_kernels::call::engine::{self, Paged};
-use gyrus_kernels::params::{AttendParams, RopeWriteParams};
+use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Query, element};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, KV_BLOCK, KvSpec, Launch, Pairing, Rope, RopeSpec};
@@ -163,12 +163,10 @@ fn ropes_and_cache_writes() {
                 RopeSpec { rope_dim, offset, output_scale: 1.25, ..RopeSpec::new(pairing, head_dim, 1e4) };
             let rope = Rope::new(spec).unwrap();
             let weights = [floats(&mut rng, head_dim), floats(&mut rng, head_dim)];
-            let mut phases = Vec::new();
             let mut expected = scene.qkv.clone();
             for (qkv, (_, position)) in expected.chunks_exact_mut(scene.stride()).zip(&scene.rows) {
                 let mut turns = vec![[0.0; 2]; rope.pairs()];
                 rope.phases(*position, &mut turns);
-                phases.extend(turns.iter().flatten().map(|v| v.to_bits()));
                 for (i, head) in qkv.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
                     if norm {
                         let x = head.to_vec();
@@ -177,24 +175,25 @@ fn ropes_and_cache_writes() {
                     rope.apply(head, &turns);
                 }
             }
-            let params = RopeWriteParams {
+            let params = AttendParams {
                 n_heads: heads as u32,
                 n_kv_heads: kv_heads as u32,
-                head_dim: head_dim as u32,
                 rope_dim: rope_dim as u32,
                 rope_offset: offset as u32,
                 stride: scene.stride() as u32,
                 eps: 1e-6,
                 pass_scale: 1.25,
+                ..Default::default()
             };
             let canary = vec![0x7777_7777; scene.cache_words()];
             let tables: Vec<u32> = scene.tables.concat();
-            let mut buffers =
-                vec![words(&scene.qkv), canary.clone(), canary.clone(), phases, scene.row_words(), tables];
+            let mut buffers = vec![words(&scene.qkv), canary.clone(), canary.clone()];
+            buffers.extend([scene.row_words(), tables, engine::turns(&rope, 0)]);
             if norm {
-                buffers.extend(weights.iter().map(|w| words(w)));
+                buffers.push(words(&weights.concat()));
             }
-            let launch = engine::rope_write(rungs, params, pairing, norm, scene.paged).unwrap();
+            let heads_of = Heads { head_dim: head_dim as u32, pairing, norm };
+            let launch = engine::rope_write(rungs, params, heads_of, scene.paged).unwrap();
             run(runner, &launch, &mut buffers);
             let found = values(&buffers[0]);
             let tolerance = if kv == Storage::F16 { 1e-3 } else { 3e-6 };
@@ -264,8 +263,7 @@ fn attention_over_a_paged_cache() {
             let params = AttendParams {
                 n_heads: heads as u32,
                 n_kv_heads: kv_heads as u32,
-                head_dim: head_dim as u32,
-                q_stride: scene.stride() as u32,
+                stride: scene.stride() as u32,
                 scale,
                 window: window.unwrap_or(0),
                 ..Default::default()
@@ -273,14 +271,15 @@ fn attention_over_a_paged_cache() {
             let [k, v] = device;
             let out = vec![0; expected.len()];
             let mut buffers = vec![words(&scene.qkv), k, v, scene.row_words(), scene.tables.concat(), out];
-            let launch = engine::attention(rungs, params, scene.paged).unwrap();
+            let launch = engine::attention(rungs, params, head_dim as u32, scene.paged).unwrap();
             run(runner, &launch, &mut buffers);
             assert_close(&values(&buffers[5]), &expected, 3e-6, "attention");
             // A row alone has the bits it has beside others.
             let all = buffers[5].clone();
             let one = heads * head_dim;
             buffers[5] = vec![0; expected.len()];
-            let alone = engine::attention(rungs, params, Paged { rows: 1, ..scene.paged }).unwrap();
+            let paged = Paged { rows: 1, ..scene.paged };
+            let alone = engine::attention(rungs, params, head_dim as u32, paged).unwrap();
             run(runner, &alone, &mut buffers);
             assert_eq!(buffers[5][..one], all[..one]);
         }

@@ -1,79 +1,21 @@
 //! Weights in planes on a device: their values, embeddings, and products with few rows.
 
 mod common;
+#[path = "common/weights.rs"]
+mod weights;
 
 use std::collections::BTreeSet;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
-use gyrus_kernels::call::{Activations, EmbedCall, MatMulCall, MatMulTuning, QuantizeRowsCall};
+use gyrus_kernels::call::{
+    EmbedCall, Input, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, QuantizeCall, Source, Target,
+};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Planes, WeightLayout, repack, scalar};
-use gyrus_tensor::{DType, can_dequantize, dequantize};
-use half::f16;
-
-fn dtypes() -> impl Iterator<Item = DType> {
-    DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))
-}
-
-/// Arbitrary blocks of a type. Every bit of a quant or a packed scale is random; numbers are random too, from
-/// subnormal halves to a few thousand, but none is infinite or not a number.
-fn weight_bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
-    let n = dtype.bytes_of_elems(elems).unwrap();
-    let mut bytes: Vec<u8> = (0..n).map(|_| noise.bits() as u8).collect();
-    let half = |noise: &mut Noise| {
-        let magnitude = 2f64.powi(-(noise.below(24) as i32)) * noise.number();
-        f16::from_f64(magnitude).to_le_bytes()
-    };
-    let mut halves_at = |bytes: &mut [u8], at: &[usize]| {
-        for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-            for &at in at {
-                block[at..at + 2].copy_from_slice(&half(noise));
-            }
-        }
-    };
-    match dtype {
-        DType::F32 => {
-            for word in bytes.chunks_exact_mut(4) {
-                word.copy_from_slice(&(noise.number() as f32).to_le_bytes());
-            }
-        }
-        DType::BF16 => {
-            for word in bytes.chunks_exact_mut(2) {
-                word.copy_from_slice(&(noise.number() as f32).to_le_bytes()[2..]);
-            }
-        }
-        DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => {
-            halves_at(&mut bytes, &[0]);
-        }
-        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => halves_at(&mut bytes, &[0, 2]),
-        DType::Q2_K => halves_at(&mut bytes, &[80, 82]),
-        DType::Q3_K => halves_at(&mut bytes, &[108]),
-        DType::Q6_K => halves_at(&mut bytes, &[208]),
-        other => panic!("{other} is new: where are its scales?"),
-    }
-    bytes
-}
-
-struct Weight {
-    planes: Planes,
-    values: Vec<f32>,
-}
-
-fn weight(noise: &mut Noise, dtype: DType, n: usize, k: usize) -> Weight {
-    let bytes = weight_bytes(noise, dtype, n * k);
-    let mut values = vec![0.0; n * k];
-    dequantize(dtype, &bytes, &mut values).unwrap();
-    Weight { planes: repack(dtype, n, k, &bytes).unwrap(), values }
-}
-
-fn words(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
-}
-
-/// What a buffer holds where nothing is to be written.
-const UNTOUCHED: u32 = 0x7fc0_1234;
+use gyrus_kernels::{Activation, Planes, WeightLayout, scalar};
+use gyrus_tensor::DType;
+use weights::{UNTOUCHED, Weight, dtypes, weight, words};
 
 /// Rows of an embedding on the device; `UNTOUCHED` where it wrote nothing.
 fn embed(runner: &GpuRunner, call: &EmbedCall, planes: &Planes, tokens: &[u32]) -> Vec<u32> {
@@ -160,10 +102,19 @@ fn an_embedding_scales_clamps_and_comes_in_parts() {
     }
 }
 
+/// What the activations are: single precision, for `matmul`, or bytes, for `matvec`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Activations {
+    F32,
+    Int8,
+}
+
 /// One mat-mul with everything that may be around it.
 struct Case {
     call: MatMulCall,
+    activations: Activations,
     tuning: MatMulTuning,
+    splits: u32,
     weight: Weight,
     x: Vec<f32>,
     y: Vec<u32>,
@@ -177,7 +128,7 @@ impl Case {
             x_stride: k + 4 * noise.below(3),
             y_offset: noise.below(5),
             accumulate: noise.below(2) == 1,
-            ..MatMulCall::new(layout, activations, rows as u32)
+            ..MatMulCall::new(layout, rows as u32)
         };
         let call = MatMulCall { y_stride: n + call.y_offset + noise.below(4), ..call };
         let x = (0..rows * call.x_stride as usize).map(|_| (noise.number() * 4.0) as f32).collect();
@@ -187,19 +138,19 @@ impl Case {
         } else {
             vec![UNTOUCHED; room]
         };
-        Case { call, tuning: MatMulTuning::default(), weight, x, y }
+        Case { call, activations, tuning: MatMulTuning::default(), splits: 1, weight, x, y }
     }
 
     fn name(&self) -> String {
         let layout = self.call.weight;
-        let MatMulCall { rows, activations, .. } = self.call;
+        let (rows, activations) = (self.call.rows, self.activations);
         format!("{} {} × {}, {rows} rows, {activations:?}", layout.dtype(), layout.rows(), layout.cols())
     }
 
     fn run(&self, runner: &GpuRunner) -> Vec<u32> {
         let rungs = runner.gpu().rungs();
         let mut buffers = self.weight.planes.words.clone();
-        match self.call.activations {
+        match self.activations {
             Activations::F32 => buffers.push(words(&self.x)),
             Activations::Int8 => {
                 let rows = self.quantized();
@@ -207,18 +158,31 @@ impl Case {
             }
         }
         buffers.push(self.y.clone());
-        runner.run_launch(&self.call.launch(rungs, self.tuning).unwrap(), &mut buffers).unwrap();
+        let launch = match self.activations {
+            Activations::F32 => self.call.launch(rungs, self.tuning),
+            Activations::Int8 => {
+                let MatMulCall { weight, rows, y_stride, y_offset, accumulate, .. } = self.call;
+                let tuning = MatVecTuning {
+                    workgroup: self.tuning.workgroup.unwrap_or(64).max(32 * self.splits),
+                    columns: self.tuning.columns.unwrap_or(1),
+                    splits: self.splits,
+                };
+                MatVecCall { y_stride, y_offset, accumulate, tuning, ..MatVecCall::new(weight, rows) }
+                    .launch(rungs)
+            }
+        };
+        runner.run_launch(&launch.unwrap(), &mut buffers).unwrap();
         buffers.pop().unwrap()
     }
 
     fn quantized(&self) -> scalar::QuantizedRows {
         let MatMulCall { rows, x_stride, weight, .. } = self.call;
-        scalar::quantize_rows(&QuantizeRowsCall { rows, cols: weight.cols(), x_stride }, &self.x)
+        scalar::quantize_rows(rows as usize, weight.cols() as usize, x_stride as usize, &self.x)
     }
 
     /// A row of the activations as the kernel sees it.
     fn row(&self, r: usize) -> Vec<f32> {
-        match self.call.activations {
+        match self.activations {
             Activations::F32 => {
                 self.x[r * self.call.x_stride as usize..][..self.call.weight.cols() as usize].to_vec()
             }
@@ -230,7 +194,7 @@ impl Case {
     /// are summed apart from quants; where those of a scale take up most of their range, neither is more than a few
     /// times the largest value.
     fn magnitude(&self, w: &[f32], x: &[f32]) -> f64 {
-        match self.call.activations {
+        match self.activations {
             Activations::F32 => w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum(),
             Activations::Int8 => {
                 let largest = |w: &[f32]| w.iter().fold(0f32, |most, w| most.max(w.abs()));
@@ -352,8 +316,15 @@ fn products_however_tuned() {
     let mut noise = Noise::new(7);
     for (lanes, workgroup, columns) in [(4, 32, 2), (64, 64, 4), (128, 256, 1)] {
         let weight = weight(&mut noise, DType::Q8_0, 19, 320);
-        let mut case = Case::new(&mut noise, weight, Activations::Int8, 1);
+        let mut case = Case::new(&mut noise, weight, Activations::F32, 1);
         case.tuning = MatMulTuning { workgroup: Some(workgroup), lanes: Some(lanes), columns: Some(columns) };
+        case.check(&case.run(&runner), &runner);
+    }
+    for (workgroup, columns, splits, k) in [(128, 4, 2, 320), (256, 2, 8, 4096), (64, 8, 1, 5120)] {
+        let weight = weight(&mut noise, DType::Q8_0, 19, k);
+        let mut case = Case::new(&mut noise, weight, Activations::Int8, 1);
+        case.tuning = MatMulTuning { workgroup: Some(workgroup), lanes: None, columns: Some(columns) };
+        case.splits = splits;
         case.check(&case.run(&runner), &runner);
     }
 }
@@ -376,7 +347,9 @@ fn a_row_does_not_know_its_neighbours() {
                     for columns in if rows < 3 { 1..=2 } else { 1..=1 } {
                         let layout = bits.planes.layout;
                         let case = Case {
-                            call: MatMulCall::new(layout, activations, rows as u32),
+                            call: MatMulCall::new(layout, rows as u32),
+                            activations,
+                            splits: 1,
                             tuning: MatMulTuning { columns: Some(columns), ..Default::default() },
                             weight: Weight { planes: bits.planes.clone(), values: bits.values.clone() },
                             x: x[first * k..(first + rows) * k].to_vec(),
@@ -402,11 +375,12 @@ fn rows_are_quantised_as_by_the_twin() {
         let Some(runner) = device(rungs) else { return };
         let mut noise = Noise::new(6);
         for (rows, cols) in [(1, 32), (3, 576), (9, 2048)] {
-            let call = QuantizeRowsCall { rows, cols, x_stride: cols + 8 };
+            let source = Source::Rows { x_stride: cols + 8 };
+            let call = QuantizeCall { rows, cols, source, target: Target::Bytes };
             let (m, k) = (rows as usize, cols as usize);
             let mut x: Vec<f32> = (0..m * (k + 8)).map(|_| noise.number() as f32).collect();
             x[..32].fill(0.0);
-            let twin = scalar::quantize_rows(&call, &x);
+            let twin = scalar::quantize_rows(m, k, k + 8, &x);
             let mut buffers =
                 vec![words(&x), vec![UNTOUCHED; m * k / 4 + 4], vec![UNTOUCHED; m * k / 16 + 2]];
             runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
@@ -439,7 +413,7 @@ fn rows_are_quantised_as_by_the_twin() {
 fn what_would_read_or_write_out_of_bounds_is_refused() {
     let layout = |dtype, n, k| WeightLayout::new(dtype, n, k).unwrap();
     let q4 = layout(DType::Q4_0, 8, 64);
-    let base = MatMulCall::new(q4, Activations::F32, 2);
+    let base = MatMulCall::new(q4, 2);
     let error = |call: MatMulCall| call.launch(Rungs::ALL, Default::default()).unwrap_err().to_string();
     assert_eq!(error(MatMulCall { rows: 0, ..base }), "matmul: m is 0");
     assert_eq!(error(MatMulCall { weight: q4.with_rows(0), ..base }), "matmul: n is 0");
@@ -451,8 +425,16 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     assert_eq!(error(MatMulCall { y_offset: 1, ..base }), "matmul: y_stride is 8, at least 9 is needed");
     assert!(error(MatMulCall { y_offset: u32::MAX, ..base }).contains("y_stride"));
     assert!(error(MatMulCall { rows: u32::MAX, ..base }).contains("more than can be addressed"));
-    let f16 = MatMulCall::new(layout(DType::F16, 8, 64), Activations::Int8, 2);
-    assert_eq!(error(f16), "matmul_int8: elements of type F16 are not supported");
+    let f16 = MatVecCall::new(layout(DType::F16, 8, 64), 2);
+    let refused = |call: MatVecCall| call.launch(Rungs::ALL).unwrap_err().to_string();
+    assert_eq!(refused(f16), "matvec: elements of type F16 are not supported");
+    let q8 = MatVecCall::new(layout(DType::Q8_0, 7, 64), 2);
+    assert_eq!(refused(MatVecCall { rows: 0, ..q8 }), "matvec: m is 0");
+    assert!(refused(MatVecCall { input: Input::Rows, ..q8 }).contains("rows that are not bytes"));
+    assert!(refused(MatVecCall { gate: Some(Activation::Silu), ..q8 }).contains("n is 7"));
+    assert_eq!(refused(MatVecCall { y_offset: 1, ..q8 }), "matvec: y_stride is 7, at least 8 is needed");
+    let tuning = MatVecTuning { workgroup: 64, columns: 1, splits: 4 };
+    assert!(refused(MatVecCall { tuning, ..q8 }).contains("at least 32 for each split"));
     let tuned = |tuning| base.launch(Rungs::ALL, tuning).unwrap_err().to_string();
     let lanes = MatMulTuning { lanes: Some(24), ..Default::default() };
     assert_eq!(tuned(lanes), "matmul: lanes is 24, a power of two is needed");
@@ -474,9 +456,9 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
         "embed: y_stride is 66, a multiple of 4 is needed"
     );
     assert_eq!(error(EmbedCall { y_stride: 60, ..embed }), "embed: y_stride is 60, at least 64 is needed");
-    let rows = QuantizeRowsCall { rows: 1, cols: 48, x_stride: 48 };
+    let rows = QuantizeCall::bytes(1, 48);
     assert_eq!(
         rows.launch(Rungs::ALL).unwrap_err().to_string(),
-        "quantize_rows: k is 48, a multiple of 32 is needed"
+        "quantize: k is 48, a multiple of 32 is needed"
     );
 }

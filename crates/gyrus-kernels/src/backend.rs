@@ -1,5 +1,6 @@
 use crate::batch::Batch;
 use crate::plan::Plan;
+use crate::select::Sampler;
 
 /// What runs a plan: it holds the weights, the scratch buffers and the KV cache.
 pub trait Backend: Send {
@@ -11,6 +12,40 @@ pub trait Backend: Send {
 
     /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
+
+    /// Steps that run ahead of whoever reads their tokens, where the backend can do that.
+    fn chain(&mut self) -> Option<&mut dyn Chain> {
+        None
+    }
+}
+
+/// Steps in flight: forward and select one after the other, each taking the tokens of the one before, while the
+/// caller reads behind them.
+///
+/// Steps give the tokens that as many calls of [`Backend::forward`] and [`Sampler::draw`] would give, up to what
+/// rounding parts at a draw's boundary. A forward ends the chain.
+pub trait Chain {
+    /// The most steps that can be in flight.
+    fn most(&self) -> usize;
+
+    /// Begins with a batch of one row for each sequence, all of whose logits are wanted, and a sampler and the text so
+    /// far, this token included, for each. `false` if the backend cannot draw by such samplers.
+    fn begin(
+        &mut self,
+        batch: &Batch<'_>,
+        samplers: &[&Sampler],
+        texts: &[&[u32]],
+    ) -> Result<bool, BackendError>;
+
+    /// Submits steps. `tables` are the sequences' cache blocks, which must have room for the position of every step
+    /// in flight.
+    fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError>;
+
+    /// Steps in flight: submitted, and not read.
+    fn in_flight(&self) -> usize;
+
+    /// Waits for the next step, and gives its tokens, one for each row.
+    fn next(&mut self) -> Result<&[u32], BackendError>;
 }
 
 /// Why a backend could not run a batch.

@@ -23,7 +23,7 @@ mod select;
 pub mod shader;
 mod weights;
 
-pub use backend::{Backend, BackendError};
+pub use backend::{Backend, BackendError, Chain};
 pub use batch::{Batch, KV_BLOCK};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};

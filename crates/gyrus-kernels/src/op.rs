@@ -107,6 +107,33 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The buffers it reads.
+    pub fn reads(&self) -> [Option<BufferId>; 2] {
+        match *self {
+            Op::Embed { .. } => [None, None],
+            Op::RmsNorm { x, .. } | Op::Gate { x, .. } | Op::Gather { x, .. } => [Some(x), None],
+            Op::MatMul { x, accumulate, out, .. } => [Some(x), accumulate.then_some(out)],
+            Op::RopeWrite { qkv, .. } | Op::Attention { qkv, .. } => [Some(qkv), None],
+            Op::Select { logits } => [Some(logits), None],
+        }
+    }
+
+    /// The buffer it writes.
+    pub fn writes(&self) -> Option<BufferId> {
+        match *self {
+            Op::Embed { out, .. }
+            | Op::RmsNorm { out, .. }
+            | Op::MatMul { out, .. }
+            | Op::Attention { out, .. }
+            | Op::Gate { out, .. }
+            | Op::Gather { out, .. } => Some(out),
+            Op::RopeWrite { qkv, .. } => Some(qkv),
+            Op::Select { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for BufferId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b{}", self.0)

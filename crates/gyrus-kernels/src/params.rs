@@ -121,16 +121,68 @@ params! {
         _pad0: u32,
     }
 
-    /// Rows of activations that become signed bytes.
-    QuantizeRowsParams {
-        /// Rows.
-        m: u32,
-        /// Elements of a row, a multiple of 32.
+    /// Rows of activations as bytes.
+    QuantizeParams {
+        /// Elements of a row.
         k: u32,
         /// Elements from one row to the next.
         x_stride: u32,
+        /// How many positions a row of attention sees; 0 for all.
+        window: u32,
         /// Unused.
         _pad0: u32,
+    }
+
+    /// A mat-vec for few rows of bytes.
+    MatVecParams {
+        /// Rows of the activations.
+        m: u32,
+        /// Rows of the matrix.
+        n: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// The first column of the output that is written.
+        y_offset: u32,
+        /// Added to the mean square, where the input is normalised.
+        eps: f32,
+        /// How many positions a row of attention sees; 0 for all.
+        window: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
+    }
+
+    /// Rows of activations that become halves.
+    HalveRowsParams {
+        /// Rows.
+        m: u32,
+        /// Elements of a row, a multiple of 4.
+        k: u32,
+        /// Elements from one row to the next.
+        x_stride: u32,
+        /// Added to the mean of squares, where rows are normed.
+        eps: f32,
+    }
+
+    /// Parts of a mat-mul's sums that become one.
+    SumTilesParams {
+        /// Rows.
+        m: u32,
+        /// Columns that are written.
+        n: u32,
+        /// Parts.
+        splits: u32,
+        /// Elements from one row of the output to the next.
+        y_stride: u32,
+        /// The first column that is written.
+        y_offset: u32,
+        /// 1 to add to what the output holds.
+        accumulate: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
     }
 
     /// An operation on each of `count` elements.
@@ -548,44 +600,32 @@ params! {
         _pad0: u32,
     }
 
-    /// The engine's rotary embedding with head norms and cache write, for rows of Q, K and V side by side.
-    RopeWriteParams {
-        /// Query heads.
-        n_heads: u32,
-        /// Key and value heads.
-        n_kv_heads: u32,
-        /// Elements of a head.
-        head_dim: u32,
-        /// Elements that are turned.
-        rope_dim: u32,
-        /// First element that is turned.
-        rope_offset: u32,
-        /// Elements from one row to the next.
-        stride: u32,
-        /// Added to the mean square, where heads are normalised.
-        eps: f32,
-        /// Factor on elements that are not turned.
-        pass_scale: f32,
-    }
-
-    /// The engine's attention over a paged cache.
+    /// The engine's attention over a paged cache, with what goes before it.
     AttendParams {
         /// Query heads.
         n_heads: u32,
         /// Key and value heads.
         n_kv_heads: u32,
-        /// Elements of a head.
-        head_dim: u32,
-        /// Elements from one row of queries to the next.
-        q_stride: u32,
-        /// Factor on the scores.
-        scale: f32,
+        /// Elements from one row of queries, keys and values to the next.
+        stride: u32,
         /// How many positions a row sees, itself included; 0 for all.
         window: u32,
+        /// Factor on the scores.
+        scale: f32,
+        /// What scores are bent to stay below; 0 for no bound.
+        soft_cap: f32,
+        /// Elements that are turned.
+        rope_dim: u32,
+        /// First element that is turned.
+        rope_offset: u32,
+        /// Added to the mean square, where heads are normalised.
+        eps: f32,
+        /// Factor on elements that are not turned.
+        pass_scale: f32,
+        /// Entries from one row's turns to the next; 0 where all rows have the same.
+        turns_stride: u32,
         /// Unused.
         _pad0: u32,
-        /// Unused.
-        _pad1: u32,
     }
 
     /// How rows of logits are divided among workgroups, for the kernels of `select`.
@@ -624,6 +664,26 @@ params! {
         seed_high: u32,
         /// 1 / temperature; 0 for the likeliest token.
         inverse_temperature: f32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// The engine's attention of tiles of rows over a paged cache.
+    FlashParams {
+        /// Query heads.
+        n_heads: u32,
+        /// Key and value heads.
+        n_kv_heads: u32,
+        /// Elements from one row of queries to the next.
+        q_stride: u32,
+        /// How many positions a row sees back, itself included, and ahead if not causal; 0 for all.
+        window: u32,
+        /// 1 if a row sees nothing after itself.
+        causal: u32,
+        /// Factor on queries: what makes scores logarithms to base 2, or, with a cap, its multiples.
+        query_scale: f32,
+        /// What a score approaches, as a logarithm to base 2; 0 for no cap.
+        cap: f32,
         /// Unused.
         _pad0: u32,
     }
@@ -681,12 +741,13 @@ mod tests {
             "NormEpsParams",
             "RoPEDims",
             "RoPEBase",
-            "QuantizeRowsParams",
+            "QuantizeParams",
             "SelectParams",
+            "HalveRowsParams",
         ];
         for layout in ALL {
             let expected = match layout.name {
-                "RoPEQKVWriteParams" | "SelectRow" => 48,
+                "RoPEQKVWriteParams" | "AttendParams" | "SelectRow" => 48,
                 name if of_sixteen.contains(&name) => 16,
                 _ => 32,
             };

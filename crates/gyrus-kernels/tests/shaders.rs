@@ -1,14 +1,14 @@
 //! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names.
 
 use gyrus_kernels::Direction;
-use gyrus_kernels::call::engine::{self, Paged};
+use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Activations, Cache, EmbedCall, Freqs, MatMulCall, MatMulTuning, QuantizeRowsCall, RopeCall, RopeKernel,
-    SelectCall, Storage, copy,
+    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
+    MatVecCall, MatVecTuning, QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
+    SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
-    RopeWriteParams,
 };
 use gyrus_kernels::shader::{Rungs, Source};
 use gyrus_kernels::{Access, Activation, Launch, Pairing, WeightLayout};
@@ -16,8 +16,13 @@ use gyrus_tensor::{DType, can_dequantize};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
-const ALL_RUNGS: [Rungs; 4] =
-    [Rungs::ALL, Rungs { f16: false, ..Rungs::ALL }, Rungs { subgroups: false, ..Rungs::ALL }, Rungs::NONE];
+const ALL_RUNGS: [Rungs; 5] = [
+    Rungs::ALL,
+    Rungs { cooperative: false, ..Rungs::ALL },
+    Rungs { f16: false, ..Rungs::ALL },
+    Rungs { subgroups: false, ..Rungs::ALL },
+    Rungs::NONE,
+];
 
 fn calls() -> Vec<RopeCall> {
     let mut calls = Vec::new();
@@ -99,29 +104,51 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
         launches.push(engine::rms_norm(rungs, 3, 70, 1e-5, flag).unwrap());
         for kv in [Storage::F16, Storage::F32] {
             let paged = Paged { kv, blocks: 4, rows: 3, entries: 8 };
-            let params = RopeWriteParams {
-                n_heads: 4,
+            let params = AttendParams {
+                n_heads: 6,
                 n_kv_heads: 2,
-                head_dim: 64,
+                stride: 2000,
+                scale: 0.1,
                 rope_dim: 32,
                 rope_offset: 8,
-                stride: 512,
-                eps: 1e-6,
                 pass_scale: 1.0,
-            };
-            for pairing in [Pairing::Adjacent, Pairing::Split] {
-                launches.push(engine::rope_write(rungs, params, pairing, flag, paged).unwrap());
-            }
-            let head_dim = if flag { 64 } else { 192 };
-            let params = AttendParams {
-                n_heads: 4,
-                n_kv_heads: 2,
-                head_dim,
-                q_stride: 1600,
-                scale: 0.1,
                 ..Default::default()
             };
-            launches.push(engine::attention(rungs, params, paged).unwrap());
+            for pairing in [Pairing::Adjacent, Pairing::Split] {
+                let heads = Heads { head_dim: 64, pairing, norm: flag };
+                launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
+                for head_dim in [64, 96, 128] {
+                    let heads = Heads { head_dim, ..heads };
+                    for turn in [false, true] {
+                        match engine::attend(rungs, params, heads, turn, 2, paged) {
+                            Ok(launch) => launches.push(launch),
+                            Err(_) => assert_eq!(kv, Storage::F32),
+                        }
+                    }
+                }
+            }
+            let head_dim = if flag { 64 } else { 192 };
+            launches.push(engine::attention(rungs, params, head_dim, paged).unwrap());
+            for (head_dim, kib, ahead) in
+                [(32, 32, false), (64, 32, true), (80, 32, false), (128, 32, false), (256, 16, true)]
+            {
+                let call = FlashCall {
+                    n_heads: 6,
+                    n_kv_heads: 2,
+                    head_dim,
+                    q_stride: 10 * head_dim,
+                    scale: 0.1,
+                    window: 0,
+                    soft_cap: 0.0,
+                    causal: true,
+                    tree: flag,
+                    paged,
+                    tiles: 2,
+                };
+                let (memory, ahead) = (Some(kib << 10), Some(ahead));
+                let tuning = FlashTuning { memory, ahead, ..Default::default() };
+                launches.push(call.launch(rungs, tuning).unwrap());
+            }
         }
     }
     launches
@@ -194,21 +221,72 @@ fn to_hlsl(compiled: &Compiled) -> String {
 
 /// Every kernel that reads weights, for every type of them.
 fn weight_launches(rungs: Rungs) -> Vec<Launch> {
-    let mut launches = vec![QuantizeRowsCall { rows: 3, cols: 64, x_stride: 64 }.launch(rungs).unwrap()];
+    let merge = RowSource::Merge { head_dim: 64, window: 0 };
+    let sources = [RowSource::Rows { x_stride: 512 }, RowSource::Norm { x_stride: 512 }, merge];
+    let quantize = |source, target| QuantizeCall { rows: 3, cols: 512, source, target };
+    let mut launches: Vec<Launch> =
+        sources.map(|source| quantize(source, Target::Bytes).launch(rungs).unwrap()).into();
+    launches.push(quantize(merge, Target::Rows).launch(rungs).unwrap());
     for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
-        let weight = WeightLayout::new(dtype, 9, 512).unwrap();
+        let weight = WeightLayout::new(dtype, 10, 512).unwrap();
         launches.push(EmbedCall::new(weight, 5, 1.0).launch(rungs).unwrap());
         for rows in [1, 4, 8] {
-            for activations in [Activations::F32, Activations::Int8] {
-                let call = MatMulCall::new(weight, activations, rows);
-                if activations == Activations::Int8 && !dtype.is_quantized() {
-                    assert!(call.launch(rungs, MatMulTuning::default()).is_err(), "{dtype}");
-                    continue;
-                }
-                for columns in [1, 2] {
-                    let tuning = MatMulTuning { columns: Some(columns), ..Default::default() };
-                    launches.push(call.launch(rungs, tuning).unwrap());
-                }
+            for columns in [1, 2] {
+                let tuning = MatMulTuning { columns: Some(columns), ..Default::default() };
+                launches.push(MatMulCall::new(weight, rows).launch(rungs, tuning).unwrap());
+            }
+        }
+        if !dtype.is_quantized() {
+            assert!(MatVecCall::new(weight, 1).launch(rungs).is_err(), "{dtype}");
+            continue;
+        }
+        for rows in [1, 4] {
+            launches.push(MatVecCall::new(weight, rows).launch(rungs).unwrap());
+        }
+        let one = MatVecCall::new(weight, 1);
+        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2 };
+        let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0 }];
+        for (input, gate) in inputs.into_iter().zip([None, Some(Activation::Silu), None]) {
+            launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
+        }
+        let (input, gate) = (Input::Bytes { norm: Some(1e-5) }, Some(Activation::GeluTanh));
+        launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
+    }
+    launches
+}
+
+/// Tiles of every shape and epilogue for one type of weights, of one shape for all of them.
+fn tile_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for norm in [None, Some(1e-5)] {
+        launches.push(HalveRowsCall { rows: 3, cols: 68, x_stride: 72, norm }.launch(rungs).unwrap());
+    }
+    for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
+        let weight = WeightLayout::new(dtype, 10, 512).unwrap();
+        launches.push(TileCall::new(weight, 20).launch(rungs).unwrap());
+        if dtype != DType::Q4_1 {
+            continue;
+        }
+        let large = TileShape::new(128, 128);
+        let small = TileShape::new(64, 64);
+        let square = TileShape { matrices: [4, 4], ..large };
+        for shape in [
+            large,
+            small,
+            square,
+            TileShape { step: 64, ..small },
+            TileShape { double: true, ..small },
+            TileShape { side: 8, matrices: [4, 4], ..small },
+        ] {
+            let tuning = TileTuning { shape: Some(shape), ..Default::default() };
+            for splits in [1, 4] {
+                let call = TileCall { tuning, splits, ..TileCall::new(weight, 20) };
+                launches.push(call.launch(rungs).unwrap());
+                launches.push(SumTilesCall::after(&call).launch(rungs).unwrap());
+            }
+            for gate in [Activation::Silu, Activation::GeluTanh] {
+                launches
+                    .push(TileCall { tuning, ..TileCall::gated(weight, 20, gate) }.launch(rungs).unwrap());
             }
         }
     }
@@ -220,8 +298,11 @@ fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
         let ropes = calls().into_iter().map(|call| call.launch(rungs, Default::default()).unwrap());
-        for launch in
-            ropes.chain(engine_launches(rungs)).chain(weight_launches(rungs)).chain(select_launches(rungs))
+        for launch in ropes
+            .chain(engine_launches(rungs))
+            .chain(weight_launches(rungs))
+            .chain(select_launches(rungs))
+            .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {
                 continue;
@@ -230,7 +311,10 @@ fn every_variant_translates_to_every_language() {
             let compiled = compile(&launch, &source);
             assert!(to_spirv(&compiled).len() > 100);
             assert!(to_msl(&compiled).contains("kernel void"));
-            assert!(to_hlsl(&compiled).contains("numthreads"));
+            // No rung for cooperative matrices in HLSL.
+            if !source.text.contains("wgpu_cooperative_matrix") {
+                assert!(to_hlsl(&compiled).contains("numthreads"));
+            }
             check_bindings(&launch, &compiled.declared, rungs);
         }
     }

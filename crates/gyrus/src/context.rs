@@ -43,15 +43,13 @@ pub(crate) struct Budget {
     pub(crate) weights: u64,
     /// Caches of that size.
     pub(crate) sessions: usize,
+    /// Tokens that all caches together can hold on this device, whatever its memory.
+    pub(crate) most: usize,
 }
 
 impl ContextChoice {
-    /// The caller's choice if there is one, else the model's context, else what memory allows.
-    pub(crate) fn new(asked: Option<usize>, model: usize, budget: Budget) -> Result<ContextChoice, Error> {
-        ContextChoice::within(asked, model, budget, available_memory())
-    }
-
-    fn within(
+    /// The caller's choice if there is one, else the model's context, else what `memory` bytes allow.
+    pub(crate) fn within(
         asked: Option<usize>,
         model: usize,
         budget: Budget,
@@ -71,6 +69,12 @@ impl ContextChoice {
             }
             (None, None) => (CAUTIOUS, ContextLimit::Unknown),
         };
+        let most = budget.most / budget.sessions.max(1);
+        let (tokens, limit) = if asked.is_none() && most < tokens {
+            (most.max(1), ContextLimit::Memory)
+        } else {
+            (tokens, limit)
+        };
         let (tokens, limit) =
             if tokens >= model && asked.is_none() { (model, ContextLimit::Model) } else { (tokens, limit) };
         let cache_bytes = (tokens as u64).saturating_mul(budget.per_token as u64);
@@ -79,7 +83,7 @@ impl ContextChoice {
 }
 
 /// Bytes that this process can have without swapping, where the system says.
-fn available_memory() -> Option<u64> {
+pub(crate) fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)?;
@@ -100,7 +104,7 @@ mod tests {
     use super::*;
 
     fn choose(asked: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
-        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2 };
+        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2, most: 60_000 };
         ContextChoice::within(asked, model, budget, memory)
     }
 
@@ -127,6 +131,9 @@ mod tests {
         assert_eq!((choice.tokens, choice.limit), (LEAST, ContextLimit::Memory));
         let choice = choose(None, 1 << 20, None).unwrap();
         assert_eq!((choice.tokens, choice.limit), (CAUTIOUS, ContextLimit::Unknown));
+        // More than a device can address.
+        let choice = choose(None, 1 << 20, Some(1 << 40)).unwrap();
+        assert_eq!((choice.tokens, choice.limit), (30_000, ContextLimit::Memory));
         assert_eq!(choose(None, 100, Some(0)).unwrap().limit, ContextLimit::Model);
     }
 }

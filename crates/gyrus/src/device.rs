@@ -4,6 +4,9 @@ use std::str::FromStr;
 /// Where a model computes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Device {
+    /// The best GPU, if there is a real one and the model fits it, else the CPU: [`Model::place`](crate::Model::place)
+    /// tells which.
+    Auto,
     /// This machine's processor.
     #[default]
     Cpu,
@@ -18,9 +21,9 @@ pub enum Device {
 pub struct UnknownDevice(String);
 
 const KNOWN: &str = if cfg!(feature = "gpu") {
-    "cpu, gpu, or gpu:NAME with a part of a GPU's name"
+    "auto, cpu, gpu, or gpu:NAME with a part of a GPU's name"
 } else {
-    "cpu is the only one in this build"
+    "auto and cpu are the only ones in this build"
 };
 
 impl FromStr for Device {
@@ -28,6 +31,7 @@ impl FromStr for Device {
 
     fn from_str(text: &str) -> Result<Device, UnknownDevice> {
         match text.split_once(':') {
+            None if text == "auto" => Ok(Device::Auto),
             None if text == "cpu" => Ok(Device::Cpu),
             #[cfg(feature = "gpu")]
             None if text == "gpu" => Ok(Device::Gpu(None)),
@@ -41,6 +45,7 @@ impl FromStr for Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Device::Auto => f.write_str("auto"),
             Device::Cpu => f.write_str("cpu"),
             #[cfg(feature = "gpu")]
             Device::Gpu(None) => f.write_str("gpu"),
@@ -57,6 +62,8 @@ mod tests {
     #[test]
     fn names_are_read_and_written() {
         assert_eq!("cpu".parse(), Ok(Device::Cpu));
+        assert_eq!("auto".parse(), Ok(Device::Auto));
+        assert_eq!(Device::Auto.to_string(), "auto");
         #[cfg(feature = "gpu")]
         for name in ["gpu", "gpu:llvmpipe"] {
             assert_eq!(name.parse::<Device>().unwrap().to_string(), name);

@@ -1,6 +1,8 @@
 //! Sequences over a backend: who owns which cache blocks, and how rows become a batch.
 
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan, Sampler};
 
 use crate::Error;
 
@@ -16,6 +18,29 @@ pub(crate) struct Engine {
     positions: Vec<u32>,
     sequences: Vec<u32>,
     wanted: Vec<u32>,
+    ahead: Ahead,
+}
+
+/// Steps that run ahead of their reader.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// Whose they are.
+    run: Option<Run>,
+    /// How many there may be now: few at first, so that the first token is early and a stop wastes little.
+    now: usize,
+    /// How many there may be at most.
+    most: usize,
+}
+
+/// One generation, among all of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run(u64);
+
+impl Run {
+    pub(crate) fn new() -> Run {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Run(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// A text's place in the cache.
@@ -76,8 +101,16 @@ pub(crate) struct Step<'a> {
     pub(crate) wanted: Wanted,
 }
 
+/// A text whose next token the backend draws.
+pub(crate) struct Drawn<'a> {
+    pub(crate) sequence: &'a mut Sequence,
+    /// All of it.
+    pub(crate) tokens: &'a [u32],
+    pub(crate) sampler: &'a Sampler,
+}
+
 impl Engine {
-    pub(crate) fn new(backend: Box<dyn Backend>) -> Engine {
+    pub(crate) fn new(backend: Box<dyn Backend>, steps_in_flight: usize) -> Engine {
         let blocks = backend.kv_blocks() as u32;
         Engine {
             free: (0..blocks).rev().collect(),
@@ -86,11 +119,13 @@ impl Engine {
             positions: Vec::new(),
             sequences: Vec::new(),
             wanted: Vec::new(),
+            ahead: Ahead { most: steps_in_flight.max(1), ..Ahead::default() },
         }
     }
 
-    /// Gives a sequence's blocks back.
+    /// Gives a sequence's blocks back. Steps that still run on them are done before anybody's later ones.
     pub(crate) fn release(&mut self, sequence: &mut Sequence) {
+        self.ahead.run = None;
         self.free.append(&mut sequence.blocks);
         sequence.len = 0;
     }
@@ -100,6 +135,7 @@ impl Engine {
     /// If it fails, no sequence has grown.
     pub(crate) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<&[f32], Error> {
         assert!(steps.len() <= MAX_SEQUENCES, "the callers here run one sequence at a time");
+        self.ahead.run = None;
         for step in &mut *steps {
             self.reserve(step.sequence, step.tokens.len())?;
         }
@@ -139,6 +175,103 @@ impl Engine {
             step.sequence.len += step.tokens.len();
         }
         Ok(logits)
+    }
+
+    /// The token behind each text, whose last token alone is not in the cache, drawn by the backend, which may be some
+    /// steps ahead by now; at most `most` more tokens will be asked for. The tokens replace those in `drawn`.
+    ///
+    /// `false` if the backend draws no tokens, or not by these samplers: then nothing has happened.
+    pub(crate) fn draw(
+        &mut self,
+        run: Run,
+        texts: &mut [Drawn<'_>],
+        most: usize,
+        drawn: &mut Vec<u32>,
+    ) -> Result<bool, Error> {
+        if self.ahead.run != Some(run) && !self.begin(run, texts)? {
+            return Ok(false);
+        }
+        let done = self.advance(texts, most, drawn);
+        if done.is_err() {
+            self.ahead.run = None;
+        }
+        done.map(|()| true)
+    }
+
+    fn begin(&mut self, run: Run, texts: &mut [Drawn<'_>]) -> Result<bool, Error> {
+        if self.backend.chain().is_none() || texts.len() > MAX_SEQUENCES {
+            return Ok(false);
+        }
+        for rows in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.wanted] {
+            rows.clear();
+        }
+        for (n, text) in texts.iter_mut().enumerate() {
+            let Some((last, before)) = text.tokens.split_last() else { return Ok(false) };
+            if before.len() != text.sequence.len {
+                return Ok(false);
+            }
+            self.reserve(text.sequence, 1)?;
+            self.tokens.push(*last);
+            self.positions.push(before.len() as u32);
+            self.sequences.push(n as u32);
+            self.wanted.push(n as u32);
+        }
+        let (mut tables, mut lengths) = ([&[] as &[u32]; MAX_SEQUENCES], [0; MAX_SEQUENCES]);
+        let mut samplers = Vec::with_capacity(texts.len());
+        let mut tokens = Vec::with_capacity(texts.len());
+        for (n, text) in texts.iter().enumerate() {
+            tables[n] = &text.sequence.blocks;
+            lengths[n] = text.sequence.reach;
+            samplers.push(text.sampler);
+            tokens.push(text.tokens);
+        }
+        let batch = Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequences: &self.sequences,
+            logits: &self.wanted,
+            tables: &tables[..texts.len()],
+            lengths: &lengths[..texts.len()],
+        };
+        let Some(chain) = self.backend.chain() else { return Ok(false) };
+        self.ahead.run = None;
+        if !chain.begin(&batch, &samplers, &tokens)? {
+            return Ok(false);
+        }
+        self.ahead = Ahead { run: Some(run), now: 1, most: self.ahead.most.min(chain.most()) };
+        Ok(true)
+    }
+
+    fn advance(&mut self, texts: &mut [Drawn<'_>], most: usize, drawn: &mut Vec<u32>) -> Result<(), Error> {
+        let flying = self.backend.chain().map_or(0, |chain| chain.in_flight());
+        let wanted = self.ahead.now.min(most.max(1));
+        // Half of them at a time, so that one half is recorded while the other runs.
+        if flying == 0 || 2 * flying <= wanted {
+            let mut more = wanted - flying;
+            for text in &mut *texts {
+                // Blocks that are left for this text bound how far it can be ahead.
+                let room = (text.sequence.blocks.len() + self.free.len()) * KV_BLOCK;
+                more =
+                    more.min(room.saturating_sub(text.sequence.len + flying)).max(usize::from(flying == 0));
+                self.reserve(text.sequence, flying + more)?;
+            }
+            let mut tables = [&[] as &[u32]; MAX_SEQUENCES];
+            for (table, text) in tables.iter_mut().zip(texts.iter()) {
+                *table = &text.sequence.blocks;
+            }
+            if let Some(chain) = self.backend.chain() {
+                chain.submit(more, &tables[..texts.len()])?;
+            }
+            self.ahead.now = (2 * self.ahead.now).min(self.ahead.most);
+        }
+        drawn.clear();
+        if let Some(chain) = self.backend.chain() {
+            drawn.extend_from_slice(chain.next()?);
+        }
+        for text in texts {
+            text.sequence.len += 1;
+        }
+        Ok(())
     }
 
     /// Makes sure that a sequence has blocks for `more` positions.

@@ -4,6 +4,7 @@ use gyrus_kernels::{Counts, log_softmax_at};
 use gyrus_text::Detokenizer;
 
 use crate::Error;
+use crate::engine::Run;
 use crate::event::{Event, StopReason, Usage};
 use crate::model::Model;
 use crate::request::Request;
@@ -27,6 +28,9 @@ pub struct Generation<'a> {
     shown: String,
     counts: Counts,
     candidates: Vec<(f32, u32)>,
+    /// Set while tokens may be drawn where the model computes.
+    run: Option<Run>,
+    drawn: Vec<u32>,
     usage: Usage,
     started: Option<Instant>,
     first_token: Option<Instant>,
@@ -52,6 +56,7 @@ enum State {
 
 impl<'a> Generation<'a> {
     pub(crate) fn new(model: &'a Model, text: &'a mut Text, mut request: Request) -> Generation<'a> {
+        let logprobs = request.logprobs;
         let stops = Stops::new(std::mem::take(&mut request.stop));
         let detokenizer = model.tokenizer().map(|t| Detokenizer::continuing(t, false));
         // Room for all that may come, so that steady decoding does not allocate.
@@ -69,6 +74,9 @@ impl<'a> Generation<'a> {
             shown: String::with_capacity(LONGEST_PIECE),
             counts: Counts::new(),
             candidates: Vec::new(),
+            // Log-probabilities need the logits here.
+            run: (!logprobs).then(Run::new),
+            drawn: Vec::new(),
             usage,
             started: None,
             first_token: None,
@@ -135,7 +143,18 @@ impl<'a> Generation<'a> {
 
     /// Computes the next piece and, when the logits are there, draws.
     fn advance(&mut self) -> Result<Option<Draw>, Error> {
-        let Generation { text, model, request, counts, candidates, .. } = self;
+        let most = self.model.context().tokens - self.text.tokens.len();
+        let most = self.request.max_tokens.map_or(most, |n| most.min(n - self.usage.generated_tokens.min(n)));
+        let Generation { text, model, request, counts, candidates, drawn, .. } = self;
+        if let Some(run) = self.run {
+            if let Some(token) = text.draw(model, run, &request.sampler, most, drawn)? {
+                return Ok(Some(Draw { token, logprob: None }));
+            }
+            // Should it be for the sampler's sake, it will not be otherwise later on.
+            if text.cached() + 1 == text.tokens.len() {
+                self.run = None;
+            }
+        }
         text.advance(model, |logits, tokens| {
             let sampler = &request.sampler;
             if sampler.has_penalties() {

@@ -1,21 +1,20 @@
-use std::cell::Cell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
+use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Backend, KV_BLOCK, Plan, Precision, WeightSpec};
+use gyrus_kernels::{Plan, Precision};
 use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
-use crate::context::{Budget, ContextChoice};
+use crate::context::ContextChoice;
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::place::{Loading, Place, Placed};
 use crate::session::Session;
 use crate::tokenizer;
-use crate::weights::TensorBytes;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -32,6 +31,13 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Prompt tokens computed at once.
     pub chunk: usize,
+    /// Steps that a GPU may be ahead of whoever reads its tokens, up to 64: more keep it busy, fewer waste less at a
+    /// stop. What comes out does not depend on it.
+    pub steps_in_flight: usize,
+    /// Bytes of a GPU's memory to use at most; by default all that is free.
+    pub gpu_memory: Option<u64>,
+    /// A folder to keep compiled GPU pipelines in, so that the next start is quicker; by default none are kept.
+    pub pipelines: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -43,6 +49,9 @@ impl Default for Options {
             sessions: 1,
             threads: None,
             chunk: 512,
+            steps_in_flight: 16,
+            gpu_memory: None,
+            pipelines: None,
         }
     }
 }
@@ -56,9 +65,9 @@ pub struct Model {
 struct Shared {
     config: Config,
     plan: Plan,
+    place: Place,
     context: ContextChoice,
     chunk: usize,
-    threads: usize,
     tokenizer: Option<Tokenizer>,
     template: Option<String>,
     engine: Mutex<Engine>,
@@ -82,14 +91,6 @@ impl Model {
         progress: impl Fn(u64, u64),
     ) -> Result<Model, Error> {
         let (config, plan) = arch::build(&checkpoint, options.precision)?;
-        let sessions = options.sessions.max(1);
-        let size = |w: &WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
-        let budget = Budget {
-            per_token: plan.kv_bytes_per_token(),
-            weights: plan.weights.iter().map(size).sum(),
-            sessions,
-        };
-        let context = ContextChoice::new(options.context, config.context, budget)?;
         let (tokenizer, template) = match checkpoint.gguf() {
             Some(metadata) => {
                 let template = tokenizer::template_source(metadata)?.map(str::to_owned);
@@ -106,32 +107,18 @@ impl Model {
                 expected: format!("the embedding has rows for {} tokens only", plan.vocab),
             });
         }
-        let threads = options.threads.unwrap_or_else(Pool::available_threads);
-        let blocks = context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions);
         let checkpoint = Arc::new(checkpoint);
-        let done = Cell::new(0);
-        // Asked for one weight after the other, each when those before are done.
-        let bytes = |spec: &WeightSpec| {
-            progress(done.replace(done.get() + size(spec)), budget.weights);
-            checkpoint.tensor(&spec.name).map(|tensor| TensorBytes::new(&checkpoint, &tensor))
+        let loading = Loading {
+            checkpoint: &checkpoint,
+            plan: &plan,
+            longest: config.context,
+            options,
+            progress: &progress,
         };
-        let backend: Box<dyn Backend> = match &options.device {
-            Device::Cpu => {
-                Box::new(CpuBackend::new(plan.clone(), blocks, threads, |spec| match bytes(spec) {
-                    Some(bytes) => Arc::new(bytes),
-                    None => Arc::new([]),
-                })?)
-            }
-            #[cfg(feature = "gpu")]
-            Device::Gpu(adapter) => {
-                let options = gyrus_gpu::Options { adapter: adapter.clone(), ..Default::default() };
-                let gpu = gyrus_gpu::Gpu::open(&options)?;
-                Box::new(gyrus_gpu::GpuBackend::new(gpu, plan.clone(), blocks, bytes)?)
-            }
-        };
-        let engine = Mutex::new(Engine::new(backend));
+        let Placed { backend, place, context } = loading.place()?;
+        let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
-        let shared = Shared { config, plan, context, chunk, threads, tokenizer, template, engine };
+        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, engine };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -155,9 +142,17 @@ impl Model {
         self.shared.context
     }
 
-    /// Threads it computes with.
+    /// Where it computes.
+    pub fn place(&self) -> &Place {
+        &self.shared.place
+    }
+
+    /// Threads it computes with: none but the caller's on a GPU.
     pub fn threads(&self) -> usize {
-        self.shared.threads
+        match self.shared.place {
+            Place::Cpu { threads, .. } => threads,
+            Place::Gpu { .. } => 1,
+        }
     }
 
     /// The tokenizer, if the model carries one.

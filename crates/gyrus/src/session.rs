@@ -1,7 +1,8 @@
+use gyrus_kernels::Sampler;
 use gyrus_text::Special;
 
 use crate::Error;
-use crate::engine::{Sequence, Step, Wanted};
+use crate::engine::{Drawn, Run, Sequence, Step, Wanted};
 use crate::generation::Generation;
 use crate::model::Model;
 use crate::request::{Prompt, Request};
@@ -56,6 +57,26 @@ impl Text {
         let mut engine = model.engine();
         let logits = engine.forward(&mut [step])?;
         Ok(last.then(|| done(logits, &self.tokens)))
+    }
+}
+
+impl Text {
+    /// The next token, drawn where the model computes; `None` if it cannot draw by this sampler, or more than the
+    /// last token is to be computed. At most `most` tokens more will be asked for.
+    pub(crate) fn draw(
+        &mut self,
+        model: &Model,
+        run: Run,
+        sampler: &Sampler,
+        most: usize,
+        drawn: &mut Vec<u32>,
+    ) -> Result<Option<u32>, Error> {
+        if self.sequence.len() + 1 != self.tokens.len() {
+            return Ok(None);
+        }
+        let text = Drawn { sequence: &mut self.sequence, tokens: &self.tokens, sampler };
+        let done = model.engine().draw(run, &mut [text], most, drawn)?;
+        Ok(if done { drawn.first().copied() } else { None })
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::report::median;
 use crate::cli::{BenchArgs, BenchOutput};
+use crate::load;
 
 const SHORT: &str = "Why is the sky blue?";
 const SENTENCE: &str = "The lighthouse keeper wrote down the weather every morning, counted the ships that \
@@ -59,7 +60,7 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
                 .iter()
                 .map(|(label, n, first, p50, p95)| {
                     json!({
-                        "test": label, "model": name, "device": args.model_options.device.to_string(),
+                        "test": label, "model": name, "device": load::device(model.place()),
                         "threads": model.threads(), "prompt_tokens": n, "first_token_seconds": first,
                         "token_seconds_p50": p50, "token_seconds_p95": p95, "tokens_per_second": 1.0 / p50,
                     })

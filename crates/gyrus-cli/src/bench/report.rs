@@ -4,7 +4,8 @@ use anyhow::Result;
 use gyrus::Model;
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, BenchOutput};
+use crate::cli::BenchOutput;
+use crate::load;
 
 /// A measured test.
 #[derive(Debug, Serialize)]
@@ -26,13 +27,7 @@ pub(super) struct Measurement {
 }
 
 impl Measurement {
-    pub(super) fn new(
-        test: String,
-        speeds: &[f64],
-        name: &str,
-        model: &Model,
-        args: &BenchArgs,
-    ) -> Measurement {
+    pub(super) fn new(test: String, speeds: &[f64], name: &str, model: &Model) -> Measurement {
         let plan = model.plan();
         let bytes = |w: &gyrus::WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
         Measurement {
@@ -44,7 +39,7 @@ impl Measurement {
             architecture: model.config().architecture.clone(),
             parameters: plan.weights.iter().map(|w| w.shape.elems() as u64).sum(),
             weight_bytes: plan.weights.iter().map(bytes).sum(),
-            device: args.model_options.device.to_string(),
+            device: load::device(model.place()),
             threads: model.threads(),
             precision: format!("{:?}", plan.precision).to_lowercase(),
             version: env!("CARGO_PKG_VERSION"),

@@ -5,11 +5,12 @@ use bytemuck::Pod;
 use crate::batch::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
-use crate::params::{AttendParams, ElementwiseParams, RMSNormParams, RopeWriteParams};
-use crate::rope::Pairing;
+use crate::params::{AttendParams, ElementwiseParams, RMSNormParams};
+use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
 use super::Storage;
+use super::quantize::partial_bytes;
 
 const WORKGROUP: u32 = 256;
 
@@ -135,7 +136,7 @@ pub struct Paged {
 }
 
 impl Paged {
-    fn check(&self, kernel: &str, head_dim: u32) -> Result<(), LaunchError> {
+    pub(super) fn check(&self, kernel: &str, head_dim: u32) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
         if self.kv == Storage::Bf16 {
             return Err(LaunchError::Storage { kernel, storage: self.kv.name() });
@@ -151,92 +152,248 @@ impl Paged {
         Ok(())
     }
 
-    fn cache_words(&self, n_kv_heads: u32, head_dim: u32) -> u64 {
+    pub(super) fn cache_words(&self, n_kv_heads: u32, head_dim: u32) -> u64 {
         let elements = u64::from(self.blocks) * u64::from(n_kv_heads) * KV_BLOCK as u64 * u64::from(head_dim);
         elements * self.kv.bytes() / 4
     }
 
-    fn constants(&self) -> Vec<(&'static str, String)> {
-        vec![("KV", self.kv.name().to_owned()), ("KV_BLOCK", format!("{KV_BLOCK}u"))]
+    pub(super) fn constants(&self, head_dim: u32) -> Vec<(&'static str, String)> {
+        vec![
+            ("KV", self.kv.name().to_owned()),
+            ("KV_BLOCK", format!("{KV_BLOCK}u")),
+            ("HEAD_DIM", head_dim.to_string()),
+        ]
     }
 }
 
-/// Heads normalised (`norm`), turned and written to the cache.
+/// What happens to heads before they are attended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Which elements are turned together.
+    pub pairing: Pairing,
+    /// Whether heads of Q and K are normalised.
+    pub norm: bool,
+}
+
+impl Heads {
+    fn constants(&self) -> [(&'static str, String); 2] {
+        let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned())]
+    }
+
+    fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
+        let kernel = kernel.to_owned();
+        let turned = u64::from(p.rope_offset) + u64::from(p.rope_dim);
+        let odd = !p.rope_dim.is_multiple_of(2) || !p.rope_offset.is_multiple_of(2);
+        if p.rope_dim < 2 || odd || turned > u64::from(self.head_dim) {
+            return Err(LaunchError::RopeDim {
+                kernel,
+                offset: p.rope_offset,
+                rope_dim: p.rope_dim,
+                head_dim: self.head_dim,
+            });
+        }
+        Ok(())
+    }
+
+    /// Bytes of the tables of turns of this many rows, as [`turns`] makes them.
+    fn turns(&self, p: &AttendParams, rows: u64) -> u64 {
+        8 * ((rows - 1) * u64::from(p.turns_stride) + u64::from(p.rope_dim) / 2 + 1)
+    }
+}
+
+/// A rope as kernels read it, for sequences that may reach a length: each pair's turns per position in two words,
+/// low and high, then the factor on cosine and sine, and a word of nothing.
+pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
+    let spectrum = rope.spectrum(length);
+    let words = spectrum.turns().iter().flat_map(|turns| [*turns as u32, (*turns >> 32) as u32]);
+    let scale = (spectrum.attention_factor() * rope.output_scale()) as f32;
+    words.chain([scale.to_bits(), 0]).collect()
+}
+
+/// Heads of Q, K and V that follow each other in rows of `stride`.
+fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
+    let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
+    if n_kv_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
+        return Err(LaunchError::Heads { kernel: kernel.to_owned(), n_heads, n_kv_heads });
+    }
+    let least = (u64::from(n_heads) + 2 * u64::from(n_kv_heads)) * u64::from(head_dim);
+    if u64::from(p.stride) < least {
+        return Err(LaunchError::TooLow {
+            kernel: kernel.to_owned(),
+            name: "stride",
+            value: p.stride,
+            least,
+        });
+    }
+    Ok(())
+}
+
+/// Positions of the tiles that attention is divided into.
+pub const SPLIT_TILE: u32 = 64;
+
+/// The most parts that a row's attention is divided into.
+pub const MOST_SPLITS: u32 = 16;
+
+/// How many parts the attention of a row is divided into: its position and the window decide, and nothing else.
+pub fn splits(position: u32, window: u32) -> u32 {
+    let first = match window {
+        0 => 0,
+        window => (position + 1).saturating_sub(window) / SPLIT_TILE * SPLIT_TILE,
+    };
+    let beyond = (position - first) / (SPLIT_TILE * MOST_SPLITS);
+    let size = if beyond == 0 { SPLIT_TILE } else { SPLIT_TILE << (beyond.ilog2() + 1) };
+    (position - first) / size + 1
+}
+
+/// Heads normalised, turned and written to the cache.
+///
+/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `turns` and, if heads are normalised, `head_norms`.
 pub fn rope_write(
     rungs: Rungs,
-    params: RopeWriteParams,
-    pairing: Pairing,
-    norm: bool,
+    params: AttendParams,
+    heads: Heads,
     paged: Paged,
 ) -> Result<Launch, LaunchError> {
     let name = "rope_write";
     let p = params;
-    paged.check(name, p.head_dim)?;
-    let heads = u64::from(p.n_heads) + 2 * u64::from(p.n_kv_heads);
-    if u64::from(p.stride) < heads * u64::from(p.head_dim) {
-        let least = heads * u64::from(p.head_dim);
-        return Err(LaunchError::TooLow { kernel: name.to_owned(), name: "stride", value: p.stride, least });
-    }
-    if p.rope_dim < 2 || !p.rope_dim.is_multiple_of(2) || p.rope_offset + p.rope_dim > p.head_dim {
-        return Err(LaunchError::RopeDim {
-            kernel: name.to_owned(),
-            offset: p.rope_offset,
-            rope_dim: p.rope_dim,
-            head_dim: p.head_dim,
-        });
-    }
+    paged.check(name, heads.head_dim)?;
+    check_rows(name, &p, heads.head_dim)?;
+    heads.check(name, &p)?;
     let rows = u64::from(paged.rows);
-    let cache = paged.cache_words(p.n_kv_heads, p.head_dim);
+    let cache = paged.cache_words(p.n_kv_heads, heads.head_dim);
     let mut slots = vec![
         slot("qkv", 0, Access::ReadWrite, rows * u64::from(p.stride)),
         slot("k_cache", 1, Access::ReadWrite, cache),
         slot("v_cache", 2, Access::ReadWrite, cache),
-        slot("phases", 4, Access::Read, rows * u64::from(p.rope_dim)),
-        slot("rows", 5, Access::Read, 2 * rows),
-        slot("block_table", 6, Access::Read, paged.entries.into()),
+        slot("rows", 4, Access::Read, 2 * rows),
+        slot("block_table", 5, Access::Read, paged.entries.into()),
+        slot("turns", 6, Access::Read, heads.turns(&p, rows.max(1)) / 4),
     ];
-    if norm {
-        slots.push(slot("q_norm_weight", 7, Access::Read, p.head_dim.into()));
-        slots.push(slot("k_norm_weight", 8, Access::Read, p.head_dim.into()));
+    if heads.norm {
+        slots.push(slot("head_norms", 7, Access::Read, 2 * u64::from(heads.head_dim)));
     }
-    let mut constants = paged.constants();
-    constants.push(flag("NORM", norm));
-    let pairs = if pairing == Pairing::Split { "split" } else { "adjacent" };
-    constants.push(("PAIRING", pairs.to_owned()));
-    let workgroup = (p.head_dim / 2).next_power_of_two().clamp(32, 128);
-    let overrides = vec![
-        ("WORKGROUP", f64::from(workgroup)),
-        ("ROOM", f64::from(p.head_dim.next_power_of_two().max(64))),
-    ];
-    let kernel = Kernel { name, file: "engine/rope_write.wgsl", constants, overrides };
-    launch(kernel, rungs, slots, (3, &params), [heads as u32, paged.rows])
+    let mut constants = paged.constants(heads.head_dim);
+    constants.extend(heads.constants());
+    let all = p.n_heads + 2 * p.n_kv_heads;
+    let kernel = Kernel { name, file: "engine/rope_write.wgsl", constants, overrides: Vec::new() };
+    launch(kernel, rungs, slots, (3, &params), [all.div_ceil(4), paged.rows])
 }
 
-/// Attention of each head of each row over its sequence.
-pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Launch, LaunchError> {
+/// Attention of each head of each row over its sequence, a workgroup each.
+///
+/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`.
+pub fn attention(
+    rungs: Rungs,
+    params: AttendParams,
+    head_dim: u32,
+    paged: Paged,
+) -> Result<Launch, LaunchError> {
     let name = "attention";
     let p = params;
-    paged.check(name, p.head_dim)?;
-    if p.n_kv_heads == 0 || !p.n_heads.is_multiple_of(p.n_kv_heads) {
-        let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
-        return Err(LaunchError::Heads { kernel: name.to_owned(), n_heads, n_kv_heads });
-    }
+    paged.check(name, head_dim)?;
+    check_rows(name, &p, head_dim)?;
     let rows = u64::from(paged.rows);
-    let cache = paged.cache_words(p.n_kv_heads, p.head_dim);
+    let cache = paged.cache_words(p.n_kv_heads, head_dim);
     let slots = vec![
-        slot("qkv", 0, Access::Read, rows * u64::from(p.q_stride)),
+        slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
         slot("k_cache", 1, Access::Read, cache),
         slot("v_cache", 2, Access::Read, cache),
         slot("rows", 4, Access::Read, 2 * rows),
         slot("block_table", 5, Access::Read, paged.entries.into()),
-        slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(p.head_dim)),
+        slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
     const TILE: u32 = 128;
-    let overrides = vec![
-        ("WORKGROUP", f64::from(TILE)),
-        ("OWNED", f64::from(p.head_dim.div_ceil(TILE))),
-        ("ROOM", f64::from(p.head_dim.next_power_of_two().max(64))),
-    ];
-    let kernel = Kernel { name, file: "engine/attention.wgsl", constants: paged.constants(), overrides };
+    let overrides = vec![("WORKGROUP", f64::from(TILE)), ("OWNED", f64::from(head_dim.div_ceil(TILE)))];
+    let constants = paged.constants(head_dim);
+    let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
+}
+
+/// Attention of few rows, each divided into at most `splits` parts, which a mat-vec puts together.
+///
+/// With `turn`, for rows of different sequences, it also does what [`rope_write`] does. Buffers: `qkv`, `k_cache`,
+/// `v_cache`, `rows`, `block_table`, `partials`, with `turn` `turns` and, if heads are normalised, `head_norms`.
+pub fn attend(
+    rungs: Rungs,
+    params: AttendParams,
+    heads: Heads,
+    turn: bool,
+    splits: u32,
+    paged: Paged,
+) -> Result<Launch, LaunchError> {
+    let name = "attend";
+    let p = params;
+    let head_dim = heads.head_dim;
+    paged.check(name, head_dim)?;
+    check_rows(name, &p, head_dim)?;
+    if turn {
+        heads.check(name, &p)?;
+    }
+    if paged.kv != Storage::F16 {
+        return Err(LaunchError::Storage { kernel: name.to_owned(), storage: paged.kv.name() });
+    }
+    if !head_dim.is_multiple_of(32) {
+        let (kernel, value) = (name.to_owned(), head_dim);
+        return Err(LaunchError::NotMultiple { kernel, name: "head_dim", value, of: 32 });
+    }
+    let rows = u64::from(paged.rows);
+    let cache = paged.cache_words(p.n_kv_heads, head_dim);
+    let access = if turn { Access::ReadWrite } else { Access::Read };
+    let mut slots = vec![
+        slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
+        slot("k_cache", 1, access, cache),
+        slot("v_cache", 2, access, cache),
+        slot("rows", 4, Access::Read, 2 * rows),
+        slot("block_table", 5, Access::Read, paged.entries.into()),
+        slot("partials", 6, Access::ReadWrite, partial_bytes(rows, p.n_heads, head_dim) / 4),
+    ];
+    if turn {
+        slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
+        if heads.norm {
+            slots.push(slot("head_norms", 8, Access::Read, 2 * u64::from(head_dim)));
+        }
+    }
+    let (group, groups) = group(p.n_heads / p.n_kv_heads);
+    let outputs = group * head_dim / 2;
+    let own = outputs.div_ceil(WORKGROUP);
+    // Shares divide the positions of a tile among those who would have nothing to sum.
+    let shares = if own == 1 { 1 << (WORKGROUP / outputs).ilog2() } else { 1 };
+    let mut constants = paged.constants(head_dim);
+    constants.extend(heads.constants());
+    let number = |name, value: u32| (name, value.to_string());
+    constants.extend([
+        flag("TURN", turn),
+        number("GROUP", group),
+        number("GROUPS", groups),
+        number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
+        number("FETCH", head_dim / 32),
+        number("OUTPUTS", outputs),
+        number("OWN", own),
+        number("SHARES", shares),
+    ]);
+    let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
+    let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;
+    if paged.rows == 0 || paged.rows > 65_535 {
+        let (kernel, count) = (name.to_owned(), paged.rows.into());
+        return Err(LaunchError::Large { kernel, what: "rows", count });
+    }
+    launch.groups[2] = paged.rows;
+    Ok(launch)
+}
+
+/// How many of the heads that share a key head one workgroup takes, and in how many groups.
+fn group(heads: u32) -> (u32, u32) {
+    let groups = heads.div_ceil(8);
+    (heads.div_ceil(groups), groups)
+}
+
+/// Bytes of workgroup memory that [`attend`] takes; there are devices with 16 KiB.
+pub fn attend_workgroup_bytes(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> u64 {
+    let (group, _) = group((n_heads / n_kv_heads.max(1)).max(1));
+    let (group, head) = (u64::from(group), u64::from(head_dim));
+    let tile = u64::from(SPLIT_TILE);
+    4 * (group * head + 5 * group * tile + 3 * group + 2 * head + u64::from(WORKGROUP)) + 2 * tile * head
 }

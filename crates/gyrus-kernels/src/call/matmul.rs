@@ -1,31 +1,20 @@
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
-use crate::params::{MatMulParams, QuantizeRowsParams};
+use crate::params::MatMulParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// What a mat-mul's activations are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activations {
-    /// Single precision: `exact`, and all weights that are not quantised.
-    F32,
-    /// Signed bytes with a scale for 32, written by [`QuantizeRowsCall`]: `fast`.
-    Int8,
-}
-
-/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for few rows.
+/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` in single precision: `exact`, and weights that are not
+/// quantised.
 ///
-/// Buffers: the planes of the weight, `x`, with [`Activations::Int8`] `x_scales`, and `y`.
+/// Buffers: the planes of the weight, `x` and `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatMulCall {
     /// The weight matrix.
     pub weight: WeightLayout,
-    /// What `x` holds.
-    pub activations: Activations,
     /// Rows of `x` and `y`.
     pub rows: u32,
-    /// Elements from one row of `x` to the next. Without meaning for [`Activations::Int8`], whose rows lie one
-    /// behind the other.
+    /// Elements from one row of `x` to the next.
     pub x_stride: u32,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,
@@ -48,10 +37,9 @@ pub struct MatMulTuning {
 
 impl MatMulCall {
     /// Rows packed in `x` and `y`.
-    pub fn new(weight: WeightLayout, activations: Activations, rows: u32) -> MatMulCall {
+    pub fn new(weight: WeightLayout, rows: u32) -> MatMulCall {
         MatMulCall {
             weight,
-            activations,
             rows,
             x_stride: weight.cols(),
             y_stride: weight.rows(),
@@ -62,14 +50,10 @@ impl MatMulCall {
 
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs, tuning: MatMulTuning) -> Result<Launch, LaunchError> {
-        let int8 = self.activations == Activations::Int8;
-        let name = if int8 { "matmul_int8" } else { "matmul" };
+        let name = "matmul";
         let kernel = || name.to_owned();
         let MatMulCall { weight, rows, x_stride, y_stride, y_offset, .. } = *self;
         let (n, k) = (weight.rows(), weight.cols());
-        if int8 && !weight.dtype().is_quantized() {
-            return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
-        }
         for (name, value) in [("m", rows), ("n", n), ("k", k)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
@@ -87,20 +71,13 @@ impl MatMulCall {
         let (m, k64) = (u64::from(rows), u64::from(k));
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
-        let x = if int8 {
-            push("x", 3, Access::Read, m * k64);
-            push("x_scales", 4, Access::Read, m * k64 / 4);
-            m * k64
-        } else {
-            at_least("x_stride", x_stride, k64)?;
-            if !x_stride.is_multiple_of(4) {
-                let (kernel, value) = (kernel(), x_stride);
-                return Err(LaunchError::NotMultiple { kernel, name: "x_stride", value, of: 4 });
-            }
-            let x = (m - 1) * u64::from(x_stride) + k64;
-            push("x", 3, Access::Read, 4 * x);
-            x
-        };
+        at_least("x_stride", x_stride, k64)?;
+        if !x_stride.is_multiple_of(4) {
+            let (kernel, value) = (kernel(), x_stride);
+            return Err(LaunchError::NotMultiple { kernel, name: "x_stride", value, of: 4 });
+        }
+        let x = (m - 1) * u64::from(x_stride) + k64;
+        push("x", 3, Access::Read, 4 * x);
         let y = (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n);
         push("y", 5, Access::ReadWrite, 4 * y);
         for (what, count) in [("elements of x", x), ("elements of y", y)] {
@@ -130,7 +107,6 @@ impl MatMulCall {
         };
         let constants = vec![
             ("WEIGHT", weight.constant()),
-            ("ACTIVATIONS", if int8 { "int8" } else { "f32" }.to_owned()),
             ("ROWS", format!("{tile}u")),
             ("COLUMNS", format!("{columns}u")),
             ("SUMS", format!("{}u", tile * columns)),
@@ -184,68 +160,4 @@ struct Shape {
     workgroup: u32,
     lanes: u32,
     columns: u32,
-}
-
-/// Rows of activations as signed bytes, for [`Activations::Int8`].
-///
-/// Buffers: `x`; `q`, `rows·cols` bytes; `q_scales`, 8 bytes for 32 elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QuantizeRowsCall {
-    /// Rows.
-    pub rows: u32,
-    /// Elements of a row, a multiple of 32.
-    pub cols: u32,
-    /// Elements from one row of `x` to the next.
-    pub x_stride: u32,
-}
-
-impl QuantizeRowsCall {
-    /// Checks the call and makes it a launch.
-    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        const WORKGROUP: u32 = 64;
-        let kernel = || "quantize_rows".to_owned();
-        let QuantizeRowsCall { rows, cols, x_stride } = *self;
-        for (name, value) in [("m", rows), ("k", cols)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
-        for (name, value, of) in [("k", cols, 32), ("x_stride", x_stride, 4)] {
-            if !value.is_multiple_of(of) {
-                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
-            }
-        }
-        if x_stride < cols {
-            let (name, least) = ("x_stride", cols.into());
-            return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
-        }
-        let (m, k) = (u64::from(rows), u64::from(cols));
-        let x = (m - 1) * u64::from(x_stride) + k;
-        for (what, count) in [("elements of x", x), ("elements of q", m * k)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
-        }
-        let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
-        let params = QuantizeRowsParams { m: rows, k: cols, x_stride, _pad0: 0 };
-        Ok(Launch {
-            groups: grid("quantize_rows", (m * k / 32).div_ceil(u64::from(WORKGROUP)))?,
-            variant: Variant {
-                name: kernel(),
-                file: "quantize_rows.wgsl",
-                constants: vec![
-                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
-                    ("SUBGROUPS", "0".to_owned()),
-                ],
-                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
-            },
-            slots: vec![
-                slot("x", 0, Access::Read, 4 * x),
-                slot("q", 1, Access::ReadWrite, m * k),
-                slot("q_scales", 2, Access::ReadWrite, m * k / 4),
-            ],
-            uniforms: Vec::new(),
-            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
-        })
-    }
 }

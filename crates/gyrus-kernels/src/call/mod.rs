@@ -3,15 +3,23 @@
 mod copy;
 mod embed;
 pub mod engine;
+mod flash;
 mod matmul;
+mod matvec;
+mod quantize;
 mod rope;
 mod select;
+mod tiles;
 
 pub use copy::copy;
 pub use embed::EmbedCall;
-pub use matmul::{Activations, MatMulCall, MatMulTuning, QuantizeRowsCall};
+pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
+pub use matmul::{MatMulCall, MatMulTuning};
+pub use matvec::{Input, MatVecCall, MatVecTuning};
+pub use quantize::{QuantizeCall, Source, Target};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
+pub use tiles::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::weights::{Plane, WeightLayout};

@@ -43,7 +43,7 @@ const MOST_VOCAB: u32 = 1 << 22;
 ///
 /// Two launches. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
 /// the second; others read their logits several times in one workgroup, which is right but slower.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
     pub rows: u32,

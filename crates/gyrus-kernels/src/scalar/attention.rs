@@ -64,17 +64,41 @@ pub struct Query<'a> {
 
 /// Attention of one row; `out` is `[heads·head_dim]`.
 pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32]) {
-    let KvSpec { heads, kv_heads, head_dim, .. } = cache.spec;
     let Query { q, table, position, scale, window } = query;
     let first = window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+    let seen: Vec<usize> = (first..=position).collect();
+    attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap: None }, out);
+}
+
+/// One row's question to the cache, about any positions.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// `[heads·head_dim]`.
+    pub q: &'a [f32],
+    /// The block table of the row's sequence.
+    pub table: &'a [u32],
+    /// The positions that the row sees.
+    pub seen: &'a [usize],
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Scores become `soft_cap·tanh(score / soft_cap)`.
+    pub soft_cap: Option<f32>,
+}
+
+/// Attention of one row over the positions it sees; `out` is `[heads·head_dim]`, zeros if it sees none.
+pub fn attend(cache: &KvCache, layer: usize, question: Question<'_>, out: &mut [f32]) {
+    let KvSpec { heads, kv_heads, head_dim, .. } = cache.spec;
+    let Question { q, table, seen, scale, soft_cap } = question;
     for head in 0..heads {
         let kv_head = head / (heads / kv_heads);
         let q = &q[head * head_dim..(head + 1) * head_dim];
-        let scores: Vec<f64> = (first..=position)
-            .map(|p| {
+        let scores: Vec<f64> = seen
+            .iter()
+            .map(|&p| {
                 let k = cache.k(layer, table, p, kv_head);
                 let dot: f64 = q.iter().zip(k).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-                dot * f64::from(scale)
+                let score = dot * f64::from(scale);
+                soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -82,11 +106,12 @@ pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32
         let total: f64 = weights.iter().sum();
         let out = &mut out[head * head_dim..(head + 1) * head_dim];
         for (i, out) in out.iter_mut().enumerate() {
-            let sum: f64 = (first..=position)
+            let sum: f64 = seen
+                .iter()
                 .zip(&weights)
-                .map(|(p, w)| w * f64::from(cache.v(layer, table, p, kv_head)[i]))
+                .map(|(&p, w)| w * f64::from(cache.v(layer, table, p, kv_head)[i]))
                 .sum();
-            *out = (sum / total) as f32;
+            *out = if seen.is_empty() { 0.0 } else { (sum / total) as f32 };
         }
     }
 }

@@ -1,13 +1,15 @@
 //! The plain twin of every op: the definition, written to be read.
 
 mod attention;
+mod halve;
 mod ops;
 mod quantize;
 mod reference;
 mod rope;
 mod select;
 
-pub use attention::{KvCache, Query, attention};
+pub use attention::{KvCache, Query, Question, attend, attention};
+pub use halve::{HalvedRows, halve_rows};
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;

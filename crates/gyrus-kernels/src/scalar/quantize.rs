@@ -1,5 +1,3 @@
-use crate::call::QuantizeRowsCall;
-
 /// Rows of activations as signed bytes, in the words that kernels exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantizedRows {
@@ -11,12 +9,12 @@ pub struct QuantizedRows {
 }
 
 /// Blocks of 32 as `v ≈ scale·q`: the scale is the largest magnitude over 127, and is not a number if a value is not.
-pub fn quantize_rows(call: &QuantizeRowsCall, x: &[f32]) -> QuantizedRows {
-    let (rows, cols) = (call.rows as usize, call.cols as usize);
+/// Rows begin `x_stride` elements apart.
+pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> QuantizedRows {
     let blocks = cols / 32;
     let mut out = QuantizedRows { q: vec![0; rows * blocks * 8], scales: vec![0; rows * blocks * 2], cols };
     for row in 0..rows {
-        let x = &x[row * call.x_stride as usize..][..cols];
+        let x = &x[row * x_stride..][..cols];
         for (block, x) in x.as_chunks::<32>().0.iter().enumerate() {
             let largest = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0));
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };

@@ -17,16 +17,23 @@ macro_rules! files {
 const FILES: &[(&str, &str)] = files![
     "copy.wgsl"
     "embed.wgsl"
+    "engine/attend.wgsl"
     "engine/attention.wgsl"
+    "engine/flash.wgsl"
     "engine/gate.wgsl"
     "engine/gather.wgsl"
     "engine/rms_norm.wgsl"
     "engine/rope_write.wgsl"
+    "halve_rows.wgsl"
+    "lib/activation.wgsl"
+    "lib/bytes.wgsl"
     "lib/cache.wgsl"
     "lib/frequencies.wgsl"
+    "lib/head.wgsl"
     "lib/invocation.wgsl"
     "lib/kv.wgsl"
     "lib/lanes.wgsl"
+    "lib/merge.wgsl"
     "lib/params.wgsl"
     "lib/rope.wgsl"
     "lib/rope_in_place.wgsl"
@@ -37,16 +44,21 @@ const FILES: &[(&str, &str)] = files![
     "lib/rope_staged.wgsl"
     "lib/rope_words.wgsl"
     "lib/rope_x.wgsl"
+    "lib/splits.wgsl"
     "lib/sum.wgsl"
+    "lib/tiles_cooperative.wgsl"
+    "lib/tiles_plain.wgsl"
     "lib/turns.wgsl"
     "lib/u64.wgsl"
     "lib/weights.wgsl"
     "lib/weights_blocks.wgsl"
     "lib/weights_plain.wgsl"
     "lib/weights_scales.wgsl"
+    "lib/weights_sixteen.wgsl"
     "lib/words.wgsl"
     "matmul.wgsl"
-    "quantize_rows.wgsl"
+    "matvec.wgsl"
+    "quantize.wgsl"
     "rope/head_norm_rope_neox_kv_write.wgsl"
     "rope/rope.wgsl"
     "rope/rope_batch_kv_write.wgsl"
@@ -71,6 +83,8 @@ const FILES: &[(&str, &str)] = files![
     "select/near.wgsl"
     "select/survey.wgsl"
     "select/take.wgsl"
+    "sum_tiles.wgsl"
+    "tiles.wgsl"
 ];
 
 /// The text of a kernel file, or of a parameter struct as `params/NAME`.
@@ -90,14 +104,17 @@ pub struct Rungs {
     pub subgroups: bool,
     /// Parameters in the command stream. Without, uniform buffers.
     pub immediates: bool,
+    /// Matrices of 16 × 16 halves that a subgroup of 32 multiplies together, with sums in `f32`. Without, or without
+    /// halves or subgroups, plain tiles.
+    pub cooperative: bool,
 }
 
 impl Rungs {
     /// Everything.
-    pub const ALL: Rungs = Rungs { f16: true, subgroups: true, immediates: true };
+    pub const ALL: Rungs = Rungs { f16: true, subgroups: true, immediates: true, cooperative: true };
 
     /// The least a device must have.
-    pub const NONE: Rungs = Rungs { f16: false, subgroups: false, immediates: false };
+    pub const NONE: Rungs = Rungs { f16: false, subgroups: false, immediates: false, cooperative: false };
 }
 
 /// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.

@@ -4,6 +4,7 @@
 //! #include "lib/words.wgsl"      // once, however often it is asked for
 //! #define PAIRS 4                // a name for a value; names are replaced wherever they stand as a word
 //! #if STORAGE == f16             // with #elif, #else, #endif; an undefined name is an error
+//! #repeat I 4                    // what follows up to #end four times, I being 0, 1, 2, 3
 //! ```
 //!
 //! `enable` lines are moved to the front, where WGSL wants them. Every line of the result knows where it
@@ -67,6 +68,24 @@ fn at(file: &str, line: usize, reason: impl Into<String>) -> PreprocessError {
     PreprocessError { file: file.to_owned(), line: line as u32 + 1, reason: reason.into() }
 }
 
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// How many lines a `#repeat` holds: those up to its own `#end`.
+fn repeated(lines: &[(usize, &str)]) -> Option<usize> {
+    let mut open = 1;
+    lines.iter().position(|(_, line)| {
+        match line.trim_start().split(|c: char| c.is_whitespace()).next() {
+            Some("#repeat") => open += 1,
+            Some("#end") => open -= 1,
+            _ => {}
+        }
+        open == 0
+    })
+}
+
 type Line = (String, (String, u32));
 
 struct State<'r> {
@@ -90,8 +109,15 @@ struct Branch {
 
 impl State<'_> {
     fn expand(&mut self, file: &str, text: &str) -> Result<(), PreprocessError> {
+        let lines: Vec<(usize, &str)> = text.lines().enumerate().collect();
+        self.expand_lines(file, &lines)
+    }
+
+    fn expand_lines(&mut self, file: &str, lines: &[(usize, &str)]) -> Result<(), PreprocessError> {
         let mut branches: Vec<Branch> = Vec::new();
-        for (number, line) in text.lines().enumerate() {
+        let mut next = 0;
+        while let Some(&(number, line)) = lines.get(next) {
+            next += 1;
             let active = branches.last().is_none_or(|branch| branch.active);
             let Some(directive) = line.trim_start().strip_prefix('#') else {
                 if active {
@@ -128,6 +154,15 @@ impl State<'_> {
                 "endif" => {
                     branches.pop().ok_or_else(|| at(file, number, "#endif without #if"))?;
                 }
+                "repeat" => {
+                    let inside = repeated(&lines[next..])
+                        .ok_or_else(|| at(file, number, "this #repeat has no #end"))?;
+                    if active {
+                        self.repeat(file, number, rest, &lines[next..next + inside])?;
+                    }
+                    next += inside + 1;
+                }
+                "end" => return Err(at(file, number, "#end without #repeat")),
                 _ if !active => {}
                 "define" => self.define(file, number, rest)?,
                 "include" => self.include(file, number, rest)?,
@@ -138,6 +173,30 @@ impl State<'_> {
             Some(open) => Err(at(file, open.opened, "this #if has no #endif")),
             None => Ok(()),
         }
+    }
+
+    fn repeat(
+        &mut self,
+        file: &str,
+        number: usize,
+        rest: &str,
+        lines: &[(usize, &str)],
+    ) -> Result<(), PreprocessError> {
+        let (name, count) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        let count = substitute(count.trim(), &self.constants);
+        let times: u32 = count
+            .trim_end_matches('u')
+            .parse()
+            .map_err(|_| at(file, number, format!("#repeat needs a name and a number, not '{count}'")))?;
+        if !is_name(name) || self.constants.contains_key(name) {
+            return Err(at(file, number, format!("'{name}' is no new name for #repeat")));
+        }
+        for time in 0..times {
+            self.constants.insert(name.to_owned(), time.to_string());
+            self.expand_lines(file, lines)?;
+        }
+        self.constants.remove(name);
+        Ok(())
     }
 
     fn line(&mut self, file: &str, number: usize, line: &str) {
@@ -155,9 +214,7 @@ impl State<'_> {
 
     fn define(&mut self, file: &str, number: usize, rest: &str) -> Result<(), PreprocessError> {
         let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !is_name || value.trim().is_empty() {
+        if !is_name(name) || value.trim().is_empty() {
             return Err(at(file, number, "#define needs a name and a value"));
         }
         let value = substitute(value.trim(), &self.constants);
@@ -224,8 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn repeats_count_and_nest() {
+        let text = "#repeat I N\na[I]\n#repeat J 2\n#if I == J\nI J\n#endif\n#end\n#end\nI\n#if 0\n#repeat K x\n#end\n#endif";
+        assert_eq!(expand(text, &[("N", "2u")]).unwrap().text, "a[0]\n0 0\na[1]\n1 1\nI\n");
+        assert_eq!(expand(text, &[("N", "0")]).unwrap().text, "I\n");
+        assert_eq!(expand(text, &[("N", "2")]).unwrap().origin(3), Some(("main", 2)));
+    }
+
+    #[test]
     fn mistakes_are_told_with_file_and_line() {
         for (text, message) in [
+            ("#repeat I 2\n", "main:1: this #repeat has no #end"),
+            ("x\n#end", "main:2: #end without #repeat"),
+            ("#repeat I J\n#end", "main:1: #repeat needs a name and a number, not 'J'"),
+            ("#define I 1\n#repeat I 2\n#end", "main:2: 'I' is no new name for #repeat"),
             ("a\n#if B\n#endif", "main:2: B is not defined"),
             ("#if 1\n", "main:1: this #if has no #endif"),
             ("x\n#endif", "main:2: #endif without #if"),

@@ -1,13 +1,13 @@
 // attention: out = softmax(scale * q K) V for each head of each row, over the row's own sequence, positions up to
 // its own and, with a window, no further back than that.
 //
-//   0  qkv          [rows, q_stride] f32, read: Q comes first
-//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, head_dim], KV (f32 or f16), read
+//   0  qkv          [rows, stride] f32, read: Q comes first
+//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16), read
 //   2  v_cache      likewise
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32
 //   5  block_table  u32
-//   6  out          [rows, n_heads, head_dim] f32, written
+//   6  out          [rows, n_heads, HEAD_DIM] f32, written
 //
 // Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at fixed positions, so that a row's
 // sums do not depend on what else is computed. An invocation scores one position of a tile, then gathers the
@@ -22,8 +22,6 @@
 override WORKGROUP: u32 = 128u;
 // Elements of a head that an invocation owns; at most four.
 override OWNED: u32 = 1u;
-// At least the elements of a head.
-override ROOM: u32 = 128u;
 
 @group(0) @binding(0) var<storage, read> qkv: array<f32>;
 #if KV == f16
@@ -38,7 +36,7 @@ override ROOM: u32 = 128u;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 #include "lib/kv.wgsl"
 
-var<workgroup> query: array<f32, ROOM>;
+var<workgroup> query: array<f32, HEAD_DIM>;
 var<workgroup> weights: array<f32, WORKGROUP>;
 var<workgroup> reduced: array<f32, WORKGROUP>;
 
@@ -48,11 +46,11 @@ const NONE: f32 = -1e30;
 fn score(at: u32) -> f32 {
     var sum = 0.0;
 #if KV == f16
-    for (var i = 0u; i < params.head_dim / 2u; i += 1u) {
+    for (var i = 0u; i < HEAD_DIM / 2u; i += 1u) {
         sum += dot(unpack2x16float(k_cache[at / 2u + i]), vec2<f32>(query[2u * i], query[2u * i + 1u]));
     }
 #else
-    for (var i = 0u; i < params.head_dim; i += 1u) {
+    for (var i = 0u; i < HEAD_DIM; i += 1u) {
         sum += k_cache[at + i] * query[i];
     }
 #endif
@@ -74,8 +72,8 @@ fn KERNEL(here: Invocation) {
     let head = here.group.x;
     let lane = here.lane;
     let kv_head = head / (params.n_heads / params.n_kv_heads);
-    for (var i = lane; i < params.head_dim; i += WORKGROUP) {
-        query[i] = qkv[row * params.q_stride + head * params.head_dim + i];
+    for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+        query[i] = qkv[row * params.stride + head * HEAD_DIM + i];
     }
     workgroupBarrier();
     let last = rows[row].x;
@@ -116,7 +114,7 @@ fn KERNEL(here: Invocation) {
                 let at = kv_at(row, tile + j, kv_head);
                 for (var k = 0u; k < OWNED; k += 1u) {
                     let element = lane + k * WORKGROUP;
-                    if (element < params.head_dim) {
+                    if (element < HEAD_DIM) {
                         sums[k] += weight * value(at, element);
                     }
                 }
@@ -126,8 +124,8 @@ fn KERNEL(here: Invocation) {
     }
     for (var k = 0u; k < OWNED; k += 1u) {
         let element = lane + k * WORKGROUP;
-        if (element < params.head_dim) {
-            out[(row * params.n_heads + head) * params.head_dim + element] = sums[k] / total;
+        if (element < HEAD_DIM) {
+            out[(row * params.n_heads + head) * HEAD_DIM + element] = sums[k] / total;
         }
     }
 }

@@ -1,10 +1,10 @@
-// Sums over teams of LANES invocations, several of which make a workgroup.
+// Values exchanged and reduced among teams of LANES invocations, several of which make a workgroup.
 //
-// The sum is one tree whatever the device: first the values LANES / 2 apart, at last neighbours. Within a subgroup,
+// A reduction is one tree whatever the device: first the values LANES / 2 apart, at last neighbours. Within a subgroup,
 // of whatever size it is, values are exchanged by shuffles; beyond it, and where SUBGROUPS is 0 or subgroups are not
 // full, through workgroup memory. So the bits are the same on every rung, in every member of a team.
 //
-// LANES and WORKGROUP are powers of two, LANES the smaller. All invocations of a workgroup must call team_sum.
+// LANES and WORKGROUP are powers of two, LANES the smaller. All invocations of a workgroup must call these together.
 
 struct Member {
     // The invocation's number in the workgroup: subgroups follow each other in it.
@@ -13,7 +13,7 @@ struct Member {
     reach: u32,
 }
 
-var<workgroup> team_values: array<f32, WORKGROUP>;
+var<workgroup> team_values: array<u32, WORKGROUP>;
 
 #if SUBGROUPS
 fn team_member(here: Invocation, subgroup_size: u32) -> Member {
@@ -28,19 +28,35 @@ fn team_member(here: Invocation) -> Member {
 }
 #endif
 
-fn team_sum(value: f32, here: Member) -> f32 {
-    var sum = value;
-    var stride = LANES / 2u;
-    for (; stride >= here.reach; stride /= 2u) {
-        workgroupBarrier();
-        team_values[here.place] = sum;
-        workgroupBarrier();
-        sum += team_values[here.place ^ stride];
-    }
+// The value of the invocation `distance` places away, a power of two below LANES.
+fn neighbour(value: u32, distance: u32, here: Member) -> u32 {
 #if SUBGROUPS
-    for (; stride > 0u; stride /= 2u) {
-        sum += subgroupShuffleXor(sum, stride);
+    if (distance < here.reach) {
+        return subgroupShuffleXor(value, distance);
     }
 #endif
+    workgroupBarrier();
+    team_values[here.place] = value;
+    workgroupBarrier();
+    return team_values[here.place ^ distance];
+}
+
+fn neighbour_f32(value: f32, distance: u32, here: Member) -> f32 {
+    return bitcast<f32>(neighbour(bitcast<u32>(value), distance, here));
+}
+
+fn team_sum(value: f32, here: Member) -> f32 {
+    var sum = value;
+    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+        sum += neighbour_f32(sum, distance, here);
+    }
     return sum;
+}
+
+fn team_max(value: f32, here: Member) -> f32 {
+    var most = value;
+    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+        most = max(most, neighbour_f32(most, distance, here));
+    }
+    return most;
 }

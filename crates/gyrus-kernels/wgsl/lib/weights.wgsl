@@ -8,7 +8,8 @@
 //   weight_values(row, unit, k) the unit's values: exactly what gyrus_tensor::dequantize says, since the product of
 //                               a scale and a quant has fewer than 24 bits, so that there is one rounding however
 //                               a compiler contracts
-//   weight_block(row, unit, k)  the same before it becomes f32, for quantised types (lib/weights_blocks.wgsl)
+//   weight_block(row, unit, k)  the same before it becomes f32, for quantised types (lib/weights_blocks.wgsl);
+//                               weight_fetch and weight_unpack are its two halves
 
 #if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
 #include "lib/weights_plain.wgsl"

@@ -70,41 +70,66 @@ fn levels(words: vec4<u32>) -> vec4<u32> {
 }
 #endif
 
-fn weight_block(row: u32, block: u32, k: u32) -> Block {
+// A block as it lies in memory.
+struct Fetched {
+#if WEIGHT == q8_0
+    first: vec4<u32>,
+    last: vec4<u32>,
+#elif WEIGHT == q2_k || WEIGHT == q3_k
+    q: vec2<u32>,
+#else
+    q: vec4<u32>,
+#endif
+#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k
+    h: u32,
+#elif WEIGHT == q6_k
+    h: vec2<u32>,
+#endif
+    s: SCALE_WORDS,
+}
+
+fn weight_fetch(row: u32, block: u32, k: u32) -> Fetched {
     let blocks = k / 32u;
     let at = row * blocks + block;
+    let s = fetch_scales(row, block, k);
 #if WEIGHT == q8_0
-    let first = quants[at + row * blocks];
-    let last = quants[at + row * blocks + blocks];
+    return Fetched(quants[at + row * blocks], quants[at + row * blocks + blocks], s);
+#elif WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k || WEIGHT == q6_k
+    return Fetched(quants[at], high[at], s);
 #else
-    let q = quants[at];
+    return Fetched(quants[at], s);
 #endif
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k || WEIGHT == q6_k
-    let h = high[at];
-#endif
-    let s = weight_scales(row, block, k);
+}
+
+fn weight_unpack(raw: Fetched, block: u32) -> Block {
+    let s = scales_of(raw.s, block);
 #if WEIGHT == q8_0
-    return Block(first, last, s);
+    return Block(raw.first, raw.last, s);
 #elif WEIGHT == q2_k
-    return Block(two_bits(q.x), two_bits(q.y), s);
+    return Block(two_bits(raw.q.x), two_bits(raw.q.y), s);
 #elif WEIGHT == q3_k
     let four = vec4<u32>(2u);
-    return Block(two_bits(q.x) | (one_bit(h, 0u) << four), two_bits(q.y) | (one_bit(h, 4u) << four), s);
+    return Block(
+        two_bits(raw.q.x) | (one_bit(raw.h, 0u) << four), two_bits(raw.q.y) | (one_bit(raw.h, 4u) << four), s);
 #else
-    let low = q & vec4<u32>(0x0f0f0f0fu);
-    let upper = (q >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+    let low = raw.q & vec4<u32>(0x0f0f0f0fu);
+    let upper = (raw.q >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
 #if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k
     let sixteen = vec4<u32>(4u);
-    return Block(low | (one_bit(h, 0u) << sixteen), upper | (one_bit(h, 4u) << sixteen), s);
+    return Block(low | (one_bit(raw.h, 0u) << sixteen), upper | (one_bit(raw.h, 4u) << sixteen), s);
 #elif WEIGHT == q6_k
     let sixteen = vec4<u32>(4u);
-    return Block(low | (two_bits(h.x) << sixteen), upper | (two_bits(h.y) << sixteen), s);
+    return Block(low | (two_bits(raw.h.x) << sixteen), upper | (two_bits(raw.h.y) << sixteen), s);
 #elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
     return Block(levels(low), levels(upper), s);
 #else
     return Block(low, upper, s);
 #endif
 #endif
+}
+
+fn weight_block(row: u32, block: u32, k: u32) -> Block {
+    return weight_unpack(weight_fetch(row, block, k), block);
 }
 
 fn four_values(word: u32, scale: f32, offset: f32) -> vec4<f32> {

@@ -1,5 +1,7 @@
 // Scales and offsets of a block of 32: one for the first 16 elements, one for the last, which most types have equal
 // (SCALES 1; else 2). OFFSETS says whether there are offsets at all.
+//
+// The words are fetched apart from being made numbers, so that a kernel can have many fetches under way.
 
 #if WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == q6_k
 #define SCALES 2
@@ -20,9 +22,13 @@ struct Scales {
 
 #if WEIGHT == q4_k || WEIGHT == q5_k
 @group(0) @binding(SCALES_BINDING) var<storage, read> scales: array<vec4<u32>>;
+#define SCALE_WORDS vec4<u32>
 
-fn weight_scales(row: u32, block: u32, k: u32) -> Scales {
-    let words = scales[row * (k / 256u) + block / 8u];
+fn fetch_scales(row: u32, block: u32, k: u32) -> SCALE_WORDS {
+    return scales[row * (k / 256u) + block / 8u];
+}
+
+fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
     let four = (block % 8u) * 4u;
     let two = (block % 8u) * 2u;
     let s = ((words.y >> four) & 15u) | (((words.w >> two) & 3u) << 4u);
@@ -34,38 +40,55 @@ fn weight_scales(row: u32, block: u32, k: u32) -> Scales {
 #else
 @group(0) @binding(SCALES_BINDING) var<storage, read> scales: array<u32>;
 
-// The 16-bit half number `at` counted from a word.
-fn scale_half(word: u32, at: u32) -> u32 {
-    return (scales[word + at / 2u] >> (16u * (at % 2u))) & 0xffffu;
+// The 16-bit half number `at` counted from the lower half of a word.
+fn half_of(word: u32, at: u32) -> u32 {
+    return (word >> (16u * (at % 2u))) & 0xffffu;
 }
 
-fn scale_number(word: u32, at: u32) -> f32 {
-    return unpack2x16float(scale_half(word, at)).x;
-}
+#if WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == q6_k || WEIGHT == iq4_xs
+// Of the block, and of the 256 elements it belongs to.
+#define SCALE_WORDS vec2<u32>
+#else
+#define SCALE_WORDS u32
+#endif
 
-fn weight_scales(row: u32, block: u32, k: u32) -> Scales {
+fn fetch_scales(row: u32, block: u32, k: u32) -> SCALE_WORDS {
 #if WEIGHT == q4_1 || WEIGHT == q5_1
-    let d = unpack2x16float(scales[row * (k / 32u) + block]);
-    return Scales(d.xx, d.yy);
+    return scales[row * (k / 32u) + block];
 #elif WEIGHT == q2_k
     let start = row * (k / 64u + k / 256u);
-    let pair = scale_half(start, block);
-    let d = unpack2x16float(scales[start + k / 64u + block / 8u]);
+    return vec2<u32>(scales[start + block / 2u], scales[start + k / 64u + block / 8u]);
+#elif WEIGHT == q3_k || WEIGHT == q6_k
+    let start = row * (k / 64u + (k / 256u + 1u) / 2u);
+    return vec2<u32>(scales[start + block / 2u], scales[start + k / 64u + block / 16u]);
+#elif WEIGHT == iq4_xs
+    let start = row * (k / 128u + (k / 256u + 1u) / 2u);
+    return vec2<u32>(scales[start + block / 4u], scales[start + k / 128u + block / 16u]);
+#else
+    return scales[row * ((k / 32u + 1u) / 2u) + block / 2u];
+#endif
+}
+
+fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
+#if WEIGHT == q4_1 || WEIGHT == q5_1
+    let d = unpack2x16float(words);
+    return Scales(d.xx, d.yy);
+#elif WEIGHT == q2_k
+    let pair = half_of(words.x, block);
+    let d = unpack2x16float(words.y);
     let s = vec2<f32>(f32(pair & 15u), f32((pair >> 8u) & 15u));
     let m = vec2<f32>(f32((pair >> 4u) & 15u), f32(pair >> 12u));
     return Scales(d.x * s, -(d.y * m));
 #elif WEIGHT == q3_k || WEIGHT == q6_k
-    let start = row * (k / 64u + (k / 256u + 1u) / 2u);
-    let pair = unpack4xI8(scale_half(start, block)).xy;
-    let d = scale_number(start + k / 64u, block / 8u);
+    let pair = unpack4xI8(half_of(words.x, block)).xy;
+    let d = unpack2x16float(half_of(words.y, block / 8u)).x;
     return Scales(d * vec2<f32>(pair), vec2<f32>());
 #elif WEIGHT == iq4_xs
-    let start = row * (k / 128u + (k / 256u + 1u) / 2u);
-    let s = extractBits(bitcast<i32>(scales[start + block / 4u]), 8u * (block % 4u), 8u);
-    let d = scale_number(start + k / 128u, block / 8u);
+    let s = extractBits(bitcast<i32>(words.x), 8u * (block % 4u), 8u);
+    let d = unpack2x16float(half_of(words.y, block / 8u)).x;
     return Scales(vec2<f32>(d * f32(s)), vec2<f32>());
 #else
-    let d = scale_number(row * ((k / 32u + 1u) / 2u), block);
+    let d = unpack2x16float(half_of(words, block)).x;
     return Scales(vec2<f32>(d), vec2<f32>());
 #endif
 }

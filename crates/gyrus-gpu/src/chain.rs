@@ -1,0 +1,304 @@
+//! Steps in flight: what a step needs lies on the device, so that steps are recorded and submitted while earlier ones
+//! run, and their tokens read behind them.
+
+use std::collections::{HashMap, VecDeque};
+
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall};
+use gyrus_kernels::params::SelectRow;
+use gyrus_kernels::{BackendError, Batch, Chain, KV_BLOCK, Sampler};
+use wgpu::{BufferUsages, ComputePassDescriptor, MapMode, PollType, SubmissionIndex};
+
+use crate::backend::GpuBackend;
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::rooms::FEW;
+use crate::step::{Extent, Step, named};
+
+/// Steps whose tokens fit the ring that a submission brings back.
+const MOST: usize = SELECT_EMITTED as usize;
+
+/// What is known of the steps in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    call: Option<SelectCall>,
+    /// What draws, by the kind of samplers there are.
+    selects: HashMap<SelectCall, Vec<Dispatch>>,
+    /// Buffers of select by the names of their slots, as large as one call needed them so far.
+    buffers: Vec<(&'static str, Buffer)>,
+    /// Of each row, the position of the next step to be submitted.
+    positions: Vec<u32>,
+    /// Of each row, the position of the next token to be read.
+    unread: Vec<u32>,
+    /// Entries of the block table that the device has of each row, and how far apart rows' tables are.
+    sent: Vec<usize>,
+    stride: usize,
+    flights: VecDeque<Flight>,
+    /// Buffers that tokens come back in and that are not in flight.
+    idle: Vec<Buffer>,
+    /// The tokens of the flight that landed last, and how many of its steps are unread.
+    landed: Vec<u32>,
+    landed_steps: usize,
+    tokens: Vec<u32>,
+    words: Vec<u32>,
+}
+
+/// A submission whose tokens are not read yet.
+#[derive(Debug)]
+struct Flight {
+    steps: usize,
+    submission: SubmissionIndex,
+    staging: Buffer,
+}
+
+impl Steps {
+    /// Forgets steps in flight. They run to their end, and nobody reads their tokens.
+    pub(crate) fn end(&mut self) {
+        for flight in self.flights.drain(..) {
+            flight.staging.inner.unmap();
+            self.idle.push(flight.staging);
+        }
+        self.landed_steps = 0;
+        self.call = None;
+    }
+
+    /// A buffer of select, made anew if a call needs a larger one.
+    fn grow(&mut self, gpu: &Gpu, name: &'static str, bytes: u64) -> Result<(), GpuError> {
+        match self.buffers.iter_mut().find(|(of, _)| *of == name) {
+            Some((_, buffer)) if buffer.bytes() >= bytes => return Ok(()),
+            Some((_, buffer)) => *buffer = gpu.buffer(bytes)?,
+            None => self.buffers.push((name, gpu.buffer(bytes)?)),
+        }
+        // What was bound to the smaller one is bound again.
+        self.selects.clear();
+        Ok(())
+    }
+
+    fn staging(&mut self, gpu: &Gpu) -> Result<Buffer, GpuError> {
+        match self.idle.pop() {
+            Some(buffer) => Ok(buffer),
+            None => gpu.create(ring_bytes(), BufferUsages::MAP_READ | BufferUsages::COPY_DST),
+        }
+    }
+}
+
+fn ring_bytes() -> u64 {
+    4 * u64::from(SELECT_EMITTED * SELECT_ROWS)
+}
+
+impl GpuBackend {
+    fn begin_steps(
+        &mut self,
+        batch: &Batch<'_>,
+        samplers: &[&Sampler],
+        texts: &[&[u32]],
+    ) -> Result<bool, GpuError> {
+        let Ok(call) = SelectCall::of(samplers.iter().copied(), self.plan.vocab as u32) else {
+            return Ok(false);
+        };
+        let launches = call.launches(self.gpu.rungs())?;
+        let given = [
+            ("logits", self.rooms.scratch(self.plan.logits).clone()),
+            ("tokens", self.rooms.tokens.clone()),
+            ("rows", self.rooms.rows.clone()),
+        ];
+        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+            if !given.iter().any(|(name, _)| *name == slot.name) {
+                self.steps.grow(&self.gpu, slot.name, slot.bytes)?;
+            }
+        }
+        if !self.steps.selects.contains_key(&call) {
+            let buffers: Vec<_> = given.into_iter().chain(self.steps.buffers.iter().cloned()).collect();
+            let bound = launches.iter().map(|launch| self.gpu.bind(launch, &named(launch, &buffers)?));
+            self.steps.selects.insert(call, bound.collect::<Result<_, _>>()?);
+        }
+        let stride = self.rooms.entries() / batch.rows();
+        self.send(batch, Some(stride))?;
+        self.send_samplers(call, samplers, texts)?;
+        let steps = &mut self.steps;
+        steps.call = Some(call);
+        steps.stride = stride;
+        steps.sent.clear();
+        steps.sent.extend(batch.sequences.iter().map(|s| batch.tables[*s as usize].len()));
+        for positions in [&mut steps.positions, &mut steps.unread] {
+            positions.clear();
+            positions.extend_from_slice(batch.positions);
+        }
+        Ok(true)
+    }
+
+    /// Sends what the samplers are and what they look back at.
+    fn send_samplers(
+        &mut self,
+        call: SelectCall,
+        samplers: &[&Sampler],
+        texts: &[&[u32]],
+    ) -> Result<(), GpuError> {
+        let Steps { buffers, words, .. } = &mut self.steps;
+        let buffer = |name: &str| buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer);
+        if let Some(target) = buffer("samplers") {
+            let rows: Vec<SelectRow> = samplers.iter().map(|sampler| SelectRow::from(*sampler)).collect();
+            self.gpu.write(target, bytemuck::cast_slice(&rows))?;
+        }
+        if !call.penalties {
+            return Ok(());
+        }
+        let (history, vocab) = (SELECT_HISTORY as usize, call.vocab as usize);
+        if let Some(target) = buffer("history") {
+            words.clear();
+            words.resize(texts.len() * history, 0);
+            for (row, text) in words.chunks_exact_mut(history).zip(texts) {
+                let first = text.len().saturating_sub(history);
+                (first..text.len()).for_each(|at| row[at % history] = text[at]);
+            }
+            self.gpu.write(target, bytemuck::cast_slice(words))?;
+        }
+        if let Some(target) = buffer("counts") {
+            words.clear();
+            words.resize(texts.len() * vocab, 0);
+            for ((row, text), sampler) in words.chunks_exact_mut(vocab).zip(texts).zip(samplers) {
+                let recent = text.iter().rev().take(sampler.penalty_window as usize);
+                recent.for_each(|&token| row[token as usize] += 1);
+            }
+            self.gpu.write(target, bytemuck::cast_slice(words))?;
+        }
+        Ok(())
+    }
+
+    /// Sends what was added to block tables since the last time.
+    fn send_tables(&mut self, tables: &[&[u32]]) -> Result<(), GpuError> {
+        for (row, (table, sent)) in tables.iter().zip(&mut self.steps.sent).enumerate() {
+            if table.len() > *sent {
+                let offset = 4 * (row * self.steps.stride + *sent) as u64;
+                self.gpu.write_at(&self.rooms.tables, offset, bytemuck::cast_slice(&table[*sent..]))?;
+                *sent = table.len();
+            }
+        }
+        Ok(())
+    }
+
+    fn submit_steps(&mut self, count: usize, tables: &[&[u32]]) -> Result<(), GpuError> {
+        self.send_tables(tables)?;
+        let staging = self.steps.staging(&self.gpu)?;
+        let GpuBackend { gpu, tables, steps, .. } = self;
+        let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) else { return Ok(()) };
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        let rows = steps.positions.len() as u32;
+        let (body, tail): (&mut [Step], &mut [Step]) = match rows {
+            1 => (&mut tables.one, &mut []),
+            _ => (&mut tables.few, &mut tables.tail_of_all),
+        };
+        for _ in 0..count {
+            let position = steps.positions.iter().copied().max().unwrap_or(0);
+            let extent = Extent { rows, position, tiles: 0 };
+            for step in body.iter_mut().chain(tail.iter_mut()) {
+                step.follow(gpu, extent)?.record(&mut pass);
+            }
+            selects.iter().for_each(|select| select.record(&mut pass));
+            steps.positions.iter_mut().for_each(|position| *position += 1);
+        }
+        drop(pass);
+        if let Some((_, emitted)) = steps.buffers.iter().find(|(name, _)| *name == "emitted") {
+            encoder.copy_buffer_to_buffer(&emitted.inner, 0, &staging.inner, 0, ring_bytes());
+        }
+        let submission = gpu.queue.submit([encoder.finish()]);
+        staging.inner.slice(..).map_async(MapMode::Read, |_| {});
+        steps.flights.push_back(Flight { steps: count, submission, staging });
+        gpu.trouble()
+    }
+
+    /// Waits for the next submission, and takes its tokens.
+    fn land(&mut self) -> Result<(), GpuError> {
+        let GpuBackend { gpu, steps, .. } = self;
+        let Some(flight) = steps.flights.pop_front() else {
+            return Err(GpuError::Refused { reason: "no step is in flight".to_owned() });
+        };
+        let wait = PollType::Wait { submission_index: Some(flight.submission), timeout: None };
+        let polled = gpu.device.poll(wait);
+        gpu.trouble()?;
+        polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
+        let mapped = flight
+            .staging
+            .inner
+            .get_mapped_range(..)
+            .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        steps.landed.clear();
+        steps.landed.extend(mapped.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
+        drop(mapped);
+        flight.staging.inner.unmap();
+        steps.idle.push(flight.staging);
+        steps.landed_steps = flight.steps;
+        Ok(())
+    }
+}
+
+fn device(error: GpuError) -> BackendError {
+    BackendError::Device(error.to_string())
+}
+
+impl Chain for GpuBackend {
+    fn most(&self) -> usize {
+        MOST
+    }
+
+    fn begin(
+        &mut self,
+        batch: &Batch<'_>,
+        samplers: &[&Sampler],
+        texts: &[&[u32]],
+    ) -> Result<bool, BackendError> {
+        self.check(batch)?;
+        self.steps.end();
+        let rows = batch.rows();
+        // A row for each sequence, in their order, and each wants logits.
+        let each = |rows: &[u32]| rows.iter().copied().eq(0..rows.len() as u32);
+        let sound = batch.tables.len() == rows && each(batch.sequences) && each(batch.logits);
+        if !sound || batch.logits.len() != rows || samplers.len() != rows || texts.len() != rows {
+            return Err(BackendError::UnsoundBatch);
+        }
+        let vocab = self.plan.vocab as u32;
+        if texts.iter().flat_map(|text| *text).any(|token| *token >= vocab) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        let longest = batch.tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        if rows > FEW || longest > self.rooms.entries() / rows {
+            return Ok(false);
+        }
+        self.begin_steps(batch, samplers, texts).map_err(device)
+    }
+
+    fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError> {
+        let blocks = self.blocks;
+        let room = |(position, table): (&u32, &&[u32])| {
+            let last = *position as usize + steps.max(1) - 1;
+            last / KV_BLOCK < table.len()
+                && table.len() <= self.steps.stride
+                && table.iter().all(|block| (*block as usize) < blocks)
+        };
+        let sound = self.steps.call.is_some() && tables.len() == self.steps.positions.len();
+        if !sound || steps > MOST || !self.steps.positions.iter().zip(tables).all(room) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        if steps == 0 { Ok(()) } else { self.submit_steps(steps, tables).map_err(device) }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.steps.landed_steps + self.steps.flights.iter().map(|flight| flight.steps).sum::<usize>()
+    }
+
+    fn next(&mut self) -> Result<&[u32], BackendError> {
+        if self.steps.landed_steps == 0 {
+            self.land().map_err(device)?;
+        }
+        let Steps { tokens, unread, landed, landed_steps, .. } = &mut self.steps;
+        *landed_steps -= 1;
+        tokens.clear();
+        for (row, position) in unread.iter_mut().enumerate() {
+            *position += 1;
+            tokens.push(landed[(*position % SELECT_EMITTED * SELECT_ROWS) as usize + row]);
+        }
+        Ok(&self.steps.tokens)
+    }
+}

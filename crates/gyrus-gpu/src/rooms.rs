@@ -1,0 +1,163 @@
+//! A plan's memory on a device, apart from its weights.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
+use gyrus_kernels::call::{Storage, Tile};
+use gyrus_kernels::{Batch, BufferId, KV_BLOCK, Plan, Precision, Rope, Rows};
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::error::GpuError;
+
+/// The most rows of one batch.
+pub const MAX_ROWS: usize = 512;
+
+/// The most rows that share one reading of the weights, and whose sums have the order that a single row's have.
+pub(crate) const FEW: usize = 16;
+
+/// What a plan's kernels read and write.
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    scratch: Vec<Buffer>,
+    pub(crate) tokens: Buffer,
+    /// Position and first entry of the block table, for each row.
+    pub(crate) rows: Buffer,
+    pub(crate) tables: Buffer,
+    /// Which rows want logits.
+    pub(crate) indices: Buffer,
+    /// Tiles of rows that attend together.
+    pub(crate) tiles: Buffer,
+    /// Each rope's turns.
+    turns: Vec<Turns>,
+    /// K and V of each layer.
+    pub(crate) cache: Vec<(Buffer, Buffer)>,
+    /// Splits of attention of few rows.
+    pub(crate) partials: Buffer,
+    /// Rows as bytes, by their width; one place for all of that width, since each is used at once.
+    bytes: RefCell<HashMap<u32, RowBytes>>,
+    /// Rows as halves, likewise.
+    halves: RefCell<HashMap<u32, RowHalves>>,
+    blocks: usize,
+    kv: Storage,
+}
+
+/// A rope's turns, for all rows or for each.
+#[derive(Debug)]
+struct Turns {
+    buffer: Buffer,
+    /// Entries from one row to the next; 0 if sequences of all lengths turn alike.
+    stride: u32,
+}
+
+/// Rows as bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct RowBytes {
+    pub(crate) q: Buffer,
+    pub(crate) scales: Buffer,
+    pub(crate) squares: Buffer,
+}
+
+/// Rows as halves.
+#[derive(Debug, Clone)]
+pub(crate) struct RowHalves {
+    pub(crate) h: Buffer,
+    pub(crate) scales: Buffer,
+}
+
+impl Rooms {
+    pub(crate) fn new(gpu: &Gpu, plan: &Plan, blocks: usize) -> Result<Rooms, GpuError> {
+        let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
+        let words = |count: usize| gpu.buffer(4 * count as u64);
+        let turns = |rope: &Rope| -> Result<Turns, GpuError> {
+            let entries = rope.pairs() + 1;
+            // Some ropes turn long sequences at other speeds.
+            let alike = rope.length_class(usize::MAX) == rope.length_class(0);
+            if alike {
+                let buffer = gpu.upload(bytemuck::cast_slice(&engine::turns(rope, 0)))?;
+                return Ok(Turns { buffer, stride: 0 });
+            }
+            Ok(Turns { buffer: words(2 * MAX_ROWS * entries)?, stride: entries as u32 })
+        };
+        let bytes = (blocks * KV_BLOCK * plan.kv.row() * plan.kv_dtype().block_bytes()) as u64;
+        let layer = |_| Ok((gpu.buffer(bytes)?, gpu.buffer(bytes)?));
+        let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
+        Ok(Rooms {
+            scratch: plan.buffers.iter().map(|b| words(rows(b.rows) * b.width)).collect::<Result<_, _>>()?,
+            tokens: words(MAX_ROWS)?,
+            rows: words(2 * MAX_ROWS)?,
+            // Sequences may share blocks, so that together their tables can be longer than the cache.
+            tables: words(blocks.max(FEW) * 4)?,
+            indices: words(MAX_ROWS)?,
+            tiles: gpu.buffer((MAX_ROWS * size_of::<Tile>()) as u64)?,
+            turns: plan.ropes.iter().map(turns).collect::<Result<_, _>>()?,
+            cache: (0..plan.kv.layers).map(layer).collect::<Result<_, GpuError>>()?,
+            partials: words(partials)?,
+            bytes: RefCell::default(),
+            halves: RefCell::default(),
+            blocks,
+            kv: if plan.precision == Precision::Exact { Storage::F32 } else { Storage::F16 },
+        })
+    }
+
+    pub(crate) fn scratch(&self, id: BufferId) -> &Buffer {
+        &self.scratch[id.0 as usize]
+    }
+
+    /// A rope's turns, and how far apart those of two rows are.
+    pub(crate) fn turns(&self, rope: usize) -> (&Buffer, u32) {
+        (&self.turns[rope].buffer, self.turns[rope].stride)
+    }
+
+    /// How many entries all block tables together may have.
+    pub(crate) fn entries(&self) -> usize {
+        (self.tables.bytes() / 4) as usize
+    }
+
+    pub(crate) fn paged(&self, rows: u32) -> Paged {
+        Paged { kv: self.kv, blocks: self.blocks as u32, rows, entries: self.entries() as u32 }
+    }
+
+    /// Where rows of this width go as bytes.
+    pub(crate) fn bytes(&self, gpu: &Gpu, width: u32, rows: usize) -> Result<RowBytes, GpuError> {
+        let elements = rows as u64 * u64::from(width);
+        let mut all = self.bytes.borrow_mut();
+        if let Some(bytes) = all.get(&width)
+            && bytes.q.bytes() >= elements
+        {
+            return Ok(bytes.clone());
+        }
+        let bytes = RowBytes {
+            q: gpu.buffer(elements)?,
+            scales: gpu.buffer(elements / 4)?,
+            squares: gpu.buffer(elements / 8)?,
+        };
+        all.insert(width, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Where as many rows of this width as there may be go as halves.
+    pub(crate) fn halves(&self, gpu: &Gpu, width: u32, bytes: u64) -> Result<RowHalves, GpuError> {
+        let mut all = self.halves.borrow_mut();
+        if let Some(halves) = all.get(&width) {
+            return Ok(halves.clone());
+        }
+        let halves = RowHalves { h: gpu.buffer(bytes)?, scales: gpu.buffer(4 * MAX_ROWS as u64)? };
+        all.insert(width, halves.clone());
+        Ok(halves)
+    }
+
+    /// Sends each row's turns, where sequences of different lengths turn differently.
+    pub(crate) fn send_turns(&self, gpu: &Gpu, plan: &Plan, batch: &Batch<'_>) -> Result<(), GpuError> {
+        for (rope, turns) in plan.ropes.iter().zip(&self.turns).filter(|(_, turns)| turns.stride > 0) {
+            let mut words = Vec::with_capacity(2 * batch.rows() * turns.stride as usize);
+            for rows in batch.sequences.chunk_by(|a, b| a == b) {
+                let of_row = engine::turns(rope, batch.lengths[rows[0] as usize] as usize);
+                rows.iter().for_each(|_| words.extend_from_slice(&of_row));
+            }
+            gpu.write(&turns.buffer, bytemuck::cast_slice(&words))?;
+        }
+        Ok(())
+    }
+}

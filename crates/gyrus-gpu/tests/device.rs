@@ -1,0 +1,160 @@
+//! What can go wrong with a device, and that it goes wrong by an error after which the process is as before.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::device;
+use gyrus_gpu::{Gpu, GpuError, Options, adapters};
+use gyrus_kernels::call::copy;
+use gyrus_kernels::shader::Rungs;
+use gyrus_testkit::tempfile;
+
+/// The adapter that tests run on, by its name.
+fn name() -> Option<String> {
+    Some(device(Rungs::ALL)?.gpu().adapter().name.clone())
+}
+
+/// Copies something through the device and back.
+fn works(gpu: &Gpu) -> Result<(), GpuError> {
+    let words: Vec<u8> = (0..64).collect();
+    let (source, target) = (gpu.upload(&words)?, gpu.buffer(64)?);
+    let dispatch = gpu.bind(&copy(gpu.rungs(), 64)?, &[&source, &target])?;
+    gpu.run(&[&dispatch])?;
+    assert_eq!(gpu.read(&target)?, words);
+    Ok(())
+}
+
+#[test]
+fn a_lost_device_stays_lost_and_another_can_be_opened() {
+    let Some(adapter) = name() else { return };
+    let open = || Gpu::open(&Options { adapter: Some(adapter.clone()), ..Options::default() }).unwrap();
+    let gpu = open();
+    works(&gpu).unwrap();
+    let (source, target) = (gpu.upload(&[7; 64]).unwrap(), gpu.buffer(64).unwrap());
+    let dispatch = gpu.bind(&copy(gpu.rungs(), 64).unwrap(), &[&source, &target]).unwrap();
+    gpu.close();
+    let lost = |result: Result<(), GpuError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, GpuError::Lost { .. }), "{error:?}");
+        assert_eq!(error.to_string(), "the GPU was lost: it was closed");
+    };
+    // Whatever comes next, as often as it comes.
+    for _ in 0..2 {
+        lost(gpu.run(&[&dispatch]));
+        lost(gpu.write(&source, &[1; 64]));
+        lost(gpu.read(&target).map(drop));
+        lost(gpu.buffer(1024).map(drop));
+        lost(gpu.wait());
+        lost(works(&gpu));
+    }
+    works(&open()).unwrap();
+    drop(gpu);
+    works(&open()).unwrap();
+}
+
+#[test]
+fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
+    let open =
+        |adapter: &str| Gpu::open(&Options { adapter: Some(adapter.to_owned()), ..Options::default() });
+    let error = open("Voodoo 2").unwrap_err();
+    let GpuError::UnknownAdapter { there, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*there, adapters().into_iter().map(|adapter| adapter.name).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_kernel_that_is_none_is_an_error_and_no_more() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let gpu = runner.gpu();
+    let good = copy(gpu.rungs(), 64).unwrap();
+    let mut no_name = good.clone();
+    no_name.variant.name = "1copy".to_owned();
+    let mut no_file = good.clone();
+    no_file.variant.name = "copy_from_nowhere".to_owned();
+    no_file.variant.file = "no_such_file.wgsl";
+    let file = good.variant.file;
+    for (launch, expected) in
+        [(no_name, format!("was not accepted: {file}:")), (no_file, "no_such_file.wgsl".to_owned())]
+    {
+        for error in [gpu.compile(&[launch.clone(), good.clone()]).unwrap_err(), {
+            let (source, target) = (gpu.buffer(64).unwrap(), gpu.buffer(64).unwrap());
+            gpu.bind(&launch, &[&source, &target]).unwrap_err()
+        }] {
+            assert!(error.to_string().contains(&expected), "{error}");
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
+        }
+        works(gpu).unwrap();
+    }
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error_and_no_more() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let gpu = runner.gpu();
+    let error = gpu.buffer(u64::MAX / 2).unwrap_err();
+    assert!(matches!(error, GpuError::Limit { .. }), "{error:?}");
+    works(gpu).unwrap();
+}
+
+#[test]
+fn memory_is_told_where_it_can_be() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let gpu = runner.gpu();
+    // wgpu reaches it here through Vulkan, where every device has a heap of its own.
+    if gpu.adapter().api() == "Vulkan" {
+        let memory = gpu.memory().unwrap();
+        assert!(memory.free <= memory.total && memory.total > 64 << 20, "{memory:?}");
+    }
+    let adapter = Some(gpu.adapter().name.clone());
+    let capped = Gpu::open(&Options { adapter, memory: Some(1 << 20), ..Options::default() }).unwrap();
+    assert_eq!(capped.memory().unwrap().free, 1 << 20);
+    works(&capped).unwrap();
+}
+
+/// Files in a folder, and what they hold.
+fn files(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(folder).map(|entries| entries.map(|e| e.unwrap().path()).collect());
+    let paths: Vec<std::path::PathBuf> = entries.unwrap_or_default();
+    paths.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+#[test]
+fn pipelines_are_kept_and_garbage_is_not_minded() {
+    let Some(adapter) = name() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("pipelines");
+    let open = || {
+        let pipelines = Some(kept.clone());
+        Gpu::open(&Options { adapter: Some(adapter.clone()), pipelines, ..Options::default() }).unwrap()
+    };
+    let gpu = open();
+    if !gpu.adapter().pipeline_cache {
+        println!("skipped: {adapter} keeps no pipelines");
+        return;
+    }
+    gpu.compile(&[copy(gpu.rungs(), 64).unwrap()]).unwrap();
+    // Written when they were compiled, not only at the end.
+    let first = files(&kept);
+    assert_eq!(first.len(), 1);
+    works(&gpu).unwrap();
+    drop(gpu);
+    let (path, good) = &first[0];
+    let cut = good[..good.len() - 1].to_vec();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let headless = good[16..].to_vec();
+    for bytes in [good.clone(), b"garbage".to_vec(), Vec::new(), vec![0xa5; 4096], cut, flipped, headless] {
+        fs::write(path, &bytes).unwrap();
+        let gpu = open();
+        works(&gpu).unwrap();
+        drop(gpu);
+        let now = files(&kept);
+        assert_eq!(now.len(), 1, "{now:?}");
+        assert_eq!(now[0].1[..8], *b"gyruspc1", "what was unreadable has been replaced");
+    }
+    // A folder that cannot be is as good as none.
+    let pipelines = Some(path.join("below"));
+    let gpu = Gpu::open(&Options { adapter: Some(adapter), pipelines, ..Options::default() }).unwrap();
+    works(&gpu).unwrap();
+}

@@ -1,0 +1,408 @@
+//! Products with many rows in tiles, and rows as halves. What an adapter has of the rungs is used; where it has
+//! cooperative matrices, everything runs without them too.
+
+mod common;
+#[path = "common/weights.rs"]
+mod weights;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
+use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Activation, WeightLayout, scalar};
+use gyrus_tensor::DType;
+use half::f16;
+use weights::{UNTOUCHED, Weight, dtypes, weight, words};
+
+const PLAIN: Rungs = Rungs { cooperative: false, ..Rungs::ALL };
+
+/// The device with these rungs at most, and without cooperative matrices if that makes a difference.
+fn devices(rungs: Rungs) -> Vec<GpuRunner> {
+    let mut devices: Vec<GpuRunner> = device(rungs).into_iter().collect();
+    if devices.iter().any(|runner| runner.gpu().rungs().cooperative) {
+        devices.extend(device(Rungs { cooperative: false, ..rungs }));
+    }
+    devices
+}
+
+struct Case {
+    call: TileCall,
+    weight: Weight,
+    x: Vec<f32>,
+    y: Vec<u32>,
+}
+
+impl Case {
+    fn new(noise: &mut Noise, weight: Weight, rows: usize, gate: Option<Activation>) -> Case {
+        let layout = weight.planes.layout;
+        let k = layout.cols() as usize;
+        let mut call = TileCall { gate, ..TileCall::new(layout, rows as u32) };
+        call.accumulate = gate.is_none() && noise.below(2) == 1;
+        call.y_offset = noise.below(5);
+        call.y_stride = call.columns() + call.y_offset + noise.below(4);
+        // Rows of very different size, each with small and large numbers.
+        let mut x = vec![0.0; rows * k];
+        for row in x.chunks_exact_mut(k) {
+            let size = 2f64.powi(noise.below(40) as i32 - 20);
+            row.fill_with(|| (noise.number() * size * if noise.below(8) == 0 { 1e-3 } else { 1.0 }) as f32);
+        }
+        let room = rows * call.y_stride as usize + 8;
+        let y = if call.accumulate {
+            (0..room).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
+        } else {
+            vec![UNTOUCHED; room]
+        };
+        Case { call, weight, x, y }
+    }
+
+    fn name(&self, runner: &GpuRunner) -> String {
+        let (layout, TileCall { rows, gate, tuning, .. }) = (self.call.weight, self.call);
+        let shape = tuning.shape;
+        format!(
+            "{} {} × {}, {rows} rows, {gate:?}, {shape:?} on {}",
+            layout.dtype(),
+            layout.rows(),
+            layout.cols(),
+            runner.name()
+        )
+    }
+
+    fn halved(&self) -> scalar::HalvedRows {
+        let cols = self.call.weight.cols();
+        let call = HalveRowsCall { rows: self.call.rows, cols, x_stride: cols, norm: None };
+        scalar::halve_rows(&call, &self.x, &[])
+    }
+
+    fn run(&self, runner: &GpuRunner) -> Vec<u32> {
+        let halved = self.halved();
+        let rungs = runner.gpu().rungs();
+        let launch = self.call.launch(rungs).unwrap();
+        let mut buffers = self.weight.planes.words.clone();
+        buffers.push(halved.h);
+        if self.call.splits > 1 {
+            let parts = self.call.splits * self.call.rows * self.call.columns();
+            buffers.push(vec![UNTOUCHED; parts as usize]);
+            runner.run_launch(&launch, &mut buffers).unwrap();
+            let parts = buffers.pop().unwrap();
+            let launch = SumTilesCall::after(&self.call).launch(rungs).unwrap();
+            buffers = vec![parts, words(&halved.scales), self.y.clone()];
+            runner.run_launch(&launch, &mut buffers).unwrap();
+        } else {
+            buffers.extend([words(&halved.scales), self.y.clone()]);
+            runner.run_launch(&launch, &mut buffers).unwrap();
+        }
+        buffers.pop().unwrap()
+    }
+
+    /// Compares with the twin on the same halves: within what sums of f32 may be off, and nothing written elsewhere.
+    fn check(&self, runner: &GpuRunner) {
+        let found = self.run(runner);
+        let TileCall { rows, y_stride, y_offset, accumulate, gate, .. } = self.call;
+        let (n, k) = (self.call.columns() as usize, self.call.weight.cols() as usize);
+        let mut weights = self.weight.values.clone();
+        if runner.gpu().rungs().cooperative {
+            weights.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
+        }
+        let halved = self.halved();
+        let mut expected_words = self.y.clone();
+        for r in 0..rows as usize {
+            let halves = halved.halves(r);
+            let scale = f64::from(halved.scales[r]);
+            // The product, and what its error is relative to: the sum of magnitudes.
+            let products: Vec<(f64, f64)> = weights
+                .chunks_exact(k)
+                .map(|w| {
+                    let terms = w.iter().zip(&halves).map(|(w, x)| f64::from(*w) * f64::from(*x) * scale);
+                    terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()))
+                })
+                .collect();
+            let at = r * y_stride as usize + y_offset as usize;
+            for j in 0..n {
+                let before = if accumulate { f64::from(f32::from_bits(self.y[at + j])) } else { 0.0 };
+                let (expected, magnitude) = match gate {
+                    None => (products[j].0 + before, products[j].1 + before.abs()),
+                    Some(activation) => {
+                        let (gate, up) = (products[j], products[n + j]);
+                        let mut out = [0.0];
+                        scalar::gate(activation, &[gate.0 as f32, up.0 as f32], &mut out);
+                        // Neither activation is steeper than 1.2, and their exp and tanh have a few ulp.
+                        let activated = f64::from(out[0]).abs() + 1.2 * gate.1 * up.0.abs();
+                        (f64::from(out[0]), 4.0 * (activated + (gate.0.abs() + gate.1 * 1e-6) * up.1))
+                    }
+                };
+                // A term is rounded with every later one of its sum, half an ulp (6e-8) of what the sum has by then,
+                // which is a small part of the magnitudes' sum; cooperative matrices may cut off instead of rounding.
+                let tolerance = 1e-6 * magnitude + 1e-37;
+                let value = f64::from(f32::from_bits(found[at + j]));
+                let off = (value - expected).abs();
+                assert!(
+                    off <= tolerance,
+                    "{}: row {r}, column {j} is {value}, not {expected}: {off:e} > {tolerance:e}",
+                    self.name(runner)
+                );
+                expected_words[at + j] = found[at + j];
+            }
+        }
+        assert_eq!(found, expected_words, "{}: something else was written", self.name(runner));
+    }
+}
+
+fn tuned(case: &mut Case, shape: TileShape) {
+    case.call.tuning = TileTuning { shape: Some(shape), ..Default::default() };
+}
+
+/// Widths that blocks of a type divide: less than a step, odd numbers of steps and of sixteens.
+fn widths(dtype: DType) -> &'static [usize] {
+    match dtype.block_elems() {
+        1 => &[8, 200, 12],
+        32 => &[32, 352],
+        _ => &[256, 768],
+    }
+}
+
+/// One shape of tiles for every type, so that few kernels are compiled.
+fn products_are_those_of_the_twin(rungs: Rungs, dtypes: &[DType]) {
+    for runner in devices(rungs) {
+        let mut noise = Noise::new(1);
+        for &dtype in dtypes {
+            for (i, &k) in widths(dtype).iter().enumerate() {
+                let (rows, n) = [(17, 70), (130, 33), (64, 64)][(i + noise.below(2) as usize) % 3];
+                let weight = weight(&mut noise, dtype, n, k);
+                let mut case = Case::new(&mut noise, weight, rows, None);
+                tuned(&mut case, TileShape::new(64, 64));
+                case.check(&runner);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_every_type() {
+    products_are_those_of_the_twin(Rungs::ALL, &dtypes().collect::<Vec<_>>());
+}
+
+#[test]
+fn products_without_immediates() {
+    let rungs = Rungs { immediates: false, ..Rungs::ALL };
+    products_are_those_of_the_twin(rungs, &[DType::Q4_0, DType::F16]);
+}
+
+#[test]
+fn products_without_anything() {
+    products_are_those_of_the_twin(Rungs::NONE, &[DType::Q8_0, DType::F32]);
+}
+
+/// Shapes that exist on a rung.
+fn shapes(rungs: Rungs) -> Vec<TileShape> {
+    let (large, small) = (TileShape::new(128, 128), TileShape::new(64, 64));
+    let tall = TileShape::new(128, 64);
+    let mut shapes = vec![large, tall, small, TileShape::new(64, 128), TileShape::new(32, 64)];
+    if rungs.cooperative {
+        let square = TileShape { matrices: [4, 4], ..large };
+        shapes.extend([square, TileShape { double: true, ..tall }, TileShape { step: 64, ..small }]);
+        shapes.extend([TileShape { double: true, ..small }, TileShape { step: 64, double: true, ..small }]);
+        shapes.extend([TileShape { step: 64, ..tall }, TileShape { double: true, ..large }]);
+    }
+    shapes
+}
+
+/// A row's bits: in every shape of tiles, beside any others.
+#[test]
+fn shapes_and_neighbours_change_no_bit() {
+    for runner in devices(Rungs::ALL) {
+        let mut noise = Noise::new(2);
+        for (dtype, n, k) in [(DType::Q4_0, 150, 416), (DType::Q6_K, 40, 512)] {
+            let weight = weight(&mut noise, dtype, n, k);
+            let mut case = Case::new(&mut noise, weight, 150, None);
+            let mut known: Option<Vec<u32>> = None;
+            for shape in shapes(runner.gpu().rungs()) {
+                tuned(&mut case, shape);
+                case.check(&runner);
+                let found = case.run(&runner);
+                assert_eq!(known.get_or_insert_with(|| found.clone()), &found, "{}", case.name(&runner));
+            }
+            // The same rows, fewer of them and from another place.
+            let (first, rows) = (40, 19);
+            let stride = case.call.y_stride as usize;
+            let fewer = Case {
+                call: TileCall { rows: rows as u32, ..case.call },
+                weight: case.weight,
+                x: case.x[first * k..(first + rows) * k].to_vec(),
+                y: case.y[first * stride..(first + rows) * stride].to_vec(),
+            };
+            let known = known.unwrap();
+            assert_eq!(fewer.run(&runner), known[first * stride..(first + rows) * stride], "{dtype}");
+        }
+    }
+}
+
+/// Sums in parts, of which some may have nothing to sum.
+#[test]
+fn parts_make_up_the_product() {
+    for runner in devices(Rungs::ALL) {
+        let mut noise = Noise::new(6);
+        for (dtype, k, splits) in [(DType::Q4_0, 416, 3), (DType::F16, 40, 4), (DType::Q8_0, 256, 4)] {
+            let weight = weight(&mut noise, dtype, 45, k);
+            let mut case = Case::new(&mut noise, weight, 70, None);
+            case.call.splits = splits;
+            tuned(&mut case, TileShape::new(64, 64));
+            case.check(&runner);
+        }
+    }
+}
+
+#[test]
+fn gates_are_those_of_the_twin() {
+    for runner in devices(Rungs::ALL) {
+        let mut noise = Noise::new(3);
+        for gate in [Activation::Silu, Activation::GeluTanh] {
+            let few = if runner.gpu().rungs().cooperative { usize::MAX } else { 2 };
+            for shape in shapes(runner.gpu().rungs()).into_iter().take(few) {
+                let weight = weight(&mut noise, DType::Q4_1, 2 * 37, 96);
+                let mut case = Case::new(&mut noise, weight, 70, Some(gate));
+                tuned(&mut case, shape);
+                case.check(&runner);
+            }
+        }
+    }
+}
+
+/// Halves and scales to the last bit, but for the norm's factor.
+#[test]
+fn rows_are_halved_as_by_the_twin() {
+    for rungs in [Rungs::ALL, PLAIN, Rungs { subgroups: false, ..Rungs::ALL }] {
+        let Some(runner) = device(rungs) else { return };
+        let mut noise = Noise::new(4);
+        for (rows, cols, norm) in [(3, 4, None), (5, 2048, None), (2, 1100, Some(1e-5)), (7, 64, Some(1e-6))]
+        {
+            let call = HalveRowsCall { rows, cols, x_stride: cols + 8, norm };
+            let (m, k) = (rows as usize, cols as usize);
+            let mut x: Vec<f32> = Vec::new();
+            for row in 0..m {
+                // From the smallest to the largest that squares allow, and one row of zeros.
+                let size = [1.0, 0.0, 1e-18, 1e18, 3e4][row % 5];
+                x.extend((0..k + 8).map(|_| (noise.number() * size) as f32));
+            }
+            let weights: Vec<f32> = (0..k).map(|_| noise.number() as f32).collect();
+            let twin = scalar::halve_rows(&call, &x, &weights);
+            let mut buffers = vec![words(&x)];
+            if norm.is_some() {
+                buffers.push(words(&weights));
+            }
+            buffers.extend([vec![UNTOUCHED; twin.h.len() + 4], vec![UNTOUCHED; m + 1]]);
+            runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
+            let (scales, h) = (buffers.pop().unwrap(), buffers.pop().unwrap());
+            assert_eq!(h[..twin.h.len()], twin.h, "{rows} × {cols} on {}", runner.name());
+            assert!(h[twin.h.len()..].iter().chain(&scales[m..]).all(|word| *word == UNTOUCHED));
+            for (found, expected) in scales.iter().zip(&twin.scales) {
+                let found = f32::from_bits(*found);
+                let ulps = if norm.is_some() { 2e-6 } else { 0.0 };
+                assert!((found - expected).abs() <= ulps * expected, "{found}, not {expected}");
+            }
+        }
+    }
+}
+
+/// A row that halves cannot hold spoils itself and no other.
+#[test]
+fn what_is_no_number_is_seen() {
+    for runner in devices(Rungs::ALL) {
+        let mut noise = Noise::new(5);
+        let (n, k, rows) = (24, 64, 20);
+        let weight = weight(&mut noise, DType::Q8_0, n, k);
+        let mut case = Case::new(&mut noise, weight, rows, None);
+        tuned(&mut case, TileShape::new(64, 64));
+        let clean = case.run(&runner);
+        case.x[3 * k + 7] = f32::NAN;
+        case.x[11 * k] = f32::NEG_INFINITY;
+        let cols = k as u32;
+        let call = HalveRowsCall { rows: rows as u32, cols, x_stride: cols, norm: None };
+        let twin = case.halved();
+        let mut buffers = vec![words(&case.x), vec![0; twin.h.len()], vec![0; rows]];
+        runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
+        assert!(!f32::from_bits(buffers[2][3]).is_finite() && !f32::from_bits(buffers[2][11]).is_finite());
+        let found = case.run(&runner);
+        let stride = case.call.y_stride as usize;
+        for (r, (found, clean)) in found.chunks(stride).zip(clean.chunks(stride)).take(rows).enumerate() {
+            if [3, 11].contains(&r) {
+                let written = &found[case.call.y_offset as usize..][..n];
+                assert!(written.iter().all(|word| !f32::from_bits(*word).is_finite()), "row {r}");
+            } else {
+                assert_eq!(found, clean, "row {r}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_read_or_write_out_of_bounds_is_refused() {
+    let layout = |dtype, n, k| WeightLayout::new(dtype, n, k).unwrap();
+    let q4 = layout(DType::Q4_0, 9, 96);
+    let base = TileCall::new(q4, 20);
+    let error = |call: TileCall| call.launch(PLAIN).unwrap_err().to_string();
+    assert_eq!(error(TileCall { rows: 0, ..base }), "tiles: m is 0");
+    assert_eq!(error(TileCall { weight: q4.with_rows(0), ..base }), "tiles: n is 0");
+    assert_eq!(error(TileCall { y_offset: 1, ..base }), "tiles: y_stride is 9, at least 10 is needed");
+    assert!(error(TileCall { y_offset: u32::MAX, ..base }).contains("y_stride"));
+    assert!(error(TileCall { rows: u32::MAX, ..base }).contains("more than can be addressed"));
+    let gated = TileCall::gated(q4, 20, Activation::Silu);
+    assert_eq!(error(gated), "tiles: rows of the gated weight is 9, a multiple of 2 is needed");
+    let gated = TileCall::gated(q4.with_rows(8), 20, Activation::Silu);
+    for (call, name) in [
+        (TileCall { accumulate: true, ..gated }, "accumulate is 1"),
+        (TileCall { splits: 2, ..gated }, "splits is 2"),
+    ] {
+        assert_eq!(error(call), format!("tiles: {name}, another call with a gate is needed"));
+    }
+    assert_eq!(error(TileCall { splits: 0, ..base }), "tiles: splits is 0");
+    assert_eq!(error(TileCall { splits: 65, ..base }), "tiles: splits is 65, at most 64 is needed");
+    let sum = SumTilesCall::after(&TileCall { splits: 3, ..base });
+    let error = |call: SumTilesCall| call.launch(PLAIN).unwrap_err().to_string();
+    assert_eq!(error(SumTilesCall { y_offset: 1, ..sum }), "sum_tiles: y_stride is 9, at least 10 is needed");
+    assert!(error(SumTilesCall { rows: 1 << 30, ..sum }).contains("more than can be addressed"));
+    let slots = base.launch(PLAIN).unwrap().slots;
+    let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
+    // Rows of 96 have room for 128 halves.
+    assert_eq!(
+        bytes,
+        [("quants", 9 * 48), ("scales", 9 * 8), ("x", 20 * 256), ("x_scales", 80), ("y", 20 * 36)]
+    );
+
+    let shaped = |rungs, shape| {
+        let tuning = TileTuning { shape: Some(shape), ..Default::default() };
+        TileCall { tuning, ..base }.launch(rungs).unwrap_err().to_string()
+    };
+    for shape in shapes(Rungs::ALL) {
+        let tuning = TileTuning { shape: Some(shape), ..Default::default() };
+        assert!(TileCall { tuning, ..base }.launch(Rungs::ALL).is_ok(), "{shape:?}");
+    }
+    let small = TileShape::new(64, 64);
+    for wrong in [TileShape { rows: 0, ..small }, TileShape { columns: 96, ..small }] {
+        assert!(shaped(PLAIN, wrong).contains("32, 64 or 128 is needed"));
+    }
+    for (wrong, part) in [
+        (TileShape { rows: 0, ..small }, "rows is 0"),
+        (TileShape { columns: 80, ..small }, "columns is 80"),
+        (TileShape { rows: 256, ..small }, "workgroup is 512, at most 256"),
+        (TileShape { matrices: [3, 2], ..small }, "rows of matrices is 3"),
+        (TileShape { step: 16, ..small }, "step is 16"),
+        (TileShape { side: 4, ..small }, "side is 4"),
+        (TileShape { double: true, step: 64, ..TileShape::new(128, 64) }, "at most 49,152"),
+    ] {
+        let text = shaped(Rungs::ALL, wrong);
+        assert!(text.contains(part), "{text}");
+    }
+
+    let rows = HalveRowsCall { rows: 2, cols: 64, x_stride: 64, norm: None };
+    let error = |call: HalveRowsCall| call.launch(PLAIN).unwrap_err().to_string();
+    assert_eq!(error(HalveRowsCall { cols: 6, ..rows }), "halve_rows: k is 6, a multiple of 4 is needed");
+    assert_eq!(
+        error(HalveRowsCall { x_stride: 60, ..rows }),
+        "halve_rows: x_stride is 60, at least 64 is needed"
+    );
+    assert!(error(HalveRowsCall { rows: u32::MAX, ..rows }).contains("more than can be addressed"));
+    assert!(
+        error(HalveRowsCall { cols: u32::MAX - 3, x_stride: u32::MAX - 3, ..rows }).contains("more than")
+    );
+}

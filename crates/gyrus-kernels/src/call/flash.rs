@@ -1,0 +1,425 @@
+//! Attention of many rows at once: tiles of queries against tiles of keys, for prompts and encoders.
+
+use std::f32::consts::LOG2_E;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::engine::Paged;
+use crate::batch::Batch;
+use crate::launch::{AXIS, Access, Launch, LaunchError, Slot};
+use crate::params::FlashParams;
+use crate::shader::{Rungs, Variant};
+
+const NAME: &str = "flash";
+
+/// What workgroup memory holds unless [`FlashTuning::memory`] says otherwise: Metal's 32 KiB.
+const MEMORY: u32 = 32 << 10;
+
+/// Attention of tiles of rows over a paged cache, each tile of one sequence.
+///
+/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows` (position and first entry of the block table), `block_table`, `out`,
+/// `tiles` ([`Tile`], by [`push_tiles`]) and, with `tree`, `branches`: 64 bits for each row, of which bit `i` says
+/// whether the row sees position `base + i` of its tile.
+///
+/// Heads have 16 to 256 elements, a multiple of 16; others are refused, and are for
+/// [`engine::attention`](super::engine::attention), which differs in the order of its sums.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlashCall {
+    /// Query heads.
+    pub n_heads: u32,
+    /// Key and value heads.
+    pub n_kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Elements from one row of `qkv` to the next, a multiple of 4.
+    pub q_stride: u32,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// How many positions a row sees, itself included; 0 for all. A row that is not causal sees as many ahead.
+    pub window: u32,
+    /// Scores become `soft_cap·tanh(score / soft_cap)`; 0 leaves them.
+    pub soft_cap: f32,
+    /// Whether a row sees nothing after itself. If not, it sees all up to its tile's end.
+    pub causal: bool,
+    /// Whether rows of drafts see only their own branch beyond a tile's base.
+    pub tree: bool,
+    /// Cache, rows and block tables.
+    pub paged: Paged,
+    /// Tiles of this batch.
+    pub tiles: u32,
+}
+
+/// What changes the speed. `keys` changes the order of sums too, `queries` does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlashTuning {
+    /// Queries of a workgroup, a multiple of 4: rows times heads that share a KV head.
+    pub queries: Option<u32>,
+    /// Keys of a tile: 16, 32, 64 or 128. A workgroup has `queries·keys / 16` invocations.
+    pub keys: Option<u32>,
+    /// Elements of keys that are staged at a time, a divisor of a head and a multiple of 8.
+    pub key_dims: Option<u32>,
+    /// Values that are staged at a time, a divisor of `keys` and a multiple of 4.
+    pub value_keys: Option<u32>,
+    /// Whether an invocation loads its part of the next piece of keys or values while it works on this one.
+    pub ahead: Option<bool>,
+    /// Bytes of workgroup memory that may be used; 32 KiB if absent.
+    pub memory: Option<u32>,
+}
+
+/// Rows that a workgroup takes together: of one sequence, in order of position.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Tile {
+    /// The first row.
+    pub first: u32,
+    /// How many; at least one, at most [`FlashCall::tile_rows`].
+    pub rows: u32,
+    /// One more than the last position that any of them sees. Block tables must reach it.
+    pub end: u32,
+    /// Where the tree begins, for calls with one: from here on a row sees its branch. [`Tile::NO_TREE`] for none.
+    pub base: u32,
+}
+
+impl Tile {
+    /// The base of rows that are in no tree.
+    pub const NO_TREE: u32 = u32::MAX;
+}
+
+/// Cuts a sound batch into tiles of at most `most` rows and appends them.
+///
+/// Rows of a sequence that stand together and in order share tiles; others are right too, in tiles of their own. What
+/// is not causal sees its sequence as far as this batch's last row of it.
+pub fn push_tiles(batch: &Batch<'_>, most: u32, causal: bool, tiles: &mut Vec<Tile>) {
+    let (positions, sequences) = (batch.positions, batch.sequences);
+    let mut first = 0;
+    while first < positions.len() {
+        let mut last = first;
+        while last + 1 < positions.len()
+            && last + 1 - first < most.max(1) as usize
+            && sequences[last + 1] == sequences[first]
+            && positions[last + 1] >= positions[last]
+        {
+            last += 1;
+        }
+        let of_sequence = || positions.iter().zip(sequences).filter(|(_, s)| **s == sequences[first]);
+        let seen = if causal { None } else { of_sequence().map(|(position, _)| *position).max() };
+        tiles.push(Tile {
+            first: first as u32,
+            rows: (last + 1 - first) as u32,
+            end: seen.unwrap_or(positions[last]).saturating_add(1),
+            base: Tile::NO_TREE,
+        });
+        first = last + 1;
+    }
+}
+
+/// How the work is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    queries: u32,
+    keys: u32,
+    key_dims: u32,
+    value_keys: u32,
+    /// Heads that a workgroup takes of each row, and how many workgroups take all that share a KV head.
+    heads: u32,
+    parts: u32,
+}
+
+impl Shape {
+    fn workgroup(&self) -> u32 {
+        self.queries / 4 * (self.keys / 4)
+    }
+
+    /// Vectors of a query's output that an invocation owns.
+    fn vectors(&self, head_dim: u32) -> u32 {
+        head_dim.div_ceil(self.keys)
+    }
+
+    /// Loads of sixteen bytes that an invocation makes of a piece of keys or values.
+    fn loads(&self, head_dim: u32, element: u32) -> u32 {
+        let largest = (self.keys * self.key_dims).max(self.value_keys * head_dim);
+        (largest * element / 16).div_ceil(self.workgroup())
+    }
+
+    /// Bytes of workgroup memory.
+    fn memory(&self, head_dim: u32) -> u32 {
+        let stage = (self.keys * (self.key_dims / 4 + 1)).max(self.value_keys * (head_dim / 4));
+        16 * (self.queries * (head_dim / 4) + self.queries * (self.keys / 4) + self.workgroup() + stage)
+    }
+}
+
+impl FlashCall {
+    /// Rows that a tile may have.
+    pub fn tile_rows(&self, tuning: FlashTuning) -> Result<u32, LaunchError> {
+        self.shape(tuning).map(|shape| shape.queries / shape.heads)
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs, tuning: FlashTuning) -> Result<Launch, LaunchError> {
+        let kernel = || NAME.to_owned();
+        let shape = self.shape(tuning)?;
+        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, window, paged, .. } = *self;
+        paged.check(NAME, head_dim)?;
+        for (name, value) in [("rows", paged.rows), ("tiles", self.tiles)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let width = u64::from(n_heads) * u64::from(head_dim);
+        if u64::from(q_stride) < width {
+            let (name, value, least) = ("q_stride", q_stride, width);
+            return Err(LaunchError::TooLow { kernel: kernel(), name, value, least });
+        }
+        if !q_stride.is_multiple_of(4) {
+            let (name, value, of) = ("q_stride", q_stride, 4);
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+        }
+        let capped = self.soft_cap != 0.0;
+        if capped && !(self.soft_cap > 0.0 && (self.soft_cap * LOG2_E).is_finite()) {
+            let (name, value) = ("soft_cap", self.soft_cap);
+            return Err(LaunchError::NotPositive { kernel: kernel(), name, value });
+        }
+        let rows = u64::from(paged.rows);
+        let qkv = (rows - 1) * u64::from(q_stride) + width;
+        let cache = paged.cache_words(n_kv_heads, head_dim);
+        let groups = [u64::from(n_kv_heads) * u64::from(shape.parts), u64::from(self.tiles)];
+        for (what, count, most) in [
+            ("elements of qkv", qkv, u64::from(u32::MAX)),
+            ("elements of out", rows * width, u64::from(u32::MAX)),
+            ("words of a cache", cache, u64::from(u32::MAX)),
+            ("groups of heads", groups[0], AXIS),
+            ("tiles", groups[1], AXIS),
+        ] {
+            if count > most {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let slot = |name, binding, access, words: u64| Slot { name, binding, access, bytes: 4 * words };
+        let mut slots = vec![
+            slot("qkv", 0, Access::Read, qkv),
+            slot("k_cache", 1, Access::Read, cache),
+            slot("v_cache", 2, Access::Read, cache),
+            slot("rows", 4, Access::Read, 2 * rows),
+            slot("block_table", 5, Access::Read, paged.entries.into()),
+            slot("out", 6, Access::ReadWrite, rows * width),
+            slot("tiles", 7, Access::Read, 4 * u64::from(self.tiles)),
+        ];
+        if self.tree {
+            slots.push(slot("branches", 8, Access::Read, 2 * rows));
+        }
+        let params = FlashParams {
+            n_heads,
+            n_kv_heads,
+            q_stride,
+            window,
+            causal: self.causal.into(),
+            query_scale: if capped { self.scale / self.soft_cap } else { self.scale * LOG2_E },
+            cap: self.soft_cap * LOG2_E,
+            _pad0: 0,
+        };
+        let held =
+            if tuning.ahead.unwrap_or(false) { shape.loads(head_dim, paged.kv.bytes() as u32) } else { 0 };
+        let mut constants = paged.constants(head_dim);
+        constants.extend([
+            ("TREE", u32::from(self.tree).to_string()),
+            ("VECTORS", shape.vectors(head_dim).to_string()),
+            ("HELD", held.to_string()),
+            ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+            // Maxima go through workgroup memory: a score for each key of a tile makes them cheap.
+            ("SUBGROUPS", "0".to_owned()),
+        ]);
+        let overrides = [
+            ("QUERIES", shape.queries),
+            ("KEYS", shape.keys),
+            ("KEY_DIMS", shape.key_dims),
+            ("VALUE_KEYS", shape.value_keys),
+            ("HEADS", shape.heads),
+        ];
+        let overrides = overrides.map(|(name, value)| (name, f64::from(value))).to_vec();
+        Ok(Launch {
+            groups: [groups[0] as u32, groups[1] as u32, 1],
+            variant: Variant { name: kernel(), file: "engine/flash.wgsl", constants, overrides },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
+    /// Divides the work by what was asked for, else by the largest pieces that workgroup memory holds.
+    fn shape(&self, tuning: FlashTuning) -> Result<Shape, LaunchError> {
+        let FlashCall { n_heads, n_kv_heads, head_dim, .. } = *self;
+        let kernel = || NAME.to_owned();
+        if n_heads == 0 || n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
+            return Err(LaunchError::Heads { kernel: kernel(), n_heads, n_kv_heads });
+        }
+        if head_dim == 0 || !head_dim.is_multiple_of(16) {
+            let (name, value, of) = ("head_dim", head_dim, 16);
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+        }
+        if head_dim > 256 {
+            let (what, count) = ("elements of a head", head_dim.into());
+            return Err(LaunchError::Large { kernel: kernel(), what, count });
+        }
+        let refused = |name, value, needed| LaunchError::Tuning { kernel: kernel(), name, value, needed };
+        // An invocation owns at most four vectors of a query's output, which is `head_dim / keys`.
+        let keys = tuning.keys.unwrap_or(if head_dim > 128 { 64 } else { 32 });
+        if ![16, 32, 64, 128].contains(&keys) || head_dim > 4 * keys {
+            return Err(refused("keys", keys, "16, 32, 64 or 128, and at least a quarter of a head"));
+        }
+        let memory = tuning.memory.unwrap_or(MEMORY);
+        let choices = tuning.queries.map_or(vec![32, 16, 8, 4], |queries| vec![queries]);
+        for queries in choices {
+            if queries == 0 || !queries.is_multiple_of(4) || queries / 4 > 256 / (keys / 4) {
+                return Err(refused("queries", queries, "a multiple of 4, with 256 invocations at most,"));
+            }
+            let (heads, parts) = self.heads(queries);
+            let shape = Shape { queries, keys, key_dims: 8, value_keys: 4, heads, parts };
+            let fits = |shape: &Shape| shape.memory(head_dim) <= memory;
+            // The largest divisor that is a multiple of `unit` and fits.
+            let divisors = |of: u32, unit: u32| {
+                (1..=of)
+                    .filter_map(move |n| of.is_multiple_of(n).then_some(of / n))
+                    .filter(move |d| d.is_multiple_of(unit))
+            };
+            let key_dims = tuning
+                .key_dims
+                .or_else(|| divisors(head_dim, 8).find(|&d| fits(&Shape { key_dims: d, ..shape })));
+            let value_keys = tuning
+                .value_keys
+                .or_else(|| divisors(keys, 4).find(|&d| fits(&Shape { value_keys: d, ..shape })));
+            let (Some(key_dims), Some(value_keys)) = (key_dims, value_keys) else { continue };
+            if key_dims == 0 || !key_dims.is_multiple_of(8) || !head_dim.is_multiple_of(key_dims) {
+                return Err(refused("key_dims", key_dims, "a divisor of a head and multiple of 8"));
+            }
+            if value_keys == 0 || !value_keys.is_multiple_of(4) || !keys.is_multiple_of(value_keys) {
+                return Err(refused("value_keys", value_keys, "a divisor of keys and multiple of 4"));
+            }
+            let shape = Shape { key_dims, value_keys, ..shape };
+            if fits(&shape) {
+                return Ok(shape);
+            }
+        }
+        Err(refused("memory", memory, "more workgroup memory, or smaller tiles,"))
+    }
+
+    /// Heads that a workgroup of so many queries takes of each row: of those that share a KV head all, or a part of
+    /// them where that leaves too many queries without work.
+    fn heads(&self, queries: u32) -> (u32, u32) {
+        let sharing = self.n_heads / self.n_kv_heads;
+        let mut best = (1, sharing);
+        let mut best_share = 0;
+        for parts in sharing.div_ceil(queries)..=sharing {
+            let heads = sharing.div_ceil(parts);
+            // Rounded up, fewer parts may do; none must be left without a head.
+            let parts = sharing.div_ceil(heads);
+            // Sixty-fourths of all queries that have work.
+            let share = 64 * u64::from(sharing) * u64::from(queries / heads)
+                / (u64::from(parts) * u64::from(queries));
+            if share > best_share {
+                (best, best_share) = ((heads, parts), share);
+            }
+            if share >= 54 {
+                break;
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Storage;
+
+    fn call(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> FlashCall {
+        FlashCall {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            scale: 0.1,
+            window: 0,
+            soft_cap: 0.0,
+            causal: true,
+            tree: false,
+            paged: Paged { kv: Storage::F16, blocks: 4, rows: 3, entries: 8 },
+            tiles: 2,
+        }
+    }
+
+    fn tiles(positions: &[u32], sequences: &[u32], most: u32, causal: bool) -> Vec<[u32; 3]> {
+        let batch = Batch { tokens: positions, positions, sequences, logits: &[], tables: &[], lengths: &[] };
+        let mut tiles = Vec::new();
+        push_tiles(&batch, most, causal, &mut tiles);
+        tiles.iter().map(|tile| [tile.first, tile.rows, tile.end]).collect()
+    }
+
+    #[test]
+    fn tiles_hold_rows_of_one_sequence_in_order() {
+        assert!(tiles(&[], &[], 4, true).is_empty());
+        let (positions, sequences) = ([7, 8, 9, 10, 11, 3, 4, 12], [0, 0, 0, 0, 0, 1, 1, 0]);
+        let found = tiles(&positions, &sequences, 4, true);
+        assert_eq!(found, [[0, 4, 11], [4, 1, 12], [5, 2, 5], [7, 1, 13]]);
+        let found = tiles(&positions, &sequences, 4, false);
+        assert_eq!(found, [[0, 4, 13], [4, 1, 13], [5, 2, 5], [7, 1, 13]]);
+        // Out of order, each is right alone.
+        assert_eq!(tiles(&[5, 4, 6], &[0, 0, 0], 4, true), [[0, 1, 6], [1, 2, 7]]);
+    }
+
+    #[test]
+    fn every_query_has_a_place_and_most_have_work() {
+        for sharing in 1..=80 {
+            for queries in [4, 16, 32, 64] {
+                let (heads, parts) = call(sharing, 1, 64).heads(queries);
+                assert!(heads <= queries && heads * parts >= sharing && heads * (parts - 1) < sharing);
+                let busy = f64::from(sharing * (queries / heads)) / f64::from(parts * queries);
+                assert!(busy > 0.7, "{sharing} heads, {queries} queries: {busy}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let launch = |call: FlashCall| call.launch(Rungs::ALL, FlashTuning::default());
+        let good = call(4, 2, 64);
+        assert!(launch(good).is_ok());
+        for head_dim in (16..=256).step_by(16) {
+            for memory in [16 << 10, 32 << 10] {
+                let tuning = FlashTuning { memory: Some(memory), ..Default::default() };
+                let shape = call(4, 2, head_dim).shape(tuning).unwrap();
+                assert!(shape.memory(head_dim) <= memory && shape.vectors(head_dim) <= 4, "{shape:?}");
+            }
+        }
+        assert!(matches!(launch(call(4, 3, 64)), Err(LaunchError::Heads { .. })));
+        assert!(matches!(launch(call(4, 0, 64)), Err(LaunchError::Heads { .. })));
+        for head_dim in [0, 6, 72] {
+            assert!(matches!(launch(call(4, 2, head_dim)), Err(LaunchError::NotMultiple { .. })));
+        }
+        assert!(matches!(launch(call(4, 2, 272)), Err(LaunchError::Large { .. })));
+        assert!(matches!(launch(FlashCall { tiles: 0, ..good }), Err(LaunchError::Zero { .. })));
+        assert!(matches!(launch(FlashCall { tiles: 65_536, ..good }), Err(LaunchError::Large { .. })));
+        assert!(matches!(launch(FlashCall { q_stride: 252, ..good }), Err(LaunchError::TooLow { .. })));
+        assert!(matches!(launch(FlashCall { q_stride: 257, ..good }), Err(LaunchError::NotMultiple { .. })));
+        for soft_cap in [-1.0, f32::NAN, f32::INFINITY] {
+            assert!(matches!(launch(FlashCall { soft_cap, ..good }), Err(LaunchError::NotPositive { .. })));
+        }
+        let paged = Paged { kv: Storage::Bf16, ..good.paged };
+        assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Storage { .. })));
+        let paged = Paged { blocks: u32::MAX, ..good.paged };
+        assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Large { .. })));
+        let tuned = |tuning| good.launch(Rungs::ALL, tuning);
+        let default = FlashTuning::default();
+        for tuning in [
+            FlashTuning { queries: Some(0), ..default },
+            FlashTuning { queries: Some(6), ..default },
+            FlashTuning { queries: Some(256), ..default },
+            FlashTuning { keys: Some(24), ..default },
+            FlashTuning { key_dims: Some(12), ..default },
+            FlashTuning { value_keys: Some(3), ..default },
+            FlashTuning { queries: Some(64), key_dims: Some(64), ..default },
+            FlashTuning { memory: Some(512), ..default },
+        ] {
+            assert!(matches!(tuned(tuning), Err(LaunchError::Tuning { .. })), "{tuning:?}");
+        }
+    }
+}

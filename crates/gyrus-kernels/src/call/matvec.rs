@@ -1,0 +1,283 @@
+use super::quantize::partial_bytes;
+use super::weight_slots;
+use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
+use crate::op::Activation;
+use crate::params::MatVecParams;
+use crate::shader::{Rungs, Variant};
+use crate::weights::WeightLayout;
+
+/// What a mat-vec multiplies by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Input {
+    /// Bytes that a [`QuantizeCall`](super::QuantizeCall) made: `x`, `x_scales`; and if they are to be normalised,
+    /// `squares`.
+    Bytes {
+        /// Added to the mean square, if results are to be multiplied by 1 / rms.
+        norm: Option<f32>,
+    },
+    /// One row in single precision, `x`.
+    Rows,
+    /// One row in single precision, `x`, to be normalised, with `norm_weight`.
+    Norm {
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// One row from the splits of attention, `partials`; `rows` has its position.
+    Merge {
+        /// Elements of a head.
+        head_dim: u32,
+        /// How many positions the row sees; 0 for all.
+        window: u32,
+    },
+}
+
+/// `y (+)= W·x` for few rows of activations as bytes: `fast`.
+///
+/// Buffers: the planes of the weight, what the [`Input`] names, `y`, and with normalised bytes `squares`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatVecCall {
+    /// The weight matrix, of a quantised type.
+    pub weight: WeightLayout,
+    /// Rows of `x` and `y`; one unless the input is bytes.
+    pub rows: u32,
+    /// What it is multiplied by.
+    pub input: Input,
+    /// The function of the first half of the results that their second half is multiplied by.
+    pub gate: Option<Activation>,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds.
+    pub accumulate: bool,
+    /// What changes the speed.
+    pub tuning: MatVecTuning,
+}
+
+/// What changes a mat-vec's speed. `splits` changes the order of sums too, so it must not depend on the number of
+/// rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatVecTuning {
+    /// Invocations of a workgroup: a power of two, at least 32 times `splits`.
+    pub workgroup: u32,
+    /// Columns of the output that a team of 32 takes: 1, 2, 4 or 8.
+    pub columns: u32,
+    /// Teams that share the sum of one output: 1, 2, 4 or 8.
+    pub splits: u32,
+}
+
+impl MatVecTuning {
+    /// What did well for a matrix of `n` rows of `k` on large GPUs, with at most `most` invocations a workgroup.
+    pub fn of(n: u32, k: u32, most: u32) -> MatVecTuning {
+        let blocks = k / 32;
+        // Two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
+        let splits = (blocks / 64).next_power_of_two().clamp(1, 4);
+        let (workgroup, columns) = match n {
+            ..=2048 => (if splits > 2 { 1024 } else { 512 }, if splits > 2 { 2 } else { 1 }),
+            ..=6144 => (512, 2),
+            ..=32768 => (256, 4),
+            _ => (512, 2),
+        };
+        let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+        MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits }
+    }
+
+    /// The same order of sums, with room for the sums of several rows.
+    #[must_use]
+    pub fn for_rows(self, rows: u32) -> MatVecTuning {
+        match rows {
+            1 => self,
+            2..=4 => MatVecTuning { workgroup: self.workgroup.min(256), ..self },
+            _ => MatVecTuning { workgroup: self.workgroup.min(256), columns: self.columns.min(2), ..self },
+        }
+    }
+
+    fn check(&self) -> Result<(), LaunchError> {
+        let MatVecTuning { workgroup, columns, splits } = *self;
+        let wrong = |name, value, needed| {
+            Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
+        };
+        if !workgroup.is_power_of_two() || !(32..=1024).contains(&workgroup) {
+            return wrong("workgroup", workgroup, "a power of two from 32 to 1024");
+        }
+        for (name, value) in [("columns", columns), ("splits", splits)] {
+            if ![1, 2, 4, 8].contains(&value) {
+                return wrong(name, value, "1, 2, 4 or 8");
+            }
+        }
+        if workgroup < 32 * splits {
+            return wrong("workgroup", workgroup, "at least 32 for each split");
+        }
+        Ok(())
+    }
+}
+
+/// Rows that share one reading of the weights.
+fn tile(rows: u32) -> u32 {
+    rows.next_power_of_two().min(16)
+}
+
+impl MatVecCall {
+    /// One product, nothing before and behind it, with the usual tuning.
+    pub fn new(weight: WeightLayout, rows: u32) -> MatVecCall {
+        MatVecCall {
+            weight,
+            rows,
+            input: Input::Bytes { norm: None },
+            gate: None,
+            y_stride: weight.rows(),
+            y_offset: 0,
+            accumulate: false,
+            tuning: MatVecTuning::of(weight.rows(), weight.cols(), 256),
+        }
+    }
+
+    /// Bytes of workgroup memory it takes; there are devices with 16 KiB.
+    pub fn workgroup_bytes(&self) -> u64 {
+        let blocks = u64::from(self.weight.cols() / 32);
+        let MatVecTuning { workgroup, columns, .. } = self.tuning;
+        let results = u64::from(tile(self.rows) * (workgroup / 32) * columns);
+        let input = if matches!(self.input, Input::Bytes { .. }) { 0 } else { 44 * blocks };
+        4 * (results + u64::from(workgroup) + 16) + input
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        let name = "matvec";
+        let kernel = || name.to_owned();
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let (n, k) = (weight.rows(), weight.cols());
+        if !weight.dtype().is_quantized() {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
+        }
+        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let is_bytes = matches!(input, Input::Bytes { .. });
+        if !is_bytes && rows != 1 {
+            let count = rows.into();
+            return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not bytes", count });
+        }
+        if gate.is_some() && !n.is_multiple_of(2) {
+            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
+        }
+        tuning.check()?;
+        let width = if gate.is_some() { n / 2 } else { n };
+        let least = u64::from(y_offset) + u64::from(width);
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let (m, k64) = (u64::from(rows), u64::from(k));
+        let mut slots = weight_slots(name, &weight)?;
+        let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
+        let mut params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
+        let mut head = 4;
+        let (source, norm) = match input {
+            Input::Bytes { norm } => {
+                push("x", 3, Access::Read, m * k64);
+                push("x_scales", 4, Access::Read, m * k64 / 4);
+                ("bytes", norm)
+            }
+            Input::Rows => {
+                push("x", 3, Access::Read, 4 * k64);
+                ("rows", None)
+            }
+            Input::Norm { eps } => {
+                push("x", 3, Access::Read, 4 * k64);
+                push("norm_weight", 4, Access::Read, 4 * k64);
+                ("norm", Some(eps))
+            }
+            Input::Merge { head_dim, window } => {
+                if head_dim == 0 || !head_dim.is_multiple_of(4) || !k.is_multiple_of(head_dim) {
+                    let (name, value, of) = ("k", k, head_dim);
+                    return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+                }
+                push("partials", 3, Access::Read, partial_bytes(1, k / head_dim, head_dim));
+                push("rows", 4, Access::Read, 8);
+                head = head_dim;
+                params.window = window;
+                ("merge", None)
+            }
+        };
+        let y = (m - 1) * u64::from(y_stride) + least;
+        push("y", 5, Access::ReadWrite, 4 * y);
+        if is_bytes && norm.is_some() {
+            push("squares", 7, Access::Read, m * k64 / 8);
+        }
+        params.eps = norm.unwrap_or(0.0);
+        for (what, count) in [("elements of x", m * k64), ("elements of y", y)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+
+        let MatVecTuning { workgroup, columns, splits } = tuning;
+        let tile = tile(rows);
+        let group_columns = workgroup / 32 / splits * columns;
+        let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
+        if outputs == 0 {
+            let (name, value, needed) = ("columns", columns, "two or more, where there is a gate");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+        }
+        let groups = u64::from(n).div_ceil(group_columns.into());
+        if (groups + AXIS).saturating_mul(group_columns.into()) > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count: groups });
+        }
+        let [x, y, _] = grid(name, groups)?;
+        let tiles = rows.div_ceil(tile);
+        if tiles > 65_535 {
+            return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
+        }
+        let (fetch, chunks) = self.fetches();
+        let blocks = k / 32;
+        let activation = match gate {
+            None => "none",
+            Some(Activation::Silu) => "silu",
+            Some(Activation::GeluTanh) => "gelu_tanh",
+        };
+        let number = |name, value: u32| (name, value.to_string());
+        let constants = vec![
+            ("WEIGHT", weight.constant()),
+            number("K", k),
+            ("INPUT", source.to_owned()),
+            number("NORM", norm.is_some().into()),
+            ("GATE", activation.to_owned()),
+            number("ACCUMULATE", accumulate.into()),
+            number("HEAD_DIM", head),
+            number("WORKGROUP", workgroup),
+            number("ROWS", tile),
+            number("COLUMNS", columns),
+            number("SPLITS", splits),
+            number("FETCH", fetch),
+            number("FETCHED", fetch * columns),
+            number("CHUNKS", chunks),
+            number("EVEN", (blocks == 32 * splits * fetch * chunks).into()),
+            number("GROUP_COLUMNS", group_columns),
+            number("OUTPUTS", outputs),
+            number("SUMS", columns * tile),
+            number("RESULTS", group_columns * tile * splits),
+            number("IMMEDIATES", rungs.immediates.into()),
+            number("SUBGROUPS", rungs.subgroups.into()),
+        ];
+        Ok(Launch {
+            groups: [x, y, tiles],
+            variant: Variant { name: kernel(), file: "matvec.wgsl", constants, overrides: Vec::new() },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((6, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
+    /// Blocks that an invocation has under way at once for each of its columns, and how often it does.
+    fn fetches(&self) -> (u32, u32) {
+        let MatVecTuning { columns, splits, .. } = self.tuning;
+        let own = (self.weight.cols() / 32).div_ceil(32 * splits);
+        // Registers: a block has four to twelve words, and each row and column a sum.
+        let words = self.weight.row_words(crate::weights::Plane::Quants) / (self.weight.cols() / 32);
+        let room = (if self.rows == 1 { 64 } else { 32 }) / (words.max(4) * columns);
+        let fetch = own.min(room.max(1));
+        (fetch, own.div_ceil(fetch))
+    }
+}

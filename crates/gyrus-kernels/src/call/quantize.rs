@@ -1,0 +1,148 @@
+use super::engine::MOST_SPLITS;
+use crate::launch::{Access, Launch, LaunchError, Slot};
+use crate::params::QuantizeParams;
+use crate::shader::{Rungs, Variant};
+
+/// Where the rows of a [`QuantizeCall`] come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// They are there: `x`, rows `x_stride` elements apart.
+    Rows {
+        /// Elements from one row to the next.
+        x_stride: u32,
+    },
+    /// They are there, and are multiplied by a norm's `weight`. Their `squares` go along, for whoever multiplies by
+    /// 1 / rms.
+    Norm {
+        /// Elements from one row to the next.
+        x_stride: u32,
+    },
+    /// They are put together from the splits of attention, `partials`; `rows` has their positions.
+    Merge {
+        /// Elements of a head.
+        head_dim: u32,
+        /// How many positions a row sees; 0 for all.
+        window: u32,
+    },
+}
+
+/// What becomes of the rows of a [`QuantizeCall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Signed bytes with a scale for 32: `q`, a byte an element, and `q_scales`, 8 bytes a block.
+    Bytes,
+    /// Single precision: `q`.
+    Rows,
+}
+
+/// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
+///
+/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`] `weight` and
+/// `squares`, with [`Source::Merge`] `rows`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuantizeCall {
+    /// Rows.
+    pub rows: u32,
+    /// Elements of a row, a multiple of 32.
+    pub cols: u32,
+    /// Where they come from.
+    pub source: Source,
+    /// What they become.
+    pub target: Target,
+}
+
+impl QuantizeCall {
+    /// Rows one behind the other, as bytes.
+    pub fn bytes(rows: u32, cols: u32) -> QuantizeCall {
+        QuantizeCall { rows, cols, source: Source::Rows { x_stride: cols }, target: Target::Bytes }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 128;
+        let kernel = || "quantize".to_owned();
+        let QuantizeCall { rows, cols, source, target } = *self;
+        for (name, value) in [("m", rows), ("k", cols)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let multiple = |name, value: u32, of: u32| {
+            if of == 0 || !value.is_multiple_of(of) {
+                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+            }
+            Ok(())
+        };
+        multiple("k", cols, 32)?;
+        let (m, k) = (u64::from(rows), u64::from(cols));
+        let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
+        let mut params = QuantizeParams { k: cols, ..Default::default() };
+        let mut slots = Vec::new();
+        let mut head = 4;
+        let source = match source {
+            Source::Rows { x_stride } | Source::Norm { x_stride } => {
+                multiple("x_stride", x_stride, 4)?;
+                if x_stride < cols {
+                    let (name, least) = ("x_stride", cols.into());
+                    return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
+                }
+                params.x_stride = x_stride;
+                slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
+                if matches!(source, Source::Norm { .. }) { "norm" } else { "rows" }
+            }
+            Source::Merge { head_dim, window } => {
+                multiple("k", cols, head_dim)?;
+                multiple("head_dim", head_dim, 4)?;
+                params.window = window;
+                head = head_dim;
+                slots.push(slot("partials", 0, Access::Read, partial_bytes(m, cols / head_dim, head_dim)));
+                "merge"
+            }
+        };
+        match target {
+            Target::Bytes => {
+                slots.push(slot("q", 1, Access::ReadWrite, m * k));
+                slots.push(slot("q_scales", 2, Access::ReadWrite, m * k / 4));
+            }
+            Target::Rows => slots.push(slot("q", 1, Access::ReadWrite, 4 * m * k)),
+        }
+        match source {
+            "norm" => {
+                slots.push(slot("weight", 4, Access::Read, 4 * k));
+                slots.push(slot("squares", 5, Access::ReadWrite, m * k / 8));
+            }
+            "merge" => slots.push(slot("rows", 6, Access::Read, 8 * m)),
+            _ => {}
+        }
+        if let Some(slot) = slots.iter().find(|slot| slot.bytes / 4 > u64::from(u32::MAX)) {
+            return Err(LaunchError::Large { kernel: kernel(), what: slot.name, count: slot.bytes / 4 });
+        }
+        if rows > 65_535 {
+            return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
+        }
+        Ok(Launch {
+            groups: [(cols / 4).div_ceil(WORKGROUP), rows, 1],
+            variant: Variant {
+                name: kernel(),
+                file: "quantize.wgsl",
+                constants: vec![
+                    ("SOURCE", source.to_owned()),
+                    ("TARGET", if target == Target::Bytes { "bytes" } else { "rows" }.to_owned()),
+                    ("HEAD_DIM", head.to_string()),
+                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+                    ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
+                ],
+                overrides: Vec::new(),
+            },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+}
+
+/// Bytes of the splits of attention: for each row, head and split the sums, the largest score and the sum of
+/// weights.
+pub(crate) fn partial_bytes(rows: u64, heads: u32, head_dim: u32) -> u64 {
+    rows * u64::from(heads) * u64::from(MOST_SPLITS) * 4 * (u64::from(head_dim) + 4)
+}

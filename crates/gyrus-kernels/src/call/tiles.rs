@@ -1,0 +1,505 @@
+use super::weight_slots;
+use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
+use crate::op::Activation;
+use crate::params::{HalveRowsParams, MatMulParams, SumTilesParams};
+use crate::shader::{Rungs, Variant};
+use crate::weights::WeightLayout;
+
+/// Rows of halves have whole steps of so many elements.
+const PADDED: u32 = 64;
+
+const MOST_SPLITS: u32 = 64;
+
+/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
+///
+/// Buffers: the planes of the weight; `x` and `x_scales` as [`HalveRowsCall`] writes them; `y`. Products are of halves
+/// where [`Rungs::cooperative`] matrices are used, else weights are as exact as in the file. Sums are `f32`, along `k`
+/// in one order whatever the shape of tiles and the number of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TileCall {
+    /// The weight matrix.
+    pub weight: WeightLayout,
+    /// Rows of `x` and `y`.
+    pub rows: u32,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds. Not with a gate.
+    pub accumulate: bool,
+    /// Writes `f(gate)·up`, half as many columns as the weight has rows: first all of the gate's, then all of the
+    /// other's.
+    pub gate: Option<Activation>,
+    /// Workgroups that share the sum of an output, for products of too few outputs to keep a device busy: from 1 on.
+    /// With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, from which [`SumTilesCall`]
+    /// makes the result. Unlike tuning this changes bits, so it must not follow from the number of rows. Not with a
+    /// gate.
+    pub splits: u32,
+    /// What changes the speed.
+    pub tuning: TileTuning,
+}
+
+/// What changes the speed of tiles, and no bit of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TileTuning {
+    /// The tile; chosen by the number of tiles there would be if absent.
+    pub shape: Option<TileShape>,
+    /// About how many workgroups a device wants to have at least.
+    pub workgroups: Option<u32>,
+}
+
+/// What a workgroup computes, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TileShape {
+    /// Rows: 32, 64 or 128; with cooperative matrices, any number that whole subgroups make up.
+    pub rows: u32,
+    /// Columns, likewise.
+    pub columns: u32,
+    /// Rows and columns of matrices that a subgroup has: 2 or 4 each. For cooperative matrices only, as all below.
+    pub matrices: [u32; 2],
+    /// Elements of `k` that are staged at a time: 32 or 64.
+    pub step: u32,
+    /// Whether the next step is staged beside the one that is read.
+    pub double: bool,
+    /// Rows and columns of a matrix: 16; Apple's GPUs have 8.
+    pub side: u32,
+}
+
+impl TileShape {
+    /// A tile of so many rows and columns.
+    pub const fn new(rows: u32, columns: u32) -> TileShape {
+        let matrices = [if rows < 128 { 2 } else { 4 }, 2];
+        TileShape { rows, columns, matrices, step: 32, double: false, side: 16 }
+    }
+}
+
+/// Tiles from the largest, which reads its operands least often, to the smallest, of which there are most.
+const SHAPES: [TileShape; 5] = [
+    TileShape::new(128, 128),
+    TileShape::new(128, 64),
+    TileShape::new(64, 128),
+    TileShape::new(64, 64),
+    TileShape::new(32, 64),
+];
+
+impl TileCall {
+    /// Rows packed in `y`.
+    pub fn new(weight: WeightLayout, rows: u32) -> TileCall {
+        TileCall {
+            weight,
+            rows,
+            y_stride: weight.rows(),
+            y_offset: 0,
+            accumulate: false,
+            gate: None,
+            splits: 1,
+            tuning: TileTuning::default(),
+        }
+    }
+
+    /// Rows packed in `y`, of half as many columns as the weight has rows.
+    pub fn gated(weight: WeightLayout, rows: u32, gate: Activation) -> TileCall {
+        TileCall { y_stride: weight.rows() / 2, gate: Some(gate), ..TileCall::new(weight, rows) }
+    }
+
+    /// Columns of `y` that are written.
+    pub fn columns(&self) -> u32 {
+        if self.gate.is_some() { self.weight.rows() / 2 } else { self.weight.rows() }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        let cooperative = rungs.cooperative && rungs.f16 && rungs.subgroups;
+        let name = if cooperative { "tiles_cooperative" } else { "tiles" };
+        let kernel = || name.to_owned();
+        let TileCall { weight, rows, y_stride, y_offset, splits, .. } = *self;
+        let (n, k) = (self.columns(), weight.cols());
+        for (name, value) in [("m", rows), ("n", n), ("k", k), ("splits", splits)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        if splits > MOST_SPLITS {
+            let (name, needed) = ("splits", "at most 64");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
+        }
+        if self.gate.is_some() {
+            if !weight.rows().is_multiple_of(2) {
+                let (name, value) = ("rows of the gated weight", weight.rows());
+                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 2 });
+            }
+            for (name, value, plain) in [("accumulate", u32::from(self.accumulate), 0), ("splits", splits, 1)]
+            {
+                if value != plain {
+                    let needed = "another call with a gate";
+                    return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+                }
+            }
+        }
+        let least = u64::from(y_offset) + u64::from(n);
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let m = u64::from(rows);
+        let x_stride = k.next_multiple_of(PADDED);
+        let x = m * u64::from(x_stride);
+        let y = if splits > 1 {
+            u64::from(splits) * m * u64::from(n)
+        } else {
+            (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n)
+        };
+        for (what, count) in [("elements of x", x), ("elements of y", y)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let mut slots = weight_slots(name, &weight)?;
+        let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
+        push("x", 3, Access::Read, 2 * x);
+        if splits == 1 {
+            push("x_scales", 4, Access::Read, 4 * m);
+        }
+        push("y", 5, Access::ReadWrite, 4 * y);
+
+        let shape = self.shape();
+        let count = u64::from(splits) * self.tiles(shape);
+        // The first column of the grid's last tile must not wrap around.
+        if (count + AXIS).saturating_mul(shape.columns.into()) > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
+        }
+        let params = MatMulParams {
+            m: rows,
+            n,
+            k,
+            x_stride,
+            y_stride,
+            y_offset,
+            accumulate: self.accumulate.into(),
+            _pad0: 0,
+        };
+        let (workgroup, mut constants) = if cooperative { shape.cooperative()? } else { shape.plain()? };
+        if cooperative && self.gate.is_some() && !(shape.columns / shape.of_subgroup()[1]).is_multiple_of(2) {
+            let (name, needed) = ("columns", "an even number of subgroups with a gate");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.columns, needed });
+        }
+        let activation = match self.gate {
+            None => "none",
+            Some(Activation::Silu) => "silu",
+            Some(Activation::GeluTanh) => "gelu_tanh",
+        };
+        constants.extend([
+            ("WEIGHT", weight.constant()),
+            ("ACTIVATION", activation.to_owned()),
+            ("SPLITS", splits.to_string()),
+            ("COOPERATIVE", u32::from(cooperative).to_string()),
+            ("TILE_ROWS", format!("{}u", shape.rows)),
+            ("TILE_COLUMNS", format!("{}u", shape.columns)),
+            ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+            // Plain tiles are the same with and without.
+            ("SUBGROUPS", u32::from(cooperative).to_string()),
+        ]);
+        Ok(Launch {
+            groups: grid(name, count)?,
+            variant: Variant {
+                name: kernel(),
+                file: "tiles.wgsl",
+                constants,
+                overrides: vec![("WORKGROUP", f64::from(workgroup))],
+            },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((6, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
+    /// The shape that was asked for, or the largest of which there are enough and half of which would not do.
+    fn shape(&self) -> TileShape {
+        let enough = self.tuning.workgroups.unwrap_or(160).into();
+        let splits = u64::from(self.splits);
+        // The lowest tiles are for few rows; more of them are not worth that weights are read more often.
+        let least = if self.rows > 32 { 64 } else { 32 };
+        let mut fitting = SHAPES
+            .into_iter()
+            .filter(|shape| shape.rows == least || shape.rows > least && shape.rows / 2 < self.rows);
+        let last = SHAPES[if least == 64 { 3 } else { 4 }];
+        let largest = || fitting.find(|shape| splits * self.tiles(*shape) >= enough).unwrap_or(last);
+        self.tuning.shape.unwrap_or_else(largest)
+    }
+
+    fn tiles(&self, shape: TileShape) -> u64 {
+        // Zero is refused elsewhere.
+        let (rows, columns) = (shape.rows.max(1), shape.columns.max(1));
+        u64::from(self.rows).div_ceil(rows.into()) * u64::from(self.weight.rows()).div_ceil(columns.into())
+    }
+}
+
+type Constants = Vec<(&'static str, String)>;
+
+impl TileShape {
+    /// Rows and columns of a subgroup.
+    fn of_subgroup(&self) -> [u32; 2] {
+        self.matrices.map(|count| count * self.side)
+    }
+
+    /// Invocations and constants of the kernel with cooperative matrices.
+    fn cooperative(&self) -> Result<(u32, Constants), LaunchError> {
+        // What the large tiles fit in with one stage is less than 32 KiB; two stages are for devices that have more.
+        const MEMORY: u32 = 48 << 10;
+        let TileShape { rows, columns, matrices, step, double, side } = *self;
+        let refused = |name, value, needed| {
+            let kernel = "tiles_cooperative".to_owned();
+            Err(LaunchError::Tuning { kernel, name, value, needed })
+        };
+        for (name, value, allowed, needed) in [
+            ("rows of matrices", matrices[0], [2, 4], "2 or 4"),
+            ("columns of matrices", matrices[1], [2, 4], "2 or 4"),
+            ("step", step, [32, 64], "32 or 64"),
+            ("side", side, [8, 16], "8 or 16"),
+        ] {
+            if !allowed.contains(&value) {
+                return refused(name, value, needed);
+            }
+        }
+        let [of_rows, of_columns] = self.of_subgroup();
+        for (name, value, of) in [("rows", rows, of_rows), ("columns", columns, of_columns)] {
+            if value == 0 || value > 256 || !value.is_multiple_of(of) {
+                return refused(name, value, "a multiple of what a subgroup has, up to 256,");
+            }
+        }
+        let subgroups = rows / of_rows * (columns / of_columns);
+        let workgroup = 32 * subgroups;
+        if workgroup > 256 {
+            return refused("workgroup", workgroup, "at most 256");
+        }
+        let (sixteens, eights) = (columns * step / 16, rows * step / 8);
+        if !sixteens.is_multiple_of(workgroup) || !eights.is_multiple_of(workgroup) {
+            return refused("workgroup", workgroup, "a divisor of the pieces that are staged");
+        }
+        let stages = 1 + u32::from(double);
+        let memory = 2 * stages * (rows + columns) * (step + 8) + 4 * subgroups * side * side;
+        if memory > MEMORY {
+            return refused("bytes of workgroup memory", memory, "at most 49,152");
+        }
+        let constants = vec![
+            ("STEP", format!("{step}u")),
+            ("STAGES", stages.to_string()),
+            ("MATRIX", side.to_string()),
+            ("MATRIX_ROWS", matrices[0].to_string()),
+            ("MATRIX_COLUMNS", matrices[1].to_string()),
+            ("SUBGROUP_COUNT", format!("{subgroups}u")),
+            ("SUBGROUP_COLUMNS", format!("{}u", columns / of_columns)),
+            ("EACH_SIXTEENS", format!("{}u", sixteens / workgroup)),
+            ("EACH_EIGHTS", format!("{}u", eights / workgroup)),
+        ];
+        Ok((workgroup, constants))
+    }
+
+    /// Invocations and constants of the plain kernel.
+    fn plain(&self) -> Result<(u32, Constants), LaunchError> {
+        for (name, value) in [("rows", self.rows), ("columns", self.columns)] {
+            if ![32, 64, 128].contains(&value) {
+                let (kernel, needed) = ("tiles".to_owned(), "32, 64 or 128");
+                return Err(LaunchError::Tuning { kernel, name, value, needed });
+            }
+        }
+        // Both operands in 16 KiB, which every device has.
+        let step = if self.rows + self.columns <= 128 { 32 } else { 16 };
+        let constants = vec![
+            ("STEP", format!("{step}u")),
+            ("EACH_ROWS", format!("{}u", self.rows / 16)),
+            ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
+        ];
+        Ok((256, constants))
+    }
+}
+
+/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: what a [`TileCall`] with splits left, made its result.
+///
+/// Buffers: `parts`, `x_scales`, `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumTilesCall {
+    /// Rows.
+    pub rows: u32,
+    /// Columns that are written.
+    pub columns: u32,
+    /// Parts.
+    pub splits: u32,
+    /// Elements from one row of `y` to the next.
+    pub y_stride: u32,
+    /// The first column of `y` that is written.
+    pub y_offset: u32,
+    /// Whether to add to what `y` holds.
+    pub accumulate: bool,
+}
+
+impl SumTilesCall {
+    /// What follows a call: it writes where that would have written.
+    pub fn after(call: &TileCall) -> SumTilesCall {
+        let TileCall { rows, splits, y_stride, y_offset, accumulate, .. } = *call;
+        SumTilesCall { rows, columns: call.columns(), splits, y_stride, y_offset, accumulate }
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 256;
+        let kernel = || "sum_tiles".to_owned();
+        let SumTilesCall { rows, columns, splits, y_stride, y_offset, accumulate } = *self;
+        for (name, value) in [("m", rows), ("n", columns), ("splits", splits)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        let (m, n) = (u64::from(rows), u64::from(columns));
+        let least = u64::from(y_offset) + n;
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let y = (m - 1) * u64::from(y_stride) + least;
+        let parts = (m * n).saturating_mul(splits.into());
+        // The last indices of a grid of two dimensions are beyond the end.
+        let indices = m * n + (AXIS + 1) * u64::from(WORKGROUP);
+        for (what, count) in [("elements of y", y), ("elements of parts", parts), ("outputs", indices)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let slot = |name, binding, access, count| Slot { name, binding, access, bytes: 4 * count };
+        let params = SumTilesParams {
+            m: rows,
+            n: columns,
+            splits,
+            y_stride,
+            y_offset,
+            accumulate: accumulate.into(),
+            ..Default::default()
+        };
+        Ok(Launch {
+            groups: grid("sum_tiles", (m * n).div_ceil(WORKGROUP.into()))?,
+            variant: Variant {
+                name: kernel(),
+                file: "sum_tiles.wgsl",
+                constants: vec![
+                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+                    ("SUBGROUPS", "0".to_owned()),
+                ],
+                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+            },
+            slots: vec![
+                slot("parts", 0, Access::Read, parts),
+                slot("x_scales", 1, Access::Read, m),
+                slot("y", 2, Access::ReadWrite, y),
+            ],
+            uniforms: Vec::new(),
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+}
+
+/// Rows of activations as halves with a scale a row, for [`TileCall`].
+///
+/// Buffers: `x`; with a norm, its `norm` weights; `h`, [`HalveRowsCall::bytes`]; `h_scales`, 4 bytes a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HalveRowsCall {
+    /// Rows.
+    pub rows: u32,
+    /// Elements of a row, a multiple of 4.
+    pub cols: u32,
+    /// Elements from one row of `x` to the next.
+    pub x_stride: u32,
+    /// Makes rows their RMS norm, with this epsilon.
+    pub norm: Option<f32>,
+}
+
+impl HalveRowsCall {
+    /// Elements from one row of halves to the next: what is beyond a row is zero.
+    pub fn stride(&self) -> u32 {
+        self.cols.div_ceil(PADDED).saturating_mul(PADDED)
+    }
+
+    /// Bytes of the halves.
+    pub fn bytes(&self) -> u64 {
+        2 * u64::from(self.rows) * u64::from(self.stride())
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        const WORKGROUP: u32 = 256;
+        let kernel = || "halve_rows".to_owned();
+        let HalveRowsCall { rows, cols, x_stride, norm } = *self;
+        for (name, value) in [("m", rows), ("k", cols)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        for (name, value) in [("k", cols), ("x_stride", x_stride)] {
+            if !value.is_multiple_of(4) {
+                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 4 });
+            }
+        }
+        if x_stride < cols {
+            let (name, least) = ("x_stride", cols.into());
+            return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
+        }
+        let x = u64::from(rows - 1) * u64::from(x_stride) + u64::from(cols);
+        // Rounding up stays within 32 bits where the columns do.
+        let h = u64::from(rows) * u64::from(cols).next_multiple_of(PADDED.into());
+        for (what, count) in [("elements of x", x), ("elements of h", h)] {
+            if count > u64::from(u32::MAX) {
+                return Err(LaunchError::Large { kernel: kernel(), what, count });
+            }
+        }
+        let flag = |name, value: bool| (name, u32::from(value).to_string());
+        let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
+        let mut slots = vec![slot("x", 0, Access::Read, 4 * x)];
+        if norm.is_some() {
+            slots.push(slot("norm", 1, Access::Read, 4 * u64::from(cols)));
+        }
+        slots.push(slot("h", 2, Access::ReadWrite, 2 * h));
+        slots.push(slot("h_scales", 3, Access::ReadWrite, 4 * u64::from(rows)));
+        let params = HalveRowsParams { m: rows, k: cols, x_stride, eps: norm.unwrap_or(0.0) };
+        Ok(Launch {
+            groups: grid("halve_rows", rows.into())?,
+            variant: Variant {
+                name: kernel(),
+                file: "halve_rows.wgsl",
+                constants: vec![
+                    flag("NORM", norm.is_some()),
+                    flag("F16", rungs.f16),
+                    flag("IMMEDIATES", rungs.immediates),
+                    flag("SUBGROUPS", rungs.subgroups),
+                ],
+                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+            },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((4, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_tensor::DType;
+
+    use super::*;
+
+    /// Tiles are as large as leaves work for every processor, and no higher than the rows there are.
+    #[test]
+    fn shapes_follow_from_what_there_is_to_do() {
+        for (rows, n, expected) in [
+            (512, 16_384, (128, 128)),
+            (512, 3072, (128, 64)),
+            (512, 2048, (64, 64)),
+            (4096, 2048, (128, 128)),
+            (100, 16_384, (128, 64)),
+            (64, 32_768, (64, 128)),
+            (33, 1000, (64, 64)),
+            (32, 128_000, (32, 64)),
+            (17, 512, (32, 64)),
+        ] {
+            let weight = WeightLayout::new(DType::Q4_0, n, 2048).unwrap();
+            let TileShape { rows: height, columns, .. } = TileCall::new(weight, rows).shape();
+            assert_eq!((height, columns), expected, "{rows} × {n}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+// A head of Q or K, normalised if NORM and turned by its position, by a team of LANES invocations.
+//
+// Needs HEAD_DIM, PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps, pass_scale and
+// turns_stride, and
+//   turns       [rows or 1, pairs + 1] of two words: each pair's turns per position (lib/turns.wgsl), then the factor
+//               on cosine and sine, f32
+//   head_norms  [2, HEAD_DIM] f32, if NORM: the weights of Q's norm and of K's
+// An invocation owns every LANES-th pair; beyond the pairs that are turned, neighbours that are not are pairs too.
+
+#include "lib/turns.wgsl"
+
+#define HEAD_PAIRS (HEAD_DIM / 2u)
+#define OWNED ((HEAD_PAIRS + LANES - 1u) / LANES)
+
+fn pair_elements(pair: u32) -> vec2<u32> {
+    let half = params.rope_dim / 2u;
+    if (pair < half) {
+#if PAIRING == split
+        return vec2<u32>(params.rope_offset + pair, params.rope_offset + pair + half);
+#else
+        return vec2<u32>(params.rope_offset + 2u * pair, params.rope_offset + 2u * pair + 1u);
+#endif
+    }
+    let rest = 2u * (pair - half);
+    let at = select(rest, rest + params.rope_dim, rest >= params.rope_offset);
+    return vec2<u32>(at, at + 1u);
+}
+
+// All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
+fn turn_head(
+    values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
+#if NORM
+    var squares = 0.0;
+    for (var i = 0u; i < OWNED; i += 1u) {
+        if (lane + i * LANES < HEAD_PAIRS) {
+            squares += dot((*values)[i], (*values)[i]);
+        }
+    }
+    let factor = inverseSqrt(team_sum(squares, here) / f32(HEAD_DIM) + params.eps);
+    for (var i = 0u; i < OWNED; i += 1u) {
+        let at = pair_elements(min(lane + i * LANES, HEAD_PAIRS - 1u));
+        let weight =
+            vec2<f32>(head_norms[which * HEAD_DIM + at.x], head_norms[which * HEAD_DIM + at.y]);
+        (*values)[i] *= factor * weight;
+    }
+#endif
+    let table = row * params.turns_stride;
+    let half = params.rope_dim / 2u;
+    let scale = bitcast<f32>(turns[table + half].x);
+    for (var i = 0u; i < OWNED; i += 1u) {
+        let pair = lane + i * LANES;
+        let v = (*values)[i];
+        if (pair < half) {
+            let turn = scale * cos_sin(phase_at(turns[table + pair], position));
+            (*values)[i] = vec2<f32>(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
+        } else {
+            (*values)[i] = v * params.pass_scale;
+        }
+    }
+}

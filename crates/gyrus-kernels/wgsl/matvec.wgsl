@@ -1,0 +1,294 @@
+// matvec: y (+)= W·x for few rows of activations as signed bytes, with what stands before and behind it in a model.
+//
+//   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl)
+//   1  high      likewise, if the type has upper bits
+//   2  scales    likewise
+//   3  x         INPUT bytes: [m, 2, K / 32] vectors of sixteen signed bytes, as quantize writes them.
+//                INPUT rows, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
+//   4  x_scales  INPUT bytes: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
+//                INPUT merge: rows, [1] (position, first entry of a block table)
+//   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
+//   6  params    MatVecParams (immediates where the device has them)
+//   7  squares   INPUT bytes with NORM: [m, K / 32] f32, as quantize writes them
+//
+// INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
+// dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
+// GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
+// Teams of LANES invocations take COLUMNS of the output each, SPLITS teams share them. An invocation takes every
+// LANES·SPLITS-th block; FETCH of them, for all columns, are on their way at once, the first before the input is
+// looked at. A row's bits are the same for every ROWS, COLUMNS, FETCH and number of rows. Twin: scalar::matmul on
+// scalar::quantize_rows.
+
+#include "params/MatVecParams"
+#define PARAMS MatVecParams
+#define PARAMS_BINDING 6
+#include "lib/params.wgsl"
+#include "lib/invocation.wgsl"
+
+#define LANES 32u
+#define BLOCKS (K / 32u)
+#define QUANTS_BINDING 0
+#define HIGH_BINDING 1
+#define SCALES_BINDING 2
+#include "lib/weights_blocks.wgsl"
+#include "lib/lanes.wgsl"
+
+#if OFFSETS || ZERO > 0
+#define BYTE_SUMS 1
+#else
+#define BYTE_SUMS 0
+#endif
+
+#if INPUT == bytes
+@group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> x_scales: array<vec2<u32>>;
+#if NORM
+@group(0) @binding(7) var<storage, read> squares: array<f32>;
+#endif
+#else
+#include "lib/bytes.wgsl"
+#if INPUT == merge
+@group(0) @binding(3) var<storage, read> partials: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
+#include "lib/merge.wgsl"
+#else
+@group(0) @binding(3) var<storage, read> input: array<vec4<f32>>;
+#if INPUT == norm
+@group(0) @binding(4) var<storage, read> norm_weight: array<vec4<f32>>;
+var<workgroup> squares: array<f32, BLOCKS>;
+#endif
+#endif
+var<workgroup> x: array<vec4<u32>, 2u * BLOCKS>;
+var<workgroup> x_scales: array<vec2<u32>, BLOCKS>;
+#endif
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+
+var<workgroup> results: array<f32, RESULTS>;
+#if NORM
+var<workgroup> row_factors: array<f32, ROWS>;
+#endif
+
+struct Activation {
+    first: vec4<u32>,
+    last: vec4<u32>,
+    scale: f32,
+    sums: u32,
+}
+
+fn activation(row: u32, block: u32) -> Activation {
+    let of_x = x_scales[row * BLOCKS + block];
+    return Activation(
+        x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], bitcast<f32>(of_x.x), of_x.y);
+}
+
+fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
+    return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
+}
+
+// A block's part of the sum, added to what there was.
+fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
+    let first = dot16(w.first, x.first);
+    let last = dot16(w.last, x.last);
+    let sum_first = extractBits(bitcast<i32>(x.sums), 0u, 16u);
+    let sum_last = bitcast<i32>(x.sums) >> 16u;
+#if SCALES == 1
+    let product = f32(first + last - ZERO * (sum_first + sum_last));
+    var all = fma(x.scale * w.scales.scale.x, product, sum);
+#if OFFSETS
+    all = fma(x.scale * w.scales.offset.x, f32(sum_first + sum_last), all);
+#endif
+#else
+    var all = fma(x.scale * w.scales.scale.x, f32(first - ZERO * sum_first), sum);
+    all = fma(x.scale * w.scales.scale.y, f32(last - ZERO * sum_last), all);
+#if OFFSETS
+    all = fma(x.scale * w.scales.offset.x, f32(sum_first), all);
+    all = fma(x.scale * w.scales.offset.y, f32(sum_last), all);
+#endif
+#endif
+    return all;
+}
+
+// The row of the matrix that a column of the grid takes; those beyond the end take the last one's.
+fn weight_row(column: u32) -> u32 {
+    let last = min(column, params.n - 1u);
+#if GATE != none
+    return (last & 1u) * (params.n / 2u) + last / 2u;
+#else
+    return last;
+#endif
+}
+
+// The block that is an invocation's next but `number`.
+fn block_of(number: u32, split: u32, lane: u32) -> u32 {
+    return (number * SPLITS + split) * LANES + lane;
+}
+
+// The output's element number `column` of this workgroup, from the sums of its teams.
+fn result(column: u32, row: u32) -> f32 {
+    var sum = results[(column * ROWS + row) * SPLITS];
+#repeat S SPLITS
+#if S > 0
+    sum += results[(column * ROWS + row) * SPLITS + S];
+#endif
+#end
+    return sum;
+}
+
+#if GATE != none
+#define ACTIVATION GATE
+#include "lib/activation.wgsl"
+#endif
+
+@compute @workgroup_size(WORKGROUP)
+#if SUBGROUPS
+fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
+    let member = team_member(here, subgroup_size);
+#else
+fn KERNEL(here: Invocation) {
+    let member = team_member(here);
+#endif
+    let lane = member.place % LANES;
+    let team = member.place / LANES;
+    let split = team % SPLITS;
+    let own = team / SPLITS * COLUMNS;
+    let first_column = group_index(here) * GROUP_COLUMNS;
+    let first_row = here.group.z * ROWS;
+
+    var weight_rows: array<u32, COLUMNS>;
+#repeat C COLUMNS
+    weight_rows[C] = weight_row(first_column + own + C);
+#end
+    // What the weights have to say depends on nothing: it may be fetched while the input is made ready.
+    var fetched: array<Fetched, FETCHED>;
+#repeat I FETCH
+#repeat C COLUMNS
+    fetched[C * FETCH + I] = weight_fetch(weight_rows[C], min(block_of(I, split, lane), BLOCKS - 1u), K);
+#end
+#end
+
+#if INPUT != bytes
+#if INPUT == merge
+    let splits = splits_of(rows[0].x, params.window);
+#endif
+    for (var base = 0u; base < 8u * BLOCKS; base += WORKGROUP) {
+        let index = base + member.place;
+        let four = min(index, 8u * BLOCKS - 1u);
+#if INPUT == merge
+        let head = four / (HEAD_DIM / 4u);
+        let v = merged(0u, K / HEAD_DIM, head, four % (HEAD_DIM / 4u), splits.count);
+        let bytes = to_bytes(v, member);
+#elif INPUT == norm
+        let v = input[four];
+        let bytes = to_bytes(v * norm_weight[four], member);
+        let sum = block_squares(v, member);
+#else
+        let bytes = to_bytes(input[four], member);
+#endif
+        if (index < 8u * BLOCKS) {
+            x[byte_vector(four, BLOCKS)][four & 3u] = bytes.word;
+            if ((four & 7u) == 0u) {
+                x_scales[four / 8u] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
+#if INPUT == norm
+                squares[four / 8u] = sum;
+#endif
+            }
+        }
+    }
+    workgroupBarrier();
+#endif
+
+    var sums: array<f32, SUMS>;
+#if CHUNKS > 1
+    for (var chunk = 0u; chunk < CHUNKS; chunk += 1u) {
+        if (chunk > 0u) {
+#repeat I FETCH
+#repeat C COLUMNS
+            fetched[C * FETCH + I] =
+                weight_fetch(weight_rows[C], min(block_of(chunk * FETCH + I, split, lane), BLOCKS - 1u), K);
+#end
+#end
+        }
+#else
+    {
+        let chunk = 0u;
+#endif
+#repeat I FETCH
+        {
+            let block = block_of(chunk * FETCH + I, split, lane);
+            let there = min(block, BLOCKS - 1u);
+            var unpacked: array<Block, COLUMNS>;
+#repeat C COLUMNS
+            unpacked[C] = weight_unpack(fetched[C * FETCH + I], there);
+#end
+#repeat R ROWS
+            {
+#if INPUT == bytes
+                var a = activation(min(first_row + R, params.m - 1u), there);
+#else
+                var a = activation(0u, there);
+#endif
+#if !EVEN
+                a.scale = select(0.0, a.scale, block < BLOCKS);
+#endif
+#repeat C COLUMNS
+                sums[C * ROWS + R] = block_dot(unpacked[C], a, sums[C * ROWS + R]);
+#end
+            }
+#end
+        }
+#end
+    }
+
+#repeat C COLUMNS
+#repeat R ROWS
+    {
+        let sum = team_sum(sums[C * ROWS + R], member);
+        if (lane == 0u) {
+            results[((own + C) * ROWS + R) * SPLITS + split] = sum;
+        }
+    }
+#end
+#end
+#if NORM
+    for (var first = 0u; first < ROWS; first += WORKGROUP / LANES) {
+        let row = min(first + team, ROWS - 1u);
+        var sum = 0.0;
+        for (var block = lane; block < BLOCKS; block += LANES) {
+#if INPUT == bytes
+            sum += squares[min(first_row + row, params.m - 1u) * BLOCKS + block];
+#else
+            sum += squares[block];
+#endif
+        }
+        row_factors[row] = inverseSqrt(team_sum(sum, member) / f32(K) + params.eps);
+    }
+#endif
+    workgroupBarrier();
+
+    for (var i = member.place; i < ROWS * OUTPUTS; i += WORKGROUP) {
+        let row = i / OUTPUTS;
+        let output = i % OUTPUTS;
+#if NORM
+        let factor = row_factors[row];
+#else
+        let factor = 1.0;
+#endif
+#if GATE != none
+        let column = first_column / 2u + output;
+        let width = params.n / 2u;
+        let value = activated(result(2u * output, row) * factor) * (result(2u * output + 1u, row) * factor);
+#else
+        let column = first_column + output;
+        let width = params.n;
+        let value = result(output, row) * factor;
+#endif
+        if (first_row + row < params.m && column < width) {
+            let at = (first_row + row) * params.y_stride + params.y_offset + column;
+#if ACCUMULATE
+            y[at] += value;
+#else
+            y[at] = value;
+#endif
+        }
+    }
+}

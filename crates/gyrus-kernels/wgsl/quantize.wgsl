@@ -1,0 +1,90 @@
+// quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/bytes.wgsl).
+//
+//   0  x         SOURCE rows, norm: [m, k] f32, rows x_stride apart. SOURCE merge: partials of [m, k / HEAD_DIM] heads
+//                (lib/merge.wgsl)
+//   1  q         TARGET bytes: [m, 2, k / 32] vectors of sixteen signed bytes: of all blocks the first sixteen, then
+//                the last. TARGET rows: [m, k] f32
+//   2  q_scales  TARGET bytes: [m, k / 32] of two words: the scale (f32), and the sums of the first and last sixteen
+//                bytes (i16)
+//   3  params    QuantizeParams (immediates where the device has them)
+//   4  weight    SOURCE norm: [k] f32, multiplied in
+//   5  squares   SOURCE norm: [m, k / 32] f32, the sums of squares of x: what 1 / rms is made of, which a mat-vec
+//                multiplies its results by
+//   6  rows      SOURCE merge: [m] (position, first entry of a block table)
+//
+// Eight invocations a block. Grid: (blocks, m). Twin: scalar::quantize_rows.
+
+#include "params/QuantizeParams"
+#define PARAMS QuantizeParams
+#define PARAMS_BINDING 3
+#include "lib/params.wgsl"
+#include "lib/invocation.wgsl"
+
+#define WORKGROUP 128u
+#define LANES 32u
+#define BYTE_SUMS 1
+#include "lib/lanes.wgsl"
+
+#if SOURCE == merge
+@group(0) @binding(0) var<storage, read> partials: array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read> rows: array<vec2<u32>>;
+#include "lib/merge.wgsl"
+#else
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+#endif
+#if TARGET == bytes
+@group(0) @binding(1) var<storage, read_write> q: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> q_scales: array<vec2<u32>>;
+#include "lib/bytes.wgsl"
+#else
+@group(0) @binding(1) var<storage, read_write> q: array<vec4<f32>>;
+#endif
+#if SOURCE == norm
+@group(0) @binding(4) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> squares: array<f32>;
+#endif
+
+@compute @workgroup_size(WORKGROUP)
+#if SUBGROUPS
+fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
+    let member = team_member(here, subgroup_size);
+#else
+fn KERNEL(here: Invocation) {
+    let member = team_member(here);
+#endif
+    let row = here.group.y;
+    let blocks = params.k / 32u;
+    let index = here.group.x * WORKGROUP + member.place;
+    // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
+    let four = min(index, 8u * blocks - 1u);
+#if SOURCE == merge
+    let head = four / (HEAD_DIM / 4u);
+    let splits = splits_of(rows[row].x, params.window);
+    let v = merged(row, params.k / HEAD_DIM, head, four % (HEAD_DIM / 4u), splits.count);
+#else
+    let v = x[row * (params.x_stride / 4u) + four];
+#endif
+#if TARGET == bytes
+#if SOURCE == norm
+    let bytes = to_bytes(v * weight[four], member);
+    let sum = block_squares(v, member);
+#else
+    let bytes = to_bytes(v, member);
+#endif
+    if (index >= 8u * blocks) {
+        return;
+    }
+    q[2u * row * blocks + byte_vector(four, blocks)][four & 3u] = bytes.word;
+    if ((four & 7u) == 0u) {
+        let block = row * blocks + four / 8u;
+        q_scales[block] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
+#if SOURCE == norm
+        squares[block] = sum;
+#endif
+    }
+#else
+    if (index < 8u * blocks) {
+        q[row * (params.k / 4u) + four] = v;
+    }
+#endif
+}
