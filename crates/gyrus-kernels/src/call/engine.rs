@@ -235,7 +235,7 @@ fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), Launc
 pub const SPLIT_TILE: u32 = 64;
 
 /// The most parts that a row's attention is divided into.
-pub const MOST_SPLITS: u32 = 16;
+pub const MOST_SPLITS: u32 = 24;
 
 /// How many parts the attention of a row is divided into: its position and the window decide, and nothing else.
 pub fn splits(position: u32, window: u32) -> u32 {
@@ -243,8 +243,8 @@ pub fn splits(position: u32, window: u32) -> u32 {
         0 => 0,
         window => (position + 1).saturating_sub(window) / SPLIT_TILE * SPLIT_TILE,
     };
-    let beyond = (position - first) / (SPLIT_TILE * MOST_SPLITS);
-    let size = if beyond == 0 { SPLIT_TILE } else { SPLIT_TILE << (beyond.ilog2() + 1) };
+    let tiles = (position - first) / SPLIT_TILE + 1;
+    let size = SPLIT_TILE * tiles.div_ceil(MOST_SPLITS);
     (position - first) / size + 1
 }
 
@@ -373,6 +373,7 @@ pub fn attend(
         number("OUTPUTS", outputs),
         number("OWN", own),
         number("SHARES", shares),
+        number("TOGETHER", (SPLIT_TILE / shares).min(8)),
     ]);
     let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
     let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;
