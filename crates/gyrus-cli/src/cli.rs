@@ -166,6 +166,14 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     pub(crate) depth: Vec<usize>,
 
+    /// Texts that are written at once, each of as many tokens
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) sequences: Vec<u8>,
+
+    /// Draw tokens (temperature 0.8, top-k 40, top-p 0.95) instead of taking the likeliest
+    #[arg(long)]
+    pub(crate) sampled: bool,
+
     /// Times each test is run
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
     pub(crate) repetitions: usize,

@@ -41,6 +41,8 @@ pub struct GpuBackend {
 pub(crate) struct Tables {
     /// A single row from its token to its logits.
     pub(crate) one: Vec<Step>,
+    /// The first part for few rows of different sequences.
+    pub(crate) each: Vec<Step>,
     /// The first part for few rows.
     pub(crate) few: Vec<Step>,
     /// The first part for any number of rows.
@@ -65,6 +67,7 @@ impl Tables {
         let class = |class| if fast { class } else { Class::Many };
         Ok(Tables {
             one: lowering.table(ops, class(Class::One), true)?,
+            each: lowering.table(body, class(Class::Each), false)?,
             few: lowering.table(body, class(Class::Few), false)?,
             many: lowering.table(body, Class::Many, false)?,
             tail_of_all: lowering.table(tail, class(Class::Few), true)?,

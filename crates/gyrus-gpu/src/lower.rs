@@ -27,7 +27,10 @@ use crate::weight::{Part, Weights, groups};
 pub(crate) enum Class {
     /// One row: its mat-muls finish norms and attention for themselves, and attention turns and writes its own keys.
     One,
-    /// At most [`FEW`], the order of sums being that of one.
+    /// At most [`FEW`] of different sequences: attention turns and writes each row's keys. Sums have the order that
+    /// they have for one.
+    Each,
+    /// At most [`FEW`], some perhaps of one sequence, so that keys are written before any are attended to.
     Few,
     /// As many as there may be.
     Many,
@@ -594,7 +597,7 @@ impl<'a> Table<'a> {
             && head_dim.is_multiple_of(32)
             && memory <= self.on.gpu.workgroup_memory()
             && self.on.gpu.most_invocations() >= 256;
-        let turn = splits && self.class == Class::One;
+        let turn = splits && self.class != Class::Few;
         if !turn {
             let work = Work::Row { bytes: 8 * u64::from(params.stride) };
             self.steps.push(Step::new("turn · write", work, buffers.clone(), move |rows| {

@@ -191,6 +191,11 @@ impl Model {
         }
     }
 
+    /// Whether the two share everything.
+    pub(crate) fn is(&self, other: &Model) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     pub(crate) fn chunk(&self) -> usize {
         self.shared.chunk
     }

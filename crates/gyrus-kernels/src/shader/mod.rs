@@ -46,6 +46,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/rope_x.wgsl"
     "lib/splits.wgsl"
     "lib/sum.wgsl"
+    "lib/team_sums.wgsl"
     "lib/tiles_cooperative.wgsl"
     "lib/tiles_plain.wgsl"
     "lib/turns.wgsl"
