@@ -4,8 +4,8 @@ use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
     Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
-    MatVecCall, MatVecTuning, QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
-    SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    MatVecCall, MatVecTuning, Norm, NormCall, QuantizeCall, RopeCall, RopeKernel, SelectCall,
+    Source as RowSource, Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -149,6 +149,20 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 let tuning = FlashTuning { memory, ahead, ..Default::default() };
                 launches.push(call.launch(rungs, tuning).unwrap());
             }
+        }
+    }
+    launches
+}
+
+/// Norms of every kind, with elements alone and in fours.
+fn norm_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for norm in [Norm::Rms, Norm::RmsPlusOne, Norm::Layer { bias: false }, Norm::Layer { bias: true }] {
+        for (dim, residual, in_place) in
+            [(70, false, false), (72, true, false), (3000, false, true), (71, true, true)]
+        {
+            let call = NormCall { residual, in_place, ..NormCall::new(norm, 3, dim, 1e-5) };
+            launches.push(call.launch(rungs).unwrap());
         }
     }
     launches
@@ -302,6 +316,7 @@ fn every_variant_translates_to_every_language() {
             .chain(engine_launches(rungs))
             .chain(weight_launches(rungs))
             .chain(select_launches(rungs))
+            .chain(norm_launches(rungs))
             .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {

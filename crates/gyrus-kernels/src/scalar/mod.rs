@@ -2,6 +2,7 @@
 
 mod attention;
 mod halve;
+mod norm;
 mod ops;
 mod quantize;
 mod reference;
@@ -10,6 +11,7 @@ mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use halve::{HalvedRows, halve_rows};
+pub use norm::norm;
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
