@@ -3,9 +3,9 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
-    MatVecCall, MatVecTuning, Norm, NormCall, QuantizeCall, RopeCall, RopeKernel, SelectCall,
-    Source as RowSource, Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, KvCopyCall, KvShape, KvShiftCall,
+    MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm, NormCall, QuantizeCall, RopeCall, RopeKernel,
+    SelectCall, Source as RowSource, Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -168,6 +168,31 @@ fn norm_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
+/// What happens to a cache between steps.
+fn cache_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for kv in [Storage::F16, Storage::F32] {
+        for pairing in [Pairing::Adjacent, Pairing::Split] {
+            for (head_dim, in_place) in [(64, true), (6, false), (512, true), (80, false)] {
+                let cache = KvShape { kv, blocks: 5, n_kv_heads: 3, head_dim };
+                launches.push(KvCopyCall { cache, pairs: 2 }.launch(rungs).unwrap());
+                let call = KvShiftCall {
+                    cache,
+                    pairing,
+                    rope_dim: 6,
+                    rope_offset: 0,
+                    by: -7,
+                    moves: 9,
+                    in_place,
+                    each: 4,
+                };
+                launches.push(call.launch(rungs).unwrap());
+            }
+        }
+    }
+    launches
+}
+
 /// What chooses tokens.
 fn select_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
@@ -317,6 +342,7 @@ fn every_variant_translates_to_every_language() {
             .chain(weight_launches(rungs))
             .chain(select_launches(rungs))
             .chain(norm_launches(rungs))
+            .chain(cache_launches(rungs))
             .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {

@@ -2,6 +2,7 @@
 
 mod attention;
 mod halve;
+mod kv;
 mod norm;
 mod ops;
 mod quantize;
@@ -11,6 +12,7 @@ mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use halve::{HalvedRows, halve_rows};
+pub use kv::{kv_copy, kv_shift};
 pub use norm::norm;
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};

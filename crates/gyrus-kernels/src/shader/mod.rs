@@ -24,6 +24,8 @@ const FILES: &[(&str, &str)] = files![
     "engine/gather.wgsl"
     "engine/rope_write.wgsl"
     "halve_rows.wgsl"
+    "kv_copy.wgsl"
+    "kv_shift.wgsl"
     "lib/activation.wgsl"
     "lib/bytes.wgsl"
     "lib/cache.wgsl"
