@@ -3,9 +3,10 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, KvCopyCall, KvShape, KvShiftCall,
-    MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm, NormCall, QuantizeCall, RopeCall, RopeKernel,
-    SelectCall, Source as RowSource, Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    Cache, Conv1dCall, ConvActivation, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input,
+    KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm, NormCall,
+    QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage, SumTilesCall, Target,
+    TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -193,6 +194,25 @@ fn cache_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
+fn conv_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for weight in [Storage::F16, Storage::F32] {
+        for activation in [ConvActivation::None, ConvActivation::Gelu, ConvActivation::GeluTanh] {
+            for (stride, flag) in [(1, false), (2, true)] {
+                let call = Conv1dCall {
+                    activation,
+                    bias: flag,
+                    rows: flag,
+                    part: [4, 4 * stride],
+                    ..Conv1dCall::new(5, 7, 30, stride, weight)
+                };
+                launches.push(call.launch(rungs).unwrap());
+            }
+        }
+    }
+    launches
+}
+
 /// What chooses tokens.
 fn select_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
@@ -343,6 +363,7 @@ fn every_variant_translates_to_every_language() {
             .chain(select_launches(rungs))
             .chain(norm_launches(rungs))
             .chain(cache_launches(rungs))
+            .chain(conv_launches(rungs))
             .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {

@@ -1,5 +1,6 @@
 //! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
 
+mod conv;
 mod copy;
 mod embed;
 pub mod engine;
@@ -13,6 +14,7 @@ mod rope;
 mod select;
 mod tiles;
 
+pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
 pub use embed::EmbedCall;
 pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};

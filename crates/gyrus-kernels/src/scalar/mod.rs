@@ -1,6 +1,7 @@
 //! The plain twin of every op: the definition, written to be read.
 
 mod attention;
+mod conv;
 mod halve;
 mod kv;
 mod norm;
@@ -11,6 +12,7 @@ mod rope;
 mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
+pub use conv::conv1d;
 pub use halve::{HalvedRows, halve_rows};
 pub use kv::{kv_copy, kv_shift};
 pub use norm::norm;

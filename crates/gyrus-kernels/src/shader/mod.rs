@@ -15,6 +15,7 @@ macro_rules! files {
 }
 
 const FILES: &[(&str, &str)] = files![
+    "conv1d.wgsl"
     "copy.wgsl"
     "embed.wgsl"
     "engine/attend.wgsl"
