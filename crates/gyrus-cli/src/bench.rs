@@ -7,6 +7,8 @@ mod kernels;
 mod prompts;
 mod report;
 #[cfg(feature = "gpu")]
+mod rows;
+#[cfg(feature = "gpu")]
 mod select;
 mod synthetic;
 #[cfg(feature = "gpu")]

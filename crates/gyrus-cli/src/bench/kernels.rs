@@ -12,7 +12,7 @@ use gyrus_kernels::grid::{Runner, rope_case};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
-use super::select;
+use super::{rows, select};
 use crate::cli::{BenchArgs, BenchOutput};
 
 const HEADS: u32 = 32;
@@ -40,10 +40,13 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let tokens = args.tokens.unwrap_or(if software { 256 } else { 65_536 });
     let calls: Vec<Timed> = timed(tokens).into_iter().filter(|timed| timed.name().contains(part)).collect();
     let selects = select::timed(part);
-    if calls.is_empty() && selects.is_empty() {
+    let others = rows::timed(part, software);
+    if calls.is_empty() && selects.is_empty() && others.is_empty() {
         let mut names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
         names.extend(select::timed("").into_iter().map(|timed| timed.name));
         names.dedup();
+        let others = rows::timed("", software).into_iter().map(|timed| timed.name);
+        names.extend(others.collect::<std::collections::BTreeSet<_>>());
         names.extend(["tiles".to_owned(), "flash".to_owned()]);
         bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
     }
@@ -58,6 +61,10 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
         rows.push(row(timed.name(), timed.shape.clone(), time, timed.bytes, bandwidth, &runner));
     }
     for timed in selects {
+        let time = timed.time(runner.gpu(), args.repetitions)?;
+        rows.push(row(timed.name, timed.shape, time, timed.bytes, bandwidth, &runner));
+    }
+    for timed in others {
         let time = timed.time(runner.gpu(), args.repetitions)?;
         rows.push(row(timed.name, timed.shape, time, timed.bytes, bandwidth, &runner));
     }

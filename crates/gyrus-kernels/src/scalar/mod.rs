@@ -1,7 +1,10 @@
 //! The plain twin of every op: the definition, written to be read.
 
 mod attention;
+mod conv;
 mod halve;
+mod kv;
+mod norm;
 mod ops;
 mod quantize;
 mod reference;
@@ -9,7 +12,10 @@ mod rope;
 mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
+pub use conv::conv1d;
 pub use halve::{HalvedRows, halve_rows};
+pub use kv::{kv_copy, kv_shift};
+pub use norm::norm;
 pub use ops::{gate, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
