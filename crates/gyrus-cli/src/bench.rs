@@ -8,7 +8,6 @@ mod prompts;
 mod report;
 #[cfg(feature = "gpu")]
 mod select;
-mod synthetic;
 #[cfg(feature = "gpu")]
 mod tiles;
 
@@ -21,6 +20,7 @@ use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
+use crate::synthetic;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -35,10 +35,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);
     }
-    let source = match &args.synthetic {
-        Some(shape) => Source::memory(shape, synthetic::model(shape)?),
-        None => Source::resolve(args.model.as_deref())?,
-    };
+    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     if args.prompts {
         return prompts::run(&model, source.name(), args);
