@@ -1,6 +1,8 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod decode;
+#[cfg(feature = "gpu")]
 mod flash;
 #[cfg(feature = "gpu")]
 mod kernels;

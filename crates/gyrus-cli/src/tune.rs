@@ -130,6 +130,11 @@ fn print(report: &Report, output: BenchOutput) -> Result<()> {
         }
         BenchOutput::Md => {
             writeln!(out, "{}\n", report.device)?;
+            if report.kernels.is_empty() {
+                // Mat-vecs are of quantised weights, with bytes.
+                writeln!(out, "no kernel of this model has forms to choose from at this precision")?;
+                return Ok(());
+            }
             writeln!(out, "| kernel | trials | by rule | a step, µs | quickest | a step, µs | gain |")?;
             writeln!(out, "|---|---:|---|---:|---|---:|---:|")?;
             for k in &report.kernels {

@@ -16,10 +16,13 @@ const LEGEND_TOP: f64 = BAR_TOP + BAR + 62.0;
 const LEGEND_ROW: f64 = 19.0;
 /// From one column of the legend to the next.
 const COLUMN: f64 = 472.0;
+/// Characters that a name has room for there.
+const NAME: usize = 32;
 
 const STYLE: &str = "\
 .small{font-size:10.5px}\
 .pale{fill-opacity:.38}\
+.rest{fill:#7d8590;fill-opacity:.08;stroke:#7d8590;stroke-opacity:.45;stroke-dasharray:4 3}\
 .whole{stroke:#7d8590;stroke-width:1.4;stroke-dasharray:4 3}";
 
 /// Told apart on white and on black, neighbours most of all.
@@ -52,7 +55,7 @@ pub(super) fn draw(report: &Report) -> String {
 }
 
 fn height_of(batch: &Batch) -> f64 {
-    LEGEND_TOP + batch.kernels.len().div_ceil(2) as f64 * LEGEND_ROW + 34.0
+    LEGEND_TOP + batch.kernels.len().div_ceil(2) as f64 * LEGEND_ROW + 12.0
 }
 
 /// What kernels do in the end, whatever is done on the way: the same in all batches.
@@ -110,7 +113,22 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
         start += kernel.microseconds;
     }
     let end = x(batch.microseconds);
-    line(svg, "whole", (end, bar - 4.0), (end, bar + BAR + 4.0));
+    let rest = end - x(start);
+    if rest > 1.0 {
+        let (left, width) = (x(start), rest - 0.5);
+        let _ = writeln!(
+            svg,
+            "<rect class=\"rest\" x=\"{left:.2}\" y=\"{:.1}\" width=\"{width:.2}\" height=\"{:.1}\"/>",
+            bar + 0.5,
+            BAR - 1.0
+        );
+        if rest > 80.0 {
+            text(svg, left + width / 2.0, bar + BAR / 2.0 + 4.0, "small", "middle", "between kernels");
+        }
+    } else {
+        // Kernels that overlap take less time together than one by one.
+        line(svg, "whole", (end, bar - 4.0), (end, bar + BAR + 4.0));
+    }
     legend(svg, top + LEGEND_TOP, batch, colour);
 }
 
@@ -141,7 +159,7 @@ fn axis(svg: &mut String, y: f64, longest: f64, x: impl Fn(f64) -> f64) {
         } else {
             "middle"
         };
-        text(svg, x(at), y + 17.0, "small", anchor, &time(at));
+        text(svg, x(at), y + 17.0, "small", anchor, &in_unit(at, unit(longest)));
     }
 }
 
@@ -160,7 +178,7 @@ fn nice_step(longest: f64) -> f64 {
 fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) -> &'static str) {
     let rows = batch.kernels.len().div_ceil(2);
     // Where numbers end.
-    let (each, share, bytes) = (268.0, 336.0, 424.0);
+    let (each, share, bytes) = (292.0, 362.0, 440.0);
     for column in 0..batch.kernels.len().min(2) {
         let left = LEFT + column as f64 * COLUMN;
         for (end, name) in [(each, "time"), (share, "of the step"), (bytes, "bytes alone")] {
@@ -176,9 +194,9 @@ fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) ->
             y - 9.5,
             colour(kernel)
         );
-        let name = shortened(&kernel.name, 26);
-        let name = if kernel.count > 1 { format!("{name} × {}", kernel.count) } else { name };
-        text(svg, left + 18.0, y, "", "start", &name);
+        let times = if kernel.count > 1 { format!(" × {}", kernel.count) } else { String::new() };
+        let name = shortened(&kernel.name, NAME - times.chars().count());
+        text(svg, left + 18.0, y, "", "start", &format!("{name}{times}"));
         text(svg, left + each, y, "", "end", &time(kernel.microseconds));
         text(svg, left + share, y, "", "end", &format!("{:.1} %", 100.0 * kernel.share));
         text(svg, left + bytes, y, "", "end", &format!("{:.0} %", 100.0 * kernel.share_of_copy));
@@ -187,15 +205,23 @@ fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) ->
 
 /// A time with three digits.
 fn time(microseconds: f64) -> String {
-    let (value, unit) = match microseconds {
-        m if m < 1e4 => (m, "µs"),
-        m if m < 1e7 => (m / 1e3, "ms"),
-        m => (m / 1e6, "s"),
-    };
-    match value {
-        v if v == 0.0 || v >= 100.0 => format!("{v:.0} {unit}"),
-        v if v >= 10.0 => format!("{v:.1} {unit}"),
-        v => format!("{v:.2} {unit}"),
+    in_unit(microseconds, unit(microseconds))
+}
+
+/// What a unit has of microseconds, and its name.
+fn unit(microseconds: f64) -> (f64, &'static str) {
+    match microseconds {
+        m if m < 1e4 => (1.0, "µs"),
+        m if m < 1e7 => (1e3, "ms"),
+        _ => (1e6, "s"),
+    }
+}
+
+fn in_unit(microseconds: f64, (size, name): (f64, &str)) -> String {
+    match microseconds / size {
+        v if v == 0.0 || v >= 100.0 => format!("{v:.0} {name}"),
+        v if v >= 10.0 => format!("{v:.1} {name}"),
+        v => format!("{v:.2} {name}"),
     }
 }
 

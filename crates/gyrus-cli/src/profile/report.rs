@@ -198,7 +198,7 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
                 text::bytes(k.bytes),
                 k.gigabytes_per_second,
                 100.0 * k.share_of_copy,
-                if k.flops == 0 { String::new() } else { format!("{:.2}", k.teraflops) },
+                if k.flops == 0 { String::new() } else { digits(k.teraflops) },
             )?;
         }
         writeln!(
@@ -207,7 +207,7 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
              {:.0} tokens/s if steps follow each other without a pause\n\
              {} would take {:.1} µs at the {:.0} GB/s of a copy: {:.0} % of the step",
             batch.dispatches,
-            Short(batch.dispatches_per_token),
+            digits(batch.dispatches_per_token),
             batch.microseconds,
             batch.parts_microseconds,
             batch.tokens_per_second,
@@ -220,13 +220,10 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A number with no more digits than it needs.
-struct Short(f64);
-
-impl std::fmt::Display for Short {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.fract() == 0.0 { write!(f, "{:.0}", self.0) } else { write!(f, "{:.2}", self.0) }
-    }
+/// Three digits, more only before the point.
+fn digits(value: f64) -> String {
+    let after = if value > 0.0 { (2 - value.log10().floor() as i32).clamp(0, 6) } else { 0 };
+    format!("{value:.*}", after as usize)
 }
 
 #[cfg(test)]
@@ -294,7 +291,7 @@ pub(super) mod tests {
         let line = "| norm · attn_qkv | 16 | 6.25 | 100.0 | 25.0 % | 191 MiB | 2000 | 50 % | 4.00 |";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("| embed | 1 | 4.00 | 4.0 | 1.0 % | 1.17 KiB | 0 | 0 % |  |"), "{text}");
-        assert!(text.contains("34 dispatches, 34 a token\n"), "{text}");
+        assert!(text.contains("34 dispatches, 34.0 a token\n"), "{text}");
         assert!(text.contains("275.0 µs at the 4000 GB/s of a copy: 69 % of the step"), "{text}");
         let mut out = Vec::new();
         csv(&mut out, &report).unwrap();
