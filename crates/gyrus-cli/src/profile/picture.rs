@@ -41,8 +41,8 @@ pub(super) fn draw(report: &Report) -> String {
     text(&mut svg, LEFT, 34.0, "title", "start", &shortened(&report.model, 80));
     let words = format!("{} · {} · {}", report.architecture, report.precision, report.device);
     text(&mut svg, LEFT, 56.0, "sub", "start", &words);
-    let words =
-        "solid: what a kernel's bytes alone would take at the speed of a copy; pale: the rest of its time";
+    let words = "solid: what a kernel's bytes alone would take at the speed of a copy; pale: the rest of its time; \
+                 dashed: up to the end of the step";
     text(&mut svg, LEFT, 75.0, "sub", "start", words);
     let kinds = kinds(report);
     let mut at = top;
