@@ -30,10 +30,12 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     }
     drop(progress);
     let report = Report::new(source.name(), &model, batches);
+    // Printed first: what was measured is not lost with a picture that could not be written.
+    report::print(&report, args.output)?;
     if let Some(path) = &args.picture {
         std::fs::write(path, picture::draw(&report)).with_context(|| path.display().to_string())?;
     }
-    report::print(&report, args.output)
+    Ok(())
 }
 
 fn measure(model: &Model, rows: usize, depth: usize) -> Result<Batch> {
