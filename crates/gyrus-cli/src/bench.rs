@@ -1,6 +1,8 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod decode;
+#[cfg(feature = "gpu")]
 mod flash;
 #[cfg(feature = "gpu")]
 mod kernels;
@@ -10,7 +12,6 @@ mod report;
 mod rows;
 #[cfg(feature = "gpu")]
 mod select;
-mod synthetic;
 #[cfg(feature = "gpu")]
 mod tiles;
 
@@ -23,6 +24,7 @@ use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
+use crate::synthetic;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -37,10 +39,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);
     }
-    let source = match &args.synthetic {
-        Some(shape) => Source::memory(shape, synthetic::model(shape)?),
-        None => Source::resolve(args.model.as_deref())?,
-    };
+    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {

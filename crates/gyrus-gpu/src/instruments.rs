@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use gyrus_kernels::call::MatVecTuning;
 use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Trial};
 
+use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
@@ -12,7 +14,7 @@ use crate::rooms::{FEW, MAX_ROWS};
 use crate::step::{Extent, Step};
 use crate::tuning::{MatShape, forms};
 
-/// Bytes of the copy that bandwidths are compared with: beyond every cache.
+/// Bytes of the copy that bandwidths are compared with, if a buffer may have so many: beyond every cache.
 const COPIED: u64 = 256 << 20;
 
 /// Times each measurement is repeated.
@@ -23,7 +25,10 @@ impl GpuBackend {
         self.steps.end();
         let tiles = self.pretend(rows, depth)?;
         let extent = Extent { rows: rows as u32, position: (depth + rows - 1) as u32, tiles };
-        let copy = self.gpu.median_copy_time(COPIED, REPETITIONS)?;
+        // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
+        let software = self.gpu.adapter().kind == AdapterKind::Software;
+        let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
+        let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
         let GpuBackend { gpu, tables, .. } = self;
         let (body, tail): (&mut [Step], &mut [Step]) = match rows {
             1 => (&mut tables.one, &mut []),
@@ -41,7 +46,7 @@ impl GpuBackend {
         let dispatches = |of: &dyn Fn(&Step) -> bool| -> Vec<&Dispatch> {
             all.iter().filter(|(step, _)| of(step)).filter_map(|(step, _)| step.dispatch()).collect()
         };
-        let time = gpu.median_time(&dispatches(&|_| true), 4, REPETITIONS)?;
+        let time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
         for (step, extent) in &all {
             let (bytes, flops) = step.work.of(*extent);
@@ -60,10 +65,10 @@ impl GpuBackend {
         for entry in &mut entries {
             let own = dispatches(&|step| step.name == entry.name);
             // Few and short ones are repeated, so that what stands around a pass does not count.
-            let chain = (64 / own.len() as u32).max(1);
+            let chain = if software { 1 } else { (64 / own.len() as u32).max(1) };
             entry.time = gpu.median_time(&own, chain, REPETITIONS)?;
         }
-        let copy_bandwidth = 2.0 * COPIED as f64 / copy.as_secs_f64();
+        let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
         let device = gpu.adapter().name.clone();
         Ok(Profile { device, rows, depth, time, entries, copy_bandwidth })
     }
@@ -93,10 +98,23 @@ impl GpuBackend {
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(1, depth)?;
         let extent = Extent { rows: 1, position: depth as u32, tiles: 0 };
-        for shape in self.shapes() {
-            for form in forms(&shape, self.gpu.most_invocations()) {
+        // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
+        let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
+            .shapes()
+            .into_iter()
+            .map(|shape| {
+                let forms = forms(&shape, self.gpu.most_invocations());
+                (shape, forms)
+            })
+            .collect();
+        for (shape, forms) in &shapes {
+            self.tuning.set(shape, forms[0]);
+        }
+        self.tables = Tables::new(&self.lowering())?;
+        for (shape, forms) in &shapes {
+            for &form in forms {
                 let before = self.tuning.clone();
-                self.tuning.set(&shape, form);
+                self.tuning.set(shape, form);
                 let mut tables = Tables::new(&self.lowering())?;
                 let (time, best) = compare(&self.gpu, &mut tables.one, &mut self.tables.one, extent)?;
                 let better = time < best;
@@ -147,10 +165,12 @@ fn compare(
     }
     let one: Vec<&Dispatch> = one.iter().filter_map(|step| step.dispatch()).collect();
     let other: Vec<&Dispatch> = other.iter().filter_map(|step| step.dispatch()).collect();
+    let software = gpu.adapter().kind == AdapterKind::Software;
+    let (rounds, chain) = if software { (2, 1) } else { (6, 8) };
     let mut times = [Vec::new(), Vec::new()];
-    for round in 0..6 {
+    for round in 0..rounds {
         for (dispatches, times) in [&one, &other].into_iter().zip(&mut times) {
-            let time = gpu.time(dispatches, 8)? / 8;
+            let time = gpu.time(dispatches, chain)? / chain;
             // The first of each only wakes the device.
             if round > 0 {
                 times.push(time);
