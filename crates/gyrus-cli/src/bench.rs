@@ -1,26 +1,30 @@
 //! `gyrus bench`: tokens per second, the way others measure it.
 
 #[cfg(feature = "gpu")]
+mod decode;
+#[cfg(feature = "gpu")]
 mod flash;
 #[cfg(feature = "gpu")]
 mod kernels;
 mod prompts;
 mod report;
 #[cfg(feature = "gpu")]
+mod rows;
+#[cfg(feature = "gpu")]
 mod select;
-mod synthetic;
 #[cfg(feature = "gpu")]
 mod tiles;
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use gyrus::{Event, Model, Precision, Request};
+use gyrus::{Event, Model, Precision, Request, Sampler, Session};
 
 use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
+use crate::synthetic;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -35,26 +39,30 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
         return synthetic::write(shape, path);
     }
-    let source = match &args.synthetic {
-        Some(shape) => Source::memory(shape, synthetic::model(shape)?),
-        None => Source::resolve(args.model.as_deref())?,
-    };
-    let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
+    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
+    let mut options = args.model_options.options(Precision::Fast);
+    let most = args.sequences.iter().copied().max().unwrap_or(1);
+    if most > 1 {
+        // Room for so many texts, and no longer than they become.
+        let longest = |all: &[usize]| all.iter().copied().max().unwrap_or(0);
+        let needed = longest(&args.depth) + longest(&args.prompt_tokens).max(longest(&args.gen_tokens)) + 1;
+        options.sessions = most.into();
+        options.context = options.context.or(Some(needed));
+    }
+    let model = load(&source, &options, args.quiet)?;
     if args.prompts {
         return prompts::run(&model, source.name(), args);
     }
     let mut tests: Vec<Test> = Vec::new();
     for &depth in &args.depth {
-        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| Test {
-            kind: Kind::Prompt,
-            n,
-            depth,
-        }));
-        tests.extend(args.gen_tokens.iter().filter(|n| **n > 0).map(|&n| Test {
-            kind: Kind::Generate,
-            n,
-            depth,
-        }));
+        let test = |kind, n| Test { kind, n, depth, sampled: args.sampled };
+        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| test(Kind::Prompt, n)));
+        for &n in args.gen_tokens.iter().filter(|n| **n > 0) {
+            tests.extend(args.sequences.iter().map(|&texts| match texts {
+                1 => test(Kind::Generate, n),
+                texts => test(Kind::Together(texts.into()), n),
+            }));
+        }
     }
     let warmups = usize::from(!args.no_warmup);
     let runs = (tests.len() * (args.repetitions + warmups)) as u64;
@@ -84,6 +92,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 enum Kind {
     Prompt,
     Generate,
+    /// So many texts at once.
+    Together(usize),
 }
 
 /// One thing to time: `n` tokens read or written behind `depth` tokens.
@@ -92,17 +102,20 @@ struct Test {
     kind: Kind,
     n: usize,
     depth: usize,
+    sampled: bool,
 }
 
 impl Test {
-    /// `pp512`, `tg128`, `tg128@d512`.
+    /// `pp512`, `tg128`, `tg128@d512`, `tg128x16`.
     fn name(&self) -> String {
         let kind = match self.kind {
             Kind::Prompt => "pp",
-            Kind::Generate => "tg",
+            Kind::Generate | Kind::Together(_) => "tg",
         };
+        let texts = if let Kind::Together(texts) = self.kind { format!("x{texts}") } else { String::new() };
         let depth = if self.depth > 0 { format!("@d{}", self.depth) } else { String::new() };
-        format!("{kind}{}{depth}", self.n)
+        let sampled = if self.sampled && kind == "tg" { " sampled" } else { "" };
+        format!("{kind}{}{texts}{depth}{sampled}", self.n)
     }
 
     /// Tokens per second, once.
@@ -113,30 +126,56 @@ impl Test {
         let vocab = model.plan().vocab;
         // Any ids will do, as long as they differ.
         let ids = |n: usize| -> Vec<u32> { (0..n).map(|i| (i * 7919 % vocab) as u32).collect() };
+        let sampler = if self.sampled {
+            Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, ..Sampler::default() }
+        } else {
+            Sampler::default()
+        };
+        if let Kind::Together(texts) = self.kind {
+            return self.together(model, &vec![sampler; texts], ids(self.depth + 1));
+        }
         let mut session = model.session();
         if self.depth > 0 {
-            step(&mut session, ids(self.depth), 1)?;
+            step(&mut session, ids(self.depth), 1, Sampler::default())?;
             session.truncate(self.depth);
         }
         match self.kind {
             Kind::Prompt => {
                 let start = Instant::now();
-                step(&mut session, ids(self.n), 1)?;
+                step(&mut session, ids(self.n), 1, sampler)?;
                 Ok(self.n as f64 / start.elapsed().as_secs_f64())
             }
-            Kind::Generate => {
+            Kind::Generate | Kind::Together(_) => {
                 // The token that starts a generation is read, not written, and so are the others after.
                 let start = Instant::now();
-                step(&mut session, ids(1), self.n)?;
+                step(&mut session, ids(1), self.n, sampler)?;
                 Ok(self.n as f64 / start.elapsed().as_secs_f64())
             }
         }
     }
 }
 
-/// Reads ids and writes `n` tokens, greedily and whatever they are.
-fn step(session: &mut gyrus::Session, ids: Vec<u32>, n: usize) -> Result<()> {
-    let mut generation = session.generate(Request::ids(ids).max_tokens(n).ignore_end(true))?;
+impl Test {
+    /// Tokens per second of all texts together, once.
+    fn together(&self, model: &Model, samplers: &[Sampler], ids: Vec<u32>) -> Result<f64> {
+        let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
+        for (n, session) in sessions.iter_mut().enumerate() {
+            let mut ids = ids.clone();
+            // Texts that differ, or they would be one.
+            ids[0] = n as u32;
+            step(session, ids.clone(), 1, Sampler::default())?;
+            session.truncate(ids.len());
+        }
+        let start = Instant::now();
+        Session::write_together(&mut sessions, samplers, self.n, |_| true)?;
+        Ok((sessions.len() * self.n) as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+/// Reads ids and writes `n` tokens, whatever they are.
+fn step(session: &mut Session, ids: Vec<u32>, n: usize, sampler: Sampler) -> Result<()> {
+    let request = Request::ids(ids).max_tokens(n).ignore_end(true).sampler(sampler);
+    let mut generation = session.generate(request)?;
     while let Some(event) = generation.next()? {
         if let Event::Stop { usage, .. } = event {
             ensure!(

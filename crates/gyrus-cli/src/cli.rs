@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Measure speed
     Bench(BenchArgs),
+    /// Show where a GPU's time goes, kernel by kernel
+    Profile(ProfileArgs),
+    /// Find the quickest kernels for a model on a GPU, and keep them
+    Tune(TuneArgs),
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
     /// Write the logits of every position to a NumPy file
@@ -166,6 +170,14 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     pub(crate) depth: Vec<usize>,
 
+    /// Texts that are written at once, each of as many tokens
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) sequences: Vec<u8>,
+
+    /// Draw tokens (temperature 0.8, top-k 40, top-p 0.95) instead of taking the likeliest
+    #[arg(long)]
+    pub(crate) sampled: bool,
+
     /// Times each test is run
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
     pub(crate) repetitions: usize,
@@ -230,6 +242,66 @@ pub(crate) enum BenchOutput {
     Json,
     /// Comma-separated values
     Csv,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    pub(crate) model: Option<String>,
+
+    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
+    /// llama-3.2-1b:q4_0
+    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
+    pub(crate) synthetic: Option<String>,
+
+    /// Prompt lengths, read behind nothing; 0 for none
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    pub(crate) prompt_tokens: Vec<usize>,
+
+    /// Rows of the steps that follow a text: 1 as it is written, more as several tokens are read at once; 0 for none
+    #[arg(short = 'b', long, value_name = "ROWS,…", value_delimiter = ',', default_value = "1")]
+    pub(crate) rows: Vec<usize>,
+
+    /// Tokens in the cache before those steps
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 512)]
+    pub(crate) depth: usize,
+
+    /// Draw where the time goes into an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
+    pub(crate) output: BenchOutput,
+
+    /// Print nothing but the results
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    pub(crate) model: Option<String>,
+
+    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
+    /// llama-3.2-1b:q4_0
+    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
+    pub(crate) synthetic: Option<String>,
+
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
+    pub(crate) output: BenchOutput,
+
+    /// Print nothing but the results
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
 }
 
 #[derive(Debug, Args)]

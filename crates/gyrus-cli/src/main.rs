@@ -20,15 +20,19 @@ mod logits;
 mod models;
 mod options;
 mod perplexity;
+mod profile;
 mod progress;
 mod pull;
 mod resolve;
 mod rope;
 mod run;
 mod source;
+mod svg;
+mod synthetic;
 mod template;
 mod text;
 mod tokenize;
+mod tune;
 mod verify;
 
 use std::io::{self, Write};
@@ -42,6 +46,8 @@ fn main() -> ExitCode {
         cli::Command::Complete(args) => run::run(&cli::RunArgs { raw: true, ..args }),
         cli::Command::Chat(args) => chat::run(&args),
         cli::Command::Bench(args) => bench::run(&args),
+        cli::Command::Profile(args) => profile::run(&args),
+        cli::Command::Tune(args) => tune::run(&args),
         cli::Command::Perplexity(args) => perplexity::run(&args),
         cli::Command::Logits(args) => logits::run(&args),
         cli::Command::Inspect(args) => inspect::run(&args),

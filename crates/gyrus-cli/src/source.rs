@@ -7,6 +7,7 @@ use gyrus_formats::{Bytes, Checkpoint};
 
 use crate::environment::Environment;
 use crate::resolve::{ModelSource, resolve};
+use crate::synthetic;
 
 /// A model that can be opened.
 pub(crate) struct Source {
@@ -34,9 +35,11 @@ impl Source {
         Ok(Source { name, place: Place::Found(found) })
     }
 
-    /// A model made in memory.
-    pub(crate) fn memory(name: &str, checkpoint: Checkpoint) -> Source {
-        Source { name: name.to_owned(), place: Place::Memory(RefCell::new(Some(checkpoint))) }
+    /// Random weights of the shape and type that `synthetic` names, or else the model that an argument names.
+    pub(crate) fn given_or_made(model: Option<&str>, synthetic: Option<&str>) -> Result<Source> {
+        let Some(shape) = synthetic else { return Source::resolve(model) };
+        let made = synthetic::model(shape)?;
+        Ok(Source { name: shape.to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
     }
 
     /// What to call it.

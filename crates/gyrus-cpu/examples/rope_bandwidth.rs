@@ -4,9 +4,9 @@
 //! cargo run --release -p gyrus-cpu --example rope_bandwidth [tokens] [rounds]
 //! ```
 //!
-//! `rope` and `rope_neox` read and write one tensor, `rope_fwd` reads one and writes another, and so does the copy:
-//! all move the same bytes, twice the tensor's. Rope and copy take turns, so that other work on the machine slows
-//! both; the ratio is the median of the rounds'.
+//! `rope` and `rope_neox` read and write one tensor, `rope_fwd` and `rope_bwd` read one and write another, and
+//! so does the copy: all move the same bytes, twice the tensor's. Rope and copy take turns, so that other work on the
+//! machine slows both; the ratio is the median of the rounds'.
 
 use std::time::Instant;
 
@@ -41,7 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     theta: 5e5,
                     ..Default::default()
                 };
-                measure(&pool, RopeKernel::InPlace { pairing, params }, storage, rounds)?;
+                let kernel = RopeKernel::InPlace { pairing, params };
+                measure(&pool, kernel, Direction::Forward, storage, rounds)?;
             }
             let params = RoPEOpParams {
                 batch: 1,
@@ -53,7 +54,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 output_scale: 1.0,
                 _pad0: 0,
             };
-            measure(&pool, RopeKernel::Op { params }, storage, rounds)?;
+            for direction in [Direction::Forward, Direction::Inverse] {
+                measure(&pool, RopeKernel::Op { params }, direction, storage, rounds)?;
+            }
         }
     }
     Ok(())
@@ -62,10 +65,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn measure(
     pool: &Pool,
     kernel: RopeKernel,
+    direction: Direction,
     storage: Storage,
     rounds: u32,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let call = RopeCall { kernel, storage, direction: Direction::Forward, freqs: Freqs::Turns, positions: 0 };
+    let call = RopeCall { kernel, storage, direction, freqs: Freqs::Turns, positions: 0 };
     let mut buffers = rope_case(call, 1).ok_or("the kernel refuses this shape")?.buffers;
     let mut slices: Vec<&mut [u32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
     let words = slices[0].len();

@@ -46,6 +46,12 @@ pub enum CpuError {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// Weights are kept in mapped memory, which this platform does not have.
+    #[error("this platform cannot map the {bytes} bytes that weights need")]
+    Unmapped {
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// The cache's shape cannot be stored or addressed.
     #[error(
         "a cache of {layers} layers × {blocks} blocks × {kv_heads} heads × {head_dim} is not possible: {reason}"

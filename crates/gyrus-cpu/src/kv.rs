@@ -5,6 +5,8 @@
 //! A value block is `[kv_head, 32, head_dim]`. A key block is `[kv_head, head_dim, 32]`: with positions
 //! innermost a SIMD lane owns a position, and scores need no horizontal sums.
 
+use std::io::ErrorKind;
+
 use half::f16;
 use memmap2::MmapMut;
 
@@ -114,6 +116,9 @@ impl KvStore {
         }
         let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
             Ok(map) => Ok(Elems { map, dtype }),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                Err(refuse("this platform cannot map memory"))
+            }
             Err(_) => Err(refuse("the system has no memory for it")),
         };
         let layers = (0..layers)

@@ -4,9 +4,12 @@
 //! processor's prefetching stops at each; huge pages made large mat-vecs 1.4 times as fast. Many matrices
 //! are smaller than a huge page, so they are cut from common slabs. A slab goes when its last matrix does.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::MmapMut;
+
+use crate::CpuError;
 
 /// A slab's size, and from here on a matrix has a mapping of its own.
 const SLAB: usize = 32 << 20;
@@ -29,8 +32,11 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    fn new(len: usize) -> std::io::Result<Arc<Slab>> {
-        let mut map = MmapMut::map_anon(len)?;
+    fn new(len: usize) -> Result<Arc<Slab>, CpuError> {
+        let mut map = MmapMut::map_anon(len).map_err(|error| match error.kind() {
+            ErrorKind::Unsupported => CpuError::Unmapped { bytes: len },
+            _ => CpuError::Memory { bytes: len },
+        })?;
         // Only advice: without huge pages everything works, a little slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
@@ -47,7 +53,7 @@ pub(crate) struct SlabBytes {
 
 impl SlabBytes {
     /// `len` zero bytes; an error if the system has no memory for them.
-    pub(crate) fn zeroed(len: usize) -> std::io::Result<SlabBytes> {
+    pub(crate) fn zeroed(len: usize) -> Result<SlabBytes, CpuError> {
         if len >= SLAB {
             return Ok(SlabBytes { slab: Slab::new(len)?, offset: 0, len });
         }

@@ -1,7 +1,7 @@
 //! Runs a plan: tables of kernels that are bound once and replayed.
 
 use gyrus_kernels::call::{Tile, engine, push_tiles};
-use gyrus_kernels::{Backend, BackendError, Batch, Chain, Op, Plan, Precision, WeightSpec};
+use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, Op, Plan, Precision, WeightSpec};
 use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
 
 use crate::buffer::Buffer;
@@ -12,6 +12,7 @@ use crate::lower::{Class, Lowering};
 use crate::memory::{MemoryNeed, Room};
 use crate::rooms::{FEW, MAX_ROWS, Rooms};
 use crate::step::{Extent, Step};
+use crate::tuning::Tuning;
 use crate::weight::Weights;
 
 /// A plan on a GPU.
@@ -22,6 +23,8 @@ pub struct GpuBackend {
     pub(crate) blocks: usize,
     pub(crate) rooms: Rooms,
     pub(crate) tables: Tables,
+    pub(crate) weights: Weights,
+    pub(crate) tuning: Tuning,
     pub(crate) steps: Steps,
     staging: Buffer,
     results: Vec<f32>,
@@ -38,14 +41,16 @@ pub struct GpuBackend {
 pub(crate) struct Tables {
     /// A single row from its token to its logits.
     pub(crate) one: Vec<Step>,
+    /// The first part for few rows of different sequences.
+    pub(crate) each: Vec<Step>,
     /// The first part for few rows.
     pub(crate) few: Vec<Step>,
     /// The first part for any number of rows.
-    many: Vec<Step>,
+    pub(crate) many: Vec<Step>,
     /// The second part for few rows that are all the batch has.
     pub(crate) tail_of_all: Vec<Step>,
     /// The second part for one row of many.
-    tail_of_one: Vec<Step>,
+    pub(crate) tail_of_one: Vec<Step>,
     /// The second part for few rows of many.
     tail_of_few: Vec<Step>,
     /// Rows of a tile of attention.
@@ -53,7 +58,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    fn new(lowering: &Lowering<'_>) -> Result<Tables, GpuError> {
+    pub(crate) fn new(lowering: &Lowering<'_>) -> Result<Tables, GpuError> {
         let ops = &lowering.plan.forward;
         let gather = ops.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(ops.len());
         let (body, tail) = ops.split_at(gather);
@@ -62,6 +67,7 @@ impl Tables {
         let class = |class| if fast { class } else { Class::Many };
         Ok(Tables {
             one: lowering.table(ops, class(Class::One), true)?,
+            each: lowering.table(body, class(Class::Each), false)?,
             few: lowering.table(body, class(Class::Few), false)?,
             many: lowering.table(body, Class::Many, false)?,
             tail_of_all: lowering.table(tail, class(Class::Few), true)?,
@@ -99,7 +105,8 @@ impl GpuBackend {
     ) -> Result<GpuBackend, GpuError> {
         let rooms = Rooms::new(&gpu, &plan, blocks)?;
         let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
-        let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms };
+        let tuning = gpu.tuned.as_deref().map(Tuning::read).unwrap_or_default();
+        let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms, tuning: &tuning };
         let tables = Tables::new(&lowering)?;
         // Compiled now rather than at the first token: a single row, and as many as a prompt has.
         let launches = (tables.one.iter().map(|step| step.launch(1)))
@@ -114,6 +121,8 @@ impl GpuBackend {
             blocks,
             rooms,
             tables,
+            weights,
+            tuning,
             steps: Steps::default(),
             staging,
             results: Vec::new(),
@@ -123,6 +132,11 @@ impl GpuBackend {
         })
     }
 
+    pub(crate) fn lowering(&self) -> Lowering<'_> {
+        let GpuBackend { gpu, plan, weights, rooms, tuning, .. } = self;
+        Lowering { gpu, plan, weights, rooms, tuning }
+    }
+
     /// The device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
@@ -130,7 +144,8 @@ impl GpuBackend {
 
     /// Sends what the batch brings along. Each sequence's table begins `stride` entries behind the one before, or
     /// directly behind it.
-    pub(crate) fn send(&mut self, batch: &Batch<'_>, stride: Option<usize>) -> Result<(), GpuError> {
+    /// Returns the number of tiles that many rows attend in.
+    pub(crate) fn send(&mut self, batch: &Batch<'_>, stride: Option<usize>) -> Result<u32, GpuError> {
         let GpuBackend { gpu, plan, rooms, tables, starts, words, tiles, .. } = self;
         gpu.write(&rooms.tokens, bytemuck::cast_slice(batch.tokens))?;
         gpu.write(&rooms.indices, bytemuck::cast_slice(batch.logits))?;
@@ -154,19 +169,17 @@ impl GpuBackend {
             push_tiles(batch, tables.tile_rows, true, tiles);
             gpu.write(&rooms.tiles, bytemuck::cast_slice(tiles))?;
         }
-        rooms.send_turns(gpu, plan, batch)
+        rooms.send_turns(gpu, plan, batch)?;
+        Ok(tiles.len() as u32)
     }
 
     /// Runs the batch, and the logits of its rows in pieces.
-    fn replay(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, tables, rooms, staging, results, tiles, .. } = self;
+    fn replay(&mut self, batch: &Batch<'_>, tiles: u32) -> Result<(), GpuError> {
+        let GpuBackend { gpu, plan, tables, rooms, staging, results, .. } = self;
         results.clear();
         let rows = batch.rows();
-        let extent = Extent {
-            rows: rows as u32,
-            position: batch.positions.iter().copied().max().unwrap_or(0),
-            tiles: tiles.len() as u32,
-        };
+        let extent =
+            Extent { rows: rows as u32, position: batch.positions.iter().copied().max().unwrap_or(0), tiles };
         // A single row is taken through both parts at once.
         let single = rows == 1 && batch.logits.len() == 1;
         let body: &mut [Step] = match rows {
@@ -254,12 +267,16 @@ impl Backend for GpuBackend {
         self.check(batch)?;
         self.steps.end();
         let device = |error: GpuError| BackendError::Device(error.to_string());
-        self.send(batch, None).map_err(device)?;
-        self.replay(batch).map_err(device)?;
+        let tiles = self.send(batch, None).map_err(device)?;
+        self.replay(batch, tiles).map_err(device)?;
         Ok(&self.results)
     }
 
     fn chain(&mut self) -> Option<&mut dyn Chain> {
+        Some(self)
+    }
+
+    fn instruments(&mut self) -> Option<&mut dyn Instruments> {
         Some(self)
     }
 }

@@ -188,7 +188,7 @@ impl GpuBackend {
         let rows = steps.positions.len() as u32;
         let (body, tail): (&mut [Step], &mut [Step]) = match rows {
             1 => (&mut tables.one, &mut []),
-            _ => (&mut tables.few, &mut tables.tail_of_all),
+            _ => (&mut tables.each, &mut tables.tail_of_all),
         };
         for _ in 0..count {
             let position = steps.positions.iter().copied().max().unwrap_or(0);

@@ -7,7 +7,7 @@ use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, Memo
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
-use crate::kept::Kept;
+use crate::kept::{Kept, tuning_name};
 use crate::pipeline::Pipeline;
 
 /// Which adapter to open, and how.
@@ -48,6 +48,8 @@ pub struct Gpu {
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     pub(crate) kept: Option<Kept>,
+    /// Where what was found to be quick on this device is kept.
+    pub(crate) tuned: Option<PathBuf>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -115,6 +117,10 @@ impl Gpu {
             most_memory: options.memory,
             pipelines: Mutex::default(),
             kept,
+            tuned: options
+                .pipelines
+                .as_ref()
+                .map(|folder| folder.join(tuning_name(&adapter.inner.get_info()))),
             adapter,
             rungs,
             timestamps,

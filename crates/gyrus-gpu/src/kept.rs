@@ -87,6 +87,17 @@ fn file_name(info: &AdapterInfo, rungs: Rungs) -> Option<String> {
     Some(format!("{key}_{:016x}.bin", checksum(whose.as_bytes())))
 }
 
+/// The name of the file of what was found to be quick on an adapter with this driver.
+pub(crate) fn tuning_name(info: &AdapterInfo) -> String {
+    let whose = format!("{} {} {} {}", info.name, info.driver, info.driver_info, info.backend);
+    let plain: String = info
+        .name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .collect();
+    format!("{plain}_{:016x}.tuning", checksum(whose.as_bytes()))
+}
+
 /// What a file holds, if it is whole and ours.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > LARGEST {

@@ -15,6 +15,7 @@ mod chain;
 mod device;
 mod dispatch;
 mod error;
+mod instruments;
 mod kept;
 mod lower;
 mod memory;
@@ -22,6 +23,7 @@ mod pipeline;
 mod rooms;
 mod runner;
 mod step;
+mod tuning;
 mod weight;
 
 pub use adapter::{Adapter, AdapterKind, adapters, may_have_gpu};

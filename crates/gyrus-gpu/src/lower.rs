@@ -18,7 +18,8 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::rooms::{FEW, MAX_ROWS, Rooms, RowBytes, RowHalves};
-use crate::step::Step;
+use crate::step::{Step, Work};
+use crate::tuning::{MatShape, Tuning};
 use crate::weight::{Part, Weights, groups};
 
 /// How many rows a table of steps is for.
@@ -26,7 +27,10 @@ use crate::weight::{Part, Weights, groups};
 pub(crate) enum Class {
     /// One row: its mat-muls finish norms and attention for themselves, and attention turns and writes its own keys.
     One,
-    /// At most [`FEW`], the order of sums being that of one.
+    /// At most [`FEW`] of different sequences: attention turns and writes each row's keys. Sums have the order that
+    /// they have for one.
+    Each,
+    /// At most [`FEW`], some perhaps of one sequence, so that keys are written before any are attended to.
     Few,
     /// As many as there may be.
     Many,
@@ -47,6 +51,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) weights: &'a Weights,
     pub(crate) rooms: &'a Rooms,
+    pub(crate) tuning: &'a Tuning,
 }
 
 /// A table in the making.
@@ -174,7 +179,10 @@ impl<'a> Table<'a> {
                 self.written(out)?;
                 let count = self.width(out);
                 let buffers = vec![("x", self.buffer(x)), ("out", self.buffer(out))];
-                self.steps.push(Step::new(buffers, move |rows| engine::gate(rungs, rows, count, activation)));
+                let work = Work::Row { bytes: 12 * u64::from(count) };
+                self.steps.push(Step::new("gate", work, buffers, move |rows| {
+                    engine::gate(rungs, rows, count, activation)
+                }));
             }
             Op::Gather { x, out } if self.all => {
                 self.finish(x)?;
@@ -189,7 +197,10 @@ impl<'a> Table<'a> {
                     ("out", self.buffer(out)),
                 ];
                 let all = MAX_ROWS as u32;
-                self.steps.push(Step::new(buffers, move |rows| engine::gather(rungs, all, rows, count)));
+                let work = Work::Row { bytes: 8 * u64::from(count) };
+                self.steps.push(Step::new("gather", work, buffers, move |rows| {
+                    engine::gather(rungs, all, rows, count)
+                }));
             }
             // Tokens are drawn by the caller, or by the chain.
             Op::Select { .. } => {}
@@ -211,8 +222,10 @@ impl<'a> Table<'a> {
                     ("weight", self.vector(&[weight])?),
                     ("out", self.buffer(id)),
                 ];
-                self.steps
-                    .push(Step::new(buffers, move |rows| engine::rms_norm(rungs, rows, cols, eps, in_place)));
+                let work = Work::Row { bytes: 8 * u64::from(cols) };
+                self.steps.push(Step::new("norm", work, buffers, move |rows| {
+                    engine::rms_norm(rungs, rows, cols, eps, in_place)
+                }));
             }
             Some(Pending::Splits { window }) => {
                 let source = Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window };
@@ -221,7 +234,8 @@ impl<'a> Table<'a> {
                     ("rows", self.on.rooms.rows.clone()),
                     ("q", self.buffer(id)),
                 ];
-                self.steps.push(Step::new(buffers, move |rows| {
+                let work = Work::Row { bytes: 8 * u64::from(cols) };
+                self.steps.push(Step::new("merge", work, buffers, move |rows| {
                     QuantizeCall { rows, cols, source, target: Target::Rows }.launch(rungs)
                 }));
             }
@@ -268,7 +282,8 @@ impl<'a> Table<'a> {
             let (layout, first) = (part.layout, part.first);
             let mut buffers = planes(part);
             buffers.extend([("tokens", self.on.rooms.tokens.clone()), ("y", self.buffer(out))]);
-            self.steps.push(Step::new(buffers, move |tokens| {
+            let work = Work::Row { bytes: 5 * u64::from(layout.cols()) };
+            self.steps.push(Step::new("embed", work, buffers, move |tokens| {
                 EmbedCall { vocab, first, ..EmbedCall::new(layout, tokens, scale) }.launch(rungs)
             }));
         }
@@ -317,15 +332,15 @@ impl<'a> Table<'a> {
         for group in groups(self.on.plan, weights) {
             let parts = self.on.weights.matrix(group);
             let rows: u32 = parts.iter().map(|part| part.layout.rows()).sum();
-            let tuning = MatVecTuning::of(rows, self.width(x), self.on.gpu.most_invocations());
+            let name = self.name_of(group);
             for part in parts {
                 let offset = y_offset + part.first;
                 if let Some(halved) = &halved {
-                    self.tiles(halved, part, accumulate, gate, offset, out);
+                    self.tiles(&name, halved, part, accumulate, gate, offset, out);
                     continue;
                 }
                 if !self.fast() || !part.layout.dtype().is_quantized() {
-                    self.plain(x, part, accumulate, offset, out);
+                    self.plain(&name, x, part, accumulate, offset, out);
                     continue;
                 }
                 let call = MatVecCall {
@@ -333,14 +348,34 @@ impl<'a> Table<'a> {
                     y_stride: self.width(out),
                     y_offset: offset,
                     accumulate,
-                    tuning,
+                    tuning: self.tuning(part, gate),
                     ..MatVecCall::new(part.layout, 1)
                 };
-                self.mat_vec(x, part, call, out, &mut bytes)?;
+                self.mat_vec(&name, x, part, call, out, &mut bytes)?;
             }
             y_offset += rows;
         }
         Ok(())
+    }
+
+    /// What weights are called in every layer.
+    fn name_of(&self, weights: &[WeightId]) -> String {
+        let short = |id: &WeightId| {
+            let name = &self.on.plan.weight(*id).name;
+            let name = name.strip_suffix(".weight").unwrap_or(name);
+            // Whatever stands before the layer's number is the same for all.
+            let is_number = |part: &str| part.parse::<u32>().is_ok();
+            let parts: Vec<&str> = name.split('.').collect();
+            let first = parts.iter().position(|part| is_number(part)).map_or(0, |at| at + 1);
+            parts[first..].join(".")
+        };
+        weights.iter().map(short).collect::<Vec<_>>().join(" ")
+    }
+
+    /// How a mat-vec is divided: as it was found to be quickest, or as a rule.
+    fn tuning(&self, part: &Part, gate: Option<Activation>) -> MatVecTuning {
+        let shape = MatShape::of(part.layout, gate.is_some());
+        self.on.tuning.of(shape, self.on.gpu.most_invocations())
     }
 
     /// Makes halves of a buffer's rows, or of what is pending for it.
@@ -363,13 +398,18 @@ impl<'a> Table<'a> {
         if let Some((weight, _)) = norm {
             buffers.push(("norm", self.vector(&[weight])?));
         }
-        self.steps.push(Step::new(buffers, move |rows| HalveRowsCall { rows, ..call }.launch(rungs)));
+        let work = Work::Row { bytes: 6 * u64::from(cols) };
+        let name = if norm.is_some() { "norm · halve" } else { "halve" };
+        self.steps
+            .push(Step::new(name, work, buffers, move |rows| HalveRowsCall { rows, ..call }.launch(rungs)));
         Ok(halves)
     }
 
     /// A mat-mul of many rows of halves.
+    #[allow(clippy::too_many_arguments, reason = "what a product is made of")]
     fn tiles(
         &mut self,
+        name: &str,
         x: &RowHalves,
         part: &Part,
         accumulate: bool,
@@ -382,17 +422,27 @@ impl<'a> Table<'a> {
         buffers.extend([("x", x.h.clone()), ("x_scales", x.scales.clone()), ("y", self.buffer(out))]);
         let y_stride = self.width(out);
         let call = TileCall { y_stride, y_offset, accumulate, gate, ..TileCall::new(part.layout, 1) };
-        self.steps.push(Step::new(buffers, move |rows| TileCall { rows, ..call }.launch(rungs)));
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
+            TileCall { rows, ..call }.launch(rungs)
+        }));
     }
 
     /// A mat-mul in single precision.
-    fn plain(&mut self, x: BufferId, part: &Part, accumulate: bool, y_offset: u32, out: BufferId) {
+    fn plain(
+        &mut self,
+        name: &str,
+        x: BufferId,
+        part: &Part,
+        accumulate: bool,
+        y_offset: u32,
+        out: BufferId,
+    ) {
         let rungs = self.on.gpu.rungs();
         let mut buffers = planes(part);
         buffers.extend([("x", self.buffer(x)), ("y", self.buffer(out))]);
         let (x_stride, y_stride) = (self.width(x), self.width(out));
         let call = MatMulCall { x_stride, y_stride, y_offset, accumulate, ..MatMulCall::new(part.layout, 1) };
-        self.steps.push(Step::new(buffers, move |rows| {
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
             MatMulCall { rows, ..call }.launch(rungs, Default::default())
         }));
     }
@@ -400,6 +450,7 @@ impl<'a> Table<'a> {
     /// A mat-mul of bytes. One row's are made where they are used; those of more rows once for all that use them.
     fn mat_vec(
         &mut self,
+        name: &str,
         x: BufferId,
         part: &Part,
         call: MatVecCall,
@@ -435,7 +486,15 @@ impl<'a> Table<'a> {
                         buffers.push(("rows", self.on.rooms.rows.clone()));
                     }
                 }
-                self.steps.push(Step::new(buffers, move |_| call.launch(rungs)));
+                let before = match pending {
+                    None => "",
+                    Some(Pending::Norm { .. }) => "norm · ",
+                    Some(Pending::Splits { .. }) => "merge · ",
+                };
+                let name = format!("{before}{name}");
+                let shape = MatShape::of(part.layout, call.gate.is_some());
+                let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
+                self.steps.push(step.tuned(shape));
                 return Ok(());
             }
         }
@@ -449,7 +508,7 @@ impl<'a> Table<'a> {
             _ => None,
         };
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
-        self.steps.push(Step::new(buffers, move |rows| {
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
             let tuning = call.tuning.for_rows(rows);
             MatVecCall { rows, tuning, ..call }.launch(rungs)
         }));
@@ -480,7 +539,13 @@ impl<'a> Table<'a> {
                 Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
             }
         };
-        self.steps.push(Step::new(buffers, move |rows| {
+        let name = match source {
+            Source::Rows { .. } => "quantise",
+            Source::Norm { .. } => "norm · quantise",
+            Source::Merge { .. } => "merge · quantise",
+        };
+        let work = Work::Row { bytes: 5 * u64::from(cols) };
+        self.steps.push(Step::new(name, work, buffers, move |rows| {
             QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
         }));
         Ok(bytes)
@@ -532,26 +597,30 @@ impl<'a> Table<'a> {
             && head_dim.is_multiple_of(32)
             && memory <= self.on.gpu.workgroup_memory()
             && self.on.gpu.most_invocations() >= 256;
-        let turn = splits && self.class == Class::One;
+        let turn = splits && self.class != Class::Few;
         if !turn {
-            self.steps.push(Step::new(buffers.clone(), move |rows| {
+            let work = Work::Row { bytes: 8 * u64::from(params.stride) };
+            self.steps.push(Step::new("turn · write", work, buffers.clone(), move |rows| {
                 engine::rope_write(rungs, params, heads, Paged { rows, ..paged })
             }));
         }
+        let work =
+            Work::Cache { bytes: 2 * kv.row() as u64 * paged.kv.bytes(), flops: 4 * kv.q_width() as u64 };
         if splits {
-            let step = Step::new(buffers, move |rows| {
+            let name = if turn { "turn · write · attend" } else { "attend" };
+            let step = Step::new(name, work, buffers, move |rows| {
                 engine::attend(rungs, params, heads, turn, 1, Paged { rows, ..paged })
             });
             self.steps.push(step.split(window));
             self.pending.insert(self.id(out), Pending::Splits { window });
         } else if let Some((call, tuning, _)) = self.on.flash(scale, window) {
             buffers.push(("tiles", self.on.rooms.tiles.clone()));
-            let step = Step::new(buffers, move |rows| {
+            let step = Step::new("attend", work, buffers, move |rows| {
                 FlashCall { paged: Paged { rows, ..paged }, ..call }.launch(rungs, tuning)
             });
             self.steps.push(step.tiled());
         } else {
-            self.steps.push(Step::new(buffers, move |rows| {
+            self.steps.push(Step::new("attend", work, buffers, move |rows| {
                 engine::attention(rungs, params, head_dim, Paged { rows, ..paged })
             }));
         }
@@ -568,6 +637,10 @@ struct Attention {
     scale: f32,
     window: Option<u32>,
     out: BufferId,
+}
+
+fn matrix(part: &Part) -> Work {
+    Work::Matrix { bytes: part.layout.total_bytes(), rows: part.layout.rows(), cols: part.layout.cols() }
 }
 
 /// A part's planes by their names.

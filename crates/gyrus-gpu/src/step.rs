@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::tuning::MatShape;
 
 /// What the grids of a table's steps follow.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +16,37 @@ pub(crate) struct Extent {
     pub(crate) position: u32,
     /// Tiles that attention divides many rows into.
     pub(crate) tiles: u32,
+}
+
+/// What a step must read and write, and how much it computes: what it is measured by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    /// A matrix of so many bytes, times rows.
+    Matrix { bytes: u64, rows: u32, cols: u32 },
+    /// All positions of a cache, bytes and operations of one of them.
+    Cache { bytes: u64, flops: u64 },
+    /// Bytes of a row.
+    Row { bytes: u64 },
+}
+
+impl Work {
+    /// Bytes and operations for a batch, whose rows are of one sequence.
+    pub(crate) fn of(&self, extent: Extent) -> (u64, u64) {
+        let rows = u64::from(extent.rows);
+        match *self {
+            Work::Matrix { bytes, rows: n, cols } => {
+                let (n, k) = (u64::from(n), u64::from(cols));
+                (bytes + 4 * rows * (n + k), 2 * rows * n * k)
+            }
+            Work::Cache { bytes, flops } => {
+                let all = u64::from(extent.position) + 1;
+                // Each row sees one position more than the one before.
+                let seen = rows * all - rows * (rows - 1) / 2;
+                (bytes * all, flops * seen)
+            }
+            Work::Row { bytes } => (bytes * rows, 0),
+        }
+    }
 }
 
 /// What a step's grid follows beside the number of rows.
@@ -33,6 +65,11 @@ enum Follows {
 /// A launch is checked and a kernel bound when a number of rows comes up that was not the last one; a text that is
 /// written token by token replays the same dispatch.
 pub(crate) struct Step {
+    /// What it does, the same in all layers.
+    pub(crate) name: String,
+    pub(crate) work: Work,
+    /// The matrix, if it is one that a mat-vec's form can be tuned for.
+    pub(crate) shape: Option<MatShape>,
     launch: Box<dyn Fn(u32) -> Result<Launch, LaunchError> + Send>,
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
@@ -45,10 +82,15 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn new(
+        name: impl Into<String>,
+        work: Work,
         buffers: Vec<(&'static str, Buffer)>,
         launch: impl Fn(u32) -> Result<Launch, LaunchError> + Send + 'static,
     ) -> Step {
         Step {
+            name: name.into(),
+            work,
+            shape: None,
             launch: Box::new(launch),
             buffers,
             follows: Follows::Rows,
@@ -56,6 +98,11 @@ impl Step {
             current: 0,
             rows: 0,
         }
+    }
+
+    /// Says that its form can be tuned.
+    pub(crate) fn tuned(self, shape: MatShape) -> Step {
+        Step { shape: Some(shape), ..self }
     }
 
     /// Makes the grid as wide as the rows' attention has splits.

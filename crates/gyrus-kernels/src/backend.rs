@@ -1,5 +1,6 @@
 use crate::batch::Batch;
 use crate::plan::Plan;
+use crate::profile::Instruments;
 use crate::select::Sampler;
 
 /// What runs a plan: it holds the weights, the scratch buffers and the KV cache.
@@ -15,6 +16,11 @@ pub trait Backend: Send {
 
     /// Steps that run ahead of whoever reads their tokens, where the backend can do that.
     fn chain(&mut self) -> Option<&mut dyn Chain> {
+        None
+    }
+
+    /// What looks into the backend's speed, where it has that.
+    fn instruments(&mut self) -> Option<&mut dyn Instruments> {
         None
     }
 }

@@ -240,6 +240,40 @@ pub enum LaunchError {
         /// The type.
         storage: &'static str,
     },
+    /// A list that is not as long as the call says.
+    #[error("{kernel}: a list of {found} {what}s for {expected}")]
+    Pairs {
+        /// The kernel.
+        kernel: String,
+        /// What is listed.
+        what: &'static str,
+        /// How many are listed.
+        found: usize,
+        /// How many the call has.
+        expected: u32,
+    },
+    /// A listed number of something that is not there.
+    #[error("{kernel}: {what} {number} of a cache that has {room}")]
+    Beyond {
+        /// The kernel.
+        kernel: String,
+        /// What is listed.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+        /// How many there are.
+        room: u64,
+    },
+    /// Something that would be written while it is read, or twice.
+    #[error("{kernel}: {what} {number} is written, and read or written by another of the same launch")]
+    Clash {
+        /// The kernel.
+        kernel: String,
+        /// What is listed.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+    },
     /// The wrong number of buffers.
     #[error("{kernel}: {found} buffers for {expected} ({names})")]
     Buffers {

@@ -17,6 +17,7 @@ mod launch;
 mod op;
 pub mod params;
 mod plan;
+mod profile;
 mod rope;
 pub mod scalar;
 mod select;
@@ -28,6 +29,7 @@ pub use batch::{Batch, KV_BLOCK};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
+pub use profile::{Instruments, Profile, ProfileEntry, Trial};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
     Yarn,

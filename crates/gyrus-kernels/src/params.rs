@@ -336,24 +336,24 @@ params! {
         slot_offset: u32,
     }
 
-    /// Moves `new_len` cached positions `shift` slots down.
+    /// Moves `new_len` cached positions `shift` down, and turns their keys accordingly.
     KVCacheShiftParams {
         /// Key and value heads.
         n_kv_heads: u32,
         /// Elements of a head.
         head_dim: u32,
-        /// Positions the cache has room for.
+        /// Positions of a block of the cache; of all of it where the cache is one block.
         max_seq_len: u32,
-        /// By how many slots.
+        /// By how many positions, modulo 2³²: up is possible too.
         shift: u32,
-        /// Positions that stay.
+        /// Positions that move.
         new_len: u32,
+        /// Elements that are turned. (The sources leave this word unused.)
+        rope_dim: u32,
+        /// First element that is turned. (The sources leave this word unused.)
+        rope_offset: u32,
         /// Unused.
         _pad0: u32,
-        /// Unused.
-        _pad1: u32,
-        /// Unused.
-        _pad2: u32,
     }
 
     /// RMS norm of each head.

@@ -3,9 +3,10 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    Cache, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input, MatMulCall, MatMulTuning,
-    MatVecCall, MatVecTuning, QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
-    SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    Cache, Conv1dCall, ConvActivation, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall, Input,
+    KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm, NormCall,
+    QuantizeCall, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage, SumTilesCall, Target,
+    TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -148,6 +149,64 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 let (memory, ahead) = (Some(kib << 10), Some(ahead));
                 let tuning = FlashTuning { memory, ahead, ..Default::default() };
                 launches.push(call.launch(rungs, tuning).unwrap());
+            }
+        }
+    }
+    launches
+}
+
+/// Norms of every kind, with elements alone and in fours.
+fn norm_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for norm in [Norm::Rms, Norm::RmsPlusOne, Norm::Layer { bias: false }, Norm::Layer { bias: true }] {
+        for (dim, residual, in_place) in
+            [(70, false, false), (72, true, false), (3000, false, true), (71, true, true)]
+        {
+            let call = NormCall { residual, in_place, ..NormCall::new(norm, 3, dim, 1e-5) };
+            launches.push(call.launch(rungs).unwrap());
+        }
+    }
+    launches
+}
+
+/// What happens to a cache between steps.
+fn cache_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for kv in [Storage::F16, Storage::F32] {
+        for pairing in [Pairing::Adjacent, Pairing::Split] {
+            for (head_dim, in_place) in [(64, true), (6, false), (512, true), (80, false)] {
+                let cache = KvShape { kv, blocks: 5, n_kv_heads: 3, head_dim };
+                launches.push(KvCopyCall { cache, pairs: 2 }.launch(rungs).unwrap());
+                let call = KvShiftCall {
+                    cache,
+                    pairing,
+                    rope_dim: 6,
+                    rope_offset: 0,
+                    by: -7,
+                    moves: 9,
+                    in_place,
+                    each: 4,
+                };
+                launches.push(call.launch(rungs).unwrap());
+            }
+        }
+    }
+    launches
+}
+
+fn conv_launches(rungs: Rungs) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    for weight in [Storage::F16, Storage::F32] {
+        for activation in [ConvActivation::None, ConvActivation::Gelu, ConvActivation::GeluTanh] {
+            for (stride, flag) in [(1, false), (2, true)] {
+                let call = Conv1dCall {
+                    activation,
+                    bias: flag,
+                    rows: flag,
+                    part: [4, 4 * stride],
+                    ..Conv1dCall::new(5, 7, 30, stride, weight)
+                };
+                launches.push(call.launch(rungs).unwrap());
             }
         }
     }
@@ -302,6 +361,9 @@ fn every_variant_translates_to_every_language() {
             .chain(engine_launches(rungs))
             .chain(weight_launches(rungs))
             .chain(select_launches(rungs))
+            .chain(norm_launches(rungs))
+            .chain(cache_launches(rungs))
+            .chain(conv_launches(rungs))
             .chain(tile_launches(rungs))
         {
             if !seen.insert(launch.variant.key()) {

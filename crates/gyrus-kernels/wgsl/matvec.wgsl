@@ -32,6 +32,9 @@
 #define SCALES_BINDING 2
 #include "lib/weights_blocks.wgsl"
 #include "lib/lanes.wgsl"
+#if SUBGROUPS
+#include "lib/team_sums.wgsl"
+#endif
 
 #if OFFSETS || ZERO > 0
 #define BYTE_SUMS 1
@@ -68,17 +71,45 @@ var<workgroup> results: array<f32, RESULTS>;
 var<workgroup> row_factors: array<f32, ROWS>;
 #endif
 
+#if INPUT != bytes
+// Puts four bytes where the products find them, and the first of eight what belongs to all of a block.
+fn keep(bytes: Bytes, four: u32, sum: f32) {
+    if (four >= 8u * BLOCKS) {
+        return;
+    }
+    x[byte_vector(four, BLOCKS)][four & 3u] = bytes.word;
+    if ((four & 7u) == 0u) {
+        x_scales[four / 8u] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
+#if INPUT == norm
+        squares[four / 8u] = sum;
+#endif
+    }
+}
+#endif
+
+// A block of a row: bytes, their scale, and what a weight's offset or the bytes' zero is multiplied by: scale times the
+// sum of the first and last sixteen bytes, or of all.
 struct Activation {
     first: vec4<u32>,
     last: vec4<u32>,
     scale: f32,
-    sums: u32,
+    sums: vec2<f32>,
 }
 
 fn activation(row: u32, block: u32) -> Activation {
     let of_x = x_scales[row * BLOCKS + block];
-    return Activation(
-        x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], bitcast<f32>(of_x.x), of_x.y);
+    let scale = bitcast<f32>(of_x.x);
+    var sums = vec2<f32>();
+#if BYTE_SUMS
+    let first = extractBits(bitcast<i32>(of_x.y), 0u, 16u);
+    let last = bitcast<i32>(of_x.y) >> 16u;
+#if SCALES == 1
+    sums = vec2<f32>(scale * f32(first + last));
+#else
+    sums = scale * vec2<f32>(f32(first), f32(last));
+#endif
+#endif
+    return Activation(x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], scale, sums);
 }
 
 fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
@@ -87,22 +118,25 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
 
 // A block's part of the sum, added to what there was.
 fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
-    let first = dot16(w.first, x.first);
-    let last = dot16(w.last, x.last);
-    let sum_first = extractBits(bitcast<i32>(x.sums), 0u, 16u);
-    let sum_last = bitcast<i32>(x.sums) >> 16u;
 #if SCALES == 1
-    let product = f32(first + last - ZERO * (sum_first + sum_last));
-    var all = fma(x.scale * w.scales.scale.x, product, sum);
+    var product = x.scale * f32(dot16(w.first, x.first) + dot16(w.last, x.last));
+#if ZERO > 0
+    product = fma(-f32(ZERO), x.sums.x, product);
+#endif
+    var all = fma(w.scales.scale.x, product, sum);
 #if OFFSETS
-    all = fma(x.scale * w.scales.offset.x, f32(sum_first + sum_last), all);
+    all = fma(w.scales.offset.x, x.sums.x, all);
 #endif
 #else
-    var all = fma(x.scale * w.scales.scale.x, f32(first - ZERO * sum_first), sum);
-    all = fma(x.scale * w.scales.scale.y, f32(last - ZERO * sum_last), all);
+    var products = x.scale * vec2<f32>(f32(dot16(w.first, x.first)), f32(dot16(w.last, x.last)));
+#if ZERO > 0
+    products = fma(vec2<f32>(-f32(ZERO)), x.sums, products);
+#endif
+    var all = fma(w.scales.scale.x, products.x, sum);
+    all = fma(w.scales.scale.y, products.y, all);
 #if OFFSETS
-    all = fma(x.scale * w.scales.offset.x, f32(sum_first), all);
-    all = fma(x.scale * w.scales.offset.y, f32(sum_last), all);
+    all = fma(w.scales.offset.x, x.sums.x, all);
+    all = fma(w.scales.offset.y, x.sums.y, all);
 #endif
 #endif
     return all;
@@ -170,30 +204,42 @@ fn KERNEL(here: Invocation) {
 #if INPUT == merge
     let splits = splits_of(rows[0].x, params.window);
 #endif
-    for (var base = 0u; base < 8u * BLOCKS; base += WORKGROUP) {
-        let index = base + member.place;
-        let four = min(index, 8u * BLOCKS - 1u);
 #if INPUT == merge
+    for (var first = 0u; first < 8u * BLOCKS; first += WORKGROUP) {
+        let index = first + member.place;
+        let four = min(index, 8u * BLOCKS - 1u);
         let head = four / (HEAD_DIM / 4u);
         let v = merged(0u, K / HEAD_DIM, head, four % (HEAD_DIM / 4u), splits.count);
-        let bytes = to_bytes(v, member);
-#elif INPUT == norm
-        let v = input[four];
-        let bytes = to_bytes(v * norm_weight[four], member);
-        let sum = block_squares(v, member);
-#else
-        let bytes = to_bytes(input[four], member);
-#endif
-        if (index < 8u * BLOCKS) {
-            x[byte_vector(four, BLOCKS)][four & 3u] = bytes.word;
-            if ((four & 7u) == 0u) {
-                x_scales[four / 8u] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
-#if INPUT == norm
-                squares[four / 8u] = sum;
-#endif
-            }
-        }
+        keep(to_bytes(v, member), index, 0.0);
     }
+#else
+    for (var first = 0u; first < 8u * BLOCKS; first += PASSES * WORKGROUP) {
+        // All loads are on their way before anything is made of the first.
+        var inputs: array<vec4<f32>, PASSES>;
+#if INPUT == norm
+        var factors: array<vec4<f32>, PASSES>;
+#endif
+#repeat P PASSES
+        {
+            let four = min(first + P * WORKGROUP + member.place, 8u * BLOCKS - 1u);
+            inputs[P] = input[four];
+#if INPUT == norm
+            factors[P] = norm_weight[four];
+#endif
+        }
+#end
+#repeat P PASSES
+        {
+            let index = first + P * WORKGROUP + member.place;
+#if INPUT == norm
+            keep(to_bytes(inputs[P] * factors[P], member), index, block_squares(inputs[P], member));
+#else
+            keep(to_bytes(inputs[P], member), index, 0.0);
+#endif
+        }
+#end
+    }
+#endif
     workgroupBarrier();
 #endif
 
@@ -229,6 +275,7 @@ fn KERNEL(here: Invocation) {
 #endif
 #if !EVEN
                 a.scale = select(0.0, a.scale, block < BLOCKS);
+                a.sums = select(vec2<f32>(), a.sums, block < BLOCKS);
 #endif
 #repeat C COLUMNS
                 sums[C * ROWS + R] = block_dot(unpacked[C], a, sums[C * ROWS + R]);
@@ -239,16 +286,27 @@ fn KERNEL(here: Invocation) {
 #end
     }
 
-#repeat C COLUMNS
-#repeat R ROWS
-    {
-        let sum = team_sum(sums[C * ROWS + R], member);
-        if (lane == 0u) {
-            results[((own + C) * ROWS + R) * SPLITS + split] = sum;
+#if SUBGROUPS
+    if (is_near(LANES, member)) {
+        team_sums(&sums, lane);
+        if (lane % ALIKE == 0u) {
+#repeat I HELD
+            results[(own * ROWS + lane / ALIKE * HELD + I) * SPLITS + split] = sums[I];
+#end
         }
+    } else {
+#else
+    {
+#endif
+#repeat I SUMS
+        {
+            let sum = team_sum(sums[I], member);
+            if (lane == 0u) {
+                results[(own * ROWS + I) * SPLITS + split] = sum;
+            }
+        }
+#end
     }
-#end
-#end
 #if NORM
     for (var first = 0u; first < ROWS; first += WORKGROUP / LANES) {
         let row = min(first + team, ROWS - 1u);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan, Sampler};
+use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Plan, Sampler};
 
 use crate::Error;
 
@@ -123,6 +123,12 @@ impl Engine {
         }
     }
 
+    /// What looks into the backend's speed. Whatever was in flight is not, afterwards.
+    pub(crate) fn instruments(&mut self) -> Option<&mut dyn Instruments> {
+        self.ahead.run = None;
+        self.backend.instruments()
+    }
+
     /// Gives a sequence's blocks back. Steps that still run on them are done before anybody's later ones.
     pub(crate) fn release(&mut self, sequence: &mut Sequence) {
         self.ahead.run = None;
@@ -198,6 +204,28 @@ impl Engine {
         done.map(|()| true)
     }
 
+    /// As [`Engine::draw`], with tokens drawn here from the backend's logits.
+    pub(crate) fn draw_here(
+        &mut self,
+        texts: &mut [Drawn<'_>],
+        drawn: &mut Vec<u32>,
+        scratch: &mut Vec<(f32, u32)>,
+    ) -> Result<(), Error> {
+        let vocab = self.backend.plan().vocab;
+        let mut steps: Vec<Step<'_>> = Vec::with_capacity(texts.len());
+        for text in &mut *texts {
+            let tokens = &text.tokens[text.tokens.len() - 1..];
+            steps.push(Step { sequence: text.sequence, tokens, wanted: Wanted::Last });
+        }
+        let logits = self.forward(&mut steps)?;
+        drawn.clear();
+        for (text, logits) in texts.iter().zip(logits.chunks_exact(vocab)) {
+            let counts = text.sampler.counts(text.tokens);
+            drawn.push(text.sampler.draw(logits, &counts, text.tokens.len() as u64, scratch));
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, run: Run, texts: &mut [Drawn<'_>]) -> Result<bool, Error> {
         if self.backend.chain().is_none() || texts.len() > MAX_SEQUENCES {
             return Ok(false);
@@ -238,13 +266,13 @@ impl Engine {
         if !chain.begin(&batch, &samplers, &tokens)? {
             return Ok(false);
         }
-        self.ahead = Ahead { run: Some(run), now: 1, most: self.ahead.most.min(chain.most()) };
+        self.ahead = Ahead { run: Some(run), now: 2, most: self.ahead.most.min(chain.most()) };
         Ok(true)
     }
 
     fn advance(&mut self, texts: &mut [Drawn<'_>], most: usize, drawn: &mut Vec<u32>) -> Result<(), Error> {
         let flying = self.backend.chain().map_or(0, |chain| chain.in_flight());
-        let wanted = self.ahead.now.min(most.max(1));
+        let wanted = self.ahead.now.min(self.ahead.most).min(most.max(1));
         // Half of them at a time, so that one half is recorded while the other runs.
         if flying == 0 || 2 * flying <= wanted {
             let mut more = wanted - flying;
@@ -260,7 +288,12 @@ impl Engine {
                 *table = &text.sequence.blocks;
             }
             if let Some(chain) = self.backend.chain() {
-                chain.submit(more, &tables[..texts.len()])?;
+                // No more at once than are recorded while those before them run.
+                while more > 0 {
+                    let some = more.min((chain.in_flight() / 2).clamp(1, 4));
+                    chain.submit(some, &tables[..texts.len()])?;
+                    more -= some;
+                }
             }
             self.ahead.now = (2 * self.ahead.now).min(self.ahead.most);
         }

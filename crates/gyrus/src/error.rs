@@ -99,6 +99,16 @@ pub enum Error {
         /// The context in force.
         context: usize,
     },
+    /// Sessions that cannot be continued at once.
+    #[error(
+        "{sessions} sessions cannot be continued at once: at most {most}, of one model, with a sampler each"
+    )]
+    Together {
+        /// How many there are.
+        sessions: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// Nothing to continue from.
     #[error("the prompt is empty")]
     EmptyPrompt,

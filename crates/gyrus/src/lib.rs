@@ -54,7 +54,9 @@ pub use device::{Device, UnknownDevice};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
-pub use gyrus_kernels::{Plan, Precision, Sampler, SamplerError, WeightSpec, argmax, log_softmax_at};
+pub use gyrus_kernels::{
+    Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Trial, WeightSpec, argmax, log_softmax_at,
+};
 pub use gyrus_text as text;
 pub use model::{Model, Options};
 pub use place::Place;

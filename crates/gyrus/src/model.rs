@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Plan, Precision};
+use gyrus_kernels::{Plan, Precision, Profile, Trial};
 use gyrus_text::Tokenizer;
 
 use crate::Error;
@@ -36,7 +36,8 @@ pub struct Options {
     pub steps_in_flight: usize,
     /// Bytes of a GPU's memory to use at most; by default all that is free.
     pub gpu_memory: Option<u64>,
-    /// A folder to keep compiled GPU pipelines in, so that the next start is quicker; by default none are kept.
+    /// A folder to keep compiled GPU pipelines in, so that the next start is quicker, and what [`Model::tune`] found;
+    /// by default neither is kept.
     pub pipelines: Option<PathBuf>,
 }
 
@@ -169,6 +170,30 @@ impl Model {
     pub fn chat_format(&self) -> Result<ChatFormat, Error> {
         let tokenizer = self.tokenizer().ok_or(Error::NoTokenizer)?;
         Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
+    }
+
+    /// Where the time of a batch goes: `rows` of one text that has `depth` tokens before. `None` where the model
+    /// computes on a device that is not looked into.
+    pub fn profile(&self, rows: usize, depth: usize) -> Result<Option<Profile>, Error> {
+        self.engine()
+            .instruments()
+            .map(|instruments| instruments.profile(rows, depth))
+            .transpose()
+            .map_err(Error::from)
+    }
+
+    /// Tries forms of kernels for this model's shapes and keeps the quickest; `trial` hears of each. `false` where the
+    /// model computes on a device that has nothing to choose.
+    pub fn tune(&self, trial: &mut dyn FnMut(&Trial)) -> Result<bool, Error> {
+        match self.engine().instruments() {
+            Some(instruments) => Ok(instruments.tune(trial).map(|()| true)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the two share everything.
+    pub(crate) fn is(&self, other: &Model) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     pub(crate) fn chunk(&self) -> usize {

@@ -10,6 +10,9 @@ use crate::request::{Prompt, Request};
 /// Rows that give logits in one batch: a row of logits is as wide as the vocabulary.
 const SCORED_ROWS: usize = 32;
 
+/// Texts that can be continued at once.
+const TOGETHER: usize = 16;
+
 /// One text and its place in the cache.
 ///
 /// The text is [`Session::tokens`]. After a stop it is exactly what was emitted, and going on gives what
@@ -40,6 +43,18 @@ impl Text {
     /// Leaves the last token out of the cache, since the logits behind it are needed.
     pub(crate) fn uncache_last(&mut self) {
         self.sequence.truncate(self.tokens.len().saturating_sub(1));
+    }
+
+    /// Computes all that the cache lacks but the last token.
+    fn catch_up(&mut self, model: &Model) -> Result<(), Error> {
+        while self.sequence.len() + 1 < self.tokens.len() {
+            let at = self.sequence.len();
+            let end = (self.tokens.len() - 1).min(at + model.chunk());
+            let tokens = &self.tokens[at..end];
+            let step = Step { sequence: &mut self.sequence, tokens, wanted: Wanted::None };
+            model.engine().forward(&mut [step])?;
+        }
+        Ok(())
     }
 
     /// Computes the next piece of what the cache lacks. With the last piece it passes the logits behind
@@ -84,6 +99,67 @@ impl Session {
     pub(crate) fn new(model: Model) -> Session {
         let sequence = Sequence::with_capacity(model.context().tokens);
         Session { model, text: Text { sequence, tokens: Vec::new() } }
+    }
+
+    /// Continues several texts at once, each by its own sampler and by `tokens` tokens, reading the weights once for
+    /// all: many times as many tokens as one text gets in the same time. `visit` gets each step's tokens, one for each
+    /// session, and says whether to go on.
+    ///
+    /// What each text gets is what it would get alone. All sessions must be of one model, at most 16, each with
+    /// something to continue.
+    pub fn write_together(
+        sessions: &mut [Session],
+        samplers: &[Sampler],
+        tokens: usize,
+        mut visit: impl FnMut(&[u32]) -> bool,
+    ) -> Result<(), Error> {
+        let Some(first) = sessions.first() else { return Ok(()) };
+        let model = first.model.clone();
+        if sessions.len() > TOGETHER || samplers.len() != sessions.len() {
+            return Err(Error::Together { sessions: sessions.len(), most: TOGETHER });
+        }
+        let context = model.context().tokens;
+        for (session, sampler) in sessions.iter_mut().zip(samplers) {
+            sampler.validate()?;
+            if !session.model.is(&model) {
+                return Err(Error::Together { sessions: 1, most: TOGETHER });
+            }
+            let (len, reach) = (session.text.tokens.len(), session.text.tokens.len() + tokens);
+            if len == 0 {
+                return Err(Error::EmptyPrompt);
+            }
+            if reach > context {
+                return Err(Error::PromptTooLong { tokens: reach, context });
+            }
+            session.text.sequence.reach(model.plan(), reach);
+            session.text.uncache_last();
+            session.text.catch_up(&model)?;
+            session.text.tokens.reserve(tokens);
+        }
+        let run = Run::new();
+        let (mut drawn, mut scratch) = (Vec::new(), Vec::new());
+        for step in 0..tokens {
+            let mut texts: Vec<Drawn<'_>> = sessions
+                .iter_mut()
+                .zip(samplers)
+                .map(|(session, sampler)| {
+                    let Text { sequence, tokens } = &mut session.text;
+                    Drawn { sequence, tokens, sampler }
+                })
+                .collect();
+            let mut engine = model.engine();
+            if !engine.draw(run, &mut texts, tokens - step, &mut drawn)? {
+                engine.draw_here(&mut texts, &mut drawn, &mut scratch)?;
+            }
+            drop(engine);
+            for (session, token) in sessions.iter_mut().zip(&drawn) {
+                session.text.tokens.push(*token);
+            }
+            if !visit(&drawn) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The model.

@@ -12,7 +12,7 @@ use gyrus_kernels::grid::{Runner, rope_case};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
-use super::select;
+use super::{decode, rows, select};
 use crate::cli::{BenchArgs, BenchOutput};
 
 const HEADS: u32 = 32;
@@ -38,37 +38,98 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     runner.tuning = RopeTuning { workgroup: args.workgroup, lanes: args.lanes };
     let software = runner.gpu().adapter().kind == gyrus_gpu::AdapterKind::Software;
     let tokens = args.tokens.unwrap_or(if software { 256 } else { 65_536 });
-    let calls: Vec<Timed> = timed(tokens).into_iter().filter(|timed| timed.name().contains(part)).collect();
-    let selects = select::timed(part);
-    if calls.is_empty() && selects.is_empty() {
-        let mut names: Vec<String> = timed(tokens).iter().map(Timed::name).collect();
-        names.extend(select::timed("").into_iter().map(|timed| timed.name));
-        names.dedup();
+    let mut jobs: Vec<Job> = timed(tokens).into_iter().map(Job::Rope).collect();
+    jobs.extend(decode::timed(runner.gpu())?.into_iter().map(Job::Decode));
+    jobs.extend(select::timed().into_iter().map(Job::Select));
+    jobs.extend(rows::timed(software).into_iter().map(Job::Other));
+    if !jobs.iter().any(|job| job.name().contains(part)) {
+        let mut names: Vec<String> = Vec::new();
+        for name in jobs.iter().map(Job::name) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         names.extend(["tiles".to_owned(), "flash".to_owned()]);
         bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
     }
+    jobs.retain(|job| job.name().contains(part));
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
-    let copy = runner.gpu().median_copy_time(copied, args.repetitions)?;
-    let bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
-    let mut rows =
-        vec![row("copy".to_owned(), format!("{copied} bytes"), copy, 2 * copied, bandwidth, &runner)];
-    for timed in calls {
-        let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
-        let time = runner.time(&case.call, &mut case.buffers, timed.chain, args.repetitions)?;
-        rows.push(row(timed.name(), timed.shape.clone(), time, timed.bytes, bandwidth, &runner));
+    jobs.insert(0, Job::Copy(copied));
+    // Small ones first: what takes microseconds takes longer right after what moved gigabytes.
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&at| jobs[at].bytes());
+    let mut times = vec![Duration::ZERO; jobs.len()];
+    for at in order {
+        times[at] = jobs[at].time(&mut runner, args.repetitions)?;
     }
-    for timed in selects {
-        let time = timed.time(runner.gpu(), args.repetitions)?;
-        rows.push(row(timed.name, timed.shape, time, timed.bytes, bandwidth, &runner));
-    }
+    let bandwidth = 2.0 * copied as f64 / times[0].as_secs_f64();
+    let rows: Vec<Row> =
+        jobs.iter().zip(times).map(|(job, time)| row(job, time, bandwidth, &runner)).collect();
     print(&rows, args.output)
 }
 
-fn row(kernel: String, shape: String, time: Duration, bytes: u64, bandwidth: f64, runner: &GpuRunner) -> Row {
+/// Something to time.
+enum Job {
+    /// A copy of so many bytes, which others are compared with.
+    Copy(u64),
+    Rope(Timed),
+    Decode(decode::Timed),
+    Select(select::Timed),
+    Other(rows::Timed),
+}
+
+impl Job {
+    fn name(&self) -> String {
+        match self {
+            Job::Copy(_) => "copy".to_owned(),
+            Job::Rope(timed) => timed.name(),
+            Job::Decode(timed) => timed.name.clone(),
+            Job::Select(timed) => timed.name.clone(),
+            Job::Other(timed) => timed.name.clone(),
+        }
+    }
+
+    fn shape(&self) -> String {
+        match self {
+            Job::Copy(bytes) => format!("{bytes} bytes"),
+            Job::Rope(timed) => timed.shape.clone(),
+            Job::Decode(timed) => timed.shape.clone(),
+            Job::Select(timed) => timed.shape.clone(),
+            Job::Other(timed) => timed.shape.clone(),
+        }
+    }
+
+    /// Read and written.
+    fn bytes(&self) -> u64 {
+        match self {
+            Job::Copy(bytes) => 2 * bytes,
+            Job::Rope(timed) => timed.bytes,
+            Job::Decode(timed) => timed.bytes,
+            Job::Select(timed) => timed.bytes,
+            Job::Other(timed) => timed.bytes,
+        }
+    }
+
+    fn time(&self, runner: &mut GpuRunner, repetitions: usize) -> Result<Duration> {
+        match self {
+            Job::Copy(bytes) => Ok(runner.gpu().median_copy_time(*bytes, repetitions)?),
+            Job::Rope(timed) => {
+                let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
+                Ok(runner.time(&case.call, &mut case.buffers, timed.chain, repetitions)?)
+            }
+            Job::Decode(timed) => timed.time(runner.gpu(), repetitions),
+            Job::Select(timed) => timed.time(runner.gpu(), repetitions),
+            Job::Other(timed) => timed.time(runner.gpu(), repetitions),
+        }
+    }
+}
+
+fn row(job: &Job, time: Duration, bandwidth: f64, runner: &GpuRunner) -> Row {
+    let bytes = job.bytes();
     let speed = bytes as f64 / time.as_secs_f64();
     Row {
-        kernel,
-        shape,
+        kernel: job.name(),
+        shape: job.shape(),
         microseconds: time.as_secs_f64() * 1e6,
         bytes,
         gigabytes_per_second: speed * 1e-9,

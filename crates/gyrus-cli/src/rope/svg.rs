@@ -3,6 +3,8 @@
 use std::f64::consts::TAU;
 use std::fmt::Write;
 
+use crate::svg::{Style, line, open, shortened, text};
+
 use super::report::{AS_GIVEN, Band, Kind, Report, in_words, scaling_in_words};
 
 const WIDTH: f64 = 960.0;
@@ -12,21 +14,15 @@ const PLOT: Frame = Frame { left: 84.0, top: 92.0, width: 690.0, height: 330.0 }
 const DIALS_TOP: f64 = 540.0;
 const DIAL: f64 = 17.0;
 
-/// Tones that can be read on white and on black.
+/// What only this picture has.
 const STYLE: &str = "\
-text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;font-size:12px;fill:#7d8590}\
-.title{font-size:17px;font-weight:600;fill:#6e7781}\
-.sub{font-size:12.5px}\
-.grid{stroke:#7d8590;stroke-opacity:.22;stroke-width:1}\
-.axis{stroke:#7d8590;stroke-opacity:.7;stroke-width:1}\
 .mark{stroke:#d29922;stroke-dasharray:5 4;stroke-width:1.2}\
 .marktext{fill:#bb8009}\
 .plain{fill:none;stroke:#7d8590;stroke-opacity:.55;stroke-width:1.5;stroke-dasharray:2 3}\
 .curve{fill:none;stroke-width:2;stroke-opacity:.45}\
 .dial{fill:#7d8590;fill-opacity:.07;stroke:#7d8590;stroke-opacity:.35}\
-.hand{stroke-width:2.4;stroke-linecap:round}\
-@media(prefers-color-scheme:dark){text{fill:#8b949e}.title{fill:#c9d1d9}.marktext{fill:#d29922}}\
-@media(prefers-color-scheme:light){text{fill:#57606a}.title{fill:#24292f}}";
+.hand{stroke-width:2.4;stroke-linecap:round}";
+const DARK: &str = ".marktext{fill:#d29922}";
 
 fn colour(band: Band) -> &'static str {
     match band {
@@ -75,12 +71,8 @@ pub(crate) fn draw(report: &Report, other: Option<&Report>) -> String {
     let shown = shown_pairs(first);
     let height = DIALS_TOP + 34.0 + shown.len() as f64 * (2.0 * DIAL + 12.0) + 16.0;
     let mut svg = String::new();
-    let _ = writeln!(
-        svg,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
-         height=\"{height:.0}\" role=\"img\"><title>Rotary embedding of {}</title><style>{STYLE}</style>",
-        escape(&report.name)
-    );
+    let style = Style { own: STYLE, dark: DARK };
+    open(&mut svg, WIDTH, height, &format!("Rotary embedding of {}", report.name), style);
     let title = match other {
         _ if report.name == AS_GIVEN => "Rotary embedding".to_owned(),
         Some(other) => format!("{} and {}", report.name, other.name),
@@ -253,45 +245,9 @@ fn dials(
     }
 }
 
-fn text(svg: &mut String, x: f64, y: f64, class: &str, anchor: &str, content: &str) {
-    let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-    let anchor = if anchor == "start" { String::new() } else { format!(" text-anchor=\"{anchor}\"") };
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\"{class}{anchor}>{}</text>", escape(content));
-}
-
-fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
-    let _ =
-        writeln!(svg, "<path class=\"{class}\" d=\"M{:.1} {:.1}L{:.1} {:.1}\"/>", from.0, from.1, to.0, to.1);
-}
-
 fn polyline(svg: &mut String, class: &str, more: &str, points: impl Iterator<Item = (f64, f64)>) {
     let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(svg, "<polyline class=\"{class}\"{more} points=\"{}\"/>", points.join(" "));
-}
-
-/// Names come from files and options.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars().take(160) {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            // Most control characters are not allowed in XML even as references.
-            c if c.is_control() => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
-fn shortened(text: &str, longest: usize) -> String {
-    if text.chars().count() <= longest {
-        return text.to_owned();
-    }
-    let head: String = text.chars().take(longest - 1).collect();
-    format!("{head}…")
 }
 
 fn decade_name(decade: i32) -> String {

@@ -110,7 +110,7 @@ impl Columns {
         let (size, count) = (vtable.bytes, rows.div_ceil(ROWS));
         let (row_bytes, panel_bytes) = (cols * size, cols * ROWS * size);
         let bytes = count.checked_mul(panel_bytes).ok_or(CpuError::Memory { bytes: usize::MAX })?;
-        let mut data = SlabBytes::zeroed(bytes).map_err(|_| CpuError::Memory { bytes })?;
+        let mut data = SlabBytes::zeroed(bytes)?;
         let parts = Disjoint::new(data.as_mut_slice());
         pool.run(count, &|panel| {
             // SAFETY: each task writes the panel of its own number; `data` outlives the loop.

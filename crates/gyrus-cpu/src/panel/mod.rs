@@ -161,7 +161,7 @@ impl Panels {
         let panel_bytes = groups * vtable.bytes;
         let count = rows.div_ceil(LANES);
         let bytes = count * panel_bytes;
-        let mut data = SlabBytes::zeroed(bytes).map_err(|_| CpuError::Memory { bytes })?;
+        let mut data = SlabBytes::zeroed(bytes)?;
         let parts = Disjoint::new(data.as_mut_slice());
         pool.run(count, &|panel| {
             // SAFETY: each task writes the panel of its own number; `data` outlives the loop.

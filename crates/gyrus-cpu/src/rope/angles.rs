@@ -165,27 +165,30 @@ impl<'a> Angles<'a> {
                 }
             }
             Source::Radians { angles, width } => {
-                let angles = &angles[token * width..][..self.pairs];
-                for start in (0..self.pairs).step_by(CHUNK) {
-                    let radians: [f32; CHUNK] =
-                        std::array::from_fn(|i| f32::from_bits(angles.get(start + i).copied().unwrap_or(0)));
-                    let large =
-                        radians.map(|angle| angle.abs().partial_cmp(&LARGE).is_none_or(|o| o.is_ge()));
-                    let turns =
-                        std::array::from_fn(
-                            |i| {
-                                if large[i] { 0.0 } else { f64::from(radians[i]) * (1.0 / TAU) }
-                            },
-                        );
-                    let (mut cosines, mut sines) = cos_sin(turns);
-                    for i in (0..CHUNK).filter(|&i| large[i]) {
-                        (sines[i], cosines[i]) = f64::from(radians[i]).sin_cos();
-                    }
-                    let rounded = |v: [f64; CHUNK], scale: f64| v.map(|v| (v * scale) as f32);
-                    self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
+                let (chunks, last) = angles[token * width..][..self.pairs].as_chunks::<CHUNK>();
+                for (i, angles) in chunks.iter().enumerate() {
+                    self.turned(i * CHUNK, *angles, cos, sin);
+                }
+                if !last.is_empty() {
+                    let mut angles = [0; CHUNK];
+                    angles[..last.len()].copy_from_slice(last);
+                    self.turned(chunks.len() * CHUNK, angles, cos, sin);
                 }
             }
         }
+    }
+
+    /// Stores the cosines and sines of a chunk of angles in radians.
+    #[inline(always)]
+    fn turned(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
+        let radians = angles.map(f32::from_bits);
+        // All are looked at, whatever the first says: that is one comparison of registers. What is not a number is
+        // not below either.
+        let near = radians.iter().fold(true, |near, angle| near & (angle.abs() < LARGE));
+        let (cosines, sines) =
+            if near { cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU))) } else { far(radians) };
+        let rounded = |v: [f64; CHUNK], scale: f64| v.map(|v| (v * scale) as f32);
+        self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
     }
 
     /// Stores what a chunk has of a row's cosines and sines, in the order in which elements are read. Adjacent pairs
@@ -206,6 +209,19 @@ impl<'a> Angles<'a> {
             }
         }
     }
+}
+
+/// Cosines and sines of a chunk of angles in radians, some of which are [`LARGE`].
+#[cold]
+#[inline(never)]
+fn far(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
+    let near = radians.map(|angle| angle.abs() < LARGE);
+    let turns = std::array::from_fn(|i| if near[i] { f64::from(radians[i]) * (1.0 / TAU) } else { 0.0 });
+    let (mut cosines, mut sines) = cos_sin(turns);
+    for i in (0..CHUNK).filter(|&i| !near[i]) {
+        (sines[i], cosines[i]) = f64::from(radians[i]).sin_cos();
+    }
+    (cosines, sines)
 }
 
 /// Cosines and sines of the positions below [`STEPS`].

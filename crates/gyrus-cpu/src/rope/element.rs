@@ -1,7 +1,7 @@
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use super::lanes::Lanes;
+use super::lanes::{Avx512, Lanes};
 
 /// An element as it lies in memory.
 pub(super) trait Element: bytemuck::Pod + Send {
@@ -23,10 +23,21 @@ pub(super) trait Element: bytemuck::Pod + Send {
     /// As [`Lanes`] asks.
     #[cfg(target_arch = "x86_64")]
     unsafe fn store<L: Lanes>(p: *mut Self, v: L::V);
+
+    /// Rounds two registers of numbers and hands them over as registers of elements, 64 bytes each.
+    ///
+    /// # Safety
+    /// As [`Lanes`] asks, of AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn lines(
+        a: <Avx512 as Lanes>::V,
+        b: <Avx512 as Lanes>::V,
+        send: impl FnMut(std::arch::x86_64::__m512i),
+    );
 }
 
 macro_rules! element {
-    ($type:ty, $load:ident, $store:ident, $to_f32:expr, $from_f32:expr) => {
+    ($type:ty, $load:ident, $store:ident, $lines:ident, $to_f32:expr, $from_f32:expr) => {
         impl Element for $type {
             #[inline(always)]
             fn to_f32(self) -> f32 {
@@ -51,10 +62,21 @@ macro_rules! element {
                 // SAFETY: passed on.
                 unsafe { L::$store(p.cast(), v) }
             }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn lines(
+                a: <Avx512 as Lanes>::V,
+                b: <Avx512 as Lanes>::V,
+                send: impl FnMut(std::arch::x86_64::__m512i),
+            ) {
+                // SAFETY: passed on.
+                unsafe { Avx512::$lines(a, b, send) }
+            }
         }
     };
 }
 
-element!(f32, load_f32, store_f32, |v| v, |v| v);
-element!(f16, load_f16, store_f16, f16::to_f32, f16::from_f32);
-element!(bf16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);
+element!(f32, load_f32, store_f32, lines_f32, |v| v, |v| v);
+element!(f16, load_f16, store_f16, lines_f16, f16::to_f32, f16::from_f32);
+element!(bf16, load_bf16, store_bf16, lines_bf16, bf16::to_f32, bf16::from_f32);

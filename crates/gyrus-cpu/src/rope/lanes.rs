@@ -34,9 +34,62 @@ pub(super) trait Lanes {
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     /// Rounded to the nearest, ties to even.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
+
+    /// Copies 64 bytes, both at multiples of 64, past the caches.
+    unsafe fn stream_line(to: *mut u8, from: *const u8);
 }
 
 pub(super) struct Avx512;
+
+// The contract of `Lanes` covers these too.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Avx512 {
+    #[inline(always)]
+    unsafe fn narrow_f16(v: __m512) -> __m256i {
+        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn narrow_bf16(v: __m512) -> __m256i {
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let upper = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+            let halves = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v), quiet);
+            _mm512_cvtepi32_epi16(halves)
+        }
+    }
+
+    /// Hands over two registers of numbers as whole registers of elements.
+    #[inline(always)]
+    pub(super) unsafe fn lines_f32(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
+        unsafe {
+            send(_mm512_castps_si512(a));
+            send(_mm512_castps_si512(b));
+        }
+    }
+
+    /// As [`Avx512::lines_f32`], rounded to the nearest, ties to even.
+    #[inline(always)]
+    pub(super) unsafe fn lines_f16(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
+        unsafe {
+            let a = _mm512_castsi256_si512(Avx512::narrow_f16(a));
+            send(_mm512_inserti64x4::<1>(a, Avx512::narrow_f16(b)));
+        }
+    }
+
+    /// As [`Avx512::lines_f32`], rounded to the nearest, ties to even.
+    #[inline(always)]
+    pub(super) unsafe fn lines_bf16(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
+        unsafe {
+            let a = _mm512_castsi256_si512(Avx512::narrow_bf16(a));
+            send(_mm512_inserti64x4::<1>(a, Avx512::narrow_bf16(b)));
+        }
+    }
+}
 
 // The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -110,6 +163,16 @@ impl Lanes for Avx2 {
             _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
         }
     }
+
+    #[inline(always)]
+    unsafe fn stream_line(to: *mut u8, from: *const u8) {
+        unsafe {
+            let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
+            let (low, high) = (_mm256_load_si256(from), _mm256_load_si256(from.add(1)));
+            _mm256_stream_si256(to, low);
+            _mm256_stream_si256(to.add(1), high);
+        }
+    }
 }
 
 // The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
@@ -168,20 +231,16 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::narrow_f16(v)) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
-        unsafe {
-            let bits = _mm512_castps_si512(v);
-            let upper = _mm512_srli_epi32::<16>(bits);
-            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
-            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
-            let halves = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v), quiet);
-            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(halves));
-        }
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::narrow_bf16(v)) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_line(to: *mut u8, from: *const u8) {
+        unsafe { _mm512_stream_si512(to.cast(), _mm512_load_si512(from.cast())) }
     }
 }

@@ -12,6 +12,8 @@ mod element;
 mod lanes;
 mod layout;
 mod runner;
+#[cfg(target_arch = "x86_64")]
+mod stream;
 mod turn;
 
 use std::ops::Range;
@@ -84,6 +86,9 @@ struct Job<'a, T> {
     /// Head norms of queries and keys, and their epsilon.
     norms: [Vec<f32>; 2],
     eps: f32,
+    /// Whether planes are written past the caches.
+    #[cfg(target_arch = "x86_64")]
+    streamed: bool,
 }
 
 fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> Result<(), CpuError> {
@@ -110,13 +115,12 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
         offset: layout.offset,
         scale: layout.scale,
     };
-    let job = Job { pool, layout, angles, turn, tensors, norms, eps };
 
     // Blocks of tokens, and of heads too where there are too few tokens for all threads.
-    let (tokens, heads) = (job.layout.tokens, job.layout.heads());
-    let row = heads * job.layout.head_dim;
+    let (tokens, heads) = (layout.tokens, layout.heads());
+    let row = heads * layout.head_dim;
     // A block is at least as long as its phases are computed at once: they are what a short one would waste.
-    let least = if job.layout.planes { PHASES / (2 * job.turn.width()) } else { 1 };
+    let least = if layout.planes { PHASES / (2 * turn.width()) } else { 1 };
     let block = (TASK / row).max(least).clamp(1, tokens);
     let alone = tokens * row <= ALONE;
     let blocks = if alone { 1 } else { tokens.div_ceil(block) };
@@ -125,6 +129,20 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     let pieces =
         if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(ALONE)) };
     let piece = heads.div_ceil(pieces);
+    let job = Job {
+        pool,
+        #[cfg(target_arch = "x86_64")]
+        streamed: layout.planes && {
+            let bytes = |elements: usize| elements * size_of::<T>();
+            stream::pays(pool.isa(), bytes(tokens * row), bytes(block * layout.head_dim))
+        },
+        layout,
+        angles,
+        turn,
+        tensors,
+        norms,
+        eps,
+    };
     pool.run(blocks * pieces, &|task| {
         let (first, head) = (task / pieces * block, task % pieces * piece);
         job.block(first..tokens.min(first + block), head..heads.min(head + piece));
@@ -138,9 +156,10 @@ impl<T: Element> Job<'_, T> {
         let width = self.turn.width();
         let at_once = if self.layout.planes { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
         let mut memory = self.angles.memory();
-        // A head's worth of room for norms lies behind the phases.
-        arena::with(2 * width * at_once + self.layout.head_dim, |scratch| {
-            let (phases, normed) = scratch.split_at_mut(2 * width * at_once);
+        // Behind the phases, at a line's beginning, lies room for a head that is normed or some that are streamed.
+        let room = (2 * width * at_once).next_multiple_of(16);
+        arena::with(room + self.room(), |scratch| {
+            let (phases, room) = scratch.split_at_mut(room);
             for first in tokens.clone().step_by(at_once) {
                 let some = first..tokens.end.min(first + at_once);
                 for (token, phases) in some.clone().zip(phases.chunks_exact_mut(2 * width)) {
@@ -148,30 +167,50 @@ impl<T: Element> Job<'_, T> {
                 }
                 let phases = Phases { values: phases, step: 2 * width };
                 if self.layout.planes {
-                    self.planes(some, heads.clone(), phases);
+                    self.planes(some, heads.clone(), phases, room);
                 } else {
                     for token in some {
                         let values = &phases.values[(token - first) * phases.step..][..phases.step];
-                        self.heads(token, heads.clone(), Phases { values, step: 0 }, normed);
+                        self.heads(token, heads.clone(), Phases { values, step: 0 }, room);
                     }
                 }
             }
         });
     }
 
+    /// Numbers of scratch memory besides the phases.
+    fn room(&self) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self.streamed {
+            return stream::scratch::<T>(self.layout.head_dim);
+        }
+        self.layout.head_dim
+    }
+
     /// Tokens of a head lie side by side here, not heads of a token.
-    fn planes(&self, tokens: Range<usize>, heads: Range<usize>, phases: Phases<'_>) {
+    fn planes(&self, tokens: Range<usize>, heads: Range<usize>, phases: Phases<'_>, _room: &mut [f32]) {
         let len = tokens.len() * self.layout.head_dim;
         for section in &self.layout.sections {
-            for head in heads.clone() {
-                let source = self.tensor(section.source, section.from.at(tokens.start, head), len);
-                match &section.target {
-                    None => self.turn.in_place(source, phases),
-                    Some((to, rows)) => {
-                        self.turn.across(source, self.tensor(*to, rows.at(tokens.start, head), len), phases);
-                    }
+            let source = |head| self.tensor(section.source, section.from.at(tokens.start, head), len);
+            let Some((to, rows)) = &section.target else {
+                heads.clone().for_each(|head| self.turn.in_place(source(head), phases));
+                continue;
+            };
+            let target = |head| self.tensor(*to, rows.at(tokens.start, head), len);
+            #[cfg(target_arch = "x86_64")]
+            if self.streamed {
+                let mut left = heads.clone();
+                while !left.is_empty() {
+                    // None is left alone.
+                    let some =
+                        if left.len() == stream::PLANES + 1 { 2 } else { stream::PLANES.min(left.len()) };
+                    let runs = left.by_ref().take(some).map(|head| (&*source(head), target(head)));
+                    stream::across(&self.turn, runs, phases, _room);
                 }
+                stream::fence();
+                continue;
             }
+            heads.clone().for_each(|head| self.turn.across(source(head), target(head), phases));
         }
     }
 

@@ -10,7 +10,7 @@ use crate::isa::Isa;
 use crate::isa::Level;
 
 /// How heads are turned.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) isa: Isa,
     pub(super) pairing: Pairing,
@@ -57,7 +57,7 @@ impl Turn {
     }
 
     /// How many heads that many elements are; what unsafe code below rests on.
-    fn count(&self, elements: usize, phases: Phases<'_>) -> usize {
+    pub(super) fn count(&self, elements: usize, phases: Phases<'_>) -> usize {
         assert!(self.offset + self.rope_dim <= self.head_dim && self.rope_dim.is_multiple_of(2));
         let count = elements / self.head_dim;
         assert_eq!(elements, count * self.head_dim);
@@ -202,7 +202,6 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
 ) {
     // A copy of its own, which no store can be thought to change.
     let turn = *turn;
-    let end = turn.offset + turn.rope_dim;
     let passes = PASS && turn.rope_dim < turn.head_dim;
     if phases.step == 0 && !passes && turn.width().is_multiple_of(L::N) {
         // SAFETY: as asked of this function; the numbers of registers are those that a head's phases fill.
@@ -226,20 +225,36 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
         }
     }
     for head in 0..count {
-        // SAFETY: what is turned and what is not lie within the head, and there are phases for it.
+        let values = &phases.values[head * phases.step..];
+        // SAFETY: there are as many heads, and phases for each.
         unsafe {
             let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            ask_for::<S>(from, turn.head_dim);
-            if passes {
-                pass::<L, S, T>(&turn, from, to, 0..turn.offset);
-                pass::<L, S, T>(&turn, from, to, end..turn.head_dim);
-            }
-            let (from, to) = (from.add(turn.offset), to.add(turn.offset));
-            let phases = phases.values.as_ptr().add(head * phases.step);
-            match turn.pairing {
-                Pairing::Split => split::<L, S, T>(&turn, from, to, phases),
-                Pairing::Adjacent => adjacent::<L, S, T>(&turn, from, to, phases),
-            }
+            one::<L, S, T, PASS>(&turn, from, to, Phases { values, step: 0 });
+        }
+    }
+}
+
+/// # Safety
+/// As [`Turn::turn`] and [`Lanes`] ask, of one head.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn one<L: Lanes, S: Element, T: Element, const PASS: bool>(
+    turn: &Turn,
+    from: *const S,
+    to: *mut T,
+    phases: Phases<'_>,
+) {
+    ask_for::<S>(from, turn.head_dim, AHEAD);
+    // SAFETY: what is turned and what is not lie within the head, and there are phases for it.
+    unsafe {
+        if PASS && turn.rope_dim < turn.head_dim {
+            pass::<L, S, T>(turn, from, to, 0..turn.offset);
+            pass::<L, S, T>(turn, from, to, turn.offset + turn.rope_dim..turn.head_dim);
+        }
+        let (from, to) = (from.add(turn.offset), to.add(turn.offset));
+        match turn.pairing {
+            Pairing::Split => split::<L, S, T>(turn, from, to, phases.values.as_ptr()),
+            Pairing::Adjacent => adjacent::<L, S, T>(turn, from, to, phases.values.as_ptr()),
         }
     }
 }
@@ -267,7 +282,7 @@ unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SP
         let sines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(width + k * L::N)));
         for head in 0..count {
             let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            ask_for::<S>(from, turn.head_dim);
+            ask_for::<S>(from, turn.head_dim, AHEAD);
             for k in 0..K {
                 let (i, c, s) = (k * L::N, cosines[k], sines[k]);
                 let x = S::load::<L>(from.add(i));
@@ -283,14 +298,14 @@ unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SP
     }
 }
 
-/// Asks memory for what lies [`AHEAD`] of a head.
+/// Asks memory for what lies so many bytes ahead of a head.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn ask_for<S>(from: *const S, head_dim: usize) {
+pub(super) fn ask_for<S>(from: *const S, head_dim: usize, ahead: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     for line in (0..head_dim * size_of::<S>()).step_by(64) {
         // SAFETY: an address that is not mapped does nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(AHEAD + line)) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead + line)) };
     }
 }
 

@@ -5,27 +5,28 @@ use bytemuck::Pod;
 use crate::batch::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
-use crate::params::{AttendParams, ElementwiseParams, RMSNormParams};
+use crate::params::{AttendParams, ElementwiseParams};
 use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
 use super::Storage;
+use super::norm::{Norm, NormCall};
 use super::quantize::partial_bytes;
 
 const WORKGROUP: u32 = 256;
 
-fn flag(name: &'static str, value: bool) -> (&'static str, String) {
+pub(super) fn flag(name: &'static str, value: bool) -> (&'static str, String) {
     (name, u32::from(value).to_string())
 }
 
-struct Kernel {
-    name: &'static str,
-    file: &'static str,
-    constants: Vec<(&'static str, String)>,
-    overrides: Vec<(&'static str, f64)>,
+pub(super) struct Kernel {
+    pub(super) name: &'static str,
+    pub(super) file: &'static str,
+    pub(super) constants: Vec<(&'static str, String)>,
+    pub(super) overrides: Vec<(&'static str, f64)>,
 }
 
-fn launch(
+pub(super) fn launch(
     kernel: Kernel,
     rungs: Rungs,
     slots: Vec<Slot>,
@@ -58,30 +59,13 @@ fn launch(
     })
 }
 
-fn slot(name: &'static str, binding: u32, access: Access, elements: u64) -> Slot {
+pub(super) fn slot(name: &'static str, binding: u32, access: Access, elements: u64) -> Slot {
     Slot { name, binding, access, bytes: 4 * elements }
 }
 
 /// `out = x / rms(x) · weight` over rows of `dim`, for `rows` of them.
 pub fn rms_norm(rungs: Rungs, rows: u32, dim: u32, eps: f32, in_place: bool) -> Result<Launch, LaunchError> {
-    if dim == 0 {
-        return Err(LaunchError::Zero { kernel: "rms_norm".to_owned(), name: "dim" });
-    }
-    let all = u64::from(rows) * u64::from(dim);
-    let mut slots = vec![
-        slot("x", 0, if in_place { Access::ReadWrite } else { Access::Read }, all),
-        slot("weight", 1, Access::Read, dim.into()),
-    ];
-    if !in_place {
-        slots.push(slot("out", 2, Access::ReadWrite, all));
-    }
-    let kernel = Kernel {
-        name: "rms_norm",
-        file: "engine/rms_norm.wgsl",
-        constants: vec![flag("IN_PLACE", in_place)],
-        overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
-    };
-    launch(kernel, rungs, slots, (3, &RMSNormParams { dim, eps, ..Default::default() }), [1, rows])
+    NormCall { in_place, ..NormCall::new(Norm::Rms, rows, dim, eps) }.launch(rungs)
 }
 
 /// `out = f(gate) · up` for `rows` of `2·count` elements.
@@ -235,7 +219,7 @@ fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), Launc
 pub const SPLIT_TILE: u32 = 64;
 
 /// The most parts that a row's attention is divided into.
-pub const MOST_SPLITS: u32 = 16;
+pub const MOST_SPLITS: u32 = 24;
 
 /// How many parts the attention of a row is divided into: its position and the window decide, and nothing else.
 pub fn splits(position: u32, window: u32) -> u32 {
@@ -243,8 +227,8 @@ pub fn splits(position: u32, window: u32) -> u32 {
         0 => 0,
         window => (position + 1).saturating_sub(window) / SPLIT_TILE * SPLIT_TILE,
     };
-    let beyond = (position - first) / (SPLIT_TILE * MOST_SPLITS);
-    let size = if beyond == 0 { SPLIT_TILE } else { SPLIT_TILE << (beyond.ilog2() + 1) };
+    let tiles = (position - first) / SPLIT_TILE + 1;
+    let size = SPLIT_TILE * tiles.div_ceil(MOST_SPLITS);
     (position - first) / size + 1
 }
 
@@ -373,6 +357,7 @@ pub fn attend(
         number("OUTPUTS", outputs),
         number("OWN", own),
         number("SHARES", shares),
+        number("TOGETHER", (SPLIT_TILE / shares).min(8)),
     ]);
     let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
     let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;

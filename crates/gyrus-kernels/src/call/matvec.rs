@@ -71,11 +71,13 @@ impl MatVecTuning {
     pub fn of(n: u32, k: u32, most: u32) -> MatVecTuning {
         let blocks = k / 32;
         // Two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
-        let splits = (blocks / 64).next_power_of_two().clamp(1, 4);
+        let splits = blocks.div_ceil(64).next_power_of_two().clamp(1, 4);
         let (workgroup, columns) = match n {
-            0..=2048 => (if splits > 2 { 1024 } else { 512 }, if splits > 2 { 2 } else { 1 }),
-            2049..=6144 => (512, 2),
-            6145..=32768 => (256, 4),
+            0..=1024 => (512, 1),
+            1025..=4096 if splits > 1 => (1024, 2),
+            1025..=4096 => (512, 1),
+            4097..=6144 => (512, 2),
+            6145..=32768 => (512, 4),
             _ => (512, 2),
         };
         let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
@@ -85,14 +87,16 @@ impl MatVecTuning {
     /// The same order of sums, with room for the sums of several rows.
     #[must_use]
     pub fn for_rows(self, rows: u32) -> MatVecTuning {
+        let workgroup = (32 * self.splits).max(128);
         match rows {
             1 => self,
-            2..=4 => MatVecTuning { workgroup: self.workgroup.min(256), ..self },
-            _ => MatVecTuning { workgroup: self.workgroup.min(256), columns: self.columns.min(2), ..self },
+            2..=4 => MatVecTuning { workgroup: self.workgroup.min(256).max(workgroup), ..self },
+            _ => MatVecTuning { workgroup, columns: 4, ..self },
         }
     }
 
-    fn check(&self) -> Result<(), LaunchError> {
+    /// Whether a kernel can be made in this form.
+    pub fn check(&self) -> Result<(), LaunchError> {
         let MatVecTuning { workgroup, columns, splits } = *self;
         let wrong = |name, value, needed| {
             Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
@@ -112,9 +116,16 @@ impl MatVecTuning {
     }
 }
 
+impl std::fmt::Display for MatVecTuning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MatVecTuning { workgroup, columns, splits } = self;
+        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits")
+    }
+}
+
 /// Rows that share one reading of the weights.
 fn tile(rows: u32) -> u32 {
-    rows.next_power_of_two().min(16)
+    rows.next_power_of_two().min(8)
 }
 
 impl MatVecCall {
@@ -231,6 +242,7 @@ impl MatVecCall {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
         let (fetch, chunks) = self.fetches();
+        let sums = columns * tile;
         let blocks = k / 32;
         let activation = match gate {
             None => "none",
@@ -251,12 +263,21 @@ impl MatVecCall {
             number("COLUMNS", columns),
             number("SPLITS", splits),
             number("FETCH", fetch),
+            number("PASSES", (k / 4).div_ceil(workgroup).min(4)),
             number("FETCHED", fetch * columns),
             number("CHUNKS", chunks),
             number("EVEN", (blocks == 32 * splits * fetch * chunks).into()),
             number("GROUP_COLUMNS", group_columns),
             number("OUTPUTS", outputs),
-            number("SUMS", columns * tile),
+            number("SUMS", sums),
+            // Sums that a lane keeps at each step of a reduction; what it has in the end, and how many have the same.
+            number("KEPT_16", sums / 2),
+            number("KEPT_8", sums / 4),
+            number("KEPT_4", sums / 8),
+            number("KEPT_2", sums / 16),
+            number("KEPT_1", sums / 32),
+            number("HELD", (sums / 32).max(1)),
+            number("ALIKE", (32 / sums).max(1)),
             number("RESULTS", group_columns * tile * splits),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),

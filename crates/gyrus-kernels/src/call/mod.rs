@@ -1,21 +1,27 @@
 //! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
 
+mod conv;
 mod copy;
 mod embed;
 pub mod engine;
 mod flash;
+mod kv;
 mod matmul;
 mod matvec;
+mod norm;
 mod quantize;
 mod rope;
 mod select;
 mod tiles;
 
+pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
 pub use embed::EmbedCall;
 pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
+pub use kv::{KvCopyCall, KvShape, KvShiftCall};
 pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall, MatVecTuning};
+pub use norm::{Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
 pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};

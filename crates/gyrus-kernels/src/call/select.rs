@@ -36,6 +36,13 @@ const MOST_VOCAB: u32 = 1 << 22;
 ///
 /// The host fills `history` and `counts` when a text begins; each step then slides the window on. A row's token does
 /// not depend on the rows beside it.
+///
+/// Candidates stand in the CPU's order, the likeliest first and equal ones by id, whatever is cut, and the random
+/// numbers are the CPU's. Exponentials are in single precision: where a sum of probabilities comes within about a
+/// millionth of the number drawn, of a cut or of its neighbour, the two may part. Zeros of either sign are equal here.
+///
+/// Two launches. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
+/// the second; others read their logits several times in one workgroup, which is right but slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].

@@ -50,6 +50,9 @@ pub trait Runner {
         chain: u32,
         repetitions: usize,
     ) -> Result<Duration, RunError> {
+        if cfg!(all(target_family = "wasm", target_os = "unknown")) {
+            return Err(RunError::Backend("this platform has no clock".into()));
+        }
         self.run(call, buffers)?;
         median(repetitions, || {
             let start = Instant::now();

@@ -1,8 +1,11 @@
 //! The plain twin of every op: the definition, written to be read.
 
 mod attention;
+mod conv;
 mod halve;
+mod kv;
 mod merge;
+mod norm;
 mod ops;
 mod quantize;
 mod reference;
@@ -10,8 +13,11 @@ mod rope;
 mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
+pub use conv::conv1d;
 pub use halve::{HalvedRows, halve_rows};
+pub use kv::{kv_copy, kv_shift};
 pub use merge::merge;
+pub use norm::norm;
 pub use ops::{gate, inverse_rms, matmul, rms_norm};
 pub use quantize::{QuantizedRows, block_squares, quantize_rows};
 pub use reference::Reference;

@@ -15,6 +15,7 @@ macro_rules! files {
 }
 
 const FILES: &[(&str, &str)] = files![
+    "conv1d.wgsl"
     "copy.wgsl"
     "embed.wgsl"
     "engine/attend.wgsl"
@@ -22,9 +23,10 @@ const FILES: &[(&str, &str)] = files![
     "engine/flash.wgsl"
     "engine/gate.wgsl"
     "engine/gather.wgsl"
-    "engine/rms_norm.wgsl"
     "engine/rope_write.wgsl"
     "halve_rows.wgsl"
+    "kv_copy.wgsl"
+    "kv_shift.wgsl"
     "lib/activation.wgsl"
     "lib/bytes.wgsl"
     "lib/cache.wgsl"
@@ -46,6 +48,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/rope_x.wgsl"
     "lib/splits.wgsl"
     "lib/sum.wgsl"
+    "lib/team_sums.wgsl"
     "lib/tiles_cooperative.wgsl"
     "lib/tiles_plain.wgsl"
     "lib/turns.wgsl"
@@ -58,6 +61,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/words.wgsl"
     "matmul.wgsl"
     "matvec.wgsl"
+    "norm.wgsl"
     "quantize.wgsl"
     "rope/head_norm_rope_neox_kv_write.wgsl"
     "rope/rope.wgsl"

@@ -54,7 +54,7 @@
 
 var<workgroup> queries: array<vec4<f32>, GROUP * HEAD_DIM / 4u>;
 var<workgroup> scores: array<vec4<f32>, GROUP * SPLIT_TILE>;
-var<workgroup> weights: array<f32, GROUP * SPLIT_TILE>;
+var<workgroup> weights: array<vec4<f32>, GROUP * SPLIT_TILE / 4u>;
 var<workgroup> values: array<vec4<u32>, SPLIT_TILE * HEAD_VECTORS>;
 var<workgroup> most: array<f32, GROUP>;
 var<workgroup> total: array<f32, GROUP>;
@@ -247,8 +247,8 @@ fn KERNEL(here: Invocation) {
         let e = select(vec2<f32>(), exp(two - higher), two > vec2<f32>(NONE));
         let sum = team_sum(e.x + e.y, member);
         if (team < GROUP) {
-            weights[head * SPLIT_TILE + lane] = e.x;
-            weights[head * SPLIT_TILE + lane + LANES] = e.y;
+            weights[(head * SPLIT_TILE + lane) / 4u][lane % 4u] = e.x;
+            weights[(head * SPLIT_TILE + LANES + lane) / 4u][lane % 4u] = e.y;
             if (lane == 0u) {
                 let faded = exp(before - higher);
                 fade[head] = faded;
@@ -264,10 +264,16 @@ fn KERNEL(here: Invocation) {
                 let g = output / (HEAD_DIM / 2u);
                 let word = output % (HEAD_DIM / 2u);
                 var sum = sums[O] * fade[g];
-                let source = place / OUTPUTS * (SPLIT_TILE / SHARES);
-                for (var p = source; p < source + SPLIT_TILE / SHARES; p += 1u) {
-                    let pair = unpack2x16float(values[p * HEAD_VECTORS + word / 4u][word % 4u]);
-                    sum = fma(vec2<f32>(weights[g * SPLIT_TILE + p]), pair, sum);
+                let begins = place / OUTPUTS * (SPLIT_TILE / SHARES);
+                // Several on their way at once: a load takes longer than a product.
+                for (var p = begins; p < begins + SPLIT_TILE / SHARES; p += TOGETHER) {
+                    var pairs: array<vec2<f32>, TOGETHER>;
+#repeat P TOGETHER
+                    pairs[P] = unpack2x16float(values[(p + P) * HEAD_VECTORS + word / 4u][word % 4u]);
+#end
+#repeat P TOGETHER
+                    sum = fma(vec2<f32>(weights[(g * SPLIT_TILE + p + P) / 4u][P % 4]), pairs[P], sum);
+#end
                 }
                 sums[O] = sum;
             }

@@ -45,8 +45,21 @@ fn neighbour_f32(value: f32, distance: u32, here: Member) -> f32 {
     return bitcast<f32>(neighbour(bitcast<u32>(value), distance, here));
 }
 
+// Whether a subgroup holds whole teams of `lanes`: then a reduction need not ask at every step.
+fn is_near(lanes: u32, here: Member) -> bool {
+    return lanes <= here.reach;
+}
+
 fn team_sum(value: f32, here: Member) -> f32 {
     var sum = value;
+#if SUBGROUPS
+    if (is_near(LANES, here)) {
+        for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+            sum += subgroupShuffleXor(sum, distance);
+        }
+        return sum;
+    }
+#endif
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
         sum += neighbour_f32(sum, distance, here);
     }
@@ -55,6 +68,14 @@ fn team_sum(value: f32, here: Member) -> f32 {
 
 fn team_max(value: f32, here: Member) -> f32 {
     var most = value;
+#if SUBGROUPS
+    if (is_near(LANES, here)) {
+        for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+            most = max(most, subgroupShuffleXor(most, distance));
+        }
+        return most;
+    }
+#endif
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
         most = max(most, neighbour_f32(most, distance, here));
     }

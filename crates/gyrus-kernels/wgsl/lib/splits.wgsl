@@ -4,7 +4,7 @@
 // positions, and as many tiles a split as make at most MOST_SPLITS of them. Twin: call::engine::splits.
 
 #define SPLIT_TILE 64u
-#define MOST_SPLITS 16u
+#define MOST_SPLITS 24u
 
 struct Splits {
     // The first position of the first split; the row may see only later ones of it.
@@ -19,10 +19,7 @@ fn splits_of(position: u32, window: u32) -> Splits {
     if (window != 0u && position + 1u > window) {
         first = (position + 1u - window) / SPLIT_TILE * SPLIT_TILE;
     }
-    let beyond = (position - first) / (SPLIT_TILE * MOST_SPLITS);
-    var size = SPLIT_TILE;
-    if (beyond > 0u) {
-        size = SPLIT_TILE << (firstLeadingBit(beyond) + 1u);
-    }
+    let tiles = (position - first) / SPLIT_TILE + 1u;
+    let size = SPLIT_TILE * ((tiles + MOST_SPLITS - 1u) / MOST_SPLITS);
     return Splits(first, size, (position - first) / size + 1u);
 }

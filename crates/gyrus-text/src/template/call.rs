@@ -110,7 +110,12 @@ impl Interp<'_> {
                     return Err(Fault::failed("strftime_now needs a format string"));
                 };
                 self.budget.work(format.len() * 16)?;
-                Ok(clock::strftime(&self.now, &format).into())
+                let Some(now) = &self.now else {
+                    return Err(Fault::failed(
+                        "strftime_now: this platform has no clock, and no time was given",
+                    ));
+                };
+                Ok(clock::strftime(now, &format).into())
             }
             "cycler" => {
                 if args.positional.is_empty() || !args.named.is_empty() {

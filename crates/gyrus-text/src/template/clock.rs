@@ -49,10 +49,14 @@ impl DateTime {
     }
 
     /// Now, in coordinated universal time. The standard library knows no local time; a caller that
-    /// does gives it by [`from_unix`](DateTime::from_unix) with the zone's offset added.
-    pub fn now_utc() -> DateTime {
+    /// does gives it by [`from_unix`](DateTime::from_unix) with the zone's offset added. `None` on a platform
+    /// without a clock, as WebAssembly outside an operating system is.
+    pub fn now_utc() -> Option<DateTime> {
+        if cfg!(all(target_family = "wasm", target_os = "unknown")) {
+            return None;
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        DateTime::from_unix(i64::try_from(since).unwrap_or(i64::MAX))
+        Some(DateTime::from_unix(i64::try_from(since).unwrap_or(i64::MAX)))
     }
 
     fn civil(self) -> Civil {

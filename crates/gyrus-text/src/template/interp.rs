@@ -16,7 +16,7 @@ use super::value::{LoopState, MacroValue, Seq, Value};
 /// One render of one template.
 pub(crate) struct Interp<'t> {
     pub(super) budget: Budget,
-    pub(super) now: DateTime,
+    pub(super) now: Option<DateTime>,
     /// Namespaces and scopes are referred to by index: they may refer to each other in circles.
     pub(super) namespaces: Vec<Dict>,
     scopes: Vec<Scope>,
@@ -48,7 +48,11 @@ enum Flow {
 }
 
 impl<'t> Interp<'t> {
-    pub(crate) fn new(limits: Limits, now: DateTime, globals: HashMap<Arc<str>, Value>) -> Interp<'t> {
+    pub(crate) fn new(
+        limits: Limits,
+        now: Option<DateTime>,
+        globals: HashMap<Arc<str>, Value>,
+    ) -> Interp<'t> {
         Interp {
             budget: Budget::new(limits),
             now,

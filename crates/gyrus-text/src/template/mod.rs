@@ -83,7 +83,7 @@ pub struct Inputs<'c> {
     pub special_tokens: BTreeMap<String, String>,
     /// Further variables, such as `enable_thinking`. They take precedence over special tokens.
     pub variables: Map<String, Json>,
-    /// The time `strftime_now` prints; the present, in UTC, if absent.
+    /// The time `strftime_now` prints; the present, in UTC, if absent. Without either it is an error to call it.
     pub now: Option<DateTime>,
 }
 
@@ -136,7 +136,7 @@ impl ChatTemplate {
     /// too deeply.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, TemplateError> {
         let globals = globals(inputs)?;
-        let now = inputs.now.unwrap_or_else(DateTime::now_utc);
+        let now = inputs.now.or_else(DateTime::now_utc);
         interp::Interp::new(self.limits, now, globals)
             .render(&self.body)
             .map_err(|fault| fault.locate(&self.source))

@@ -31,6 +31,9 @@ fn kind(error: &LaunchError) -> &'static str {
         LaunchError::Alias { .. } => "alias",
         LaunchError::NotMultiple { .. } => "not a multiple",
         LaunchError::Tuning { .. } => "tuning",
+        LaunchError::Pairs { .. } => "pairs",
+        LaunchError::Beyond { .. } => "beyond",
+        LaunchError::Clash { .. } => "clash",
     }
 }
 

@@ -42,12 +42,12 @@ const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Di
 const CONTEXT: u32 = 131_072;
 
 /// Makes the model that `SHAPE:QUANT` asks for.
-pub(super) fn model(shape: &str) -> Result<Checkpoint> {
+pub(crate) fn model(shape: &str) -> Result<Checkpoint> {
     Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file(shape)?))?)
 }
 
 /// Writes the model that `SHAPE:QUANT` asks for.
-pub(super) fn write(shape: &str, path: &Path) -> Result<()> {
+pub(crate) fn write(shape: &str, path: &Path) -> Result<()> {
     let file = file(shape)?;
     std::fs::write(path, &file).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,0 +1,174 @@
+//! Times of what a written token consists of: mat-vecs of one row, and attention behind a text, at the shapes of a
+//! model of a billion weights.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
+use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Storage};
+use gyrus_kernels::grid::Noise;
+use gyrus_kernels::params::AttendParams;
+use gyrus_kernels::{Activation, KV_BLOCK, Launch, Pairing, Rope, RopeSpec, WeightLayout};
+use gyrus_tensor::DType;
+
+const WIDTH: usize = 2048;
+const HEADS: u32 = 32;
+const KV_HEADS: u32 = 8;
+const HEAD_DIM: u32 = 64;
+
+/// Weights or caches that a pass goes through one after the other: more than any cache of a device holds, so that
+/// each is read from memory, as in a step of a whole model.
+const ROTATED: u64 = 256 << 20;
+
+/// A kernel to time.
+pub(super) struct Timed {
+    pub(super) name: String,
+    pub(super) shape: String,
+    /// Of the weights, or of the cache.
+    pub(super) bytes: u64,
+    kernel: Kernel,
+}
+
+enum Kernel {
+    MatVec(MatVecCall),
+    Attend { depth: u32 },
+}
+
+/// Every kernel, with as much of the largest matrix as the device can bind.
+pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
+    let mut all = Vec::new();
+    let norm = Input::Norm { eps: 1e-5 };
+    let merge = Input::Merge { head_dim: HEAD_DIM, window: 0 };
+    let gate = Some(Activation::Silu);
+    for dtype in [DType::Q4_0, DType::Q8_0, DType::Q4_K] {
+        for (rows, cols, input, gate, accumulate, what) in [
+            (3072, WIDTH, norm, None, false, "norm · q k v"),
+            (WIDTH, WIDTH, merge, None, true, "merge · output"),
+            (16_384, WIDTH, norm, gate, false, "norm · gate up"),
+            (WIDTH, 8192, Input::Rows, None, true, "down"),
+            (128_256, WIDTH, norm, None, false, "norm · head"),
+        ] {
+            let layout = WeightLayout::new(dtype, rows, cols)?;
+            let most = if is_software(gpu) { 4096 } else { layout.rows_within(gpu.largest_buffer()) };
+            let layout = layout.with_rows(layout.rows().min(most));
+            let tuning = MatVecTuning::of(layout.rows(), layout.cols(), gpu.most_invocations());
+            let call = MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, 1) };
+            all.push(Timed {
+                name: format!("matvec {what}"),
+                shape: format!("{} {} × {cols}, {tuning}", dtype.name(), layout.rows()),
+                bytes: layout.total_bytes(),
+                kernel: Kernel::MatVec(call),
+            });
+        }
+    }
+    for depth in [512, 4096] {
+        all.push(Timed {
+            name: "attend".to_owned(),
+            shape: format!(
+                "1 at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}, {} splits",
+                engine::splits(depth, 0)
+            ),
+            bytes: 2 * u64::from((depth + 1) * KV_HEADS * HEAD_DIM) * Storage::F16.bytes(),
+            kernel: Kernel::Attend { depth },
+        });
+    }
+    Ok(all)
+}
+
+fn is_software(gpu: &Gpu) -> bool {
+    gpu.adapter().kind == AdapterKind::Software
+}
+
+impl Timed {
+    /// How long it takes, one of many that follow each other, each with its own weights or cache.
+    pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
+        let launch = self.launch(gpu)?;
+        let copies = if is_software(gpu) { 2 } else { (ROTATED.div_ceil(self.bytes)).clamp(2, 256) };
+        // What all of them share, and what each has for itself.
+        let mut shared: HashMap<&str, Buffer> = HashMap::new();
+        let mut contents: HashMap<&str, Vec<u32>> = HashMap::new();
+        let mut noise = Noise::new(1);
+        for slot in &launch.slots {
+            let words = (slot.bytes / 4) as usize;
+            match slot.name {
+                "quants" | "high" => drop(contents.insert(slot.name, noise.words(words))),
+                // Halves between a half and one, of either sign.
+                "scales" | "k_cache" | "v_cache" => {
+                    let halves =
+                        noise.words(words).iter().map(|bits| bits & 0x83ff_83ff | 0x3800_3800).collect();
+                    contents.insert(slot.name, halves);
+                }
+                name => {
+                    shared.insert(name, self.shared(gpu, name, words, &mut noise)?);
+                }
+            }
+        }
+        let dispatches: Vec<Dispatch> = (0..copies)
+            .map(|_| {
+                let mut own: HashMap<&str, Buffer> = HashMap::new();
+                for (name, words) in &contents {
+                    own.insert(*name, gpu.upload(bytemuck::cast_slice(words))?);
+                }
+                let all: Vec<&Buffer> = launch
+                    .slots
+                    .iter()
+                    .map(|slot| own.get(slot.name).unwrap_or_else(|| &shared[slot.name]))
+                    .collect();
+                gpu.bind(&launch, &all)
+            })
+            .collect::<Result<_, _>>()?;
+        let all: Vec<&Dispatch> = dispatches.iter().collect();
+        Ok(gpu.median_time(&all, 1, repetitions)? / copies as u32)
+    }
+
+    fn launch(&self, gpu: &Gpu) -> Result<Launch> {
+        let rungs = gpu.rungs();
+        Ok(match &self.kernel {
+            Kernel::MatVec(call) if call.workgroup_bytes() > gpu.workgroup_memory() => {
+                // As models do on a device with little workgroup memory.
+                let norm = match call.input {
+                    Input::Norm { eps } => Some(eps),
+                    _ => None,
+                };
+                MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
+            }
+            Kernel::MatVec(call) => call.launch(rungs)?,
+            Kernel::Attend { depth } => {
+                let blocks = (depth + 1).div_ceil(KV_BLOCK as u32);
+                let paged = Paged { kv: Storage::F16, blocks, rows: 1, entries: blocks };
+                let params = AttendParams {
+                    n_heads: HEADS,
+                    n_kv_heads: KV_HEADS,
+                    stride: (HEADS + 2 * KV_HEADS) * HEAD_DIM,
+                    scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+                    rope_dim: HEAD_DIM,
+                    pass_scale: 1.0,
+                    ..Default::default()
+                };
+                let heads = Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false };
+                engine::attend(rungs, params, heads, true, engine::splits(*depth, 0), paged)?
+            }
+        })
+    }
+
+    /// A buffer that is small beside the weights or the cache.
+    fn shared(&self, gpu: &Gpu, name: &str, words: usize, noise: &mut Noise) -> Result<Buffer> {
+        let words = match name {
+            "rows" => match self.kernel {
+                Kernel::Attend { depth } => vec![depth, 0],
+                // A row whose attention had as many splits as there may be.
+                Kernel::MatVec(_) => vec![engine::SPLIT_TILE * engine::MOST_SPLITS - 1, 0],
+            },
+            "block_table" => (0..words as u32).collect(),
+            "turns" => {
+                let rope = Rope::new(RopeSpec::new(Pairing::Adjacent, HEAD_DIM as usize, 5e5))?;
+                engine::turns(&rope, 1 << 13)
+            }
+            "y" => vec![0; words],
+            _ => noise.elements(Storage::F32, words),
+        };
+        Ok(gpu.upload(bytemuck::cast_slice(&words))?)
+    }
+}

@@ -1,0 +1,59 @@
+//! `gyrus profile`: where the time of a batch goes on a GPU, kernel by kernel.
+
+mod picture;
+mod report;
+
+use anyhow::{Context, Result, bail, ensure};
+use gyrus::{Device, Model, Precision};
+
+use crate::cli::ProfileArgs;
+use crate::load::load;
+use crate::progress::Progress;
+use crate::source::Source;
+use report::{Batch, Report};
+
+pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
+    refuse_cpu(&args.model_options.device)?;
+    let writing = args.rows.iter().map(|&rows| (rows, args.depth));
+    let reading = args.prompt_tokens.iter().map(|&rows| (rows, 0));
+    let wanted: Vec<(usize, usize)> = writing.chain(reading).filter(|(rows, _)| *rows > 0).collect();
+    ensure!(!wanted.is_empty(), "nothing to measure: both -b and -p are 0");
+    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
+    let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
+    let progress = (!args.quiet).then(|| Progress::new("measuring"));
+    let mut batches = Vec::new();
+    for (done, &(rows, depth)) in wanted.iter().enumerate() {
+        if let Some(progress) = &progress {
+            progress.set(done as u64, wanted.len() as u64);
+        }
+        batches.push(measure(&model, rows, depth).with_context(|| report::name(rows, depth))?);
+    }
+    drop(progress);
+    let report = Report::new(source.name(), &model, batches);
+    // Printed first: what was measured is not lost with a picture that could not be written.
+    report::print(&report, args.output)?;
+    if let Some(path) = &args.picture {
+        std::fs::write(path, picture::draw(&report)).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn measure(model: &Model, rows: usize, depth: usize) -> Result<Batch> {
+    let context = model.context().tokens;
+    let fits = depth.checked_add(rows).is_some_and(|all| all <= context);
+    ensure!(fits, "more than the context of {context} tokens");
+    match model.profile(rows, depth)? {
+        Some(profile) => Ok(Batch::new(&profile)),
+        None => bail!(NO_INSTRUMENTS),
+    }
+}
+
+/// Says so before anything is loaded, if the CPU was asked for by name.
+pub(crate) fn refuse_cpu(device: &Device) -> Result<()> {
+    ensure!(*device != Device::Cpu, NO_INSTRUMENTS);
+    Ok(())
+}
+
+/// Why there is no profile and nothing to tune.
+pub(crate) const NO_INSTRUMENTS: &str =
+    "kernels are looked into on GPUs alone, and this is the CPU; --device gpu or gpu:NAME takes a GPU";

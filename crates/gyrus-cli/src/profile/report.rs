@@ -1,0 +1,303 @@
+//! A profile in numbers that people compare.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use gyrus::{Model, Profile, ProfileEntry};
+use serde::Serialize;
+
+use crate::cli::BenchOutput;
+use crate::text;
+
+/// Batches of a model on a device.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) architecture: String,
+    pub(super) device: String,
+    pub(super) precision: String,
+    version: &'static str,
+    pub(super) batches: Vec<Batch>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+pub(super) struct Batch {
+    pub(super) name: String,
+    rows: usize,
+    depth: usize,
+    /// Kernels, and how many that is for each row.
+    pub(super) dispatches: usize,
+    dispatches_per_token: f64,
+    /// All kernels in their order.
+    pub(super) microseconds: f64,
+    /// The sum of the kernels' own times.
+    pub(super) parts_microseconds: f64,
+    pub(super) tokens_per_second: f64,
+    bytes: u64,
+    flops: u64,
+    /// What the bytes would take at the speed of a copy.
+    pub(super) roofline_microseconds: f64,
+    pub(super) copy_gigabytes_per_second: f64,
+    pub(super) kernels: Vec<Kernel>,
+}
+
+/// Kernels of a kind.
+#[derive(Debug, Serialize)]
+pub(super) struct Kernel {
+    pub(super) name: String,
+    pub(super) count: usize,
+    microseconds_each: f64,
+    /// All of them.
+    pub(super) microseconds: f64,
+    /// Of the time of the batch.
+    pub(super) share: f64,
+    bytes: u64,
+    flops: u64,
+    gigabytes_per_second: f64,
+    /// Of the bandwidth of a copy on the same device; above 1 where a cache answers instead of the memory.
+    pub(super) share_of_copy: f64,
+    teraflops: f64,
+}
+
+impl Report {
+    pub(super) fn new(name: &str, model: &Model, batches: Vec<Batch>) -> Report {
+        Report {
+            model: name.to_owned(),
+            architecture: model.config().architecture.clone(),
+            device: crate::load::device(model.place()),
+            precision: format!("{:?}", model.plan().precision).to_lowercase(),
+            version: env!("CARGO_PKG_VERSION"),
+            batches,
+        }
+    }
+}
+
+/// What a batch is called.
+pub(super) fn name(rows: usize, depth: usize) -> String {
+    match (rows, depth) {
+        (1, depth) => format!("1 token behind {depth}"),
+        (rows, 0) => format!("a prompt of {rows} tokens"),
+        (rows, depth) => format!("{rows} tokens behind {depth}"),
+    }
+}
+
+impl Batch {
+    pub(super) fn new(profile: &Profile) -> Batch {
+        let kernels: Vec<Kernel> = profile
+            .entries
+            .iter()
+            .map(|entry| Kernel::new(entry, profile.time, profile.copy_bandwidth))
+            .collect();
+        let bytes = profile.entries.iter().map(|entry| entry.bytes).sum();
+        let rows = profile.rows as f64;
+        Batch {
+            name: name(profile.rows, profile.depth),
+            rows: profile.rows,
+            depth: profile.depth,
+            dispatches: profile.dispatches(),
+            dispatches_per_token: ratio(profile.dispatches() as f64, rows),
+            microseconds: microseconds(profile.time),
+            parts_microseconds: kernels.iter().map(|kernel| kernel.microseconds).sum(),
+            tokens_per_second: ratio(rows, profile.time.as_secs_f64()),
+            bytes,
+            flops: profile.entries.iter().map(|entry| entry.flops).sum(),
+            roofline_microseconds: ratio(bytes as f64, profile.copy_bandwidth) * 1e6,
+            copy_gigabytes_per_second: profile.copy_bandwidth * 1e-9,
+            kernels,
+        }
+    }
+}
+
+impl Kernel {
+    fn new(entry: &ProfileEntry, whole: Duration, copy_bandwidth: f64) -> Kernel {
+        let seconds = entry.time.as_secs_f64();
+        let speed = ratio(entry.bytes as f64, seconds);
+        Kernel {
+            name: entry.name.clone(),
+            count: entry.count,
+            microseconds_each: ratio(microseconds(entry.time), entry.count as f64),
+            microseconds: microseconds(entry.time),
+            share: ratio(seconds, whole.as_secs_f64()),
+            bytes: entry.bytes,
+            flops: entry.flops,
+            gigabytes_per_second: speed * 1e-9,
+            share_of_copy: ratio(speed, copy_bandwidth),
+            teraflops: ratio(entry.flops as f64, seconds) * 1e-12,
+        }
+    }
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// A clock that stands still makes nothing infinitely fast.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+pub(super) fn print(report: &Report, output: BenchOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        BenchOutput::Json => {
+            serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        BenchOutput::Csv => csv(&mut out, report)?,
+        BenchOutput::Md => md(&mut out, report)?,
+    }
+    Ok(())
+}
+
+fn csv(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "rows,depth,kernel,count,microseconds_each,microseconds,share,bytes,gigabytes_per_second,share_of_copy,\
+         teraflops"
+    )?;
+    for batch in &report.batches {
+        for k in &batch.kernels {
+            writeln!(
+                out,
+                "{},{},\"{}\",{},{:.3},{:.3},{:.4},{},{:.1},{:.4},{:.4}",
+                batch.rows,
+                batch.depth,
+                k.name.replace('"', "\"\""),
+                k.count,
+                k.microseconds_each,
+                k.microseconds,
+                k.share,
+                k.bytes,
+                k.gigabytes_per_second,
+                k.share_of_copy,
+                k.teraflops
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+    let Report { model, device, precision, .. } = report;
+    writeln!(out, "{} · {precision} · {device}", text::one_line(model, 80).replace('|', "\\|"))?;
+    for batch in &report.batches {
+        writeln!(out, "\n{}:\n", batch.name)?;
+        writeln!(out, "| kernel | count | µs each | µs | of the step | bytes | GB/s | of copy | TFLOP/s |")?;
+        writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
+        for k in &batch.kernels {
+            writeln!(
+                out,
+                "| {} | {} | {:.2} | {:.1} | {:.1} % | {} | {:.0} | {:.0} % | {} |",
+                text::one_line(&k.name, 80).replace('|', "\\|"),
+                k.count,
+                k.microseconds_each,
+                k.microseconds,
+                100.0 * k.share,
+                text::bytes(k.bytes),
+                k.gigabytes_per_second,
+                100.0 * k.share_of_copy,
+                if k.flops == 0 { String::new() } else { digits(k.teraflops) },
+            )?;
+        }
+        writeln!(
+            out,
+            "\n{} dispatches, {} a token\nthe whole step {:.1} µs, the sum of its parts {:.1} µs\n\
+             {:.0} tokens/s if steps follow each other without a pause\n\
+             {} would take {:.1} µs at the {:.0} GB/s of a copy: {:.0} % of the step",
+            batch.dispatches,
+            digits(batch.dispatches_per_token),
+            batch.microseconds,
+            batch.parts_microseconds,
+            batch.tokens_per_second,
+            text::bytes(batch.bytes),
+            batch.roofline_microseconds,
+            batch.copy_gigabytes_per_second,
+            100.0 * ratio(batch.roofline_microseconds, batch.microseconds),
+        )?;
+    }
+    Ok(())
+}
+
+/// Three digits, more only before the point.
+fn digits(value: f64) -> String {
+    let after = if value > 0.0 { (2 - value.log10().floor() as i32).clamp(0, 6) } else { 0 };
+    format!("{value:.*}", after as usize)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A report as a device with 4 TB/s would give it.
+    pub(crate) fn example() -> Report {
+        let entry = |name: &str, count, micros: u64, bytes, flops| ProfileEntry {
+            name: name.to_owned(),
+            count,
+            time: Duration::from_micros(micros),
+            bytes,
+            flops,
+        };
+        let profile = Profile {
+            device: "a GPU".to_owned(),
+            rows: 1,
+            depth: 512,
+            time: Duration::from_micros(400),
+            entries: vec![
+                entry("embed", 1, 4, 1200, 0),
+                entry("norm · attn_qkv", 16, 100, 200_000_000, 400_000_000),
+                entry("norm · a<b>&c", 16, 200, 600_000_000, 800_000_000),
+                entry("head", 1, 50, 300_000_000, 500_000_000),
+            ],
+            copy_bandwidth: 4e12,
+        };
+        let batches = vec![Batch::new(&profile), Batch::new(&Profile { time: Duration::ZERO, ..profile })];
+        Report {
+            model: "a \"model\" | <of> & ours".to_owned(),
+            architecture: "llama".to_owned(),
+            device: "a GPU".to_owned(),
+            precision: "fast".to_owned(),
+            version: "0",
+            batches,
+        }
+    }
+
+    #[test]
+    fn numbers_follow_from_times_and_bytes() {
+        let report = example();
+        let batch = &report.batches[0];
+        assert_eq!((batch.dispatches, batch.bytes), (34, 1_100_001_200));
+        assert_eq!(batch.parts_microseconds, 354.0);
+        assert_eq!(batch.tokens_per_second, 2500.0);
+        assert!((batch.roofline_microseconds - 275.0003).abs() < 1e-9);
+        let qkv = &batch.kernels[1];
+        assert_eq!((qkv.microseconds_each, qkv.share, qkv.share_of_copy), (6.25, 0.25, 0.5));
+        assert!((qkv.teraflops - 4.0).abs() < 1e-9);
+        // A step without a time is no division by zero.
+        assert_eq!((report.batches[1].tokens_per_second, report.batches[1].kernels[0].share), (0.0, 0.0));
+    }
+
+    #[test]
+    fn tables_hold_every_kernel() {
+        let report = example();
+        let mut out = Vec::new();
+        md(&mut out, &report).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.starts_with("a \"model\" \\| <of> & ours · fast · a GPU\n\n1 token behind 512:\n"),
+            "{text}"
+        );
+        let line = "| norm · attn_qkv | 16 | 6.25 | 100.0 | 25.0 % | 191 MiB | 2000 | 50 % | 4.00 |";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("| embed | 1 | 4.00 | 4.0 | 1.0 % | 1.17 KiB | 0 | 0 % |  |"), "{text}");
+        assert!(text.contains("34 dispatches, 34.0 a token\n"), "{text}");
+        assert!(text.contains("275.0 µs at the 4000 GB/s of a copy: 69 % of the step"), "{text}");
+        let mut out = Vec::new();
+        csv(&mut out, &report).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 1 + 2 * 4);
+        let columns = text.lines().next().unwrap().split(',').count();
+        assert!(text.lines().all(|line| line.split(',').count() == columns), "{text}");
+    }
+}

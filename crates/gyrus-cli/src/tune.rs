@@ -1,0 +1,187 @@
+//! `gyrus tune`: the quickest forms of kernels for a model on a GPU, found by trying.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use gyrus::{Precision, Trial};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::cli::{BenchOutput, TuneArgs};
+use crate::load::{self, load};
+use crate::profile::{NO_INSTRUMENTS, refuse_cpu};
+use crate::source::Source;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    version: &'static str,
+    kernels: Vec<Kernel>,
+    /// The folder that later processes find it in.
+    kept: Option<PathBuf>,
+}
+
+/// A kernel whose forms were tried. Times are those of a whole step, as that is what they are for.
+#[derive(Debug, Serialize)]
+struct Kernel {
+    name: String,
+    trials: usize,
+    /// What it has where nothing was tried.
+    rule: String,
+    rule_microseconds: f64,
+    best: String,
+    best_microseconds: f64,
+    /// How much less time a step takes, as a part of it.
+    gain: f64,
+}
+
+pub(crate) fn run(args: &TuneArgs) -> Result<()> {
+    refuse_cpu(&args.model_options.device)?;
+    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
+    let options = args.model_options.options(Precision::Fast);
+    let model = load(&source, &options, args.quiet)?;
+    let progress = (!args.quiet).then(line);
+    let mut kernels: Vec<Kernel> = Vec::new();
+    let tuned = model.tune(&mut |trial| {
+        hear(&mut kernels, trial);
+        if let (Some(progress), Some(kernel)) = (&progress, kernels.last()) {
+            progress.set_message(format!(
+                "{} · {}: {:.1} µs · best of {}: {:.1} µs, {}",
+                trial.kernel,
+                trial.form,
+                microseconds(trial.time),
+                kernel.trials,
+                kernel.best_microseconds,
+                kernel.best
+            ));
+        }
+    })?;
+    if let Some(progress) = progress {
+        progress.finish_and_clear();
+    }
+    ensure!(tuned, NO_INSTRUMENTS);
+    let report = Report {
+        model: source.name().to_owned(),
+        device: load::device(model.place()),
+        version: env!("CARGO_PKG_VERSION"),
+        kernels,
+        kept: options.pipelines,
+    };
+    print(&report, args.output)
+}
+
+/// A line on stderr that is written over, if that is a terminal.
+fn line() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+    bar.set_style(
+        ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    bar
+}
+
+/// Adds a trial. A kernel's trials follow each other, the rule's form first, and are measured while what was found
+/// for the kernels before is in force.
+fn hear(kernels: &mut Vec<Kernel>, trial: &Trial) {
+    let time = microseconds(trial.time);
+    match kernels.last_mut() {
+        Some(kernel) if kernel.name == trial.kernel => {
+            kernel.trials += 1;
+            if trial.best {
+                kernel.best = trial.form.clone();
+                kernel.best_microseconds = time;
+                kernel.gain = 1.0 - time / kernel.rule_microseconds;
+            }
+        }
+        _ => kernels.push(Kernel {
+            name: trial.kernel.clone(),
+            trials: 1,
+            rule: trial.form.clone(),
+            rule_microseconds: time,
+            best: trial.form.clone(),
+            best_microseconds: time,
+            gain: 0.0,
+        }),
+    }
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn print(report: &Report, output: BenchOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        BenchOutput::Json => {
+            serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        BenchOutput::Csv => {
+            writeln!(out, "kernel,trials,rule,rule_microseconds,best,best_microseconds,gain")?;
+            for k in &report.kernels {
+                writeln!(
+                    out,
+                    "\"{}\",{},\"{}\",{:.3},\"{}\",{:.3},{:.4}",
+                    k.name, k.trials, k.rule, k.rule_microseconds, k.best, k.best_microseconds, k.gain
+                )?;
+            }
+        }
+        BenchOutput::Md => {
+            writeln!(out, "{}\n", report.device)?;
+            if report.kernels.is_empty() {
+                // Mat-vecs are of quantised weights, with bytes.
+                writeln!(out, "no kernel of this model has forms to choose from at this precision")?;
+                return Ok(());
+            }
+            writeln!(out, "| kernel | trials | by rule | a step, µs | quickest | a step, µs | gain |")?;
+            writeln!(out, "|---|---:|---|---:|---|---:|---:|")?;
+            for k in &report.kernels {
+                let (best, gain) = if k.best == k.rule {
+                    ("the same", String::new())
+                } else {
+                    (k.best.as_str(), format!("{:.1} %", 100.0 * k.gain))
+                };
+                writeln!(
+                    out,
+                    "| {} | {} | {} | {:.1} | {best} | {:.1} | {gain} |",
+                    k.name, k.trials, k.rule, k.rule_microseconds, k.best_microseconds
+                )?;
+            }
+            match &report.kept {
+                Some(folder) => writeln!(out, "\nkept in {} for this GPU", folder.display())?,
+                None => writeln!(out, "\nnot kept: no folder for caches is known; GYRUS_CACHE names one")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_of_a_kernels_trials_is_beside_the_rules() {
+        let trial = |kernel: &str, form: &str, micros, best| Trial {
+            kernel: kernel.to_owned(),
+            form: form.to_owned(),
+            time: Duration::from_micros(micros),
+            best,
+        };
+        let mut kernels = Vec::new();
+        for trial in [
+            trial("a", "rule", 400, false),
+            trial("a", "one", 300, true),
+            trial("a", "two", 350, false),
+            trial("b", "rule", 310, false),
+            trial("b", "one", 320, false),
+        ] {
+            hear(&mut kernels, &trial);
+        }
+        let [a, b] = &kernels[..] else { panic!("{kernels:?}") };
+        assert_eq!((a.trials, a.best.as_str(), a.best_microseconds, a.gain), (3, "one", 300.0, 0.25));
+        assert_eq!((b.trials, b.best.as_str(), b.best_microseconds, b.gain), (2, "rule", 310.0, 0.0));
+    }
+}

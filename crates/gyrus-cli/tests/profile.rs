@@ -1,0 +1,191 @@
+//! Looking into kernels from the command line.
+
+use std::process::Command;
+
+use gyrus_testkit::repository;
+
+/// The program, away from the user's cache and the network.
+fn gyrus(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
+    command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", repository().join("target/test-cache"));
+    command.env_remove("GYRUS_THREADS").env("GYRUS_DEVICE", "cpu").args(args);
+    command
+}
+
+/// One line on stderr, or clap's few, and this exit code.
+fn refused(args: &[&str], code: i32) -> String {
+    let output = gyrus(args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    said
+}
+
+#[test]
+fn what_cannot_be_looked_into_is_refused_in_a_line() {
+    for command in ["profile", "tune"] {
+        let said = refused(&[command, "tales-7m", "-q"], 1);
+        assert_eq!(
+            said,
+            "error: kernels are looked into on GPUs alone, and this is the CPU; --device gpu or gpu:NAME takes a \
+             GPU\n"
+        );
+        refused(&[command, "tales-7m", "--synthetic", "llama-3.2-1b:q4_0"], 2);
+        let said = refused(&[command, "no-such-model", "-q", "--device", "auto"], 1);
+        assert!(said.contains("no-such-model"), "{said}");
+        let said = refused(&[command, "--synthetic", "gpt:q4_0", "-q", "--device", "auto"], 1);
+        assert!(said.contains("'gpt' is neither a known shape"), "{said}");
+    }
+    refused(&["profile", "tales-7m", "-d", "many"], 2);
+    refused(&["profile", "tales-7m", "-o", "xml"], 2);
+    let said = refused(&["profile", "tales-7m", "-p", "0", "-b", "0", "--device", "auto"], 1);
+    assert!(said.contains("nothing to measure: both -b and -p are 0"), "{said}");
+}
+
+#[cfg(feature = "gpu")]
+mod on_a_gpu {
+    use std::collections::BTreeSet;
+    use std::process::Output;
+
+    use gyrus_testkit::tempfile;
+    use serde_json::Value;
+
+    use super::{gyrus, refused};
+
+    fn stdout(output: Output) -> String {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The device that tests are run on, as an option.
+    fn device() -> Option<String> {
+        let adapters = gyrus_gpu::adapters();
+        if adapters.is_empty() {
+            assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
+            println!("skipped: no GPU was found");
+        }
+        adapters.first().map(|adapter| format!("gpu:{}", adapter.name))
+    }
+
+    /// The paths of all values, with those of a list's elements as one.
+    fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, v)| keys(v, &format!("{path}.{name}"), into))
+            }
+            Value::Array(items) => items.iter().for_each(|v| keys(v, &format!("{path}[]"), into)),
+            Value::Null => panic!("{path} is no number"),
+            _ => drop(into.insert(path.trim_start_matches('.').to_owned())),
+        }
+    }
+
+    /// Few kinds of matrices, so that few forms are tried.
+    const SHAPE: &str = "dim=64,layers=2,heads=2,kv=1,ffn=64,vocab=128:q8_0";
+
+    #[test]
+    fn a_profile_is_numbers_and_a_picture() {
+        let Some(device) = device() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let svg = folder.path().join("profile.svg");
+        let mut command =
+            gyrus(&["profile", "--synthetic", SHAPE, "--ctx", "256", "-p", "20", "-d", "100", "-q"]);
+        command.args(["--device", &device, "-o", "json", "--picture"]).arg(&svg);
+        let json: Value = serde_json::from_str(&stdout(command.output().unwrap())).unwrap();
+        let mut all = BTreeSet::new();
+        keys(&json, "", &mut all);
+        insta::assert_snapshot!(all.into_iter().collect::<Vec<_>>().join("\n"));
+
+        assert_eq!(json["model"], SHAPE);
+        let batches = json["batches"].as_array().unwrap();
+        let names: Vec<&Value> = batches.iter().map(|batch| &batch["name"]).collect();
+        assert_eq!(names, ["1 token behind 100", "a prompt of 20 tokens"]);
+        let number = |value: &Value| value.as_f64().unwrap();
+        for (batch, rows) in batches.iter().zip([1.0, 20.0]) {
+            let kernels = batch["kernels"].as_array().unwrap();
+            let sum = |name: &str| kernels.iter().map(|kernel| number(&kernel[name])).sum::<f64>();
+            assert_eq!(number(&batch["dispatches"]), sum("count"));
+            assert_eq!(number(&batch["bytes"]), sum("bytes"));
+            assert!((number(&batch["parts_microseconds"]) / sum("microseconds") - 1.0).abs() < 1e-9);
+            let speed = rows / number(&batch["microseconds"]) * 1e6;
+            assert!((number(&batch["tokens_per_second"]) / speed - 1.0).abs() < 1e-9);
+            assert!(kernels.iter().all(|kernel| number(&kernel["microseconds"]) > 0.0), "{kernels:?}");
+            // At least the weights of the two layers: 128, 64, 128 and 64 rows of 64, 34 bytes for 32 of them.
+            assert!(number(&batch["bytes"]) > 2.0 * 384.0 * 68.0, "{batch}");
+        }
+
+        let picture = std::fs::read_to_string(&svg).unwrap();
+        assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"));
+        well_formed(&picture);
+        let kernels: usize = batches.iter().map(|batch| batch["kernels"].as_array().unwrap().len()).sum();
+        assert_eq!(picture.matches("class=\"pale\"").count(), kernels);
+        assert!(!picture.contains("NaN") && !picture.contains("inf"));
+    }
+
+    /// Elements are closed in the order they were opened.
+    fn well_formed(svg: &str) {
+        let mut open: Vec<&str> = Vec::new();
+        for tag in svg.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').unwrap_or_else(|| panic!("'{tag}' does not end"));
+            assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+            match tag.strip_prefix('/') {
+                Some(name) => assert_eq!(open.pop(), Some(name)),
+                None if tag.ends_with('/') => {}
+                None => open.extend(tag.split_whitespace().next()),
+            }
+        }
+        assert_eq!(open, [""; 0]);
+    }
+
+    #[test]
+    fn batches_beyond_the_context_are_refused() {
+        let Some(device) = device() else { return };
+        let model = ["profile", "--synthetic", SHAPE, "--ctx", "256", "--device", &device, "-q"];
+        for (more, said) in [
+            (&["-d", "256"][..], "error: 1 token behind 256: more than the context of 256 tokens\n"),
+            (&["-d", "18446744073709551615"], "tokens\n"),
+            (
+                &["-b", "0", "-p", "257"],
+                "error: a prompt of 257 tokens: more than the context of 256 tokens\n",
+            ),
+        ] {
+            let line = refused(&[&model[..], more].concat(), 1);
+            assert!(line.ends_with(said), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_to_be_quick_is_said_and_kept() {
+        let Some(device) = device() else { return };
+        let cache = tempfile::tempdir().unwrap();
+        let pipelines = cache.path().join("pipelines");
+        let tune = |shape: &str, output: &str| {
+            let mut command =
+                gyrus(&["tune", "--synthetic", shape, "--ctx", "64", "--device", &device, "-o", output]);
+            stdout(command.env("GYRUS_CACHE", cache.path()).output().unwrap())
+        };
+        let json: Value = serde_json::from_str(&tune(SHAPE, "json")).unwrap();
+        assert_eq!(json["kept"], pipelines.to_str().unwrap());
+        let kernels = json["kernels"].as_array().unwrap();
+        let names: BTreeSet<&str> = kernels.iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
+        let expected = ["matvec Q8_0 128 64 gated", "matvec Q8_0 128 64 plain", "matvec Q8_0 64 64 plain"];
+        assert_eq!(names, BTreeSet::from(expected));
+        for kernel in kernels {
+            let number = |name: &str| kernel[name].as_f64().unwrap();
+            assert!(number("trials") > 1.0, "{kernel}");
+            assert!(number("best_microseconds") > 0.0 && number("rule_microseconds") > 0.0, "{kernel}");
+            let gain = 1.0 - number("best_microseconds") / number("rule_microseconds");
+            assert!((number("gain") - gain).abs() < 1e-9, "{kernel}");
+        }
+        let tunings = || {
+            let files = std::fs::read_dir(&pipelines).unwrap().map(|file| file.unwrap().path());
+            files.filter(|path| path.extension().is_some_and(|e| e == "tuning")).collect::<Vec<_>>()
+        };
+        let [kept] = &tunings()[..] else { panic!("one file is kept") };
+        assert_eq!(std::fs::read_to_string(kept).unwrap().lines().count(), 1 + kernels.len());
+
+        // Weights that are no bytes have nothing to choose, and what was found before stays.
+        let text = tune("dim=64,layers=1,heads=2,kv=1,ffn=64,vocab=128:f16", "md");
+        assert!(text.contains("no kernel of this model has forms to choose from"), "{text}");
+        assert_eq!(std::fs::read_to_string(kept).unwrap().lines().count(), 1 + kernels.len());
+    }
+}

@@ -1,0 +1,33 @@
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::sync::OnceLock;
+
+/// Bytes of the processor's last cache.
+pub(super) fn last_cache() -> usize {
+    /// Where the processor does not say: that of a large desktop.
+    const UNKNOWN: usize = 32 << 20;
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        // Intel's leaf and AMD's, which have the same fields.
+        let known = [(0, 4), (0x8000_0000, 0x8000_001d)]
+            .into_iter()
+            .filter(|(most, leaf)| __cpuid(*most).eax >= *leaf);
+        let sizes = known.flat_map(|(_, leaf)| {
+            let caches = (0..16).map(move |i| __cpuid_count(leaf, i)).take_while(|cache| cache.eax & 31 != 0);
+            caches.map(|cache| {
+                let (line, parts, ways) = (cache.ebx & 0xfff, cache.ebx >> 12 & 0x3ff, cache.ebx >> 22);
+                [line, parts, ways, cache.ecx].iter().map(|&v| v as usize + 1).product()
+            })
+        });
+        sizes.max().unwrap_or(UNKNOWN)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_cache_is_of_a_size_that_exists() {
+        assert!((64 << 10..4 << 30).contains(&last_cache()), "{}", last_cache());
+    }
+}

@@ -1,0 +1,201 @@
+//! Looks into the speed of a plan's kernels: where time goes, and which forms of kernels take least of it.
+
+use std::time::Duration;
+
+use gyrus_kernels::call::MatVecTuning;
+use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Trial};
+
+use crate::adapter::AdapterKind;
+use crate::backend::{GpuBackend, Tables};
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::rooms::{FEW, MAX_ROWS};
+use crate::step::{Extent, Step};
+use crate::tuning::{MatShape, forms};
+
+/// Bytes of the copy that bandwidths are compared with, if a buffer may have so many: beyond every cache.
+const COPIED: u64 = 256 << 20;
+
+/// Times each measurement is repeated.
+const REPETITIONS: usize = 7;
+
+impl GpuBackend {
+    fn profile_batch(&mut self, rows: usize, depth: usize) -> Result<Profile, GpuError> {
+        self.steps.end();
+        let tiles = self.pretend(rows, depth)?;
+        let extent = Extent { rows: rows as u32, position: (depth + rows - 1) as u32, tiles };
+        // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
+        let software = self.gpu.adapter().kind == AdapterKind::Software;
+        let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
+        let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
+        let GpuBackend { gpu, tables, .. } = self;
+        let (body, tail): (&mut [Step], &mut [Step]) = match rows {
+            1 => (&mut tables.one, &mut []),
+            2..=FEW => (&mut tables.few, &mut tables.tail_of_one),
+            _ => (&mut tables.many, &mut tables.tail_of_one),
+        };
+        let last = Extent { rows: 1, ..extent };
+        for (steps, extent) in [(&mut *body, extent), (&mut *tail, last)] {
+            for step in steps {
+                step.follow(gpu, extent)?;
+            }
+        }
+        let all: Vec<(&Step, Extent)> =
+            body.iter().map(|step| (step, extent)).chain(tail.iter().map(|step| (step, last))).collect();
+        let dispatches = |of: &dyn Fn(&Step) -> bool| -> Vec<&Dispatch> {
+            all.iter().filter(|(step, _)| of(step)).filter_map(|(step, _)| step.dispatch()).collect()
+        };
+        let time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
+        let mut entries: Vec<ProfileEntry> = Vec::new();
+        for (step, extent) in &all {
+            let (bytes, flops) = step.work.of(*extent);
+            match entries.iter_mut().find(|entry| entry.name == step.name) {
+                Some(entry) => {
+                    entry.count += 1;
+                    entry.bytes += bytes;
+                    entry.flops += flops;
+                }
+                None => {
+                    let name = step.name.clone();
+                    entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, bytes, flops });
+                }
+            }
+        }
+        for entry in &mut entries {
+            let own = dispatches(&|step| step.name == entry.name);
+            // Few and short ones are repeated, so that what stands around a pass does not count.
+            let chain = if software { 1 } else { (64 / own.len() as u32).max(1) };
+            entry.time = gpu.median_time(&own, chain, REPETITIONS)?;
+        }
+        let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
+        let device = gpu.adapter().name.clone();
+        Ok(Profile { device, rows, depth, time, entries, copy_bandwidth })
+    }
+
+    /// Sends a batch of one sequence that has `depth` positions before it: whatever the cache holds, it is read as
+    /// fast as if it were somebody's. Returns the tiles of its attention.
+    fn pretend(&mut self, rows: usize, depth: usize) -> Result<u32, GpuError> {
+        let tokens = vec![0; rows];
+        let positions: Vec<u32> = (depth as u32..(depth + rows) as u32).collect();
+        let sequences = vec![0; rows];
+        let table: Vec<u32> = (0..self.blocks as u32).collect();
+        let batch = gyrus_kernels::Batch {
+            tokens: &tokens,
+            positions: &positions,
+            sequences: &sequences,
+            logits: &[rows as u32 - 1],
+            tables: &[&table],
+            lengths: &[(depth + rows) as u32],
+        };
+        self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        self.send(&batch, None)
+    }
+
+    fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
+        self.steps.end();
+        // Deep enough that attention is in the picture, as far as the cache goes.
+        let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
+        self.pretend(1, depth)?;
+        let extent = Extent { rows: 1, position: depth as u32, tiles: 0 };
+        // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
+        let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
+            .shapes()
+            .into_iter()
+            .map(|shape| {
+                let forms = forms(&shape, self.gpu.most_invocations());
+                (shape, forms)
+            })
+            .collect();
+        for (shape, forms) in &shapes {
+            self.tuning.set(shape, forms[0]);
+        }
+        self.tables = Tables::new(&self.lowering())?;
+        for (shape, forms) in &shapes {
+            for &form in forms {
+                let before = self.tuning.clone();
+                self.tuning.set(shape, form);
+                let mut tables = Tables::new(&self.lowering())?;
+                let (time, best) = compare(&self.gpu, &mut tables.one, &mut self.tables.one, extent)?;
+                let better = time < best;
+                if better {
+                    self.tables = tables;
+                } else {
+                    self.tuning = before;
+                }
+                let kernel = format!("matvec {shape}");
+                tell(&Trial { kernel, form: form.to_string(), time, best: better });
+            }
+        }
+        if let Some(path) = &self.gpu.tuned {
+            self.tuning.write(path).map_err(|error| GpuError::Refused {
+                reason: format!("{} could not be written: {error}", path.display()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The matrices that a single row is multiplied by, the costliest first.
+    fn shapes(&self) -> Vec<MatShape> {
+        let mut shapes: Vec<(u64, MatShape)> = Vec::new();
+        for step in &self.tables.one {
+            if let Some(shape) = step.shape.clone() {
+                let (bytes, _) = step.work.of(Extent { rows: 1, position: 0, tiles: 0 });
+                match shapes.iter_mut().find(|(_, of)| *of == shape) {
+                    Some((all, _)) => *all += bytes,
+                    None => shapes.push((bytes, shape)),
+                }
+            }
+        }
+        shapes.sort_by(|(a, _), (b, _)| b.cmp(a));
+        shapes.into_iter().map(|(_, shape)| shape).collect()
+    }
+}
+
+/// How long a single row takes from its token to its logits, by one table and by another: in turns, since a device's
+/// clock is not always the same.
+fn compare(
+    gpu: &Gpu,
+    one: &mut [Step],
+    other: &mut [Step],
+    extent: Extent,
+) -> Result<(Duration, Duration), GpuError> {
+    for step in one.iter_mut().chain(other.iter_mut()) {
+        step.follow(gpu, extent)?;
+    }
+    let one: Vec<&Dispatch> = one.iter().filter_map(|step| step.dispatch()).collect();
+    let other: Vec<&Dispatch> = other.iter().filter_map(|step| step.dispatch()).collect();
+    let software = gpu.adapter().kind == AdapterKind::Software;
+    let (rounds, chain) = if software { (2, 1) } else { (6, 8) };
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        for (dispatches, times) in [&one, &other].into_iter().zip(&mut times) {
+            let time = gpu.time(dispatches, chain)? / chain;
+            // The first of each only wakes the device.
+            if round > 0 {
+                times.push(time);
+            }
+        }
+    }
+    for times in &mut times {
+        times.sort_unstable();
+    }
+    Ok((times[0][times[0].len() / 2], times[1][times[1].len() / 2]))
+}
+
+fn device(error: GpuError) -> BackendError {
+    BackendError::Device(error.to_string())
+}
+
+impl Instruments for GpuBackend {
+    fn profile(&mut self, rows: usize, depth: usize) -> Result<Profile, BackendError> {
+        if rows == 0 || rows > MAX_ROWS {
+            return Err(BackendError::TooManyRows { rows, most: MAX_ROWS });
+        }
+        self.profile_batch(rows, depth).map_err(device)
+    }
+
+    fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
+        self.tune_kernels(trial).map_err(device)
+    }
+}

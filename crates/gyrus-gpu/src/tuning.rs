@@ -1,0 +1,158 @@
+//! How kernels are divided on a device: by rules, or as they were found to be quickest.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use gyrus_kernels::WeightLayout;
+use gyrus_kernels::call::MatVecTuning;
+
+/// A matrix, as far as its speed depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MatShape {
+    dtype: &'static str,
+    pub(crate) rows: u32,
+    pub(crate) cols: u32,
+    /// Whether its results are gates and what they let through.
+    pub(crate) gated: bool,
+}
+
+impl MatShape {
+    pub(crate) fn of(layout: WeightLayout, gated: bool) -> MatShape {
+        MatShape { dtype: layout.dtype().name(), rows: layout.rows(), cols: layout.cols(), gated }
+    }
+}
+
+impl fmt::Display for MatShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MatShape { dtype, rows, cols, gated } = self;
+        write!(f, "{dtype} {rows} {cols} {}", if *gated { "gated" } else { "plain" })
+    }
+}
+
+/// What was found on a device, for matrices that were tried.
+///
+/// It decides the order of sums, so that it stays the same while a backend lives.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Tuning {
+    mat_vecs: BTreeMap<String, MatVecTuning>,
+}
+
+impl Tuning {
+    /// How a mat-vec is divided.
+    pub(crate) fn of(&self, shape: MatShape, most_invocations: u32) -> MatVecTuning {
+        let rule = MatVecTuning::of(shape.rows, shape.cols, most_invocations);
+        self.mat_vecs.get(&shape.to_string()).copied().unwrap_or(rule)
+    }
+
+    pub(crate) fn set(&mut self, shape: &MatShape, tuning: MatVecTuning) {
+        self.mat_vecs.insert(shape.to_string(), tuning);
+    }
+
+    /// What a file holds; nothing if there is none, or if it is not ours.
+    pub(crate) fn read(path: &Path) -> Tuning {
+        fs::read_to_string(path).ok().and_then(|text| Tuning::parse(&text)).unwrap_or_default()
+    }
+
+    fn parse(text: &str) -> Option<Tuning> {
+        let mut lines = text.lines();
+        if lines.next() != Some(HEAD) {
+            return None;
+        }
+        let mut tuning = Tuning::default();
+        for line in lines {
+            let (shape, form) = line.split_once(" = ")?;
+            let numbers: Vec<u32> = form.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+            let [workgroup, columns, splits] = numbers[..] else { return None };
+            let form = MatVecTuning { workgroup, columns, splits };
+            // What no kernel can be made of is not believed.
+            form.check().ok()?;
+            tuning.mat_vecs.insert(shape.to_owned(), form);
+        }
+        Some(tuning)
+    }
+
+    /// Writes it beside its place and moves it there, so that no reader finds half of it.
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut text = format!("{HEAD}\n");
+        for (shape, MatVecTuning { workgroup, columns, splits }) in &self.mat_vecs {
+            text.push_str(&format!("{shape} = {workgroup} {columns} {splits}\n"));
+        }
+        let beside = path.with_extension(format!("{}.part", std::process::id()));
+        fs::write(&beside, text)?;
+        fs::rename(&beside, path)
+    }
+}
+
+const HEAD: &str = "gyrus tuning 1";
+
+/// Forms of a mat-vec that are worth trying for a matrix, the rule's first.
+pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning> {
+    let mut forms = vec![MatVecTuning::of(shape.rows, shape.cols, most_invocations)];
+    for splits in [1, 2, 4, 8] {
+        for columns in [1, 2, 4, 8] {
+            for workgroup in [128, 256, 512, 1024] {
+                let form = MatVecTuning { workgroup, columns, splits };
+                let blocks = (shape.cols / 32).div_ceil(32 * splits);
+                // At least a block for most lanes of a team, and not too many under way at once.
+                let fits = workgroup <= most_invocations
+                    && (splits == 1 || shape.cols / 32 > 16 * splits)
+                    && (2..=16).contains(&(blocks * columns))
+                    && workgroup / 32 / splits * columns >= if shape.gated { 2 } else { 1 };
+                if fits && form.check().is_ok() && !forms.contains(&form) {
+                    forms.push(form);
+                }
+            }
+        }
+    }
+    forms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_what_is_not_ours_is_not_believed() {
+        let mut tuning = Tuning::default();
+        let shape = MatShape { dtype: "Q4_0", rows: 3072, cols: 2048, gated: false };
+        let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2 };
+        tuning.set(&shape, form);
+        let path = std::env::temp_dir().join(format!("gyrus-tuning-{}.txt", std::process::id()));
+        tuning.write(&path).unwrap();
+        assert_eq!(Tuning::read(&path), tuning);
+        assert_eq!(Tuning::read(&path).of(shape.clone(), 1024), form);
+        for text in
+            ["", "gyrus tuning 2\n", "gyrus tuning 1\nQ4_0 1 1 plain = 7 1 1\n", "gyrus tuning 1\nx\n"]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(Tuning::read(&path), Tuning::default(), "{text}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(Tuning::read(&path), Tuning::default());
+    }
+
+    #[test]
+    fn every_form_makes_a_kernel() {
+        use gyrus_kernels::WeightLayout;
+        use gyrus_kernels::call::MatVecCall;
+        use gyrus_kernels::shader::Rungs;
+        for (rows, cols, gated) in
+            [(2048, 2048, false), (16384, 2048, true), (2048, 8192, false), (576, 576, false)]
+        {
+            let layout = WeightLayout::new(gyrus_tensor::DType::Q4_0, rows, cols).unwrap();
+            let forms = forms(&MatShape::of(layout, gated), 1024);
+            assert!(forms.len() > 4, "{} forms", forms.len());
+            for tuning in forms {
+                let gate = gated.then_some(gyrus_kernels::Activation::Silu);
+                let call = MatVecCall { tuning, gate, ..MatVecCall::new(layout, 1) };
+                call.launch(Rungs::ALL).unwrap();
+            }
+        }
+    }
+}

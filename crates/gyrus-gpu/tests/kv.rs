@@ -1,0 +1,321 @@
+//! What happens to a paged cache between steps: blocks copied, keys turned on and moved.
+
+mod common;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::{KvCopyCall, KvShape, KvShiftCall, Storage};
+use gyrus_kernels::params::AttendParams;
+use gyrus_kernels::scalar::{self, element};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{KV_BLOCK, LongRope, Magnitude, Pairing, Rope, RopeSpec, Scaling, Yarn};
+use gyrus_testkit::Rng;
+
+const BLOCKS: u32 = 7;
+
+fn on_every_rung(test: impl Fn(&GpuRunner, Rungs)) {
+    for rungs in [Rungs::ALL, Rungs { f16: false, ..Rungs::ALL }, Rungs::NONE] {
+        let Some(runner) = device(rungs) else { return };
+        test(&runner, runner.gpu().rungs());
+    }
+}
+
+fn shape(kv: Storage, n_kv_heads: u32, head_dim: u32) -> KvShape {
+    KvShape { kv, blocks: BLOCKS, n_kv_heads, head_dim }
+}
+
+fn elements(cache: KvShape) -> usize {
+    cache.blocks as usize * KV_BLOCK * (cache.n_kv_heads * cache.head_dim) as usize
+}
+
+/// A cache full of numbers, and words behind it that nobody may write.
+fn filled(rng: &mut Rng, cache: KvShape) -> Vec<u32> {
+    let n = elements(cache);
+    let mut words = vec![0x7777_7777; n * cache.kv.bytes() as usize / 4 + 8];
+    (0..n).for_each(|i| scalar::set(&mut words, cache.kv, i, rng.gaussian()));
+    words
+}
+
+/// The first element of a slot's head.
+fn head_at(cache: KvShape, slot: u32, head: usize) -> usize {
+    let (slot, heads) = (slot as usize, cache.n_kv_heads as usize);
+    ((slot / KV_BLOCK * heads + head) * KV_BLOCK + slot % KV_BLOCK) * cache.head_dim as usize
+}
+
+/// Heads that differ by no more than a rounding to the cache's type, of numbers of their size, and the errors of f32.
+fn assert_alike(cache: KvShape, found: &[u32], expected: &[u32], roundings: f64, what: &str) {
+    let n = cache.head_dim as usize;
+    let unit = if cache.kv == Storage::F16 { 2f64.powi(-11) } else { 5e-7 };
+    for head in 0..elements(cache) / n {
+        let heads = [found, expected]
+            .map(|words| (0..n).map(|i| element(words, cache.kv, head * n + i)).collect::<Vec<f64>>());
+        let most = heads[1].iter().fold(0f64, |most, v| most.max(v.abs()));
+        for (i, (f, e)) in heads[0].iter().zip(&heads[1]).enumerate() {
+            assert!((f - e).abs() <= roundings * unit * most, "{what}: {i} of head {head} is {f}, not {e}");
+        }
+    }
+    let end = elements(cache) * cache.kv.bytes() as usize / 4;
+    assert_eq!(found[end..], expected[end..], "{what}: behind the cache");
+}
+
+#[test]
+fn blocks_are_copied() {
+    on_every_rung(|runner, rungs| {
+        let mut rng = Rng::new(1);
+        for (kv, heads, head_dim) in [(Storage::F16, 2, 64), (Storage::F32, 1, 6), (Storage::F16, 3, 2)] {
+            let cache = shape(kv, heads, head_dim);
+            let pairs = [[6, 0], [2, 5], [6, 3]];
+            let call = KvCopyCall { cache, pairs: 3 };
+            let before = [filled(&mut rng, cache), filled(&mut rng, cache)];
+            let mut buffers = before.to_vec();
+            buffers.push(call.pairs(&pairs).unwrap());
+            runner.run_launch(&call.launch(rungs).unwrap(), &mut buffers).unwrap();
+            for (found, mut expected) in buffers.iter().zip(before) {
+                scalar::kv_copy(&call, &mut expected, &pairs);
+                assert_eq!(found, &expected, "{kv:?}, {heads} × {head_dim}");
+            }
+        }
+    });
+}
+
+/// A rope that turns `rope_dim` elements from `offset` on, and has factors.
+fn rope(pairing: Pairing, head_dim: usize, rope_dim: usize, offset: usize) -> Rope {
+    let yarn = Yarn { magnitude: Magnitude::Given(1.3), ..Yarn::new(4.0, 4096.0) };
+    let scaling = Scaling::Yarn(yarn);
+    Rope::new(RopeSpec { rope_dim, offset, scaling, ..RopeSpec::new(pairing, head_dim, 1e4) }).unwrap()
+}
+
+struct Shift<'a> {
+    call: KvShiftCall,
+    rope: &'a Rope,
+    length: usize,
+}
+
+impl Shift<'_> {
+    /// K and V after the moves.
+    fn run(&self, runner: &GpuRunner, k: &[u32], v: &[u32], moves: &[[u32; 2]]) -> [Vec<u32>; 2] {
+        let call = KvShiftCall { moves: moves.len() as u32, ..self.call };
+        let mut buffers = vec![k.to_vec()];
+        if !call.in_place {
+            buffers.push(v.to_vec());
+        }
+        buffers.push(call.moves(moves).unwrap());
+        buffers.push(engine::turns(self.rope, self.length));
+        runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
+        let values = if call.in_place { v.to_vec() } else { buffers[1].clone() };
+        [buffers.swap_remove(0), values]
+    }
+}
+
+const CASES: [(Storage, u32, u32, u32, u32, Pairing); 7] = [
+    (Storage::F16, 2, 64, 64, 0, Pairing::Split),
+    (Storage::F32, 1, 80, 32, 0, Pairing::Adjacent),
+    (Storage::F16, 1, 192, 64, 128, Pairing::Split),
+    (Storage::F16, 3, 6, 6, 0, Pairing::Split),
+    (Storage::F16, 2, 128, 128, 0, Pairing::Adjacent),
+    (Storage::F32, 2, 10, 4, 2, Pairing::Split),
+    (Storage::F32, 1, 512, 512, 0, Pairing::Split),
+];
+
+#[test]
+fn keys_turn_as_their_twins_do() {
+    on_every_rung(|runner, _| {
+        let mut rng = Rng::new(2);
+        for (i, (kv, heads, head_dim, rope_dim, offset, pairing)) in CASES.into_iter().enumerate() {
+            let cache = shape(kv, heads, head_dim);
+            let rope = rope(pairing, head_dim as usize, rope_dim as usize, offset as usize);
+            let (k, v) = (filled(&mut rng, cache), filled(&mut rng, cache));
+            for (by, in_place) in [(-1_000_003, true), ([-1, 77, i32::MIN, 0][i % 4], i % 2 == 0)] {
+                let call = KvShiftCall { in_place, ..KvShiftCall::new(cache, &rope, by, 0) };
+                let call = KvShiftCall { each: 1 + i as u32 % 4, ..call };
+                // Some of the slots; not in place, to blocks that are nobody's source, but for one that stays.
+                let sources = [0, 31, 32, 70, 71, 5, 95, 33, 34, 35, 36];
+                let targets = [128, 200, 223, 70, 131, 132, 133, 134, 135, 136, 137];
+                let targets = if in_place { sources } else { targets };
+                let moves: Vec<[u32; 2]> = sources.into_iter().zip(targets).map(|(s, t)| [s, t]).collect();
+                let shift = Shift { call, rope: &rope, length: 0 };
+                let [found_k, found_v] = shift.run(runner, &k, &v, &moves);
+                let (mut expected_k, mut expected_v) = (k.clone(), v.clone());
+                scalar::kv_shift(&call, &rope, 0, &mut expected_k, &mut expected_v, &moves);
+                let what = format!("case {i} by {by}");
+                assert_alike(cache, &found_k, &expected_k, 2.0, &what);
+                assert_eq!(found_v, expected_v, "{what}: V");
+                // Slots that nobody named, and elements that do not turn, have the bits they had.
+                let n = head_dim as usize;
+                for slot in 0..BLOCKS * KV_BLOCK as u32 {
+                    let source = moves.iter().find(|[_, target]| *target == slot).map(|[source, _]| *source);
+                    for head in 0..heads as usize {
+                        let to = head_at(cache, slot, head);
+                        let from = head_at(cache, source.unwrap_or(slot), head);
+                        for i in 0..n {
+                            let turned = i >= offset as usize && i < (offset + rope_dim) as usize;
+                            if source.is_none() || !turned || by == 0 {
+                                let (f, e) = (element(&found_k, kv, to + i), element(&k, kv, from + i));
+                                assert_eq!(f.to_bits(), e.to_bits(), "{what}: {i} of slot {slot}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn there_and_back_is_where_it_was() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut rng = Rng::new(3);
+    for (kv, heads, head_dim, rope_dim, offset, pairing) in CASES {
+        let cache = shape(kv, heads, head_dim);
+        let rope = rope(pairing, head_dim as usize, rope_dim as usize, offset as usize);
+        let (k, v) = (filled(&mut rng, cache), filled(&mut rng, cache));
+        let all: Vec<[u32; 2]> = (0..BLOCKS * KV_BLOCK as u32).map(|slot| [slot, slot]).collect();
+        let mut now = k.clone();
+        for by in [4099, -4099] {
+            let shift = Shift { call: KvShiftCall::new(cache, &rope, by, 0), rope: &rope, length: 0 };
+            now = shift.run(&runner, &now, &v, &all)[0].clone();
+        }
+        // Rounded twice, and the first rounding is turned: at most the square root of two times as large.
+        assert_alike(cache, &now, &k, 2.5, &format!("{kv:?}, {head_dim}"));
+    }
+}
+
+/// A cache with the key of each row written at its position by the engine's own kernel, in slots 0, 1, 2 and so on.
+fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[f32], from: u32) -> Vec<u32> {
+    let width = (cache.n_kv_heads * cache.head_dim) as usize;
+    let rows = (k.len() / width) as u32;
+    let params = AttendParams {
+        n_heads: cache.n_kv_heads,
+        n_kv_heads: cache.n_kv_heads,
+        rope_dim: rope.rope_dim() as u32,
+        rope_offset: rope.offset() as u32,
+        stride: 3 * width as u32,
+        pass_scale: 1.0,
+        ..Default::default()
+    };
+    let qkv: Vec<u32> = k.chunks_exact(width).flat_map(|k| [k, k, k].concat()).map(f32::to_bits).collect();
+    // Position p is to be in slot p − from: its table begins that many blocks before the first.
+    assert!((from as usize).is_multiple_of(KV_BLOCK));
+    let skipped = from / KV_BLOCK as u32;
+    let table: Vec<u32> = (0..skipped + cache.blocks).map(|i| i.saturating_sub(skipped)).collect();
+    let entries = table.len() as u32;
+    let paged = Paged { kv: cache.kv, blocks: cache.blocks, rows, entries };
+    let heads = Heads { head_dim: cache.head_dim, pairing: rope.pairing(), norm: false };
+    let launch = engine::rope_write(runner.gpu().rungs(), params, heads, paged).unwrap();
+    let words = elements(cache) * cache.kv.bytes() as usize / 4 + 8;
+    let of_rows: Vec<u32> = (0..rows).flat_map(|row| [from + row, 0]).collect();
+    let mut buffers = vec![qkv, vec![0; words], vec![0; words], of_rows, table, engine::turns(rope, length)];
+    runner.run_launch(&launch, &mut buffers).unwrap();
+    buffers.swap_remove(1)
+}
+
+/// Keys that have been turned have their factors already; a shift turns on, by the speed of their sequence.
+#[test]
+fn a_shift_is_as_if_written_there() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut rng = Rng::new(4);
+    for (kv, heads, head_dim, rope_dim, offset, pairing) in CASES {
+        let cache = shape(kv, heads, head_dim);
+        let yarn = rope(pairing, head_dim as usize, rope_dim as usize, offset as usize);
+        let pairs = rope_dim as usize / 2;
+        let long = LongRope {
+            short: vec![1.0; pairs],
+            long: (0..pairs).map(|i| 1.0 + i as f64 / 3.0).collect(),
+            original: 4096.0,
+            attention_factors: [1.0, 1.19],
+        };
+        let spec = RopeSpec { scaling: Scaling::LongRope(long), ..yarn.spec().clone() };
+        for (rope, length) in [(yarn, 0), (Rope::new(spec).unwrap(), 1 << 17)] {
+            let k: Vec<f32> = (0..40 * heads * head_dim).map(|_| rng.gaussian() as f32).collect();
+            let there = written(&runner, cache, &rope, length, &k, 96);
+            let here = written(&runner, cache, &rope, length, &k, 0);
+            let slots: Vec<[u32; 2]> = (0..40).map(|slot| [slot, slot]).collect();
+            for factors in [rope.clone(), rope.unit()] {
+                let shift = Shift { call: KvShiftCall::new(cache, &rope, -96, 0), rope: &factors, length };
+                let [found, _] = shift.run(&runner, &there, &there, &slots);
+                assert_alike(cache, &found, &here, 3.0, &format!("{kv:?}, {head_dim}"));
+            }
+        }
+    }
+}
+
+/// Fewer positions than a block has are dropped behind the first two, which stay: the rest moves in waves.
+#[test]
+fn any_number_of_positions_can_be_dropped() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut rng = Rng::new(5);
+    let table = [4, 0, 6, 2];
+    for (kv, n) in [(Storage::F16, 13), (Storage::F32, 45)] {
+        let cache = shape(kv, 2, 64);
+        let rope = rope(Pairing::Split, 64, 64, 0);
+        let (k, v) = (filled(&mut rng, cache), filled(&mut rng, cache));
+        let (first, end) = (2 + n, 120);
+        let call = KvShiftCall { in_place: false, ..KvShiftCall::new(cache, &rope, -(n as i32), 0) };
+        let shift = Shift { call, rope: &rope, length: 0 };
+        let mut now = [k.clone(), v.clone()];
+        let waves = KvShiftCall::waves(&table, first, end, n).unwrap();
+        for wave in &waves {
+            now = shift.run(&runner, &now[0], &now[1], wave);
+        }
+        assert_eq!(waves.iter().map(Vec::len).sum::<usize>(), (end - first) as usize);
+        // The twin moves one after the other, from the lowest on.
+        let mut expected = [k, v];
+        let [k, v] = &mut expected;
+        let slot = |position| KvShiftCall::slot(&table, position).unwrap();
+        for position in first..end {
+            scalar::kv_shift(&call, &rope, 0, k, v, &[[slot(position), slot(position - n)]]);
+        }
+        assert_alike(cache, &now[0], &expected[0], 2.0, "K");
+        assert_eq!(now[1], expected[1], "V");
+    }
+    assert_eq!(KvShiftCall::waves(&table, 10, 129, 3), None, "beyond the table");
+    assert_eq!(KvShiftCall::waves(&table, 10, 20, 11), None, "below zero");
+    assert_eq!(KvShiftCall::waves(&table, 10, 20, 0), None, "nowhere");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let cache = shape(Storage::F16, 2, 64);
+    let copy = KvCopyCall { cache, pairs: 2 };
+    let rope = rope(Pairing::Split, 64, 64, 0);
+    let shift = KvShiftCall::new(cache, &rope, -1, 2);
+    let moved = KvShiftCall { in_place: false, ..shift };
+    for (error, reason) in [
+        (copy.pairs(&[[0, 7], [1, 2]]).err(), "kv_copy: block 7 of a cache that has 7"),
+        (copy.pairs(&[[0, 2], [1, 2]]).err(), "kv_copy: block 2 is written, and"),
+        (copy.pairs(&[[0, 2], [2, 1]]).err(), "kv_copy: block 2 is written, and"),
+        (copy.pairs(&[[0, 0], [2, 1]]).err(), "kv_copy: block 0 is written, and"),
+        (copy.pairs(&[[0, 1]]).err(), "kv_copy: a list of 1 blocks for 2"),
+        (shift.moves(&[[0, 1], [2, 2]]).err(), "kv_shift: slot 1 is written, and"),
+        (shift.moves(&[[5, 5], [5, 5]]).err(), "kv_shift: slot 5 is written, and"),
+        (moved.moves(&[[0, 1], [1, 2]]).err(), "kv_shift: slot 1 is written, and"),
+        (moved.moves(&[[0, 0], [1, 224]]).err(), "kv_shift: slot 224 of a cache that has 224"),
+        (moved.moves(&[[0, 0], [0, 5]]).err(), "kv_shift: slot 0 is written, and"),
+    ] {
+        let error = error.map_or_else(|| "accepted".to_owned(), |error| error.to_string());
+        assert!(error.starts_with(reason), "{error}, not {reason}");
+    }
+    let wide = |head_dim| KvShape { head_dim, ..cache };
+    for (launch, reason) in [
+        (
+            KvCopyCall { pairs: 0, ..copy }.launch(Rungs::ALL),
+            "kv_copy: the number of rows or workgroups is 0",
+        ),
+        (KvCopyCall { cache: wide(63), ..copy }.launch(Rungs::ALL), "kv_copy: head_dim is 63"),
+        (KvCopyCall { cache: wide(514), ..copy }.launch(Rungs::ALL), "kv_copy: 514 elements of a head"),
+        (
+            KvCopyCall { cache: KvShape { blocks: u32::MAX, ..cache }, ..copy }.launch(Rungs::ALL),
+            "kv_copy: 8796093020160 words of a cache",
+        ),
+        (
+            KvShiftCall { rope_dim: 62, rope_offset: 4, ..shift }.launch(Rungs::ALL),
+            "kv_shift: elements 4 to 4+62",
+        ),
+        (KvShiftCall { moves: 0, ..shift }.launch(Rungs::ALL), "kv_shift: moves is 0"),
+        (KvShiftCall { each: 17, ..shift }.launch(Rungs::ALL), "kv_shift: each is 17"),
+    ] {
+        let error = launch.map_or_else(|error| error.to_string(), |_| "accepted".to_owned());
+        assert!(error.starts_with(reason), "{error}, not {reason}");
+    }
+}

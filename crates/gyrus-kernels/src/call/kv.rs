@@ -1,0 +1,262 @@
+//! What happens to a paged cache between steps: blocks are copied, and positions move.
+
+use std::collections::HashSet;
+
+use crate::batch::KV_BLOCK;
+use crate::launch::{AXIS, Access, Launch, LaunchError};
+use crate::params::{ElementwiseParams, KVCacheShiftParams};
+use crate::rope::{Pairing, Rope};
+use crate::shader::Rungs;
+
+use super::Storage;
+use super::engine::{Kernel, Paged, flag, launch, slot};
+
+const WORKGROUP: u32 = 256;
+
+/// A layer's paged cache: blocks of `[n_kv_heads, KV_BLOCK, head_dim]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Element type.
+    pub kv: Storage,
+    /// Blocks.
+    pub blocks: u32,
+    /// Key and value heads.
+    pub n_kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+}
+
+impl KvShape {
+    /// Words of K or V, if this cache can be addressed at all.
+    fn words(&self, kernel: &str) -> Result<u64, LaunchError> {
+        let paged = Paged { kv: self.kv, blocks: self.blocks, rows: 0, entries: 0 };
+        paged.check(kernel, self.head_dim)?;
+        if self.n_kv_heads == 0 {
+            return Err(LaunchError::Zero { kernel: kernel.to_owned(), name: "n_kv_heads" });
+        }
+        // Heads are far fewer, so that the product with blocks and elements stays within 64 bits.
+        let heads = self.n_kv_heads.min(1 << 16);
+        let count = paged.cache_words(heads, self.head_dim);
+        if heads < self.n_kv_heads || count > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "words of a cache", count });
+        }
+        Ok(count)
+    }
+
+    /// Slots of the cache.
+    fn slots(&self) -> u64 {
+        u64::from(self.blocks) * KV_BLOCK as u64
+    }
+}
+
+/// Pairs of a source and a target as words, if all are within `room`, no target is another's source and none is a
+/// target twice: within one launch nothing says which of the two would be first.
+fn apart(
+    kernel: &'static str,
+    what: &'static str,
+    pairs: &[[u32; 2]],
+    count: u32,
+    room: u64,
+) -> Result<Vec<u32>, LaunchError> {
+    let kernel = || kernel.to_owned();
+    if pairs.len() as u64 != u64::from(count) {
+        let (found, expected) = (pairs.len(), count);
+        return Err(LaunchError::Pairs { kernel: kernel(), what, found, expected });
+    }
+    if let Some(&number) = pairs.iter().flatten().find(|number| u64::from(**number) >= room) {
+        return Err(LaunchError::Beyond { kernel: kernel(), what, number, room });
+    }
+    let mut targets = HashSet::with_capacity(pairs.len());
+    if let Some([_, number]) = pairs.iter().find(|[_, target]| !targets.insert(*target)) {
+        return Err(LaunchError::Clash { kernel: kernel(), what, number: *number });
+    }
+    let moved = pairs.iter().filter(|[source, target]| source != target);
+    if let Some([number, _]) = moved.into_iter().find(|[source, _]| targets.contains(source)) {
+        return Err(LaunchError::Clash { kernel: kernel(), what, number: *number });
+    }
+    Ok(pairs.as_flattened().to_vec())
+}
+
+/// Blocks of a layer's cache copied, K and V, for sequences that shared them and part.
+///
+/// Buffers: `k_cache`, `v_cache`, `pairs`. One list of [pairs](KvCopyCall::pairs) serves all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvCopyCall {
+    /// The cache.
+    pub cache: KvShape,
+    /// How many blocks are copied.
+    pub pairs: u32,
+}
+
+impl KvCopyCall {
+    const NAME: &str = "kv_copy";
+
+    /// The contents of `pairs`: numbers of a source block and a target block each, checked. The launch does not see
+    /// them.
+    pub fn pairs(&self, pairs: &[[u32; 2]]) -> Result<Vec<u32>, LaunchError> {
+        if let Some([number, _]) = pairs.iter().find(|[source, target]| source == target) {
+            let kernel = Self::NAME.to_owned();
+            return Err(LaunchError::Clash { kernel, what: "block", number: *number });
+        }
+        apart(Self::NAME, "block", pairs, self.pairs, self.cache.blocks.into())
+    }
+
+    /// Checks the call.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        let words = self.cache.words(Self::NAME)?;
+        // A block is a multiple of 32 words.
+        let count = (words / u64::from(self.cache.blocks.max(1)) / 4) as u32;
+        let slots = vec![
+            slot("k_cache", 0, Access::ReadWrite, words),
+            slot("v_cache", 1, Access::ReadWrite, words),
+            slot("pairs", 3, Access::Read, 2 * u64::from(self.pairs)),
+        ];
+        let kernel = Kernel {
+            name: Self::NAME,
+            file: "kv_copy.wgsl",
+            constants: Vec::new(),
+            overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
+        };
+        let params = ElementwiseParams { count, ..Default::default() };
+        let groups = [count.div_ceil(WORKGROUP), self.pairs];
+        let mut launch = launch(kernel, rungs, slots, (2, &params), groups)?;
+        launch.groups[2] = 2;
+        Ok(launch)
+    }
+}
+
+/// Cached keys of a layer turned on by a number of positions, where they lie or on their way to other slots, to which
+/// values then go too.
+///
+/// Where a context drops a multiple of [`KV_BLOCK`] positions, block tables change and keys turn in place, in one
+/// launch. Where it drops any number `n`, the slots of `n` positions are free at a time, and [`KvShiftCall::waves`] says
+/// which positions can move together.
+///
+/// Buffers: `k_cache`, `v_cache` unless in place, `moves`, `turns`. The last are those of
+/// [`turns`](super::engine::turns), for the length the sequence was begun with; the factors behind them are not read,
+/// so that it makes no difference whether they are those of [`Rope::unit`]. One list of [moves](KvShiftCall::moves)
+/// serves all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShiftCall {
+    /// The cache.
+    pub cache: KvShape,
+    /// Which elements are turned together.
+    pub pairing: Pairing,
+    /// Elements that are turned.
+    pub rope_dim: u32,
+    /// First element that is turned.
+    pub rope_offset: u32,
+    /// By how many positions: the new less the old, below zero where the front is dropped.
+    pub by: i32,
+    /// How many positions move.
+    pub moves: u32,
+    /// Whether they stay in their slots.
+    pub in_place: bool,
+    /// Heads that an invocation turns with one computation of angles.
+    pub each: u32,
+}
+
+impl KvShiftCall {
+    const NAME: &str = "kv_shift";
+
+    /// Keys turned in their slots.
+    pub fn new(cache: KvShape, rope: &Rope, by: i32, moves: u32) -> KvShiftCall {
+        KvShiftCall {
+            cache,
+            pairing: rope.pairing(),
+            rope_dim: rope.rope_dim() as u32,
+            rope_offset: rope.offset() as u32,
+            by,
+            moves,
+            in_place: true,
+            each: 4,
+        }
+    }
+
+    /// A position's slot.
+    pub fn slot(table: &[u32], position: u32) -> Option<u32> {
+        let block = table.get(position as usize / KV_BLOCK)?;
+        block.checked_mul(KV_BLOCK as u32)?.checked_add(position % KV_BLOCK as u32)
+    }
+
+    /// How positions from `first` to `end` get `n` lower within one table: lists of moves, each of which a launch does
+    /// after the one before. Nothing if the table does not have them, or they cannot go that low.
+    pub fn waves(table: &[u32], first: u32, end: u32, n: u32) -> Option<Vec<Vec<[u32; 2]>>> {
+        if n == 0 || n > first || table.len() < (end as usize).div_ceil(KV_BLOCK) {
+            return None;
+        }
+        let slot = |position| Self::slot(table, position);
+        let positions: Vec<u32> = (first..end).collect();
+        let moved = |wave: &[u32]| wave.iter().map(|&p| Some([slot(p)?, slot(p - n)?])).collect();
+        positions.chunks(n as usize).map(moved).collect()
+    }
+
+    /// The contents of `moves`: a source and a target slot each, checked. The launch does not see them.
+    pub fn moves(&self, moves: &[[u32; 2]]) -> Result<Vec<u32>, LaunchError> {
+        if self.in_place
+            && let Some([_, number]) = moves.iter().find(|[source, target]| source != target)
+        {
+            let kernel = Self::NAME.to_owned();
+            return Err(LaunchError::Clash { kernel, what: "slot", number: *number });
+        }
+        apart(Self::NAME, "slot", moves, self.moves, self.cache.slots())
+    }
+
+    /// Checks the call.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        let KvShiftCall { cache, pairing, rope_dim, rope_offset, by, moves, in_place, each } = *self;
+        let kernel = || Self::NAME.to_owned();
+        let KvShape { kv, n_kv_heads, head_dim, .. } = cache;
+        let words = cache.words(Self::NAME)?;
+        let odd = !rope_dim.is_multiple_of(2) || !rope_offset.is_multiple_of(2);
+        if rope_dim < 2 || odd || u64::from(rope_offset) + u64::from(rope_dim) > u64::from(head_dim) {
+            let offset = rope_offset;
+            return Err(LaunchError::RopeDim { kernel: kernel(), offset, rope_dim, head_dim });
+        }
+        if !(1..=16).contains(&each) {
+            let (name, value, needed) = ("each", each, "a number from 1 to 16");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+        }
+        if moves == 0 {
+            return Err(LaunchError::Zero { kernel: kernel(), name: "moves" });
+        }
+        let mut slots = vec![slot("k_cache", 0, Access::ReadWrite, words)];
+        if !in_place {
+            slots.push(slot("v_cache", 1, Access::ReadWrite, words));
+        }
+        slots.push(slot("moves", 3, Access::Read, 2 * u64::from(moves)));
+        slots.push(slot("turns", 4, Access::Read, u64::from(rope_dim)));
+        let head_words = head_dim * kv.bytes() as u32 / 4;
+        let columns = head_words.next_power_of_two().min(WORKGROUP);
+        let rows = WORKGROUP / columns;
+        let number = |name, value: u32| (name, format!("{value}u"));
+        let constants = vec![
+            ("STORAGE", kv.name().to_owned()),
+            ("PAIRING", if pairing == Pairing::Split { "split" } else { "adjacent" }.to_owned()),
+            flag("F16", rungs.f16),
+            flag("IN_PLACE", in_place),
+            number("WORKGROUP", WORKGROUP),
+            number("COLUMNS", columns),
+            number("ROWS", rows),
+            number("EACH", each),
+            number("OWNED", head_words.div_ceil(columns)),
+        ];
+        let params = KVCacheShiftParams {
+            n_kv_heads,
+            head_dim,
+            max_seq_len: KV_BLOCK as u32,
+            shift: by.wrapping_neg().cast_unsigned(),
+            new_len: moves,
+            rope_dim,
+            rope_offset,
+            _pad0: 0,
+        };
+        let groups = [moves.div_ceil(rows * each), n_kv_heads];
+        if u64::from(groups[0]) > AXIS {
+            let (what, count) = ("workgroups", groups[0].into());
+            return Err(LaunchError::Large { kernel: kernel(), what, count });
+        }
+        let kernel = Kernel { name: Self::NAME, file: "kv_shift.wgsl", constants, overrides: Vec::new() };
+        launch(kernel, rungs, slots, (2, &params), groups)
+    }
+}

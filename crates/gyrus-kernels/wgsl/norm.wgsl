@@ -1,0 +1,126 @@
+// rms_norm, layer_norm and their forms with a residual: rows normalised, each by itself.
+//
+//   NORM rms    y = v / sqrt(mean(v^2) + eps) * weight; with PLUS_ONE, weights are stored less one
+//   NORM layer  y = (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps) * weight, with BIAS + bias
+//
+//   0  x         [rows, dim] f32, read; written if RESIDUAL or IN_PLACE
+//   1  weight    [dim] f32, read
+//   2  out       [rows, dim] f32, written; absent if IN_PLACE
+//   3  params    RMSNormParams or LayerNormParams (immediates where the device has them)
+//   4  residual  [rows, dim] f32, read; only if RESIDUAL
+//   5  bias      [dim] f32, read; only if BIAS
+//
+// v is x, or x + residual. The sum goes to x and what is normalised to out; IN_PLACE that goes to x, and the sum is
+// kept nowhere. Grid: (1, rows), a workgroup a row; an invocation holds OWNED vectors of it (with VECTOR, of four
+// elements) from its first load to its store. Sums in f32. Twin: scalar::norm.
+
+#if NORM == layer
+#include "params/LayerNormParams"
+#define PARAMS LayerNormParams
+#else
+#include "params/RMSNormParams"
+#define PARAMS RMSNormParams
+#endif
+#define PARAMS_BINDING 3
+#include "lib/params.wgsl"
+#include "lib/invocation.wgsl"
+
+override WORKGROUP: u32 = 256u;
+
+#if VECTOR
+#define ELEMENTS vec4<f32>
+#define WIDTH 4u
+#else
+#define ELEMENTS f32
+#define WIDTH 1u
+#endif
+
+#if IN_PLACE || RESIDUAL
+@group(0) @binding(0) var<storage, read_write> x: array<ELEMENTS>;
+#else
+@group(0) @binding(0) var<storage, read> x: array<ELEMENTS>;
+#endif
+@group(0) @binding(1) var<storage, read> weight: array<ELEMENTS>;
+#if !IN_PLACE
+@group(0) @binding(2) var<storage, read_write> out: array<ELEMENTS>;
+#endif
+#if RESIDUAL
+@group(0) @binding(4) var<storage, read> residual: array<ELEMENTS>;
+#endif
+#if BIAS
+@group(0) @binding(5) var<storage, read> bias: array<ELEMENTS>;
+#endif
+
+#include "lib/sum.wgsl"
+
+// The sum of a vector's elements.
+fn across(v: ELEMENTS) -> f32 {
+#if VECTOR
+    return (v.x + v.y) + (v.z + v.w);
+#else
+    return v;
+#endif
+}
+
+fn normalised(v: ELEMENTS, factor: f32, at: u32) -> ELEMENTS {
+#if PLUS_ONE
+    let y = v * factor * (weight[at] + 1.0);
+#else
+    let y = v * factor * weight[at];
+#endif
+#if BIAS
+    return y + bias[at];
+#else
+    return y;
+#endif
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(here: Invocation) {
+    let count = params.dim / WIDTH;
+    let row = here.group.y * count;
+    var held: array<ELEMENTS, OWNED>;
+    // Those beyond the end load the last vector, so that no load waits for a branch.
+    for (var k = 0u; k < OWNED; k += 1u) {
+        let at = row + min(here.lane + k * WORKGROUP, count - 1u);
+#if RESIDUAL
+        held[k] = x[at] + residual[at];
+#else
+        held[k] = x[at];
+#endif
+    }
+#if NORM == layer
+    var total = 0.0;
+    for (var k = 0u; k < OWNED; k += 1u) {
+        if (here.lane + k * WORKGROUP < count) {
+            total += across(held[k]);
+        }
+    }
+    let mean = workgroup_sum(total, here) / f32(params.dim);
+    // The next sum is written where this one is read.
+    workgroupBarrier();
+#endif
+    var squares = 0.0;
+    for (var k = 0u; k < OWNED; k += 1u) {
+        if (here.lane + k * WORKGROUP < count) {
+#if RESIDUAL && !IN_PLACE
+            x[row + here.lane + k * WORKGROUP] = held[k];
+#endif
+#if NORM == layer
+            held[k] -= mean;
+#endif
+            squares += across(held[k] * held[k]);
+        }
+    }
+    let factor = inverseSqrt(workgroup_sum(squares, here) / f32(params.dim) + params.eps);
+    for (var k = 0u; k < OWNED; k += 1u) {
+        let i = here.lane + k * WORKGROUP;
+        if (i < count) {
+#if IN_PLACE
+            x[row + i] = normalised(held[k], factor, i);
+#else
+            out[row + i] = normalised(held[k], factor, i);
+#endif
+        }
+    }
+}
