@@ -87,29 +87,34 @@ fn keep(bytes: Bytes, four: u32, sum: f32) {
 }
 #endif
 
-// A block of a row: bytes, their scale, and what a weight's offset or the bytes' zero is multiplied by: scale times the
-// sum of the first and last sixteen bytes, or of all.
+// A block of a row: bytes, their scale, and what a weight's offset is multiplied by: scale times the sum of the first
+// and last sixteen bytes, or of all. What the zero of quants adds to a product, `zero`, is taken off in integers: in
+// f32 its digits, which are the greater part, would be lost in one order of operations and not in another.
 struct Activation {
     first: vec4<u32>,
     last: vec4<u32>,
     scale: f32,
     sums: vec2<f32>,
+    zero: vec2<i32>,
 }
 
 fn activation(row: u32, block: u32) -> Activation {
     let of_x = x_scales[row * BLOCKS + block];
     let scale = bitcast<f32>(of_x.x);
     var sums = vec2<f32>();
+    var zero = vec2<i32>();
 #if BYTE_SUMS
     let first = extractBits(bitcast<i32>(of_x.y), 0u, 16u);
     let last = bitcast<i32>(of_x.y) >> 16u;
 #if SCALES == 1
     sums = vec2<f32>(scale * f32(first + last));
+    zero = vec2<i32>(-ZERO * (first + last));
 #else
     sums = scale * vec2<f32>(f32(first), f32(last));
+    zero = -ZERO * vec2<i32>(first, last);
 #endif
 #endif
-    return Activation(x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], scale, sums);
+    return Activation(x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], scale, sums, zero);
 }
 
 fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
@@ -119,19 +124,13 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
 // A block's part of the sum, added to what there was.
 fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
 #if SCALES == 1
-    var product = x.scale * f32(dot16(w.first, x.first) + dot16(w.last, x.last));
-#if ZERO > 0
-    product = fma(-f32(ZERO), x.sums.x, product);
-#endif
+    let product = x.scale * f32(dot16(w.first, x.first) + dot16(w.last, x.last) + x.zero.x);
     var all = fma(w.scales.scale.x, product, sum);
 #if OFFSETS
     all = fma(w.scales.offset.x, x.sums.x, all);
 #endif
 #else
-    var products = x.scale * vec2<f32>(f32(dot16(w.first, x.first)), f32(dot16(w.last, x.last)));
-#if ZERO > 0
-    products = fma(vec2<f32>(-f32(ZERO)), x.sums, products);
-#endif
+    let products = x.scale * vec2<f32>(vec2<i32>(dot16(w.first, x.first), dot16(w.last, x.last)) + x.zero);
     var all = fma(w.scales.scale.x, products.x, sum);
     all = fma(w.scales.scale.y, products.y, all);
 #if OFFSETS
