@@ -6,7 +6,7 @@ mod named;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
-use gyrus_kernels::call::engine::{self, Heads, MOST_SPLITS, Paged};
+use gyrus_kernels::call::engine::{self, Heads, MOST_SPLITS, Paged, SPLIT_TILE};
 use gyrus_kernels::call::{QuantizeCall, Source, Storage, Target};
 use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
@@ -20,8 +20,8 @@ const UNTOUCHED: u32 = 0x7fc0_1234;
 /// Two halves, neither of them a number.
 const NOTHING: u32 = 0x7e01_fe02;
 
-/// Positions with 1, 1, 2, 9 and 16 splits of one tile, 9 and 16 of two, and 9 of four.
-const POSITIONS: [u32; 8] = [0, 63, 64, 570, 1023, 1100, 2047, 2300];
+/// Positions with 1, 1, 2, 9, 16 and 24 splits of one tile, 13 of two and 17 of three.
+const POSITIONS: [u32; 8] = [0, 63, 64, 570, 1023, 1535, 1600, 3200];
 
 fn floats(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.gaussian() as f32).collect()
@@ -396,21 +396,21 @@ fn attention_without_anything() {
     }
 }
 
-/// The parts of a row are as many as its position and window say, at most sixteen, and never fewer than nine beyond
-/// what sixteen tiles hold.
+/// The parts of a row are as many as its position and window say: a tile each as long as there are enough of them, and
+/// beyond that more than half of what there may be.
 #[test]
 fn splits_follow_positions() {
     let of = |window| POSITIONS.map(|position| engine::splits(position, window));
-    assert_eq!(of(0), [1, 1, 2, 9, 16, 9, 16, 9]);
+    assert_eq!(of(0), [1, 1, 2, 9, 16, 24, 13, 17]);
     assert_eq!(of(1), [1; 8]);
     // The first that is seen lies in the middle of a tile.
-    assert_eq!(of(150), [1, 1, 2, 3, 3, 4, 3, 3]);
+    assert_eq!(of(150), [1, 1, 2, 3, 3, 3, 4, 4]);
     for position in 0..100_000 {
         for window in [0, 1, 64, 1024, 1025, 4096] {
             let splits = engine::splits(position, window);
             let seen = if window == 0 { position + 1 } else { window.min(position + 1) };
             assert!((1..=MOST_SPLITS).contains(&splits), "{position}, {window}: {splits}");
-            let least = if seen > 1024 { 9 } else { seen.div_ceil(128).min(8) };
+            let least = seen.div_ceil(SPLIT_TILE).min(MOST_SPLITS / 2 + 1);
             assert!(splits >= least, "{position}, {window}: {splits}");
         }
     }
