@@ -258,7 +258,9 @@ fn grid() -> Vec<Case> {
 #[test]
 fn heads_of_every_size_in_groups_of_every_size() {
     let Some((runner, _guard)) = device(Rungs::ALL) else { return };
-    for (seed, case) in grid().iter().enumerate() {
+    // Every other one has every size of heads and of groups, if not all pairs of them.
+    let step = if gyrus_testkit::cases(1) > 1 { 1 } else { 2 };
+    for (seed, case) in grid().iter().enumerate().step_by(step) {
         check(&runner, case, seed as u64);
     }
 }
@@ -274,7 +276,7 @@ fn each_rung_off() {
     ];
     for (n, rungs) in rungs.into_iter().enumerate() {
         let Some((runner, _guard)) = device(rungs) else { return };
-        for (seed, case) in grid().iter().enumerate().skip(n).step_by(6) {
+        for (seed, case) in grid().iter().enumerate().skip(n).step_by(8) {
             check(&runner, case, seed as u64);
         }
     }

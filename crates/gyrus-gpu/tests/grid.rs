@@ -20,25 +20,25 @@ fn run(rungs: Rungs, count: usize) {
 
 #[test]
 fn all_rungs() {
-    run(Rungs::ALL, gyrus_testkit::cases(200));
+    run(Rungs::ALL, gyrus_testkit::cases(80));
 }
 
 #[test]
 fn without_f16() {
-    run(Rungs { f16: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
+    run(Rungs { f16: false, ..Rungs::ALL }, gyrus_testkit::cases(25));
 }
 
 #[test]
 fn without_subgroups() {
-    run(Rungs { subgroups: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
+    run(Rungs { subgroups: false, ..Rungs::ALL }, gyrus_testkit::cases(25));
 }
 
 #[test]
 fn without_immediates() {
-    run(Rungs { immediates: false, ..Rungs::ALL }, gyrus_testkit::cases(70));
+    run(Rungs { immediates: false, ..Rungs::ALL }, gyrus_testkit::cases(25));
 }
 
 #[test]
 fn without_anything() {
-    run(Rungs::NONE, gyrus_testkit::cases(70));
+    run(Rungs::NONE, gyrus_testkit::cases(25));
 }

@@ -14,7 +14,7 @@ use gyrus_kernels::shader::Rungs;
 fn keeps_every_law(rungs: Rungs) {
     let Some(mut runner) = device(rungs) else { return };
     // A case is some twenty kernels, most of them with a pipeline to be compiled.
-    let count = gyrus_testkit::cases(1500) / 300;
+    let count = gyrus_testkit::cases(900) / 300;
     let broken: Vec<String> = identities::all()
         .iter()
         .enumerate()

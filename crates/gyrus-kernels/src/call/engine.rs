@@ -162,9 +162,11 @@ pub struct Heads {
 }
 
 impl Heads {
-    fn constants(&self) -> [(&'static str, String); 2] {
+    fn constants(&self) -> [(&'static str, String); 3] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned())]
+        // A team of 32 shares a head's pairs.
+        let owned = (self.head_dim / 2).div_ceil(32).to_string();
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("OWNED", owned)]
     }
 
     fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
@@ -361,7 +363,10 @@ pub fn attend(
     ]);
     let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
     let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;
-    if paged.rows == 0 || paged.rows > 65_535 {
+    if paged.rows == 0 {
+        return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows" });
+    }
+    if paged.rows > 65_535 {
         let (kernel, count) = (name.to_owned(), paged.rows.into());
         return Err(LaunchError::Large { kernel, what: "rows", count });
     }

@@ -3,11 +3,16 @@ use crate::op::Activation;
 /// `out = x / √(mean(x²) + eps) · weight` for one row. The sum is in `f64`, so that it is the same however
 /// a backend orders its own.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let sum: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-    let scale = (1.0 / (sum / x.len() as f64 + f64::from(eps)).sqrt()) as f32;
+    let scale = inverse_rms(x, eps) as f32;
     for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
         *out = x * scale * w;
     }
+}
+
+/// `1 / √(mean(x²) + eps)`, which a mat-vec multiplies its results by where its bytes were not.
+pub fn inverse_rms(x: &[f32], eps: f32) -> f64 {
+    let sum: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+    1.0 / (sum / x.len() as f64 + f64::from(eps)).sqrt()
 }
 
 /// `out[n] (+)= Σ_k weight[n, k]·x[k]` for one row.

@@ -1,0 +1,440 @@
+//! Attention of few rows, divided over positions and put together again.
+
+mod common;
+#[path = "common/named.rs"]
+mod named;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::engine::{self, Heads, MOST_SPLITS, Paged};
+use gyrus_kernels::call::{QuantizeCall, Source, Storage, Target};
+use gyrus_kernels::grid::Runner;
+use gyrus_kernels::params::AttendParams;
+use gyrus_kernels::scalar::{self, KvCache, Question};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{KV_BLOCK, KvSpec, Pairing, Rope, RopeSpec};
+use gyrus_testkit::Rng;
+use named::{Buffers, run};
+
+const UNTOUCHED: u32 = 0x7fc0_1234;
+/// Two halves, neither of them a number.
+const NOTHING: u32 = 0x7e01_fe02;
+
+/// Positions with 1, 1, 2, 9 and 16 splits of one tile, 9 and 16 of two, and 9 of four.
+const POSITIONS: [u32; 8] = [0, 63, 64, 570, 1023, 1100, 2047, 2300];
+
+fn floats(rng: &mut Rng, n: usize) -> Vec<f32> {
+    (0..n).map(|_| rng.gaussian() as f32).collect()
+}
+
+fn words(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn values(words: &[u32]) -> Vec<f32> {
+    words.iter().map(|w| f32::from_bits(*w)).collect()
+}
+
+fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let most = expected.iter().fold(0f32, |most, v| most.max(v.abs()));
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= tolerance * most, "{what}: element {i} is {f}, expected {e} (of {most})");
+    }
+}
+
+/// What attention is like in a model.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    pairing: Pairing,
+    norm: bool,
+    /// How many elements are turned, and from which on.
+    rope: (usize, usize),
+}
+
+const fn form(
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    pairing: Pairing,
+    norm: bool,
+    rope: (usize, usize),
+) -> Form {
+    Form { heads, kv_heads, head_dim, pairing, norm, rope }
+}
+
+/// One, three, four and eight heads to a key head, and eleven and twelve, which take two workgroups each.
+const FORMS: [Form; 6] = [
+    form((2, 2, 64), Pairing::Split, true, (64, 0)),
+    form((6, 2, 96), Pairing::Adjacent, false, (32, 16)),
+    form((8, 2, 64), Pairing::Adjacent, true, (64, 0)),
+    form((8, 1, 128), Pairing::Split, false, (48, 80)),
+    form((12, 1, 32), Pairing::Split, true, (16, 4)),
+    form((11, 1, 64), Pairing::Split, false, (64, 0)),
+];
+
+/// A row of each of several sequences, whose blocks lie about in the cache.
+struct Scene {
+    form: Form,
+    spec: KvSpec,
+    /// Position of each row.
+    positions: Vec<u32>,
+    tables: Vec<Vec<u32>>,
+    blocks: usize,
+    /// The device's K and V: nothing where no earlier position of a sequence is.
+    caches: [Vec<u32>; 2],
+    qkv: Vec<f32>,
+    ropes: Vec<Rope>,
+    norms: [Vec<f32>; 2],
+}
+
+impl Scene {
+    fn new(seed: u64, form: Form, positions: &[u32]) -> Scene {
+        let rng = &mut Rng::new(seed);
+        let Form { heads, kv_heads, head_dim, pairing, rope: (rope_dim, offset), .. } = form;
+        let spec = KvSpec { layers: 1, heads, kv_heads, head_dim };
+        // One block of each sequence is not yet needed, and some belong to nobody.
+        let lengths: Vec<usize> = positions.iter().map(|p| *p as usize / KV_BLOCK + 2).collect();
+        let blocks = lengths.iter().sum::<usize>() + 3;
+        let mut order: Vec<u32> = (0..blocks as u32).collect();
+        for i in (1..blocks).rev() {
+            order.swap(i, rng.below(i + 1));
+        }
+        let mut rest = order.as_slice();
+        let tables: Vec<Vec<u32>> = lengths
+            .iter()
+            .map(|length| {
+                let (table, others) = rest.split_at(*length);
+                rest = others;
+                table.to_vec()
+            })
+            .collect();
+        let stride = (heads + 2 * kv_heads) * head_dim;
+        // Sequences may turn at different speeds.
+        let ropes = (0..positions.len()).map(|i| {
+            let base = 1e4 * (1.0 + i as f64);
+            let spec =
+                RopeSpec { rope_dim, offset, output_scale: 1.25, ..RopeSpec::new(pairing, head_dim, base) };
+            Rope::new(spec).unwrap()
+        });
+        let mut scene = Scene {
+            form,
+            spec,
+            positions: positions.to_vec(),
+            tables,
+            blocks,
+            caches: [(), ()].map(|()| vec![NOTHING; blocks * KV_BLOCK * spec.row() / 2]),
+            qkv: floats(rng, positions.len() * stride),
+            ropes: ropes.collect(),
+            norms: [floats(rng, head_dim), floats(rng, head_dim)],
+        };
+        for (row, length) in positions.iter().enumerate() {
+            for (position, head) in (0..*length).flat_map(|p| (0..kv_heads).map(move |h| (p, h))) {
+                let at = scene.at(row, position, head);
+                for cache in &mut scene.caches {
+                    for i in at..at + head_dim {
+                        scalar::set(cache, Storage::F16, i, rng.gaussian());
+                    }
+                }
+            }
+        }
+        scene
+    }
+
+    fn name(&self, runner: &GpuRunner) -> String {
+        format!("{:?} on {}", self.form, runner.name())
+    }
+
+    fn stride(&self) -> usize {
+        (self.form.heads + 2 * self.form.kv_heads) * self.form.head_dim
+    }
+
+    /// Index of the first element of a head's vector in the cache.
+    fn at(&self, row: usize, position: u32, head: usize) -> usize {
+        let position = position as usize;
+        let block = self.tables[row][position / KV_BLOCK] as usize;
+        ((block * self.spec.kv_heads + head) * KV_BLOCK + position % KV_BLOCK) * self.spec.head_dim
+    }
+
+    fn vector(&self, cache: &[u32], row: usize, position: u32, head: usize) -> Vec<f32> {
+        let at = self.at(row, position, head);
+        (at..at + self.form.head_dim).map(|i| scalar::element(cache, Storage::F16, i) as f32).collect()
+    }
+
+    fn params(&self, window: u32, soft_cap: f32) -> AttendParams {
+        let Form { heads, kv_heads, head_dim, rope: (rope_dim, offset), .. } = self.form;
+        AttendParams {
+            n_heads: heads as u32,
+            n_kv_heads: kv_heads as u32,
+            stride: self.stride() as u32,
+            window,
+            // Sharper than usual, so that a few positions have most of the weight.
+            scale: 2.0 / (head_dim as f32).sqrt(),
+            soft_cap,
+            rope_dim: rope_dim as u32,
+            rope_offset: offset as u32,
+            eps: 1e-6,
+            pass_scale: 1.25,
+            turns_stride: rope_dim as u32 / 2 + 1,
+            _pad0: 0,
+        }
+    }
+
+    fn heads(&self) -> Heads {
+        let Form { head_dim, pairing, norm, .. } = self.form;
+        Heads { head_dim: head_dim as u32, pairing, norm }
+    }
+
+    fn paged(&self, rows: usize) -> Paged {
+        let entries = self.tables.iter().map(Vec::len).sum::<usize>() as u32;
+        Paged { kv: Storage::F16, blocks: self.blocks as u32, rows: rows as u32, entries }
+    }
+
+    /// All buffers that a kernel may want, of these rows.
+    fn buffers(&self, rows: &[usize]) -> Buffers {
+        let (mut at, mut starts) = (0, Vec::new());
+        for table in &self.tables {
+            starts.push(at);
+            at += table.len() as u32;
+        }
+        let stride = self.stride();
+        let qkv = rows.iter().flat_map(|row| &self.qkv[row * stride..][..stride]).copied();
+        let turns = rows.iter().flat_map(|row| engine::turns(&self.ropes[*row], 0));
+        let partials = rows.len() * self.form.heads * MOST_SPLITS as usize * (self.form.head_dim + 4);
+        let [k, v] = self.caches.clone();
+        Buffers::from([
+            ("qkv", words(&qkv.collect::<Vec<f32>>())),
+            ("k_cache", k),
+            ("v_cache", v),
+            ("rows", rows.iter().flat_map(|row| [self.positions[*row], starts[*row]]).collect()),
+            ("block_table", self.tables.concat()),
+            ("partials", vec![UNTOUCHED; partials + 4]),
+            ("turns", turns.collect()),
+            ("head_norms", words(&self.norms.concat())),
+        ])
+    }
+
+    fn most_splits(&self, rows: &[usize], window: u32) -> u32 {
+        rows.iter().map(|row| engine::splits(self.positions[*row], window)).max().unwrap()
+    }
+
+    fn rope_write(&self, runner: &GpuRunner, rows: &[usize], buffers: &mut Buffers) {
+        let rungs = runner.gpu().rungs();
+        let launch = engine::rope_write(rungs, self.params(0, 0.0), self.heads(), self.paged(rows.len()));
+        run(runner, &launch.unwrap(), buffers);
+    }
+
+    fn attend(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), turn: bool, buffers: &mut Buffers) {
+        let rungs = runner.gpu().rungs();
+        let params = self.params(how.0, how.1);
+        let splits = self.most_splits(rows, how.0);
+        let launch = engine::attend(rungs, params, self.heads(), turn, splits, self.paged(rows.len()));
+        run(runner, &launch.unwrap(), buffers);
+    }
+
+    fn merged(&self, runner: &GpuRunner, rows: &[usize], window: u32, buffers: &mut Buffers) -> Vec<f32> {
+        let width = self.spec.heads * self.spec.head_dim;
+        let call = QuantizeCall {
+            rows: rows.len() as u32,
+            cols: width as u32,
+            source: Source::Merge { head_dim: self.spec.head_dim as u32, window },
+            target: Target::Rows,
+        };
+        buffers.insert("q", vec![UNTOUCHED; rows.len() * width]);
+        run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);
+        values(&buffers.remove("q").unwrap())
+    }
+
+    /// A row's heads of Q and K, normalised and turned by the twin, and V as it is.
+    fn turned(&self, row: usize) -> Vec<f32> {
+        let Form { heads, kv_heads, head_dim, norm, .. } = self.form;
+        let mut qkv = self.qkv[row * self.stride()..][..self.stride()].to_vec();
+        let mut turns = vec![[0.0; 2]; self.ropes[row].pairs()];
+        self.ropes[row].phases(self.positions[row], &mut turns);
+        for (i, head) in qkv.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
+            if norm {
+                let x = head.to_vec();
+                scalar::rms_norm(&x, &self.norms[usize::from(i >= heads)], 1e-6, head);
+            }
+            self.ropes[row].apply(head, &turns);
+        }
+        qkv
+    }
+
+    /// The caches that a kernel wrote have what was there and the rows' own K and V.
+    fn check_caches(&self, runner: &GpuRunner, rows: &[usize], buffers: &Buffers) {
+        let Form { heads, kv_heads, head_dim, .. } = self.form;
+        let name = self.name(runner);
+        for (i, cache) in ["k_cache", "v_cache"].into_iter().enumerate() {
+            let (found, mut before) = (&buffers[cache], self.caches[i].clone());
+            for &row in rows {
+                let turned = self.turned(row);
+                for head in 0..kv_heads {
+                    let found_vector = self.vector(found, row, self.positions[row], head);
+                    let expected = &turned[(heads + i * kv_heads + head) * head_dim..][..head_dim];
+                    // Half an ulp of a half, or one where a device rounds to zero.
+                    for (found, expected) in found_vector.iter().zip(expected) {
+                        let off = (found - expected).abs();
+                        assert!(
+                            off <= 1e-3 * expected.abs() + 1e-5,
+                            "{name}: row {row} in {cache}: {found}, not {expected}"
+                        );
+                    }
+                    let at = self.at(row, self.positions[row], head) / 2;
+                    before[at..at + head_dim / 2].copy_from_slice(&found[at..at + head_dim / 2]);
+                }
+            }
+            assert!(*found == before, "{name}: {cache} was written where no row of the batch is");
+        }
+    }
+
+    /// Attention of the twin, on what the cache has of the rows' own positions.
+    fn expected(&self, row: usize, (window, soft_cap): (u32, f32), buffers: &Buffers) -> Vec<f32> {
+        let Form { heads, kv_heads, head_dim, .. } = self.form;
+        let mut cache = KvCache::new(self.spec, self.blocks);
+        let position = self.positions[row];
+        for p in 0..=position {
+            let [k, v] = ["k_cache", "v_cache"].map(|name| -> Vec<f32> {
+                (0..kv_heads).flat_map(|head| self.vector(&buffers[name], row, p, head)).collect()
+            });
+            cache.write(0, &self.tables[row], p as usize, &k, &v);
+        }
+        let first = if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
+        let seen: Vec<usize> = (first as usize..=position as usize).collect();
+        let question = Question {
+            q: &self.turned(row)[..heads * head_dim],
+            table: &self.tables[row],
+            seen: &seen,
+            scale: self.params(0, 0.0).scale,
+            soft_cap: (soft_cap != 0.0).then_some(soft_cap),
+        };
+        let mut out = vec![0.0; heads * head_dim];
+        scalar::attend(&cache, 0, question, &mut out);
+        out
+    }
+
+    /// The splits that a row has, and no others, were written, and nothing of what pads them.
+    fn check_written(&self, runner: &GpuRunner, rows: &[usize], window: u32, partials: &[u32]) {
+        let Form { heads, head_dim, .. } = self.form;
+        let name = self.name(runner);
+        for (i, part) in partials.chunks_exact(head_dim + 4).enumerate() {
+            let (row, split) = (rows[i / (heads * MOST_SPLITS as usize)], i as u32 % MOST_SPLITS);
+            let there = split < engine::splits(self.positions[row], window);
+            let written = part[..head_dim + 2].iter().all(|word| *word != UNTOUCHED);
+            let untouched = part.iter().all(|word| *word == UNTOUCHED);
+            let padding = part[head_dim + 2..] == [UNTOUCHED; 2];
+            assert!(
+                if there { written && padding } else { untouched },
+                "{name}: split {split} of row {row}, window {window}"
+            );
+        }
+        let rest = rows.len() * heads * MOST_SPLITS as usize * (head_dim + 4);
+        assert_eq!(partials[rest..], [UNTOUCHED; 4], "{name}");
+    }
+
+    /// Everything that is to hold of these rows; gives what attention left behind, for each way of attending.
+    fn check(&self, runner: &GpuRunner, ways: &[(u32, f32)]) -> Vec<Vec<u32>> {
+        let all: Vec<usize> = (0..self.positions.len()).collect();
+        let width = self.form.heads * self.form.head_dim;
+        let name = self.name(runner);
+        let mut ready = self.buffers(&all);
+        self.rope_write(runner, &all, &mut ready);
+        self.check_caches(runner, &all, &ready);
+        let mut bits = Vec::new();
+        for &way in ways {
+            let mut buffers = ready.clone();
+            self.attend(runner, &all, way, false, &mut buffers);
+            self.check_written(runner, &all, way.0, &buffers["partials"]);
+            let found = self.merged(runner, &all, way.0, &mut buffers);
+            for &row in &all {
+                let expected = self.expected(row, way, &ready);
+                let what = format!("{name}: row {row}, window and cap {way:?}");
+                assert_close(&found[row * width..][..width], &expected, 5e-6, &what);
+            }
+            // Turning heads on the way makes no difference, in what is attended to and in what is kept of it.
+            let mut turning = self.buffers(&all);
+            self.attend(runner, &all, way, true, &mut turning);
+            assert!(turning["partials"] == buffers["partials"], "{name}: {way:?}, turning");
+            for cache in ["k_cache", "v_cache"] {
+                assert!(turning[cache] == ready[cache], "{name}: {way:?}, {cache} when turning");
+            }
+            // Nor do other rows, or their order.
+            let few = [6, 3];
+            let mut some = self.buffers(&few);
+            self.attend(runner, &few, way, true, &mut some);
+            self.check_caches(runner, &few, &some);
+            let merged = self.merged(runner, &few, way.0, &mut some);
+            for (row, merged) in few.into_iter().zip(merged.chunks_exact(width)) {
+                assert_eq!(merged, &found[row * width..][..width], "{name}: row {row} beside one other");
+            }
+            bits.push(buffers.remove("partials").unwrap());
+        }
+        bits
+    }
+}
+
+/// No window and no cap, less than a tile, what ends within a tile, and more than one tile a split.
+const WAYS: [(u32, f32); 4] = [(0, 0.0), (1, 0.0), (150, 5.0), (1500, 0.0)];
+
+#[test]
+fn every_form_of_attention() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    for (seed, form) in FORMS.into_iter().enumerate() {
+        Scene::new(seed as u64, form, &POSITIONS).check(&runner, &WAYS);
+    }
+}
+
+/// Whatever a device has, the bits are the same.
+#[test]
+fn attention_without_anything() {
+    let (Some(with), Some(without)) = (device(Rungs::ALL), device(Rungs::NONE)) else { return };
+    for (seed, form) in [(10, FORMS[0]), (14, FORMS[4])] {
+        let scene = Scene::new(seed, form, &POSITIONS);
+        let bits = [&with, &without].map(|runner| scene.check(runner, &WAYS[2..]));
+        assert!(bits[0] == bits[1], "{form:?}");
+    }
+}
+
+/// The parts of a row are as many as its position and window say, at most sixteen, and never fewer than nine beyond
+/// what sixteen tiles hold.
+#[test]
+fn splits_follow_positions() {
+    let of = |window| POSITIONS.map(|position| engine::splits(position, window));
+    assert_eq!(of(0), [1, 1, 2, 9, 16, 9, 16, 9]);
+    assert_eq!(of(1), [1; 8]);
+    // The first that is seen lies in the middle of a tile.
+    assert_eq!(of(150), [1, 1, 2, 3, 3, 4, 3, 3]);
+    for position in 0..100_000 {
+        for window in [0, 1, 64, 1024, 1025, 4096] {
+            let splits = engine::splits(position, window);
+            let seen = if window == 0 { position + 1 } else { window.min(position + 1) };
+            assert!((1..=MOST_SPLITS).contains(&splits), "{position}, {window}: {splits}");
+            let least = if seen > 1024 { 9 } else { seen.div_ceil(128).min(8) };
+            assert!(splits >= least, "{position}, {window}: {splits}");
+        }
+    }
+}
+
+/// Rows without a way are refused, and say why.
+#[test]
+fn what_attention_is_not_for() {
+    let scene = Scene::new(1, FORMS[0], &[3]);
+    let error = |params, heads, turn, paged| {
+        engine::attend(Rungs::ALL, params, heads, turn, 1, paged).unwrap_err().to_string()
+    };
+    let (params, heads, paged) = (scene.params(0, 0.0), scene.heads(), scene.paged(1));
+    let f32s = Paged { kv: Storage::F32, ..paged };
+    assert_eq!(error(params, heads, false, f32s), "attend: elements of type f32 are not supported");
+    let narrow = Heads { head_dim: 48, ..heads };
+    assert_eq!(error(params, narrow, false, paged), "attend: head_dim is 48, a multiple of 32 is needed");
+    let none = Paged { rows: 0, ..paged };
+    assert_eq!(error(params, heads, false, none), "attend: the number of rows is 0");
+    let uneven = AttendParams { n_heads: 3, ..params };
+    assert!(error(uneven, heads, false, paged).contains("heads"));
+    let short = AttendParams { stride: 383, ..params };
+    assert_eq!(error(short, heads, false, paged), "attend: stride is 383, at least 384 is needed");
+    let beyond = AttendParams { rope_offset: 2, ..params };
+    assert!(error(beyond, heads, true, paged).contains("2 to 2+64 are to be turned"));
+    assert!(engine::attend(Rungs::ALL, beyond, heads, false, 1, paged).is_ok());
+}

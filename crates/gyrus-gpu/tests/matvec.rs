@@ -1,0 +1,532 @@
+//! The mat-vec with what stands before and behind it in a model, and what makes rows ready for it.
+//!
+//! Every number that a kernel's source is made from costs a compilation, which is what takes the time here. So each
+//! form below has its own of everything, and together they have it all.
+
+#[path = "common/bytes.rs"]
+mod bytes;
+mod common;
+#[path = "common/named.rs"]
+mod named;
+#[path = "common/weights.rs"]
+mod weights;
+
+use std::ops::Range;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::engine::{self, MOST_SPLITS};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Source, Target};
+use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::scalar::{self, QuantizedRows};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Activation, Planes, WeightLayout};
+use gyrus_tensor::DType;
+use named::{Buffers, run};
+use weights::{UNTOUCHED, Weight, dtypes, weight, words};
+
+const WITHOUT_SUBGROUPS: Rungs = Rungs { subgroups: false, ..Rungs::ALL };
+const EPS: f32 = 1e-2;
+
+fn values(words: &[u32]) -> Vec<f32> {
+    words.iter().map(|word| f32::from_bits(*word)).collect()
+}
+
+/// Where a form's rows come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum From {
+    Rows,
+    Norm,
+    Merge { head_dim: usize },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    dtype: DType,
+    n: usize,
+    k: usize,
+    from: From,
+    gate: Option<Activation>,
+    accumulate: bool,
+    /// Workgroup, columns, splits.
+    tuning: (u32, u32, u32),
+}
+
+/// Blocks are no multiple of what all lanes take, rows of the matrix none of what a workgroup takes; the last two take
+/// several turns, and leave nothing over in the first of them.
+const FORMS: [Form; 6] = [
+    Form {
+        dtype: DType::Q4_0,
+        n: 26,
+        k: 576,
+        from: From::Norm,
+        gate: Some(Activation::Silu),
+        accumulate: false,
+        tuning: (128, 2, 1),
+    },
+    Form {
+        dtype: DType::Q8_0,
+        n: 21,
+        k: 1536,
+        from: From::Rows,
+        gate: None,
+        accumulate: true,
+        tuning: (128, 1, 2),
+    },
+    Form {
+        dtype: DType::Q4_K,
+        n: 5,
+        k: 1536,
+        from: From::Merge { head_dim: 96 },
+        gate: None,
+        accumulate: true,
+        tuning: (256, 2, 4),
+    },
+    Form {
+        dtype: DType::Q6_K,
+        n: 35,
+        k: 768,
+        from: From::Norm,
+        gate: None,
+        accumulate: false,
+        tuning: (64, 2, 1),
+    },
+    Form {
+        dtype: DType::Q4_1,
+        n: 14,
+        k: 2048,
+        from: From::Norm,
+        gate: Some(Activation::GeluTanh),
+        accumulate: true,
+        tuning: (64, 8, 1),
+    },
+    Form {
+        dtype: DType::Q8_0,
+        n: 9,
+        k: 4160,
+        from: From::Merge { head_dim: 32 },
+        gate: None,
+        accumulate: false,
+        tuning: (32, 4, 1),
+    },
+];
+
+/// A form with numbers, for as many rows as are ever looked at.
+struct Scene {
+    form: Form,
+    weight: Weight,
+    x_stride: usize,
+    x: Vec<f32>,
+    norm_weight: Vec<f32>,
+    window: u32,
+    /// Position of each row, and an entry that nobody looks at.
+    positions: Vec<u32>,
+    partials: Vec<f32>,
+    y_stride: usize,
+    y_offset: usize,
+    y: Vec<u32>,
+}
+
+const ROWS: usize = 19;
+
+impl Scene {
+    fn new(seed: u64, form: Form) -> Scene {
+        let noise = &mut Noise::new(seed);
+        let Form { dtype, n, k, from, gate, accumulate, .. } = form;
+        let weight = weight(noise, dtype, n, k);
+        let mut floats =
+            |n: usize, most: f64| -> Vec<f32> { (0..n).map(|_| (most * noise.number()) as f32).collect() };
+        let x_stride = k + 8;
+        let mut x = floats(ROWS * x_stride, 4.0);
+        // A block of zeros has no scale.
+        x[32..64].fill(0.0);
+        // Gates should be where they bend.
+        let norm_weight = floats(k, if gate.is_some() { 0.02 } else { 2.0 });
+        let (width, y_offset) = (if gate.is_some() { n / 2 } else { n }, 3);
+        let y_stride = width + y_offset + 2;
+        let y =
+            if accumulate { words(&floats(ROWS * y_stride, 8.0)) } else { vec![UNTOUCHED; ROWS * y_stride] };
+        let window = if noise.below(2) == 1 { 700 } else { 0 };
+        let positions: Vec<u32> = (0..ROWS).flat_map(|_| [noise.below(3000), UNTOUCHED]).collect();
+        let mut partials = Vec::new();
+        if let From::Merge { head_dim } = from {
+            for position in positions.iter().step_by(2) {
+                let splits = engine::splits(*position, window);
+                for split in (0..k / head_dim).flat_map(|_| 0..MOST_SPLITS) {
+                    let (most, total) = (20.0 * noise.number(), 1.0 + 63.0 * noise.number().abs());
+                    let sums = (0..head_dim).map(|_| (total * noise.number()) as f32);
+                    let part = sums.chain([most as f32, total as f32, f32::NAN, f32::NAN]);
+                    // What no split has written must not matter.
+                    partials.extend(part.map(|v| if split < splits { v } else { f32::NAN }));
+                }
+            }
+        }
+        Scene { form, weight, x_stride, x, norm_weight, window, positions, partials, y_stride, y_offset, y }
+    }
+
+    fn name(&self, runner: &GpuRunner) -> String {
+        let Form { dtype, n, k, from, .. } = self.form;
+        format!("{dtype} {n} × {k} of {from:?} on {}", runner.name())
+    }
+
+    fn partials_of_row(&self) -> usize {
+        self.partials.len() / ROWS
+    }
+
+    fn source(&self) -> Source {
+        let x_stride = self.x_stride as u32;
+        match self.form.from {
+            From::Rows => Source::Rows { x_stride },
+            From::Norm => Source::Norm { x_stride },
+            From::Merge { head_dim } => Source::Merge { head_dim: head_dim as u32, window: self.window },
+        }
+    }
+
+    /// A row before it becomes bytes, without 1 / rms.
+    fn row(&self, row: usize) -> Vec<f32> {
+        let Form { k, from, .. } = self.form;
+        let x = &self.x[row * self.x_stride..][..k];
+        match from {
+            From::Rows => x.to_vec(),
+            From::Norm => x.iter().zip(&self.norm_weight).map(|(x, w)| x * w).collect(),
+            From::Merge { head_dim } => {
+                let splits = engine::splits(self.positions[2 * row], self.window) as usize;
+                let of_row = self.partials_of_row();
+                let partials = &self.partials[row * of_row..][..of_row];
+                let mut out = vec![0.0; k];
+                scalar::merge(partials, head_dim, splits, MOST_SPLITS as usize, &mut out);
+                out
+            }
+        }
+    }
+
+    /// The buffers of these rows, by the names that quantize has for them.
+    fn sources(&self, rows: Range<usize>) -> Buffers {
+        let k = self.form.k;
+        let of_row = self.partials_of_row();
+        let mut buffers = Buffers::new();
+        match self.form.from {
+            From::Merge { .. } => {
+                buffers.insert("partials", words(&self.partials[rows.start * of_row..rows.end * of_row]));
+                buffers.insert("rows", self.positions[2 * rows.start..2 * rows.end].to_vec());
+            }
+            _ => {
+                let x = &self.x[rows.start * self.x_stride..rows.end * self.x_stride];
+                buffers.insert("x", words(x));
+                buffers.insert("weight", words(&self.norm_weight));
+                buffers.insert("squares", vec![UNTOUCHED; rows.len() * k / 32 + 1]);
+            }
+        }
+        buffers
+    }
+
+    fn quantized(&self, runner: &GpuRunner, rows: Range<usize>) -> Buffers {
+        let k = self.form.k;
+        let m = rows.len();
+        let mut buffers = self.sources(rows);
+        buffers.insert("q", vec![UNTOUCHED; m * k / 4 + 4]);
+        buffers.insert("q_scales", vec![UNTOUCHED; m * k / 16 + 2]);
+        let (source, target) = (self.source(), Target::Bytes);
+        let call = QuantizeCall { rows: m as u32, cols: k as u32, source, target };
+        run(runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
+        buffers
+    }
+
+    fn call(&self, rows: usize, input: Input) -> MatVecCall {
+        let Form { gate, accumulate, tuning: (workgroup, columns, splits), .. } = self.form;
+        MatVecCall {
+            weight: self.weight.planes.layout,
+            rows: rows as u32,
+            input,
+            gate,
+            y_stride: self.y_stride as u32,
+            y_offset: self.y_offset as u32,
+            accumulate,
+            tuning: MatVecTuning { workgroup, columns, splits },
+        }
+    }
+
+    fn product(&self, runner: &GpuRunner, call: MatVecCall, mut inputs: Buffers, first: usize) -> Vec<u32> {
+        let Planes { layout, words } = &self.weight.planes;
+        let launch = call.launch(runner.gpu().rungs()).unwrap();
+        // The planes come first, and are the ones the type has.
+        assert_eq!(launch.slots.iter().filter(|slot| slot.binding < 3).count(), layout.planes().count());
+        for (slot, words) in launch.slots.iter().zip(words) {
+            inputs.insert(slot.name, words.clone());
+        }
+        let y = &self.y[first * self.y_stride..(first + call.rows as usize) * self.y_stride];
+        inputs.insert("y", y.iter().copied().chain([UNTOUCHED; 8]).collect());
+        run(runner, &launch, &mut inputs);
+        inputs.remove("y").unwrap()
+    }
+
+    /// `y` of these rows, from bytes that quantize made.
+    fn unfused(&self, runner: &GpuRunner, rows: Range<usize>) -> Vec<u32> {
+        let mut buffers = self.quantized(runner, rows.clone());
+        for (to, from) in [("x", "q"), ("x_scales", "q_scales")] {
+            let words = buffers.remove(from).unwrap();
+            buffers.insert(to, words);
+        }
+        let norm = (self.form.from == From::Norm).then_some(EPS);
+        self.product(runner, self.call(rows.len(), Input::Bytes { norm }), buffers, rows.start)
+    }
+
+    /// `y` of one row, which the mat-vec makes bytes of itself.
+    fn fused(&self, runner: &GpuRunner, row: usize) -> Vec<u32> {
+        let input = match self.form.from {
+            From::Rows => Input::Rows,
+            From::Norm => Input::Norm { eps: EPS },
+            From::Merge { head_dim } => Input::Merge { head_dim: head_dim as u32, window: self.window },
+        };
+        let mut buffers = self.sources(row..row + 1);
+        if let Some(weight) = buffers.remove("weight") {
+            buffers.insert("norm_weight", weight);
+        }
+        self.product(runner, self.call(1, input), buffers, row)
+    }
+
+    /// Bytes, scales, sums and squares are those of the twin, to what a device's divisions and exponentials are good
+    /// for, and nothing else is written.
+    fn check_quantized(&self, runner: &GpuRunner, rows: Range<usize>) {
+        let k = self.form.k;
+        let name = self.name(runner);
+        let mut buffers = self.quantized(runner, rows.clone());
+        let (q, scales) = (buffers.remove("q").unwrap(), buffers.remove("q_scales").unwrap());
+        let m = rows.len();
+        assert!(q[m * k / 4..].iter().chain(&scales[m * k / 16..]).all(|word| *word == UNTOUCHED), "{name}");
+        let found = QuantizedRows::from_words(k, q, scales);
+        let precision = if matches!(self.form.from, From::Merge { .. }) { 2e-5 } else { 5e-7 };
+        for (i, row) in rows.enumerate() {
+            let x = self.row(row);
+            let twin = scalar::quantize_rows(1, k, k, &x);
+            let bytes = found.bytes(i);
+            for (block, (x, q)) in x.chunks_exact(32).zip(bytes.chunks_exact(32)).enumerate() {
+                let (scale, expected) = (found.scale(i, block), twin.scale(0, block));
+                assert!((scale - expected).abs() <= precision * expected, "{name}: {scale}, not {expected}");
+                let sums = [&q[..16], &q[16..]].map(|q| q.iter().map(|q| i16::from(*q)).sum::<i16>() as u16);
+                let packed = found.scales[2 * (i * k / 32 + block) + 1];
+                assert_eq!(packed, u32::from(sums[0]) | u32::from(sums[1]) << 16, "{name}: row {row}");
+                for (x, q) in x.iter().zip(q) {
+                    let exact = if expected > 0.0 { x / expected } else { 0.0 };
+                    let off = (exact - f32::from(*q)).abs();
+                    assert!(off <= 0.5 + 256.0 * precision, "{name}: {q} for {exact}");
+                }
+            }
+            if self.form.from == From::Norm {
+                let squares = values(&buffers["squares"][i * k / 32..][..k / 32]);
+                let expected = scalar::block_squares(&self.x[row * self.x_stride..][..k]);
+                for (found, expected) in squares.iter().zip(expected) {
+                    let off = (f64::from(*found) - expected).abs();
+                    assert!(off <= 1e-6 * expected, "{name}: squares {found}, not {expected}");
+                }
+            }
+        }
+        if self.form.from == From::Norm {
+            assert_eq!(buffers["squares"][m * k / 32..], [UNTOUCHED], "{name}");
+        }
+    }
+
+    /// Compares with the twin's product of the bytes: within what sums of f32 may be off, and nothing written
+    /// elsewhere.
+    fn check(&self, runner: &GpuRunner, rows: Range<usize>, found: &[u32]) {
+        let Form { n, k, gate, accumulate, from, .. } = self.form;
+        let name = self.name(runner);
+        let mut buffers = self.quantized(runner, rows.clone());
+        let [q, scales] = ["q", "q_scales"].map(|name| buffers.remove(name).unwrap());
+        let quantized = QuantizedRows::from_words(k, q, scales);
+        let (mut bent, mut checked) = (0, 0);
+        for (i, row) in rows.clone().enumerate() {
+            let x = quantized.values(i);
+            let factor = match from {
+                From::Norm => scalar::inverse_rms(&self.x[row * self.x_stride..][..k], EPS),
+                _ => 1.0,
+            };
+            // Each result and what it may be off by: a term is rounded a few dozen times on its way.
+            let mut product = vec![0.0; n];
+            scalar::matmul(&self.weight.values, &x, false, &mut product);
+            let product: Vec<f32> = product.iter().map(|v| (f64::from(*v) * factor) as f32).collect();
+            let slack: Vec<f64> = self
+                .weight
+                .values
+                .chunks_exact(k)
+                .zip(&product)
+                .map(|(w, v)| 5e-7 * factor * bytes::magnitude(w, &x) + 1e-6 * f64::from(v.abs()))
+                .collect();
+            let width = if gate.is_some() { n / 2 } else { n };
+            let mut expected = product.clone();
+            if let Some(activation) = gate {
+                expected.truncate(width);
+                scalar::gate(activation, &product, &mut expected);
+            }
+            let line = i * self.y_stride;
+            for (column, found) in found[line..line + self.y_stride].iter().enumerate() {
+                let before = self.y[row * self.y_stride + column];
+                let Some(j) = column.checked_sub(self.y_offset).filter(|j| *j < width) else {
+                    assert_eq!(*found, before, "{name}: column {column} of row {row} was written");
+                    continue;
+                };
+                let before = if accumulate { f32::from_bits(before) } else { 0.0 };
+                let expected = expected[j] + before;
+                let mut tolerance = slack[j];
+                if gate.is_some() {
+                    let (g, up) = (f64::from(product[j]), f64::from(product[width + j]).abs());
+                    // Neither function is steeper than 1.2 nor larger than its argument; exponentials and hyperbolic
+                    // tangents are good to a few units of the last place of one.
+                    let of_gate = 1.2 * slack[j] + 2e-6 * g.abs();
+                    tolerance = of_gate * (up + slack[width + j]) + g.abs() * slack[width + j];
+                    bent += usize::from(g.abs() < 4.0);
+                    checked += 1;
+                }
+                tolerance += 1e-7 * f64::from(before.abs());
+                let found = f32::from_bits(*found);
+                let off = (f64::from(found) - f64::from(expected)).abs();
+                assert!(
+                    off <= tolerance,
+                    "{name}: row {row} of {rows:?}, column {j} is {found}, not {expected}: {off:e} > {tolerance:e}"
+                );
+            }
+        }
+        assert!(bent * 4 >= checked, "{name}: {bent} of {checked} gates are where they bend");
+        assert_eq!(found[rows.len() * self.y_stride..], [UNTOUCHED; 8], "{name}");
+    }
+
+    /// One row by itself and these numbers of rows are the twin's, and a row has the same bits in all of them.
+    fn check_all(&self, devices: &[GpuRunner], ranges: &[Range<usize>]) {
+        let mut known: Vec<Option<Vec<u32>>> = vec![None; ROWS];
+        for runner in devices {
+            let mut same = |rows: Range<usize>, found: &[u32], how: &str| {
+                for (row, found) in rows.clone().zip(found.chunks(self.y_stride)) {
+                    let known = known[row].get_or_insert_with(|| found.to_vec());
+                    assert_eq!(found, known, "{}: row {row} of {rows:?}, {how}", self.name(runner));
+                }
+            };
+            for row in [0, 7, ROWS - 1] {
+                let found = self.fused(runner, row);
+                self.check(runner, row..row + 1, &found);
+                same(row..row + 1, &found, "fused");
+            }
+            for rows in ranges {
+                let found = self.unfused(runner, rows.clone());
+                self.check(runner, rows.clone(), &found);
+                same(rows.clone(), &found, "from bytes");
+            }
+        }
+    }
+}
+
+fn devices() -> Vec<GpuRunner> {
+    [Rungs::ALL, WITHOUT_SUBGROUPS].into_iter().filter_map(device).collect()
+}
+
+/// Rows that become bytes, or are put together.
+#[test]
+fn rows_are_made_ready_as_by_the_twin() {
+    for rungs in [Rungs::ALL, Rungs::NONE] {
+        let Some(runner) = device(rungs) else { return };
+        for (seed, form) in FORMS.into_iter().enumerate() {
+            let scene = Scene::new(seed as u64, form);
+            scene.check_quantized(&runner, 0..ROWS);
+            scene.check_quantized(&runner, 11..12);
+            let k = form.k;
+            let mut buffers = scene.sources(0..ROWS);
+            buffers.insert("q", vec![UNTOUCHED; ROWS * k + 4]);
+            let source = match scene.source() {
+                // Without bytes there is nobody to make up for the weights.
+                Source::Norm { x_stride } => Source::Rows { x_stride },
+                other => other,
+            };
+            let call = QuantizeCall { rows: ROWS as u32, cols: k as u32, source, target: Target::Rows };
+            run(&runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
+            let name = scene.name(&runner);
+            let found = &buffers["q"];
+            assert_eq!(found[ROWS * k..], [UNTOUCHED; 4], "{name}");
+            for (row, found) in found.chunks_exact(k).take(ROWS).enumerate() {
+                let From::Merge { head_dim } = form.from else {
+                    assert_eq!(found, words(&scene.x[row * scene.x_stride..][..k]), "{name}");
+                    continue;
+                };
+                let (found, expected) = (values(found), scene.row(row));
+                for (found, expected) in found.chunks(head_dim).zip(expected.chunks(head_dim)) {
+                    let most = expected.iter().fold(0f32, |most, v| most.max(v.abs()));
+                    for (found, expected) in found.iter().zip(expected) {
+                        assert!((found - expected).abs() <= 1e-5 * most, "{name}: {found}, not {expected}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is not a number stays where it is: in its block, its row and its head.
+#[test]
+fn what_is_not_a_number_is_seen() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut scene = Scene::new(1, FORMS[1]);
+    scene.x[scene.x_stride + 40] = f32::NAN;
+    let quantized = scene.quantized(&runner, 0..3);
+    let k = scene.form.k;
+    for (i, scale) in values(&quantized["q_scales"]).iter().step_by(2).take(3 * k / 32).enumerate() {
+        assert_eq!(scale.is_nan(), i == k / 32 + 1, "block {i}");
+    }
+    let found = scene.unfused(&runner, 0..3);
+    for (row, found) in found.chunks_exact(scene.y_stride).take(3).enumerate() {
+        let found = &values(found)[scene.y_offset..][..scene.form.n];
+        assert!(found.iter().all(|v| v.is_nan() == (row == 1)), "row {row}: {found:?}");
+    }
+    let fused = values(&scene.fused(&runner, 1));
+    assert!(fused[scene.y_offset..][..scene.form.n].iter().all(|v| v.is_nan()), "{fused:?}");
+}
+
+#[test]
+fn gates_behind_a_norm() {
+    let devices = devices();
+    Scene::new(0, FORMS[0]).check_all(&devices, &[0..1, 5..8]);
+    Scene::new(4, FORMS[4]).check_all(&devices, &[7..8, 0..2]);
+}
+
+#[test]
+fn sums_that_teams_share() {
+    let devices = devices();
+    Scene::new(1, FORMS[1]).check_all(&devices, &[7..8, 17..19]);
+    Scene::new(2, FORMS[2]).check_all(&devices, &[0..1, 15..19]);
+    Scene::new(5, FORMS[5]).check_all(&devices[..devices.len().min(1)], &[0..1, 6..8]);
+}
+
+#[test]
+fn rows_in_any_number() {
+    let devices = devices();
+    Scene::new(3, FORMS[3]).check_all(&devices, &[7..8, 0..3, 6..15, 3..19, 0..19]);
+}
+
+/// More workgroups than one axis of a grid has.
+#[test]
+fn a_matrix_of_very_many_rows() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let form =
+        Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1), from: From::Rows, ..FORMS[3] };
+    let scene = Scene::new(9, form);
+    scene.check(&runner, 2..3, &scene.fused(&runner, 2));
+}
+
+/// What a model may ask for: every type and shape has a tuning, whatever the device's workgroups hold, and the order
+/// of its sums does not depend on the device or the number of rows.
+#[test]
+fn usual_tunings_are_allowed_for_every_shape() {
+    for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
+        for (n, k) in [(2, 256), (576, 768), (2048, 2048), (2050, 1536), (9728, 8192), (151_936, 14_336)] {
+            let weight = WeightLayout::new(dtype, n, k).unwrap();
+            let (n, k) = (n as u32, k as u32);
+            for most in [32, 64, 100, 128, 256, 768, 1024] {
+                let tuning = MatVecTuning::of(n, k, most);
+                assert!(tuning.workgroup <= most.max(32 * tuning.splits), "{tuning:?} of at most {most}");
+                for rows in [1, 2, 4, 5, 16, 19, 64] {
+                    let tuning = tuning.for_rows(rows);
+                    assert_eq!(tuning.splits, MatVecTuning::of(n, k, 1024).splits, "of {n} × {k}");
+                    let call = MatVecCall { tuning, ..MatVecCall::new(weight, rows) };
+                    call.launch(Rungs::ALL)
+                        .unwrap_or_else(|error| panic!("{dtype}, at most {most}: {error}"));
+                }
+            }
+        }
+    }
+}
