@@ -162,9 +162,11 @@ pub struct Heads {
 }
 
 impl Heads {
-    fn constants(&self) -> [(&'static str, String); 2] {
+    fn constants(&self) -> [(&'static str, String); 3] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned())]
+        // A team of 32 shares a head's pairs.
+        let owned = (self.head_dim / 2).div_ceil(32).to_string();
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("OWNED", owned)]
     }
 
     fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {

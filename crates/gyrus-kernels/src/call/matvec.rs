@@ -78,6 +78,7 @@ impl MatVecTuning {
             1025..=4096 => (512, 1),
             4097..=6144 => (512, 2),
             6145..=32768 => (512, 4),
+            _ if splits > 1 => (1024, 4),
             _ => (512, 2),
         };
         let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
@@ -297,7 +298,8 @@ impl MatVecCall {
         let own = (self.weight.cols() / 32).div_ceil(32 * splits);
         // Registers: a block has four to twelve words, and each row and column a sum.
         let words = self.weight.row_words(crate::weights::Plane::Quants) / (self.weight.cols() / 32);
-        let room = (if self.rows == 1 { 64 } else { 32 }) / (words.max(4) * columns);
+        // Kernels for many rows are long; one block at a time keeps them in a GPU's cache of instructions.
+        let room = (if self.rows == 1 { 64 } else { 16 }) / (words.max(4) * columns);
         let fetch = own.min(room.max(1));
         (fetch, own.div_ceil(fetch))
     }

@@ -142,25 +142,26 @@ fn KERNEL(here: Invocation) {
         let is_key = number >= GROUP;
         let head = select(query_head(kv_head, group, number), params.n_heads + kv_head, is_key);
         var pairs: array<vec2<f32>, OWNED>;
-        for (var i = 0u; i < OWNED; i += 1u) {
-            let at = pair_elements(min(lane + i * LANES, HEAD_PAIRS - 1u));
-            pairs[i] = vec2<f32>(qkv[origin + head * HEAD_DIM + at.x], qkv[origin + head * HEAD_DIM + at.y]);
+#repeat I OWNED
+        {
+            let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + origin + head * HEAD_DIM;
+            pairs[I] = vec2<f32>(qkv[at.x], qkv[at.y]);
         }
+#end
         turn_head(&pairs, u32(is_key), row, last, lane, member);
-        for (var i = 0u; i < OWNED; i += 1u) {
-            let pair = lane + i * LANES;
-            if (pair < HEAD_PAIRS && number <= GROUP) {
-                let at = pair_elements(pair);
-                if (is_key) {
-                    newest[at.x] = pairs[i].x;
-                    newest[at.y] = pairs[i].y;
-                } else {
-                    let to = number * HEAD_DIM;
-                    queries[(to + at.x) / 4u][at.x % 4u] = pairs[i].x;
-                    queries[(to + at.y) / 4u][at.y % 4u] = pairs[i].y;
-                }
+#repeat I OWNED
+        if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
+            let at = pair_elements(lane + I * LANES);
+            if (is_key) {
+                newest[at.x] = pairs[I].x;
+                newest[at.y] = pairs[I].y;
+            } else {
+                let to = number * HEAD_DIM + at;
+                queries[to.x / 4u][to.x % 4u] = pairs[I].x;
+                queries[to.y / 4u][to.y % 4u] = pairs[I].y;
             }
         }
+#end
     }
     for (var i = place; i < HEAD_DIM; i += WORKGROUP) {
         newest[HEAD_DIM + i] = qkv[origin + (params.n_heads + params.n_kv_heads + kv_head) * HEAD_DIM + i];

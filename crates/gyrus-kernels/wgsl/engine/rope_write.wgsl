@@ -61,21 +61,22 @@ fn KERNEL(here: Invocation) {
     let is_own = here.group.x * TEAMS + team < heads;
     let origin = row * params.stride + head * HEAD_DIM;
     var values: array<vec2<f32>, OWNED>;
-    for (var i = 0u; i < OWNED; i += 1u) {
-        let at = pair_elements(min(lane + i * LANES, HEAD_PAIRS - 1u));
-        values[i] = vec2<f32>(qkv[origin + at.x], qkv[origin + at.y]);
+#repeat I OWNED
+    {
+        let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u));
+        values[I] = vec2<f32>(qkv[origin + at.x], qkv[origin + at.y]);
     }
+#end
     var turned = values;
     turn_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, member);
-    for (var i = 0u; i < OWNED; i += 1u) {
-        let pair = lane + i * LANES;
-        if (pair < HEAD_PAIRS) {
-            let at = pair_elements(pair);
-            let value = select(turned[i], values[i], head >= first_value);
-            staged[team * HEAD_DIM + at.x] = value.x;
-            staged[team * HEAD_DIM + at.y] = value.y;
-        }
+#repeat I OWNED
+    if (lane + I * LANES < HEAD_PAIRS) {
+        let at = pair_elements(lane + I * LANES);
+        let value = select(turned[I], values[I], head >= first_value);
+        staged[team * HEAD_DIM + at.x] = value.x;
+        staged[team * HEAD_DIM + at.y] = value.y;
     }
+#end
     workgroupBarrier();
     if (!is_own) {
         return;

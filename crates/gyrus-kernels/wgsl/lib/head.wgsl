@@ -1,6 +1,6 @@
 // A head of Q or K, normalised if NORM and turned by its position, by a team of LANES invocations.
 //
-// Needs HEAD_DIM, PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps, pass_scale and
+// Needs HEAD_DIM, OWNED (pairs of an invocation), PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps, pass_scale and
 // turns_stride, and
 //   turns       [rows or 1, pairs + 1] of two words: each pair's turns per position (lib/turns.wgsl), then the factor
 //               on cosine and sine, f32
@@ -10,7 +10,6 @@
 #include "lib/turns.wgsl"
 
 #define HEAD_PAIRS (HEAD_DIM / 2u)
-#define OWNED ((HEAD_PAIRS + LANES - 1u) / LANES)
 
 fn pair_elements(pair: u32) -> vec2<u32> {
     let half = params.rope_dim / 2u;
@@ -31,30 +30,32 @@ fn turn_head(
     values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
 #if NORM
     var squares = 0.0;
-    for (var i = 0u; i < OWNED; i += 1u) {
-        if (lane + i * LANES < HEAD_PAIRS) {
-            squares += dot((*values)[i], (*values)[i]);
-        }
+#repeat I OWNED
+    if (lane + I * LANES < HEAD_PAIRS) {
+        squares += dot((*values)[I], (*values)[I]);
     }
+#end
     let factor = inverseSqrt(team_sum(squares, here) / f32(HEAD_DIM) + params.eps);
-    for (var i = 0u; i < OWNED; i += 1u) {
-        let at = pair_elements(min(lane + i * LANES, HEAD_PAIRS - 1u));
-        let weight =
-            vec2<f32>(head_norms[which * HEAD_DIM + at.x], head_norms[which * HEAD_DIM + at.y]);
-        (*values)[i] *= factor * weight;
+#repeat I OWNED
+    {
+        let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + which * HEAD_DIM;
+        (*values)[I] *= factor * vec2<f32>(head_norms[at.x], head_norms[at.y]);
     }
+#end
 #endif
     let table = row * params.turns_stride;
     let half = params.rope_dim / 2u;
     let scale = bitcast<f32>(turns[table + half].x);
-    for (var i = 0u; i < OWNED; i += 1u) {
-        let pair = lane + i * LANES;
-        let v = (*values)[i];
+#repeat I OWNED
+    {
+        let pair = lane + I * LANES;
+        let v = (*values)[I];
         if (pair < half) {
             let turn = scale * cos_sin(phase_at(turns[table + pair], position));
-            (*values)[i] = vec2<f32>(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
+            (*values)[I] = vec2<f32>(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
         } else {
-            (*values)[i] = v * params.pass_scale;
+            (*values)[I] = v * params.pass_scale;
         }
     }
+#end
 }
