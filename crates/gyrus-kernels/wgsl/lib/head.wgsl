@@ -28,34 +28,36 @@ fn pair_elements(pair: u32) -> vec2<u32> {
 // All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
 fn turn_head(
     values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
+    // Turns first: they depend on the position alone, and the values may still be on their way.
+    let table = row * params.turns_stride;
+    let half = params.rope_dim / 2u;
+    let scale = bitcast<f32>(turns[table + half].x);
+    var turn: array<vec2<f32>, OWNED>;
+#repeat I OWNED
+    turn[I] = scale * cos_sin(phase_at(turns[table + min(lane + I * LANES, half)], position));
+#end
 #if NORM
+    var weights: array<vec2<f32>, OWNED>;
     var squares = 0.0;
 #repeat I OWNED
-    if (lane + I * LANES < HEAD_PAIRS) {
-        squares += dot((*values)[I], (*values)[I]);
+    {
+        let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + which * HEAD_DIM;
+        weights[I] = vec2<f32>(head_norms[at.x], head_norms[at.y]);
+        if (lane + I * LANES < HEAD_PAIRS) {
+            squares += dot((*values)[I], (*values)[I]);
+        }
     }
 #end
     let factor = inverseSqrt(team_sum(squares, here) / f32(HEAD_DIM) + params.eps);
 #repeat I OWNED
-    {
-        let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + which * HEAD_DIM;
-        (*values)[I] *= factor * vec2<f32>(head_norms[at.x], head_norms[at.y]);
-    }
+    (*values)[I] *= factor * weights[I];
 #end
 #endif
-    let table = row * params.turns_stride;
-    let half = params.rope_dim / 2u;
-    let scale = bitcast<f32>(turns[table + half].x);
 #repeat I OWNED
     {
-        let pair = lane + I * LANES;
         let v = (*values)[I];
-        if (pair < half) {
-            let turn = scale * cos_sin(phase_at(turns[table + pair], position));
-            (*values)[I] = vec2<f32>(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
-        } else {
-            (*values)[I] = v * params.pass_scale;
-        }
+        let turned = vec2<f32>(v.x * turn[I].x - v.y * turn[I].y, v.x * turn[I].y + v.y * turn[I].x);
+        (*values)[I] = select(v * params.pass_scale, turned, lane + I * LANES < half);
     }
 #end
 }
