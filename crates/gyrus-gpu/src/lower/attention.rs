@@ -1,0 +1,127 @@
+//! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
+
+use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::{FlashCall, FlashTuning, Storage};
+use gyrus_kernels::params::AttendParams;
+use gyrus_kernels::{BufferId, Precision, RopeId, WeightId};
+
+use super::{Class, Lowering, Pending, Table};
+use crate::error::GpuError;
+use crate::rooms::MAX_ROWS;
+use crate::step::{Step, Work};
+
+/// What is written to the cache and attended to in one go.
+pub(super) struct Attention {
+    pub(super) qkv: BufferId,
+    pub(super) layer: u16,
+    pub(super) head_norm: Option<(WeightId, WeightId, f32)>,
+    pub(super) rope: RopeId,
+    pub(super) scale: f32,
+    pub(super) window: Option<u32>,
+    pub(super) out: BufferId,
+}
+
+impl Lowering<'_> {
+    /// Attention of many rows in tiles, how it is divided, and how many rows a tile has at most; where it can be.
+    pub(crate) fn flash(&self, scale: f32, window: u32) -> Option<(FlashCall, FlashTuning, u32)> {
+        let kv = self.plan.kv;
+        let (n_heads, n_kv_heads, head_dim) = (kv.heads as u32, kv.kv_heads as u32, kv.head_dim as u32);
+        let call = FlashCall {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            scale,
+            window,
+            soft_cap: 0.0,
+            causal: true,
+            tree: false,
+            paged: self.rooms.paged(MAX_ROWS as u32),
+            tiles: 1,
+        };
+        let memory = u32::try_from(self.gpu.workgroup_memory()).unwrap_or(u32::MAX);
+        let tuning = FlashTuning { memory: Some(memory.min(32 << 10)), ..FlashTuning::default() };
+        let fast = self.plan.precision == Precision::Fast;
+        let possible = fast && call.launch(self.gpu.rungs(), tuning).is_ok();
+        let rows = call.tile_rows(tuning).ok().filter(|_| possible)?;
+        Some((call, tuning, rows))
+    }
+}
+
+impl Table<'_> {
+    pub(super) fn attention(&mut self, op: Attention) -> Result<(), GpuError> {
+        let rungs = self.on.gpu.rungs();
+        let Attention { qkv, layer, head_norm, rope, scale, window, out } = op;
+        self.finish(qkv)?;
+        self.written(out)?;
+        let kv = self.on.plan.kv;
+        let (turns, turns_stride) = self.on.rooms.turns(rope.0 as usize);
+        let rope = &self.on.plan.ropes[rope.0 as usize];
+        let window = window.unwrap_or(0);
+        let params = AttendParams {
+            n_heads: kv.heads as u32,
+            n_kv_heads: kv.kv_heads as u32,
+            stride: self.width(qkv),
+            window,
+            scale,
+            soft_cap: 0.0,
+            rope_dim: rope.rope_dim() as u32,
+            rope_offset: rope.offset() as u32,
+            eps: head_norm.map_or(0.0, |(_, _, eps)| eps),
+            pass_scale: rope.output_scale() as f32,
+            turns_stride,
+            _pad0: 0,
+        };
+        let head_dim = kv.head_dim as u32;
+        let heads = Heads { head_dim, pairing: rope.pairing(), norm: head_norm.is_some() };
+        let (k, v) = &self.on.rooms.cache[usize::from(layer)];
+        let mut buffers = vec![
+            ("qkv", self.buffer(qkv)),
+            ("k_cache", k.clone()),
+            ("v_cache", v.clone()),
+            ("rows", self.on.rooms.rows.clone()),
+            ("block_table", self.on.rooms.tables.clone()),
+            ("partials", self.on.rooms.partials.clone()),
+            ("out", self.buffer(out)),
+            ("turns", turns.clone()),
+        ];
+        if let Some((q, k, _)) = head_norm {
+            buffers.push(("head_norms", self.vector(&[q, k])?));
+        }
+        let paged = self.on.rooms.paged(0);
+        let memory = engine::attend_workgroup_bytes(params.n_heads, params.n_kv_heads, head_dim);
+        let splits = self.class != Class::Many
+            && paged.kv == Storage::F16
+            && head_dim.is_multiple_of(32)
+            && memory <= self.on.gpu.workgroup_memory()
+            && self.on.gpu.most_invocations() >= 256;
+        let turn = splits && self.class != Class::Few;
+        if !turn {
+            let work = Work::Row { bytes: 8 * u64::from(params.stride) };
+            self.steps.push(Step::new("turn · write", work, buffers.clone(), move |rows| {
+                engine::rope_write(rungs, params, heads, Paged { rows, ..paged })
+            }));
+        }
+        let work =
+            Work::Cache { bytes: 2 * kv.row() as u64 * paged.kv.bytes(), flops: 4 * kv.q_width() as u64 };
+        if splits {
+            let name = if turn { "turn · write · attend" } else { "attend" };
+            let step = Step::new(name, work, buffers, move |rows| {
+                engine::attend(rungs, params, heads, turn, 1, Paged { rows, ..paged })
+            });
+            self.steps.push(step.split(window));
+            self.pending.insert(self.id(out), Pending::Splits { window });
+        } else if let Some((call, tuning, _)) = self.on.flash(scale, window) {
+            buffers.push(("tiles", self.on.rooms.tiles.clone()));
+            let step = Step::new("attend", work, buffers, move |rows| {
+                FlashCall { paged: Paged { rows, ..paged }, ..call }.launch(rungs, tuning)
+            });
+            self.steps.push(step.tiled());
+        } else {
+            self.steps.push(Step::new("attend", work, buffers, move |rows| {
+                engine::attention(rungs, params, head_dim, Paged { rows, ..paged })
+            }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
+
+use gyrus_kernels::call::{
+    HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
+};
+use gyrus_kernels::{Activation, BufferId, WeightId};
+use gyrus_tensor::DType;
+
+use super::{Class, Pending, Table, planes};
+use crate::error::GpuError;
+use crate::rooms::{FEW, MAX_ROWS, RowBytes, RowHalves};
+use crate::step::{Step, Work};
+use crate::tuning::MatShape;
+use crate::weight::{Part, groups};
+
+impl Table<'_> {
+    /// Whether gate and up projection lie one below the other, for a mat-vec that gates its own results.
+    pub(super) fn can_gate(&self, x: BufferId, weights: &[WeightId]) -> bool {
+        let plan = self.on.plan;
+        let [gate, up] = weights else { return false };
+        (self.takes_bytes(weights) || self.takes_halves(weights))
+            && plan.weight(*gate).shape == plan.weight(*up).shape
+            && groups(plan, weights).count() == 1
+            && self.on.weights.matrix(weights).len() == 1
+            && self.width(x).is_multiple_of(32)
+    }
+
+    /// Whether all these weights are multiplied by bytes.
+    fn takes_bytes(&self, weights: &[WeightId]) -> bool {
+        self.fast() && weights.iter().all(|id| self.on.plan.weight(*id).dtype.is_quantized())
+    }
+
+    /// Whether all these weights are multiplied by halves, many rows at a time. Single precision has a reason.
+    fn takes_halves(&self, weights: &[WeightId]) -> bool {
+        let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
+        self.fast() && self.class == Class::Many && weights.iter().all(|id| dtype(id) != DType::F32)
+    }
+
+    /// Several weights write their outputs side by side.
+    pub(super) fn mat_mul(
+        &mut self,
+        x: BufferId,
+        weights: &[WeightId],
+        accumulate: bool,
+        gate: Option<Activation>,
+        out: BufferId,
+    ) -> Result<(), GpuError> {
+        let halves = self.takes_halves(weights);
+        if !halves && !self.takes_bytes(weights) {
+            self.finish(x)?;
+        }
+        self.written(out)?;
+        let halved = if halves { Some(self.halve(x)?) } else { None };
+        let mut bytes = None;
+        let mut y_offset = 0;
+        for group in groups(self.on.plan, weights) {
+            let parts = self.on.weights.matrix(group);
+            let rows: u32 = parts.iter().map(|part| part.layout.rows()).sum();
+            let name = self.name_of(group);
+            for part in parts {
+                let offset = y_offset + part.first;
+                if let Some(halved) = &halved {
+                    self.tiles(&name, halved, part, accumulate, gate, offset, out);
+                    continue;
+                }
+                if !self.fast() || !part.layout.dtype().is_quantized() {
+                    self.plain(&name, x, part, accumulate, offset, out);
+                    continue;
+                }
+                let call = MatVecCall {
+                    gate,
+                    y_stride: self.width(out),
+                    y_offset: offset,
+                    accumulate,
+                    tuning: self.tuning(part, gate),
+                    ..MatVecCall::new(part.layout, 1)
+                };
+                self.mat_vec(&name, x, part, call, out, &mut bytes)?;
+            }
+            y_offset += rows;
+        }
+        Ok(())
+    }
+
+    /// What weights are called in every layer.
+    fn name_of(&self, weights: &[WeightId]) -> String {
+        let short = |id: &WeightId| {
+            let name = &self.on.plan.weight(*id).name;
+            let name = name.strip_suffix(".weight").unwrap_or(name);
+            // Whatever stands before the layer's number is the same for all.
+            let is_number = |part: &str| part.parse::<u32>().is_ok();
+            let parts: Vec<&str> = name.split('.').collect();
+            let first = parts.iter().position(|part| is_number(part)).map_or(0, |at| at + 1);
+            parts[first..].join(".")
+        };
+        weights.iter().map(short).collect::<Vec<_>>().join(" ")
+    }
+
+    /// How a mat-vec is divided: as it was found to be quickest, or as a rule.
+    fn tuning(&self, part: &Part, gate: Option<Activation>) -> MatVecTuning {
+        let shape = MatShape::of(part.layout, gate.is_some());
+        self.on.tuning.of(shape, self.on.gpu.most_invocations())
+    }
+
+    /// Makes halves of a buffer's rows, or of what is pending for it.
+    fn halve(&mut self, x: BufferId) -> Result<RowHalves, GpuError> {
+        let rungs = self.on.gpu.rungs();
+        let (source, norm) = match self.pending.get(&self.id(x)).copied() {
+            Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
+            Some(Pending::Splits { .. }) => {
+                self.finish(x)?;
+                (self.id(x), None)
+            }
+            None => (self.id(x), None),
+        };
+        let cols = self.width(x);
+        let norm_eps = norm.map(|(_, eps)| eps);
+        let call = HalveRowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: norm_eps };
+        let halves = self.on.rooms.halves(self.on.gpu, cols, call.bytes())?;
+        let mut buffers =
+            vec![("x", self.buffer(source)), ("h", halves.h.clone()), ("h_scales", halves.scales.clone())];
+        if let Some((weight, _)) = norm {
+            buffers.push(("norm", self.vector(&[weight])?));
+        }
+        let work = Work::Row { bytes: 6 * u64::from(cols) };
+        let name = if norm.is_some() { "norm · halve" } else { "halve" };
+        self.steps
+            .push(Step::new(name, work, buffers, move |rows| HalveRowsCall { rows, ..call }.launch(rungs)));
+        Ok(halves)
+    }
+
+    /// A mat-mul of many rows of halves.
+    #[allow(clippy::too_many_arguments, reason = "what a product is made of")]
+    fn tiles(
+        &mut self,
+        name: &str,
+        x: &RowHalves,
+        part: &Part,
+        accumulate: bool,
+        gate: Option<Activation>,
+        y_offset: u32,
+        out: BufferId,
+    ) {
+        let rungs = self.on.gpu.rungs();
+        let mut buffers = planes(part);
+        buffers.extend([("x", x.h.clone()), ("x_scales", x.scales.clone()), ("y", self.buffer(out))]);
+        let y_stride = self.width(out);
+        let call = TileCall { y_stride, y_offset, accumulate, gate, ..TileCall::new(part.layout, 1) };
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
+            TileCall { rows, ..call }.launch(rungs)
+        }));
+    }
+
+    /// A mat-mul in single precision.
+    fn plain(
+        &mut self,
+        name: &str,
+        x: BufferId,
+        part: &Part,
+        accumulate: bool,
+        y_offset: u32,
+        out: BufferId,
+    ) {
+        let rungs = self.on.gpu.rungs();
+        let mut buffers = planes(part);
+        buffers.extend([("x", self.buffer(x)), ("y", self.buffer(out))]);
+        let (x_stride, y_stride) = (self.width(x), self.width(out));
+        let call = MatMulCall { x_stride, y_stride, y_offset, accumulate, ..MatMulCall::new(part.layout, 1) };
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
+            MatMulCall { rows, ..call }.launch(rungs, Default::default())
+        }));
+    }
+
+    /// A mat-mul of bytes. One row's are made where they are used; those of more rows once for all that use them.
+    fn mat_vec(
+        &mut self,
+        name: &str,
+        x: BufferId,
+        part: &Part,
+        call: MatVecCall,
+        out: BufferId,
+        made: &mut Option<RowBytes>,
+    ) -> Result<(), GpuError> {
+        let rungs = self.on.gpu.rungs();
+        let mut buffers = planes(part);
+        buffers.push(("y", self.buffer(out)));
+        let pending = self.pending.get(&self.id(x)).copied();
+        if self.class == Class::One {
+            let input = match pending {
+                None => Input::Rows,
+                Some(Pending::Norm { eps, .. }) => Input::Norm { eps },
+                Some(Pending::Splits { window }) => {
+                    Input::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
+                }
+            };
+            let call = MatVecCall { input, ..call };
+            let source = match pending {
+                Some(Pending::Norm { x, .. }) => x,
+                _ => self.id(x),
+            };
+            if call.workgroup_bytes() <= self.on.gpu.workgroup_memory() && source != self.id(out) {
+                match pending {
+                    None => buffers.push(("x", self.buffer(x))),
+                    Some(Pending::Norm { x, weight, .. }) => {
+                        buffers.push(("x", self.buffer(x)));
+                        buffers.push(("norm_weight", self.vector(&[weight])?));
+                    }
+                    Some(Pending::Splits { .. }) => {
+                        buffers.push(("partials", self.on.rooms.partials.clone()));
+                        buffers.push(("rows", self.on.rooms.rows.clone()));
+                    }
+                }
+                let before = match pending {
+                    None => "",
+                    Some(Pending::Norm { .. }) => "norm · ",
+                    Some(Pending::Splits { .. }) => "merge · ",
+                };
+                let name = format!("{before}{name}");
+                let shape = MatShape::of(part.layout, call.gate.is_some());
+                let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
+                self.steps.push(step.tuned(shape));
+                return Ok(());
+            }
+        }
+        let bytes = match made {
+            Some(bytes) => bytes.clone(),
+            None => made.insert(self.quantize(x)?).clone(),
+        };
+        buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("squares", bytes.squares)]);
+        let norm = match pending {
+            Some(Pending::Norm { eps, .. }) => Some(eps),
+            _ => None,
+        };
+        let call = MatVecCall { input: Input::Bytes { norm }, ..call };
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
+            let tuning = call.tuning.for_rows(rows);
+            MatVecCall { rows, tuning, ..call }.launch(rungs)
+        }));
+        Ok(())
+    }
+
+    /// Makes bytes of a buffer's rows, or of what is pending for it.
+    fn quantize(&mut self, x: BufferId) -> Result<RowBytes, GpuError> {
+        let rungs = self.on.gpu.rungs();
+        let cols = self.width(x);
+        let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
+        let bytes = self.on.rooms.bytes(self.on.gpu, cols, rows)?;
+        let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
+        let source = match self.pending.get(&self.id(x)).copied() {
+            None => {
+                buffers.push(("x", self.buffer(x)));
+                Source::Rows { x_stride: cols }
+            }
+            Some(Pending::Norm { x, weight, .. }) => {
+                buffers.push(("x", self.buffer(x)));
+                buffers.push(("weight", self.vector(&[weight])?));
+                buffers.push(("squares", bytes.squares.clone()));
+                Source::Norm { x_stride: cols }
+            }
+            Some(Pending::Splits { window }) => {
+                buffers.push(("partials", self.on.rooms.partials.clone()));
+                buffers.push(("rows", self.on.rooms.rows.clone()));
+                Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
+            }
+        };
+        let name = match source {
+            Source::Rows { .. } => "quantise",
+            Source::Norm { .. } => "norm · quantise",
+            Source::Merge { .. } => "merge · quantise",
+        };
+        let work = Work::Row { bytes: 5 * u64::from(cols) };
+        self.steps.push(Step::new(name, work, buffers, move |rows| {
+            QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
+        }));
+        Ok(bytes)
+    }
+}
+
+fn matrix(part: &Part) -> Work {
+    Work::Matrix { bytes: part.layout.total_bytes(), rows: part.layout.rows(), cols: part.layout.cols() }
+}
