@@ -271,14 +271,16 @@ impl Chain for GpuBackend {
 
     fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError> {
         let blocks = self.blocks;
-        let room = |(position, table): (&u32, &&[u32])| {
+        // What was sent before was checked before.
+        let room = |((position, table), sent): ((&u32, &&[u32]), &usize)| {
             let last = *position as usize + steps.max(1) - 1;
             last / KV_BLOCK < table.len()
                 && table.len() <= self.steps.stride
-                && table.iter().all(|block| (*block as usize) < blocks)
+                && table.iter().skip(*sent).all(|block| (*block as usize) < blocks)
         };
         let sound = self.steps.call.is_some() && tables.len() == self.steps.positions.len();
-        if !sound || steps > MOST || !self.steps.positions.iter().zip(tables).all(room) {
+        if !sound || steps > MOST || !self.steps.positions.iter().zip(tables).zip(&self.steps.sent).all(room)
+        {
             return Err(BackendError::UnsoundBatch);
         }
         if steps == 0 { Ok(()) } else { self.submit_steps(steps, tables).map_err(device) }

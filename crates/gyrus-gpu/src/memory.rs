@@ -8,7 +8,7 @@ use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayo
 use crate::adapter::Adapter;
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS};
+use crate::rooms::{FEW, MAX_ROWS, turns_rows};
 
 /// Memory of an adapter, in bytes, as its driver tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,15 +110,15 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
 }
 
 /// Bytes of everything that is neither weight nor cache: what [`crate::rooms`] makes room for.
-/// What only some devices or requests need (rows as halves, a sampler's) is small beside what is spare.
+/// What only some requests need (a sampler's) is small beside what is spare.
 fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
     let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
-    let phases: usize = plan.ropes.iter().map(|rope| MAX_ROWS * 2 * rope.pairs()).sum();
+    let turns: usize = plan.ropes.iter().map(|rope| turns_rows(rope) * 2 * (rope.pairs() + 1)).sum();
     let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
     let staging = FEW * plan.vocab;
     let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
-    // Activations as bytes, with their scales and sums of squares, once for each width.
+    // Few activations as bytes, with their scales and sums of squares, and many as halves, once for each width.
     let mut widths: Vec<usize> = Vec::new();
     if plan.precision == Precision::Fast {
         widths = plan
@@ -132,8 +132,9 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
         widths.sort_unstable();
         widths.dedup();
     }
-    let quantized: usize = widths.iter().map(|width| MAX_ROWS * width * 11 / 8).sum();
-    let words = [activations, phases, inputs, staging, partials]
+    let bytes = |width: &usize| FEW * width * 11 / 8 + MAX_ROWS * (2 * width.next_multiple_of(64) + 4);
+    let quantized: usize = widths.iter().map(bytes).sum();
+    let words = [activations, turns, inputs, staging, partials]
         .iter()
         .fold(0, |sum: usize, n| sum.saturating_add(*n));
     (4 * words as u64).saturating_add(quantized as u64)

@@ -66,15 +66,18 @@ pub(crate) struct RowHalves {
     pub(crate) scales: Buffer,
 }
 
+/// Rows of a rope's table of turns: some ropes turn long sequences at other speeds, so that each row has its own.
+pub(crate) fn turns_rows(rope: &Rope) -> usize {
+    if rope.length_class(usize::MAX) == rope.length_class(0) { 1 } else { MAX_ROWS }
+}
+
 impl Rooms {
     pub(crate) fn new(gpu: &Gpu, plan: &Plan, blocks: usize) -> Result<Rooms, GpuError> {
         let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
         let words = |count: usize| gpu.buffer(4 * count as u64);
         let turns = |rope: &Rope| -> Result<Turns, GpuError> {
             let entries = rope.pairs() + 1;
-            // Some ropes turn long sequences at other speeds.
-            let alike = rope.length_class(usize::MAX) == rope.length_class(0);
-            if alike {
+            if turns_rows(rope) == 1 {
                 let buffer = gpu.upload(bytemuck::cast_slice(&engine::turns(rope, 0)))?;
                 return Ok(Turns { buffer, stride: 0 });
             }

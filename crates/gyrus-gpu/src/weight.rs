@@ -44,23 +44,44 @@ impl Weights {
         bytes: impl Fn(&WeightSpec) -> Option<D>,
         uploaded: &dyn Fn(u64),
     ) -> Result<Weights, GpuError> {
+        let upload = Upload { gpu, plan, bytes, uploaded };
         let mut weights = Weights::default();
         for op in &plan.forward {
             match op {
-                Op::Embed { table, .. } => weights.matrix_of(gpu, plan, &[*table], &bytes, uploaded)?,
+                Op::Embed { table, .. } => weights.add_matrix(&[*table], &upload)?,
                 Op::MatMul { weights: all, .. } => {
                     for group in groups(plan, all) {
-                        weights.matrix_of(gpu, plan, group, &bytes, uploaded)?;
+                        weights.add_matrix(group, &upload)?;
                     }
                 }
-                Op::RmsNorm { weight, .. } => weights.vector_of(gpu, plan, &[*weight], &bytes, uploaded)?,
-                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => {
-                    weights.vector_of(gpu, plan, &[*q, *k], &bytes, uploaded)?;
-                }
+                Op::RmsNorm { weight, .. } => weights.add_vector(&[*weight], &upload)?,
+                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => weights.add_vector(&[*q, *k], &upload)?,
                 _ => {}
             }
         }
         Ok(weights)
+    }
+
+    fn add_matrix<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
+        &mut self,
+        ids: &[WeightId],
+        upload: &Upload<'_, B>,
+    ) -> Result<(), GpuError> {
+        if !self.matrices.contains_key(ids) {
+            self.matrices.insert(ids.to_vec(), upload.matrix(ids)?);
+        }
+        Ok(())
+    }
+
+    fn add_vector<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
+        &mut self,
+        ids: &[WeightId],
+        upload: &Upload<'_, B>,
+    ) -> Result<(), GpuError> {
+        if !self.vectors.contains_key(ids) {
+            self.vectors.insert(ids.to_vec(), upload.vector(ids)?);
+        }
+        Ok(())
     }
 
     /// Matrices one below the other, in as many parts as the device's limits demand.
@@ -72,57 +93,42 @@ impl Weights {
     pub(crate) fn vector(&self, ids: &[WeightId]) -> Option<&Buffer> {
         self.vectors.get(ids)
     }
+}
 
-    fn vector_of<D: AsRef<[u8]>>(
-        &mut self,
-        gpu: &Gpu,
-        plan: &Plan,
-        ids: &[WeightId],
-        bytes: impl Fn(&WeightSpec) -> Option<D>,
-        uploaded: &dyn Fn(u64),
-    ) -> Result<(), GpuError> {
-        if self.vectors.contains_key(ids) {
-            return Ok(());
-        }
+/// Whence weights come and where they go.
+struct Upload<'a, B> {
+    gpu: &'a Gpu,
+    plan: &'a Plan,
+    bytes: B,
+    uploaded: &'a dyn Fn(u64),
+}
+
+impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
+    fn vector(&self, ids: &[WeightId]) -> Result<Buffer, GpuError> {
         let mut all = Vec::new();
-        for id in ids {
-            let spec = plan.weight(*id);
+        for spec in ids.iter().map(|id| self.plan.weight(*id)) {
+            let data = data(spec, &self.bytes)?;
             let mut vector = vec![0.0; spec.shape.elems()];
-            let data = data(spec, &bytes)?;
             dequantize(spec.dtype, data.as_ref(), &mut vector)
                 .map_err(|error| refused(spec, error.into()))?;
             all.extend(vector);
-            uploaded(data.as_ref().len() as u64);
+            (self.uploaded)(data.as_ref().len() as u64);
         }
-        self.vectors.insert(ids.to_vec(), gpu.upload(bytemuck::cast_slice(&all))?);
-        Ok(())
+        self.gpu.upload(bytemuck::cast_slice(&all))
     }
 
-    fn matrix_of<D: AsRef<[u8]>>(
-        &mut self,
-        gpu: &Gpu,
-        plan: &Plan,
-        ids: &[WeightId],
-        bytes: impl Fn(&WeightSpec) -> Option<D>,
-        uploaded: &dyn Fn(u64),
-    ) -> Result<(), GpuError> {
-        if self.matrices.contains_key(ids) {
-            return Ok(());
-        }
-        let Some(first) = ids.first().map(|id| plan.weight(*id)) else { return Ok(()) };
-        let cols = first.shape.row();
-        let rows = ids.iter().map(|id| plan.weight(*id).shape.rows()).sum();
-        let whole = WeightLayout::new(first.dtype, rows, cols).map_err(|error| refused(first, error))?;
-        let mut parts = empty_parts(gpu, first, whole)?;
+    fn matrix(&self, ids: &[WeightId]) -> Result<Vec<Part>, GpuError> {
+        let Some(first) = ids.first().map(|id| self.plan.weight(*id)) else { return Ok(Vec::new()) };
+        let rows = ids.iter().map(|id| self.plan.weight(*id).shape.rows()).sum();
+        let whole =
+            WeightLayout::new(first.dtype, rows, first.shape.row()).map_err(|error| refused(first, error))?;
+        let mut parts = empty_parts(self.gpu, first, whole)?;
         let mut row = 0;
-        for id in ids {
-            let spec = plan.weight(*id);
-            let rows = spec.shape.rows();
-            fill(gpu, spec, data(spec, &bytes)?.as_ref(), row, &mut parts, uploaded)?;
-            row += rows as u32;
+        for spec in ids.iter().map(|id| self.plan.weight(*id)) {
+            fill(self.gpu, spec, data(spec, &self.bytes)?.as_ref(), row, &mut parts, self.uploaded)?;
+            row += spec.shape.rows() as u32;
         }
-        self.matrices.insert(ids.to_vec(), parts);
-        Ok(())
+        Ok(parts)
     }
 }
 

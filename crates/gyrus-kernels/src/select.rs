@@ -87,14 +87,13 @@ impl Sampler {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// How often each token of a text occurs within the window; nothing where nobody asks.
-    pub fn counts(&self, text: &[u32]) -> Counts {
-        let mut counts = Counts::new();
+    /// Counts how often each token of a text occurs within the window; nothing where nobody asks.
+    pub fn count(&self, text: &[u32], counts: &mut Counts) {
+        counts.clear();
         if self.has_penalties() {
             let window = text.len().saturating_sub(self.penalty_window as usize);
             text[window..].iter().for_each(|&token| *counts.entry(token).or_insert(0) += 1);
         }
-        counts
     }
 
     /// Chooses a token. `step` numbers the draws of one text; with the seed it fixes the random number.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Plan, Sampler};
+use gyrus_kernels::{Backend, Batch, Counts, Instruments, KV_BLOCK, Plan, Sampler};
 
 use crate::Error;
 
@@ -218,9 +218,10 @@ impl Engine {
             steps.push(Step { sequence: text.sequence, tokens, wanted: Wanted::Last });
         }
         let logits = self.forward(&mut steps)?;
+        let mut counts = Counts::new();
         drawn.clear();
         for (text, logits) in texts.iter().zip(logits.chunks_exact(vocab)) {
-            let counts = text.sampler.counts(text.tokens);
+            text.sampler.count(text.tokens, &mut counts);
             drawn.push(text.sampler.draw(logits, &counts, text.tokens.len() as u64, scratch));
         }
         Ok(())

@@ -143,8 +143,9 @@ impl<'a> Generation<'a> {
 
     /// Computes the next piece and, when the logits are there, draws.
     fn advance(&mut self) -> Result<Option<Draw>, Error> {
-        let most = self.model.context().tokens - self.text.tokens.len();
-        let most = self.request.max_tokens.map_or(most, |n| most.min(n - self.usage.generated_tokens.min(n)));
+        let most = self.model.context().tokens.saturating_sub(self.text.tokens.len());
+        let most =
+            self.request.max_tokens.map_or(most, |n| most.min(n.saturating_sub(self.usage.generated_tokens)));
         let Generation { text, model, request, counts, candidates, drawn, .. } = self;
         if let Some(run) = self.run {
             if let Some(token) = text.draw(model, run, &request.sampler, most, drawn)? {
@@ -157,11 +158,7 @@ impl<'a> Generation<'a> {
         }
         text.advance(model, |logits, tokens| {
             let sampler = &request.sampler;
-            if sampler.has_penalties() {
-                let window = tokens.len().saturating_sub(sampler.penalty_window as usize);
-                counts.clear();
-                tokens[window..].iter().for_each(|&t| *counts.entry(t).or_insert(0) += 1);
-            }
+            sampler.count(tokens, counts);
             // Draws are numbered by position, so that a text continued is a text uninterrupted.
             let token = sampler.draw(logits, counts, tokens.len() as u64, candidates);
             Draw { token, logprob: request.logprobs.then(|| log_softmax_at(logits, token)) }

@@ -1,7 +1,6 @@
 //! `gyrus bench --kernels flash`: attention of a prompt's rows, in the shapes it can be divided into.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -13,7 +12,8 @@ use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Batch, KV_BLOCK, Launch};
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, BenchOutput};
+use super::report::{TableRow, table};
+use crate::cli::BenchArgs;
 
 /// Query heads, key heads and elements of a head.
 const HEADS: [(u32, u32, u32); 3] = [(32, 8, 64), (16, 8, 128), (32, 8, 128)];
@@ -53,7 +53,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             prompt.measure(&runner, args.repetitions, software, &mut rows)?;
         }
     }
-    print(&rows, args.output)
+    table(&rows, args.output)
 }
 
 impl Prompt {
@@ -238,40 +238,34 @@ fn tunings(short: bool) -> Vec<FlashTuning> {
     tunings
 }
 
-fn print(rows: &[Row], output: BenchOutput) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
-        BenchOutput::Csv => {
-            writeln!(out, "kernel,shape,division,microseconds,teraflops,difference,device")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "{},\"{}\",\"{}\",{:.2},{:.3},{:.1e},\"{}\"",
-                    r.kernel, r.shape, r.division, r.microseconds, r.teraflops, r.difference, r.device
-                )?;
-            }
-        }
-        BenchOutput::Md => {
-            if let Some(first) = rows.first() {
-                writeln!(out, "{}\n", first.device)?;
-            }
-            writeln!(
-                out,
-                "| kernel | rows | queries×keys by elements, values | µs | TFLOP/s | difference |"
-            )?;
-            writeln!(out, "|---|---|---|---:|---:|---:|")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "| {} | {} | {} | {:.1} | {:.2} | {:.0e} |",
-                    r.kernel, r.shape, r.division, r.microseconds, r.teraflops, r.difference
-                )?;
-            }
-        }
+impl TableRow for Row {
+    const HEADS: [&'static str; 3] = [
+        "kernel,shape,division,microseconds,teraflops,difference,device",
+        "| kernel | rows | queries×keys by elements, values | µs | TFLOP/s | difference |",
+        "|---|---|---|---:|---:|---:|",
+    ];
+
+    fn device(&self) -> &str {
+        &self.device
     }
-    Ok(())
+
+    fn csv(&self) -> String {
+        format!(
+            "{},\"{}\",\"{}\",{:.2},{:.3},{:.1e},\"{}\"",
+            self.kernel,
+            self.shape,
+            self.division,
+            self.microseconds,
+            self.teraflops,
+            self.difference,
+            self.device
+        )
+    }
+
+    fn markdown(&self) -> String {
+        format!(
+            "| {} | {} | {} | {:.1} | {:.2} | {:.0e} |",
+            self.kernel, self.shape, self.division, self.microseconds, self.teraflops, self.difference
+        )
+    }
 }

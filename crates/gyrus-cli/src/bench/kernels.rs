@@ -1,6 +1,5 @@
 //! `gyrus bench --kernels`: single kernels on a GPU, against the bandwidth of its memory.
 
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -12,8 +11,9 @@ use gyrus_kernels::grid::{Runner, rope_case};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
+use super::report::{TableRow, table};
 use super::{decode, rows, select};
-use crate::cli::{BenchArgs, BenchOutput};
+use crate::cli::BenchArgs;
 
 const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
@@ -65,7 +65,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let bandwidth = 2.0 * copied as f64 / times[0].as_secs_f64();
     let rows: Vec<Row> =
         jobs.iter().zip(times).map(|(job, time)| row(job, time, bandwidth, &runner)).collect();
-    print(&rows, args.output)
+    table(&rows, args.output)
 }
 
 /// Something to time.
@@ -249,41 +249,37 @@ fn timed(tokens: u32) -> Vec<Timed> {
     all
 }
 
-fn print(rows: &[Row], output: BenchOutput) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
-        BenchOutput::Csv => {
-            writeln!(out, "kernel,shape,microseconds,gigabytes_per_second,share_of_copy,device")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "{},\"{}\",{:.2},{:.1},{:.3},\"{}\"",
-                    r.kernel, r.shape, r.microseconds, r.gigabytes_per_second, r.share_of_copy, r.device
-                )?;
-            }
-        }
-        BenchOutput::Md => {
-            if let Some(first) = rows.first() {
-                writeln!(out, "{}\n", first.device)?;
-            }
-            writeln!(out, "| kernel | shape | µs | GB/s | of copy |")?;
-            writeln!(out, "|---|---|---:|---:|---:|")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "| {} | {} | {:.2} | {:.0} | {:.0} % |",
-                    r.kernel,
-                    r.shape,
-                    r.microseconds,
-                    r.gigabytes_per_second,
-                    100.0 * r.share_of_copy
-                )?;
-            }
-        }
+impl TableRow for Row {
+    const HEADS: [&'static str; 3] = [
+        "kernel,shape,microseconds,gigabytes_per_second,share_of_copy,device",
+        "| kernel | shape | µs | GB/s | of copy |",
+        "|---|---|---:|---:|---:|",
+    ];
+
+    fn device(&self) -> &str {
+        &self.device
     }
-    Ok(())
+
+    fn csv(&self) -> String {
+        format!(
+            "{},\"{}\",{:.2},{:.1},{:.3},\"{}\"",
+            self.kernel,
+            self.shape,
+            self.microseconds,
+            self.gigabytes_per_second,
+            self.share_of_copy,
+            self.device
+        )
+    }
+
+    fn markdown(&self) -> String {
+        format!(
+            "| {} | {} | {:.2} | {:.0} | {:.0} % |",
+            self.kernel,
+            self.shape,
+            self.microseconds,
+            self.gigabytes_per_second,
+            100.0 * self.share_of_copy
+        )
+    }
 }

@@ -105,6 +105,51 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
     Ok(())
 }
 
+#[cfg(feature = "gpu")]
+/// A row of a table of timed kernels.
+pub(super) trait TableRow: Serialize {
+    /// The names of the columns of CSV, and the head of a Markdown table.
+    const HEADS: [&'static str; 3];
+
+    /// What ran it.
+    fn device(&self) -> &str;
+
+    /// A line of CSV.
+    fn csv(&self) -> String;
+
+    /// A line of Markdown.
+    fn markdown(&self) -> String;
+}
+
+/// Prints timed kernels.
+#[cfg(feature = "gpu")]
+pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let [csv, head, rule] = R::HEADS;
+    match output {
+        BenchOutput::Json => {
+            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        BenchOutput::Csv => {
+            writeln!(out, "{csv}")?;
+            for row in rows {
+                writeln!(out, "{}", row.csv())?;
+            }
+        }
+        BenchOutput::Md => {
+            if let Some(first) = rows.first() {
+                writeln!(out, "{}\n", first.device())?;
+            }
+            writeln!(out, "{head}\n{rule}")?;
+            for row in rows {
+                writeln!(out, "{}", row.markdown())?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

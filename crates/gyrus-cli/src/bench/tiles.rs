@@ -1,7 +1,5 @@
 //! `gyrus bench --kernels tiles`: mat-muls of prompts at the shapes of a model of a billion parameters, in every tile.
 
-use std::io::Write;
-
 use anyhow::{Result, bail};
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner, Options};
 use gyrus_kernels::call::{HalveRowsCall, Storage, SumTilesCall, TileCall, TileShape, TileTuning};
@@ -11,7 +9,8 @@ use gyrus_kernels::{Activation, Launch, LaunchError, Plane, WeightLayout};
 use gyrus_tensor::DType;
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, BenchOutput};
+use super::report::{TableRow, table};
+use crate::cli::BenchArgs;
 
 /// Outputs and inputs: Q, K and V; the attention's output; gate and up; down.
 const SHAPES: [(u32, u32); 4] = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192)];
@@ -80,7 +79,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             device: runner.name(),
         });
     }
-    print(&rows, args.output)
+    table(&rows, args.output)
 }
 
 /// What to time, tiles of every kind that the rungs have.
@@ -220,39 +219,36 @@ fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
     Ok(dispatches)
 }
 
-fn print(rows: &[Row], output: BenchOutput) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
-        BenchOutput::Csv => {
-            writeln!(out, "kernel,shape,tile,microseconds,teraflops,gigabytes_per_second,device")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "{},{},\"{}\",{:.2},{:.2},{:.1},\"{}\"",
-                    r.kernel, r.shape, r.tile, r.microseconds, r.teraflops, r.gigabytes_per_second, r.device
-                )?;
-            }
-        }
-        BenchOutput::Md => {
-            if let Some(first) = rows.first() {
-                writeln!(out, "{}\n", first.device)?;
-            }
-            writeln!(out, "| kernel | shape | tile | µs | TFLOP/s | GB/s |")?;
-            writeln!(out, "|---|---|---|---:|---:|---:|")?;
-            for r in rows {
-                writeln!(
-                    out,
-                    "| {} | {} | {} | {:.2} | {:.1} | {:.0} |",
-                    r.kernel, r.shape, r.tile, r.microseconds, r.teraflops, r.gigabytes_per_second
-                )?;
-            }
-        }
+impl TableRow for Row {
+    const HEADS: [&'static str; 3] = [
+        "kernel,shape,tile,microseconds,teraflops,gigabytes_per_second,device",
+        "| kernel | shape | tile | µs | TFLOP/s | GB/s |",
+        "|---|---|---|---:|---:|---:|",
+    ];
+
+    fn device(&self) -> &str {
+        &self.device
     }
-    Ok(())
+
+    fn csv(&self) -> String {
+        format!(
+            "{},{},\"{}\",{:.2},{:.2},{:.1},\"{}\"",
+            self.kernel,
+            self.shape,
+            self.tile,
+            self.microseconds,
+            self.teraflops,
+            self.gigabytes_per_second,
+            self.device
+        )
+    }
+
+    fn markdown(&self) -> String {
+        format!(
+            "| {} | {} | {} | {:.2} | {:.1} | {:.0} |",
+            self.kernel, self.shape, self.tile, self.microseconds, self.teraflops, self.gigabytes_per_second
+        )
+    }
 }
 
 #[cfg(test)]

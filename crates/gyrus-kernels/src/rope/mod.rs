@@ -23,8 +23,8 @@ const MOST_ELEMENTS: usize = 1 << 20;
 
 /// Rotary position embedding: pair `i` of a head at position `p` is turned by `p · frequency(i)`.
 ///
-/// The only implementation; models give a [`RopeSpec`]. Phases are computed on the host, from turns in
-/// 64-bit fixed point, since positions reach a million and single precision loses the angle long before.
+/// The only implementation; models give a [`RopeSpec`]. Phases are computed from turns in 64-bit fixed point,
+/// on a CPU here and on a GPU by `wgsl/lib/turns.wgsl`, since positions reach a million and single precision loses the angle long before.
 ///
 /// Three factors must not be confused. The *attention factor* of YaRN and LongRoPE multiplies cosine and
 /// sine, so only what is turned. The *output scale* of the op multiplies all of a head, also the elements
