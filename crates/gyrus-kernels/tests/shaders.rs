@@ -310,6 +310,12 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let (input, gate) = (Input::Bytes { norm: Some(1e-5) }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
+        let tuning = MatVecTuning { workgroup: 512, columns: 8, splits: 2 };
+        let target = Target::Bytes;
+        let gated = MatVecCall { gate, target, tuning, ..MatVecCall::new(weight.with_rows(192), 1) };
+        for (rows, input) in [(3, input), (1, Input::Rows)] {
+            launches.push(MatVecCall { rows, input, ..gated }.launch(rungs).unwrap());
+        }
     }
     launches
 }

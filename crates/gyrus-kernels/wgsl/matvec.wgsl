@@ -7,17 +7,19 @@
 //                INPUT rows, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
 //   4  x_scales  INPUT bytes: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
 //                INPUT merge: rows, [1] (position, first entry of a block table)
-//   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
+//   5  y         TARGET rows: [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
+//   5  q         TARGET bytes: the same results as quantize would make bytes of them, as in lib/row_bytes.wgsl
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  squares   INPUT bytes with NORM: [m, K / 32] f32, as quantize writes them
+//   8  q_scales  TARGET bytes: likewise
 //
 // INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
 // dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
 // GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
 // Teams of LANES invocations take COLUMNS of the output each, SPLITS teams share them. An invocation takes every
-// LANES·SPLITS-th block; FETCH of them, for all columns, are on their way at once, the first before the input is
-// looked at. A row's bits are the same for every ROWS, COLUMNS, FETCH and number of rows. Twin: scalar::matmul on
-// scalar::quantize_rows.
+// LANES·SPLITS-th block. One row: FETCH of them, for all columns, are on their way at once, the first before the input
+// is looked at. Several: all of them stay in registers while ROWS pass by, PACE at a time. A row's bits are the same
+// for every ROWS, PACE, COLUMNS, FETCH and number of rows. Twin: scalar::matmul on scalar::quantize_rows.
 
 #include "params/MatVecParams"
 #define PARAMS MatVecParams
@@ -42,6 +44,9 @@
 #define BYTE_SUMS 0
 #endif
 
+#if INPUT != bytes || TARGET == bytes
+#include "lib/bytes.wgsl"
+#endif
 #if INPUT == bytes
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> x_scales: array<vec2<u32>>;
@@ -49,7 +54,6 @@
 @group(0) @binding(7) var<storage, read> squares: array<f32>;
 #endif
 #else
-#include "lib/bytes.wgsl"
 #if INPUT == merge
 @group(0) @binding(3) var<storage, read> partials: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
@@ -64,12 +68,15 @@ var<workgroup> squares: array<f32, BLOCKS>;
 var<workgroup> x: array<vec4<u32>, 2u * BLOCKS>;
 var<workgroup> x_scales: array<vec2<u32>, BLOCKS>;
 #endif
+#if TARGET == rows
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
+#else
+#define Q_BINDING 5
+#define Q_SCALES_BINDING 8
+#include "lib/row_bytes.wgsl"
+#endif
 
 var<workgroup> results: array<f32, RESULTS>;
-#if NORM
-var<workgroup> row_factors: array<f32, ROWS>;
-#endif
 
 #if INPUT != bytes
 // Puts four bytes where the products find them, and the first of eight what belongs to all of a block.
@@ -98,9 +105,14 @@ struct Activation {
     zero: vec2<i32>,
 }
 
-fn activation(row: u32, block: u32) -> Activation {
+// Blocks beyond the end count for nothing.
+fn activation(row: u32, block: u32, is_there: bool) -> Activation {
     let of_x = x_scales[row * BLOCKS + block];
+#if EVEN
     let scale = bitcast<f32>(of_x.x);
+#else
+    let scale = select(0.0, bitcast<f32>(of_x.x), is_there);
+#endif
     var sums = vec2<f32>();
     var zero = vec2<i32>();
 #if BYTE_SUMS
@@ -141,16 +153,6 @@ fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
     return all;
 }
 
-// The row of the matrix that a column of the grid takes; those beyond the end take the last one's.
-fn weight_row(column: u32) -> u32 {
-    let last = min(column, params.n - 1u);
-#if GATE != none
-    return (last & 1u) * (params.n / 2u) + last / 2u;
-#else
-    return last;
-#endif
-}
-
 // The block that is an invocation's next but `number`.
 fn block_of(number: u32, split: u32, lane: u32) -> u32 {
     return (number * SPLITS + split) * LANES + lane;
@@ -167,10 +169,40 @@ fn result(column: u32, row: u32) -> f32 {
     return sum;
 }
 
-#if GATE != none
-#define ACTIVATION GATE
-#include "lib/activation.wgsl"
+#if NORM
+fn square_of(row: u32, block: u32) -> f32 {
+#if INPUT == bytes
+    return squares[row * BLOCKS + block];
+#else
+    return squares[block];
 #endif
+}
+#endif
+
+#include "lib/outputs.wgsl"
+
+// Puts the sums of rows over the team where the outputs are made of them: those of PACE rows for each column.
+fn keep_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split: u32, here: Member) {
+    let lane = here.place % LANES;
+#if SUBGROUPS
+    if (is_near(LANES, here)) {
+        team_sums(sums, lane);
+        if (lane % ALIKE == 0u) {
+            let number = lane / ALIKE;
+            results[((first + number / PACE) * ROWS + row + number % PACE) * SPLITS + split] = (*sums)[0];
+        }
+        return;
+    }
+#endif
+#repeat I SUMS
+    {
+        let sum = team_sum((*sums)[I], here);
+        if (lane == 0u) {
+            results[((first + I / PACE) * ROWS + row + I % PACE) * SPLITS + split] = sum;
+        }
+    }
+#end
+}
 
 @compute @workgroup_size(WORKGROUP)
 #if SUBGROUPS
@@ -242,6 +274,7 @@ fn KERNEL(here: Invocation) {
     workgroupBarrier();
 #endif
 
+#if ROWS == 1
     var sums: array<f32, SUMS>;
 #if CHUNKS > 1
     for (var chunk = 0u; chunk < CHUNKS; chunk += 1u) {
@@ -261,91 +294,45 @@ fn KERNEL(here: Invocation) {
         {
             let block = block_of(chunk * FETCH + I, split, lane);
             let there = min(block, BLOCKS - 1u);
-            var unpacked: array<Block, COLUMNS>;
+            let a = activation(first_row, there, block < BLOCKS);
 #repeat C COLUMNS
-            unpacked[C] = weight_unpack(fetched[C * FETCH + I], there);
-#end
-#repeat R ROWS
-            {
-#if INPUT == bytes
-                var a = activation(min(first_row + R, params.m - 1u), there);
-#else
-                var a = activation(0u, there);
-#endif
-#if !EVEN
-                a.scale = select(0.0, a.scale, block < BLOCKS);
-                a.sums = select(vec2<f32>(), a.sums, block < BLOCKS);
-#endif
-#repeat C COLUMNS
-                sums[C * ROWS + R] = block_dot(unpacked[C], a, sums[C * ROWS + R]);
-#end
-            }
+            sums[C] = block_dot(weight_unpack(fetched[C * FETCH + I], there), a, sums[C]);
 #end
         }
 #end
     }
-
-#if SUBGROUPS
-    if (is_near(LANES, member)) {
-        team_sums(&sums, lane);
-        if (lane % ALIKE == 0u) {
-#repeat I HELD
-            results[(own * ROWS + lane / ALIKE * HELD + I) * SPLITS + split] = sums[I];
-#end
-        }
-    } else {
+    keep_sums(&sums, own, 0u, split, member);
 #else
-    {
-#endif
-#repeat I SUMS
+    // Weights stay in registers, rows come one after the other: a loop is small enough for a GPU's cache of
+    // instructions, which one kernel after another wants.
+    var unpacked: array<Block, FETCHED>;
+#repeat I FETCH
+#repeat C COLUMNS
+    unpacked[C * FETCH + I] =
+        weight_unpack(fetched[C * FETCH + I], min(block_of(I, split, lane), BLOCKS - 1u));
+#end
+#end
+    // Rows beyond the end are the last one again, and are not written.
+    for (var row = 0u; row < min(ROWS, params.m - first_row); row += PACE) {
+        var sums: array<f32, SUMS>;
+#repeat I FETCH
         {
-            let sum = team_sum(sums[I], member);
-            if (lane == 0u) {
-                results[(own * ROWS + I) * SPLITS + split] = sum;
+            let block = block_of(I, split, lane);
+            let there = min(block, BLOCKS - 1u);
+#repeat R PACE
+            {
+                let a = activation(min(first_row + row + R, params.m - 1u), there, block < BLOCKS);
+#repeat C COLUMNS
+                sums[C * PACE + R] = block_dot(unpacked[C * FETCH + I], a, sums[C * PACE + R]);
+#end
             }
+#end
         }
 #end
-    }
-#if NORM
-    for (var first = 0u; first < ROWS; first += WORKGROUP / LANES) {
-        let row = min(first + team, ROWS - 1u);
-        var sum = 0.0;
-        for (var block = lane; block < BLOCKS; block += LANES) {
-#if INPUT == bytes
-            sum += squares[min(first_row + row, params.m - 1u) * BLOCKS + block];
-#else
-            sum += squares[block];
-#endif
-        }
-        row_factors[row] = inverseSqrt(team_sum(sum, member) / f32(K) + params.eps);
+        keep_sums(&sums, own, row, split, member);
     }
 #endif
+    find_factors(first_row, member);
     workgroupBarrier();
-
-    for (var i = member.place; i < ROWS * OUTPUTS; i += WORKGROUP) {
-        let row = i / OUTPUTS;
-        let output = i % OUTPUTS;
-#if NORM
-        let factor = row_factors[row];
-#else
-        let factor = 1.0;
-#endif
-#if GATE != none
-        let column = first_column / 2u + output;
-        let width = params.n / 2u;
-        let value = activated(result(2u * output, row) * factor) * (result(2u * output + 1u, row) * factor);
-#else
-        let column = first_column + output;
-        let width = params.n;
-        let value = result(output, row) * factor;
-#endif
-        if (first_row + row < params.m && column < width) {
-            let at = (first_row + row) * params.y_stride + params.y_offset + column;
-#if ACCUMULATE
-            y[at] += value;
-#else
-            y[at] = value;
-#endif
-        }
-    }
+    write_outputs(first_row, first_column, member);
 }

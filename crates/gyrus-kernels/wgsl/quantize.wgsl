@@ -2,10 +2,8 @@
 //
 //   0  x         SOURCE rows, norm: [m, k] f32, rows x_stride apart. SOURCE merge: partials of [m, k / HEAD_DIM] heads
 //                (lib/merge.wgsl)
-//   1  q         TARGET bytes: [m, 2, k / 32] vectors of sixteen signed bytes: of all blocks the first sixteen, then
-//                the last. TARGET rows: [m, k] f32
-//   2  q_scales  TARGET bytes: [m, k / 32] of two words: the scale (f32), and the sums of the first and last sixteen
-//                bytes (i16)
+//   1  q         TARGET bytes: rows as in lib/row_bytes.wgsl. TARGET rows: [m, k] f32
+//   2  q_scales  TARGET bytes: likewise
 //   3  params    QuantizeParams (immediates where the device has them)
 //   4  weight    SOURCE norm: [k] f32, multiplied in
 //   5  squares   SOURCE norm: [m, k / 32] f32, the sums of squares of x: what 1 / rms is made of, which a mat-vec
@@ -33,9 +31,10 @@
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 #endif
 #if TARGET == bytes
-@group(0) @binding(1) var<storage, read_write> q: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read_write> q_scales: array<vec2<u32>>;
+#define Q_BINDING 1
+#define Q_SCALES_BINDING 2
 #include "lib/bytes.wgsl"
+#include "lib/row_bytes.wgsl"
 #else
 @group(0) @binding(1) var<storage, read_write> q: array<vec4<f32>>;
 #endif
@@ -74,14 +73,12 @@ fn KERNEL(here: Invocation) {
     if (index >= 8u * blocks) {
         return;
     }
-    q[2u * row * blocks + byte_vector(four, blocks)][four & 3u] = bytes.word;
-    if ((four & 7u) == 0u) {
-        let block = row * blocks + four / 8u;
-        q_scales[block] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
+    write_bytes(bytes, row, four, blocks);
 #if SOURCE == norm
-        squares[block] = sum;
-#endif
+    if ((four & 7u) == 0u) {
+        squares[row * blocks + four / 8u] = sum;
     }
+#endif
 #else
     if (index < 8u * blocks) {
         q[row * (params.k / 4u) + four] = v;

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
-use gyrus_kernels::{Backend, Batch};
+use gyrus_kernels::{Backend, Batch, Instruments};
 use gyrus_testkit::data;
 
 /// An adapter for tests: the one that is named, the best, or one in software.
@@ -159,6 +159,18 @@ fn name() -> Option<String> {
         Device::Gpu(name) => name,
         _ => None,
     }
+}
+
+/// Of several rows, the down projection finds bytes that gate and up projection left for it.
+#[test]
+fn gated_results_are_bytes_at_once() {
+    let Some(name) = name() else { return };
+    let Some((mut backend, _)) = backend(&name, Precision::Fast, 4) else { return };
+    let profile = backend.profile(3, 5).unwrap();
+    let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
+    assert!(names.contains(&"ffn_gate ffn_up · quantise"), "{names:?}");
+    assert!(names.contains(&"ffn_down"), "{names:?}");
+    assert!(!names.contains(&"quantise"), "{names:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Storage};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Storage, Target};
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Activation, KV_BLOCK, Launch, Pairing, Rope, RopeSpec, WeightLayout};
@@ -41,26 +41,47 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
     let mut all = Vec::new();
     let norm = Input::Norm { eps: 1e-5 };
     let merge = Input::Merge { head_dim: HEAD_DIM, window: 0 };
+    let bytes = Input::Bytes { norm: None };
     let gate = Some(Activation::Silu);
     for dtype in [DType::Q4_0, DType::Q8_0, DType::Q4_K] {
-        for (rows, cols, input, gate, accumulate, what) in [
-            (3072, WIDTH, norm, None, false, "norm · q k v"),
-            (WIDTH, WIDTH, merge, None, true, "merge · output"),
-            (16_384, WIDTH, norm, gate, false, "norm · gate up"),
-            (WIDTH, 8192, Input::Rows, None, true, "down"),
-            (128_256, WIDTH, norm, None, false, "norm · head"),
+        for (rows, cols, input, gate, target, accumulate, what) in [
+            (3072, WIDTH, norm, None, Target::Rows, false, "norm · q k v"),
+            (WIDTH, WIDTH, merge, None, Target::Rows, true, "merge · output"),
+            (16_384, WIDTH, norm, gate, Target::Rows, false, "norm · gate up"),
+            (16_384, WIDTH, norm, gate, Target::Bytes, false, "norm · gate up · quantise"),
+            (WIDTH, 8192, Input::Rows, None, Target::Rows, true, "down"),
+            (WIDTH, 8192, bytes, None, Target::Rows, true, "down of bytes"),
+            // Of a larger model.
+            (28_672, 4096, norm, gate, Target::Rows, false, "norm · gate up"),
+            (28_672, 4096, norm, gate, Target::Bytes, false, "norm · gate up · quantise"),
+            (4096, 14_336, Input::Rows, None, Target::Rows, true, "down"),
+            (4096, 14_336, bytes, None, Target::Rows, true, "down of bytes"),
+            (128_256, WIDTH, norm, None, Target::Rows, false, "norm · head"),
         ] {
             let layout = WeightLayout::new(dtype, rows, cols)?;
             let most = if is_software(gpu) { 4096 } else { layout.rows_within(gpu.largest_buffer()) };
             let layout = layout.with_rows(layout.rows().min(most));
-            let tuning = MatVecTuning::of(layout.rows(), layout.cols(), gpu.most_invocations());
-            let call = MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, 1) };
-            all.push(Timed {
-                name: format!("matvec {what}"),
-                shape: format!("{} {} × {cols}, {tuning}", dtype.name(), layout.rows()),
-                bytes: layout.total_bytes(),
-                kernel: Kernel::MatVec(call),
-            });
+            let most = gpu.most_invocations();
+            let rule = MatVecTuning::of(layout.rows(), layout.cols(), most);
+            let mut tunings = vec![rule];
+            if target != Target::Rows {
+                // Larger workgroups, or more columns.
+                tunings = [most, most.min(512)]
+                    .into_iter()
+                    .filter_map(|most| rule.in_blocks(1, cols as u32, most))
+                    .collect();
+                tunings.dedup();
+            }
+            for tuning in tunings {
+                let call =
+                    MatVecCall { input, gate, target, accumulate, tuning, ..MatVecCall::new(layout, 1) };
+                all.push(Timed {
+                    name: format!("matvec {what}"),
+                    shape: format!("{} {} × {cols}, {tuning}", dtype.name(), layout.rows()),
+                    bytes: layout.total_bytes(),
+                    kernel: Kernel::MatVec(call),
+                });
+            }
         }
     }
     for depth in [512, 4096] {

@@ -42,6 +42,8 @@ enum Pending {
     Norm { x: BufferId, weight: WeightId, eps: f32 },
     /// Attention in splits.
     Splits { window: u32 },
+    /// Rows that are bytes already, for the one mat-mul that reads them, which comes next.
+    Bytes,
 }
 
 /// Makes tables of steps.
@@ -213,13 +215,21 @@ impl<'a> Table<'a> {
                     QuantizeCall { rows, cols, source, target: Target::Rows }.launch(rungs)
                 }));
             }
+            Some(Pending::Bytes) => {
+                return Err(GpuError::Refused { reason: "rows are read that were made bytes".to_owned() });
+            }
         }
         Ok(())
     }
 
     /// Whether a later op reads what a buffer is to hold now.
     fn is_read_later(&self, id: BufferId) -> bool {
-        for op in self.later {
+        self.is_read_by(self.later, id)
+    }
+
+    /// Whether some ops read what a buffer holds before the first of them.
+    fn is_read_by(&self, ops: &[Op], id: BufferId) -> bool {
+        for op in ops {
             if op.reads().into_iter().flatten().any(|read| self.id(read) == id) {
                 return true;
             }

@@ -3,7 +3,7 @@
 use gyrus_kernels::call::{
     HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
 };
-use gyrus_kernels::{Activation, BufferId, WeightId};
+use gyrus_kernels::{Activation, BufferId, Op, WeightId};
 use gyrus_tensor::DType;
 
 use super::{Class, Pending, Table, planes};
@@ -36,6 +36,35 @@ impl Table<'_> {
         self.fast() && self.class == Class::Many && weights.iter().all(|id| dtype(id) != DType::F32)
     }
 
+    /// Whether gated results are to be bytes at once: if nobody but the next op wants them, a mat-mul of bytes, and a
+    /// workgroup has whole blocks of them. A single row is quicker if the mat-mul makes its own.
+    fn makes_bytes(
+        &self,
+        x: BufferId,
+        weights: &[WeightId],
+        gate: Option<Activation>,
+        out: BufferId,
+    ) -> bool {
+        let [Op::MatMul { x: read, weights: next, out: to, .. }, rest @ ..] = self.later else {
+            return false;
+        };
+        let (Some(_), [part]) = (gate, self.on.weights.matrix(weights)) else { return false };
+        let out = self.id(out);
+        // Bytes of one width have one place.
+        let wanted = matches!(self.class, Class::Each | Class::Few)
+            && self.takes_bytes(weights)
+            && self.takes_bytes(next)
+            && self.id(*read) == out
+            && self.id(*to) != out
+            && !self.is_read_by(rest, out)
+            && self.width(out) != self.width(x)
+            && self.width(out).is_multiple_of(32);
+        let most = self.on.gpu.most_invocations();
+        let (tuning, cols) = (self.tuning(part, gate), part.layout.cols());
+        let can = |rows: u32| tuning.in_blocks(rows, cols, most).is_some();
+        wanted && (1..=FEW as u32).all(can)
+    }
+
     /// Several weights write their outputs side by side.
     pub(super) fn mat_mul(
         &mut self,
@@ -51,6 +80,7 @@ impl Table<'_> {
         }
         self.written(out)?;
         let halved = if halves { Some(self.halve(x)?) } else { None };
+        let target = if self.makes_bytes(x, weights, gate, out) { Target::Bytes } else { Target::Rows };
         let mut bytes = None;
         let mut y_offset = 0;
         for group in groups(self.on.plan, weights) {
@@ -69,6 +99,7 @@ impl Table<'_> {
                 }
                 let call = MatVecCall {
                     gate,
+                    target,
                     y_stride: self.width(out),
                     y_offset: offset,
                     accumulate,
@@ -78,6 +109,9 @@ impl Table<'_> {
                 self.mat_vec(&name, x, part, call, out, &mut bytes)?;
             }
             y_offset += rows;
+        }
+        if target == Target::Bytes {
+            self.pending.insert(self.id(out), Pending::Bytes);
         }
         Ok(())
     }
@@ -107,7 +141,7 @@ impl Table<'_> {
         let rungs = self.on.gpu.rungs();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
-            Some(Pending::Splits { .. }) => {
+            Some(Pending::Splits { .. } | Pending::Bytes) => {
                 self.finish(x)?;
                 (self.id(x), None)
             }
@@ -183,40 +217,41 @@ impl Table<'_> {
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
         let mut buffers = planes(part);
-        buffers.push(("y", self.buffer(out)));
+        let mut name = name.to_owned();
+        if call.target == Target::Rows {
+            buffers.push(("y", self.buffer(out)));
+        } else {
+            let bytes = self.bytes(out)?;
+            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
+            name.push_str(" · quantise");
+        }
+        let shape = MatShape::of(part.layout, call.gate.is_some());
         let pending = self.pending.get(&self.id(x)).copied();
-        if self.class == Class::One {
-            let input = match pending {
-                None => Input::Rows,
-                Some(Pending::Norm { eps, .. }) => Input::Norm { eps },
-                Some(Pending::Splits { window }) => {
-                    Input::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
-                }
-            };
+        let own = match pending {
+            None => Some((Input::Rows, "", vec![("x", self.buffer(x))])),
+            Some(Pending::Norm { x, weight, eps }) => {
+                let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
+                Some((Input::Norm { eps }, "norm · ", inputs))
+            }
+            Some(Pending::Splits { window }) => {
+                let rooms = self.on.rooms;
+                let inputs = vec![("partials", rooms.partials.clone()), ("rows", rooms.rows.clone())];
+                let head_dim = self.on.plan.kv.head_dim as u32;
+                Some((Input::Merge { head_dim, window }, "merge · ", inputs))
+            }
+            Some(Pending::Bytes) => None,
+        };
+        if self.class == Class::One
+            && let Some((input, before, inputs)) = own
+        {
             let call = MatVecCall { input, ..call };
             let source = match pending {
                 Some(Pending::Norm { x, .. }) => x,
                 _ => self.id(x),
             };
             if call.workgroup_bytes() <= self.on.gpu.workgroup_memory() && source != self.id(out) {
-                match pending {
-                    None => buffers.push(("x", self.buffer(x))),
-                    Some(Pending::Norm { x, weight, .. }) => {
-                        buffers.push(("x", self.buffer(x)));
-                        buffers.push(("norm_weight", self.vector(&[weight])?));
-                    }
-                    Some(Pending::Splits { .. }) => {
-                        buffers.push(("partials", self.on.rooms.partials.clone()));
-                        buffers.push(("rows", self.on.rooms.rows.clone()));
-                    }
-                }
-                let before = match pending {
-                    None => "",
-                    Some(Pending::Norm { .. }) => "norm · ",
-                    Some(Pending::Splits { .. }) => "merge · ",
-                };
+                buffers.extend(inputs);
                 let name = format!("{before}{name}");
-                let shape = MatShape::of(part.layout, call.gate.is_some());
                 let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
                 self.steps.push(step.tuned(shape));
                 return Ok(());
@@ -232,21 +267,31 @@ impl Table<'_> {
             _ => None,
         };
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
-        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
-            let tuning = call.tuning.for_rows(rows);
+        let most = self.on.gpu.most_invocations();
+        let step = Step::new(name, matrix(part), buffers, move |rows| {
+            let tuning = call.tuning.for_rows(rows, call.weight.cols());
+            let in_blocks = || call.tuning.in_blocks(rows, call.weight.cols(), most).unwrap_or(tuning);
+            let tuning = if call.target == Target::Rows { tuning } else { in_blocks() };
             MatVecCall { rows, tuning, ..call }.launch(rungs)
-        }));
+        });
+        self.steps.push(step);
         Ok(())
     }
 
-    /// Makes bytes of a buffer's rows, or of what is pending for it.
+    /// Where a buffer's rows go as bytes.
+    fn bytes(&self, id: BufferId) -> Result<RowBytes, GpuError> {
+        let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
+        self.on.rooms.bytes(self.on.gpu, self.width(id), rows)
+    }
+
+    /// Makes bytes of a buffer's rows, or of what is pending for it, unless they are bytes already.
     fn quantize(&mut self, x: BufferId) -> Result<RowBytes, GpuError> {
         let rungs = self.on.gpu.rungs();
         let cols = self.width(x);
-        let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
-        let bytes = self.on.rooms.bytes(self.on.gpu, cols, rows)?;
+        let bytes = self.bytes(x)?;
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
         let source = match self.pending.get(&self.id(x)).copied() {
+            Some(Pending::Bytes) => return Ok(bytes),
             None => {
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }

@@ -1,4 +1,4 @@
-use super::quantize::partial_bytes;
+use super::quantize::{Target, partial_bytes};
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
@@ -33,7 +33,8 @@ pub enum Input {
 
 /// `y (+)= W·x` for few rows of activations as bytes: `fast`.
 ///
-/// Buffers: the planes of the weight, what the [`Input`] names, `y`, and with normalised bytes `squares`.
+/// Buffers: the planes of the weight, what the [`Input`] names, `y` or what the [`Target`] names, and with normalised
+/// bytes `squares`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatVecCall {
     /// The weight matrix, of a quantised type.
@@ -44,6 +45,10 @@ pub struct MatVecCall {
     pub input: Input,
     /// The function of the first half of the results that their second half is multiplied by.
     pub gate: Option<Activation>,
+    /// What becomes of the results. Bytes are those that a [`QuantizeCall`](super::QuantizeCall) would make of them. They
+    /// need a gate, a multiple of 32 gated results, and a tuning that [makes blocks](MatVecTuning::makes_blocks);
+    /// nothing is added to, and `y_stride` does not matter.
+    pub target: Target,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,
     /// The first column of `y` that is written.
@@ -53,6 +58,15 @@ pub struct MatVecCall {
     /// What changes the speed.
     pub tuning: MatVecTuning,
 }
+
+/// Elements of activations that share a scale.
+const BLOCK: u32 = 32;
+
+/// Blocks of weights that an invocation has registers for, unpacked, while rows pass by.
+const HELD: u32 = 8;
+
+/// Rows that pass by at once: enough to do while a sum goes through a team.
+const PACE: u32 = 2;
 
 /// What changes a mat-vec's speed. `splits` changes the order of sums too, so it must not depend on the number of
 /// rows.
@@ -85,15 +99,40 @@ impl MatVecTuning {
         MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits }
     }
 
-    /// The same order of sums, with room for the sums of several rows.
+    /// The same order of sums for this many rows of matrices with `k` columns: several want small workgroups, whose
+    /// weights stay in registers.
     #[must_use]
-    pub fn for_rows(self, rows: u32) -> MatVecTuning {
-        let workgroup = (32 * self.splits).max(128);
-        match rows {
-            1 => self,
-            2..=4 => MatVecTuning { workgroup: self.workgroup.min(256).max(workgroup), ..self },
-            _ => MatVecTuning { workgroup, columns: 4, ..self },
+    pub fn for_rows(self, rows: u32, k: u32) -> MatVecTuning {
+        if rows == 1 {
+            return self;
         }
+        let columns = (HELD / self.own(k)).clamp(1, 4);
+        let columns = if columns.is_power_of_two() { columns } else { columns.next_power_of_two() / 2 };
+        MatVecTuning { workgroup: (32 * self.splits).max(128), columns, ..self }
+    }
+
+    /// Blocks of a column that an invocation takes.
+    fn own(&self, k: u32) -> u32 {
+        (k / BLOCK).div_ceil(32 * self.splits).max(1)
+    }
+
+    /// Whether the gated results of a workgroup are whole blocks, so that it can make bytes of them.
+    pub fn makes_blocks(&self) -> bool {
+        (self.workgroup / 32 / self.splits * self.columns).is_multiple_of(2 * BLOCK)
+    }
+
+    /// The same order of sums, for as many rows, with gated results in [whole blocks](Self::makes_blocks), if at most
+    /// `most` invocations a workgroup can do that and have registers enough.
+    pub fn in_blocks(self, rows: u32, k: u32, most: u32) -> Option<MatVecTuning> {
+        let mut tuning = self.for_rows(rows, k);
+        let (most, columns) = if rows == 1 { (most, 8) } else { (most.min(512), tuning.columns) };
+        while !tuning.makes_blocks() && 2 * tuning.workgroup <= most {
+            tuning.workgroup *= 2;
+        }
+        while !tuning.makes_blocks() && 2 * tuning.columns <= columns {
+            tuning.columns *= 2;
+        }
+        (tuning.makes_blocks() && tuning.workgroup * tuning.columns <= 4096).then_some(tuning)
     }
 
     /// Whether a kernel can be made in this form.
@@ -124,11 +163,6 @@ impl std::fmt::Display for MatVecTuning {
     }
 }
 
-/// Rows that share one reading of the weights.
-fn tile(rows: u32) -> u32 {
-    rows.next_power_of_two().min(8)
-}
-
 impl MatVecCall {
     /// One product, nothing before and behind it, with the usual tuning.
     pub fn new(weight: WeightLayout, rows: u32) -> MatVecCall {
@@ -137,6 +171,7 @@ impl MatVecCall {
             rows,
             input: Input::Bytes { norm: None },
             gate: None,
+            target: Target::Rows,
             y_stride: weight.rows(),
             y_offset: 0,
             accumulate: false,
@@ -148,7 +183,7 @@ impl MatVecCall {
     pub fn workgroup_bytes(&self) -> u64 {
         let blocks = u64::from(self.weight.cols() / 32);
         let MatVecTuning { workgroup, columns, .. } = self.tuning;
-        let results = u64::from(tile(self.rows) * (workgroup / 32) * columns);
+        let results = u64::from(self.tile() * (workgroup / 32) * columns);
         let input = if matches!(self.input, Input::Bytes { .. }) { 0 } else { 44 * blocks };
         4 * (results + u64::from(workgroup) + 16) + input
     }
@@ -157,7 +192,7 @@ impl MatVecCall {
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let name = "matvec";
         let kernel = || name.to_owned();
-        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let MatVecCall { weight, rows, input, gate, target, y_stride, y_offset, accumulate, tuning } = *self;
         let (n, k) = (weight.rows(), weight.cols());
         if !weight.dtype().is_quantized() {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
@@ -175,6 +210,7 @@ impl MatVecCall {
         if gate.is_some() && !n.is_multiple_of(2) {
             return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
         }
+        self.check_target()?;
         tuning.check()?;
         let width = if gate.is_some() { n / 2 } else { n };
         let least = u64::from(y_offset) + u64::from(width);
@@ -214,9 +250,14 @@ impl MatVecCall {
             }
         };
         let y = (m - 1) * u64::from(y_stride) + least;
-        push("y", 5, Access::ReadWrite, 4 * y);
+        if target == Target::Rows {
+            push("y", 5, Access::ReadWrite, 4 * y);
+        }
         if is_bytes && norm.is_some() {
             push("squares", 7, Access::Read, m * k64 / 8);
+        }
+        if target == Target::Bytes {
+            slots.extend(target.slots(rows, width, [5, 8]));
         }
         params.eps = norm.unwrap_or(0.0);
         for (what, count) in [("elements of x", m * k64), ("elements of y", y)] {
@@ -226,11 +267,15 @@ impl MatVecCall {
         }
 
         let MatVecTuning { workgroup, columns, splits } = tuning;
-        let tile = tile(rows);
+        let tile = self.tile();
         let group_columns = workgroup / 32 / splits * columns;
         let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
         if outputs == 0 {
             let (name, value, needed) = ("columns", columns, "two or more, where there is a gate");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+        }
+        if target == Target::Bytes && !outputs.is_multiple_of(BLOCK) {
+            let (name, value, needed) = ("columns of a workgroup", group_columns, "a multiple of 64");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let groups = u64::from(n).div_ceil(group_columns.into());
@@ -243,7 +288,8 @@ impl MatVecCall {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
         let (fetch, chunks) = self.fetches();
-        let sums = columns * tile;
+        let pace = tile.min(PACE);
+        let sums = columns * pace;
         let blocks = k / 32;
         let activation = match gate {
             None => "none",
@@ -258,6 +304,7 @@ impl MatVecCall {
             number("NORM", norm.is_some().into()),
             ("GATE", activation.to_owned()),
             number("ACCUMULATE", accumulate.into()),
+            ("TARGET", target.name().to_owned()),
             number("HEAD_DIM", head),
             number("WORKGROUP", workgroup),
             number("ROWS", tile),
@@ -270,15 +317,15 @@ impl MatVecCall {
             number("EVEN", (blocks == 32 * splits * fetch * chunks).into()),
             number("GROUP_COLUMNS", group_columns),
             number("OUTPUTS", outputs),
+            number("PACE", pace),
             number("SUMS", sums),
-            // Sums that a lane keeps at each step of a reduction; what it has in the end, and how many have the same.
+            // Sums that a lane keeps at each step of a reduction, and how many lanes have the same in the end.
             number("KEPT_16", sums / 2),
             number("KEPT_8", sums / 4),
             number("KEPT_4", sums / 8),
             number("KEPT_2", sums / 16),
             number("KEPT_1", sums / 32),
-            number("HELD", (sums / 32).max(1)),
-            number("ALIKE", (32 / sums).max(1)),
+            number("ALIKE", 32 / sums),
             number("RESULTS", group_columns * tile * splits),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),
@@ -292,15 +339,47 @@ impl MatVecCall {
         })
     }
 
+    /// Whether the results can become what they are to become.
+    fn check_target(&self) -> Result<(), LaunchError> {
+        if self.target == Target::Rows {
+            return Ok(());
+        }
+        let kernel = || "matvec".to_owned();
+        let refuse = |storage| Err(LaunchError::Storage { kernel: kernel(), storage });
+        match self {
+            MatVecCall { gate: None, .. } => return refuse("bytes without a gate"),
+            MatVecCall { accumulate: true, .. } => return refuse("bytes that are added to"),
+            MatVecCall { y_offset: 1.., .. } => return refuse("bytes beside those of others"),
+            _ => {}
+        }
+        let (value, of) = (self.weight.rows(), 2 * BLOCK);
+        if !value.is_multiple_of(of) {
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name: "n", value, of });
+        }
+        Ok(())
+    }
+
+    /// Rows that share one reading of the weights. Those stay in registers; where there are too many of them, rows are
+    /// taken one by one. A matrix of few columns has more workgroups if each takes half of the rows.
+    fn tile(&self) -> u32 {
+        let held = self.tuning.own(self.weight.cols()) * self.tuning.columns;
+        match self.rows {
+            1 => 1,
+            _ if held > HELD => 1,
+            _ if self.weight.rows() <= 4096 => 8,
+            _ => 16,
+        }
+    }
+
     /// Blocks that an invocation has under way at once for each of its columns, and how often it does.
     fn fetches(&self) -> (u32, u32) {
-        let MatVecTuning { columns, splits, .. } = self.tuning;
-        let own = (self.weight.cols() / 32).div_ceil(32 * splits);
-        // Registers: a block has four to twelve words, and each row and column a sum.
+        let own = self.tuning.own(self.weight.cols());
+        if self.tile() > 1 {
+            return (own, 1);
+        }
+        // Registers: a block has four to twelve words.
         let words = self.weight.row_words(crate::weights::Plane::Quants) / (self.weight.cols() / 32);
-        // Kernels for many rows are long; one block at a time keeps them in a GPU's cache of instructions.
-        let room = (if self.rows == 1 { 64 } else { 16 }) / (words.max(4) * columns);
-        let fetch = own.min(room.max(1));
+        let fetch = own.min((64 / (words.max(4) * self.tuning.columns)).max(1));
         (fetch, own.div_ceil(fetch))
     }
 }

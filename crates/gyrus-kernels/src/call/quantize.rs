@@ -26,13 +26,32 @@ pub enum Source {
     },
 }
 
-/// What becomes of the rows of a [`QuantizeCall`].
+/// What becomes of the rows of a [`QuantizeCall`], or of a [mat-vec's](super::MatVecCall) results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Signed bytes with a scale for 32: `q`, a byte an element, and `q_scales`, 8 bytes a block.
     Bytes,
-    /// Single precision: `q`.
+    /// Single precision: `q`; a mat-vec's `y`.
     Rows,
+}
+
+impl Target {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Target::Bytes => "bytes",
+            Target::Rows => "rows",
+        }
+    }
+
+    /// `q` and, with bytes, `q_scales`, at these bindings.
+    pub(crate) fn slots(self, rows: u32, cols: u32, [q, q_scales]: [u32; 2]) -> Vec<Slot> {
+        let elements = u64::from(rows) * u64::from(cols);
+        let slot = |name, binding, bytes| Slot { name, binding, access: Access::ReadWrite, bytes };
+        match self {
+            Target::Bytes => vec![slot("q", q, elements), slot("q_scales", q_scales, elements / 4)],
+            Target::Rows => vec![slot("q", q, 4 * elements)],
+        }
+    }
 }
 
 /// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
@@ -99,13 +118,7 @@ impl QuantizeCall {
                 "merge"
             }
         };
-        match target {
-            Target::Bytes => {
-                slots.push(slot("q", 1, Access::ReadWrite, m * k));
-                slots.push(slot("q_scales", 2, Access::ReadWrite, m * k / 4));
-            }
-            Target::Rows => slots.push(slot("q", 1, Access::ReadWrite, 4 * m * k)),
-        }
+        slots.extend(target.slots(rows, cols, [1, 2]));
         match source {
             "norm" => {
                 slots.push(slot("weight", 4, Access::Read, 4 * k));
@@ -127,7 +140,7 @@ impl QuantizeCall {
                 file: "quantize.wgsl",
                 constants: vec![
                     ("SOURCE", source.to_owned()),
-                    ("TARGET", if target == Target::Bytes { "bytes" } else { "rows" }.to_owned()),
+                    ("TARGET", target.name().to_owned()),
                     ("HEAD_DIM", head.to_string()),
                     ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
                     ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),

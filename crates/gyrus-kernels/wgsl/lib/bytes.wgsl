@@ -48,6 +48,13 @@ struct Bytes {
     sums: u32,
 }
 
+// Of four bytes and those of the seven neighbours.
+fn byte_sums(q: vec4<i32>, here: Member) -> u32 {
+    let sum = bitcast<u32>((q.x + q.y) + (q.z + q.w));
+    let is_last = (here.place & 4u) != 0u;
+    return eight_pair_sum(select(vec2<u32>(sum, 0u), vec2<u32>(0u, sum), is_last), here);
+}
+
 fn to_bytes(v: vec4<f32>, here: Member) -> Bytes {
     // Magnitudes compare like their bits, and what is not a number is above all: it ends up in the scale and is seen.
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
@@ -58,9 +65,7 @@ fn to_bytes(v: vec4<f32>, here: Member) -> Bytes {
     let q = vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
     var sums = 0u;
 #if BYTE_SUMS
-    let sum = bitcast<u32>((q.x + q.y) + (q.z + q.w));
-    let is_last = (here.place & 4u) != 0u;
-    sums = eight_pair_sum(select(vec2<u32>(sum, 0u), vec2<u32>(0u, sum), is_last), here);
+    sums = byte_sums(q, here);
 #endif
     return Bytes(pack4xI8(q), largest / 127.0, sums);
 }

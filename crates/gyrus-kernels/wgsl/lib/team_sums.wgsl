@@ -1,8 +1,9 @@
-// Many sums over a team at once, for teams within a subgroup. Needs SUMS, a power of two, and KEPT_16 to KEPT_1.
+// Many sums over a team at once, for teams within a subgroup. Needs SUMS, a power of two up to 32, and KEPT_16 to
+// KEPT_1.
 //
 // It is the tree of team_sum, to the bit. But at each distance a lane keeps one half of its sums, KEPT of them, and
 // gives the other half away, as long as it has more than one: there are then about as many exchanges as sums, and not
-// five times as many. In the end a lane has the sums from number lane·SUMS / LANES on, at least one.
+// five times as many. In the end a lane has sum number lane·SUMS / LANES.
 
 fn team_sums(sums: ptr<function, array<f32, SUMS>>, lane: u32) {
 #if KEPT_16

@@ -1,0 +1,99 @@
+// What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y or the bytes that are made of it.
+//
+// Needs lib/lanes.wgsl, K, NORM, GATE, ACCUMULATE, TARGET, ROWS, OUTPUTS (results of a row that a workgroup writes),
+// parameters with m, n, y_stride, y_offset and eps, result(column, row), the sum of a row and column of this workgroup,
+// and with NORM square_of(row, block), the sum of squares of 32 inputs. TARGET rows: y. TARGET bytes:
+// lib/bytes.wgsl, lib/row_bytes.wgsl, and OUTPUTS and all of a row's results are multiples of 32.
+
+#if NORM
+var<workgroup> row_factors: array<f32, ROWS>;
+#endif
+#if GATE != none
+#define ACTIVATION GATE
+#include "lib/activation.wgsl"
+#endif
+
+// The row of the matrix that a column of the grid takes; those beyond the end take the last one's.
+fn weight_row(column: u32) -> u32 {
+    let last = min(column, params.n - 1u);
+#if GATE != none
+    return (last & 1u) * (params.n / 2u) + last / 2u;
+#else
+    return last;
+#endif
+}
+
+// Makes 1 / rms of the workgroup's rows, for after the next barrier.
+fn find_factors(first_row: u32, here: Member) {
+#if NORM
+    let lane = here.place % LANES;
+    for (var first = 0u; first < ROWS; first += WORKGROUP / LANES) {
+        let row = min(first + here.place / LANES, ROWS - 1u);
+        var sum = 0.0;
+        for (var block = lane; block < K / 32u; block += LANES) {
+            sum += square_of(min(first_row + row, params.m - 1u), block);
+        }
+        row_factors[row] = inverseSqrt(team_sum(sum, here) / f32(K) + params.eps);
+    }
+#endif
+}
+
+// A row's result number `output` of this workgroup.
+fn output_of(output: u32, row: u32) -> f32 {
+#if NORM
+    let factor = row_factors[row];
+#else
+    let factor = 1.0;
+#endif
+#if GATE != none
+    return activated(result(2u * output, row) * factor) * (result(2u * output + 1u, row) * factor);
+#else
+    return result(output, row) * factor;
+#endif
+}
+
+// All invocations of a workgroup must call it together.
+fn write_outputs(first_row: u32, first_column: u32, here: Member) {
+#if GATE != none
+    let first_output = first_column / 2u;
+    let width = params.n / 2u;
+#else
+    let first_output = first_column;
+    let width = params.n;
+#endif
+#if TARGET == rows
+    for (var i = here.place; i < ROWS * OUTPUTS; i += WORKGROUP) {
+        let row = i / OUTPUTS;
+        let column = first_output + i % OUTPUTS;
+        let value = output_of(i % OUTPUTS, row);
+        if (first_row + row < params.m && column < width) {
+            let at = (first_row + row) * params.y_stride + params.y_offset + column;
+#if ACCUMULATE
+            y[at] += value;
+#else
+            y[at] = value;
+#endif
+        }
+    }
+#else
+    // Four results an invocation, a block eight of them. Those beyond the end do the last one's work and keep it to
+    // themselves: barriers want them all.
+    for (var first = 0u; first < ROWS * OUTPUTS / 4u; first += WORKGROUP) {
+        let index = first + here.place;
+        let i = 4u * min(index, ROWS * OUTPUTS / 4u - 1u);
+        let row = i / OUTPUTS;
+        var v: vec4<f32>;
+#repeat E 4
+        v[E] = output_of(i % OUTPUTS + E, row);
+#end
+        var bytes = to_bytes(v, here);
+#if !BYTE_SUMS
+        bytes.sums = byte_sums(unpack4xI8(bytes.word), here);
+#endif
+        let column = first_output + i % OUTPUTS;
+        if (index < ROWS * OUTPUTS / 4u && first_row + row < params.m && column < width) {
+            write_bytes(bytes, first_row + row, column / 4u, width / 32u);
+        }
+    }
+#endif
+}
