@@ -2,6 +2,9 @@
 
 use crate::tokenizer::Tokenizer;
 
+/// Bytes that one token rarely exceeds: room for them is made once.
+const LONGEST_PIECE: usize = 256;
+
 /// Turns a stream of ids into a stream of text.
 ///
 /// Each [`push`](Self::push) gives the characters that are complete; bytes of a character still under
@@ -13,7 +16,7 @@ pub struct Detokenizer<'t> {
     render_special: bool,
     /// A space in front of the first text is the encoder's, not the writer's.
     at_start: bool,
-    /// At most the three bytes a character can lack its end after.
+    /// At most the three bytes a character can lack its end after, and those of a token while it is looked at.
     tail: Vec<u8>,
 }
 
@@ -22,13 +25,13 @@ impl<'t> Detokenizer<'t> {
     /// With `render_special`, control tokens appear as written; else they are passed over.
     pub fn new(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
         let at_start = tokenizer.strips_leading_space();
-        Self { tokenizer, render_special, at_start, tail: Vec::new() }
+        Self { tokenizer, render_special, at_start, tail: Vec::with_capacity(LONGEST_PIECE) }
     }
 
     /// For a stream that continues a text, as what a model generates continues its prompt: a leading
     /// space is part of it.
     pub fn continuing(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
-        Self { tokenizer, render_special, at_start: false, tail: Vec::new() }
+        Self { tokenizer, render_special, at_start: false, tail: Vec::with_capacity(LONGEST_PIECE) }
     }
 
     /// The text that the next id completes; often empty in the middle of a character. An id outside the
