@@ -95,6 +95,14 @@ pub(crate) enum Wanted {
 }
 
 /// Rows of one sequence in a batch.
+pub(crate) trait Part {
+    fn sequence(&self) -> &Sequence;
+    fn sequence_mut(&mut self) -> &mut Sequence;
+    fn tokens(&self) -> &[u32];
+    fn wanted(&self) -> Wanted;
+}
+
+/// Rows as they are told.
 pub(crate) struct Step<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) tokens: &'a [u32],
@@ -105,8 +113,45 @@ pub(crate) struct Step<'a> {
 pub(crate) struct Drawn<'a> {
     pub(crate) sequence: &'a mut Sequence,
     /// All of it.
-    pub(crate) tokens: &'a [u32],
+    pub(crate) tokens: &'a mut Vec<u32>,
     pub(crate) sampler: &'a Sampler,
+}
+
+impl Part for Step<'_> {
+    fn sequence(&self) -> &Sequence {
+        self.sequence
+    }
+
+    fn sequence_mut(&mut self) -> &mut Sequence {
+        self.sequence
+    }
+
+    fn tokens(&self) -> &[u32] {
+        self.tokens
+    }
+
+    fn wanted(&self) -> Wanted {
+        self.wanted
+    }
+}
+
+/// Its last token, for the one behind it.
+impl Part for Drawn<'_> {
+    fn sequence(&self) -> &Sequence {
+        self.sequence
+    }
+
+    fn sequence_mut(&mut self) -> &mut Sequence {
+        self.sequence
+    }
+
+    fn tokens(&self) -> &[u32] {
+        &self.tokens[self.tokens.len().saturating_sub(1)..]
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted::Last
+    }
 }
 
 impl Engine {
@@ -139,24 +184,25 @@ impl Engine {
     /// Runs all steps as one batch and returns the wanted logits, `[rows wanted, vocab]` in order.
     ///
     /// If it fails, no sequence has grown.
-    pub(crate) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<&[f32], Error> {
+    pub(crate) fn forward(&mut self, steps: &mut [impl Part]) -> Result<&[f32], Error> {
         assert!(steps.len() <= MAX_SEQUENCES, "the callers here run one sequence at a time");
         self.ahead.run = None;
         for step in &mut *steps {
-            self.reserve(step.sequence, step.tokens.len())?;
+            let more = step.tokens().len();
+            self.reserve(step.sequence_mut(), more)?;
         }
         for rows in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.wanted] {
             rows.clear();
         }
         for (n, step) in steps.iter().enumerate() {
             let first = self.tokens.len();
-            for (i, &token) in step.tokens.iter().enumerate() {
+            for (i, &token) in step.tokens().iter().enumerate() {
                 self.tokens.push(token);
-                self.positions.push((step.sequence.len + i) as u32);
+                self.positions.push((step.sequence().len + i) as u32);
                 self.sequences.push(n as u32);
             }
             let rows = first as u32..self.tokens.len() as u32;
-            match step.wanted {
+            match step.wanted() {
                 Wanted::None => {}
                 Wanted::Last => self.wanted.extend(rows.last()),
                 Wanted::All => self.wanted.extend(rows),
@@ -165,8 +211,8 @@ impl Engine {
         let mut tables: [&[u32]; MAX_SEQUENCES] = [&[]; MAX_SEQUENCES];
         let mut lengths = [0; MAX_SEQUENCES];
         for ((table, length), step) in tables.iter_mut().zip(&mut lengths).zip(steps.iter()) {
-            *table = &step.sequence.blocks;
-            *length = step.sequence.reach;
+            *table = &step.sequence().blocks;
+            *length = step.sequence().reach;
         }
         let batch = Batch {
             tokens: &self.tokens,
@@ -178,7 +224,8 @@ impl Engine {
         };
         let logits = self.backend.forward(&batch)?;
         for step in steps {
-            step.sequence.len += step.tokens.len();
+            let more = step.tokens().len();
+            step.sequence_mut().len += more;
         }
         Ok(logits)
     }
@@ -209,20 +256,15 @@ impl Engine {
         &mut self,
         texts: &mut [Drawn<'_>],
         drawn: &mut Vec<u32>,
-        scratch: &mut Vec<(f32, u32)>,
+        counts: &mut Counts,
+        candidates: &mut Vec<(f32, u32)>,
     ) -> Result<(), Error> {
         let vocab = self.backend.plan().vocab;
-        let mut steps: Vec<Step<'_>> = Vec::with_capacity(texts.len());
-        for text in &mut *texts {
-            let tokens = &text.tokens[text.tokens.len() - 1..];
-            steps.push(Step { sequence: text.sequence, tokens, wanted: Wanted::Last });
-        }
-        let logits = self.forward(&mut steps)?;
-        let mut counts = Counts::new();
+        let logits = self.forward(texts)?;
         drawn.clear();
         for (text, logits) in texts.iter().zip(logits.chunks_exact(vocab)) {
-            text.sampler.count(text.tokens, &mut counts);
-            drawn.push(text.sampler.draw(logits, &counts, text.tokens.len() as u64, scratch));
+            text.sampler.count(text.tokens, counts);
+            drawn.push(text.sampler.draw(logits, counts, text.tokens.len() as u64, candidates));
         }
         Ok(())
     }
@@ -252,7 +294,7 @@ impl Engine {
             tables[n] = &text.sequence.blocks;
             lengths[n] = text.sequence.reach;
             samplers.push(text.sampler);
-            tokens.push(text.tokens);
+            tokens.push(text.tokens.as_slice());
         }
         let batch = Batch {
             tokens: &self.tokens,

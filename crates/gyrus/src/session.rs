@@ -1,4 +1,4 @@
-use gyrus_kernels::Sampler;
+use gyrus_kernels::{Counts, Sampler};
 use gyrus_text::Special;
 
 use crate::Error;
@@ -89,7 +89,7 @@ impl Text {
         if self.sequence.len() + 1 != self.tokens.len() {
             return Ok(None);
         }
-        let text = Drawn { sequence: &mut self.sequence, tokens: &self.tokens, sampler };
+        let text = Drawn { sequence: &mut self.sequence, tokens: &mut self.tokens, sampler };
         let done = model.engine().draw(run, &mut [text], most, drawn)?;
         Ok(if done { drawn.first().copied() } else { None })
     }
@@ -137,23 +137,23 @@ impl Session {
             session.text.tokens.reserve(tokens);
         }
         let run = Run::new();
-        let (mut drawn, mut scratch) = (Vec::new(), Vec::new());
+        let (mut drawn, mut counts, mut candidates) = (Vec::new(), Counts::new(), Vec::new());
+        let mut texts: Vec<Drawn<'_>> = sessions
+            .iter_mut()
+            .zip(samplers)
+            .map(|(session, sampler)| {
+                let Text { sequence, tokens } = &mut session.text;
+                Drawn { sequence, tokens, sampler }
+            })
+            .collect();
         for step in 0..tokens {
-            let mut texts: Vec<Drawn<'_>> = sessions
-                .iter_mut()
-                .zip(samplers)
-                .map(|(session, sampler)| {
-                    let Text { sequence, tokens } = &mut session.text;
-                    Drawn { sequence, tokens, sampler }
-                })
-                .collect();
             let mut engine = model.engine();
             if !engine.draw(run, &mut texts, tokens - step, &mut drawn)? {
-                engine.draw_here(&mut texts, &mut drawn, &mut scratch)?;
+                engine.draw_here(&mut texts, &mut drawn, &mut counts, &mut candidates)?;
             }
             drop(engine);
-            for (session, token) in sessions.iter_mut().zip(&drawn) {
-                session.text.tokens.push(*token);
+            for (text, token) in texts.iter_mut().zip(&drawn) {
+                text.tokens.push(*token);
             }
             if !visit(&drawn) {
                 break;
