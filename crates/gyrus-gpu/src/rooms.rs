@@ -49,6 +49,8 @@ struct Turns {
     buffer: Buffer,
     /// Entries from one row to the next; 0 if sequences of all lengths turn alike.
     stride: u32,
+    /// The classes of length whose turns the device has, row by row.
+    sent: RefCell<Vec<usize>>,
 }
 
 /// Rows as bytes.
@@ -79,9 +81,10 @@ impl Rooms {
             let entries = rope.pairs() + 1;
             if turns_rows(rope) == 1 {
                 let buffer = gpu.upload(bytemuck::cast_slice(&engine::turns(rope, 0)))?;
-                return Ok(Turns { buffer, stride: 0 });
+                return Ok(Turns { buffer, stride: 0, sent: RefCell::default() });
             }
-            Ok(Turns { buffer: words(2 * MAX_ROWS * entries)?, stride: entries as u32 })
+            let buffer = words(2 * MAX_ROWS * entries)?;
+            Ok(Turns { buffer, stride: entries as u32, sent: RefCell::default() })
         };
         let bytes = (blocks * KV_BLOCK * plan.kv.row() * plan.kv_dtype().block_bytes()) as u64;
         let layer = |_| Ok((gpu.buffer(bytes)?, gpu.buffer(bytes)?));
@@ -151,15 +154,24 @@ impl Rooms {
         Ok(halves)
     }
 
-    /// Sends each row's turns, where sequences of different lengths turn differently.
+    /// Sends each row's turns, where sequences of different lengths turn differently and the device has others.
     pub(crate) fn send_turns(&self, gpu: &Gpu, plan: &Plan, batch: &Batch<'_>) -> Result<(), GpuError> {
         for (rope, turns) in plan.ropes.iter().zip(&self.turns).filter(|(_, turns)| turns.stride > 0) {
+            let class = |sequence: &u32| rope.length_class(batch.lengths[*sequence as usize] as usize);
+            let classes = batch.sequences.iter().map(class);
+            let mut sent = turns.sent.borrow_mut();
+            // A text that is written token by token brings nothing new.
+            if sent.len() >= batch.rows() && classes.clone().zip(&*sent).all(|(class, sent)| class == *sent) {
+                continue;
+            }
+            sent.clear();
             let mut words = Vec::with_capacity(2 * batch.rows() * turns.stride as usize);
             for rows in batch.sequences.chunk_by(|a, b| a == b) {
                 let of_row = engine::turns(rope, batch.lengths[rows[0] as usize] as usize);
                 rows.iter().for_each(|_| words.extend_from_slice(&of_row));
             }
             gpu.write(&turns.buffer, bytemuck::cast_slice(&words))?;
+            sent.extend(classes);
         }
         Ok(())
     }
