@@ -6,12 +6,14 @@
 
 #![deny(unsafe_code)]
 
-// An allocator is unsafe by its trait.
+// Allocators are unsafe by their trait.
 #[allow(unsafe_code)]
 mod counting;
 pub mod npy;
 mod oracle;
 mod rng;
+#[allow(unsafe_code)]
+mod traced;
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,7 @@ pub use counting::Counting;
 pub use oracle::{oracle, python};
 pub use rng::Rng;
 pub use tempfile;
+pub use traced::{Origin, Traced, crate_of};
 
 /// The repository's root.
 pub fn repository() -> &'static Path {

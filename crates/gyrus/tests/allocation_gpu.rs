@@ -1,0 +1,197 @@
+//! Steady decoding on a GPU allocates nothing of ours, on the host or on the device. What reaches the device for us
+//! allocates on the host for each submission; that must not grow.
+#![cfg(feature = "gpu")]
+
+use std::process::Command;
+
+use gyrus::{Device, Event, Model, Options, Precision, Request, Sampler, Session};
+use gyrus_formats::Checkpoint;
+use gyrus_gpu::{Gpu, GpuBackend};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK};
+use gyrus_testkit::{Origin, Traced, crate_of, data};
+
+#[global_allocator]
+static ALLOCATOR: Traced = Traced::new();
+
+/// Between us and the device.
+const BELOW: [&str; 6] = ["wgpu", "wgpu_core", "wgpu_hal", "naga", "ash", "gpu_allocator"];
+
+/// What makes something that lasts on the device, with something on the host to know it by.
+const MAKERS: [&str; 5] = [
+    "::create_buffer",
+    "::create_bind_group",
+    "::create_compute_pipeline",
+    "::create_shader_module",
+    "::create_query_set",
+];
+
+/// Tokens until as many are in flight as may be.
+const WARM: usize = 36;
+
+/// An adapter for tests: the one that is named, the best, or one in software.
+fn adapter() -> Option<String> {
+    let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
+    let found = named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone()));
+    if found.is_none() {
+        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
+        println!("skipped: no GPU was found");
+    }
+    found
+}
+
+/// Whether backtraces are taken by nobody else in this process; if they are, the test has been run in another.
+///
+/// Where a user asks for backtraces, wgpu takes some in debug builds, and to trace what that allocates is to wait for
+/// oneself.
+fn is_alone(test: &str) -> bool {
+    const ASKED: &str = "RUST_LIB_BACKTRACE";
+    if std::env::var(ASKED).as_deref() == Ok("0") {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let output =
+        Command::new(program).args([test, "--exact", "--nocapture"]).env(ASKED, "0").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{test} failed in a process of its own");
+    false
+}
+
+/// Holds the traces of two windows of steady decoding to what they should be.
+fn check(what: &str, tokens: usize, windows: &[Vec<Origin>; 2]) {
+    let [first, second] = windows.each_ref().map(Vec::len);
+    println!("{what}: {first} and {second} allocations below us in {tokens} tokens each");
+    for origin in windows.iter().flatten() {
+        let functions = origin.functions();
+        let whose = functions
+            .iter()
+            .map(|function| crate_of(function))
+            .find(|name| name.starts_with("gyrus") || BELOW.contains(name));
+        let all = || functions.join("\n");
+        assert!(
+            whose.is_some_and(|name| BELOW.contains(&name)),
+            "{what}: an allocation of ours in\n{}",
+            all()
+        );
+        let makes = |function: &String| {
+            crate_of(function) == "wgpu" && MAKERS.iter().any(|maker| function.ends_with(maker))
+        };
+        assert!(!functions.iter().any(makes), "{what}: something made on the device in\n{}", all());
+    }
+    // Not one would mean that nothing was traced.
+    assert!(first > 0 && 10 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
+}
+
+fn open(path: &str, name: &str) -> Option<Model> {
+    let device = Device::Gpu(Some(name.to_owned()));
+    let options = Options { device, context: Some(256), sessions: 2, ..Options::default() };
+    Some(Model::open(&data(path)?, &options).unwrap())
+}
+
+/// Decodes for a while, and then for two windows of so many tokens.
+fn write(what: &str, model: &Model, sampler: &Sampler, logprobs: bool, window: usize) {
+    let mut session = model.session();
+    let request = Request::ids(prompt()).sampler(sampler.clone()).logprobs(logprobs).ignore_end(true);
+    let mut generation = session.generate(request).unwrap();
+    let mut tokens = |count: usize| {
+        let mut left = count;
+        while left > 0 {
+            let event = generation.next().unwrap();
+            left -= usize::from(matches!(event, Some(Event::Token { .. })));
+        }
+    };
+    tokens(WARM);
+    let windows = [(); 2].map(|()| {
+        ALLOCATOR.start();
+        tokens(window);
+        ALLOCATOR.stop()
+    });
+    check(what, window, &windows);
+}
+
+/// As [`write`], two texts at once.
+fn write_together(what: &str, model: &Model, samplers: &[Sampler; 2], window: usize) {
+    let mut sessions = [model.session(), model.session()];
+    sessions.iter_mut().for_each(|session| session.set_tokens(&prompt()).unwrap());
+    let (mut windows, mut tokens) = ([Vec::new(), Vec::new()], 0);
+    // Asked for more than are looked at, so that steps stay in flight.
+    Session::write_together(&mut sessions, samplers, WARM + 4 * window, |_| {
+        tokens += 1;
+        if tokens == WARM + window || tokens == WARM + 2 * window {
+            windows[(tokens - WARM) / window - 1] = ALLOCATOR.stop();
+        }
+        if tokens == WARM || tokens == WARM + window {
+            ALLOCATOR.start();
+        }
+        tokens < WARM + 2 * window
+    })
+    .unwrap();
+    check(what, window, &windows);
+}
+
+fn prompt() -> Vec<u32> {
+    (0..40).map(|i| (i * 37 + 11) % 500).collect()
+}
+
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "tells functions apart that are not inlined")]
+fn steady_decoding_allocates_nothing_of_ours() {
+    if !is_alone("steady_decoding_allocates_nothing_of_ours") {
+        return;
+    }
+    let Some(name) = adapter() else { return };
+    let greedy = Sampler::default();
+    let sampled = Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1, ..Sampler::default() };
+    if let Some(model) = open("stories260K/stories260K.gguf", &name) {
+        write("greedy", &model, &greedy, false, KV_BLOCK);
+        write("sampled", &model, &sampled, false, KV_BLOCK);
+        // With log-probabilities, every token is drawn on the host.
+        write("drawn here", &model, &sampled, true, KV_BLOCK);
+        write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK);
+    }
+    // Other kernels, of which each takes longer.
+    if let Some(model) = open("tales/tales-7m-q8_0.gguf", &name) {
+        write("tales", &model, &sampled, false, KV_BLOCK / 2);
+    }
+}
+
+/// Bytes of the device that are in use after so many steps, and after many more.
+#[test]
+fn steady_decoding_takes_no_memory_of_the_device() {
+    let (Some(name), Some(path)) = (adapter(), data("tiny/llama")) else { return };
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let plan =
+        Model::open(&path, &Options { device: Device::Cpu, ..Options::default() }).unwrap().plan().clone();
+    assert_eq!(plan.precision, Precision::Fast);
+    let options = gyrus_gpu::Options { adapter: Some(name), ..Default::default() };
+    let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
+    let mut backend = GpuBackend::new(Gpu::open(&options).unwrap(), plan, 4, bytes, |_| {}).unwrap();
+    let blocks = [2, 0, 3, 1];
+    let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
+    let batch = Batch {
+        tokens: &[7],
+        positions: &[0],
+        sequences: &[0],
+        logits: &[0],
+        tables: &[&blocks[..1]],
+        lengths: &[128],
+    };
+    assert!(backend.chain().unwrap().begin(&batch, &[&sampler], &[&[7]]).unwrap());
+    // The table grows as an engine would have it grow.
+    let mut run = |steps: std::ops::Range<usize>| {
+        for first in steps.step_by(8) {
+            let chain = backend.chain().unwrap();
+            let table = &blocks[..(first + 8).div_ceil(KV_BLOCK)];
+            chain.submit(4, &[table]).unwrap();
+            chain.submit(4, &[table]).unwrap();
+            (0..8).for_each(|_| assert_eq!(chain.next().unwrap().len(), 1));
+        }
+        backend.gpu().wait().unwrap();
+        backend.gpu().used()
+    };
+    let Some(before) = run(0..16) else {
+        println!("skipped: the API does not keep count");
+        return;
+    };
+    assert_eq!(run(16..120), Some(before), "bytes in use, and set aside");
+}
