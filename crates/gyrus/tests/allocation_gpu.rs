@@ -141,18 +141,18 @@ fn steady_decoding_allocates_nothing_of_ours() {
     }
     let Some(name) = adapter() else { return };
     let greedy = Sampler::default();
-    // Two windows are a block of the cache, so that it grows in one of them; each is several submissions.
     let sampled = Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1, ..Sampler::default() };
     if let Some(model) = open("stories260K/stories260K.gguf", &name) {
+        // Two windows are a block of the cache, so that it grows in one of them.
         write("greedy", &model, &greedy, false, KV_BLOCK / 2);
         write("sampled", &model, &sampled, false, KV_BLOCK / 2);
         // With log-probabilities, every token is drawn on the host.
-        write("drawn here", &model, &sampled, true, KV_BLOCK / 4);
-        write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 2);
+        write("drawn here", &model, &sampled, true, KV_BLOCK / 8);
+        write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
     if let Some(model) = open("tales/tales-7m-q8_0.gguf", &name) {
-        write("tales", &model, &sampled, false, KV_BLOCK / 2);
+        write("tales", &model, &sampled, false, KV_BLOCK / 4);
     }
 }
 
