@@ -65,8 +65,8 @@ impl Tuning {
         for line in lines {
             let (shape, form) = line.split_once(" = ")?;
             let numbers: Vec<u32> = form.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-            let [workgroup, columns, splits] = numbers[..] else { return None };
-            let form = MatVecTuning { workgroup, columns, splits };
+            let [workgroup, columns, splits, turns] = numbers[..] else { return None };
+            let form = MatVecTuning { workgroup, columns, splits, turns };
             // What no kernel can be made of is not believed.
             form.check().ok()?;
             tuning.mat_vecs.insert(shape.to_owned(), form);
@@ -80,8 +80,8 @@ impl Tuning {
             fs::create_dir_all(folder)?;
         }
         let mut text = format!("{HEAD}\n");
-        for (shape, MatVecTuning { workgroup, columns, splits }) in &self.mat_vecs {
-            text.push_str(&format!("{shape} = {workgroup} {columns} {splits}\n"));
+        for (shape, MatVecTuning { workgroup, columns, splits, turns }) in &self.mat_vecs {
+            text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {turns}\n"));
         }
         let beside = path.with_extension(format!("{}.part", std::process::id()));
         fs::write(&beside, text)?;
@@ -89,7 +89,7 @@ impl Tuning {
     }
 }
 
-const HEAD: &str = "gyrus tuning 1";
+const HEAD: &str = "gyrus tuning 2";
 
 /// Forms of a mat-vec that are worth trying for a matrix, the rule's first.
 pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning> {
@@ -97,15 +97,21 @@ pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning
     for splits in [1, 2, 4, 8] {
         for columns in [1, 2, 4, 8] {
             for workgroup in [128, 256, 512, 1024] {
-                let form = MatVecTuning { workgroup, columns, splits };
                 let blocks = (shape.cols / 32).div_ceil(32 * splits);
+                let together = workgroup / 32 / splits * columns;
                 // At least a block for most lanes of a team, and not too many under way at once.
                 let fits = workgroup <= most_invocations
                     && (splits == 1 || shape.cols / 32 > 16 * splits)
                     && (2..=16).contains(&(blocks * columns))
-                    && workgroup / 32 / splits * columns >= if shape.gated { 2 } else { 1 };
-                if fits && form.check().is_ok() && !forms.contains(&form) {
-                    forms.push(form);
+                    && together >= if shape.gated { 2 } else { 1 };
+                for turns in [1, 2, 4] {
+                    let form = MatVecTuning { workgroup, columns, splits, turns };
+                    // Invocations enough for a large GPU.
+                    let groups = if fits { shape.rows / (together * turns) } else { 0 };
+                    let busy = turns == 1 || groups * workgroup >= 128 << 10;
+                    if fits && busy && form.check().is_ok() && !forms.contains(&form) {
+                        forms.push(form);
+                    }
                 }
             }
         }
@@ -121,14 +127,14 @@ mod tests {
     fn what_is_written_is_read_and_what_is_not_ours_is_not_believed() {
         let mut tuning = Tuning::default();
         let shape = MatShape { dtype: "Q4_0", rows: 3072, cols: 2048, gated: false };
-        let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2 };
+        let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2, turns: 4 };
         tuning.set(&shape, form);
         let path = std::env::temp_dir().join(format!("gyrus-tuning-{}.txt", std::process::id()));
         tuning.write(&path).unwrap();
         assert_eq!(Tuning::read(&path), tuning);
         assert_eq!(Tuning::read(&path).of(shape.clone(), 1024), form);
         for text in
-            ["", "gyrus tuning 2\n", "gyrus tuning 1\nQ4_0 1 1 plain = 7 1 1\n", "gyrus tuning 1\nx\n"]
+            ["", "gyrus tuning 1\n", "gyrus tuning 2\nQ4_0 1 1 plain = 7 1 1 1\n", "gyrus tuning 2\nx\n"]
         {
             fs::write(&path, text).unwrap();
             assert_eq!(Tuning::read(&path), Tuning::default(), "{text}");

@@ -48,8 +48,8 @@ struct Form {
     from: From,
     gate: Option<Activation>,
     accumulate: bool,
-    /// Workgroup, columns, splits.
-    tuning: (u32, u32, u32),
+    /// Workgroup, columns, splits, turns.
+    tuning: (u32, u32, u32, u32),
 }
 
 /// Blocks are no multiple of what all lanes take, rows of the matrix none of what a workgroup takes; the last two take
@@ -62,7 +62,7 @@ const FORMS: [Form; 6] = [
         from: From::Norm,
         gate: Some(Activation::Silu),
         accumulate: false,
-        tuning: (128, 2, 1),
+        tuning: (128, 2, 1, 3),
     },
     Form {
         dtype: DType::Q8_0,
@@ -71,7 +71,7 @@ const FORMS: [Form; 6] = [
         from: From::Rows,
         gate: None,
         accumulate: true,
-        tuning: (128, 1, 2),
+        tuning: (128, 1, 2, 2),
     },
     Form {
         dtype: DType::Q4_K,
@@ -80,7 +80,7 @@ const FORMS: [Form; 6] = [
         from: From::Merge { head_dim: 96 },
         gate: None,
         accumulate: true,
-        tuning: (256, 2, 4),
+        tuning: (256, 2, 4, 1),
     },
     Form {
         dtype: DType::Q6_K,
@@ -89,7 +89,7 @@ const FORMS: [Form; 6] = [
         from: From::Norm,
         gate: None,
         accumulate: false,
-        tuning: (64, 2, 1),
+        tuning: (64, 2, 1, 8),
     },
     Form {
         dtype: DType::Q4_1,
@@ -98,7 +98,7 @@ const FORMS: [Form; 6] = [
         from: From::Norm,
         gate: Some(Activation::GeluTanh),
         accumulate: true,
-        tuning: (64, 8, 1),
+        tuning: (64, 8, 1, 1),
     },
     Form {
         dtype: DType::Q8_0,
@@ -107,7 +107,7 @@ const FORMS: [Form; 6] = [
         from: From::Merge { head_dim: 32 },
         gate: None,
         accumulate: false,
-        tuning: (32, 4, 1),
+        tuning: (32, 4, 1, 2),
     },
 ];
 
@@ -233,7 +233,7 @@ impl Scene {
     }
 
     fn call(&self, rows: usize, input: Input) -> MatVecCall {
-        let Form { gate, accumulate, tuning: (workgroup, columns, splits), .. } = self.form;
+        let Form { gate, accumulate, tuning: (workgroup, columns, splits, turns), .. } = self.form;
         MatVecCall {
             weight: self.weight.planes.layout,
             rows: rows as u32,
@@ -243,7 +243,7 @@ impl Scene {
             y_stride: self.y_stride as u32,
             y_offset: self.y_offset as u32,
             accumulate,
-            tuning: MatVecTuning { workgroup, columns, splits },
+            tuning: MatVecTuning { workgroup, columns, splits, turns },
         }
     }
 
@@ -530,10 +530,10 @@ fn gated_results_become_bytes() {
     let gelu = Some(Activation::GeluTanh);
     let written = |form: Form| Form { accumulate: false, ..form };
     let forms = [
-        (Form { n: 192, gate: silu, tuning: (512, 8, 1), ..FORMS[0] }, 0..1),
-        (Form { n: 192, gate: silu, tuning: (512, 4, 1), ..FORMS[0] }, 2..5),
-        (Form { n: 128, gate: gelu, tuning: (512, 4, 1), ..written(FORMS[1]) }, 0..ROWS),
-        (Form { n: 192, gate: silu, tuning: (1024, 4, 2), ..written(FORMS[2]) }, 3..5),
+        (Form { n: 192, gate: silu, tuning: (512, 8, 1, 2), ..FORMS[0] }, 0..1),
+        (Form { n: 192, gate: silu, tuning: (512, 4, 1, 2), ..FORMS[0] }, 2..5),
+        (Form { n: 128, gate: gelu, tuning: (512, 4, 1, 2), ..written(FORMS[1]) }, 0..ROWS),
+        (Form { n: 192, gate: silu, tuning: (1024, 4, 2, 1), ..written(FORMS[2]) }, 3..5),
     ];
     for runner in &devices() {
         for (seed, (form, rows)) in forms.iter().cloned().enumerate() {
@@ -547,7 +547,7 @@ fn gated_results_become_bytes() {
 #[test]
 fn results_that_cannot_become_bytes_are_refused() {
     let layout = |n| WeightLayout::new(DType::Q8_0, n, 64).unwrap();
-    let tuning = MatVecTuning { workgroup: 256, columns: 8, splits: 1 };
+    let tuning = MatVecTuning { workgroup: 256, columns: 8, splits: 1, turns: 1 };
     let gate = Some(Activation::Silu);
     let base = MatVecCall { gate, tuning, target: Target::Bytes, ..MatVecCall::new(layout(128), 2) };
     let slots = base.launch(Rungs::ALL).unwrap().slots;
@@ -575,19 +575,23 @@ fn results_that_cannot_become_bytes_are_refused() {
 #[test]
 fn usual_tunings_make_blocks_where_they_can() {
     for (n, k, most, rows, expected) in [
-        (16_384, 2048, 1024, 1, Some((512, 4, 1))),
-        (28_672, 4096, 1024, 1, Some((1024, 4, 2))),
-        (28_672, 4096, 512, 1, Some((512, 8, 2))),
+        (16_384, 2048, 1024, 1, Some((1024, 2, 1, 2))),
+        (28_672, 4096, 1024, 1, Some((1024, 4, 2, 1))),
+        (28_672, 4096, 512, 1, Some((512, 8, 2, 1))),
         (28_672, 4096, 256, 1, None),
-        (3072, 576, 1024, 1, Some((1024, 2, 1))),
-        (16_384, 2048, 1024, 3, Some((512, 4, 1))),
-        (16_384, 2048, 1024, 16, Some((512, 4, 1))),
+        (3072, 576, 1024, 1, Some((1024, 2, 1, 1))),
+        (16_384, 2048, 1024, 3, Some((512, 4, 1, 1))),
+        (16_384, 2048, 1024, 16, Some((512, 4, 1, 1))),
         (28_672, 4096, 1024, 16, None),
         (57_344, 8192, 1024, 1, None),
     ] {
         let tuning = MatVecTuning::of(n, k, most).in_blocks(rows, k, most);
-        let expected =
-            expected.map(|(workgroup, columns, splits)| MatVecTuning { workgroup, columns, splits });
+        let expected = expected.map(|(workgroup, columns, splits, turns)| MatVecTuning {
+            workgroup,
+            columns,
+            splits,
+            turns,
+        });
         assert_eq!(tuning, expected, "{n} × {k}, {rows} rows, at most {most}");
         let weight = WeightLayout::new(DType::Q4_0, n as usize, k as usize).unwrap();
         let Some(tuning) = tuning else { continue };
@@ -615,7 +619,7 @@ fn rows_in_any_number() {
 fn a_matrix_of_very_many_rows() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let form =
-        Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1), from: From::Rows, ..FORMS[3] };
+        Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1, 1), from: From::Rows, ..FORMS[3] };
     let scene = Scene::new(9, form);
     scene.check(&runner, 2..3, &scene.fused(&runner, 2));
 }

@@ -303,14 +303,14 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
             launches.push(MatVecCall::new(weight, rows).launch(rungs).unwrap());
         }
         let one = MatVecCall::new(weight, 1);
-        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2 };
+        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
         let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0 }];
         for (input, gate) in inputs.into_iter().zip([None, Some(Activation::Silu), None]) {
             launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
         }
         let (input, gate) = (Input::Bytes { norm: Some(1e-5) }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
-        let tuning = MatVecTuning { workgroup: 512, columns: 8, splits: 2 };
+        let tuning = MatVecTuning { workgroup: 512, columns: 8, splits: 2, turns: 1 };
         let target = Target::Bytes;
         let gated = MatVecCall { gate, target, tuning, ..MatVecCall::new(weight.with_rows(192), 1) };
         for (rows, input) in [(3, input), (1, Input::Rows)] {

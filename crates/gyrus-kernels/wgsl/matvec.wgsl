@@ -18,7 +18,7 @@
 // GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
 // Teams of LANES invocations take COLUMNS of the output each, SPLITS teams share them. An invocation takes every
 // LANES·SPLITS-th block. One row: FETCH of them, for all columns, are on their way at once, the first before the input
-// is looked at. Several: all of them stay in registers while ROWS pass by, PACE at a time. A row's bits are the same
+// is looked at, and there are TURNS of columns one after the other, so that the input is made ready once for all. Several: all of them stay in registers while ROWS pass by, PACE at a time. A row's bits are the same
 // for every ROWS, PACE, COLUMNS, FETCH and number of rows. Twin: scalar::matmul on scalar::quantize_rows.
 
 #include "params/MatVecParams"
@@ -76,7 +76,9 @@ var<workgroup> x_scales: array<vec2<u32>, BLOCKS>;
 #include "lib/row_bytes.wgsl"
 #endif
 
-var<workgroup> results: array<f32, RESULTS>;
+var<workgroup> results: array<f32, SHELVES * RESULTS>;
+// Where the results of a turn begin: those of the last one may still be read.
+var<private> shelf: u32;
 
 #if INPUT != bytes
 // Puts four bytes where the products find them, and the first of eight what belongs to all of a block.
@@ -160,10 +162,10 @@ fn block_of(number: u32, split: u32, lane: u32) -> u32 {
 
 // The output's element number `column` of this workgroup, from the sums of its teams.
 fn result(column: u32, row: u32) -> f32 {
-    var sum = results[(column * ROWS + row) * SPLITS];
+    var sum = results[shelf + (column * ROWS + row) * SPLITS];
 #repeat S SPLITS
 #if S > 0
-    sum += results[(column * ROWS + row) * SPLITS + S];
+    sum += results[shelf + (column * ROWS + row) * SPLITS + S];
 #endif
 #end
     return sum;
@@ -181,6 +183,20 @@ fn square_of(row: u32, block: u32) -> f32 {
 
 #include "lib/outputs.wgsl"
 
+// FETCH blocks of an invocation's columns, from its block number `first` on.
+fn fetch(column: u32, first: u32, split: u32, lane: u32) -> array<Fetched, FETCHED> {
+    var fetched: array<Fetched, FETCHED>;
+#repeat C COLUMNS
+    {
+        let row = weight_row(column + C);
+#repeat I FETCH
+        fetched[C * FETCH + I] = weight_fetch(row, min(block_of(first + I, split, lane), BLOCKS - 1u), K);
+#end
+    }
+#end
+    return fetched;
+}
+
 // Puts the sums of rows over the team where the outputs are made of them: those of PACE rows for each column.
 fn keep_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split: u32, here: Member) {
     let lane = here.place % LANES;
@@ -189,7 +205,7 @@ fn keep_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split:
         team_sums(sums, lane);
         if (lane % ALIKE == 0u) {
             let number = lane / ALIKE;
-            results[((first + number / PACE) * ROWS + row + number % PACE) * SPLITS + split] = (*sums)[0];
+            results[shelf + ((first + number / PACE) * ROWS + row + number % PACE) * SPLITS + split] = (*sums)[0];
         }
         return;
     }
@@ -198,7 +214,7 @@ fn keep_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split:
     {
         let sum = team_sum((*sums)[I], here);
         if (lane == 0u) {
-            results[((first + I / PACE) * ROWS + row + I % PACE) * SPLITS + split] = sum;
+            results[shelf + ((first + I / PACE) * ROWS + row + I % PACE) * SPLITS + split] = sum;
         }
     }
 #end
@@ -216,20 +232,11 @@ fn KERNEL(here: Invocation) {
     let team = member.place / LANES;
     let split = team % SPLITS;
     let own = team / SPLITS * COLUMNS;
-    let first_column = group_index(here) * GROUP_COLUMNS;
+    let first_column = group_index(here) * (TURNS * GROUP_COLUMNS);
     let first_row = here.group.z * ROWS;
 
-    var weight_rows: array<u32, COLUMNS>;
-#repeat C COLUMNS
-    weight_rows[C] = weight_row(first_column + own + C);
-#end
     // What the weights have to say depends on nothing: it may be fetched while the input is made ready.
-    var fetched: array<Fetched, FETCHED>;
-#repeat I FETCH
-#repeat C COLUMNS
-    fetched[C * FETCH + I] = weight_fetch(weight_rows[C], min(block_of(I, split, lane), BLOCKS - 1u), K);
-#end
-#end
+    var fetched = fetch(first_column + own, 0u, split, lane);
 
 #if INPUT != bytes
 #if INPUT == merge
@@ -275,21 +282,15 @@ fn KERNEL(here: Invocation) {
 #endif
 
 #if ROWS == 1
-    var sums: array<f32, SUMS>;
-#if CHUNKS > 1
-    for (var chunk = 0u; chunk < CHUNKS; chunk += 1u) {
-        if (chunk > 0u) {
-#repeat I FETCH
-#repeat C COLUMNS
-            fetched[C * FETCH + I] =
-                weight_fetch(weight_rows[C], min(block_of(chunk * FETCH + I, split, lane), BLOCKS - 1u), K);
-#end
-#end
-        }
-#else
-    {
-        let chunk = 0u;
+#if EARLY
+    // While weights are on their way.
+    find_factors(first_row, member);
 #endif
+    // Chunks of the blocks of a turn's columns, turn by turn: while one is multiplied the next is on its way.
+    var sums: array<f32, SUMS>;
+    for (var piece = 0u; piece < CHUNKS * TURNS; piece += 1u) {
+        let chunk = piece % CHUNKS;
+        let turn_column = first_column + piece / CHUNKS * GROUP_COLUMNS;
 #repeat I FETCH
         {
             let block = block_of(chunk * FETCH + I, split, lane);
@@ -300,8 +301,24 @@ fn KERNEL(here: Invocation) {
 #end
         }
 #end
+        let next = piece + 1u;
+        if (next < CHUNKS * TURNS) {
+            let next_column = first_column + next / CHUNKS * GROUP_COLUMNS;
+            fetched = fetch(next_column + own, next % CHUNKS * FETCH, split, lane);
+        }
+        if (next % CHUNKS == 0u) {
+            keep_sums(&sums, own, 0u, split, member);
+#if !EARLY
+            if (next == CHUNKS) {
+                find_factors(first_row, member);
+            }
+#endif
+            workgroupBarrier();
+            write_outputs(first_row, turn_column, member);
+            shelf = RESULTS - shelf;
+            sums = array<f32, SUMS>();
+        }
     }
-    keep_sums(&sums, own, 0u, split, member);
 #else
     // Weights stay in registers, rows come one after the other: a loop is small enough for a GPU's cache of
     // instructions, which one kernel after another wants.
@@ -331,8 +348,8 @@ fn KERNEL(here: Invocation) {
 #end
         keep_sums(&sums, own, row, split, member);
     }
-#endif
     find_factors(first_row, member);
     workgroupBarrier();
     write_outputs(first_row, first_column, member);
+#endif
 }

@@ -78,25 +78,38 @@ pub struct MatVecTuning {
     pub columns: u32,
     /// Teams that share the sum of one output: 1, 2, 4 or 8.
     pub splits: u32,
+    /// How often a workgroup takes its columns, one row's input being made ready once: 1 to 8. For one row only.
+    pub turns: u32,
 }
 
 impl MatVecTuning {
     /// What did well for a matrix of `n` rows of `k` on large GPUs, with at most `most` invocations a workgroup.
     pub fn of(n: u32, k: u32, most: u32) -> MatVecTuning {
-        let blocks = k / 32;
-        // Two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
-        let splits = blocks.div_ceil(64).next_power_of_two().clamp(1, 4);
-        let (workgroup, columns) = match n {
-            0..=1024 => (512, 1),
-            1025..=4096 if splits > 1 => (1024, 2),
-            1025..=4096 => (512, 1),
-            4097..=6144 => (512, 2),
-            6145..=32768 => (512, 4),
-            _ if splits > 1 => (1024, 4),
-            _ => (512, 2),
+        // One or two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
+        let splits = match k / BLOCK {
+            0..=64 => 1,
+            65..=128 if n <= 1024 || (4097..=32_768).contains(&n) => 2,
+            65..=256 => 4,
+            _ => 8,
+        };
+        let (workgroup, columns, turns) = match n {
+            0..=1024 => (512, 1, 1),
+            1025..=4096 if splits == 1 => (512, 1, 1),
+            1025..=4096 => {
+                // As many large workgroups as a large GPU runs at once: each makes the whole input ready.
+                let columns = (n / 128 * splits / 32).max(1);
+                let columns = 1 << columns.ilog2();
+                let together = columns.min(if splits == 8 { 2 } else { 4 });
+                (1024, together, columns / together)
+            }
+            4097..=6144 => (512, 2, 1),
+            6145..=32_768 if splits == 1 => (512, 2, 2),
+            6145..=32_768 => (512, 4, 1),
+            _ if splits == 1 => (512, 2, 1),
+            _ => (512, 8, 1),
         };
         let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits }
+        MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits, turns }
     }
 
     /// The same order of sums for this many rows of matrices with `k` columns: several want small workgroups, whose
@@ -108,7 +121,7 @@ impl MatVecTuning {
         }
         let columns = (HELD / self.own(k)).clamp(1, 4);
         let columns = if columns.is_power_of_two() { columns } else { columns.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: (32 * self.splits).max(128), columns, ..self }
+        MatVecTuning { workgroup: (32 * self.splits).max(128), columns, turns: 1, ..self }
     }
 
     /// Blocks of a column that an invocation takes.
@@ -137,7 +150,7 @@ impl MatVecTuning {
 
     /// Whether a kernel can be made in this form.
     pub fn check(&self) -> Result<(), LaunchError> {
-        let MatVecTuning { workgroup, columns, splits } = *self;
+        let MatVecTuning { workgroup, columns, splits, turns } = *self;
         let wrong = |name, value, needed| {
             Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
         };
@@ -149,6 +162,9 @@ impl MatVecTuning {
                 return wrong(name, value, "1, 2, 4 or 8");
             }
         }
+        if !(1..=8).contains(&turns) {
+            return wrong("turns", turns, "1 to 8");
+        }
         if workgroup < 32 * splits {
             return wrong("workgroup", workgroup, "at least 32 for each split");
         }
@@ -158,8 +174,8 @@ impl MatVecTuning {
 
 impl std::fmt::Display for MatVecTuning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MatVecTuning { workgroup, columns, splits } = self;
-        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits")
+        let MatVecTuning { workgroup, columns, splits, turns } = self;
+        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {turns} turns")
     }
 }
 
@@ -183,7 +199,7 @@ impl MatVecCall {
     pub fn workgroup_bytes(&self) -> u64 {
         let blocks = u64::from(self.weight.cols() / 32);
         let MatVecTuning { workgroup, columns, .. } = self.tuning;
-        let results = u64::from(self.tile() * (workgroup / 32) * columns);
+        let results = 2 * u64::from(self.tile() * (workgroup / 32) * columns);
         let input = if matches!(self.input, Input::Bytes { .. }) { 0 } else { 44 * blocks };
         4 * (results + u64::from(workgroup) + 16) + input
     }
@@ -266,7 +282,7 @@ impl MatVecCall {
             }
         }
 
-        let MatVecTuning { workgroup, columns, splits } = tuning;
+        let MatVecTuning { workgroup, columns, splits, turns } = tuning;
         let tile = self.tile();
         let group_columns = workgroup / 32 / splits * columns;
         let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
@@ -278,8 +294,10 @@ impl MatVecCall {
             let (name, value, needed) = ("columns of a workgroup", group_columns, "a multiple of 64");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
-        let groups = u64::from(n).div_ceil(group_columns.into());
-        if (groups + AXIS).saturating_mul(group_columns.into()) > u64::from(u32::MAX) {
+        let (fetch, chunks) = self.fetches();
+        let turns = if tile > 1 { 1 } else { turns };
+        let groups = u64::from(n).div_ceil((turns * group_columns).into());
+        if (groups + AXIS).saturating_mul((turns * group_columns).into()) > u64::from(u32::MAX) {
             return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count: groups });
         }
         let [x, y, _] = grid(name, groups)?;
@@ -287,7 +305,6 @@ impl MatVecCall {
         if tiles > 65_535 {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
-        let (fetch, chunks) = self.fetches();
         let pace = tile.min(PACE);
         let sums = columns * pace;
         let blocks = k / 32;
@@ -326,7 +343,11 @@ impl MatVecCall {
             number("KEPT_2", sums / 16),
             number("KEPT_1", sums / 32),
             number("ALIKE", 32 / sums),
+            number("TURNS", turns),
+            // Of a large matrix more is under way than arrives at once, so that there is time before the products.
+            number("EARLY", (n > 6144).into()),
             number("RESULTS", group_columns * tile * splits),
+            number("SHELVES", turns.min(2)),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),
         ];
