@@ -1,3 +1,4 @@
+use super::matvec_tuning::{BLOCK, HELD, MatVecTuning};
 use super::quantize::{Target, partial_bytes};
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
@@ -59,125 +60,8 @@ pub struct MatVecCall {
     pub tuning: MatVecTuning,
 }
 
-/// Elements of activations that share a scale.
-const BLOCK: u32 = 32;
-
-/// Blocks of weights that an invocation has registers for, unpacked, while rows pass by.
-const HELD: u32 = 8;
-
 /// Rows that pass by at once: enough to do while a sum goes through a team.
 const PACE: u32 = 2;
-
-/// What changes a mat-vec's speed. `splits` changes the order of sums too, so it must not depend on the number of
-/// rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MatVecTuning {
-    /// Invocations of a workgroup: a power of two, at least 32 times `splits`.
-    pub workgroup: u32,
-    /// Columns of the output that a team of 32 takes: 1, 2, 4 or 8.
-    pub columns: u32,
-    /// Teams that share the sum of one output: 1, 2, 4 or 8.
-    pub splits: u32,
-    /// How often a workgroup takes its columns, one row's input being made ready once: 1 to 8. For one row only.
-    pub turns: u32,
-}
-
-impl MatVecTuning {
-    /// What did well for a matrix of `n` rows of `k` on large GPUs, with at most `most` invocations a workgroup.
-    pub fn of(n: u32, k: u32, most: u32) -> MatVecTuning {
-        // One or two blocks an invocation, so that a sum is neither a long wait nor mostly a reduction.
-        let splits = match k / BLOCK {
-            0..=64 => 1,
-            65..=128 if n <= 1024 || (4097..=32_768).contains(&n) => 2,
-            65..=256 => 4,
-            _ => 8,
-        };
-        let (workgroup, columns, turns) = match n {
-            0..=1024 => (512, 1, 1),
-            1025..=4096 if splits == 1 => (512, 1, 1),
-            1025..=4096 => {
-                // As many large workgroups as a large GPU runs at once: each makes the whole input ready.
-                let columns = (n / 128 * splits / 32).max(1);
-                let columns = 1 << columns.ilog2();
-                let together = columns.min(if splits == 8 { 2 } else { 4 });
-                (1024, together, columns / together)
-            }
-            4097..=6144 => (512, 2, 1),
-            6145..=32_768 if splits == 1 => (512, 2, 2),
-            6145..=32_768 => (512, 4, 1),
-            _ if splits == 1 => (512, 2, 1),
-            _ => (512, 8, 1),
-        };
-        let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits, turns }
-    }
-
-    /// The same order of sums for this many rows of matrices with `k` columns: several want small workgroups, whose
-    /// weights stay in registers.
-    #[must_use]
-    pub fn for_rows(self, rows: u32, k: u32) -> MatVecTuning {
-        if rows == 1 {
-            return self;
-        }
-        let columns = (HELD / self.own(k)).clamp(1, 4);
-        let columns = if columns.is_power_of_two() { columns } else { columns.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: (32 * self.splits).max(128), columns, turns: 1, ..self }
-    }
-
-    /// Blocks of a column that an invocation takes.
-    fn own(&self, k: u32) -> u32 {
-        (k / BLOCK).div_ceil(32 * self.splits).max(1)
-    }
-
-    /// Whether the gated results of a workgroup are whole blocks, so that it can make bytes of them.
-    pub fn makes_blocks(&self) -> bool {
-        (self.workgroup / 32 / self.splits * self.columns).is_multiple_of(2 * BLOCK)
-    }
-
-    /// The same order of sums, for as many rows, with gated results in [whole blocks](Self::makes_blocks), if at most
-    /// `most` invocations a workgroup can do that and have registers enough.
-    pub fn in_blocks(self, rows: u32, k: u32, most: u32) -> Option<MatVecTuning> {
-        let mut tuning = self.for_rows(rows, k);
-        let (most, columns) = if rows == 1 { (most, 8) } else { (most.min(512), tuning.columns) };
-        while !tuning.makes_blocks() && 2 * tuning.workgroup <= most {
-            tuning.workgroup *= 2;
-        }
-        while !tuning.makes_blocks() && 2 * tuning.columns <= columns {
-            tuning.columns *= 2;
-        }
-        (tuning.makes_blocks() && tuning.workgroup * tuning.columns <= 4096).then_some(tuning)
-    }
-
-    /// Whether a kernel can be made in this form.
-    pub fn check(&self) -> Result<(), LaunchError> {
-        let MatVecTuning { workgroup, columns, splits, turns } = *self;
-        let wrong = |name, value, needed| {
-            Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
-        };
-        if !workgroup.is_power_of_two() || !(32..=1024).contains(&workgroup) {
-            return wrong("workgroup", workgroup, "a power of two from 32 to 1024");
-        }
-        for (name, value) in [("columns", columns), ("splits", splits)] {
-            if ![1, 2, 4, 8].contains(&value) {
-                return wrong(name, value, "1, 2, 4 or 8");
-            }
-        }
-        if !(1..=8).contains(&turns) {
-            return wrong("turns", turns, "1 to 8");
-        }
-        if workgroup < 32 * splits {
-            return wrong("workgroup", workgroup, "at least 32 for each split");
-        }
-        Ok(())
-    }
-}
-
-impl std::fmt::Display for MatVecTuning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MatVecTuning { workgroup, columns, splits, turns } = self;
-        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {turns} turns")
-    }
-}
 
 impl MatVecCall {
     /// One product, nothing before and behind it, with the usual tuning.
