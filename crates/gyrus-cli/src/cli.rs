@@ -258,11 +258,11 @@ pub(crate) struct ProfileArgs {
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     pub(crate) prompt_tokens: Vec<usize>,
 
-    /// Rows of the steps that follow a text: 1 as it is written, more as several tokens are read at once; 0 for none
-    #[arg(short = 'b', long, value_name = "ROWS,…", value_delimiter = ',', default_value = "1")]
-    pub(crate) rows: Vec<usize>,
+    /// Texts that are written at once, a token of each; 0 for none
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
+    pub(crate) sequences: Vec<usize>,
 
-    /// Tokens in the cache before those steps
+    /// Tokens in the cache before those
     #[arg(short = 'd', long, value_name = "N", default_value_t = 512)]
     pub(crate) depth: usize,
 

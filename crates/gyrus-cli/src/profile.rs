@@ -4,7 +4,7 @@ mod picture;
 mod report;
 
 use anyhow::{Context, Result, bail, ensure};
-use gyrus::{Device, Model, Precision};
+use gyrus::{Device, Model, Precision, Workload};
 
 use crate::cli::ProfileArgs;
 use crate::load::load;
@@ -14,19 +14,19 @@ use report::{Batch, Report};
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     refuse_cpu(&args.model_options.device)?;
-    let writing = args.rows.iter().map(|&rows| (rows, args.depth));
-    let reading = args.prompt_tokens.iter().map(|&rows| (rows, 0));
-    let wanted: Vec<(usize, usize)> = writing.chain(reading).filter(|(rows, _)| *rows > 0).collect();
-    ensure!(!wanted.is_empty(), "nothing to measure: both -b and -p are 0");
+    let writing = args.sequences.iter().map(|&texts| (Workload::Texts(texts), args.depth));
+    let reading = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
+    let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
+    ensure!(!wanted.is_empty(), "nothing to measure: both -s and -p are 0");
     let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let progress = (!args.quiet).then(|| Progress::new("measuring"));
     let mut batches = Vec::new();
-    for (done, &(rows, depth)) in wanted.iter().enumerate() {
+    for (done, &(workload, depth)) in wanted.iter().enumerate() {
         if let Some(progress) = &progress {
             progress.set(done as u64, wanted.len() as u64);
         }
-        batches.push(measure(&model, rows, depth).with_context(|| report::name(rows, depth))?);
+        batches.push(measure(&model, workload, depth).with_context(|| report::name(workload, depth))?);
     }
     drop(progress);
     let report = Report::new(source.name(), &model, batches);
@@ -38,11 +38,12 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure(model: &Model, rows: usize, depth: usize) -> Result<Batch> {
+fn measure(model: &Model, workload: Workload, depth: usize) -> Result<Batch> {
     let context = model.context().tokens;
-    let fits = depth.checked_add(rows).is_some_and(|all| all <= context);
+    let own = if let Workload::Prompt(tokens) = workload { tokens } else { 1 };
+    let fits = depth.checked_add(own).is_some_and(|all| all <= context);
     ensure!(fits, "more than the context of {context} tokens");
-    match model.profile(rows, depth)? {
+    match model.profile(workload, depth)? {
         Some(profile) => Ok(Batch::new(&profile)),
         None => bail!(NO_INSTRUMENTS),
     }

@@ -38,8 +38,8 @@ fn what_cannot_be_looked_into_is_refused_in_a_line() {
     }
     refused(&["profile", "tales-7m", "-d", "many"], 2);
     refused(&["profile", "tales-7m", "-o", "xml"], 2);
-    let said = refused(&["profile", "tales-7m", "-p", "0", "-b", "0", "--device", "auto"], 1);
-    assert!(said.contains("nothing to measure: both -b and -p are 0"), "{said}");
+    let said = refused(&["profile", "tales-7m", "-p", "0", "-s", "0", "--device", "auto"], 1);
+    assert!(said.contains("nothing to measure: both -s and -p are 0"), "{said}");
 }
 
 #[cfg(feature = "gpu")]
@@ -89,7 +89,7 @@ mod on_a_gpu {
         let svg = folder.path().join("profile.svg");
         let mut command =
             gyrus(&["profile", "--synthetic", SHAPE, "--ctx", "256", "-p", "20", "-d", "100", "-q"]);
-        command.args(["--device", &device, "-o", "json", "--picture"]).arg(&svg);
+        command.args(["-s", "1,3", "--device", &device, "-o", "json", "--picture"]).arg(&svg);
         let json: Value = serde_json::from_str(&stdout(command.output().unwrap())).unwrap();
         let mut all = BTreeSet::new();
         keys(&json, "", &mut all);
@@ -98,9 +98,10 @@ mod on_a_gpu {
         assert_eq!(json["model"], SHAPE);
         let batches = json["batches"].as_array().unwrap();
         let names: Vec<&Value> = batches.iter().map(|batch| &batch["name"]).collect();
-        assert_eq!(names, ["1 token behind 100", "a prompt of 20 tokens"]);
+        let texts = "1 token of each of 3 texts behind 100";
+        assert_eq!(names, ["1 token behind 100", texts, "a prompt of 20 tokens"]);
         let number = |value: &Value| value.as_f64().unwrap();
-        for (batch, rows) in batches.iter().zip([1.0, 20.0]) {
+        for (batch, rows) in batches.iter().zip([1.0, 3.0, 20.0]) {
             let kernels = batch["kernels"].as_array().unwrap();
             let sum = |name: &str| kernels.iter().map(|kernel| number(&kernel[name])).sum::<f64>();
             assert_eq!(number(&batch["dispatches"]), sum("count"));
@@ -144,7 +145,7 @@ mod on_a_gpu {
             (&["-d", "256"][..], "error: 1 token behind 256: more than the context of 256 tokens\n"),
             (&["-d", "18446744073709551615"], "tokens\n"),
             (
-                &["-b", "0", "-p", "257"],
+                &["-s", "0", "-p", "257"],
                 "error: a prompt of 257 tokens: more than the context of 256 tokens\n",
             ),
         ] {

@@ -22,9 +22,9 @@ const MOST: usize = SELECT_EMITTED as usize;
 /// What is known of the steps in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    call: Option<SelectCall>,
+    pub(crate) call: Option<SelectCall>,
     /// What draws, by the kind of samplers there are.
-    selects: HashMap<SelectCall, Vec<Dispatch>>,
+    pub(crate) selects: HashMap<SelectCall, Vec<Dispatch>>,
     /// Buffers of select by the names of their slots, as large as one call needed them so far.
     buffers: Vec<(&'static str, Buffer)>,
     /// Of each row, the position of the next step to be submitted.
@@ -88,7 +88,7 @@ fn ring_bytes() -> u64 {
 }
 
 impl GpuBackend {
-    fn begin_steps(
+    pub(crate) fn begin_steps(
         &mut self,
         batch: &Batch<'_>,
         samplers: &[&Sampler],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gyrus_kernels::call::MatVecTuning;
-use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Trial};
+use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Trial, Workload};
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
@@ -21,21 +21,25 @@ const COPIED: u64 = 256 << 20;
 const REPETITIONS: usize = 7;
 
 impl GpuBackend {
-    fn profile_batch(&mut self, rows: usize, depth: usize) -> Result<Profile, GpuError> {
+    fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, GpuError> {
         self.steps.end();
-        let tiles = self.pretend(rows, depth)?;
-        let extent = Extent { rows: rows as u32, position: (depth + rows - 1) as u32, tiles };
+        let rows = workload.rows();
+        let apart = matches!(workload, Workload::Texts(_));
+        let tiles = self.pretend(workload, depth)?;
+        let position = if apart { depth } else { depth + rows - 1 };
+        let extent = Extent { rows: rows as u32, position: position as u32, tiles };
         // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
         let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
-        let GpuBackend { gpu, tables, .. } = self;
-        let (body, tail): (&mut [Step], &mut [Step]) = match rows {
-            1 => (&mut tables.one, &mut []),
-            2..=FEW => (&mut tables.few, &mut tables.tail_of_one),
-            _ => (&mut tables.many, &mut tables.tail_of_one),
+        let GpuBackend { gpu, tables, steps, .. } = self;
+        let (body, tail): (&mut [Step], &mut [Step]) = match workload {
+            Workload::Texts(1) => (&mut tables.one, &mut []),
+            Workload::Texts(_) => (&mut tables.each, &mut tables.tail_of_all),
+            Workload::Prompt(1..=FEW) => (&mut tables.few, &mut tables.tail_of_one),
+            Workload::Prompt(_) => (&mut tables.many, &mut tables.tail_of_one),
         };
-        let last = Extent { rows: 1, ..extent };
+        let last = if apart { extent } else { Extent { rows: 1, ..extent } };
         for (steps, extent) in [(&mut *body, extent), (&mut *tail, last)] {
             for step in steps {
                 step.follow(gpu, extent)?;
@@ -46,10 +50,10 @@ impl GpuBackend {
         let dispatches = |of: &dyn Fn(&Step) -> bool| -> Vec<&Dispatch> {
             all.iter().filter(|(step, _)| of(step)).filter_map(|(step, _)| step.dispatch()).collect()
         };
-        let time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
+        let mut time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
         for (step, extent) in &all {
-            let (bytes, flops) = step.work.of(*extent);
+            let (bytes, flops) = step.work.of(*extent, apart);
             match entries.iter_mut().find(|entry| entry.name == step.name) {
                 Some(entry) => {
                     entry.count += 1;
@@ -62,33 +66,56 @@ impl GpuBackend {
                 }
             }
         }
-        for entry in &mut entries {
-            let own = dispatches(&|step| step.name == entry.name);
-            // Few and short ones are repeated, so that what stands around a pass does not count.
+        // Few and short ones are repeated, so that what stands around a pass does not count.
+        let own_time = |own: &[&Dispatch]| {
             let chain = if software { 1 } else { (64 / own.len() as u32).max(1) };
-            entry.time = gpu.median_time(&own, chain, REPETITIONS)?;
+            gpu.median_time(own, chain, REPETITIONS)
+        };
+        for entry in &mut entries {
+            entry.time = own_time(&dispatches(&|step| step.name == entry.name))?;
+        }
+        // Every choice moves the texts on by a token, so that it is timed at last and by itself.
+        if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
+            let own: Vec<&Dispatch> = selects.iter().collect();
+            let (name, count) = ("choice".to_owned(), own.len());
+            let (own, bytes) = (own_time(&own)?, 4 * (rows * self.plan.vocab) as u64);
+            time += own;
+            entries.push(ProfileEntry { name, count, time: own, bytes, flops: 0 });
         }
         let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
         let device = gpu.adapter().name.clone();
-        Ok(Profile { device, rows, depth, time, entries, copy_bandwidth })
+        steps.end();
+        Ok(Profile { device, workload, depth, time, entries, copy_bandwidth })
     }
 
-    /// Sends a batch of one sequence that has `depth` positions before it: whatever the cache holds, it is read as
-    /// fast as if it were somebody's. Returns the tiles of its attention.
-    fn pretend(&mut self, rows: usize, depth: usize) -> Result<u32, GpuError> {
+    /// Sends a batch that has `depth` positions before it: whatever the cache holds, it is read as fast as if it were
+    /// somebody's, and texts may share it. Returns the tiles of its attention.
+    fn pretend(&mut self, workload: Workload, depth: usize) -> Result<u32, GpuError> {
+        let rows = workload.rows();
         let tokens = vec![0; rows];
-        let positions: Vec<u32> = (depth as u32..(depth + rows) as u32).collect();
         let sequences = vec![0; rows];
         let table: Vec<u32> = (0..self.blocks as u32).collect();
+        let all: Vec<u32> = (0..rows as u32).collect();
+        let (positions, logits, length) = match workload {
+            Workload::Texts(_) => (vec![depth as u32; rows], &all[..], depth + 1),
+            Workload::Prompt(_) => {
+                let positions = (depth as u32..(depth + rows) as u32).collect();
+                (positions, &all[rows - 1..], depth + rows)
+            }
+        };
         let batch = gyrus_kernels::Batch {
             tokens: &tokens,
             positions: &positions,
             sequences: &sequences,
-            logits: &[rows as u32 - 1],
+            logits,
             tables: &[&table],
-            lengths: &[(depth + rows) as u32],
+            lengths: &[length as u32],
         };
         self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        if let Workload::Texts(_) = workload {
+            let sampler = Sampler::default();
+            self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;
+        }
         self.send(&batch, None)
     }
 
@@ -96,7 +123,7 @@ impl GpuBackend {
         self.steps.end();
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
-        self.pretend(1, depth)?;
+        self.pretend(Workload::Texts(1), depth)?;
         let extent = Extent { rows: 1, position: depth as u32, tiles: 0 };
         // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
@@ -146,7 +173,7 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.one {
             if let Some(shape) = step.shape.clone() {
-                let (bytes, _) = step.work.of(Extent { rows: 1, position: 0, tiles: 0 });
+                let (bytes, _) = step.work.of(Extent { rows: 1, position: 0, tiles: 0 }, true);
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -194,11 +221,13 @@ fn device(error: GpuError) -> BackendError {
 }
 
 impl Instruments for GpuBackend {
-    fn profile(&mut self, rows: usize, depth: usize) -> Result<Profile, BackendError> {
-        if rows == 0 || rows > MAX_ROWS {
-            return Err(BackendError::TooManyRows { rows, most: MAX_ROWS });
+    fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
+        let most = if matches!(workload, Workload::Texts(_)) { FEW } else { MAX_ROWS };
+        let rows = workload.rows();
+        if rows == 0 || rows > most {
+            return Err(BackendError::TooManyRows { rows, most });
         }
-        self.profile_batch(rows, depth).map_err(device)
+        self.profile_batch(workload, depth).map_err(device)
     }
 
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {

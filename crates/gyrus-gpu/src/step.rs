@@ -30,8 +30,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Bytes and operations for a batch, whose rows are of one sequence.
-    pub(crate) fn of(&self, extent: Extent) -> (u64, u64) {
+    /// Bytes and operations for a batch: rows of one text, or each of its own.
+    pub(crate) fn of(&self, extent: Extent, apart: bool) -> (u64, u64) {
         let rows = u64::from(extent.rows);
         match *self {
             Work::Matrix { bytes, rows: n, cols } => {
@@ -40,6 +40,9 @@ impl Work {
             }
             Work::Cache { bytes, flops } => {
                 let all = u64::from(extent.position) + 1;
+                if apart {
+                    return (rows * bytes * all, rows * flops * all);
+                }
                 // Each row sees one position more than the one before.
                 let seen = rows * all - rows * (rows - 1) / 2;
                 (bytes * all, flops * seen)

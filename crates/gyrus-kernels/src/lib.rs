@@ -29,7 +29,7 @@ pub use batch::{Batch, KV_BLOCK};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
-pub use profile::{Instruments, Profile, ProfileEntry, Trial};
+pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
     Yarn,

@@ -1,12 +1,30 @@
 use std::time::Duration;
 
+/// What is looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// The next token of each of so many texts, from tokens to tokens.
+    Texts(usize),
+    /// So many tokens of one text that are read at once, and the last one's logits.
+    Prompt(usize),
+}
+
+impl Workload {
+    /// Tokens it takes.
+    pub fn rows(self) -> usize {
+        match self {
+            Workload::Texts(rows) | Workload::Prompt(rows) => rows,
+        }
+    }
+}
+
 /// Where the time of one batch goes, kernel by kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// The device that ran it.
     pub device: String,
-    /// Rows of the batch.
-    pub rows: usize,
+    /// What it did.
+    pub workload: Workload,
     /// Positions in the cache before it.
     pub depth: usize,
     /// The batch from its tokens to its choice, all kernels in their order.
@@ -54,8 +72,8 @@ pub struct Trial {
 
 /// What looks into a backend's speed.
 pub trait Instruments {
-    /// Where the time of a batch goes: `rows` of one sequence that has `depth` positions before.
-    fn profile(&mut self, rows: usize, depth: usize) -> Result<Profile, crate::BackendError>;
+    /// Where the time of a batch goes whose texts have `depth` positions before.
+    fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, crate::BackendError>;
 
     /// Tries forms of kernels, tells of each, and keeps the best from then on, in this process and, if it has a place
     /// for that, in later ones.

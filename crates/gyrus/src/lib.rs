@@ -55,7 +55,8 @@ pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
 pub use gyrus_kernels::{
-    Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Trial, WeightSpec, argmax, log_softmax_at,
+    Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Trial, WeightSpec, Workload, argmax,
+    log_softmax_at,
 };
 pub use gyrus_text as text;
 pub use model::{Model, Options};

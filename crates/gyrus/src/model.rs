@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Plan, Precision, Profile, Trial};
+use gyrus_kernels::{Plan, Precision, Profile, Trial, Workload};
 use gyrus_text::Tokenizer;
 
 use crate::Error;
@@ -172,12 +172,12 @@ impl Model {
         Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
     }
 
-    /// Where the time of a batch goes: `rows` of one text that has `depth` tokens before. `None` where the model
-    /// computes on a device that is not looked into.
-    pub fn profile(&self, rows: usize, depth: usize) -> Result<Option<Profile>, Error> {
+    /// Where the time goes that a workload takes behind `depth` tokens. `None` where the model computes on a device that
+    /// is not looked into.
+    pub fn profile(&self, workload: Workload, depth: usize) -> Result<Option<Profile>, Error> {
         self.engine()
             .instruments()
-            .map(|instruments| instruments.profile(rows, depth))
+            .map(|instruments| instruments.profile(workload, depth))
             .transpose()
             .map_err(Error::from)
     }

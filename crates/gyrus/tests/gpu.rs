@@ -6,7 +6,7 @@ use std::cell::Cell;
 use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
-use gyrus_kernels::{Backend, Batch, Instruments};
+use gyrus_kernels::{Backend, Batch, Instruments, Workload};
 use gyrus_testkit::data;
 
 /// An adapter for tests: the one that is named, the best, or one in software.
@@ -166,10 +166,10 @@ fn name() -> Option<String> {
 fn gated_results_are_bytes_at_once() {
     let Some(name) = name() else { return };
     let Some((mut backend, _)) = backend(&name, Precision::Fast, 4) else { return };
-    let profile = backend.profile(3, 5).unwrap();
+    let profile = backend.profile(Workload::Texts(3), 5).unwrap();
     let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
     assert!(names.contains(&"ffn_gate ffn_up · quantise"), "{names:?}");
-    assert!(names.contains(&"ffn_down"), "{names:?}");
+    assert!(names.contains(&"ffn_down") && names.contains(&"choice"), "{names:?}");
     assert!(!names.contains(&"quantise"), "{names:?}");
 }
 

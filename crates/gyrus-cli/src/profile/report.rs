@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use gyrus::{Model, Profile, ProfileEntry};
+use gyrus::{Model, Profile, ProfileEntry, Workload};
 use serde::Serialize;
 
 use crate::cli::BenchOutput;
@@ -75,11 +75,12 @@ impl Report {
 }
 
 /// What a batch is called.
-pub(super) fn name(rows: usize, depth: usize) -> String {
-    match (rows, depth) {
-        (1, depth) => format!("1 token behind {depth}"),
-        (rows, 0) => format!("a prompt of {rows} tokens"),
-        (rows, depth) => format!("{rows} tokens behind {depth}"),
+pub(super) fn name(workload: Workload, depth: usize) -> String {
+    match workload {
+        Workload::Texts(1) => format!("1 token behind {depth}"),
+        Workload::Texts(texts) => format!("1 token of each of {texts} texts behind {depth}"),
+        Workload::Prompt(tokens) if depth == 0 => format!("a prompt of {tokens} tokens"),
+        Workload::Prompt(tokens) => format!("{tokens} tokens behind {depth}"),
     }
 }
 
@@ -91,10 +92,10 @@ impl Batch {
             .map(|entry| Kernel::new(entry, profile.time, profile.copy_bandwidth))
             .collect();
         let bytes = profile.entries.iter().map(|entry| entry.bytes).sum();
-        let rows = profile.rows as f64;
+        let rows = profile.workload.rows() as f64;
         Batch {
-            name: name(profile.rows, profile.depth),
-            rows: profile.rows,
+            name: name(profile.workload, profile.depth),
+            rows: profile.workload.rows(),
             depth: profile.depth,
             dispatches: profile.dispatches(),
             dispatches_per_token: ratio(profile.dispatches() as f64, rows),
@@ -241,7 +242,7 @@ pub(super) mod tests {
         };
         let profile = Profile {
             device: "a GPU".to_owned(),
-            rows: 1,
+            workload: Workload::Texts(1),
             depth: 512,
             time: Duration::from_micros(400),
             entries: vec![
