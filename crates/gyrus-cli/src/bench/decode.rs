@@ -1,5 +1,5 @@
-//! Times of what a written token consists of: mat-vecs of one row, and attention behind a text, at the shapes of a
-//! model of a billion weights.
+//! Times of what a written token consists of: mat-vecs, of one text and of several, and attention behind a text, at the
+//! shapes of a model of a billion weights.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,52 +36,88 @@ enum Kernel {
     Attend { depth: u32 },
 }
 
-/// Every kernel, with as much of the largest matrix as the device can bind.
+/// A mat-vec of a model, for as many texts as are written at once.
+struct Product {
+    what: &'static str,
+    texts: u32,
+    rows: usize,
+    cols: usize,
+    input: Input,
+    gate: Option<Activation>,
+    accumulate: bool,
+}
+
+impl Product {
+    fn new(what: &'static str, rows: usize, cols: usize, input: Input) -> Product {
+        Product { what, texts: 1, rows, cols, input, gate: None, accumulate: false }
+    }
+
+    fn gated(self) -> Product {
+        Product { gate: Some(Activation::Silu), ..self }
+    }
+
+    fn added(self) -> Product {
+        Product { accumulate: true, ..self }
+    }
+
+    fn of(self, texts: u32) -> Product {
+        Product { texts, ..self }
+    }
+
+    /// The call that a model makes of it on this device, with as much of the matrix as the device can bind.
+    fn call(&self, gpu: &Gpu, dtype: DType) -> Result<MatVecCall> {
+        let Product { texts, input, gate, accumulate, .. } = *self;
+        let layout = WeightLayout::new(dtype, self.rows, self.cols)?;
+        let most = if is_software(gpu) { 4096 } else { layout.rows_within(gpu.largest_buffer()) };
+        let layout = layout.with_rows(layout.rows().min(most));
+        let most = gpu.most_invocations();
+        let (n, k) = (layout.rows(), layout.cols());
+        let rule = MatVecTuning::of(n, k, most);
+        let in_blocks = if gate.is_some() && texts > 1 { rule.in_blocks(texts, k, most) } else { None };
+        let (target, tuning) = match in_blocks {
+            Some(tuning) => (Target::Bytes, tuning),
+            None => (Target::Rows, rule.for_rows(texts, k)),
+        };
+        Ok(MatVecCall { input, gate, target, accumulate, tuning, ..MatVecCall::new(layout, texts) })
+    }
+}
+
+fn products() -> Vec<Product> {
+    let eps = 1e-5;
+    let (norm, merge) = (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0 });
+    let (bytes, norm_bytes) = (Input::Bytes { norm: None }, Input::Bytes { norm: Some(eps) });
+    vec![
+        Product::new("norm · q k v", 3072, WIDTH, norm),
+        Product::new("merge · output", WIDTH, WIDTH, merge).added(),
+        Product::new("norm · gate up", 16_384, WIDTH, norm).gated(),
+        Product::new("down", WIDTH, 8192, Input::Rows).added(),
+        Product::new("norm · head", 128_256, WIDTH, norm),
+        // Of a larger model.
+        Product::new("norm · gate up", 28_672, 4096, norm).gated(),
+        Product::new("down", 4096, 14_336, Input::Rows).added(),
+        // Of several texts.
+        Product::new("q k v", 3072, WIDTH, norm_bytes).of(16),
+        Product::new("output", WIDTH, WIDTH, bytes).added().of(16),
+        Product::new("gate up · quantise", 16_384, WIDTH, norm_bytes).gated().of(16),
+        Product::new("down", WIDTH, 8192, bytes).added().of(16),
+        Product::new("head", 128_256, WIDTH, norm_bytes).of(16),
+    ]
+}
+
+/// Every kernel.
 pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
     let mut all = Vec::new();
-    let norm = Input::Norm { eps: 1e-5 };
-    let merge = Input::Merge { head_dim: HEAD_DIM, window: 0 };
-    let bytes = Input::Bytes { norm: None };
-    let gate = Some(Activation::Silu);
     for dtype in [DType::Q4_0, DType::Q8_0, DType::Q4_K] {
-        for (rows, cols, input, gate, target, accumulate, what) in [
-            (3072, WIDTH, norm, None, Target::Rows, false, "norm · q k v"),
-            (WIDTH, WIDTH, merge, None, Target::Rows, true, "merge · output"),
-            (16_384, WIDTH, norm, gate, Target::Rows, false, "norm · gate up"),
-            (16_384, WIDTH, norm, gate, Target::Bytes, false, "norm · gate up · quantise"),
-            (WIDTH, 8192, Input::Rows, None, Target::Rows, true, "down"),
-            (WIDTH, 8192, bytes, None, Target::Rows, true, "down of bytes"),
-            // Of a larger model.
-            (28_672, 4096, norm, gate, Target::Rows, false, "norm · gate up"),
-            (28_672, 4096, norm, gate, Target::Bytes, false, "norm · gate up · quantise"),
-            (4096, 14_336, Input::Rows, None, Target::Rows, true, "down"),
-            (4096, 14_336, bytes, None, Target::Rows, true, "down of bytes"),
-            (128_256, WIDTH, norm, None, Target::Rows, false, "norm · head"),
-        ] {
-            let layout = WeightLayout::new(dtype, rows, cols)?;
-            let most = if is_software(gpu) { 4096 } else { layout.rows_within(gpu.largest_buffer()) };
-            let layout = layout.with_rows(layout.rows().min(most));
-            let most = gpu.most_invocations();
-            let rule = MatVecTuning::of(layout.rows(), layout.cols(), most);
-            let mut tunings = vec![rule];
-            if target != Target::Rows {
-                // Larger workgroups, or more columns.
-                tunings = [most, most.min(512)]
-                    .into_iter()
-                    .filter_map(|most| rule.in_blocks(1, cols as u32, most))
-                    .collect();
-                tunings.dedup();
-            }
-            for tuning in tunings {
-                let call =
-                    MatVecCall { input, gate, target, accumulate, tuning, ..MatVecCall::new(layout, 1) };
-                all.push(Timed {
-                    name: format!("matvec {what}"),
-                    shape: format!("{} {} × {cols}, {tuning}", dtype.name(), layout.rows()),
-                    bytes: layout.total_bytes(),
-                    kernel: Kernel::MatVec(call),
-                });
-            }
+        for product in products() {
+            let call = product.call(gpu, dtype)?;
+            let MatVecCall { weight, tuning, rows: texts, .. } = call;
+            let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
+            all.push(Timed {
+                name: format!("matvec {}", product.what),
+                shape: format!("{texts}{} {} × {}, {tuning}", dtype.name(), weight.rows(), weight.cols()),
+                bytes: weight.total_bytes(),
+                kernel: Kernel::MatVec(call),
+            });
         }
     }
     for depth in [512, 4096] {
