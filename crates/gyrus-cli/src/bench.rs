@@ -23,7 +23,6 @@ use gyrus::{Event, Model, Precision, Request, Sampler, Session};
 use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
-use crate::source::Source;
 use crate::synthetic;
 use report::Measurement;
 
@@ -36,10 +35,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             part => kernels::run(part, args),
         };
     }
-    if let (Some(shape), Some(path)) = (&args.synthetic, &args.write) {
+    if let (Some(shape), Some(path)) = (&args.subject.synthetic, &args.write) {
         return synthetic::write(shape, path);
     }
-    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
+    let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
@@ -49,7 +48,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         options.sessions = most.into();
         options.context = options.context.or(Some(needed));
     }
-    let model = load(&source, &options, args.quiet)?;
+    let model = load(&source, &options, args.report.quiet)?;
     if args.prompts {
         return prompts::run(&model, source.name(), args);
     }
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     let warmups = usize::from(!args.no_warmup);
     let runs = (tests.len() * (args.repetitions + warmups)) as u64;
-    let progress = (!args.quiet).then(|| Progress::new("measuring"));
+    let progress = (!args.report.quiet).then(|| Progress::new("measuring"));
     let mut done = 0;
     let mut measured = Vec::new();
     for test in tests {
@@ -85,7 +84,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         measured.push(Measurement::new(test.name(), &speeds, source.name(), &model));
     }
     drop(progress);
-    report::print(&measured, args.output)
+    report::print(&measured, args.report.output)
 }
 
 #[derive(Clone, Copy)]

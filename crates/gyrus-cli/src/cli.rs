@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::options::{ModelArgs, SamplerArgs};
+use crate::options::{ModelArgs, ReportArgs, SamplerArgs, SubjectArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 
 const EXAMPLES: &str = "\
@@ -146,13 +146,8 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
-
-    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
-    /// llama-3.2-1b:q4_0
-    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
-    pub(crate) synthetic: Option<String>,
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
 
     /// Write the random model to a GGUF file, for another program to read, and measure nothing
     #[arg(long, value_name = "FILE", requires = "synthetic")]
@@ -215,13 +210,8 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) prompts: bool,
 
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
-    pub(crate) output: BenchOutput,
-
-    /// Print nothing but the results
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,
@@ -234,25 +224,10 @@ fn repetitions(text: &str) -> Result<usize, String> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchOutput {
-    /// A Markdown table
-    Md,
-    /// JSON
-    Json,
-    /// Comma-separated values
-    Csv,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
-
-    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
-    /// llama-3.2-1b:q4_0
-    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
-    pub(crate) synthetic: Option<String>,
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
 
     /// Prompt lengths, read behind nothing; 0 for none
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
@@ -270,13 +245,8 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) picture: Option<PathBuf>,
 
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
-    pub(crate) output: BenchOutput,
-
-    /// Print nothing but the results
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,
@@ -284,21 +254,11 @@ pub(crate) struct ProfileArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
 
-    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
-    /// llama-3.2-1b:q4_0
-    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
-    pub(crate) synthetic: Option<String>,
-
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
-    pub(crate) output: BenchOutput,
-
-    /// Print nothing but the results
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,

@@ -6,6 +6,7 @@ use gyrus::{Device, Options, Precision, Sampler};
 
 use crate::cache;
 use crate::environment::Environment;
+use crate::source::Source;
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Args)]
@@ -53,6 +54,50 @@ impl ModelArgs {
             ..Options::default()
         }
     }
+}
+
+/// What is measured.
+#[derive(Debug, Args)]
+pub(crate) struct SubjectArgs {
+    /// A model file, folder or catalogue name [default: smollm2-135m]
+    pub(crate) model: Option<String>,
+
+    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
+    /// llama-3.2-1b:q4_0
+    #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
+    pub(crate) synthetic: Option<String>,
+}
+
+impl SubjectArgs {
+    /// The model to open.
+    pub(crate) fn source(&self) -> Result<Source> {
+        match &self.synthetic {
+            Some(shape) => Source::synthetic(shape),
+            None => Source::resolve(self.model.as_deref()),
+        }
+    }
+}
+
+/// How what was measured is told.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = BenchOutput::Md)]
+    pub(crate) output: BenchOutput,
+
+    /// Print nothing but the results
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchOutput {
+    /// A Markdown table
+    Md,
+    /// JSON
+    Json,
+    /// Comma-separated values
+    Csv,
 }
 
 /// How tokens are chosen.

@@ -9,7 +9,6 @@ use gyrus::{Device, Model, Precision, Workload};
 use crate::cli::ProfileArgs;
 use crate::load::load;
 use crate::progress::Progress;
-use crate::source::Source;
 use report::{Batch, Report};
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
@@ -18,9 +17,9 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     let reading = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
     let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
     ensure!(!wanted.is_empty(), "nothing to measure: both -s and -p are 0");
-    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
-    let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
-    let progress = (!args.quiet).then(|| Progress::new("measuring"));
+    let source = args.subject.source()?;
+    let model = load(&source, &args.model_options.options(Precision::Fast), args.report.quiet)?;
+    let progress = (!args.report.quiet).then(|| Progress::new("measuring"));
     let mut batches = Vec::new();
     for (done, &(workload, depth)) in wanted.iter().enumerate() {
         if let Some(progress) = &progress {
@@ -31,7 +30,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     drop(progress);
     let report = Report::new(source.name(), &model, batches);
     // Printed first: what was measured is not lost with a picture that could not be written.
-    report::print(&report, args.output)?;
+    report::print(&report, args.report.output)?;
     if let Some(path) = &args.picture {
         std::fs::write(path, picture::draw(&report)).with_context(|| path.display().to_string())?;
     }

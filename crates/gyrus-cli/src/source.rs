@@ -35,9 +35,8 @@ impl Source {
         Ok(Source { name, place: Place::Found(found) })
     }
 
-    /// Random weights of the shape and type that `synthetic` names, or else the model that an argument names.
-    pub(crate) fn given_or_made(model: Option<&str>, synthetic: Option<&str>) -> Result<Source> {
-        let Some(shape) = synthetic else { return Source::resolve(model) };
+    /// Random weights of the shape and type that `SHAPE:QUANT` asks for.
+    pub(crate) fn synthetic(shape: &str) -> Result<Source> {
         let made = synthetic::model(shape)?;
         Ok(Source { name: shape.to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
     }

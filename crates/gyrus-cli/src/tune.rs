@@ -9,10 +9,10 @@ use gyrus::{Precision, Trial};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::cli::{BenchOutput, TuneArgs};
+use crate::cli::TuneArgs;
 use crate::load::{self, load};
+use crate::options::BenchOutput;
 use crate::profile::{NO_INSTRUMENTS, refuse_cpu};
-use crate::source::Source;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -40,10 +40,10 @@ struct Kernel {
 
 pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     refuse_cpu(&args.model_options.device)?;
-    let source = Source::given_or_made(args.model.as_deref(), args.synthetic.as_deref())?;
+    let source = args.subject.source()?;
     let options = args.model_options.options(Precision::Fast);
-    let model = load(&source, &options, args.quiet)?;
-    let progress = (!args.quiet).then(line);
+    let model = load(&source, &options, args.report.quiet)?;
+    let progress = (!args.report.quiet).then(line);
     let mut kernels: Vec<Kernel> = Vec::new();
     let tuned = model.tune(&mut |trial| {
         hear(&mut kernels, trial);
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
         kernels,
         kept: options.pipelines,
     };
-    print(&report, args.output)
+    print(&report, args.report.output)
 }
 
 /// A line on stderr that is written over, if that is a terminal.

@@ -53,7 +53,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             prompt.measure(&runner, args.repetitions, software, &mut rows)?;
         }
     }
-    table(&rows, args.output)
+    table(&rows, args.report.output)
 }
 
 impl Prompt {

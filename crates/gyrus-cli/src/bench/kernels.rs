@@ -65,7 +65,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let bandwidth = 2.0 * copied as f64 / times[0].as_secs_f64();
     let rows: Vec<Row> =
         jobs.iter().zip(times).map(|(job, time)| row(job, time, bandwidth, &runner)).collect();
-    table(&rows, args.output)
+    table(&rows, args.report.output)
 }
 
 /// Something to time.

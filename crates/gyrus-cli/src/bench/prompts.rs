@@ -8,8 +8,9 @@ use gyrus::{Event, Model, Request};
 use serde_json::json;
 
 use super::report::median;
-use crate::cli::{BenchArgs, BenchOutput};
+use crate::cli::BenchArgs;
 use crate::load;
+use crate::options::BenchOutput;
 
 const SHORT: &str = "Why is the sky blue?";
 const SENTENCE: &str = "The lighthouse keeper wrote down the weather every morning, counted the ships that \
@@ -54,7 +55,7 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
         rows.push((label, prompt_tokens, median(&firsts), *p50, *p95));
     }
     let mut out = std::io::stdout().lock();
-    match args.output {
+    match args.report.output {
         BenchOutput::Json => {
             let all: Vec<_> = rows
                 .iter()

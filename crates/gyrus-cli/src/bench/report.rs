@@ -4,8 +4,8 @@ use anyhow::Result;
 use gyrus::Model;
 use serde::Serialize;
 
-use crate::cli::BenchOutput;
 use crate::load;
+use crate::options::BenchOutput;
 
 /// A measured test.
 #[derive(Debug, Serialize)]

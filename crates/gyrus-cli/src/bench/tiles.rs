@@ -79,7 +79,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             device: runner.name(),
         });
     }
-    table(&rows, args.output)
+    table(&rows, args.report.output)
 }
 
 /// What to time, tiles of every kind that the rungs have.

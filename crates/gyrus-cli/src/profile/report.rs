@@ -7,7 +7,7 @@ use anyhow::Result;
 use gyrus::{Model, Profile, ProfileEntry, Workload};
 use serde::Serialize;
 
-use crate::cli::BenchOutput;
+use crate::options::BenchOutput;
 use crate::text;
 
 /// Batches of a model on a device.

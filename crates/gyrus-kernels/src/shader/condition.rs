@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
-use std::str::Chars;
 
 /// What a name stands for in a shader's source.
 pub(crate) type Constants = BTreeMap<String, String>;
@@ -138,25 +137,25 @@ impl Parser<'_> {
     }
 }
 
-/// Replaces every defined name in a line of source by its value.
+/// Replaces every defined name in a line of source by its value; `##` between two words then joins them. What comes of
+/// either is not looked at again.
 pub(crate) fn substitute(line: &str, constants: &Constants) -> String {
+    let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut out = String::with_capacity(line.len());
-    let mut chars: Peekable<Chars<'_>> = line.chars().peekable();
-    let mut word = String::new();
-    while let Some(c) = chars.next() {
-        if c.is_ascii_alphanumeric() || c == '_' {
-            word.push(c);
-            if chars.peek().is_some_and(|n| n.is_ascii_alphanumeric() || *n == '_') {
-                continue;
-            }
-            out.push_str(constants.get(&word).unwrap_or(&word));
-            word.clear();
-        } else if c == '/' && chars.peek() == Some(&'/') {
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        if of_word(c) {
+            let (word, after) = rest.split_at(rest.find(|c| !of_word(c)).unwrap_or(rest.len()));
+            out.push_str(constants.get(word).map_or(word, String::as_str));
+            let joined = after.strip_prefix("##").filter(|next| next.starts_with(of_word));
+            rest = joined.unwrap_or(after);
+        } else if rest.starts_with("//") {
             // Comments speak of names; they do not use them.
-            out.push(c);
-            out.extend(chars.by_ref());
+            out.push_str(rest);
+            break;
         } else {
             out.push(c);
+            rest = &rest[c.len_utf8()..];
         }
     }
     out
@@ -214,5 +213,21 @@ mod tests {
             substitute("let x = LANES * MY_LANES; // LANES", &constants()),
             "let x = 8 * MY_LANES; // LANES"
         );
+    }
+    #[test]
+    fn words_are_joined_after_they_are_replaced() {
+        for (line, expected) in [
+            ("a##LANES = LANES##u;", "a8 = 8u;"),
+            ("a##OFF##LANES", "a08"),
+            // What neither stands for anything is joined too, and the whole is not replaced.
+            ("x##y", "xy"),
+            ("LAN##ES", "LANES"),
+            // A word on either side, or nothing is joined.
+            ("a ##LANES a## LANES a##", "a ##8 a## 8 a##"),
+            ("(a)##LANES", "(a)##8"),
+            ("a // b##LANES", "a // b##LANES"),
+        ] {
+            assert_eq!(substitute(line, &constants()), expected, "{line}");
+        }
     }
 }

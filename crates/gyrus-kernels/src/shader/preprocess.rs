@@ -5,6 +5,7 @@
 //! #define PAIRS 4                // a name for a value; names are replaced wherever they stand as a word
 //! #if STORAGE == f16             // with #elif, #else, #endif; an undefined name is an error
 //! #repeat I 4                    // what follows up to #end four times, I being 0, 1, 2, 3
+//! var c##I = I##u;               // words joined, once names are replaced: c0 = 0u
 //! ```
 //!
 //! `enable` lines are moved to the front, where WGSL wants them. Every line of the result knows where it
@@ -289,6 +290,13 @@ mod tests {
     }
 
     #[test]
+    fn repeats_make_names() {
+        let text = "#repeat I 2\n#repeat J 2\nc##I##J = a##I + J##u;\n#end\n#end\nc##I";
+        let expected = "c00 = a0 + 0u;\nc01 = a0 + 1u;\nc10 = a1 + 0u;\nc11 = a1 + 1u;\ncI\n";
+        assert_eq!(expand(text, &[]).unwrap().text, expected);
+    }
+
+    #[test]
     fn mistakes_are_told_with_file_and_line() {
         for (text, message) in [
             ("#repeat I 2\n", "main:1: this #repeat has no #end"),
@@ -305,6 +313,8 @@ mod tests {
             ("#include \"bad\"", "bad:2: '#frob' is no directive"),
             ("#define", "main:1: #define needs a name and a value"),
             ("#define 4 4", "main:1: #define needs a name and a value"),
+            ("#define A##B 1", "main:1: #define needs a name and a value"),
+            ("#if A##B\n#endif", "main:1: '#' has no meaning in a condition"),
             ("#define A 1\n#define A 2", "main:2: A is already 1, and would become 2"),
         ] {
             assert_eq!(expand(text, &[]).unwrap_err().to_string(), message);

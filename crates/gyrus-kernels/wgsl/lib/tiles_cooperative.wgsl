@@ -1,6 +1,6 @@
 // A tile by cooperative matrices: SUBGROUP_COUNT subgroups, SUBGROUP_COLUMNS of them side by side, each with the sums of
-// MATRIX_ROWS × MATRIX_COLUMNS matrices of MATRIX × MATRIX. What each has is written out, since a compiler keeps an
-// array of matrices in registers only if it likes.
+// MATRIX_ROWS × MATRIX_COLUMNS matrices of MATRIX × MATRIX. Each matrix is a variable of its own, since a compiler keeps
+// an array of them in registers only if it likes.
 //
 // STAGES 1: while a step is multiplied, the next one is on its way to registers. STAGES 2: likewise, and it is staged
 // beside the one that is read, which saves a barrier a step.
@@ -157,28 +157,11 @@ fn KERNEL(here: Invocation) {
         next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, own.first_step, first_row)];
     }
     workgroupBarrier();
-    var c00 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c01 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c10 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c11 = coopLoadT<SUMS>(&leaving[0], SIDE);
-#if MATRIX_COLUMNS == 4
-    var c02 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c03 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c12 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c13 = coopLoadT<SUMS>(&leaving[0], SIDE);
-#endif
-#if MATRIX_ROWS == 4
-    var c20 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c21 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c30 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c31 = coopLoadT<SUMS>(&leaving[0], SIDE);
-#endif
-#if MATRIX_ROWS == 4 && MATRIX_COLUMNS == 4
-    var c22 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c23 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c32 = coopLoadT<SUMS>(&leaving[0], SIDE);
-    var c33 = coopLoadT<SUMS>(&leaving[0], SIDE);
-#endif
+#repeat I MATRIX_ROWS
+#repeat J MATRIX_COLUMNS
+    var c##I##J = coopLoadT<SUMS>(&leaving[0], SIDE);
+#end
+#end
 
 #if STAGES == 2
     for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
@@ -213,48 +196,19 @@ fn KERNEL(here: Invocation) {
         for (var k = 0u; k < STEP / SIDE; k += 1u) {
             let at_x = stage * X_STAGE + own_x + k * (SIDE / 4u * UNITS);
             let at_w = stage * W_STAGE + own_w + k * (SIDE / 4u * UNITS);
-            let at_a0 = at_x + 0u * SIDE * ROW;
-            let a0 = coopLoadT<LEFT>(&staged_x[at_a0], ROW);
-            let at_a1 = at_x + 1u * SIDE * ROW;
-            let a1 = coopLoadT<LEFT>(&staged_x[at_a1], ROW);
-#if MATRIX_ROWS == 4
-            let at_a2 = at_x + 2u * SIDE * ROW;
-            let a2 = coopLoadT<LEFT>(&staged_x[at_a2], ROW);
-            let at_a3 = at_x + 3u * SIDE * ROW;
-            let a3 = coopLoadT<LEFT>(&staged_x[at_a3], ROW);
-#endif
-            let at_b0 = at_w + 0u * SIDE * ROW;
-            let b0 = coopLoad<RIGHT>(&staged_w[at_b0], ROW);
-            let at_b1 = at_w + 1u * SIDE * ROW;
-            let b1 = coopLoad<RIGHT>(&staged_w[at_b1], ROW);
-#if MATRIX_COLUMNS == 4
-            let at_b2 = at_w + 2u * SIDE * ROW;
-            let b2 = coopLoad<RIGHT>(&staged_w[at_b2], ROW);
-            let at_b3 = at_w + 3u * SIDE * ROW;
-            let b3 = coopLoad<RIGHT>(&staged_w[at_b3], ROW);
-#endif
-            c00 = coopMultiplyAdd(a0, b0, c00);
-            c01 = coopMultiplyAdd(a0, b1, c01);
-            c10 = coopMultiplyAdd(a1, b0, c10);
-            c11 = coopMultiplyAdd(a1, b1, c11);
-#if MATRIX_COLUMNS == 4
-            c02 = coopMultiplyAdd(a0, b2, c02);
-            c03 = coopMultiplyAdd(a0, b3, c03);
-            c12 = coopMultiplyAdd(a1, b2, c12);
-            c13 = coopMultiplyAdd(a1, b3, c13);
-#endif
-#if MATRIX_ROWS == 4
-            c20 = coopMultiplyAdd(a2, b0, c20);
-            c21 = coopMultiplyAdd(a2, b1, c21);
-            c30 = coopMultiplyAdd(a3, b0, c30);
-            c31 = coopMultiplyAdd(a3, b1, c31);
-#endif
-#if MATRIX_ROWS == 4 && MATRIX_COLUMNS == 4
-            c22 = coopMultiplyAdd(a2, b2, c22);
-            c23 = coopMultiplyAdd(a2, b3, c23);
-            c32 = coopMultiplyAdd(a3, b2, c32);
-            c33 = coopMultiplyAdd(a3, b3, c33);
-#endif
+#repeat I MATRIX_ROWS
+            let at_a##I = at_x + I##u * SIDE * ROW;
+            let a##I = coopLoadT<LEFT>(&staged_x[at_a##I], ROW);
+#end
+#repeat J MATRIX_COLUMNS
+            let at_b##J = at_w + J##u * SIDE * ROW;
+            let b##J = coopLoad<RIGHT>(&staged_w[at_b##J], ROW);
+#end
+#repeat I MATRIX_ROWS
+#repeat J MATRIX_COLUMNS
+            c##I##J = coopMultiplyAdd(a##I, b##J, c##I##J);
+#end
+#end
         }
 #if STAGES == 2
         if (step + 1u < own.last_step) {
@@ -270,58 +224,11 @@ fn KERNEL(here: Invocation) {
 
     // The store takes only what was named before it.
     let leaves_at = here.subgroup * AREA;
-    let d00 = c00;
-    coopStoreT(d00, &leaving[leaves_at], SIDE);
-    leave(here.lane, 0u, 0u, first_row, first_column);
-    let d01 = c01;
-    coopStoreT(d01, &leaving[leaves_at], SIDE);
-    leave(here.lane, 0u, 1u, first_row, first_column);
-    let d10 = c10;
-    coopStoreT(d10, &leaving[leaves_at], SIDE);
-    leave(here.lane, 1u, 0u, first_row, first_column);
-    let d11 = c11;
-    coopStoreT(d11, &leaving[leaves_at], SIDE);
-    leave(here.lane, 1u, 1u, first_row, first_column);
-#if MATRIX_COLUMNS == 4
-    let d02 = c02;
-    coopStoreT(d02, &leaving[leaves_at], SIDE);
-    leave(here.lane, 0u, 2u, first_row, first_column);
-    let d03 = c03;
-    coopStoreT(d03, &leaving[leaves_at], SIDE);
-    leave(here.lane, 0u, 3u, first_row, first_column);
-    let d12 = c12;
-    coopStoreT(d12, &leaving[leaves_at], SIDE);
-    leave(here.lane, 1u, 2u, first_row, first_column);
-    let d13 = c13;
-    coopStoreT(d13, &leaving[leaves_at], SIDE);
-    leave(here.lane, 1u, 3u, first_row, first_column);
-#endif
-#if MATRIX_ROWS == 4
-    let d20 = c20;
-    coopStoreT(d20, &leaving[leaves_at], SIDE);
-    leave(here.lane, 2u, 0u, first_row, first_column);
-    let d21 = c21;
-    coopStoreT(d21, &leaving[leaves_at], SIDE);
-    leave(here.lane, 2u, 1u, first_row, first_column);
-    let d30 = c30;
-    coopStoreT(d30, &leaving[leaves_at], SIDE);
-    leave(here.lane, 3u, 0u, first_row, first_column);
-    let d31 = c31;
-    coopStoreT(d31, &leaving[leaves_at], SIDE);
-    leave(here.lane, 3u, 1u, first_row, first_column);
-#endif
-#if MATRIX_ROWS == 4 && MATRIX_COLUMNS == 4
-    let d22 = c22;
-    coopStoreT(d22, &leaving[leaves_at], SIDE);
-    leave(here.lane, 2u, 2u, first_row, first_column);
-    let d23 = c23;
-    coopStoreT(d23, &leaving[leaves_at], SIDE);
-    leave(here.lane, 2u, 3u, first_row, first_column);
-    let d32 = c32;
-    coopStoreT(d32, &leaving[leaves_at], SIDE);
-    leave(here.lane, 3u, 2u, first_row, first_column);
-    let d33 = c33;
-    coopStoreT(d33, &leaving[leaves_at], SIDE);
-    leave(here.lane, 3u, 3u, first_row, first_column);
-#endif
+#repeat I MATRIX_ROWS
+#repeat J MATRIX_COLUMNS
+    let d##I##J = c##I##J;
+    coopStoreT(d##I##J, &leaving[leaves_at], SIDE);
+    leave(here.lane, I##u, J##u, first_row, first_column);
+#end
+#end
 }
