@@ -1,0 +1,80 @@
+//! Tales with less of everything: its kernels at a sixth of its work, for devices in software.
+
+use gyrus_formats::gguf::Writer;
+use gyrus_formats::{Bytes, Checkpoint, TensorView};
+use gyrus_tensor::{DType, Shape};
+use gyrus_testkit::data;
+
+/// Tokens that are left.
+pub(crate) const VOCAB: u32 = 512;
+const LAYERS: u32 = 2;
+const HEADS: u32 = 4;
+const KV_HEADS: u32 = 2;
+const HEAD_DIM: u32 = 64;
+const DIM: u32 = 256;
+/// Not the width of the model, which is not its either.
+const FFN: u32 = 384;
+
+/// The first rows of a matrix, and the first columns of those: whole blocks.
+fn cut(tensor: &TensorView<'_>, rows: u32, cols: u32) -> Vec<u8> {
+    let bytes = |elems: usize| tensor.dtype.bytes_of_elems(elems).unwrap();
+    let all = tensor.data.chunks_exact(bytes(tensor.shape.row()));
+    all.take(rows as usize).flat_map(|row| &row[..bytes(cols as usize)]).copied().collect()
+}
+
+/// The first layers of Tales in 8 bits, with the first of its heads and hidden elements, and without a tokenizer.
+pub(crate) fn checkpoint() -> Option<Checkpoint> {
+    let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
+    let (q, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    let parts: [(&str, &[u32]); 11] = [
+        ("attn_norm", &[DIM]),
+        ("attn_q", &[q, DIM]),
+        ("attn_k", &[kv, DIM]),
+        ("attn_v", &[kv, DIM]),
+        ("attn_q_norm", &[HEAD_DIM]),
+        ("attn_k_norm", &[HEAD_DIM]),
+        ("attn_output", &[DIM, q]),
+        ("ffn_norm", &[DIM]),
+        ("ffn_gate", &[FFN, DIM]),
+        ("ffn_up", &[FFN, DIM]),
+        ("ffn_down", &[DIM, FFN]),
+    ];
+    let mut shapes: Vec<(String, &[u32])> =
+        vec![("token_embd.weight".to_owned(), &[VOCAB, DIM]), ("output_norm.weight".to_owned(), &[DIM])];
+    for layer in 0..LAYERS {
+        shapes.extend(parts.map(|(name, dims)| (format!("blk.{layer}.{name}.weight"), dims)));
+    }
+    let tensors: Vec<(&str, DType, Shape, Vec<u8>)> = shapes
+        .iter()
+        .map(|(name, dims)| {
+            let tensor = whole.tensor(name).unwrap();
+            let rows = if dims.len() == 2 { dims[0] } else { 1 };
+            let shape: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
+            let bytes = cut(&tensor, rows, dims[dims.len() - 1]);
+            (name.as_str(), tensor.dtype, Shape::new(&shape).unwrap(), bytes)
+        })
+        .collect();
+
+    let mut writer = Writer::new();
+    writer.string("general.architecture", "qwen3").string("tokenizer.ggml.model", "no_vocab");
+    writer.f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6).f32("qwen3.rope.freq_base", 1e4);
+    for (key, value) in [
+        ("vocab_size", VOCAB),
+        ("context_length", 1024),
+        ("embedding_length", DIM),
+        ("block_count", LAYERS),
+        ("feed_forward_length", FFN),
+        ("attention.head_count", HEADS),
+        ("attention.head_count_kv", KV_HEADS),
+        ("attention.key_length", HEAD_DIM),
+        ("attention.value_length", HEAD_DIM),
+    ] {
+        writer.u32(&format!("qwen3.{key}"), value);
+    }
+    for (name, dtype, shape, bytes) in &tensors {
+        writer.tensor(name, *dtype, *shape, bytes).unwrap();
+    }
+    let mut file = Vec::new();
+    writer.write_to(&mut file).unwrap();
+    Some(Checkpoint::from_gguf("short-tales.gguf", Bytes::Owned(file)).unwrap())
+}
