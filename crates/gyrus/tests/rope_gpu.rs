@@ -44,7 +44,8 @@ fn checkpoint(head_dim: usize) -> Checkpoint {
 }
 
 fn load(head_dim: usize, device: Device, precision: Precision) -> Model {
-    let options = Options { device, precision, sessions: 2, ..Options::default() };
+    // In pieces, so that a text that is computed anew has no more rows at once than before.
+    let options = Options { device, precision, chunk: 8, ..Options::default() };
     Model::load(checkpoint(head_dim), &options).unwrap()
 }
 
