@@ -2,6 +2,8 @@
 //! allocates on the host for each submission; that must not grow.
 #![cfg(feature = "gpu")]
 
+mod short_tales;
+
 use std::process::Command;
 
 use gyrus::{Device, Event, Model, Options, Precision, Request, Sampler, Session};
@@ -82,10 +84,10 @@ fn check(what: &str, tokens: usize, windows: &[Vec<Origin>; 2]) {
     assert!(first > 0 && 10 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
 }
 
-fn open(path: &str, name: &str) -> Option<Model> {
+fn load(checkpoint: Checkpoint, name: &str) -> Model {
     let device = Device::Gpu(Some(name.to_owned()));
     let options = Options { device, context: Some(256), sessions: 2, ..Options::default() };
-    Some(Model::open(&data(path)?, &options).unwrap())
+    Model::load(checkpoint, &options).unwrap()
 }
 
 /// Decodes for a while, and then for two windows of so many tokens.
@@ -130,7 +132,7 @@ fn write_together(what: &str, model: &Model, samplers: &[Sampler; 2], window: us
 }
 
 fn prompt() -> Vec<u32> {
-    (0..40).map(|i| (i * 37 + 11) % 500).collect()
+    (0..40).map(|i| (i * 37 + 11) % short_tales::VOCAB).collect()
 }
 
 #[test]
@@ -142,7 +144,8 @@ fn steady_decoding_allocates_nothing_of_ours() {
     let Some(name) = adapter() else { return };
     let greedy = Sampler::default();
     let sampled = Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1, ..Sampler::default() };
-    if let Some(model) = open("stories260K/stories260K.gguf", &name) {
+    if let Some(path) = data("stories260K/stories260K.gguf") {
+        let model = load(Checkpoint::open(&path).unwrap(), &name);
         // Two windows are a block of the cache, so that it grows in one of them.
         write("greedy", &model, &greedy, false, KV_BLOCK / 2);
         write("sampled", &model, &sampled, false, KV_BLOCK / 2);
@@ -151,7 +154,8 @@ fn steady_decoding_allocates_nothing_of_ours() {
         write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
-    if let Some(model) = open("tales/tales-7m-q8_0.gguf", &name) {
+    if let Some(checkpoint) = short_tales::checkpoint() {
+        let model = load(checkpoint, &name);
         write("tales", &model, &sampled, false, KV_BLOCK / 4);
     }
 }

@@ -48,7 +48,7 @@ fn logits_with_every_scaling_are_those_of_llama_cpp() {
     let mut plain = Vec::new();
     for (name, keys, factors) in cases {
         let (model, logits) = (folder.path().join("model.gguf"), folder.path().join("logits.npy"));
-        std::fs::write(&model, tiny_llama::file(keys, factors)).unwrap();
+        std::fs::write(&model, tiny_llama::file(16, keys, factors)).unwrap();
         let mut arguments =
             vec!["logits".to_owned(), model.display().to_string(), logits.display().to_string()];
         arguments.extend(ids.iter().map(u32::to_string));

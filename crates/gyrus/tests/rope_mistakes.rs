@@ -300,6 +300,7 @@ fn long_model() -> Checkpoint {
     };
     let long = (0..8).map(|i| 1.0 + i as f32).collect();
     let file = tiny_llama::file(
+        16,
         keys,
         &[("rope_factors_short.weight", vec![1.0; 8]), ("rope_factors_long.weight", long)],
     );

@@ -111,7 +111,10 @@ impl Table<'_> {
             });
             self.steps.push(step.split(window));
             self.pending.insert(self.id(out), Pending::Splits { window });
-        } else if let Some((call, tuning, _)) = self.on.flash(scale, window) {
+        } else if self.class == Class::Many
+            && let Some((call, tuning, _)) = self.on.flash(scale, window)
+        {
+            // Few rows have no tiles, not even where heads are of a size that has no splits.
             buffers.push(("tiles", self.on.rooms.tiles.clone()));
             let step = Step::new("attend", work, buffers, move |rows| {
                 FlashCall { paged: Paged { rows, ..paged }, ..call }.launch(rungs, tuning)

@@ -11,15 +11,15 @@ const CONTEXT: u32 = 96;
 const DIM: usize = 32;
 const LAYERS: usize = 2;
 
-/// A GGUF file: two layers, two heads of 16 that share one of keys and values. `keys` may say more about
-/// its rope, `factors` are tensors for it.
-pub(crate) fn file(keys: impl Fn(&mut Writer<'_>), factors: &[(&str, Vec<f32>)]) -> Vec<u8> {
+/// A GGUF file: two layers, two heads that share one of keys and values. `keys` may say more about its rope,
+/// `factors` are tensors for it.
+pub(crate) fn file(head_dim: usize, keys: impl Fn(&mut Writer<'_>), factors: &[(&str, Vec<f32>)]) -> Vec<u8> {
     let parts: [(&str, &[usize]); 9] = [
         ("attn_norm", &[DIM]),
-        ("attn_q", &[DIM, DIM]),
-        ("attn_k", &[16, DIM]),
-        ("attn_v", &[16, DIM]),
-        ("attn_output", &[DIM, DIM]),
+        ("attn_q", &[2 * head_dim, DIM]),
+        ("attn_k", &[head_dim, DIM]),
+        ("attn_v", &[head_dim, DIM]),
+        ("attn_output", &[DIM, 2 * head_dim]),
         ("ffn_norm", &[DIM]),
         ("ffn_gate", &[48, DIM]),
         ("ffn_up", &[48, DIM]),
@@ -52,7 +52,9 @@ pub(crate) fn file(keys: impl Fn(&mut Writer<'_>), factors: &[(&str, Vec<f32>)])
         ("attention.head_count_kv", 1),
         ("feed_forward_length", 48),
         ("context_length", CONTEXT),
-        ("rope.dimension_count", 16),
+        ("attention.key_length", head_dim as u32),
+        ("attention.value_length", head_dim as u32),
+        ("rope.dimension_count", head_dim as u32),
     ] {
         writer.u32(&format!("llama.{key}"), value);
     }
