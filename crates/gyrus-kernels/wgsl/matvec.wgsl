@@ -16,10 +16,12 @@
 // INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
 // dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
 // GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
+//
 // Teams of LANES invocations take COLUMNS of the output each, SPLITS teams share them. An invocation takes every
 // LANES·SPLITS-th block. One row: FETCH of them, for all columns, are on their way at once, the first before the input
-// is looked at, and there are TURNS of columns one after the other, so that the input is made ready once for all. Several: all of them stay in registers while ROWS pass by, PACE at a time. A row's bits are the same
-// for every ROWS, PACE, COLUMNS, FETCH and number of rows. Twin: scalar::matmul on scalar::quantize_rows.
+// is looked at; TURNS of columns follow each other, so that the input is made ready once for all of them. Several rows:
+// all blocks stay in registers while ROWS pass by, PACE at a time. A row's bits are the same for every ROWS, PACE,
+// COLUMNS, FETCH, TURNS and number of rows. Twin: scalar::matmul on scalar::quantize_rows.
 
 #include "params/MatVecParams"
 #define PARAMS MatVecParams
