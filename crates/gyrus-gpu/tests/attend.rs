@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/named.rs"]
 mod named;
+#[path = "common/numbers.rs"]
+mod numbers;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
@@ -15,6 +17,7 @@ use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{KV_BLOCK, KvSpec, Pairing, Rope, RopeSpec};
 use gyrus_testkit::Rng;
 use named::{Buffers, run};
+use numbers::{floats, values, words};
 
 const UNTOUCHED: u32 = 0x7fc0_1234;
 /// Two halves, neither of them a number.
@@ -22,18 +25,6 @@ const NOTHING: u32 = 0x7e01_fe02;
 
 /// Positions with 1, 1, 2, 9, 16 and 24 splits of one tile, 13 of two and 17 of three.
 const POSITIONS: [u32; 8] = [0, 63, 64, 570, 1023, 1535, 1600, 3200];
-
-fn floats(rng: &mut Rng, n: usize) -> Vec<f32> {
-    (0..n).map(|_| rng.gaussian() as f32).collect()
-}
-
-fn words(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
-}
-
-fn values(words: &[u32]) -> Vec<f32> {
-    words.iter().map(|w| f32::from_bits(*w)).collect()
-}
 
 fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");

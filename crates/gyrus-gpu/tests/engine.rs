@@ -1,6 +1,8 @@
 //! The kernels a plan's ops become, each against its twin over a grid of shapes.
 
 mod common;
+#[path = "common/numbers.rs"]
+mod numbers;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
@@ -11,18 +13,7 @@ use gyrus_kernels::scalar::{self, KvCache, Query, element};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, KV_BLOCK, KvSpec, Launch, Pairing, Rope, RopeSpec};
 use gyrus_testkit::Rng;
-
-fn floats(rng: &mut Rng, n: usize) -> Vec<f32> {
-    (0..n).map(|_| rng.gaussian() as f32).collect()
-}
-
-fn words(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
-}
-
-fn values(words: &[u32]) -> Vec<f32> {
-    words.iter().map(|w| f32::from_bits(*w)).collect()
-}
+use numbers::{floats, values, words};
 
 fn run(runner: &GpuRunner, launch: &Launch, buffers: &mut [Vec<u32>]) {
     runner.run_launch(launch, buffers).unwrap();

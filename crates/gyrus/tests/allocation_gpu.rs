@@ -2,10 +2,12 @@
 //! allocates on the host for each submission; that must not grow.
 #![cfg(feature = "gpu")]
 
+mod adapter;
 mod short_tales;
 
 use std::process::Command;
 
+use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
@@ -29,17 +31,6 @@ const MAKERS: [&str; 5] = [
 
 /// Tokens until as many are in flight as may be.
 const WARM: usize = 24;
-
-/// An adapter for tests: the one that is named, the best, or one in software.
-fn adapter() -> Option<String> {
-    let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
-    let found = named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone()));
-    if found.is_none() {
-        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
-        println!("skipped: no GPU was found");
-    }
-    found
-}
 
 /// Whether backtraces are taken by nobody else in this process; if they are, the test has been run in another.
 ///

@@ -1,27 +1,21 @@
 //! Whole models on a GPU against the same models on the CPU. In CI the GPU is lavapipe, and its absence a failure.
 #![cfg(feature = "gpu")]
 
+mod adapter;
 mod short_tales;
 
 use std::cell::Cell;
 use std::collections::HashSet;
 
+use adapter::adapter;
 use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
 use gyrus_kernels::{Backend, Batch, Instruments, Workload};
 use gyrus_testkit::data;
 
-/// An adapter for tests: the one that is named, the best, or one in software.
 fn device() -> Option<Device> {
-    let adapters = gyrus_gpu::adapters();
-    let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
-    let found = named.or_else(|| adapters.first().map(|adapter| adapter.name.clone()));
-    if found.is_none() {
-        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
-        println!("skipped: no GPU was found");
-    }
-    found.map(|name| Device::Gpu(Some(name)))
+    adapter().map(|name| Device::Gpu(Some(name)))
 }
 
 fn open(path: &str, device: Device, precision: Precision, chunk: usize) -> Option<Model> {
@@ -178,17 +172,10 @@ fn tales() -> Option<Checkpoint> {
     Some(Checkpoint::open(&data(TALES)?).unwrap())
 }
 
-fn name() -> Option<String> {
-    match device()? {
-        Device::Gpu(name) => name,
-        _ => None,
-    }
-}
-
 /// Of several rows, the down projection finds bytes that gate and up projection left for it.
 #[test]
 fn gated_results_are_bytes_at_once() {
-    let Some(name) = name() else { return };
+    let Some(name) = adapter() else { return };
     let Some((mut backend, _)) = backend(&name, short_tales::checkpoint, Precision::Fast, 4) else { return };
     let profile = backend.profile(Workload::Texts(3), 5).unwrap();
     let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -199,7 +186,7 @@ fn gated_results_are_bytes_at_once() {
 
 #[test]
 fn what_is_predicted_is_what_is_taken() {
-    let Some(name) = name() else { return };
+    let Some(name) = adapter() else { return };
     for (precision, blocks) in [(Precision::Exact, 4), (Precision::Fast, 32)] {
         let Some((backend, uploaded)) = backend(&name, tales, precision, blocks) else { return };
         let plan = backend.plan();
@@ -247,7 +234,7 @@ fn a_model_without_room_is_refused_before_it_is_uploaded() {
 
 #[test]
 fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
-    let (Some(device), Some(name)) = (device(), name()) else { return };
+    let (Some(device), Some(name)) = (device(), adapter()) else { return };
     let Some((mut lost, _)) = backend(&name, short_tales::checkpoint, Precision::Fast, 4) else { return };
     let batch = Batch {
         tokens: &[1, 2, 3],

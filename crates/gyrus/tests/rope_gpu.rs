@@ -2,10 +2,12 @@
 //! keeps those that it was sent before.
 #![cfg(feature = "gpu")]
 
+mod adapter;
 mod tiny_llama;
 
 use std::sync::Arc;
 
+use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Prompt, Request, Sampler};
 use gyrus_cpu::CpuBackend;
 use gyrus_formats::gguf::Writer;
@@ -16,17 +18,6 @@ use tiny_llama::VOCAB;
 
 /// Longer texts are turned differently.
 const ORIGINAL: usize = 32;
-
-/// An adapter for tests: the one that is named, the best, or one in software.
-fn adapter() -> Option<String> {
-    let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
-    let found = named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone()));
-    if found.is_none() {
-        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
-        println!("skipped: no GPU was found");
-    }
-    found
-}
 
 /// Heads that attention of few rows divides among workgroups, in `fast`, and such that it does not.
 const HEAD_DIMS: [usize; 2] = [32, 16];

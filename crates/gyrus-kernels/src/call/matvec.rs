@@ -225,7 +225,6 @@ impl MatVecCall {
             number("KEPT_8", sums / 4),
             number("KEPT_4", sums / 8),
             number("KEPT_2", sums / 16),
-            number("KEPT_1", sums / 32),
             number("ALIKE", 32 / sums),
             number("TURNS", turns),
             // Of a large matrix more is under way than arrives at once, so that there is time before the products.

@@ -1,5 +1,5 @@
-// Many sums over a team at once, for teams within a subgroup. Needs SUMS, a power of two up to 32, and KEPT_16 to
-// KEPT_1.
+// Many sums over a team at once, for teams within a subgroup. Needs SUMS, a power of two up to 16, and KEPT_16 to
+// KEPT_2.
 //
 // It is the tree of team_sum, to the bit. But at each distance a lane keeps one half of its sums, KEPT of them, and
 // gives the other half away, as long as it has more than one: there are then about as many exchanges as sums, and not
@@ -50,15 +50,5 @@ fn team_sums(sums: ptr<function, array<f32, SUMS>>, lane: u32) {
 #else
     (*sums)[0] += subgroupShuffleXor((*sums)[0], 2u);
 #endif
-#if KEPT_1
-    {
-        let upper = (lane & 1u) != 0u;
-#repeat I KEPT_1
-        (*sums)[I] = select((*sums)[I], (*sums)[I + KEPT_1], upper)
-            + subgroupShuffleXor(select((*sums)[I + KEPT_1], (*sums)[I], upper), 1u);
-#end
-    }
-#else
     (*sums)[0] += subgroupShuffleXor((*sums)[0], 1u);
-#endif
 }
