@@ -58,7 +58,7 @@ struct Turns {
 pub(crate) struct RowBytes {
     pub(crate) q: Buffer,
     pub(crate) scales: Buffer,
-    pub(crate) squares: Buffer,
+    pub(crate) factors: Buffer,
 }
 
 /// Rows as halves.
@@ -137,7 +137,7 @@ impl Rooms {
         let bytes = RowBytes {
             q: gpu.buffer(elements)?,
             scales: gpu.buffer(elements / 4)?,
-            squares: gpu.buffer(elements / 8)?,
+            factors: gpu.buffer(4 * rows as u64)?,
         };
         all.insert(width, bytes.clone());
         Ok(bytes)

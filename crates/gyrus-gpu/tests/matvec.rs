@@ -177,7 +177,7 @@ impl Scene {
         let x_stride = self.x_stride as u32;
         match self.form.from {
             From::Rows => Source::Rows { x_stride },
-            From::Norm => Source::Norm { x_stride },
+            From::Norm => Source::Norm { x_stride, eps: EPS },
             From::Merge { head_dim } => Source::Merge { head_dim: head_dim as u32, window: self.window },
         }
     }
@@ -214,7 +214,7 @@ impl Scene {
                 let x = &self.x[rows.start * self.x_stride..rows.end * self.x_stride];
                 buffers.insert("x", words(x));
                 buffers.insert("weight", words(&self.norm_weight));
-                buffers.insert("squares", vec![UNTOUCHED; rows.len() * k / 32 + 1]);
+                buffers.insert("factors", vec![UNTOUCHED; rows.len() + 1]);
             }
         }
         buffers
@@ -272,8 +272,7 @@ impl Scene {
             let words = buffers.remove(from).unwrap();
             buffers.insert(to, words);
         }
-        let norm = (self.form.from == From::Norm).then_some(EPS);
-        (Input::Bytes { norm }, buffers)
+        (Input::Bytes { norm: self.form.from == From::Norm }, buffers)
     }
 
     /// `y` of these rows, from bytes that quantize made.
@@ -324,7 +323,7 @@ impl Scene {
         }
     }
 
-    /// Bytes, scales, sums and squares are those of the twin, to what a device's divisions and exponentials are good
+    /// Bytes, scales, sums and 1 / rms are those of the twin, to what a device's divisions and exponentials are good
     /// for, and nothing else is written.
     fn check_quantized(&self, runner: &GpuRunner, rows: Range<usize>) {
         let k = self.form.k;
@@ -352,16 +351,13 @@ impl Scene {
                 }
             }
             if self.form.from == From::Norm {
-                let squares = values(&buffers["squares"][i * k / 32..][..k / 32]);
-                let expected = scalar::block_squares(&self.x[row * self.x_stride..][..k]);
-                for (found, expected) in squares.iter().zip(expected) {
-                    let off = (f64::from(*found) - expected).abs();
-                    assert!(off <= 1e-6 * expected, "{name}: squares {found}, not {expected}");
-                }
+                let found = f32::from_bits(buffers["factors"][i]);
+                let expected = scalar::inverse_rms(&self.x[row * self.x_stride..][..k], EPS) as f32;
+                assert!((found - expected).abs() <= 1e-6 * expected, "{name}: 1 / rms {found}, not {expected}");
             }
         }
         if self.form.from == From::Norm {
-            assert_eq!(buffers["squares"][m * k / 32..], [UNTOUCHED], "{name}");
+            assert_eq!(buffers["factors"][m..], [UNTOUCHED], "{name}");
         }
     }
 
@@ -471,7 +467,7 @@ fn rows_are_made_ready_as_by_the_twin() {
             buffers.insert("q", vec![UNTOUCHED; ROWS * k + 4]);
             let source = match scene.source() {
                 // Without bytes there is nobody to make up for the weights.
-                Source::Norm { x_stride } => Source::Rows { x_stride },
+                Source::Norm { x_stride, .. } => Source::Rows { x_stride },
                 other => other,
             };
             let call = QuantizeCall { rows: ROWS as u32, cols: k as u32, source, target: Target::Rows };

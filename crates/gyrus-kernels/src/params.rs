@@ -129,8 +129,8 @@ params! {
         x_stride: u32,
         /// How many positions a row of attention sees; 0 for all.
         window: u32,
-        /// Unused.
-        _pad0: u32,
+        /// Added to the mean square, where the rows are normalised.
+        eps: f32,
     }
 
     /// A mat-vec for few rows of bytes.
@@ -143,7 +143,7 @@ params! {
         y_stride: u32,
         /// The first column of the output that is written.
         y_offset: u32,
-        /// Added to the mean square, where the input is normalised.
+        /// Added to the mean square, where one row is normalised.
         eps: f32,
         /// How many positions a row of attention sees; 0 for all.
         window: u32,

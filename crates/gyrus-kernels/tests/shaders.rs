@@ -281,7 +281,7 @@ fn to_hlsl(compiled: &Compiled) -> String {
 /// Every kernel that reads weights, for every type of them.
 fn weight_launches(rungs: Rungs) -> Vec<Launch> {
     let merge = RowSource::Merge { head_dim: 64, window: 0 };
-    let sources = [RowSource::Rows { x_stride: 512 }, RowSource::Norm { x_stride: 512 }, merge];
+    let sources = [RowSource::Rows { x_stride: 512 }, RowSource::Norm { x_stride: 512, eps: 1e-5 }, merge];
     let quantize = |source, target| QuantizeCall { rows: 3, cols: 512, source, target };
     let mut launches: Vec<Launch> =
         sources.map(|source| quantize(source, Target::Bytes).launch(rungs).unwrap()).into();
@@ -308,7 +308,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         for (input, gate) in inputs.into_iter().zip([None, Some(Activation::Silu), None]) {
             launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
         }
-        let (input, gate) = (Input::Bytes { norm: Some(1e-5) }, Some(Activation::GeluTanh));
+        let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
         let tuning = MatVecTuning { workgroup: 512, columns: 8, splits: 2, turns: 1 };
         let target = Target::Bytes;

@@ -10,7 +10,7 @@
 //   5  y         TARGET rows: [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   5  q         TARGET bytes: the same results as quantize would make bytes of them, as in lib/row_bytes.wgsl
 //   6  params    MatVecParams (immediates where the device has them)
-//   7  squares   INPUT bytes with NORM: [m, K / 32] f32, as quantize writes them
+//   7  factors   INPUT bytes with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
 //   8  q_scales  TARGET bytes: likewise
 //
 // INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
@@ -53,7 +53,7 @@
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> x_scales: array<vec2<u32>>;
 #if NORM
-@group(0) @binding(7) var<storage, read> squares: array<f32>;
+@group(0) @binding(7) var<storage, read> factors: array<f32>;
 #endif
 #else
 #if INPUT == merge
@@ -65,6 +65,7 @@
 #if INPUT == norm
 @group(0) @binding(4) var<storage, read> norm_weight: array<vec4<f32>>;
 var<workgroup> squares: array<f32, BLOCKS>;
+#include "lib/rms.wgsl"
 #endif
 #endif
 var<workgroup> x: array<vec4<u32>, 2u * BLOCKS>;
@@ -172,16 +173,6 @@ fn result(column: u32, row: u32) -> f32 {
 #end
     return sum;
 }
-
-#if NORM
-fn square_of(row: u32, block: u32) -> f32 {
-#if INPUT == bytes
-    return squares[row * BLOCKS + block];
-#else
-    return squares[block];
-#endif
-}
-#endif
 
 #include "lib/outputs.wgsl"
 
@@ -322,6 +313,7 @@ fn KERNEL(here: Invocation) {
         }
     }
 #else
+    find_factors(first_row, member);
     // Weights stay in registers, rows come one after the other: a loop is small enough for a GPU's cache of
     // instructions, which one kernel after another wants.
     var unpacked: array<Block, FETCHED>;
@@ -350,7 +342,6 @@ fn KERNEL(here: Invocation) {
 #end
         keep_sums(&sums, own, row, split, member);
     }
-    find_factors(first_row, member);
     workgroupBarrier();
     write_outputs(first_row, first_column, member);
 #endif

@@ -6,11 +6,11 @@
 //   2  q_scales  TARGET bytes: likewise
 //   3  params    QuantizeParams (immediates where the device has them)
 //   4  weight    SOURCE norm: [k] f32, multiplied in
-//   5  squares   SOURCE norm: [m, k / 32] f32, the sums of squares of x: what 1 / rms is made of, which a mat-vec
-//                multiplies its results by
+//   5  factors   SOURCE norm: [m] f32, 1 / rms of the rows, which a mat-vec multiplies its results by
 //   6  rows      SOURCE merge: [m] (position, first entry of a block table)
 //
-// Eight invocations a block. Grid: (blocks, m). Twin: scalar::quantize_rows.
+// Eight invocations a block. Grid: (blocks, m); SOURCE norm: (1, m), a workgroup has a whole row of K. Twin:
+// scalar::quantize_rows.
 
 #include "params/QuantizeParams"
 #define PARAMS QuantizeParams
@@ -18,7 +18,11 @@
 #include "lib/params.wgsl"
 #include "lib/invocation.wgsl"
 
+#if SOURCE == norm
+#define WORKGROUP 256u
+#else
 #define WORKGROUP 128u
+#endif
 #define LANES 32u
 #define BYTE_SUMS 1
 #include "lib/lanes.wgsl"
@@ -40,7 +44,9 @@
 #endif
 #if SOURCE == norm
 @group(0) @binding(4) var<storage, read> weight: array<vec4<f32>>;
-@group(0) @binding(5) var<storage, read_write> squares: array<f32>;
+@group(0) @binding(5) var<storage, read_write> factors: array<f32>;
+var<workgroup> squares: array<f32, K / 32>;
+#include "lib/rms.wgsl"
 #endif
 
 @compute @workgroup_size(WORKGROUP)
@@ -52,6 +58,39 @@ fn KERNEL(here: Invocation) {
     let member = team_member(here);
 #endif
     let row = here.group.y;
+#if SOURCE == norm
+    for (var first = 0u; first < K / 4u; first += PASSES * WORKGROUP) {
+        // All loads are on their way before anything is made of the first.
+        var inputs: array<vec4<f32>, PASSES>;
+        var weights: array<vec4<f32>, PASSES>;
+#repeat P PASSES
+        {
+            let four = min(first + P * WORKGROUP + member.place, K / 4u - 1u);
+            inputs[P] = x[row * (params.x_stride / 4u) + four];
+            weights[P] = weight[four];
+        }
+#end
+#repeat P PASSES
+        {
+            // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
+            let four = first + P * WORKGROUP + member.place;
+            let bytes = to_bytes(inputs[P] * weights[P], member);
+            let sum = block_squares(inputs[P], member);
+            if (four < K / 4u) {
+                write_bytes(bytes, row, four, K / 32u);
+                if ((four & 7u) == 0u) {
+                    squares[four / 8u] = sum;
+                }
+            }
+        }
+#end
+    }
+    workgroupBarrier();
+    let factor = inverse_rms(member);
+    if (member.place == 0u) {
+        factors[row] = factor;
+    }
+#else
     let blocks = params.k / 32u;
     let index = here.group.x * WORKGROUP + member.place;
     // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
@@ -64,24 +103,14 @@ fn KERNEL(here: Invocation) {
     let v = x[row * (params.x_stride / 4u) + four];
 #endif
 #if TARGET == bytes
-#if SOURCE == norm
-    let bytes = to_bytes(v * weight[four], member);
-    let sum = block_squares(v, member);
-#else
     let bytes = to_bytes(v, member);
-#endif
-    if (index >= 8u * blocks) {
-        return;
+    if (index < 8u * blocks) {
+        write_bytes(bytes, row, four, blocks);
     }
-    write_bytes(bytes, row, four, blocks);
-#if SOURCE == norm
-    if ((four & 7u) == 0u) {
-        squares[row * blocks + four / 8u] = sum;
-    }
-#endif
 #else
     if (index < 8u * blocks) {
         q[row * (params.k / 4u) + four] = v;
     }
+#endif
 #endif
 }

@@ -85,7 +85,7 @@ impl Product {
 fn products() -> Vec<Product> {
     let eps = 1e-5;
     let (norm, merge) = (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0 });
-    let (bytes, norm_bytes) = (Input::Bytes { norm: None }, Input::Bytes { norm: Some(eps) });
+    let (bytes, norm_bytes) = (Input::Bytes { norm: false }, Input::Bytes { norm: true });
     vec![
         Product::new("norm · q k v", 3072, WIDTH, norm),
         Product::new("merge · output", WIDTH, WIDTH, merge).added(),
@@ -185,10 +185,7 @@ impl Timed {
         Ok(match &self.kernel {
             Kernel::MatVec(call) if call.workgroup_bytes() > gpu.workgroup_memory() => {
                 // As models do on a device with little workgroup memory.
-                let norm = match call.input {
-                    Input::Norm { eps } => Some(eps),
-                    _ => None,
-                };
+                let norm = matches!(call.input, Input::Norm { .. });
                 MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,

@@ -261,11 +261,8 @@ impl Table<'_> {
             Some(bytes) => bytes.clone(),
             None => made.insert(self.quantize(x)?).clone(),
         };
-        buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("squares", bytes.squares)]);
-        let norm = match pending {
-            Some(Pending::Norm { eps, .. }) => Some(eps),
-            _ => None,
-        };
+        buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
+        let norm = matches!(pending, Some(Pending::Norm { .. }));
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
         let most = self.on.gpu.most_invocations();
         let step = Step::new(name, matrix(part), buffers, move |rows| {
@@ -296,11 +293,11 @@ impl Table<'_> {
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }
             }
-            Some(Pending::Norm { x, weight, .. }) => {
+            Some(Pending::Norm { x, weight, eps }) => {
                 buffers.push(("x", self.buffer(x)));
                 buffers.push(("weight", self.vector(&[weight])?));
-                buffers.push(("squares", bytes.squares.clone()));
-                Source::Norm { x_stride: cols }
+                buffers.push(("factors", bytes.factors.clone()));
+                Source::Norm { x_stride: cols, eps }
             }
             Some(Pending::Splits { window }) => {
                 buffers.push(("partials", self.on.rooms.partials.clone()));

@@ -11,10 +11,10 @@ use crate::weights::WeightLayout;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Input {
     /// Bytes that a [`QuantizeCall`](super::QuantizeCall) made: `x`, `x_scales`; and if they are to be normalised,
-    /// `squares`.
+    /// `factors`.
     Bytes {
-        /// Added to the mean square, if results are to be multiplied by 1 / rms.
-        norm: Option<f32>,
+        /// Whether results are to be multiplied by 1 / rms.
+        norm: bool,
     },
     /// One row in single precision, `x`.
     Rows,
@@ -35,7 +35,7 @@ pub enum Input {
 /// `y (+)= W·x` for few rows of activations as bytes: `fast`.
 ///
 /// Buffers: the planes of the weight, what the [`Input`] names, `y` or what the [`Target`] names, and with normalised
-/// bytes `squares`.
+/// bytes `factors`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatVecCall {
     /// The weight matrix, of a quantised type.
@@ -69,7 +69,7 @@ impl MatVecCall {
         MatVecCall {
             weight,
             rows,
-            input: Input::Bytes { norm: None },
+            input: Input::Bytes { norm: false },
             gate: None,
             target: Target::Rows,
             y_stride: weight.rows(),
@@ -130,12 +130,13 @@ impl MatVecCall {
             }
             Input::Rows => {
                 push("x", 3, Access::Read, 4 * k64);
-                ("rows", None)
+                ("rows", false)
             }
             Input::Norm { eps } => {
                 push("x", 3, Access::Read, 4 * k64);
                 push("norm_weight", 4, Access::Read, 4 * k64);
-                ("norm", Some(eps))
+                params.eps = eps;
+                ("norm", true)
             }
             Input::Merge { head_dim, window } => {
                 if head_dim == 0 || !head_dim.is_multiple_of(4) || !k.is_multiple_of(head_dim) {
@@ -146,20 +147,19 @@ impl MatVecCall {
                 push("rows", 4, Access::Read, 8);
                 head = head_dim;
                 params.window = window;
-                ("merge", None)
+                ("merge", false)
             }
         };
         let y = (m - 1) * u64::from(y_stride) + least;
         if target == Target::Rows {
             push("y", 5, Access::ReadWrite, 4 * y);
         }
-        if is_bytes && norm.is_some() {
-            push("squares", 7, Access::Read, m * k64 / 8);
+        if is_bytes && norm {
+            push("factors", 7, Access::Read, 4 * m);
         }
         if target == Target::Bytes {
             slots.extend(target.slots(rows, width, [5, 8]));
         }
-        params.eps = norm.unwrap_or(0.0);
         for (what, count) in [("elements of x", m * k64), ("elements of y", y)] {
             if count > u64::from(u32::MAX) {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
@@ -202,7 +202,7 @@ impl MatVecCall {
             ("WEIGHT", weight.constant()),
             number("K", k),
             ("INPUT", source.to_owned()),
-            number("NORM", norm.is_some().into()),
+            number("NORM", norm.into()),
             ("GATE", activation.to_owned()),
             number("ACCUMULATE", accumulate.into()),
             ("TARGET", target.name().to_owned()),

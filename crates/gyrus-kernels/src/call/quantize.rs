@@ -4,18 +4,20 @@ use crate::params::QuantizeParams;
 use crate::shader::{Rungs, Variant};
 
 /// Where the rows of a [`QuantizeCall`] come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// They are there: `x`, rows `x_stride` elements apart.
     Rows {
         /// Elements from one row to the next.
         x_stride: u32,
     },
-    /// They are there, and are multiplied by a norm's `weight`. Their `squares` go along, for whoever multiplies by
-    /// 1 / rms.
+    /// They are there, and are multiplied by a norm's `weight`. 1 / rms, their `factors`, go along, for whoever
+    /// multiplies by them.
     Norm {
         /// Elements from one row to the next.
         x_stride: u32,
+        /// Added to the mean square.
+        eps: f32,
     },
     /// They are put together from the splits of attention, `partials`; `rows` has their positions.
     Merge {
@@ -54,11 +56,14 @@ impl Target {
     }
 }
 
+/// Elements of a row whose squares a workgroup has memory for.
+const MOST_NORMED: u32 = 1 << 16;
+
 /// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
 ///
-/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`] `weight` and
-/// `squares`, with [`Source::Merge`] `rows`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`], which is for bytes,
+/// `weight` and `factors`, with [`Source::Merge`] `rows`.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantizeCall {
     /// Rows.
     pub rows: u32,
@@ -78,7 +83,6 @@ impl QuantizeCall {
 
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        const WORKGROUP: u32 = 128;
         let kernel = || "quantize".to_owned();
         let QuantizeCall { rows, cols, source, target } = *self;
         for (name, value) in [("m", rows), ("k", cols)] {
@@ -99,7 +103,7 @@ impl QuantizeCall {
         let mut slots = Vec::new();
         let mut head = 4;
         let source = match source {
-            Source::Rows { x_stride } | Source::Norm { x_stride } => {
+            Source::Rows { x_stride } | Source::Norm { x_stride, .. } => {
                 multiple("x_stride", x_stride, 4)?;
                 if x_stride < cols {
                     let (name, least) = ("x_stride", cols.into());
@@ -107,7 +111,12 @@ impl QuantizeCall {
                 }
                 params.x_stride = x_stride;
                 slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
-                if matches!(source, Source::Norm { .. }) { "norm" } else { "rows" }
+                if let Source::Norm { eps, .. } = source {
+                    params.eps = eps;
+                    "norm"
+                } else {
+                    "rows"
+                }
             }
             Source::Merge { head_dim, window } => {
                 multiple("k", cols, head_dim)?;
@@ -122,7 +131,7 @@ impl QuantizeCall {
         match source {
             "norm" => {
                 slots.push(slot("weight", 4, Access::Read, 4 * k));
-                slots.push(slot("squares", 5, Access::ReadWrite, m * k / 8));
+                slots.push(slot("factors", 5, Access::ReadWrite, 4 * m));
             }
             "merge" => slots.push(slot("rows", 6, Access::Read, 8 * m)),
             _ => {}
@@ -133,8 +142,16 @@ impl QuantizeCall {
         if rows > 65_535 {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
+        if source == "norm" && target == Target::Rows {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: "rows that are normalised" });
+        }
+        if source == "norm" && cols > MOST_NORMED {
+            return Err(LaunchError::Large { kernel: kernel(), what: "elements of a normalised row", count: k });
+        }
+        // What a workgroup has: a norm all of a row, 256 invocations; others 128 with four elements each.
+        let (groups, width) = if source == "norm" { (1, cols) } else { ((cols / 4).div_ceil(128), 0) };
         Ok(Launch {
-            groups: [(cols / 4).div_ceil(WORKGROUP), rows, 1],
+            groups: [groups, rows, 1],
             variant: Variant {
                 name: kernel(),
                 file: "quantize.wgsl",
@@ -142,6 +159,8 @@ impl QuantizeCall {
                     ("SOURCE", source.to_owned()),
                     ("TARGET", target.name().to_owned()),
                     ("HEAD_DIM", head.to_string()),
+                    ("K", width.to_string()),
+                    ("PASSES", (width / 4).div_ceil(256).min(4).to_string()),
                     ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
                     ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
                 ],

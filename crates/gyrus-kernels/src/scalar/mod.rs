@@ -19,7 +19,7 @@ pub use kv::{kv_copy, kv_shift};
 pub use merge::merge;
 pub use norm::norm;
 pub use ops::{gate, inverse_rms, matmul, rms_norm};
-pub use quantize::{QuantizedRows, block_squares, quantize_rows};
+pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
 pub use rope::{Written, element, rope, set};
 pub use select::SelectState;

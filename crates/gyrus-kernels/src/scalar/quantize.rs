@@ -32,11 +32,6 @@ pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> Qu
     out
 }
 
-/// The sum of squares of each block of 32.
-pub fn block_squares(x: &[f32]) -> Vec<f64> {
-    x.chunks_exact(32).map(|block| block.iter().map(|&v| f64::from(v) * f64::from(v)).sum()).collect()
-}
-
 impl QuantizedRows {
     /// Rows that a kernel wrote.
     pub fn from_words(cols: usize, q: Vec<u32>, scales: Vec<u32>) -> QuantizedRows {

@@ -38,6 +38,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/merge.wgsl"
     "lib/outputs.wgsl"
     "lib/params.wgsl"
+    "lib/rms.wgsl"
     "lib/rope.wgsl"
     "lib/rope_in_place.wgsl"
     "lib/rope_op.wgsl"

@@ -1,8 +1,8 @@
 // What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y or the bytes that are made of it.
 //
-// Needs lib/lanes.wgsl, K, NORM, GATE, ACCUMULATE, TARGET, ROWS, OUTPUTS (results of a row that a workgroup writes),
-// parameters with m, n, y_stride, y_offset and eps, result(column, row), the sum of a row and column of this workgroup,
-// and with NORM square_of(row, block), the sum of squares of 32 inputs. TARGET rows: y. TARGET bytes:
+// Needs lib/lanes.wgsl, INPUT, NORM, GATE, ACCUMULATE, TARGET, ROWS, OUTPUTS (results of a row that a workgroup writes),
+// parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of this workgroup, and
+// with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. TARGET rows: y. TARGET bytes:
 // lib/bytes.wgsl, lib/row_bytes.wgsl, and OUTPUTS and all of a row's results are multiples of 32.
 
 #if NORM
@@ -23,18 +23,16 @@ fn weight_row(column: u32) -> u32 {
 #endif
 }
 
-// Makes 1 / rms of the workgroup's rows, for after the next barrier.
+// Finds 1 / rms of the workgroup's rows, for after the next barrier. All invocations must call it together.
 fn find_factors(first_row: u32, here: Member) {
 #if NORM
-    let lane = here.place % LANES;
-    for (var first = 0u; first < ROWS; first += WORKGROUP / LANES) {
-        let row = min(first + here.place / LANES, ROWS - 1u);
-        var sum = 0.0;
-        for (var block = lane; block < K / 32u; block += LANES) {
-            sum += square_of(min(first_row + row, params.m - 1u), block);
-        }
-        row_factors[row] = inverseSqrt(team_sum(sum, here) / f32(K) + params.eps);
+#if INPUT == bytes
+    if (here.place < ROWS) {
+        row_factors[here.place] = factors[min(first_row + here.place, params.m - 1u)];
     }
+#else
+    row_factors[0] = inverse_rms(here);
+#endif
 #endif
 }
 
