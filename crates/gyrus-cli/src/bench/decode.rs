@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Storage, Target};
+use gyrus_kernels::call::{AttendCall, Input, MatVecCall, MatVecTuning, Parts, Storage, Target};
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Activation, KV_BLOCK, Launch, Pairing, Rope, RopeSpec, WeightLayout};
@@ -205,7 +205,8 @@ impl Timed {
                     ..Default::default()
                 };
                 let heads = Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false };
-                engine::attend(rungs, params, heads, true, engine::splits(*depth, 0), paged)?
+                let parts = Parts::Apart { splits: engine::splits(*depth, 0) };
+                AttendCall { params, heads, turn: true, parts, paged }.launch(rungs)?
             }
         })
     }
