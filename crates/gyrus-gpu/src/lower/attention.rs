@@ -1,7 +1,7 @@
 //! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts, Storage};
+use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{BufferId, Op, Precision, RopeId, WeightId};
 
@@ -95,10 +95,8 @@ impl Table<'_> {
         let paged = self.on.rooms.paged(0);
         let turn = matches!(self.class, Class::One | Class::Each);
         let call = AttendCall { params, heads, turn, parts: Parts::Apart { splits: 1 }, paged };
-        let splits = self.class != Class::Many
-            && paged.kv == Storage::F16
-            && head_dim.is_multiple_of(32)
-            && self.fits(&call);
+        // Heads of other sizes have no splits, nor has a cache of other elements.
+        let splits = self.class != Class::Many && self.fits(&call);
         let turn = splits && turn;
         if !turn {
             let work = Work::Row { bytes: 8 * u64::from(params.stride) };
@@ -138,10 +136,13 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// Whether the device has what the call takes.
+    /// Whether there is such a call, and the device has what it takes.
     fn fits(&self, call: &AttendCall) -> bool {
         let gpu = self.on.gpu;
-        call.workgroup_bytes() <= gpu.workgroup_memory() && call.invocations() <= gpu.most_invocations()
+        let launch = AttendCall { paged: Paged { rows: 1, ..call.paged }, ..*call }.launch(gpu.rungs());
+        launch.is_ok_and(|launch| launch.slots.len() <= gpu.most_storage_buffers() as usize)
+            && call.workgroup_bytes() <= gpu.workgroup_memory()
+            && call.invocations() <= gpu.most_invocations()
     }
 
     /// How rows are attended to by a workgroup for all of their splits, and from how many rows on: if one mat-mul of
@@ -158,10 +159,8 @@ impl Table<'_> {
             && self.id(*read) == out
             && self.id(*to) != out
             && !self.is_read_by(rest, out);
-        let gathered = |crews| AttendCall { parts: Parts::Gathered { crews }, ..call };
-        // Qkv, the cache's two, rows, table, partials, turns, norms, and the two that bytes are.
-        let crews = [2, 1].into_iter().find(|crews| self.fits(&gathered(*crews)));
-        let crews = crews.filter(|_| wanted && self.on.gpu.most_storage_buffers() >= 10)?;
-        Some((Parts::Gathered { crews }, from))
+        let ways = [2, 1].map(|crews| Parts::Gathered { crews });
+        let parts = ways.into_iter().find(|parts| self.fits(&AttendCall { parts: *parts, ..call }));
+        parts.filter(|_| wanted).map(|parts| (parts, from))
     }
 }
