@@ -109,9 +109,9 @@ impl GpuBackend {
         let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms, tuning: &tuning };
         let tables = Tables::new(&lowering)?;
         // Compiled now rather than at the first token: a single row, and as many as a prompt has.
-        let launches = (tables.one.iter().map(|step| step.launch(1)))
-            .chain(tables.many.iter().map(|step| step.launch(MAX_ROWS as u32)))
-            .chain(tables.tail_of_one.iter().map(|step| step.launch(1)));
+        let launches = (tables.one.iter().filter_map(|step| step.launch(1)))
+            .chain(tables.many.iter().filter_map(|step| step.launch(MAX_ROWS as u32)))
+            .chain(tables.tail_of_one.iter().filter_map(|step| step.launch(1)));
         gpu.compile(&launches.collect::<Result<Vec<_>, _>>()?)?;
         let staging =
             gpu.create((FEW * plan.vocab * 4) as u64, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
@@ -203,7 +203,7 @@ impl GpuBackend {
             for (i, step) in tail.iter_mut().enumerate() {
                 let dispatch = step.follow(gpu, Extent { rows: wanted as u32, ..extent })?;
                 // The first of the tail gathers rows, this piece's from its first index on.
-                if i == 0 {
+                if let (0, Some(dispatch)) = (i, dispatch) {
                     gpu.patch(dispatch, engine::GATHER_FIRST, first as u32);
                 }
             }

@@ -194,7 +194,9 @@ impl GpuBackend {
             let position = steps.positions.iter().copied().max().unwrap_or(0);
             let extent = Extent { rows, position, tiles: 0 };
             for step in body.iter_mut().chain(tail.iter_mut()) {
-                step.follow(gpu, extent)?.record(&mut pass);
+                if let Some(dispatch) = step.follow(gpu, extent)? {
+                    dispatch.record(&mut pass);
+                }
             }
             selects.iter().for_each(|select| select.record(&mut pass));
             steps.positions.iter_mut().for_each(|position| *position += 1);

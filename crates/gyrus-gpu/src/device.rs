@@ -148,6 +148,11 @@ impl Gpu {
         self.limits.max_compute_workgroup_storage_size.into()
     }
 
+    /// The most storage buffers that a kernel can have.
+    pub fn most_storage_buffers(&self) -> u32 {
+        self.limits.max_storage_buffers_per_shader_stage
+    }
+
     /// Whether times are the device's own.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps

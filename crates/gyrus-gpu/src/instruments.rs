@@ -45,8 +45,11 @@ impl GpuBackend {
                 step.follow(gpu, extent)?;
             }
         }
-        let all: Vec<(&Step, Extent)> =
-            body.iter().map(|step| (step, extent)).chain(tail.iter().map(|step| (step, last))).collect();
+        // Those that have something to do for so many rows.
+        let all: Vec<(&Step, Extent)> = (body.iter().map(|step| (step, extent)))
+            .chain(tail.iter().map(|step| (step, last)))
+            .filter(|(step, _)| step.dispatch().is_some())
+            .collect();
         let dispatches = |of: &dyn Fn(&Step) -> bool| -> Vec<&Dispatch> {
             all.iter().filter(|(step, _)| of(step)).filter_map(|(step, _)| step.dispatch()).collect()
         };

@@ -56,8 +56,12 @@ impl Work {
 #[derive(Debug, Clone, Copy)]
 enum Follows {
     Rows,
-    /// Its width is the number of splits of the farthest row's attention, which has this window.
-    Splits(u32),
+    /// Its width is the number of splits of the farthest row's attention, which has this window, for fewer rows than
+    /// are gathered.
+    Splits {
+        window: u32,
+        gathered: u32,
+    },
     /// Its height is the number of tiles.
     Tiles,
 }
@@ -77,6 +81,8 @@ pub(crate) struct Step {
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
     follows: Follows,
+    /// For so many rows and more there is nothing to do.
+    below: u32,
     /// One for each variant of the kernel that was needed so far.
     bound: Vec<(String, Dispatch)>,
     current: usize,
@@ -97,6 +103,7 @@ impl Step {
             launch: Box::new(launch),
             buffers,
             follows: Follows::Rows,
+            below: u32::MAX,
             bound: Vec::new(),
             current: 0,
             rows: 0,
@@ -108,9 +115,14 @@ impl Step {
         Step { shape: Some(shape), ..self }
     }
 
-    /// Makes the grid as wide as the rows' attention has splits.
-    pub(crate) fn split(self, window: u32) -> Step {
-        Step { follows: Follows::Splits(window), ..self }
+    /// Makes the grid as wide as the rows' attention has splits, unless there are so many that they are gathered.
+    pub(crate) fn split(self, window: u32, gathered: u32) -> Step {
+        Step { follows: Follows::Splits { window, gathered }, ..self }
+    }
+
+    /// Leaves it out for so many rows and more: another step has done its work for them.
+    pub(crate) fn only_below(self, rows: u32) -> Step {
+        Step { below: rows, ..self }
     }
 
     /// Makes the grid as high as there are tiles.
@@ -118,14 +130,18 @@ impl Step {
         Step { follows: Follows::Tiles, ..self }
     }
 
-    /// The launch for this many rows, for compiling ahead.
-    pub(crate) fn launch(&self, rows: u32) -> Result<Launch, LaunchError> {
-        (self.launch)(rows)
+    /// The launch for this many rows, if there is something to do for them, for compiling ahead.
+    pub(crate) fn launch(&self, rows: u32) -> Option<Result<Launch, LaunchError>> {
+        (rows < self.below).then(|| (self.launch)(rows))
     }
 
-    /// Makes the dispatch ready for a batch.
-    pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<&mut Dispatch, GpuError> {
+    /// Makes the dispatch ready for a batch. None: there is nothing to do for so many rows.
+    pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<Option<&mut Dispatch>, GpuError> {
         let rows = extent.rows;
+        if rows >= self.below {
+            self.rows = rows;
+            return Ok(None);
+        }
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
             let key = launch.variant.key();
@@ -145,15 +161,17 @@ impl Step {
         let dispatch = &mut self.bound[self.current].1;
         match self.follows {
             Follows::Rows => {}
-            Follows::Splits(window) => dispatch.groups[0] = engine::splits(extent.position, window),
+            Follows::Splits { gathered, .. } if rows >= gathered => {}
+            Follows::Splits { window, .. } => dispatch.groups[0] = engine::splits(extent.position, window),
             Follows::Tiles => dispatch.groups[1] = extent.tiles,
         }
-        Ok(dispatch)
+        Ok(Some(dispatch))
     }
 
-    /// The dispatch as it was last made ready.
+    /// The dispatch as it was last made ready, if there was something to do.
     pub(crate) fn dispatch(&self) -> Option<&Dispatch> {
-        self.bound.get(self.current).map(|(_, dispatch)| dispatch)
+        let bound = self.bound.get(self.current).filter(|_| self.rows < self.below);
+        bound.map(|(_, dispatch)| dispatch)
     }
 }
 

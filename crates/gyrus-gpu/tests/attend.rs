@@ -1,6 +1,8 @@
 //! Attention of few rows, divided over positions and put together again.
 
 mod common;
+#[path = "attend/gathered.rs"]
+mod gathered;
 #[path = "common/named.rs"]
 mod named;
 #[path = "common/numbers.rs"]
@@ -9,7 +11,7 @@ mod numbers;
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::{self, Heads, MOST_SPLITS, Paged, SPLIT_TILE};
-use gyrus_kernels::call::{QuantizeCall, Source, Storage, Target};
+use gyrus_kernels::call::{AttendCall, Parts, QuantizeCall, Source, Storage, Target};
 use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Question};
@@ -216,22 +218,30 @@ impl Scene {
         run(runner, &launch.unwrap(), buffers);
     }
 
+    fn call(&self, rows: &[usize], (window, soft_cap): (u32, f32), turn: bool) -> AttendCall {
+        AttendCall {
+            params: self.params(window, soft_cap),
+            heads: self.heads(),
+            turn,
+            parts: Parts::Apart { splits: self.most_splits(rows, window) },
+            paged: self.paged(rows.len()),
+        }
+    }
+
     fn attend(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), turn: bool, buffers: &mut Buffers) {
-        let rungs = runner.gpu().rungs();
-        let params = self.params(how.0, how.1);
-        let splits = self.most_splits(rows, how.0);
-        let launch = engine::attend(rungs, params, self.heads(), turn, splits, self.paged(rows.len()));
+        let launch = self.call(rows, how, turn).launch(runner.gpu().rungs());
         run(runner, &launch.unwrap(), buffers);
+    }
+
+    fn merge(&self, rows: &[usize], window: u32, target: Target) -> QuantizeCall {
+        let head_dim = self.spec.head_dim as u32;
+        let cols = self.spec.heads as u32 * head_dim;
+        QuantizeCall { rows: rows.len() as u32, cols, source: Source::Merge { head_dim, window }, target }
     }
 
     fn merged(&self, runner: &GpuRunner, rows: &[usize], window: u32, buffers: &mut Buffers) -> Vec<f32> {
         let width = self.spec.heads * self.spec.head_dim;
-        let call = QuantizeCall {
-            rows: rows.len() as u32,
-            cols: width as u32,
-            source: Source::Merge { head_dim: self.spec.head_dim as u32, window },
-            target: Target::Rows,
-        };
+        let call = self.merge(rows, window, Target::Rows);
         buffers.insert("q", vec![UNTOUCHED; rows.len() * width]);
         run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);
         values(&buffers.remove("q").unwrap())
@@ -411,21 +421,24 @@ fn splits_follow_positions() {
 #[test]
 fn what_attention_is_not_for() {
     let scene = Scene::new(1, FORMS[0], &[3]);
-    let error = |params, heads, turn, paged| {
-        engine::attend(Rungs::ALL, params, heads, turn, 1, paged).unwrap_err().to_string()
-    };
-    let (params, heads, paged) = (scene.params(0, 0.0), scene.heads(), scene.paged(1));
-    let f32s = Paged { kv: Storage::F32, ..paged };
-    assert_eq!(error(params, heads, false, f32s), "attend: elements of type f32 are not supported");
-    let narrow = Heads { head_dim: 48, ..heads };
-    assert_eq!(error(params, narrow, false, paged), "attend: head_dim is 48, a multiple of 32 is needed");
-    let none = Paged { rows: 0, ..paged };
-    assert_eq!(error(params, heads, false, none), "attend: the number of rows is 0");
-    let uneven = AttendParams { n_heads: 3, ..params };
-    assert!(error(uneven, heads, false, paged).contains("heads"));
-    let short = AttendParams { stride: 383, ..params };
-    assert_eq!(error(short, heads, false, paged), "attend: stride is 383, at least 384 is needed");
-    let beyond = AttendParams { rope_offset: 2, ..params };
-    assert!(error(beyond, heads, true, paged).contains("2 to 2+64 are to be turned"));
-    assert!(engine::attend(Rungs::ALL, beyond, heads, false, 1, paged).is_ok());
+    let error = |call: AttendCall| call.launch(Rungs::ALL).unwrap_err().to_string();
+    let call = scene.call(&[0], (0, 0.0), false);
+    let AttendCall { params, heads, paged, .. } = call;
+    let f32s = AttendCall { paged: Paged { kv: Storage::F32, ..paged }, ..call };
+    assert_eq!(error(f32s), "attend: elements of type f32 are not supported");
+    let narrow = AttendCall { heads: Heads { head_dim: 48, ..heads }, ..call };
+    assert_eq!(error(narrow), "attend: head_dim is 48, a multiple of 32 is needed");
+    let none = AttendCall { paged: Paged { rows: 0, ..paged }, ..call };
+    assert_eq!(error(none), "attend: the number of rows is 0");
+    let uneven = AttendCall { params: AttendParams { n_heads: 3, ..params }, ..call };
+    assert!(error(uneven).contains("heads"));
+    let short = AttendCall { params: AttendParams { stride: 383, ..params }, ..call };
+    assert_eq!(error(short), "attend: stride is 383, at least 384 is needed");
+    let beyond = AttendCall { params: AttendParams { rope_offset: 2, ..params }, ..call };
+    assert!(error(AttendCall { turn: true, ..beyond }).contains("2 to 2+64 are to be turned"));
+    assert!(beyond.launch(Rungs::ALL).is_ok());
+    for crews in [0, 3, 4] {
+        let needed = format!("attend_gathered: crews is {crews}, 1 or 2 is needed");
+        assert_eq!(error(AttendCall { parts: Parts::Gathered { crews }, ..call }), needed);
+    }
 }

@@ -77,7 +77,7 @@ fn check(what: &str, tokens: usize, windows: &[Vec<Origin>; 2]) {
 
 fn load(checkpoint: Checkpoint, name: &str) -> Model {
     let device = Device::Gpu(Some(name.to_owned()));
-    let options = Options { device, context: Some(256), sessions: 2, ..Options::default() };
+    let options = Options { device, context: Some(256), sessions: 16, ..Options::default() };
     Model::load(checkpoint, &options).unwrap()
 }
 
@@ -102,9 +102,9 @@ fn write(what: &str, model: &Model, sampler: &Sampler, logprobs: bool, window: u
     check(what, window, &windows);
 }
 
-/// As [`write`], two texts at once.
-fn write_together(what: &str, model: &Model, samplers: &[Sampler; 2], window: usize) {
-    let mut sessions = [model.session(), model.session()];
+/// As [`write`], a text for each sampler at once.
+fn write_together(what: &str, model: &Model, samplers: &[Sampler], window: usize) {
+    let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
     sessions.iter_mut().for_each(|session| session.set_tokens(&prompt()).unwrap());
     let (mut windows, mut tokens) = ([Vec::new(), Vec::new()], 0);
     // Asked for more than are looked at, so that steps stay in flight.
@@ -145,9 +145,11 @@ fn steady_decoding_allocates_nothing_of_ours() {
         write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
-    if let Some(checkpoint) = short_tales::checkpoint() {
+    if let Some(checkpoint) = short_tales::checkpoint(4) {
         let model = load(checkpoint, &name);
         write("tales", &model, &sampled, false, KV_BLOCK / 4);
+        // So many that attention is gathered.
+        write_together("tales together", &model, &vec![sampled; 16], KV_BLOCK / 4);
     }
 }
 

@@ -25,7 +25,11 @@ fn open(path: &str, device: Device, precision: Precision, chunk: usize) -> Optio
 
 /// Tales with its kernels, and as little of everything else as they need.
 fn open_short(options: Options) -> Option<Model> {
-    Some(Model::load(short_tales::checkpoint()?, &options).unwrap())
+    Some(Model::load(short_checkpoint()?, &options).unwrap())
+}
+
+fn short_checkpoint() -> Option<Checkpoint> {
+    short_tales::checkpoint(2)
 }
 
 /// Ids of which [`short_tales`] knows all.
@@ -176,7 +180,7 @@ fn tales() -> Option<Checkpoint> {
 #[test]
 fn gated_results_are_bytes_at_once() {
     let Some(name) = adapter() else { return };
-    let Some((mut backend, _)) = backend(&name, short_tales::checkpoint, Precision::Fast, 4) else { return };
+    let Some((mut backend, _)) = backend(&name, short_checkpoint, Precision::Fast, 4) else { return };
     let profile = backend.profile(Workload::Texts(3), 5).unwrap();
     let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
     assert!(names.contains(&"ffn_gate ffn_up · quantise"), "{names:?}");
@@ -235,7 +239,7 @@ fn a_model_without_room_is_refused_before_it_is_uploaded() {
 #[test]
 fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
     let (Some(device), Some(name)) = (device(), adapter()) else { return };
-    let Some((mut lost, _)) = backend(&name, short_tales::checkpoint, Precision::Fast, 4) else { return };
+    let Some((mut lost, _)) = backend(&name, short_checkpoint, Precision::Fast, 4) else { return };
     let batch = Batch {
         tokens: &[1, 2, 3],
         positions: &[0, 1, 2],
@@ -250,7 +254,7 @@ fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
         let error = lost.forward(&batch).unwrap_err().to_string();
         assert_eq!(error, "the GPU was lost: it was closed");
     }
-    let (mut next, _) = backend(&name, short_tales::checkpoint, Precision::Fast, 4).unwrap();
+    let (mut next, _) = backend(&name, short_checkpoint, Precision::Fast, 4).unwrap();
     assert_eq!(next.forward(&batch).unwrap(), before);
     drop(lost);
     assert_eq!(next.forward(&batch).unwrap(), before);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Storage, Target};
+use gyrus_kernels::call::{
+    AttendCall, Input, MatVecCall, MatVecTuning, Parts, QuantizeCall, Source, Storage, Target,
+};
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Activation, KV_BLOCK, Launch, Pairing, Rope, RopeSpec, WeightLayout};
@@ -33,7 +35,16 @@ pub(super) struct Timed {
 
 enum Kernel {
     MatVec(MatVecCall),
-    Attend { depth: u32 },
+    Attend {
+        texts: u32,
+        depth: u32,
+        parts: Parts,
+    },
+    /// Splits of attention put together, as bytes.
+    Merge {
+        texts: u32,
+        depth: u32,
+    },
 }
 
 /// A mat-vec of a model, for as many texts as are written at once.
@@ -120,18 +131,67 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
             });
         }
     }
-    for depth in [512, 4096] {
-        all.push(Timed {
-            name: "attend".to_owned(),
-            shape: format!(
-                "1 at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}, {} splits",
-                engine::splits(depth, 0)
-            ),
-            bytes: 2 * u64::from((depth + 1) * KV_HEADS * HEAD_DIM) * Storage::F16.bytes(),
-            kernel: Kernel::Attend { depth },
-        });
+    for (texts, depth) in [(1, 512), (1, 4096), (16, 512), (16, 4096)] {
+        let splits = engine::splits(depth, 0);
+        let mut ways = vec![(Parts::Apart { splits }, format!("{splits} splits"))];
+        // Of several texts, with what puts splits together, or without splits.
+        if texts > 1 {
+            ways.extend(
+                [1, 2]
+                    .map(|crews| (Parts::Gathered { crews }, format!("{crews}×256 gather {splits} splits"))),
+            );
+        }
+        let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
+        for (parts, how) in ways {
+            let call = attend(texts, depth, parts);
+            let fits = call.workgroup_bytes() <= gpu.workgroup_memory()
+                && call.invocations() <= gpu.most_invocations()
+                && call.launch(gpu.rungs())?.slots.len() <= gpu.most_storage_buffers() as usize;
+            if fits {
+                all.push(Timed {
+                    name: "attend".to_owned(),
+                    shape: format!("{shape}, {how}"),
+                    bytes: 2 * u64::from(texts * (depth + 1) * KV_HEADS * HEAD_DIM) * Storage::F16.bytes(),
+                    kernel: Kernel::Attend { texts, depth, parts },
+                });
+            }
+        }
+        if texts > 1 {
+            all.push(Timed {
+                name: "attend: merge · quantise".to_owned(),
+                shape: format!("{shape}, {splits} splits"),
+                bytes: u64::from(texts * HEADS * splits * HEAD_DIM) * 4,
+                kernel: Kernel::Merge { texts, depth },
+            });
+        }
     }
     Ok(all)
+}
+
+/// Attention of texts that are each so long.
+fn attend(texts: u32, depth: u32, parts: Parts) -> AttendCall {
+    let blocks = texts * blocks_of(depth);
+    let params = AttendParams {
+        n_heads: HEADS,
+        n_kv_heads: KV_HEADS,
+        stride: (HEADS + 2 * KV_HEADS) * HEAD_DIM,
+        scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+        rope_dim: HEAD_DIM,
+        pass_scale: 1.0,
+        ..Default::default()
+    };
+    AttendCall {
+        params,
+        heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false },
+        turn: true,
+        parts,
+        paged: Paged { kv: Storage::F16, blocks, rows: texts, entries: blocks },
+    }
+}
+
+/// Blocks of the cache that a text takes.
+fn blocks_of(depth: u32) -> u32 {
+    (depth + 1).div_ceil(KV_BLOCK as u32)
 }
 
 fn is_software(gpu: &Gpu) -> bool {
@@ -189,20 +249,11 @@ impl Timed {
                 MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,
-            Kernel::Attend { depth } => {
-                let blocks = (depth + 1).div_ceil(KV_BLOCK as u32);
-                let paged = Paged { kv: Storage::F16, blocks, rows: 1, entries: blocks };
-                let params = AttendParams {
-                    n_heads: HEADS,
-                    n_kv_heads: KV_HEADS,
-                    stride: (HEADS + 2 * KV_HEADS) * HEAD_DIM,
-                    scale: 1.0 / (HEAD_DIM as f32).sqrt(),
-                    rope_dim: HEAD_DIM,
-                    pass_scale: 1.0,
-                    ..Default::default()
-                };
-                let heads = Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false };
-                engine::attend(rungs, params, heads, true, engine::splits(*depth, 0), paged)?
+            Kernel::Attend { texts, depth, parts } => attend(*texts, *depth, *parts).launch(rungs)?,
+            Kernel::Merge { texts, .. } => {
+                let source = Source::Merge { head_dim: HEAD_DIM, window: 0 };
+                let (rows, cols) = (*texts, HEADS * HEAD_DIM);
+                QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)?
             }
         })
     }
@@ -211,7 +262,9 @@ impl Timed {
     fn shared(&self, gpu: &Gpu, name: &str, words: usize, noise: &mut Noise) -> Result<Buffer> {
         let words = match name {
             "rows" => match self.kernel {
-                Kernel::Attend { depth } => vec![depth, 0],
+                Kernel::Attend { texts, depth, .. } | Kernel::Merge { texts, depth } => {
+                    (0..texts).flat_map(|text| [depth, text * blocks_of(depth)]).collect()
+                }
                 // A row whose attention had as many splits as there may be.
                 Kernel::MatVec(_) => vec![engine::SPLIT_TILE * engine::MOST_SPLITS - 1, 0],
             },

@@ -1,14 +1,18 @@
 //! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{FlashCall, FlashTuning, Storage};
+use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
 use gyrus_kernels::params::AttendParams;
-use gyrus_kernels::{BufferId, Precision, RopeId, WeightId};
+use gyrus_kernels::{BufferId, Op, Precision, RopeId, WeightId};
 
 use super::{Class, Lowering, Pending, Table};
 use crate::error::GpuError;
-use crate::rooms::MAX_ROWS;
+use crate::rooms::{FEW, MAX_ROWS};
 use crate::step::{Step, Work};
+
+/// Workgroups that are enough to keep a device busy without dividing rows: from so many on, one workgroup takes all
+/// splits of a row and puts them together, which spares the others what each does before its first key, and a kernel.
+const GATHERED: u32 = 64;
 
 /// What is written to the cache and attended to in one go.
 pub(super) struct Attention {
@@ -89,13 +93,11 @@ impl Table<'_> {
             buffers.push(("head_norms", self.vector(&[q, k])?));
         }
         let paged = self.on.rooms.paged(0);
-        let memory = engine::attend_workgroup_bytes(params.n_heads, params.n_kv_heads, head_dim);
-        let splits = self.class != Class::Many
-            && paged.kv == Storage::F16
-            && head_dim.is_multiple_of(32)
-            && memory <= self.on.gpu.workgroup_memory()
-            && self.on.gpu.most_invocations() >= 256;
-        let turn = splits && self.class != Class::Few;
+        let turn = matches!(self.class, Class::One | Class::Each);
+        let call = AttendCall { params, heads, turn, parts: Parts::Apart { splits: 1 }, paged };
+        // Heads of other sizes have no splits, nor has a cache of other elements.
+        let splits = self.class != Class::Many && self.fits(&call);
+        let turn = splits && turn;
         if !turn {
             let work = Work::Row { bytes: 8 * u64::from(params.stride) };
             self.steps.push(Step::new("turn · write", work, buffers.clone(), move |rows| {
@@ -106,11 +108,17 @@ impl Table<'_> {
             Work::Cache { bytes: 2 * kv.row() as u64 * paged.kv.bytes(), flops: 4 * kv.q_width() as u64 };
         if splits {
             let name = if turn { "turn · write · attend" } else { "attend" };
+            let (whole, gathered) = self.gathered(call, out).unwrap_or((call.parts, u32::MAX));
+            if gathered != u32::MAX {
+                let bytes = self.bytes(out)?;
+                buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
+            }
             let step = Step::new(name, work, buffers, move |rows| {
-                engine::attend(rungs, params, heads, turn, 1, Paged { rows, ..paged })
+                let parts = if rows < gathered { call.parts } else { whole };
+                AttendCall { parts, paged: Paged { rows, ..paged }, ..call }.launch(rungs)
             });
-            self.steps.push(step.split(window));
-            self.pending.insert(self.id(out), Pending::Splits { window });
+            self.steps.push(step.split(window, gathered));
+            self.pending.insert(self.id(out), Pending::Splits { window, gathered });
         } else if self.class == Class::Many
             && let Some((call, tuning, _)) = self.on.flash(scale, window)
         {
@@ -126,5 +134,33 @@ impl Table<'_> {
             }));
         }
         Ok(())
+    }
+
+    /// Whether there is such a call, and the device has what it takes.
+    fn fits(&self, call: &AttendCall) -> bool {
+        let gpu = self.on.gpu;
+        let launch = AttendCall { paged: Paged { rows: 1, ..call.paged }, ..*call }.launch(gpu.rungs());
+        launch.is_ok_and(|launch| launch.slots.len() <= gpu.most_storage_buffers() as usize)
+            && call.workgroup_bytes() <= gpu.workgroup_memory()
+            && call.invocations() <= gpu.most_invocations()
+    }
+
+    /// How rows are attended to by a workgroup for all of their splits, and from how many rows on: if one mat-mul of
+    /// bytes reads the result and nobody else, and the device is large enough.
+    fn gathered(&self, call: AttendCall, out: BufferId) -> Option<(Parts, u32)> {
+        let [Op::MatMul { x: read, weights: next, out: to, .. }, rest @ ..] = self.later else {
+            return None;
+        };
+        let out = self.id(out);
+        let from = GATHERED.div_ceil(call.workgroups());
+        let wanted = matches!(self.class, Class::Each | Class::Few)
+            && from <= FEW as u32
+            && self.takes_bytes(next)
+            && self.id(*read) == out
+            && self.id(*to) != out
+            && !self.is_read_by(rest, out);
+        let ways = [2, 1].map(|crews| Parts::Gathered { crews });
+        let parts = ways.into_iter().find(|parts| self.fits(&AttendCall { parts: *parts, ..call }));
+        parts.filter(|_| wanted).map(|parts| (parts, from))
     }
 }

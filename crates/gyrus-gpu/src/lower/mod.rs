@@ -40,8 +40,8 @@ pub(crate) enum Class {
 enum Pending {
     /// The norm of a buffer, which may be the one it is for.
     Norm { x: BufferId, weight: WeightId, eps: f32 },
-    /// Attention in splits.
-    Splits { window: u32 },
+    /// Attention in splits; for so many rows and more, bytes already.
+    Splits { window: u32, gathered: u32 },
     /// Rows that are bytes already, for the one mat-mul that reads them, which comes next.
     Bytes,
 }
@@ -203,7 +203,7 @@ impl<'a> Table<'a> {
                     engine::rms_norm(rungs, rows, cols, eps, in_place)
                 }));
             }
-            Some(Pending::Splits { window }) => {
+            Some(Pending::Splits { window, gathered: u32::MAX }) => {
                 let source = Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window };
                 let buffers = vec![
                     ("partials", self.on.rooms.partials.clone()),
@@ -215,7 +215,7 @@ impl<'a> Table<'a> {
                     QuantizeCall { rows, cols, source, target: Target::Rows }.launch(rungs)
                 }));
             }
-            Some(Pending::Bytes) => {
+            Some(Pending::Splits { .. } | Pending::Bytes) => {
                 return Err(GpuError::Refused { reason: "rows are read that were made bytes".to_owned() });
             }
         }

@@ -26,7 +26,7 @@ impl Table<'_> {
     }
 
     /// Whether all these weights are multiplied by bytes.
-    fn takes_bytes(&self, weights: &[WeightId]) -> bool {
+    pub(super) fn takes_bytes(&self, weights: &[WeightId]) -> bool {
         self.fast() && weights.iter().all(|id| self.on.plan.weight(*id).dtype.is_quantized())
     }
 
@@ -233,7 +233,7 @@ impl Table<'_> {
                 let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
                 Some((Input::Norm { eps }, "norm · ", inputs))
             }
-            Some(Pending::Splits { window }) => {
+            Some(Pending::Splits { window, .. }) => {
                 let rooms = self.on.rooms;
                 let inputs = vec![("partials", rooms.partials.clone()), ("rows", rooms.rows.clone())];
                 let head_dim = self.on.plan.kv.head_dim as u32;
@@ -276,7 +276,7 @@ impl Table<'_> {
     }
 
     /// Where a buffer's rows go as bytes.
-    fn bytes(&self, id: BufferId) -> Result<RowBytes, GpuError> {
+    pub(super) fn bytes(&self, id: BufferId) -> Result<RowBytes, GpuError> {
         let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
         self.on.rooms.bytes(self.on.gpu, self.width(id), rows)
     }
@@ -287,6 +287,7 @@ impl Table<'_> {
         let cols = self.width(x);
         let bytes = self.bytes(x)?;
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
+        let mut below = u32::MAX;
         let source = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Bytes) => return Ok(bytes),
             None => {
@@ -299,7 +300,8 @@ impl Table<'_> {
                 buffers.push(("factors", bytes.factors.clone()));
                 Source::Norm { x_stride: cols, eps }
             }
-            Some(Pending::Splits { window }) => {
+            Some(Pending::Splits { window, gathered }) => {
+                below = gathered;
                 buffers.push(("partials", self.on.rooms.partials.clone()));
                 buffers.push(("rows", self.on.rooms.rows.clone()));
                 Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
@@ -311,9 +313,10 @@ impl Table<'_> {
             Source::Merge { .. } => "merge · quantise",
         };
         let work = Work::Row { bytes: 5 * u64::from(cols) };
-        self.steps.push(Step::new(name, work, buffers, move |rows| {
+        let step = Step::new(name, work, buffers, move |rows| {
             QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
-        }));
+        });
+        self.steps.push(step.only_below(below));
         Ok(bytes)
     }
 }

@@ -11,7 +11,6 @@ use crate::shader::{Rungs, Variant};
 
 use super::Storage;
 use super::norm::{Norm, NormCall};
-use super::quantize::partial_bytes;
 
 const WORKGROUP: u32 = 256;
 
@@ -162,14 +161,14 @@ pub struct Heads {
 }
 
 impl Heads {
-    fn constants(&self) -> [(&'static str, String); 3] {
+    pub(super) fn constants(&self) -> [(&'static str, String); 3] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
         // A team of 32 shares a head's pairs.
         let owned = (self.head_dim / 2).div_ceil(32).to_string();
         [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("OWNED", owned)]
     }
 
-    fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
+    pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
         let turned = u64::from(p.rope_offset) + u64::from(p.rope_dim);
         let odd = !p.rope_dim.is_multiple_of(2) || !p.rope_offset.is_multiple_of(2);
@@ -185,7 +184,7 @@ impl Heads {
     }
 
     /// Bytes of the tables of turns of this many rows, as [`turns`] makes them.
-    fn turns(&self, p: &AttendParams, rows: u64) -> u64 {
+    pub(super) fn turns(&self, p: &AttendParams, rows: u64) -> u64 {
         8 * ((rows - 1) * u64::from(p.turns_stride) + u64::from(p.rope_dim) / 2 + 1)
     }
 }
@@ -200,7 +199,7 @@ pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
 }
 
 /// Heads of Q, K and V that follow each other in rows of `stride`.
-fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
+pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
     let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
     if n_kv_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
         return Err(LaunchError::Heads { kernel: kernel.to_owned(), n_heads, n_kv_heads });
@@ -296,94 +295,4 @@ pub fn attention(
     let constants = paged.constants(head_dim);
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
-}
-
-/// Attention of few rows, each divided into at most `splits` parts, which a mat-vec puts together.
-///
-/// With `turn`, for rows of different sequences, it also does what [`rope_write`] does. Buffers: `qkv`, `k_cache`,
-/// `v_cache`, `rows`, `block_table`, `partials`, with `turn` `turns` and, if heads are normalised, `head_norms`.
-pub fn attend(
-    rungs: Rungs,
-    params: AttendParams,
-    heads: Heads,
-    turn: bool,
-    splits: u32,
-    paged: Paged,
-) -> Result<Launch, LaunchError> {
-    let name = "attend";
-    let p = params;
-    let head_dim = heads.head_dim;
-    paged.check(name, head_dim)?;
-    check_rows(name, &p, head_dim)?;
-    if turn {
-        heads.check(name, &p)?;
-    }
-    if paged.kv != Storage::F16 {
-        return Err(LaunchError::Storage { kernel: name.to_owned(), storage: paged.kv.name() });
-    }
-    if !head_dim.is_multiple_of(32) {
-        let (kernel, value) = (name.to_owned(), head_dim);
-        return Err(LaunchError::NotMultiple { kernel, name: "head_dim", value, of: 32 });
-    }
-    let rows = u64::from(paged.rows);
-    let cache = paged.cache_words(p.n_kv_heads, head_dim);
-    let access = if turn { Access::ReadWrite } else { Access::Read };
-    let mut slots = vec![
-        slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
-        slot("k_cache", 1, access, cache),
-        slot("v_cache", 2, access, cache),
-        slot("rows", 4, Access::Read, 2 * rows),
-        slot("block_table", 5, Access::Read, paged.entries.into()),
-        slot("partials", 6, Access::ReadWrite, partial_bytes(rows, p.n_heads, head_dim) / 4),
-    ];
-    if turn {
-        slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
-        if heads.norm {
-            slots.push(slot("head_norms", 8, Access::Read, 2 * u64::from(head_dim)));
-        }
-    }
-    let (group, groups) = group(p.n_heads / p.n_kv_heads);
-    let outputs = group * head_dim / 2;
-    let own = outputs.div_ceil(WORKGROUP);
-    // Shares divide the positions of a tile among those who would have nothing to sum.
-    let shares = if own == 1 { 1 << (WORKGROUP / outputs).ilog2() } else { 1 };
-    let mut constants = paged.constants(head_dim);
-    constants.extend(heads.constants());
-    let number = |name, value: u32| (name, value.to_string());
-    constants.extend([
-        flag("TURN", turn),
-        number("GROUP", group),
-        number("GROUPS", groups),
-        number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
-        number("FETCH", head_dim / 32),
-        number("OUTPUTS", outputs),
-        number("OWN", own),
-        number("SHARES", shares),
-        number("TOGETHER", (SPLIT_TILE / shares).min(8)),
-    ]);
-    let kernel = Kernel { name, file: "engine/attend.wgsl", constants, overrides: Vec::new() };
-    let mut launch = launch(kernel, rungs, slots, (3, &params), [splits, p.n_kv_heads * groups])?;
-    if paged.rows == 0 {
-        return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows" });
-    }
-    if paged.rows > 65_535 {
-        let (kernel, count) = (name.to_owned(), paged.rows.into());
-        return Err(LaunchError::Large { kernel, what: "rows", count });
-    }
-    launch.groups[2] = paged.rows;
-    Ok(launch)
-}
-
-/// How many of the heads that share a key head one workgroup takes, and in how many groups.
-fn group(heads: u32) -> (u32, u32) {
-    let groups = heads.div_ceil(8);
-    (heads.div_ceil(groups), groups)
-}
-
-/// Bytes of workgroup memory that [`attend`] takes; there are devices with 16 KiB.
-pub fn attend_workgroup_bytes(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> u64 {
-    let (group, _) = group((n_heads / n_kv_heads.max(1)).max(1));
-    let (group, head) = (u64::from(group), u64::from(head_dim));
-    let tile = u64::from(SPLIT_TILE);
-    4 * (group * head + 5 * group * tile + 3 * group + 2 * head + u64::from(WORKGROUP)) + 2 * tile * head
 }

@@ -1,5 +1,6 @@
 //! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
 
+mod attend;
 mod conv;
 mod copy;
 mod embed;
@@ -15,6 +16,7 @@ mod rope;
 mod select;
 mod tiles;
 
+pub use attend::{AttendCall, Parts};
 pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
 pub use embed::EmbedCall;

@@ -8,8 +8,6 @@ use gyrus_testkit::data;
 /// Tokens that are left.
 pub(crate) const VOCAB: u32 = 512;
 const LAYERS: u32 = 2;
-const HEADS: u32 = 4;
-const KV_HEADS: u32 = 2;
 const HEAD_DIM: u32 = 64;
 const DIM: u32 = 256;
 /// Not the width of the model, which is not its either.
@@ -22,10 +20,11 @@ fn cut(tensor: &TensorView<'_>, rows: u32, cols: u32) -> Vec<u8> {
     all.take(rows as usize).flat_map(|row| &row[..bytes(cols as usize)]).copied().collect()
 }
 
-/// The first layers of Tales in 8 bits, with the first of its heads and hidden elements, and without a tokenizer.
-pub(crate) fn checkpoint() -> Option<Checkpoint> {
+/// The first layers of Tales in 8 bits, with the first of its four heads of keys, the two for each that ask, and hidden
+/// elements, and without a tokenizer.
+pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
     let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
-    let (q, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    let (q, kv) = (2 * kv_heads * HEAD_DIM, kv_heads * HEAD_DIM);
     let parts: [(&str, &[u32]); 11] = [
         ("attn_norm", &[DIM]),
         ("attn_q", &[q, DIM]),
@@ -64,8 +63,8 @@ pub(crate) fn checkpoint() -> Option<Checkpoint> {
         ("embedding_length", DIM),
         ("block_count", LAYERS),
         ("feed_forward_length", FFN),
-        ("attention.head_count", HEADS),
-        ("attention.head_count_kv", KV_HEADS),
+        ("attention.head_count", 2 * kv_heads),
+        ("attention.head_count_kv", kv_heads),
         ("attention.key_length", HEAD_DIM),
         ("attention.value_length", HEAD_DIM),
     ] {

@@ -1,0 +1,173 @@
+//! Attention that one workgroup puts together and makes bytes of: to the bit what splits, merged and made bytes, are.
+
+use gyrus_testkit::cases;
+
+use super::*;
+
+/// A position of its own for each of sixteen rows: from one split to 24, of one tile, two and four.
+const ROWS: [u32; 16] = [700, 0, 1, 63, 64, 5000, 127, 128, 320, 639, 31, 32, 1300, 1535, 1540, 2];
+
+/// What a launch leaves behind that somebody reads.
+fn left(buffers: &mut Buffers, rows: usize, form: Form) -> [Vec<u32>; 4] {
+    let width = form.heads * form.head_dim;
+    // One word more, which nobody is to write.
+    for (name, words) in [("q", rows * width / 4), ("q_scales", rows * width / 16)] {
+        assert_eq!(buffers[name].len(), words + 1, "{name}");
+        assert_eq!(buffers[name][words], UNTOUCHED, "{name}");
+    }
+    ["q", "q_scales", "k_cache", "v_cache"].map(|name| buffers.remove(name).unwrap())
+}
+
+fn places(buffers: &mut Buffers, rows: usize, form: Form) {
+    let width = form.heads * form.head_dim;
+    buffers.insert("q", vec![UNTOUCHED; rows * width / 4 + 1]);
+    buffers.insert("q_scales", vec![UNTOUCHED; rows * width / 16 + 1]);
+}
+
+impl Scene {
+    /// The buffers before attention: turned and written, unless attention is to do that.
+    fn ready(&self, runner: &GpuRunner, rows: &[usize], turn: bool) -> Buffers {
+        let mut buffers = self.buffers(rows);
+        places(&mut buffers, rows.len(), self.form);
+        if !turn {
+            self.rope_write(runner, rows, &mut buffers);
+        }
+        buffers
+    }
+
+    /// Bytes and caches by splits, which are then put together.
+    fn apart(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), turn: bool) -> [Vec<u32>; 4] {
+        let mut buffers = self.ready(runner, rows, turn);
+        self.attend(runner, rows, how, turn, &mut buffers);
+        let merge = self.merge(rows, how.0, Target::Bytes);
+        run(runner, &merge.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
+        left(&mut buffers, rows.len(), self.form)
+    }
+
+    /// The same by one workgroup, or nothing where a device is too small for so many crews.
+    fn gathered(
+        &self,
+        runner: &GpuRunner,
+        rows: &[usize],
+        how: (u32, f32),
+        turn: bool,
+        crews: u32,
+    ) -> Option<[Vec<u32>; 4]> {
+        let call = AttendCall { parts: Parts::Gathered { crews }, ..self.call(rows, how, turn) };
+        let gpu = runner.gpu();
+        let launch = call.launch(gpu.rungs()).unwrap();
+        let fits = call.workgroup_bytes() <= gpu.workgroup_memory()
+            && call.invocations() <= gpu.most_invocations()
+            && launch.slots.len() as u32 <= gpu.most_storage_buffers();
+        if !fits {
+            return None;
+        }
+        let mut buffers = self.ready(runner, rows, turn);
+        run(runner, &launch, &mut buffers);
+        Some(left(&mut buffers, rows.len(), self.form))
+    }
+
+    /// All rows, by every number of crews; gives what they left.
+    fn check_gathered(&self, runner: &GpuRunner, how: (u32, f32), turn: bool) -> [Vec<u32>; 4] {
+        let all: Vec<usize> = (0..self.positions.len()).collect();
+        let expected = self.apart(runner, &all, how, turn);
+        let what = format!("{}: window and cap {how:?}, turning {turn}", self.name(runner));
+        let mut ways = 0;
+        for crews in [1, 2] {
+            let Some(found) = self.gathered(runner, &all, how, turn, crews) else { continue };
+            ways += 1;
+            assert!(found == expected, "{what}, {crews} crews");
+        }
+        assert!(ways > 0, "{what}: no device is this small");
+        // A row alone, and two in another order.
+        let (words, scales) =
+            (self.form.heads * self.form.head_dim / 4, self.form.heads * self.form.head_dim / 16);
+        for rows in [&all[..1], &[all[all.len() - 1], all[0]]] {
+            let [q, q_scales, ..] = self.gathered(runner, rows, how, turn, 1).unwrap();
+            for (i, row) in rows.iter().enumerate() {
+                assert!(q[i * words..][..words] == expected[0][row * words..][..words], "{what}: row {row}");
+                let (found, expected) = (&q_scales[i * scales..], &expected[1][row * scales..]);
+                assert!(found[..scales] == expected[..scales], "{what}: scales of row {row}");
+            }
+        }
+        expected
+    }
+}
+
+/// In turns with norms and without, or both if there is time.
+#[test]
+fn every_form_gathered() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let mut seed = 100;
+    for head_dim in [32, 64, 128] {
+        // Five and twelve: groups that are not filled, and several of them.
+        for heads in [1, 4, 5, 12] {
+            seed += 1;
+            for (norm, pairing) in [(false, Pairing::Adjacent), (true, Pairing::Split)] {
+                if norm != (seed % 2 == 0) && cases(1) == 1 {
+                    continue;
+                }
+                let kv_heads = if heads == 12 { 1 } else { 2 };
+                let form = form((heads * kv_heads, kv_heads, head_dim), pairing, norm, (head_dim, 0));
+                // All rows of the smallest heads, and fewer of those that take their time.
+                let rows = if head_dim == 32 { &ROWS[..] } else { &ROWS[..6] };
+                let scene = Scene::new(seed, form, rows);
+                for turn in [false, true] {
+                    scene.check_gathered(&runner, (0, 0.0), turn);
+                    scene.check_gathered(&runner, (100, 0.0), turn);
+                }
+            }
+        }
+    }
+}
+
+/// Windows of more than a tile a split, caps, elements that are not turned, large heads and heads of no power of two.
+#[test]
+fn rare_forms_gathered() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let rare = [
+        form((6, 2, 96), Pairing::Adjacent, false, (32, 16)),
+        form((11, 1, 64), Pairing::Split, true, (16, 4)),
+        form((4, 2, 192), Pairing::Split, true, (192, 0)),
+    ];
+    for (seed, form) in (200..).zip(rare) {
+        let scene = Scene::new(seed, form, &ROWS[..6]);
+        for how in [(1, 0.0), (150, 5.0), (1600, 0.0)] {
+            scene.check_gathered(&runner, how, true);
+        }
+    }
+}
+
+/// Every number of rows from one to sixteen.
+#[test]
+fn any_number_of_rows_gathered() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let small = form((4, 2, 32), Pairing::Split, true, (32, 0));
+    for rows in 1..=ROWS.len() {
+        Scene::new(300 + rows as u64, small, &ROWS[ROWS.len() - rows..]).check_gathered(
+            &runner,
+            (0, 0.0),
+            true,
+        );
+    }
+}
+
+/// Whatever a device has, the bits are the same.
+#[test]
+fn gathered_without_anything() {
+    let rungs = [
+        Rungs::ALL,
+        Rungs { subgroups: false, ..Rungs::ALL },
+        Rungs { immediates: false, ..Rungs::ALL },
+        Rungs::NONE,
+    ];
+    let Some(runners) = rungs.map(device).into_iter().collect::<Option<Vec<_>>>() else { return };
+    for (seed, form) in [(410, FORMS[0]), (412, FORMS[2]), (414, FORMS[4])] {
+        let scene = Scene::new(seed, form, &ROWS[..5]);
+        for turn in [false, true] {
+            let bits: Vec<_> =
+                runners.iter().map(|runner| scene.check_gathered(runner, (100, 0.0), turn)).collect();
+            assert!(bits.iter().all(|of| *of == bits[0]), "{form:?}");
+        }
+    }
+}
