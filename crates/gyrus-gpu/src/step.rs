@@ -81,6 +81,8 @@ pub(crate) struct Step {
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
     follows: Follows,
+    /// Where its parameters have the position of the only row.
+    position_at: Option<usize>,
     /// For so many rows and more there is nothing to do.
     below: u32,
     /// One for each variant of the kernel that was needed so far.
@@ -103,6 +105,7 @@ impl Step {
             launch: Box::new(launch),
             buffers,
             follows: Follows::Rows,
+            position_at: None,
             below: u32::MAX,
             bound: Vec::new(),
             current: 0,
@@ -118,6 +121,12 @@ impl Step {
     /// Makes the grid as wide as the rows' attention has splits, unless there are so many that they are gathered.
     pub(crate) fn split(self, window: u32, gathered: u32) -> Step {
         Step { follows: Follows::Splits { window, gathered }, ..self }
+    }
+
+    /// Tells its parameters the position of the only row, at this offset. They must be immediates: steps in flight share
+    /// whatever buffer it would stand in.
+    pub(crate) fn told_position(self, offset: Option<usize>) -> Step {
+        Step { position_at: offset, ..self }
     }
 
     /// Leaves it out for so many rows and more: another step has done its work for them.
@@ -164,6 +173,9 @@ impl Step {
             Follows::Splits { gathered, .. } if rows >= gathered => {}
             Follows::Splits { window, .. } => dispatch.groups[0] = engine::splits(extent.position, window),
             Follows::Tiles => dispatch.groups[1] = extent.tiles,
+        }
+        if let Some(offset) = self.position_at {
+            gpu.patch(dispatch, offset, extent.position);
         }
         Ok(Some(dispatch))
     }

@@ -170,7 +170,7 @@ impl Scene {
             eps: 1e-6,
             pass_scale: 1.25,
             turns_stride: rope_dim as u32 / 2 + 1,
-            _pad0: 0,
+            position: 0,
         }
     }
 
@@ -184,12 +184,15 @@ impl Scene {
         Paged { kv: Storage::F16, blocks: self.blocks as u32, rows: rows as u32, entries }
     }
 
-    /// All buffers that a kernel may want, of these rows.
+    /// All buffers that a kernel may want, of these rows, the last one's block table first.
     fn buffers(&self, rows: &[usize]) -> Buffers {
-        let (mut at, mut starts) = (0, Vec::new());
-        for table in &self.tables {
-            starts.push(at);
-            at += table.len() as u32;
+        let last = *rows.last().unwrap();
+        let order: Vec<usize> = (last..self.tables.len()).chain(0..last).collect();
+        let mut starts = vec![0; self.tables.len()];
+        let mut block_table: Vec<u32> = Vec::new();
+        for &row in &order {
+            starts[row] = block_table.len() as u32;
+            block_table.extend(&self.tables[row]);
         }
         let stride = self.stride();
         let qkv = rows.iter().flat_map(|row| &self.qkv[row * stride..][..stride]).copied();
@@ -201,7 +204,7 @@ impl Scene {
             ("k_cache", k),
             ("v_cache", v),
             ("rows", rows.iter().flat_map(|row| [self.positions[*row], starts[*row]]).collect()),
-            ("block_table", self.tables.concat()),
+            ("block_table", block_table),
             ("partials", vec![UNTOUCHED; partials + 4]),
             ("turns", turns.collect()),
             ("head_norms", words(&self.norms.concat())),
@@ -224,6 +227,8 @@ impl Scene {
             heads: self.heads(),
             turn,
             parts: Parts::Apart { splits: self.most_splits(rows, window) },
+            // Every other row that is alone is told where it is.
+            position: (rows.len() == 1 && rows[0].is_multiple_of(2)).then(|| self.positions[rows[0]]),
             paged: self.paged(rows.len()),
         }
     }

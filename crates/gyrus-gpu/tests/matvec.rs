@@ -202,7 +202,6 @@ impl Scene {
 
     /// The buffers of these rows, by the names that quantize has for them.
     fn sources(&self, rows: Range<usize>) -> Buffers {
-        let k = self.form.k;
         let of_row = self.partials_of_row();
         let mut buffers = Buffers::new();
         match self.form.from {
@@ -286,7 +285,11 @@ impl Scene {
         let input = match self.form.from {
             From::Rows => Input::Rows,
             From::Norm => Input::Norm { eps: EPS },
-            From::Merge { head_dim } => Input::Merge { head_dim: head_dim as u32, window: self.window },
+            From::Merge { head_dim } => {
+                // Every other row is told where it is.
+                let position = row.is_multiple_of(2).then(|| self.positions[2 * row]);
+                Input::Merge { head_dim: head_dim as u32, window: self.window, position }
+            }
         };
         let mut buffers = self.sources(row..row + 1);
         if let Some(weight) = buffers.remove("weight") {

@@ -147,10 +147,10 @@ params! {
         eps: f32,
         /// How many positions a row of attention sees; 0 for all.
         window: u32,
+        /// Of the only row, where attention is put together and it is told here.
+        position: u32,
         /// Unused.
         _pad0: u32,
-        /// Unused.
-        _pad1: u32,
     }
 
     /// Rows of activations that become halves.
@@ -624,8 +624,8 @@ params! {
         pass_scale: f32,
         /// Entries from one row's turns to the next; 0 where all rows have the same.
         turns_stride: u32,
-        /// Unused.
-        _pad0: u32,
+        /// Of the only row, where it is told here.
+        position: u32,
     }
 
     /// How rows of logits are divided among workgroups, for the kernels of `select`.

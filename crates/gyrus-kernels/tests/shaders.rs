@@ -126,9 +126,12 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                         .into_iter()
                         .flat_map(|t| [apart].into_iter().chain(gathered).map(move |p| (t, p)))
                     {
-                        match (AttendCall { params, heads, turn, parts, paged }).launch(rungs) {
-                            Ok(launch) => launches.push(launch),
-                            Err(_) => assert_eq!(kv, Storage::F32),
+                        for (position, rows) in [(None, 3), (Some(70), 1)] {
+                            let paged = Paged { rows, ..paged };
+                            match (AttendCall { params, heads, turn, parts, position, paged }).launch(rungs) {
+                                Ok(launch) => launches.push(launch),
+                                Err(_) => assert_eq!(kv, Storage::F32),
+                            }
                         }
                     }
                 }
@@ -309,8 +312,10 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let one = MatVecCall::new(weight, 1);
         let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
-        let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0 }];
-        for (input, gate) in inputs.into_iter().zip([None, Some(Activation::Silu), None]) {
+        let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0, position: None }];
+        let told = Input::Merge { head_dim: 64, window: 0, position: Some(70) };
+        let inputs = inputs.into_iter().chain([told]);
+        for (input, gate) in inputs.zip([None, Some(Activation::Silu), None, None]) {
             launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
         }
         let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));

@@ -6,7 +6,8 @@
 //   3  x         INPUT bytes: [m, 2, K / 32] vectors of sixteen signed bytes, as quantize writes them.
 //                INPUT rows, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
 //   4  x_scales  INPUT bytes: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
-//                INPUT merge: rows, [1] (position, first entry of a block table)
+//                INPUT merge: rows, [1] (position, first entry of a block table), unless POSITION says that the
+//                position is a parameter
 //   5  y         TARGET rows: [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   5  q         TARGET bytes: the same results as quantize would make bytes of them, as in lib/row_bytes.wgsl
 //   6  params    MatVecParams (immediates where the device has them)
@@ -58,7 +59,9 @@
 #else
 #if INPUT == merge
 @group(0) @binding(3) var<storage, read> partials: array<vec4<f32>>;
+#if !POSITION
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
+#endif
 #include "lib/merge.wgsl"
 #else
 @group(0) @binding(3) var<storage, read> input: array<vec4<f32>>;
@@ -233,9 +236,11 @@ fn KERNEL(here: Invocation) {
 
 #if INPUT != bytes
 #if INPUT == merge
+#if POSITION
+    let splits = splits_of(params.position, params.window);
+#else
     let splits = splits_of(rows[0].x, params.window);
 #endif
-#if INPUT == merge
     for (var first = 0u; first < 8u * BLOCKS; first += WORKGROUP) {
         let index = first + member.place;
         let four = min(index, 8u * BLOCKS - 1u);

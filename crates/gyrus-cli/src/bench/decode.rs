@@ -93,9 +93,12 @@ impl Product {
     }
 }
 
+/// A row whose attention has as many splits as there may be.
+const MOST_DIVIDED: u32 = engine::SPLIT_TILE * engine::MOST_SPLITS - 1;
+
 fn products() -> Vec<Product> {
     let eps = 1e-5;
-    let (norm, merge) = (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0 });
+    let (norm, merge) = (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0, position: Some(MOST_DIVIDED) });
     let (bytes, norm_bytes) = (Input::Bytes { norm: false }, Input::Bytes { norm: true });
     vec![
         Product::new("norm · q k v", 3072, WIDTH, norm),
@@ -185,6 +188,7 @@ fn attend(texts: u32, depth: u32, parts: Parts) -> AttendCall {
         heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false },
         turn: true,
         parts,
+        position: (texts == 1).then_some(depth),
         paged: Paged { kv: Storage::F16, blocks, rows: texts, entries: blocks },
     }
 }
@@ -265,8 +269,7 @@ impl Timed {
                 Kernel::Attend { texts, depth, .. } | Kernel::Merge { texts, depth } => {
                     (0..texts).flat_map(|text| [depth, text * blocks_of(depth)]).collect()
                 }
-                // A row whose attention had as many splits as there may be.
-                Kernel::MatVec(_) => vec![engine::SPLIT_TILE * engine::MOST_SPLITS - 1, 0],
+                Kernel::MatVec(_) => vec![MOST_DIVIDED, 0],
             },
             "block_table" => (0..words as u32).collect(),
             "turns" => {

@@ -1,7 +1,7 @@
 //! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
+use gyrus_kernels::call::{ATTEND_POSITION, AttendCall, FlashCall, FlashTuning, Parts};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{BufferId, Op, Precision, RopeId, WeightId};
 
@@ -74,7 +74,7 @@ impl Table<'_> {
             eps: head_norm.map_or(0.0, |(_, _, eps)| eps),
             pass_scale: rope.output_scale() as f32,
             turns_stride,
-            _pad0: 0,
+            position: 0,
         };
         let head_dim = kv.head_dim as u32;
         let heads = Heads { head_dim, pairing: rope.pairing(), norm: head_norm.is_some() };
@@ -94,7 +94,8 @@ impl Table<'_> {
         }
         let paged = self.on.rooms.paged(0);
         let turn = matches!(self.class, Class::One | Class::Each);
-        let call = AttendCall { params, heads, turn, parts: Parts::Apart { splits: 1 }, paged };
+        let position = self.told().then_some(0);
+        let call = AttendCall { params, heads, turn, parts: Parts::Apart { splits: 1 }, position, paged };
         // Heads of other sizes have no splits, nor has a cache of other elements.
         let splits = self.class != Class::Many && self.fits(&call);
         let turn = splits && turn;
@@ -117,7 +118,8 @@ impl Table<'_> {
                 let parts = if rows < gathered { call.parts } else { whole };
                 AttendCall { parts, paged: Paged { rows, ..paged }, ..call }.launch(rungs)
             });
-            self.steps.push(step.split(window, gathered));
+            let told = position.map(|_| ATTEND_POSITION);
+            self.steps.push(step.split(window, gathered).told_position(told));
             self.pending.insert(self.id(out), Pending::Splits { window, gathered });
         } else if self.class == Class::Many
             && let Some((call, tuning, _)) = self.on.flash(scale, window)
@@ -134,6 +136,11 @@ impl Table<'_> {
             }));
         }
         Ok(())
+    }
+
+    /// Whether kernels are told where their only row is, rather than fetch it.
+    pub(super) fn told(&self) -> bool {
+        self.class == Class::One && self.on.gpu.rungs().immediates
     }
 
     /// Whether there is such a call, and the device has what it takes.

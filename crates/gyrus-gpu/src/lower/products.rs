@@ -1,7 +1,7 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
+    HalveRowsCall, Input, MATVEC_POSITION, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
 };
 use gyrus_kernels::{Activation, BufferId, Op, WeightId};
 use gyrus_tensor::DType;
@@ -237,7 +237,8 @@ impl Table<'_> {
                 let rooms = self.on.rooms;
                 let inputs = vec![("partials", rooms.partials.clone()), ("rows", rooms.rows.clone())];
                 let head_dim = self.on.plan.kv.head_dim as u32;
-                Some((Input::Merge { head_dim, window }, "merge · ", inputs))
+                let position = self.told().then_some(0);
+                Some((Input::Merge { head_dim, window, position }, "merge · ", inputs))
             }
             Some(Pending::Bytes) => None,
         };
@@ -252,8 +253,12 @@ impl Table<'_> {
             if call.workgroup_bytes() <= self.on.gpu.workgroup_memory() && source != self.id(out) {
                 buffers.extend(inputs);
                 let name = format!("{before}{name}");
+                let told = match input {
+                    Input::Merge { position: Some(_), .. } => Some(MATVEC_POSITION),
+                    _ => None,
+                };
                 let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
-                self.steps.push(step.tuned(shape));
+                self.steps.push(step.tuned(shape).told_position(told));
                 return Ok(());
             }
         }

@@ -5,6 +5,12 @@ use crate::launch::{Access, Launch, LaunchError};
 use crate::params::AttendParams;
 use crate::shader::Rungs;
 
+/// Where the parameters of an [`AttendCall`] have the position.
+pub const ATTEND_POSITION: usize = std::mem::offset_of!(AttendParams, position);
+
+/// Heads of 32 elements of which an invocation has registers for its part.
+const HELD: u32 = 8;
+
 /// Invocations that take a tile together.
 const CREW: u32 = 256;
 
@@ -41,6 +47,9 @@ pub struct AttendCall {
     pub turn: bool,
     /// How a row is divided.
     pub parts: Parts,
+    /// Where its only row is, if the parameters are to tell: then no load stands before others. `rows` is not read, and
+    /// the row's block table is the first.
+    pub position: Option<u32>,
     /// The cache, and how many rows there are.
     pub paged: Paged,
 }
@@ -48,7 +57,8 @@ pub struct AttendCall {
 impl AttendCall {
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        let AttendCall { params: p, heads, turn, parts, paged } = *self;
+        let AttendCall { params, heads, turn, parts, position, paged } = *self;
+        let p = AttendParams { position: position.unwrap_or(0), ..params };
         let (name, file) = match parts {
             Parts::Apart { .. } => ("attend", "engine/attend.wgsl"),
             Parts::Gathered { .. } => ("attend_gathered", "engine/attend_gathered.wgsl"),
@@ -78,10 +88,15 @@ impl AttendCall {
             slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
             slot("k_cache", 1, access, cache),
             slot("v_cache", 2, access, cache),
-            slot("rows", 4, Access::Read, 2 * rows),
             slot("block_table", 5, Access::Read, paged.entries.into()),
             slot("partials", 6, Access::ReadWrite, partial_bytes(rows, p.n_heads, head_dim) / 4),
         ];
+        if position.is_none() {
+            slots.push(slot("rows", 4, Access::Read, 2 * rows));
+        } else if paged.rows > 1 {
+            let (kernel, count) = (name.to_owned(), rows);
+            return Err(LaunchError::Large { kernel, what: "rows of which the only one is", count });
+        }
         if turn {
             slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
             if heads.norm {
@@ -98,6 +113,7 @@ impl AttendCall {
         let number = |name, value: u32| (name, value.to_string());
         constants.extend([
             flag("TURN", turn),
+            flag("POSITION", position.is_some()),
             number("GROUP", group),
             number("GROUPS", groups),
             number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
@@ -106,6 +122,7 @@ impl AttendCall {
             number("OWN", self.outputs().div_ceil(CREW)),
             number("SHARES", shares),
             number("TOGETHER", (SPLIT_TILE / shares).min(8)),
+            flag("HOLD", matches!(parts, Parts::Gathered { .. }) && group * (head_dim / 32) <= HELD),
             ("CREWS", format!("{crews}u")),
             ("SLOTS", format!("{}u", self.kept())),
             ("WORKGROUP", format!("{}u", self.invocations())),

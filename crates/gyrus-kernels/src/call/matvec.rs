@@ -23,12 +23,14 @@ pub enum Input {
         /// Added to the mean square.
         eps: f32,
     },
-    /// One row from the splits of attention, `partials`; `rows` has its position.
+    /// One row from the splits of attention, `partials`.
     Merge {
         /// Elements of a head.
         head_dim: u32,
         /// How many positions the row sees; 0 for all.
         window: u32,
+        /// Where the row is, if the parameters are to tell, so that no load stands before others; else `rows` does.
+        position: Option<u32>,
     },
 }
 
@@ -60,8 +62,11 @@ pub struct MatVecCall {
     pub tuning: MatVecTuning,
 }
 
+/// Where the parameters of a [`MatVecCall`] have the position.
+pub const MATVEC_POSITION: usize = std::mem::offset_of!(MatVecParams, position);
+
 /// Rows that pass by at once: enough to do while a sum goes through a team.
-const PACE: u32 = 2;
+const PACE: u32 = 4;
 
 impl MatVecCall {
     /// One product, nothing before and behind it, with the usual tuning.
@@ -121,7 +126,7 @@ impl MatVecCall {
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         let mut params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
-        let mut head = 4;
+        let (mut head, mut known) = (4, false);
         let (source, norm) = match input {
             Input::Bytes { norm } => {
                 push("x", 3, Access::Read, m * k64);
@@ -138,13 +143,17 @@ impl MatVecCall {
                 params.eps = eps;
                 ("norm", true)
             }
-            Input::Merge { head_dim, window } => {
+            Input::Merge { head_dim, window, position } => {
                 if head_dim == 0 || !head_dim.is_multiple_of(4) || !k.is_multiple_of(head_dim) {
                     let (name, value, of) = ("k", k, head_dim);
                     return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
                 }
                 push("partials", 3, Access::Read, partial_bytes(1, k / head_dim, head_dim));
-                push("rows", 4, Access::Read, 8);
+                match position {
+                    Some(position) => params.position = position,
+                    None => push("rows", 4, Access::Read, 8),
+                }
+                known = position.is_some();
                 head = head_dim;
                 params.window = window;
                 ("merge", false)
@@ -207,6 +216,7 @@ impl MatVecCall {
             number("ACCUMULATE", accumulate.into()),
             ("TARGET", target.name().to_owned()),
             number("HEAD_DIM", head),
+            number("POSITION", known.into()),
             number("WORKGROUP", workgroup),
             number("ROWS", tile),
             number("COLUMNS", columns),

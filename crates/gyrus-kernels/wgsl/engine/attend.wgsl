@@ -25,8 +25,9 @@ fn KERNEL(here: Invocation) {
     let begin = splits.first + split * splits.size;
     let end = min(begin + splits.size, task.last + 1u);
 
-    var tile = fetch(task, begin, blocks_of(task, begin));
-    begin_attention(task, member);
+    var beginning = fetch_beginning(task, member, begin);
+    begin_attention(task, member, &beginning);
+    var tile = beginning.tile;
     workgroupBarrier();
 #if TURN
     // The row's own split writes, and only one group of heads does.

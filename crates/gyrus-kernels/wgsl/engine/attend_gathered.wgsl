@@ -81,11 +81,15 @@ fn KERNEL(here: Invocation) {
     let task = task_of(here, member);
     let splits = splits_of(task.last, params.window);
     var ahead = Cursor(task.crew, 0u);
-    var tile = fetch(task, first_of(ahead, splits), blocks_of(task, first_of(ahead, splits)));
+    var beginning = fetch_beginning(task, member, first_of(ahead, splits));
     ahead = next(ahead, splits);
     var blocks = blocks_of(task, first_of(ahead, splits));
-    begin_attention(task, member);
+    begin_attention(task, member, &beginning);
+    var tile = beginning.tile;
     workgroupBarrier();
+#if HOLD
+    hold_queries(task);
+#endif
 #if TURN
     if (task.group == 0u) {
         write_newest(task, member.place);

@@ -7,13 +7,14 @@
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM] f16; written with TURN
 //   2  v_cache      likewise
 //   3  params       AttendParams (immediates where the device has them)
-//   4  rows         [rows] (position, first entry in block_table) u32
+//   4  rows         [rows] (position, first entry in block_table) u32, unless POSITION says that the position of the
+//                   only row, whose table is the first, is a parameter
 //   5  block_table  u32
 //   6  partials     as lib/merge.wgsl reads them, written
 //   7  turns        as lib/head.wgsl has it, if TURN
 //   8  head_norms   likewise, if TURN and NORM
 //
-// Needs CREWS, SLOTS (splits whose largest scores and sums of weights are kept) and GATHER. Four invocations score one
+// Needs CREWS, SLOTS (splits whose largest scores and sums of weights are kept), GATHER and HOLD. Four invocations score one
 // of a tile's keys for all heads of the group, a team makes weights of a head's scores, then each invocation sums two
 // elements of a head over the values, which wait in workgroup memory.
 
@@ -37,7 +38,9 @@
 @group(0) @binding(1) var<storage, read> k_cache: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> v_cache: array<vec4<u32>>;
 #endif
+#if !POSITION
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
+#endif
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
 @group(0) @binding(6) var<storage, read_write> partials: array<vec2<f32>>;
 #if TURN
@@ -85,7 +88,11 @@ struct Task {
 }
 
 fn task_of(here: Invocation, member: Member) -> Task {
+#if POSITION
+    let row = vec2<u32>(params.position, 0u);
+#else
     let row = rows[here.group.z];
+#endif
     var seen = 0u;
     if (params.window != 0u && row.x + 1u > params.window) {
         seen = row.x + 1u - params.window;
@@ -180,22 +187,52 @@ fn write_newest(task: Task, place: u32) {
 }
 #endif
 
+#if TURN
+// The pairs of a head that an invocation of its team turns: of a head of Q that shares the key head, or behind those of
+// the key head itself.
+fn fetch_pairs(task: Task, number: u32, lane: u32) -> array<vec2<f32>, OWNED> {
+    let head = select(query_head(task, number), params.n_heads + task.kv_head, number >= GROUP);
+    var pairs: array<vec2<f32>, OWNED>;
+#repeat I OWNED
+    {
+        let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + task.row * params.stride + head * HEAD_DIM;
+        pairs[I] = vec2<f32>(qkv[at.x], qkv[at.y]);
+    }
+#end
+    return pairs;
+}
+#endif
+
+// A tile, and all that an attention begins with: everything is on its way before anything is waited for.
+struct Beginning {
+    tile: Tile,
+#if TURN
+    pairs: array<vec2<f32>, OWNED>,
+#endif
+}
+
+fn fetch_beginning(task: Task, member: Member, first: u32) -> Beginning {
+    var beginning: Beginning;
+    let blocks = blocks_of(task, first);
+#if TURN
+    beginning.pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
+#endif
+    beginning.tile = fetch(task, first, blocks);
+    return beginning;
+}
+
 // Makes heads and scores ready. A barrier has to follow.
-fn begin_attention(task: Task, member: Member) {
+fn begin_attention(task: Task, member: Member, beginning: ptr<function, Beginning>) {
     let origin = task.row * params.stride;
 #if TURN
     // Heads of Q that share this key head, and the key head itself.
     let lane = member.place % LANES;
     for (var number = member.place / LANES; number < (GROUP + TEAMS) / TEAMS * TEAMS; number += TEAMS) {
         let is_key = number >= GROUP;
-        let head = select(query_head(task, number), params.n_heads + task.kv_head, is_key);
-        var pairs: array<vec2<f32>, OWNED>;
-#repeat I OWNED
-        {
-            let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + origin + head * HEAD_DIM;
-            pairs[I] = vec2<f32>(qkv[at.x], qkv[at.y]);
+        if (number >= TEAMS) {
+            (*beginning).pairs = fetch_pairs(task, number, lane);
         }
-#end
+        var pairs = (*beginning).pairs;
         turn_head(&pairs, u32(is_key), task.row, task.last, lane, member);
 #repeat I OWNED
         if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
@@ -225,6 +262,22 @@ fn begin_attention(task: Task, member: Member) {
     }
 }
 
+#if HOLD
+// The elements of all queries that an invocation multiplies by, in registers for all its tiles: workgroup memory is
+// slower than the products.
+var<private> held: array<vec4<f32>, 2 * GROUP * FETCH>;
+
+// For after the barrier behind begin_attention.
+fn hold_queries(task: Task) {
+#repeat G GROUP
+#repeat I FETCH
+    held[2 * (G * FETCH + I)] = queries[G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u)];
+    held[2 * (G * FETCH + I) + 1] = queries[G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u) + 1u];
+#end
+#end
+}
+#endif
+
 // Scores of the keys of the tile from `first` on, in four parts each.
 fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
 #if TURN
@@ -239,10 +292,17 @@ fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
         var sum = vec4<f32>();
 #repeat I FETCH
         {
+#if HOLD
+            let first_four = held[2 * (G * FETCH + I)];
+            let last_four = held[2 * (G * FETCH + I) + 1];
+#else
             let at = G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u);
+            let first_four = queries[at];
+            let last_four = queries[at + 1u];
+#endif
             let k = (*tile).keys[I];
-            sum = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), queries[at], sum);
-            sum = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), queries[at + 1u], sum);
+            sum = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), first_four, sum);
+            sum = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), last_four, sum);
         }
 #end
         let to = (task.crew * GROUP + G) * SPLIT_TILE + task.place / 4u;
