@@ -19,6 +19,9 @@ use crate::step::{Extent, Step, named};
 /// Steps whose tokens fit the ring that a submission brings back.
 const MOST: usize = SELECT_EMITTED as usize;
 
+/// Kernels of the first step that are submitted before the others are recorded.
+const EARLY: usize = 24;
+
 /// What is known of the steps in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
@@ -190,12 +193,21 @@ impl GpuBackend {
             1 => (&mut tables.one, &mut []),
             _ => (&mut tables.each, &mut tables.tail_of_all),
         };
+        let mut early = steps.flights.is_empty().then_some(EARLY);
         for _ in 0..count {
             let position = steps.positions.iter().copied().max().unwrap_or(0);
             let extent = Extent { rows, position, tiles: 0 };
             for step in body.iter_mut().chain(tail.iter_mut()) {
                 if let Some(dispatch) = step.follow(gpu, extent)? {
                     dispatch.record(&mut pass);
+                }
+                // Nothing runs yet that the rest could be recorded behind.
+                early = early.and_then(|left: usize| left.checked_sub(1));
+                if early == Some(0) {
+                    drop(pass);
+                    gpu.queue.submit([encoder.finish()]);
+                    encoder = gpu.device.create_command_encoder(&Default::default());
+                    pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
                 }
             }
             selects.iter().for_each(|select| select.record(&mut pass));

@@ -1,6 +1,7 @@
 //! Sequences over a backend: who owns which cache blocks, and how rows become a batch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use gyrus_kernels::{Backend, Batch, Counts, Instruments, KV_BLOCK, Plan, Sampler};
 
@@ -30,6 +31,33 @@ struct Ahead {
     now: usize,
     /// How many there may be at most.
     most: usize,
+    /// When the first token was read, and how many were since: what a step takes.
+    first_read: Option<Instant>,
+    read: u32,
+}
+
+/// How far steps may be ahead in time: what a stop may waste, and whoever comes next may have to wait for.
+const AHEAD: Duration = Duration::from_millis(64);
+
+impl Ahead {
+    /// How many steps may be in flight now, if so many more tokens are wanted.
+    fn wanted(&self, most: usize) -> usize {
+        let mut wanted = self.now.min(self.most).min(most.max(1));
+        if let Some(first) = self.first_read
+            && self.read > 0
+        {
+            let step = first.elapsed() / self.read;
+            wanted = wanted.min((AHEAD.as_nanos() / step.as_nanos().max(1)).max(2) as usize);
+        }
+        wanted
+    }
+
+    fn count_read(&mut self) {
+        match self.first_read {
+            None => self.first_read = Some(Instant::now()),
+            Some(_) => self.read += 1,
+        }
+    }
 }
 
 /// One generation, among all of a process.
@@ -309,15 +337,18 @@ impl Engine {
         if !chain.begin(&batch, &samplers, &tokens)? {
             return Ok(false);
         }
-        self.ahead = Ahead { run: Some(run), now: 2, most: self.ahead.most.min(chain.most()) };
+        let most = self.ahead.most.min(chain.most());
+        self.ahead = Ahead { run: Some(run), now: 2, most, ..Ahead::default() };
         Ok(true)
     }
 
     fn advance(&mut self, texts: &mut [Drawn<'_>], most: usize, drawn: &mut Vec<u32>) -> Result<(), Error> {
         let flying = self.backend.chain().map_or(0, |chain| chain.in_flight());
-        let wanted = self.ahead.now.min(self.ahead.most).min(most.max(1));
-        // Half of them at a time, so that one half is recorded while the other runs.
-        if flying == 0 || 2 * flying <= wanted {
+        let wanted = self.ahead.wanted(most);
+        // A quarter of them at a time: the rest keeps a device busy while they are recorded, and a submission for each
+        // step would have it wait between them.
+        let some = (wanted / 4).clamp(1, 8);
+        if flying == 0 || flying + some <= wanted {
             let mut more = wanted - flying;
             for text in &mut *texts {
                 // Blocks that are left for this text bound how far it can be ahead.
@@ -331,9 +362,8 @@ impl Engine {
                 *table = &text.sequence.blocks;
             }
             if let Some(chain) = self.backend.chain() {
-                // No more at once than are recorded while those before them run.
                 while more > 0 {
-                    let some = more.min((chain.in_flight() / 2).clamp(1, 4));
+                    let some = some.min(more);
                     chain.submit(some, &tables[..texts.len()])?;
                     more -= some;
                 }
@@ -344,6 +374,7 @@ impl Engine {
         if let Some(chain) = self.backend.chain() {
             drawn.extend_from_slice(chain.next()?);
         }
+        self.ahead.count_read();
         for text in texts {
             text.sequence.len += 1;
         }

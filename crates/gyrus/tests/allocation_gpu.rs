@@ -71,8 +71,8 @@ fn check(what: &str, tokens: usize, windows: &[Vec<Origin>; 2]) {
         };
         assert!(!functions.iter().any(makes), "{what}: something made on the device in\n{}", all());
     }
-    // Not one would mean that nothing was traced.
-    assert!(first > 0 && 10 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
+    // Not one would mean that nothing was traced. Submissions need not end where windows do.
+    assert!(first > 0 && 5 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
 }
 
 fn load(checkpoint: Checkpoint, name: &str) -> Model {
