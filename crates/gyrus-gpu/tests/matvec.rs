@@ -238,7 +238,6 @@ impl Scene {
             rows: rows as u32,
             input,
             gate,
-            target: Target::Rows,
             y_stride: self.y_stride as u32,
             y_offset: self.y_offset as u32,
             accumulate,
@@ -304,28 +303,6 @@ impl Scene {
         self.product(runner, self.call(1, input), buffers, row)
     }
 
-    /// The mat-vec makes the same of its results as quantize does, to the bit, and writes nothing else.
-    fn check_target(&self, runner: &GpuRunner, rows: Range<usize>, (input, mut buffers): (Input, Buffers)) {
-        let target = Target::Bytes;
-        let (m, width) = (rows.len(), self.form.n / 2);
-        let y_stride = width as u32;
-        let call = MatVecCall { y_stride, y_offset: 0, ..self.call(m, input) };
-        let y = self.product(runner, call, buffers.clone(), rows.start);
-        assert!(y[..m * width].iter().all(|word| *word != UNTOUCHED));
-        let room = |words: usize| vec![UNTOUCHED; words + 4];
-        let fresh = [("q", room(m * width / 4)), ("q_scales", room(m * width / 16))];
-        let mut expected: Buffers = fresh.clone().into_iter().chain([("x", y)]).collect();
-        let source = Source::Rows { x_stride: y_stride };
-        let quantize = QuantizeCall { rows: m as u32, cols: y_stride, source, target };
-        run(runner, &quantize.launch(runner.gpu().rungs()).unwrap(), &mut expected);
-        buffers.extend(fresh);
-        let found = self.launch(runner, MatVecCall { target, ..call }, buffers);
-        for name in ["q", "q_scales"] {
-            let what = self.name(runner);
-            assert_eq!(found[name], expected[name], "{what}: {name} of rows {rows:?}");
-        }
-    }
-
     /// Bytes, scales, sums and 1 / rms are those of the twin, to what a device's divisions and exponentials are good
     /// for, and nothing else is written.
     fn check_quantized(&self, runner: &GpuRunner, rows: Range<usize>) {
@@ -356,7 +333,10 @@ impl Scene {
             if self.form.from == From::Norm {
                 let found = f32::from_bits(buffers["factors"][i]);
                 let expected = scalar::inverse_rms(&self.x[row * self.x_stride..][..k], EPS) as f32;
-                assert!((found - expected).abs() <= 1e-6 * expected, "{name}: 1 / rms {found}, not {expected}");
+                assert!(
+                    (found - expected).abs() <= 1e-6 * expected,
+                    "{name}: 1 / rms {found}, not {expected}"
+                );
             }
         }
         if self.form.from == From::Norm {
@@ -520,83 +500,6 @@ fn gates_behind_a_norm() {
     let devices = devices();
     Scene::new(0, FORMS[0]).check_all(&devices, &[0..1, 5..8]);
     Scene::new(4, FORMS[4]).check_all(&devices, &[7..8, 0..2]);
-}
-
-/// Results beyond the matrix's end, several blocks and several rows a workgroup; weights that want no sums of bytes.
-#[test]
-fn gated_results_become_bytes() {
-    let silu = Some(Activation::Silu);
-    let gelu = Some(Activation::GeluTanh);
-    let written = |form: Form| Form { accumulate: false, ..form };
-    let forms = [
-        (Form { n: 192, gate: silu, tuning: (512, 8, 1, 2), ..FORMS[0] }, 0..1),
-        (Form { n: 192, gate: silu, tuning: (512, 4, 1, 2), ..FORMS[0] }, 2..5),
-        (Form { n: 128, gate: gelu, tuning: (512, 4, 1, 2), ..written(FORMS[1]) }, 0..ROWS),
-        (Form { n: 192, gate: silu, tuning: (1024, 4, 2, 1), ..written(FORMS[2]) }, 3..5),
-    ];
-    for runner in &devices() {
-        for (seed, (form, rows)) in forms.iter().cloned().enumerate() {
-            let scene = Scene::new(seed as u64, form);
-            scene.check_target(runner, 7..8, scene.as_it_is(7));
-            scene.check_target(runner, rows.clone(), scene.as_bytes(runner, rows));
-        }
-    }
-}
-
-#[test]
-fn results_that_cannot_become_bytes_are_refused() {
-    let layout = |n| WeightLayout::new(DType::Q8_0, n, 64).unwrap();
-    let tuning = MatVecTuning { workgroup: 256, columns: 8, splits: 1, turns: 1 };
-    let gate = Some(Activation::Silu);
-    let base = MatVecCall { gate, tuning, target: Target::Bytes, ..MatVecCall::new(layout(128), 2) };
-    let slots = base.launch(Rungs::ALL).unwrap().slots;
-    let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
-    let expected = [
-        ("quants", 128 * 64),
-        ("scales", 128 * 4),
-        ("x", 128),
-        ("x_scales", 32),
-        ("q", 128),
-        ("q_scales", 32),
-    ];
-    assert_eq!(bytes, expected);
-    let refused = |call: MatVecCall| call.launch(Rungs::ALL).unwrap_err().to_string();
-    assert!(refused(MatVecCall { gate: None, ..base }).contains("without a gate"));
-    assert!(refused(MatVecCall { accumulate: true, ..base }).contains("bytes that are added to"));
-    assert!(refused(MatVecCall { y_offset: 32, ..base }).contains("beside those of others"));
-    let odd = MatVecCall { weight: layout(96), ..base };
-    assert_eq!(refused(odd), "matvec: n is 96, a multiple of 64 is needed");
-    let narrow = MatVecCall { tuning: MatVecTuning { columns: 4, ..tuning }, ..base };
-    assert_eq!(refused(narrow), "matvec: columns of a workgroup is 32, a multiple of 64 is needed");
-}
-
-/// Forms for gated bytes have the order of sums that others have.
-#[test]
-fn usual_tunings_make_blocks_where_they_can() {
-    for (n, k, most, rows, expected) in [
-        (16_384, 2048, 1024, 1, Some((1024, 2, 1, 2))),
-        (28_672, 4096, 1024, 1, Some((1024, 4, 2, 1))),
-        (28_672, 4096, 512, 1, Some((512, 8, 2, 1))),
-        (28_672, 4096, 256, 1, None),
-        (3072, 576, 1024, 1, Some((1024, 2, 1, 1))),
-        (16_384, 2048, 1024, 3, Some((512, 4, 1, 1))),
-        (16_384, 2048, 1024, 16, Some((512, 4, 1, 1))),
-        (28_672, 4096, 1024, 16, None),
-        (57_344, 8192, 1024, 1, None),
-    ] {
-        let tuning = MatVecTuning::of(n, k, most).in_blocks(rows, k, most);
-        let expected = expected.map(|(workgroup, columns, splits, turns)| MatVecTuning {
-            workgroup,
-            columns,
-            splits,
-            turns,
-        });
-        assert_eq!(tuning, expected, "{n} × {k}, {rows} rows, at most {most}");
-        let weight = WeightLayout::new(DType::Q4_0, n as usize, k as usize).unwrap();
-        let Some(tuning) = tuning else { continue };
-        let (gate, target) = (Some(Activation::Silu), Target::Bytes);
-        MatVecCall { gate, target, tuning, ..MatVecCall::new(weight, rows) }.launch(Rungs::ALL).unwrap();
-    }
 }
 
 #[test]

@@ -312,7 +312,11 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let one = MatVecCall::new(weight, 1);
         let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
-        let inputs = [Input::Rows, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0, position: None }];
+        let inputs = [
+            Input::Rows,
+            Input::Norm { eps: 1e-5 },
+            Input::Merge { head_dim: 64, window: 0, position: None },
+        ];
         let told = Input::Merge { head_dim: 64, window: 0, position: Some(70) };
         let inputs = inputs.into_iter().chain([told]);
         for (input, gate) in inputs.zip([None, Some(Activation::Silu), None, None]) {
@@ -320,12 +324,6 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
-        let tuning = MatVecTuning { workgroup: 512, columns: 8, splits: 2, turns: 1 };
-        let target = Target::Bytes;
-        let gated = MatVecCall { gate, target, tuning, ..MatVecCall::new(weight.with_rows(192), 1) };
-        for (rows, input) in [(3, input), (1, Input::Rows)] {
-            launches.push(MatVecCall { rows, input, ..gated }.launch(rungs).unwrap());
-        }
     }
     launches
 }

@@ -8,11 +8,9 @@
 //   4  x_scales  INPUT bytes: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
 //                INPUT merge: rows, [1] (position, first entry of a block table), unless POSITION says that the
 //                position is a parameter
-//   5  y         TARGET rows: [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
-//   5  q         TARGET bytes: the same results as quantize would make bytes of them, as in lib/row_bytes.wgsl
+//   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   INPUT bytes with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
-//   8  q_scales  TARGET bytes: likewise
 //
 // INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
 // dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
@@ -47,7 +45,7 @@
 #define BYTE_SUMS 0
 #endif
 
-#if INPUT != bytes || TARGET == bytes
+#if INPUT != bytes
 #include "lib/bytes.wgsl"
 #endif
 #if INPUT == bytes
@@ -74,13 +72,7 @@ var<workgroup> squares: array<f32, BLOCKS>;
 var<workgroup> x: array<vec4<u32>, 2u * BLOCKS>;
 var<workgroup> x_scales: array<vec2<u32>, BLOCKS>;
 #endif
-#if TARGET == rows
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
-#else
-#define Q_BINDING 5
-#define Q_SCALES_BINDING 8
-#include "lib/row_bytes.wgsl"
-#endif
 
 var<workgroup> results: array<f32, SHELVES * RESULTS>;
 // Where the results of a turn begin: those of the last one may still be read.

@@ -83,13 +83,8 @@ impl Product {
         let layout = layout.with_rows(layout.rows().min(most));
         let most = gpu.most_invocations();
         let (n, k) = (layout.rows(), layout.cols());
-        let rule = MatVecTuning::of(n, k, most);
-        let in_blocks = if gate.is_some() && texts > 1 { rule.in_blocks(texts, k, most) } else { None };
-        let (target, tuning) = match in_blocks {
-            Some(tuning) => (Target::Bytes, tuning),
-            None => (Target::Rows, rule.for_rows(texts, k)),
-        };
-        Ok(MatVecCall { input, gate, target, accumulate, tuning, ..MatVecCall::new(layout, texts) })
+        let tuning = MatVecTuning::of(n, k, most).for_rows(texts, k);
+        Ok(MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, texts) })
     }
 }
 
@@ -98,7 +93,8 @@ const MOST_DIVIDED: u32 = engine::SPLIT_TILE * engine::MOST_SPLITS - 1;
 
 fn products() -> Vec<Product> {
     let eps = 1e-5;
-    let (norm, merge) = (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0, position: Some(MOST_DIVIDED) });
+    let (norm, merge) =
+        (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0, position: Some(MOST_DIVIDED) });
     let (bytes, norm_bytes) = (Input::Bytes { norm: false }, Input::Bytes { norm: true });
     vec![
         Product::new("norm · q k v", 3072, WIDTH, norm),
@@ -112,7 +108,7 @@ fn products() -> Vec<Product> {
         // Of several texts.
         Product::new("q k v", 3072, WIDTH, norm_bytes).of(16),
         Product::new("output", WIDTH, WIDTH, bytes).added().of(16),
-        Product::new("gate up · quantise", 16_384, WIDTH, norm_bytes).gated().of(16),
+        Product::new("gate up", 16_384, WIDTH, norm_bytes).gated().of(16),
         Product::new("down", WIDTH, 8192, bytes).added().of(16),
         Product::new("head", 128_256, WIDTH, norm_bytes).of(16),
     ]

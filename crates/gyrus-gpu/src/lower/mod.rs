@@ -42,8 +42,6 @@ enum Pending {
     Norm { x: BufferId, weight: WeightId, eps: f32 },
     /// Attention in splits; for so many rows and more, bytes already.
     Splits { window: u32, gathered: u32 },
-    /// Rows that are bytes already, for the one mat-mul that reads them, which comes next.
-    Bytes,
 }
 
 /// Makes tables of steps.
@@ -215,7 +213,7 @@ impl<'a> Table<'a> {
                     QuantizeCall { rows, cols, source, target: Target::Rows }.launch(rungs)
                 }));
             }
-            Some(Pending::Splits { .. } | Pending::Bytes) => {
+            Some(Pending::Splits { .. }) => {
                 return Err(GpuError::Refused { reason: "rows are read that were made bytes".to_owned() });
             }
         }

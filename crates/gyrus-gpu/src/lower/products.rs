@@ -1,9 +1,10 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MATVEC_POSITION, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
+    HalveRowsCall, Input, MATVEC_POSITION, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source,
+    Target, TileCall,
 };
-use gyrus_kernels::{Activation, BufferId, Op, WeightId};
+use gyrus_kernels::{Activation, BufferId, WeightId};
 use gyrus_tensor::DType;
 
 use super::{Class, Pending, Table, planes};
@@ -36,35 +37,6 @@ impl Table<'_> {
         self.fast() && self.class == Class::Many && weights.iter().all(|id| dtype(id) != DType::F32)
     }
 
-    /// Whether gated results are to be bytes at once: if nobody but the next op wants them, a mat-mul of bytes, and a
-    /// workgroup has whole blocks of them. A single row is quicker if the mat-mul makes its own.
-    fn makes_bytes(
-        &self,
-        x: BufferId,
-        weights: &[WeightId],
-        gate: Option<Activation>,
-        out: BufferId,
-    ) -> bool {
-        let [Op::MatMul { x: read, weights: next, out: to, .. }, rest @ ..] = self.later else {
-            return false;
-        };
-        let (Some(_), [part]) = (gate, self.on.weights.matrix(weights)) else { return false };
-        let out = self.id(out);
-        // Bytes of one width have one place.
-        let wanted = matches!(self.class, Class::Each | Class::Few)
-            && self.takes_bytes(weights)
-            && self.takes_bytes(next)
-            && self.id(*read) == out
-            && self.id(*to) != out
-            && !self.is_read_by(rest, out)
-            && self.width(out) != self.width(x)
-            && self.width(out).is_multiple_of(32);
-        let most = self.on.gpu.most_invocations();
-        let (tuning, cols) = (self.tuning(part, gate), part.layout.cols());
-        let can = |rows: u32| tuning.in_blocks(rows, cols, most).is_some();
-        wanted && (1..=FEW as u32).all(can)
-    }
-
     /// Several weights write their outputs side by side.
     pub(super) fn mat_mul(
         &mut self,
@@ -80,7 +52,6 @@ impl Table<'_> {
         }
         self.written(out)?;
         let halved = if halves { Some(self.halve(x)?) } else { None };
-        let target = if self.makes_bytes(x, weights, gate, out) { Target::Bytes } else { Target::Rows };
         let mut bytes = None;
         let mut y_offset = 0;
         for group in groups(self.on.plan, weights) {
@@ -99,7 +70,6 @@ impl Table<'_> {
                 }
                 let call = MatVecCall {
                     gate,
-                    target,
                     y_stride: self.width(out),
                     y_offset: offset,
                     accumulate,
@@ -109,9 +79,6 @@ impl Table<'_> {
                 self.mat_vec(&name, x, part, call, out, &mut bytes)?;
             }
             y_offset += rows;
-        }
-        if target == Target::Bytes {
-            self.pending.insert(self.id(out), Pending::Bytes);
         }
         Ok(())
     }
@@ -141,7 +108,7 @@ impl Table<'_> {
         let rungs = self.on.gpu.rungs();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
-            Some(Pending::Splits { .. } | Pending::Bytes) => {
+            Some(Pending::Splits { .. }) => {
                 self.finish(x)?;
                 (self.id(x), None)
             }
@@ -217,34 +184,24 @@ impl Table<'_> {
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
         let mut buffers = planes(part);
-        let mut name = name.to_owned();
-        if call.target == Target::Rows {
-            buffers.push(("y", self.buffer(out)));
-        } else {
-            let bytes = self.bytes(out)?;
-            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
-            name.push_str(" · quantise");
-        }
+        buffers.push(("y", self.buffer(out)));
         let shape = MatShape::of(part.layout, call.gate.is_some());
         let pending = self.pending.get(&self.id(x)).copied();
-        let own = match pending {
-            None => Some((Input::Rows, "", vec![("x", self.buffer(x))])),
+        let (input, before, inputs) = match pending {
+            None => (Input::Rows, "", vec![("x", self.buffer(x))]),
             Some(Pending::Norm { x, weight, eps }) => {
                 let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
-                Some((Input::Norm { eps }, "norm · ", inputs))
+                (Input::Norm { eps }, "norm · ", inputs)
             }
             Some(Pending::Splits { window, .. }) => {
                 let rooms = self.on.rooms;
                 let inputs = vec![("partials", rooms.partials.clone()), ("rows", rooms.rows.clone())];
                 let head_dim = self.on.plan.kv.head_dim as u32;
                 let position = self.told().then_some(0);
-                Some((Input::Merge { head_dim, window, position }, "merge · ", inputs))
+                (Input::Merge { head_dim, window, position }, "merge · ", inputs)
             }
-            Some(Pending::Bytes) => None,
         };
-        if self.class == Class::One
-            && let Some((input, before, inputs)) = own
-        {
+        if self.class == Class::One {
             let call = MatVecCall { input, ..call };
             let source = match pending {
                 Some(Pending::Norm { x, .. }) => x,
@@ -269,11 +226,8 @@ impl Table<'_> {
         buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
-        let most = self.on.gpu.most_invocations();
         let step = Step::new(name, matrix(part), buffers, move |rows| {
             let tuning = call.tuning.for_rows(rows, call.weight.cols());
-            let in_blocks = || call.tuning.in_blocks(rows, call.weight.cols(), most).unwrap_or(tuning);
-            let tuning = if call.target == Target::Rows { tuning } else { in_blocks() };
             MatVecCall { rows, tuning, ..call }.launch(rungs)
         });
         self.steps.push(step);
@@ -294,7 +248,6 @@ impl Table<'_> {
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
         let mut below = u32::MAX;
         let source = match self.pending.get(&self.id(x)).copied() {
-            Some(Pending::Bytes) => return Ok(bytes),
             None => {
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }

@@ -1,5 +1,5 @@
-use super::matvec_tuning::{BLOCK, HELD, MatVecTuning};
-use super::quantize::{Target, partial_bytes};
+use super::matvec_tuning::{HELD, MatVecTuning};
+use super::quantize::partial_bytes;
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
@@ -36,8 +36,7 @@ pub enum Input {
 
 /// `y (+)= W·x` for few rows of activations as bytes: `fast`.
 ///
-/// Buffers: the planes of the weight, what the [`Input`] names, `y` or what the [`Target`] names, and with normalised
-/// bytes `factors`.
+/// Buffers: the planes of the weight, what the [`Input`] names, `y`, and with normalised bytes `factors`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatVecCall {
     /// The weight matrix, of a quantised type.
@@ -48,10 +47,6 @@ pub struct MatVecCall {
     pub input: Input,
     /// The function of the first half of the results that their second half is multiplied by.
     pub gate: Option<Activation>,
-    /// What becomes of the results. Bytes are those that a [`QuantizeCall`](super::QuantizeCall) would make of them. They
-    /// need a gate, a multiple of 32 gated results, and a tuning that [makes blocks](MatVecTuning::makes_blocks);
-    /// nothing is added to, and `y_stride` does not matter.
-    pub target: Target,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,
     /// The first column of `y` that is written.
@@ -76,7 +71,6 @@ impl MatVecCall {
             rows,
             input: Input::Bytes { norm: false },
             gate: None,
-            target: Target::Rows,
             y_stride: weight.rows(),
             y_offset: 0,
             accumulate: false,
@@ -97,7 +91,7 @@ impl MatVecCall {
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let name = "matvec";
         let kernel = || name.to_owned();
-        let MatVecCall { weight, rows, input, gate, target, y_stride, y_offset, accumulate, tuning } = *self;
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
         let (n, k) = (weight.rows(), weight.cols());
         if !weight.dtype().is_quantized() {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
@@ -115,7 +109,6 @@ impl MatVecCall {
         if gate.is_some() && !n.is_multiple_of(2) {
             return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
         }
-        self.check_target()?;
         tuning.check()?;
         let width = if gate.is_some() { n / 2 } else { n };
         let least = u64::from(y_offset) + u64::from(width);
@@ -160,14 +153,9 @@ impl MatVecCall {
             }
         };
         let y = (m - 1) * u64::from(y_stride) + least;
-        if target == Target::Rows {
-            push("y", 5, Access::ReadWrite, 4 * y);
-        }
+        push("y", 5, Access::ReadWrite, 4 * y);
         if is_bytes && norm {
             push("factors", 7, Access::Read, 4 * m);
-        }
-        if target == Target::Bytes {
-            slots.extend(target.slots(rows, width, [5, 8]));
         }
         for (what, count) in [("elements of x", m * k64), ("elements of y", y)] {
             if count > u64::from(u32::MAX) {
@@ -181,10 +169,6 @@ impl MatVecCall {
         let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
         if outputs == 0 {
             let (name, value, needed) = ("columns", columns, "two or more, where there is a gate");
-            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
-        }
-        if target == Target::Bytes && !outputs.is_multiple_of(BLOCK) {
-            let (name, value, needed) = ("columns of a workgroup", group_columns, "a multiple of 64");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let (fetch, chunks) = self.fetches();
@@ -214,7 +198,6 @@ impl MatVecCall {
             number("NORM", norm.into()),
             ("GATE", activation.to_owned()),
             number("ACCUMULATE", accumulate.into()),
-            ("TARGET", target.name().to_owned()),
             number("HEAD_DIM", head),
             number("POSITION", known.into()),
             number("WORKGROUP", workgroup),
@@ -251,26 +234,6 @@ impl MatVecCall {
             uniforms: Vec::new(),
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
-    }
-
-    /// Whether the results can become what they are to become.
-    fn check_target(&self) -> Result<(), LaunchError> {
-        if self.target == Target::Rows {
-            return Ok(());
-        }
-        let kernel = || "matvec".to_owned();
-        let refuse = |storage| Err(LaunchError::Storage { kernel: kernel(), storage });
-        match self {
-            MatVecCall { gate: None, .. } => return refuse("bytes without a gate"),
-            MatVecCall { accumulate: true, .. } => return refuse("bytes that are added to"),
-            MatVecCall { y_offset: 1.., .. } => return refuse("bytes beside those of others"),
-            _ => {}
-        }
-        let (value, of) = (self.weight.rows(), 2 * BLOCK);
-        if !value.is_multiple_of(of) {
-            return Err(LaunchError::NotMultiple { kernel: kernel(), name: "n", value, of });
-        }
-        Ok(())
     }
 
     /// Rows that share one reading of the weights. Those stay in registers; where there are too many of them, rows are

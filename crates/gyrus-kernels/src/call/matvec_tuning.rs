@@ -1,7 +1,7 @@
 use crate::launch::LaunchError;
 
 /// Elements of activations that share a scale.
-pub(super) const BLOCK: u32 = 32;
+const BLOCK: u32 = 32;
 
 /// Blocks of weights that an invocation has registers for, unpacked, while rows pass by.
 pub(super) const HELD: u32 = 8;
@@ -65,25 +65,6 @@ impl MatVecTuning {
     /// Blocks of a column that an invocation takes.
     pub(super) fn own(&self, k: u32) -> u32 {
         (k / BLOCK).div_ceil(32 * self.splits).max(1)
-    }
-
-    /// Whether the gated results of a workgroup are whole blocks, so that it can make bytes of them.
-    pub fn makes_blocks(&self) -> bool {
-        (self.workgroup / 32 / self.splits * self.columns).is_multiple_of(2 * BLOCK)
-    }
-
-    /// The same order of sums, for as many rows, with gated results in [whole blocks](Self::makes_blocks), if at most
-    /// `most` invocations a workgroup can do that and have registers enough.
-    pub fn in_blocks(self, rows: u32, k: u32, most: u32) -> Option<MatVecTuning> {
-        let mut tuning = self.for_rows(rows, k);
-        let (most, columns) = if rows == 1 { (most, 8) } else { (most.min(512), tuning.columns) };
-        while !tuning.makes_blocks() && 2 * tuning.workgroup <= most {
-            tuning.workgroup *= 2;
-        }
-        while !tuning.makes_blocks() && 2 * tuning.columns <= columns {
-            tuning.columns *= 2;
-        }
-        (tuning.makes_blocks() && tuning.workgroup * tuning.columns <= 4096).then_some(tuning)
     }
 
     /// Whether a kernel can be made in this form.

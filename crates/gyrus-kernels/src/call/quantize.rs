@@ -28,12 +28,12 @@ pub enum Source {
     },
 }
 
-/// What becomes of the rows of a [`QuantizeCall`], or of a [mat-vec's](super::MatVecCall) results.
+/// What becomes of the rows of a [`QuantizeCall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Signed bytes with a scale for 32: `q`, a byte an element, and `q_scales`, 8 bytes a block.
     Bytes,
-    /// Single precision: `q`; a mat-vec's `y`.
+    /// Single precision: `q`.
     Rows,
 }
 
@@ -146,7 +146,11 @@ impl QuantizeCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage: "rows that are normalised" });
         }
         if source == "norm" && cols > MOST_NORMED {
-            return Err(LaunchError::Large { kernel: kernel(), what: "elements of a normalised row", count: k });
+            return Err(LaunchError::Large {
+                kernel: kernel(),
+                what: "elements of a normalised row",
+                count: k,
+            });
         }
         // What a workgroup has: a norm all of a row, 256 invocations; others 128 with four elements each.
         let (groups, width) = if source == "norm" { (1, cols) } else { ((cols / 4).div_ceil(128), 0) };

@@ -1,9 +1,8 @@
-// What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y or the bytes that are made of it.
+// What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y.
 //
-// Needs lib/lanes.wgsl, INPUT, NORM, GATE, ACCUMULATE, TARGET, ROWS, OUTPUTS (results of a row that a workgroup writes),
+// Needs lib/lanes.wgsl, INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a workgroup writes), y,
 // parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of this workgroup, and
-// with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. TARGET rows: y. TARGET bytes:
-// lib/bytes.wgsl, lib/row_bytes.wgsl, and OUTPUTS and all of a row's results are multiples of 32.
+// with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;
@@ -59,7 +58,6 @@ fn write_outputs(first_row: u32, first_column: u32, here: Member) {
     let first_output = first_column;
     let width = params.n;
 #endif
-#if TARGET == rows
     for (var i = here.place; i < ROWS * OUTPUTS; i += WORKGROUP) {
         let row = i / OUTPUTS;
         let column = first_output + i % OUTPUTS;
@@ -73,25 +71,4 @@ fn write_outputs(first_row: u32, first_column: u32, here: Member) {
 #endif
         }
     }
-#else
-    // Four results an invocation, a block eight of them. Those beyond the end do the last one's work and keep it to
-    // themselves: barriers want them all.
-    for (var first = 0u; first < ROWS * OUTPUTS / 4u; first += WORKGROUP) {
-        let index = first + here.place;
-        let i = 4u * min(index, ROWS * OUTPUTS / 4u - 1u);
-        let row = i / OUTPUTS;
-        var v: vec4<f32>;
-#repeat E 4
-        v[E] = output_of(i % OUTPUTS + E, row);
-#end
-        var bytes = to_bytes(v, here);
-#if !BYTE_SUMS
-        bytes.sums = byte_sums(unpack4xI8(bytes.word), here);
-#endif
-        let column = first_output + i % OUTPUTS;
-        if (index < ROWS * OUTPUTS / 4u && first_row + row < params.m && column < width) {
-            write_bytes(bytes, first_row + row, column / 4u, width / 32u);
-        }
-    }
-#endif
 }
