@@ -516,6 +516,13 @@ fn rows_in_any_number() {
     Scene::new(3, FORMS[3]).check_all(&devices, &[7..8, 0..3, 6..15, 3..19, 0..19]);
 }
 
+/// Matrices that are large enough for a workgroup to have sixteen rows of them, and not eight.
+#[test]
+fn rows_in_sixteens() {
+    let tuning = (256, 4, 8, 1);
+    Scene::new(7, Form { n: 1030, k: 320, tuning, ..FORMS[0] }).check_all(&devices(), &[2..18, 0..19]);
+}
+
 /// More workgroups than one axis of a grid has.
 #[test]
 fn a_matrix_of_very_many_rows() {

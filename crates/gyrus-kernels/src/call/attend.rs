@@ -8,9 +8,6 @@ use crate::shader::Rungs;
 /// Where the parameters of an [`AttendCall`] have the position.
 pub const ATTEND_POSITION: usize = std::mem::offset_of!(AttendParams, position);
 
-/// Heads of 32 elements of which an invocation has registers for its part.
-const HELD: u32 = 8;
-
 /// Invocations that take a tile together.
 const CREW: u32 = 256;
 
@@ -122,7 +119,6 @@ impl AttendCall {
             number("OWN", self.outputs().div_ceil(CREW)),
             number("SHARES", shares),
             number("TOGETHER", (SPLIT_TILE / shares).min(8)),
-            flag("HOLD", matches!(parts, Parts::Gathered { .. }) && group * (head_dim / 32) <= HELD),
             ("CREWS", format!("{crews}u")),
             ("SLOTS", format!("{}u", self.kept())),
             ("WORKGROUP", format!("{}u", self.invocations())),

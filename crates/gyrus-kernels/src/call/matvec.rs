@@ -237,13 +237,13 @@ impl MatVecCall {
     }
 
     /// Rows that share one reading of the weights. Those stay in registers; where there are too many of them, rows are
-    /// taken one by one. A matrix of few columns has more workgroups if each takes half of the rows.
+    /// taken one by one. A small matrix has more workgroups if each takes half of the rows.
     fn tile(&self) -> u32 {
         let held = self.tuning.own(self.weight.cols()) * self.tuning.columns;
         match self.rows {
             1 => 1,
             _ if held > HELD => 1,
-            _ if self.weight.rows() <= 4096 => 8,
+            _ if self.weight.rows().saturating_mul(self.tuning.splits) < 8192 => 8,
             _ => 16,
         }
     }

@@ -87,9 +87,6 @@ fn KERNEL(here: Invocation) {
     begin_attention(task, member, &beginning);
     var tile = beginning.tile;
     workgroupBarrier();
-#if HOLD
-    hold_queries(task);
-#endif
 #if TURN
     if (task.group == 0u) {
         write_newest(task, member.place);

@@ -14,7 +14,7 @@
 //   7  turns        as lib/head.wgsl has it, if TURN
 //   8  head_norms   likewise, if TURN and NORM
 //
-// Needs CREWS, SLOTS (splits whose largest scores and sums of weights are kept), GATHER and HOLD. Four invocations score one
+// Needs CREWS, SLOTS (splits whose largest scores and sums of weights are kept) and GATHER. Four invocations score one
 // of a tile's keys for all heads of the group, a team makes weights of a head's scores, then each invocation sums two
 // elements of a head over the values, which wait in workgroup memory.
 
@@ -262,22 +262,6 @@ fn begin_attention(task: Task, member: Member, beginning: ptr<function, Beginnin
     }
 }
 
-#if HOLD
-// The elements of all queries that an invocation multiplies by, in registers for all its tiles: workgroup memory is
-// slower than the products.
-var<private> held: array<vec4<f32>, 2 * GROUP * FETCH>;
-
-// For after the barrier behind begin_attention.
-fn hold_queries(task: Task) {
-#repeat G GROUP
-#repeat I FETCH
-    held[2 * (G * FETCH + I)] = queries[G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u)];
-    held[2 * (G * FETCH + I) + 1] = queries[G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u) + 1u];
-#end
-#end
-}
-#endif
-
 // Scores of the keys of the tile from `first` on, in four parts each.
 fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
 #if TURN
@@ -292,17 +276,10 @@ fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
         var sum = vec4<f32>();
 #repeat I FETCH
         {
-#if HOLD
-            let first_four = held[2 * (G * FETCH + I)];
-            let last_four = held[2 * (G * FETCH + I) + 1];
-#else
             let at = G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u);
-            let first_four = queries[at];
-            let last_four = queries[at + 1u];
-#endif
             let k = (*tile).keys[I];
-            sum = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), first_four, sum);
-            sum = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), last_four, sum);
+            sum = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), queries[at], sum);
+            sum = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), queries[at + 1u], sum);
         }
 #end
         let to = (task.crew * GROUP + G) * SPLIT_TILE + task.place / 4u;
