@@ -118,7 +118,7 @@ impl AttendCall {
             number("OUTPUTS", self.outputs()),
             number("OWN", self.outputs().div_ceil(CREW)),
             number("SHARES", shares),
-            number("TOGETHER", (SPLIT_TILE / shares).min(8)),
+            number("TOGETHER", (SPLIT_TILE / shares).min(16)),
             ("CREWS", format!("{crews}u")),
             ("SLOTS", format!("{}u", self.kept())),
             ("WORKGROUP", format!("{}u", self.invocations())),
