@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gyrus_kernels::Launch;
 use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
@@ -148,9 +149,11 @@ impl Gpu {
         self.limits.max_compute_workgroup_storage_size.into()
     }
 
-    /// The most storage buffers that a kernel can have.
-    pub fn most_storage_buffers(&self) -> u32 {
-        self.limits.max_storage_buffers_per_shader_stage
+    /// Whether a kernel can have so many invocations a workgroup, with so many bytes of memory, and all its buffers.
+    pub fn has_room(&self, launch: &Launch, invocations: u32, workgroup_bytes: u64) -> bool {
+        invocations <= self.most_invocations()
+            && workgroup_bytes <= self.workgroup_memory()
+            && launch.slots.len() <= self.limits.max_storage_buffers_per_shader_stage as usize
     }
 
     /// Whether times are the device's own.

@@ -31,8 +31,8 @@ struct Ahead {
     now: usize,
     /// How many there may be at most.
     most: usize,
-    /// When the first token was read, and how many were since: what a step takes.
-    first_read: Option<Instant>,
+    /// How long tokens were waited for, and how many: what a step takes, if it is the device that takes its time.
+    waited: Duration,
     read: u32,
 }
 
@@ -42,21 +42,9 @@ const AHEAD: Duration = Duration::from_millis(64);
 impl Ahead {
     /// How many steps may be in flight now, if so many more tokens are wanted.
     fn wanted(&self, most: usize) -> usize {
-        let mut wanted = self.now.min(self.most).min(most.max(1));
-        if let Some(first) = self.first_read
-            && self.read > 0
-        {
-            let step = first.elapsed() / self.read;
-            wanted = wanted.min((AHEAD.as_nanos() / step.as_nanos().max(1)).max(2) as usize);
-        }
-        wanted
-    }
-
-    fn count_read(&mut self) {
-        match self.first_read {
-            None => self.first_read = Some(Instant::now()),
-            Some(_) => self.read += 1,
-        }
+        let step = self.waited.as_nanos() / u128::from(self.read.max(1));
+        let in_time = usize::try_from(AHEAD.as_nanos() / step.max(1)).unwrap_or(usize::MAX);
+        self.now.min(self.most).min(most.max(1)).min(in_time.max(2))
     }
 }
 
@@ -371,10 +359,12 @@ impl Engine {
             self.ahead.now = (2 * self.ahead.now).min(self.ahead.most);
         }
         drawn.clear();
+        let asked = Instant::now();
         if let Some(chain) = self.backend.chain() {
             drawn.extend_from_slice(chain.next()?);
         }
-        self.ahead.count_read();
+        self.ahead.waited += asked.elapsed();
+        self.ahead.read += 1;
         for text in texts {
             text.sequence.len += 1;
         }
@@ -401,6 +391,25 @@ mod tests {
 
     fn bits(logits: &[f32]) -> Vec<u32> {
         logits.iter().map(|l| l.to_bits()).collect()
+    }
+
+    /// As many steps in flight as are asked for, unless they are slow.
+    #[test]
+    fn slow_steps_are_few_ahead() {
+        let ahead = |step: u64, read: u32| Ahead {
+            now: 32,
+            most: 32,
+            waited: read * Duration::from_millis(step),
+            read,
+            ..Ahead::default()
+        };
+        assert_eq!(ahead(0, 0).wanted(100), 32);
+        assert_eq!(ahead(0, 50).wanted(100), 32);
+        assert_eq!(ahead(2, 50).wanted(100), 32);
+        assert_eq!(ahead(20, 50).wanted(100), 3);
+        assert_eq!(ahead(500, 3).wanted(100), 2);
+        assert_eq!(ahead(500, 3).wanted(1), 1);
+        assert_eq!(ahead(0, 0).wanted(0), 1);
     }
 
     /// Prompts of several sequences and single steps of others in one batch give each row what it gets

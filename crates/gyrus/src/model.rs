@@ -32,7 +32,7 @@ pub struct Options {
     /// Prompt tokens computed at once.
     pub chunk: usize,
     /// Steps that a GPU may be ahead of whoever reads its tokens, up to 64: more keep it busy, fewer waste less at a
-    /// stop. Slow ones are fewer. What comes out does not depend on it.
+    /// stop. Of slow steps there are fewer. What comes out does not depend on it.
     pub steps_in_flight: usize,
     /// Bytes of a GPU's memory to use at most; by default all that is free.
     pub gpu_memory: Option<u64>,

@@ -72,12 +72,14 @@ fn check(what: &str, tokens: usize, windows: &[Vec<Origin>; 2]) {
         assert!(!functions.iter().any(makes), "{what}: something made on the device in\n{}", all());
     }
     // Not one would mean that nothing was traced. Submissions need not end where windows do.
-    assert!(first > 0 && 5 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
+    assert!(first > 0 && 3 * first.abs_diff(second) <= first, "{what}: {first}, then {second}");
 }
 
 fn load(checkpoint: Checkpoint, name: &str) -> Model {
     let device = Device::Gpu(Some(name.to_owned()));
-    let options = Options { device, context: Some(256), sessions: 16, ..Options::default() };
+    // So few in flight that a window has several submissions.
+    let options =
+        Options { device, context: Some(256), sessions: 16, steps_in_flight: 8, ..Options::default() };
     Model::load(checkpoint, &options).unwrap()
 }
 

@@ -143,10 +143,8 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
         for (parts, how) in ways {
             let call = attend(texts, depth, parts);
-            let fits = call.workgroup_bytes() <= gpu.workgroup_memory()
-                && call.invocations() <= gpu.most_invocations()
-                && call.launch(gpu.rungs())?.slots.len() <= gpu.most_storage_buffers() as usize;
-            if fits {
+            let launch = call.launch(gpu.rungs())?;
+            if gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
                 all.push(Timed {
                     name: "attend".to_owned(),
                     shape: format!("{shape}, {how}"),

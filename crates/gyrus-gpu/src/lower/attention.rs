@@ -147,9 +147,7 @@ impl Table<'_> {
     fn fits(&self, call: &AttendCall) -> bool {
         let gpu = self.on.gpu;
         let launch = AttendCall { paged: Paged { rows: 1, ..call.paged }, ..*call }.launch(gpu.rungs());
-        launch.is_ok_and(|launch| launch.slots.len() <= gpu.most_storage_buffers() as usize)
-            && call.workgroup_bytes() <= gpu.workgroup_memory()
-            && call.invocations() <= gpu.most_invocations()
+        launch.is_ok_and(|launch| gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()))
     }
 
     /// How rows are attended to by a workgroup for all of their splits, and from how many rows on: if one mat-mul of

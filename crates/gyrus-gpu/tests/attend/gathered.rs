@@ -56,10 +56,7 @@ impl Scene {
         let call = AttendCall { parts: Parts::Gathered { crews }, ..self.call(rows, how, turn) };
         let gpu = runner.gpu();
         let launch = call.launch(gpu.rungs()).unwrap();
-        let fits = call.workgroup_bytes() <= gpu.workgroup_memory()
-            && call.invocations() <= gpu.most_invocations()
-            && launch.slots.len() as u32 <= gpu.most_storage_buffers();
-        if !fits {
+        if !gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
             return None;
         }
         let mut buffers = self.ready(runner, rows, turn);
