@@ -1,20 +1,19 @@
+use super::halve_rows::PADDED;
 use super::weight_slots;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
-use crate::params::{HalveRowsParams, MatMulParams, SumTilesParams};
+use crate::params::MatMulParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// Rows of halves have whole steps of so many elements.
-const PADDED: u32 = 64;
-
+/// Parts that a sum along `k` is divided into at most.
 const MOST_SPLITS: u32 = 64;
 
 /// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
 ///
-/// Buffers: the planes of the weight; `x` and `x_scales` as [`HalveRowsCall`] writes them; `y`. Products are of halves
-/// where [`Rungs::cooperative`] matrices are used, else weights are as exact as in the file. Sums are `f32`, along `k`
-/// in one order whatever the shape of tiles and the number of rows.
+/// Buffers: the planes of the weight; `x` and `x_scales` as a [`HalveRowsCall`](super::HalveRowsCall) writes them; `y`.
+/// Products are of halves where [`Rungs::cooperative`] matrices are used, else weights are as exact as in the file. Sums
+/// are `f32`, along `k` in one order whatever the shape of tiles and the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TileCall {
     /// The weight matrix.
@@ -310,170 +309,6 @@ impl TileShape {
             ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
         ];
         Ok((256, constants))
-    }
-}
-
-/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: what a [`TileCall`] with splits left, made its result.
-///
-/// Buffers: `parts`, `x_scales`, `y`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SumTilesCall {
-    /// Rows.
-    pub rows: u32,
-    /// Columns that are written.
-    pub columns: u32,
-    /// Parts.
-    pub splits: u32,
-    /// Elements from one row of `y` to the next.
-    pub y_stride: u32,
-    /// The first column of `y` that is written.
-    pub y_offset: u32,
-    /// Whether to add to what `y` holds.
-    pub accumulate: bool,
-}
-
-impl SumTilesCall {
-    /// What follows a call: it writes where that would have written.
-    pub fn after(call: &TileCall) -> SumTilesCall {
-        let TileCall { rows, splits, y_stride, y_offset, accumulate, .. } = *call;
-        SumTilesCall { rows, columns: call.columns(), splits, y_stride, y_offset, accumulate }
-    }
-
-    /// Checks the call and makes it a launch.
-    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        const WORKGROUP: u32 = 256;
-        let kernel = || "sum_tiles".to_owned();
-        let SumTilesCall { rows, columns, splits, y_stride, y_offset, accumulate } = *self;
-        for (name, value) in [("m", rows), ("n", columns), ("splits", splits)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
-        let (m, n) = (u64::from(rows), u64::from(columns));
-        let least = u64::from(y_offset) + n;
-        if u64::from(y_stride) < least {
-            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
-        }
-        let y = (m - 1) * u64::from(y_stride) + least;
-        let parts = (m * n).saturating_mul(splits.into());
-        // The last indices of a grid of two dimensions are beyond the end.
-        let indices = m * n + (AXIS + 1) * u64::from(WORKGROUP);
-        for (what, count) in [("elements of y", y), ("elements of parts", parts), ("outputs", indices)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
-        }
-        let slot = |name, binding, access, count| Slot { name, binding, access, bytes: 4 * count };
-        let params = SumTilesParams {
-            m: rows,
-            n: columns,
-            splits,
-            y_stride,
-            y_offset,
-            accumulate: accumulate.into(),
-            ..Default::default()
-        };
-        Ok(Launch {
-            groups: grid("sum_tiles", (m * n).div_ceil(WORKGROUP.into()))?,
-            variant: Variant {
-                name: kernel(),
-                file: "sum_tiles.wgsl",
-                constants: vec![
-                    ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
-                    ("SUBGROUPS", "0".to_owned()),
-                ],
-                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
-            },
-            slots: vec![
-                slot("parts", 0, Access::Read, parts),
-                slot("x_scales", 1, Access::Read, m),
-                slot("y", 2, Access::ReadWrite, y),
-            ],
-            uniforms: Vec::new(),
-            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
-        })
-    }
-}
-
-/// Rows of activations as halves with a scale a row, for [`TileCall`].
-///
-/// Buffers: `x`; with a norm, its `norm` weights; `h`, [`HalveRowsCall::bytes`]; `h_scales`, 4 bytes a row.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HalveRowsCall {
-    /// Rows.
-    pub rows: u32,
-    /// Elements of a row, a multiple of 4.
-    pub cols: u32,
-    /// Elements from one row of `x` to the next.
-    pub x_stride: u32,
-    /// Makes rows their RMS norm, with this epsilon.
-    pub norm: Option<f32>,
-}
-
-impl HalveRowsCall {
-    /// Elements from one row of halves to the next: what is beyond a row is zero.
-    pub fn stride(&self) -> u32 {
-        self.cols.div_ceil(PADDED).saturating_mul(PADDED)
-    }
-
-    /// Bytes of the halves.
-    pub fn bytes(&self) -> u64 {
-        2 * u64::from(self.rows) * u64::from(self.stride())
-    }
-
-    /// Checks the call and makes it a launch.
-    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        const WORKGROUP: u32 = 256;
-        let kernel = || "halve_rows".to_owned();
-        let HalveRowsCall { rows, cols, x_stride, norm } = *self;
-        for (name, value) in [("m", rows), ("k", cols)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
-        for (name, value) in [("k", cols), ("x_stride", x_stride)] {
-            if !value.is_multiple_of(4) {
-                return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 4 });
-            }
-        }
-        if x_stride < cols {
-            let (name, least) = ("x_stride", cols.into());
-            return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
-        }
-        let x = u64::from(rows - 1) * u64::from(x_stride) + u64::from(cols);
-        // Rounding up stays within 32 bits where the columns do.
-        let h = u64::from(rows) * u64::from(cols).next_multiple_of(PADDED.into());
-        for (what, count) in [("elements of x", x), ("elements of h", h)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
-        }
-        let flag = |name, value: bool| (name, u32::from(value).to_string());
-        let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
-        let mut slots = vec![slot("x", 0, Access::Read, 4 * x)];
-        if norm.is_some() {
-            slots.push(slot("norm", 1, Access::Read, 4 * u64::from(cols)));
-        }
-        slots.push(slot("h", 2, Access::ReadWrite, 2 * h));
-        slots.push(slot("h_scales", 3, Access::ReadWrite, 4 * u64::from(rows)));
-        let params = HalveRowsParams { m: rows, k: cols, x_stride, eps: norm.unwrap_or(0.0) };
-        Ok(Launch {
-            groups: grid("halve_rows", rows.into())?,
-            variant: Variant {
-                name: kernel(),
-                file: "halve_rows.wgsl",
-                constants: vec![
-                    flag("NORM", norm.is_some()),
-                    flag("F16", rungs.f16),
-                    flag("IMMEDIATES", rungs.immediates),
-                    flag("SUBGROUPS", rungs.subgroups),
-                ],
-                overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
-            },
-            slots,
-            uniforms: Vec::new(),
-            params: Some((4, bytemuck::bytes_of(&params).to_vec())),
-        })
     }
 }
 

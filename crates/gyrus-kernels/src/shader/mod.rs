@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = files![
     "kv_shift.wgsl"
     "lib/activation.wgsl"
     "lib/attend.wgsl"
+    "lib/attend_begin.wgsl"
     "lib/bytes.wgsl"
     "lib/cache.wgsl"
     "lib/frequencies.wgsl"
