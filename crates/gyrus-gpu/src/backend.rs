@@ -180,8 +180,8 @@ impl GpuBackend {
         let rows = batch.rows();
         let extent =
             Extent { rows: rows as u32, position: batch.positions.iter().copied().max().unwrap_or(0), tiles };
-        // A single row is taken through both parts at once.
-        let single = rows == 1 && batch.logits.len() == 1;
+        // A single row is taken through both parts at once. Its kernels take it to be of the first block table.
+        let single = rows == 1 && batch.logits.len() == 1 && batch.sequences[0] == 0;
         let body: &mut [Step] = match rows {
             1 if single => &mut tables.one,
             1..=FEW => &mut tables.few,

@@ -176,6 +176,24 @@ fn tales() -> Option<Checkpoint> {
     Some(Checkpoint::open(&data(TALES)?).unwrap())
 }
 
+/// A batch may have tables of sequences that have no row in it.
+#[test]
+fn the_only_row_may_be_of_a_later_table() {
+    let Some(name) = adapter() else { return };
+    let Some((mut backend, _)) = backend(&name, short_checkpoint, Precision::Fast, 4) else { return };
+    let mut forward = |token: u32, position: u32, sequence: u32, tables: &[&[u32]]| {
+        let lengths = vec![64; tables.len()];
+        let (tokens, positions, sequences) = (&[token], &[position], &[sequence]);
+        let batch = Batch { tokens, positions, sequences, logits: &[0], tables, lengths: &lengths };
+        backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
+    };
+    forward(7, 0, 0, &[&[2]]);
+    forward(11, 0, 0, &[&[1]]);
+    let alone = forward(9, 1, 0, &[&[2]]);
+    assert_eq!(forward(9, 1, 1, &[&[1], &[2]]), alone);
+    assert_ne!(forward(9, 1, 0, &[&[1]]), alone);
+}
+
 /// What a step of a few texts runs, before there are so many that attention is gathered.
 #[test]
 fn kernels_of_a_few_texts() {
