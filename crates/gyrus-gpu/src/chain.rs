@@ -193,17 +193,16 @@ impl GpuBackend {
             1 => (&mut tables.one, &mut []),
             _ => (&mut tables.each, &mut tables.tail_of_all),
         };
-        let mut early = steps.flights.is_empty().then_some(EARLY);
+        let (begins, mut recorded) = (steps.flights.is_empty(), 0);
         for _ in 0..count {
             let position = steps.positions.iter().copied().max().unwrap_or(0);
             let extent = Extent { rows, position, tiles: 0 };
             for step in body.iter_mut().chain(tail.iter_mut()) {
-                if let Some(dispatch) = step.follow(gpu, extent)? {
-                    dispatch.record(&mut pass);
-                }
+                let Some(dispatch) = step.follow(gpu, extent)? else { continue };
+                dispatch.record(&mut pass);
+                recorded += 1;
                 // Nothing runs yet that the rest could be recorded behind.
-                early = early.and_then(|left: usize| left.checked_sub(1));
-                if early == Some(0) {
+                if begins && recorded == EARLY {
                     drop(pass);
                     gpu.queue.submit([encoder.finish()]);
                     encoder = gpu.device.create_command_encoder(&Default::default());

@@ -245,14 +245,14 @@ fn KERNEL(here: Invocation) {
         // All loads are on their way before anything is made of the first.
         var inputs: array<vec4<f32>, PASSES>;
 #if INPUT == norm
-        var factors: array<vec4<f32>, PASSES>;
+        var weights: array<vec4<f32>, PASSES>;
 #endif
 #repeat P PASSES
         {
             let four = min(first + P * WORKGROUP + member.place, 8u * BLOCKS - 1u);
             inputs[P] = input[four];
 #if INPUT == norm
-            factors[P] = norm_weight[four];
+            weights[P] = norm_weight[four];
 #endif
         }
 #end
@@ -260,7 +260,7 @@ fn KERNEL(here: Invocation) {
         {
             let index = first + P * WORKGROUP + member.place;
 #if INPUT == norm
-            keep(to_bytes(inputs[P] * factors[P], member), index, block_squares(inputs[P], member));
+            keep(to_bytes(inputs[P] * weights[P], member), index, block_squares(inputs[P], member));
 #else
             keep(to_bytes(inputs[P], member), index, 0.0);
 #endif

@@ -1,7 +1,7 @@
 //! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{ATTEND_POSITION, AttendCall, FlashCall, FlashTuning, Parts};
+use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{BufferId, Op, Precision, RopeId, WeightId};
 
@@ -118,8 +118,7 @@ impl Table<'_> {
                 let parts = if rows < gathered { call.parts } else { whole };
                 AttendCall { parts, paged: Paged { rows, ..paged }, ..call }.launch(rungs)
             });
-            let told = position.map(|_| ATTEND_POSITION);
-            self.steps.push(step.split(window, gathered).told_position(told));
+            self.steps.push(step.split(window, gathered).told_position(call.position_at()));
             self.pending.insert(self.id(out), Pending::Splits { window, gathered });
         } else if self.class == Class::Many
             && let Some((call, tuning, _)) = self.on.flash(scale, window)

@@ -1,8 +1,7 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MATVEC_POSITION, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source,
-    Target, TileCall,
+    HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
 };
 use gyrus_kernels::{Activation, BufferId, WeightId};
 use gyrus_tensor::DType;
@@ -210,12 +209,8 @@ impl Table<'_> {
             if call.workgroup_bytes() <= self.on.gpu.workgroup_memory() && source != self.id(out) {
                 buffers.extend(inputs);
                 let name = format!("{before}{name}");
-                let told = match input {
-                    Input::Merge { position: Some(_), .. } => Some(MATVEC_POSITION),
-                    _ => None,
-                };
                 let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
-                self.steps.push(step.tuned(shape).told_position(told));
+                self.steps.push(step.tuned(shape).told_position(call.position_at()));
                 return Ok(());
             }
         }

@@ -5,9 +5,6 @@ use crate::launch::{Access, Launch, LaunchError};
 use crate::params::AttendParams;
 use crate::shader::Rungs;
 
-/// Where the parameters of an [`AttendCall`] have the position.
-pub const ATTEND_POSITION: usize = std::mem::offset_of!(AttendParams, position);
-
 /// Invocations that take a tile together.
 const CREW: u32 = 256;
 
@@ -138,6 +135,11 @@ impl AttendCall {
         }
         launch.groups[2] = paged.rows;
         Ok(launch)
+    }
+
+    /// Where the parameters have the row's position, if they tell it.
+    pub fn position_at(&self) -> Option<usize> {
+        self.position.map(|_| std::mem::offset_of!(AttendParams, position))
     }
 
     /// Bytes of workgroup memory that it takes; there are devices with 16 KiB.

@@ -57,9 +57,6 @@ pub struct MatVecCall {
     pub tuning: MatVecTuning,
 }
 
-/// Where the parameters of a [`MatVecCall`] have the position.
-pub const MATVEC_POSITION: usize = std::mem::offset_of!(MatVecParams, position);
-
 /// Rows that pass by at once: enough to do while a sum goes through a team.
 const PACE: u32 = 4;
 
@@ -76,6 +73,12 @@ impl MatVecCall {
             accumulate: false,
             tuning: MatVecTuning::of(weight.rows(), weight.cols(), 256),
         }
+    }
+
+    /// Where the parameters have the row's position, if they tell it.
+    pub fn position_at(&self) -> Option<usize> {
+        let told = matches!(self.input, Input::Merge { position: Some(_), .. });
+        told.then_some(std::mem::offset_of!(MatVecParams, position))
     }
 
     /// Bytes of workgroup memory it takes; there are devices with 16 KiB.
@@ -119,7 +122,7 @@ impl MatVecCall {
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         let mut params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
-        let (mut head, mut known) = (4, false);
+        let mut head = 4;
         let (source, norm) = match input {
             Input::Bytes { norm } => {
                 push("x", 3, Access::Read, m * k64);
@@ -146,7 +149,6 @@ impl MatVecCall {
                     Some(position) => params.position = position,
                     None => push("rows", 4, Access::Read, 8),
                 }
-                known = position.is_some();
                 head = head_dim;
                 params.window = window;
                 ("merge", false)
@@ -199,7 +201,7 @@ impl MatVecCall {
             ("GATE", activation.to_owned()),
             number("ACCUMULATE", accumulate.into()),
             number("HEAD_DIM", head),
-            number("POSITION", known.into()),
+            number("POSITION", self.position_at().is_some().into()),
             number("WORKGROUP", workgroup),
             number("ROWS", tile),
             number("COLUMNS", columns),

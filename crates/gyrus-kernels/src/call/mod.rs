@@ -18,7 +18,7 @@ mod select;
 mod sum_tiles;
 mod tiles;
 
-pub use attend::{ATTEND_POSITION, AttendCall, Parts};
+pub use attend::{AttendCall, Parts};
 pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
 pub use embed::EmbedCall;
@@ -26,7 +26,7 @@ pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
 pub use halve_rows::HalveRowsCall;
 pub use kv::{KvCopyCall, KvShape, KvShiftCall};
 pub use matmul::{MatMulCall, MatMulTuning};
-pub use matvec::{Input, MATVEC_POSITION, MatVecCall};
+pub use matvec::{Input, MatVecCall};
 pub use matvec_tuning::MatVecTuning;
 pub use norm::{Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};

@@ -101,7 +101,7 @@ impl QuantizeCall {
         let slot = |name, binding, access, bytes| Slot { name, binding, access, bytes };
         let mut params = QuantizeParams { k: cols, ..Default::default() };
         let mut slots = Vec::new();
-        let mut head = 4;
+        let (mut head, mut groups, mut width) = (4, (cols / 4).div_ceil(128), 0);
         let source = match source {
             Source::Rows { x_stride } | Source::Norm { x_stride, .. } => {
                 multiple("x_stride", x_stride, 4)?;
@@ -112,7 +112,17 @@ impl QuantizeCall {
                 params.x_stride = x_stride;
                 slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
                 if let Source::Norm { eps, .. } = source {
+                    if target == Target::Rows {
+                        let storage = "rows that are normalised";
+                        return Err(LaunchError::Storage { kernel: kernel(), storage });
+                    }
+                    if cols > MOST_NORMED {
+                        let what = "elements of a normalised row";
+                        return Err(LaunchError::Large { kernel: kernel(), what, count: k });
+                    }
                     params.eps = eps;
+                    // A workgroup has all of a row; of others, four elements for each of 128 invocations.
+                    (groups, width) = (1, cols);
                     "norm"
                 } else {
                     "rows"
@@ -142,18 +152,6 @@ impl QuantizeCall {
         if rows > 65_535 {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
-        if source == "norm" && target == Target::Rows {
-            return Err(LaunchError::Storage { kernel: kernel(), storage: "rows that are normalised" });
-        }
-        if source == "norm" && cols > MOST_NORMED {
-            return Err(LaunchError::Large {
-                kernel: kernel(),
-                what: "elements of a normalised row",
-                count: k,
-            });
-        }
-        // What a workgroup has: a norm all of a row, 256 invocations; others 128 with four elements each.
-        let (groups, width) = if source == "norm" { (1, cols) } else { ((cols / 4).div_ceil(128), 0) };
         Ok(Launch {
             groups: [groups, rows, 1],
             variant: Variant {
