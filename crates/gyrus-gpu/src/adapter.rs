@@ -69,6 +69,9 @@ impl Adapter {
             .filter(|p| p.m_size == p.n_size && p.n_size == p.k_size && [8, 16].contains(&p.m_size))
             .map(|p| format!("{}x{}x{} {:?}->{:?}", p.m_size, p.n_size, p.k_size, p.ab_type, p.cr_type))
             .collect();
+        let cooperates = features.contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+            && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
+            && matrices.iter().any(multiplies_halves);
         Adapter {
             name: info.name,
             backend: info.backend.to_string(),
@@ -84,9 +87,13 @@ impl Adapter {
                 f16: features.contains(Features::SHADER_F16),
                 subgroups: features.contains(Features::SUBGROUP),
                 immediates: features.contains(Features::IMMEDIATES) && limits.max_immediate_size >= 64,
-                cooperative: features.contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
-                    && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
-                    && matrices.iter().any(multiplies_halves),
+                cooperative: cooperates,
+                // wgpu lists no matrices that WGSL cannot name, so nobody can be asked; all GPUs of NVIDIA that
+                // multiply matrices of halves do so with those of bytes.
+                byte_matrices: cooperates
+                    && info.backend == wgpu::Backend::Vulkan
+                    && info.vendor == NVIDIA
+                    && features.contains(Features::PASSTHROUGH_SHADERS),
             },
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
             pipeline_cache: features.contains(Features::PIPELINE_CACHE),
@@ -125,6 +132,9 @@ impl Adapter {
         }
     }
 }
+
+/// The vendor's number on the PCI bus.
+const NVIDIA: u32 = 0x10de;
 
 /// Whether matrices are what kernels are written for: 16 × 16 halves, summed in `f32`.
 fn multiplies_halves(p: &CooperativeMatrixProperties) -> bool {

@@ -64,17 +64,20 @@ impl Gpu {
         let all = adapters();
         let adapter = choose(&all, options.adapter.as_deref())?.clone();
         let has = adapter.inner.features();
+        let cooperative = adapter.rungs.cooperative && options.rungs.cooperative;
         let rungs = Rungs {
             f16: adapter.rungs.f16 && options.rungs.f16,
             subgroups: adapter.rungs.subgroups && options.rungs.subgroups,
             immediates: adapter.rungs.immediates && options.rungs.immediates,
-            cooperative: adapter.rungs.cooperative && options.rungs.cooperative,
+            cooperative,
+            byte_matrices: cooperative && adapter.rungs.byte_matrices && options.rungs.byte_matrices,
         };
         let mut features = Features::empty();
         features.set(Features::SHADER_F16, rungs.f16);
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
         features.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, rungs.cooperative);
+        features.set(Features::PASSTHROUGH_SHADERS, rungs.byte_matrices);
         features.insert(has & Features::TIMESTAMP_QUERY);
         if options.pipelines.is_some() {
             features.insert(has & Features::PIPELINE_CACHE);

@@ -117,14 +117,19 @@ pub struct Rungs {
     /// Matrices of 16 × 16 halves that a subgroup of 32 multiplies together, with sums in `f32`. Without, or without
     /// halves or subgroups, plain tiles.
     pub cooperative: bool,
+    /// Matrices of signed bytes, 16 × 32 by 32 × 16, that a subgroup of 32 multiplies together, with sums of integers.
+    /// Where these are, `cooperative` is. Without, a kernel that needs them is not launched.
+    pub byte_matrices: bool,
 }
 
 impl Rungs {
     /// Everything.
-    pub const ALL: Rungs = Rungs { f16: true, subgroups: true, immediates: true, cooperative: true };
+    pub const ALL: Rungs =
+        Rungs { f16: true, subgroups: true, immediates: true, cooperative: true, byte_matrices: true };
 
     /// The least a device must have.
-    pub const NONE: Rungs = Rungs { f16: false, subgroups: false, immediates: false, cooperative: false };
+    pub const NONE: Rungs =
+        Rungs { f16: false, subgroups: false, immediates: false, cooperative: false, byte_matrices: false };
 }
 
 /// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.
@@ -145,6 +150,12 @@ impl Variant {
     pub fn source(&self) -> Result<Source, PreprocessError> {
         let constants = self.constants.iter().cloned().chain([("KERNEL", self.name.clone())]);
         preprocess(self.file, constants, &file)
+    }
+
+    /// Whether it has matrices of bytes: the constant `BYTE_MATRICES` says so. WGSL cannot, so that its text means
+    /// something else until its SPIR-V is rewritten, and there is no form of it in other languages.
+    pub fn has_byte_matrices(&self) -> bool {
+        self.constants.iter().any(|(name, _)| *name == "BYTE_MATRICES")
     }
 
     /// A name that tells this variant from every other.
