@@ -22,6 +22,7 @@ mod memory;
 mod pipeline;
 mod rooms;
 mod runner;
+mod spirv;
 mod step;
 mod tuning;
 mod weight;

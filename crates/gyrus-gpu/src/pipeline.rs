@@ -4,12 +4,14 @@ use gyrus_kernels::shader::Source;
 use gyrus_kernels::{Access, Launch};
 use wgpu::{
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType,
-    ComputePipelineDescriptor, ErrorFilter, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePipelineDescriptor, ErrorFilter, PassthroughShaderEntryPoint, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks,
+    ShaderSource, ShaderStages,
 };
 
 use crate::device::{Gpu, lock};
 use crate::error::GpuError;
+use crate::spirv::byte_matrices;
 
 /// A compiled variant of a kernel.
 #[derive(Debug)]
@@ -60,19 +62,24 @@ impl Gpu {
         let variant = &launch.variant;
         let source =
             variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
-        let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        let module = ShaderModuleDescriptor {
-            label: Some(&variant.name),
-            source: ShaderSource::Wgsl(source.text.as_str().into()),
+        let entries = self.layout_entries(launch);
+        let spirv = if variant.has_byte_matrices() {
+            let bindings: Vec<u32> = entries.iter().map(|entry| entry.binding).collect();
+            let words = byte_matrices(&source.text, &variant.name, &variant.overrides, &bindings)
+                .map_err(|reason| GpuError::Shader { kernel: variant.key(), reason: one_line(&reason) })?;
+            Some(words)
+        } else {
+            None
         };
-        let checks =
-            if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() };
-        // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
-        // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
-        // the indices made from those parameters; a block table's entries are its writer's to check.
-        #[allow(unsafe_code)]
-        let module = unsafe { self.device.create_shader_module_trusted(module, checks) };
-        let layout = self.layout(launch);
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let module = match &spirv {
+            Some(words) => self.rewritten_module(&variant.name, words),
+            None => self.module(&variant.name, &source.text),
+        };
+        let layout = self.device.create_bind_group_layout(&BindGroupLayoutDescriptor {
+            label: Some(&variant.name),
+            entries: &entries,
+        });
         let immediate_size = match &launch.params {
             Some((_, params)) if self.rungs().immediates => params.len() as u32,
             _ => 0,
@@ -88,7 +95,8 @@ impl Gpu {
             module: &module,
             entry_point: Some(&variant.name),
             compilation_options: PipelineCompilationOptions {
-                constants: &variant.overrides,
+                // In what was rewritten they are filled in.
+                constants: if spirv.is_some() { &[] } else { &variant.overrides },
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
@@ -105,7 +113,42 @@ impl Gpu {
         Ok(Pipeline { inner, layout })
     }
 
-    fn layout(&self, launch: &Launch) -> wgpu::BindGroupLayout {
+    /// A shader as it is written.
+    fn module(&self, name: &str, text: &str) -> wgpu::ShaderModule {
+        let descriptor =
+            ShaderModuleDescriptor { label: Some(name), source: ShaderSource::Wgsl(text.into()) };
+        let checks =
+            if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() };
+        // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
+        // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
+        // the indices made from those parameters; a block table's entries are its writer's to check.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.device.create_shader_module_trusted(descriptor, checks)
+        }
+    }
+
+    /// A shader that was rewritten in a language that wgpu does not look into. It is never checked as it runs.
+    fn rewritten_module(&self, name: &str, words: &[u32]) -> wgpu::ShaderModule {
+        // The size of workgroups is for APIs whose shaders do not say it.
+        let entry = PassthroughShaderEntryPoint { name: name.into(), workgroup_size: (0, 0, 0) };
+        let descriptor = ShaderModuleDescriptorPassthrough {
+            label: Some(name),
+            entry_points: vec![entry].into(),
+            spirv: Some(words.into()),
+            ..Default::default()
+        };
+        // SAFETY: the SPIR-V is that of a WGSL shader that naga has found valid, with types and instructions of
+        // matrices put for others of the same form; its bindings are numbered as wgpu numbers those of the layout,
+        // which are the same. What a shader without checks must keep to holds as in `Gpu::module`, and rungs
+        // with matrices of bytes are only those of a device that has them.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.device.create_shader_module_passthrough(descriptor)
+        }
+    }
+
+    fn layout_entries(&self, launch: &Launch) -> Vec<BindGroupLayoutEntry> {
         let entry = |binding, ty| BindGroupLayoutEntry {
             binding,
             visibility: ShaderStages::COMPUTE,
@@ -123,8 +166,7 @@ impl Gpu {
         if let (Some((binding, _)), false) = (&launch.params, self.rungs().immediates) {
             entries.push(entry(*binding, BufferBindingType::Uniform));
         }
-        let label = Some(launch.variant.name.as_str());
-        self.device.create_bind_group_layout(&BindGroupLayoutDescriptor { label, entries: &entries })
+        entries
     }
 }
 

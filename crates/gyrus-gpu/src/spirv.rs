@@ -1,0 +1,347 @@
+//! Matrices of bytes, which SPIR-V has and WGSL has not.
+//!
+//! A kernel says them in WGSL that means something else, and the SPIR-V made of it is rewritten:
+//!
+//! | WGSL                                   | becomes                                                            |
+//! |----------------------------------------|--------------------------------------------------------------------|
+//! | a matrix loaded from words (`u32`)     | one of the signed bytes of these words: A is 16 × 32, B is 32 × 16 |
+//! | `coopMultiplyAdd(a, b, zero)` of these | sums of integers, then converted to the matrix of `f32` it was     |
+//! | `a - b` of other matrices              | their product element by element, which WGSL has no name for       |
+//! | a loop                                 | a loop that is not unrolled: a turn of it is long as it is         |
+//!
+//! Such products are rounded as kernels need it: one that is the left operand of a sum is rounded before the sum, one
+//! that is the right operand may become one multiply-add with it. So `s0 - f0 + (s1 - f1)` is `fma(s1, f1, s0 * f0)`,
+//! the order of the scalar code. Whether a product is a left operand is seen within a function and through `let`, not
+//! through a variable or a call.
+
+use std::collections::{HashMap, HashSet};
+
+use naga::back::spv;
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::{ResourceBinding, ShaderStage};
+
+/// The SPIR-V of a kernel with matrices of bytes. `bindings` are those of its bind group; `overrides` fill in its
+/// override constants, which nobody can do later.
+///
+/// Nothing is checked at run time, as in [`wgpu::ShaderRuntimeChecks::unchecked`].
+pub(crate) fn byte_matrices(
+    wgsl: &str,
+    entry: &str,
+    overrides: &[(&str, f64)],
+    bindings: &[u32],
+) -> Result<Vec<u32>, String> {
+    rewritten(&translated(wgsl, entry, overrides, bindings)?)
+}
+
+/// The SPIR-V that wgpu would make of a kernel without checks.
+fn translated(
+    wgsl: &str,
+    entry: &str,
+    overrides: &[(&str, f64)],
+    bindings: &[u32],
+) -> Result<Vec<u32>, String> {
+    let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| {
+        let line = error.location(wgsl).map_or(0, |at| at.line_number);
+        format!("line {line} after preprocessing: {}", error.message())
+    })?;
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all())
+        .validate(&module)
+        .map_err(|error| error.emit_to_string(wgsl))?;
+    let overrides = overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let stage = Some((ShaderStage::Compute, entry));
+    let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, stage, &overrides)
+        .map_err(|error| error.to_string())?;
+    // wgpu numbers the entries of a bind group by themselves, in the order of their bindings.
+    let mut bindings = bindings.to_vec();
+    bindings.sort_unstable();
+    let numbered = bindings.iter().zip(0..).map(|(&binding, number)| {
+        let at = spv::BindingInfo { descriptor_set: 0, binding: number, binding_array_size: None };
+        (ResourceBinding { group: 0, binding }, at)
+    });
+    let options = spv::Options {
+        // Of Vulkan 1.3, which every driver with cooperative matrices is beyond.
+        lang_version: (1, 6),
+        flags: spv::WriterFlags::empty(),
+        fake_missing_bindings: false,
+        binding_map: numbered.collect(),
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Unchecked,
+            buffer: BoundsCheckPolicy::Unchecked,
+            image_load: BoundsCheckPolicy::Unchecked,
+            binding_array: BoundsCheckPolicy::Unchecked,
+        },
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        // Of what passes between stages, of which there is one; it would need a capability.
+        use_storage_input_output_16: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let entry = spv::PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: entry.to_owned() };
+    spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|error| error.to_string())
+}
+
+const CAPABILITY: u32 = 17;
+const TYPE_INT: u32 = 21;
+const TYPE_FLOAT: u32 = 22;
+const CONSTANT: u32 = 43;
+const CONSTANT_NULL: u32 = 46;
+const DECORATE: u32 = 71;
+const CONVERT_S_TO_F: u32 = 111;
+const F_ADD: u32 = 129;
+const F_SUB: u32 = 131;
+const F_MUL: u32 = 133;
+const MATRIX_TIMES_SCALAR: u32 = 143;
+const LOOP_MERGE: u32 = 246;
+const TYPE_MATRIX: u32 = 4456;
+const MUL_ADD: u32 = 4459;
+/// Types begin where the annotations end, with one of these: a type that needs no other.
+const PLAIN_TYPES: std::ops::RangeInclusive<u32> = 19..=22;
+
+/// The capability of bytes as numbers.
+const INT8: u32 = 39;
+/// The decoration of what is rounded by itself.
+const NO_CONTRACTION: u32 = 42;
+const DONT_UNROLL: u32 = 2;
+/// A, B, C and the result have signs.
+const ALL_SIGNED: u32 = 0xf;
+/// What a matrix is in a product.
+const USE_A: u32 = 0;
+const USE_B: u32 = 1;
+const USE_SUMS: u32 = 2;
+
+/// Integers: bits, and whether there is a sign.
+const I8: [u32; 2] = [8, 1];
+const I32: [u32; 2] = [32, 1];
+const U32: [u32; 2] = [32, 0];
+
+/// An instruction: what it does, and its words after the first.
+#[derive(Debug, Clone, PartialEq)]
+struct Instruction {
+    op: u32,
+    words: Vec<u32>,
+}
+
+fn instruction(op: u32, words: &[u32]) -> Instruction {
+    Instruction { op, words: words.to_vec() }
+}
+
+/// A module's head and instructions.
+fn decoded(words: &[u32]) -> Result<([u32; 5], Vec<Instruction>), String> {
+    let (head, mut rest) = words.split_first_chunk().ok_or("SPIR-V without a head")?;
+    let mut instructions = Vec::new();
+    while let Some(first) = rest.first() {
+        let (op, len) = (first & 0xffff, (first >> 16) as usize);
+        let words = rest.get(1..len).ok_or_else(|| format!("SPIR-V: {len} words of instruction {op}"))?;
+        instructions.push(instruction(op, words));
+        rest = &rest[len..];
+    }
+    Ok((*head, instructions))
+}
+
+fn encoded(head: [u32; 5], instructions: &[Instruction]) -> Vec<u32> {
+    let mut words = head.to_vec();
+    for Instruction { op, words: operands } in instructions {
+        words.push((operands.len() as u32 + 1) << 16 | op);
+        words.extend(operands);
+    }
+    words
+}
+
+/// A type of matrices.
+struct Matrix {
+    component: u32,
+    rows: u32,
+    columns: u32,
+    role: u32,
+}
+
+/// Types and constants.
+#[derive(Default)]
+struct Declared {
+    /// Types of one number, by instruction and what it says of them.
+    scalars: HashMap<(u32, Vec<u32>), u32>,
+    /// Constants of one word.
+    constants: HashMap<u32, u32>,
+    /// Constants that are zero all over.
+    nulls: HashSet<u32>,
+    matrices: HashMap<u32, Matrix>,
+}
+
+impl Declared {
+    fn of(code: &[Instruction]) -> Result<Declared, String> {
+        let mut declared = Declared::default();
+        for Instruction { op, words } in code {
+            match (*op, &words[..]) {
+                (TYPE_INT | TYPE_FLOAT, [id, number @ ..]) => {
+                    declared.scalars.insert((*op, number.to_vec()), *id);
+                }
+                (CONSTANT, [_, id, value]) => {
+                    declared.constants.insert(*id, *value);
+                }
+                (CONSTANT_NULL, [_, id]) => {
+                    declared.nulls.insert(*id);
+                }
+                (TYPE_MATRIX, [id, component, _, shape @ ..]) => {
+                    let numbers: Option<Vec<u32>> =
+                        shape.iter().map(|id| declared.constants.get(id).copied()).collect();
+                    let Some(&[rows, columns, role]) = numbers.as_deref() else {
+                        return Err(format!("the shape of matrix type %{id} is not constant"));
+                    };
+                    declared.matrices.insert(*id, Matrix { component: *component, rows, columns, role });
+                }
+                _ => {}
+            }
+        }
+        Ok(declared)
+    }
+
+    fn scalar(&self, op: u32, number: &[u32]) -> Option<u32> {
+        self.scalars.get(&(op, number.to_vec())).copied()
+    }
+
+    /// Types of matrices of words, which are those of bytes.
+    fn byte_types(&self) -> Result<HashSet<u32>, String> {
+        let [i32_type, u32_type] = [I32, U32].map(|number| self.scalar(TYPE_INT, &number));
+        let mut types = HashSet::new();
+        for (id, &Matrix { component, rows, columns, role }) in &self.matrices {
+            if Some(component) == i32_type {
+                return Err("matrices of i32 are not for kernels: sums of bytes have their type".to_owned());
+            }
+            if Some(component) != u32_type {
+                continue;
+            }
+            if (rows, columns) != (16, 16) || ![USE_A, USE_B].contains(&role) {
+                let what = format!("{rows}x{columns} of use {role}");
+                return Err(format!("a matrix of words is {what}, not 16x16 of use {USE_A} or {USE_B}"));
+            }
+            types.insert(*id);
+        }
+        Ok(types)
+    }
+
+    /// Whether a type is that of sums of `f32`.
+    fn is_sums(&self, id: u32) -> bool {
+        self.matrices.get(&id).is_some_and(|matrix| {
+            Some(matrix.component) == self.scalar(TYPE_FLOAT, &[32])
+                && (matrix.rows, matrix.columns, matrix.role) == (16, 16, USE_SUMS)
+        })
+    }
+}
+
+/// What becomes of values.
+#[derive(Default)]
+struct Survey {
+    /// Types of matrices of bytes.
+    byte_types: HashSet<u32>,
+    /// Values of these types.
+    bytes: HashSet<u32>,
+    /// Products element by element.
+    products: HashSet<u32>,
+    /// Those that are rounded by themselves.
+    exact: Vec<u32>,
+}
+
+impl Survey {
+    /// Looks through all that follows the annotations: there, what begins with a type has a value of it as its result.
+    fn of(code: &[Instruction], declared: &Declared) -> Result<Survey, String> {
+        let mut survey = Survey { byte_types: declared.byte_types()?, ..Default::default() };
+        for Instruction { op, words } in code {
+            let [kind, id, rest @ ..] = &words[..] else { continue };
+            if *op == TYPE_MATRIX {
+                continue;
+            }
+            if survey.byte_types.contains(kind) {
+                if [F_ADD, F_SUB, MATRIX_TIMES_SCALAR].contains(op) {
+                    return Err(format!(
+                        "matrices of bytes are only multiplied, but this is instruction {op}"
+                    ));
+                }
+                survey.bytes.insert(*id);
+            } else if *op == F_SUB && declared.matrices.contains_key(kind) {
+                survey.products.insert(*id);
+            } else if let (F_ADD, Some(left)) = (*op, rest.first())
+                && survey.products.contains(left)
+                && !survey.exact.contains(left)
+            {
+                survey.exact.push(*left);
+            }
+        }
+        Ok(survey)
+    }
+}
+
+/// The module with what its matrices mean.
+fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
+    let (mut head, mut preamble) = decoded(words)?;
+    let first_type =
+        preamble.iter().position(|i| PLAIN_TYPES.contains(&i.op)).ok_or("SPIR-V without types")?;
+    let code = preamble.split_off(first_type);
+    let declared = Declared::of(&code)?;
+    let Survey { byte_types, bytes, products, exact } = Survey::of(&code, &declared)?;
+    let mut new_id = || {
+        head[3] += 1;
+        head[3] - 1
+    };
+
+    let mut out = Vec::with_capacity(preamble.len() + code.len() + 16);
+    // Capabilities are what a module begins with.
+    let int8 = instruction(CAPABILITY, &[INT8]);
+    if !preamble.contains(&int8) {
+        out.push(int8);
+    }
+    out.append(&mut preamble);
+    out.extend(exact.iter().map(|id| instruction(DECORATE, &[*id, NO_CONTRACTION])));
+    // A type may be declared but once, so those of integers that are there already are taken, and moved ahead of all
+    // that is made of them.
+    let [i8_type, i32_type, u32_type] = [I8, I32, U32].map(|[bits, sign]| {
+        let id = declared.scalar(TYPE_INT, &[bits, sign]).unwrap_or_else(&mut new_id);
+        out.push(instruction(TYPE_INT, &[id, bits, sign]));
+        id
+    });
+    let thirty_two = new_id();
+    out.push(instruction(CONSTANT, &[u32_type, thirty_two, 32]));
+
+    // For every type of sums of `f32`, that of sums of integers and its zero.
+    let mut sums = HashMap::new();
+    for mut found in code {
+        match (found.op, &mut found.words[..]) {
+            (TYPE_INT, [id, ..]) if [i8_type, i32_type, u32_type].contains(id) => continue,
+            (TYPE_MATRIX, [id, component, _, rows, columns, _]) if byte_types.contains(id) => {
+                *component = i8_type;
+                *(if declared.matrices[id].role == USE_A { columns } else { rows }) = thirty_two;
+            }
+            (TYPE_MATRIX, &mut [id, _, scope, rows, columns, role]) if declared.is_sums(id) => {
+                let (integers, zero) = (new_id(), new_id());
+                out.push(found);
+                out.push(instruction(TYPE_MATRIX, &[integers, i32_type, scope, rows, columns, role]));
+                out.push(instruction(CONSTANT_NULL, &[integers, zero]));
+                sums.insert(id, (integers, zero));
+                continue;
+            }
+            (MUL_ADD, &mut [kind, id, a, b, c, ..]) if bytes.contains(&a) || bytes.contains(&b) => {
+                if !bytes.contains(&a) || !bytes.contains(&b) {
+                    return Err("one factor of a product is of bytes, the other is not".to_owned());
+                }
+                if !declared.nulls.contains(&c) {
+                    return Err("a product of bytes is added to what is not the constant zero".to_owned());
+                }
+                let (integers, zero) =
+                    sums.get(&kind).ok_or("a product of bytes is not 16x16 sums of f32")?;
+                let sum = new_id();
+                out.push(instruction(MUL_ADD, &[*integers, sum, a, b, *zero, ALL_SIGNED]));
+                out.push(instruction(CONVERT_S_TO_F, &[kind, id, sum]));
+                continue;
+            }
+            (F_SUB, [_, id, ..]) if products.contains(id) => found.op = F_MUL,
+            (LOOP_MERGE, [_, _, control]) => *control = DONT_UNROLL,
+            _ => {}
+        }
+        out.push(found);
+    }
+    Ok(encoded(head, &out))
+}
+
+#[cfg(test)]
+mod tests;
