@@ -412,7 +412,7 @@ fn rows_are_quantised_as_by_the_twin() {
                         let at = 2 * (row * k / 32 + block) + 1;
                         assert_eq!(of.scales[at], u32::from(packed[0]) | u32::from(packed[1]) << 16);
                         for (&x, &q) in x.iter().zip(bytes) {
-                            let exact = bytes::exact_byte(x, scale);
+                            let exact = bytes::exact_byte(x, largest);
                             assert!((exact - f32::from(q)).abs() <= 0.5 + 1e-4, "{q} for {exact}");
                         }
                     }

@@ -5,13 +5,14 @@ use half::f16;
 /// Whether this is the scale of a block with this largest magnitude: the nearest half to a 127th of it, where that may
 /// be off by `precision` of itself.
 pub(crate) fn is_scale(scale: f32, largest: f32, precision: f32) -> bool {
-    let nearest = |v: f32| f16::from_f32(v / 127.0).to_f32();
+    let nearest = |v: f32| f16::from_f32(v / 127.0).min(f16::MAX).to_f32();
     let (least, most) = (nearest(largest * (1.0 - precision)), nearest(largest * (1.0 + precision)));
     (least..=most).contains(&scale) && f16::from_f32(scale).to_f32() == scale
 }
 
-/// What a value is in bytes of this scale, before it is rounded.
-pub(crate) fn exact_byte(value: f32, scale: f32) -> f32 {
+/// What a value is in bytes of a block with this largest magnitude, before it is rounded.
+pub(crate) fn exact_byte(value: f32, largest: f32) -> f32 {
+    let scale = (largest / 127.0).min(f16::MAX.to_f32());
     if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 }
 }
 
