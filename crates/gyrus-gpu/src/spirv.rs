@@ -8,11 +8,15 @@
 //! | `coopMultiplyAdd(a, b, zero)` of these | sums of integers, then converted to the matrix of `f32` it was     |
 //! | `a - b` of other matrices              | their product element by element, which WGSL has no name for       |
 //! | a loop                                 | a loop that is not unrolled: a turn of it is long as it is         |
+//! | a buffer that is only read             | one that might be written                                          |
 //!
-//! Such products are rounded as kernels need it: one that is the left operand of a sum is rounded before the sum, one
-//! that is the right operand may become one multiply-add with it. So `s0 - f0 + (s1 - f1)` is `fma(s1, f1, s0 * f0)`,
-//! the order of the scalar code. Whether a product is a left operand is seen within a function and through `let`, not
-//! through a variable or a call.
+//! The last because a driver moves loads of what nobody writes to where their values are used; a kernel that has them on
+//! their way earlier means it.
+//!
+//! Such products are rounded as kernels need it: one that is the left operand of a sum, or is multiplied by a number, is
+//! rounded before; one that is the right operand may become one multiply-add with the sum. So `s0 - f0 + (s1 - f1)` is
+//! `fma(s1, f1, s0 * f0)`, the order of the scalar code. What a product is an operand of is seen within a function and
+//! through `let`, not through a variable or a call.
 
 use std::collections::{HashMap, HashSet};
 
@@ -101,6 +105,8 @@ const PLAIN_TYPES: std::ops::RangeInclusive<u32> = 19..=22;
 
 /// The capability of bytes as numbers.
 const INT8: u32 = 39;
+/// The decoration of buffers that are only read.
+const NON_WRITABLE: u32 = 24;
 /// The decoration of what is rounded by itself.
 const NO_CONTRACTION: u32 = 42;
 const DONT_UNROLL: u32 = 2;
@@ -261,7 +267,7 @@ impl Survey {
                 survey.bytes.insert(*id);
             } else if *op == F_SUB && declared.matrices.contains_key(kind) {
                 survey.products.insert(*id);
-            } else if let (F_ADD, Some(left)) = (*op, rest.first())
+            } else if let (F_ADD | MATRIX_TIMES_SCALAR, Some(left)) = (*op, rest.first())
                 && survey.products.contains(left)
                 && !survey.exact.contains(left)
             {
@@ -291,7 +297,8 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
     if !preamble.contains(&int8) {
         out.push(int8);
     }
-    out.append(&mut preamble);
+    let is_read_only = |i: &Instruction| i.op == DECORATE && i.words.get(1) == Some(&NON_WRITABLE);
+    out.extend(preamble.into_iter().filter(|i| !is_read_only(i)));
     out.extend(exact.iter().map(|id| instruction(DECORATE, &[*id, NO_CONTRACTION])));
     // A type may be declared but once, so those of integers that are there already are taken, and moved ahead of all
     // that is made of them.

@@ -221,9 +221,15 @@ impl Table<'_> {
         buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
+        let matrices = call.matrices_workgroup_bytes() <= self.on.gpu.workgroup_memory();
         let step = Step::new(name, matrix(part), buffers, move |rows| {
             let tuning = call.tuning.for_rows(rows, call.weight.cols());
-            MatVecCall { rows, tuning, ..call }.launch(rungs)
+            let call = MatVecCall { rows, tuning, ..call };
+            if matrices && call.suits_matrices(rungs) {
+                call.launch_by_matrices(rungs)
+            } else {
+                call.launch(rungs)
+            }
         });
         self.steps.push(step);
         Ok(())

@@ -10,6 +10,7 @@ mod halve_rows;
 mod kv;
 mod matmul;
 mod matvec;
+mod matvec_matrices;
 mod matvec_tuning;
 mod norm;
 mod quantize;

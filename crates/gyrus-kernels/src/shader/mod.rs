@@ -67,6 +67,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/words.wgsl"
     "matmul.wgsl"
     "matvec.wgsl"
+    "matvec_matrices.wgsl"
     "norm.wgsl"
     "quantize.wgsl"
     "rope/head_norm_rope_neox_kv_write.wgsl"

@@ -1,0 +1,150 @@
+//! Mat-vecs by matrices of bytes make the bits that those without them make. Few devices have such matrices; that the
+//! kernels can be translated for those that do is tested without one.
+
+mod common;
+#[path = "common/named.rs"]
+mod named;
+#[path = "common/weights.rs"]
+mod weights;
+
+use common::device;
+use gyrus_gpu::GpuRunner;
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Source, Target};
+use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Activation, Launch, WeightLayout};
+use gyrus_tensor::DType;
+use named::{Buffers, run};
+use weights::{UNTOUCHED, weight, words};
+
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    dtype: DType,
+    n: usize,
+    k: usize,
+    splits: u32,
+    rows: usize,
+    norm: bool,
+    gate: Option<Activation>,
+    accumulate: bool,
+}
+
+/// All types; one and two blocks a lane, splits, several tiles a workgroup; columns that are no multiple of a tile, and
+/// rows fewer than matrices have room for.
+const FORMS: [Form; 7] = [
+    form(DType::Q4_0, 26, 1024, 1, 16, false, None, false),
+    form(DType::Q4_0, 4126, 2048, 1, 9, true, Some(Activation::Silu), false),
+    form(DType::Q4_0, 35, 8192, 4, 16, false, None, true),
+    form(DType::Q5_0, 21, 2048, 2, 12, false, None, true),
+    form(DType::Q8_0, 2050, 1024, 1, 13, true, None, false),
+    form(DType::Q8_0, 18, 4096, 2, 16, true, Some(Activation::GeluTanh), true),
+    form(DType::IQ4_NL, 40, 2048, 1, 1, false, None, false),
+];
+
+#[allow(clippy::too_many_arguments, reason = "a line of the table above")]
+const fn form(
+    dtype: DType,
+    n: usize,
+    k: usize,
+    splits: u32,
+    rows: usize,
+    norm: bool,
+    gate: Option<Activation>,
+    accumulate: bool,
+) -> Form {
+    Form { dtype, n, k, splits, rows, norm, gate, accumulate }
+}
+
+impl Form {
+    fn width(&self) -> usize {
+        if self.gate.is_some() { self.n / 2 } else { self.n }
+    }
+
+    fn call(&self, weight: WeightLayout) -> MatVecCall {
+        MatVecCall {
+            rows: self.rows as u32,
+            input: Input::Bytes { norm: self.norm },
+            gate: self.gate,
+            y_stride: self.width() as u32 + 5,
+            y_offset: 3,
+            accumulate: self.accumulate,
+            tuning: MatVecTuning { workgroup: 256, columns: 2, splits: self.splits, turns: 1 },
+            ..MatVecCall::new(weight, 1)
+        }
+    }
+
+    /// Rows as bytes that quantize made, and what the products are added to.
+    fn inputs(&self, runner: &GpuRunner, noise: &mut Noise) -> Buffers {
+        let Form { rows, k, norm, .. } = *self;
+        let mut floats =
+            |n: usize, most: f64| -> Vec<u32> { words(&(0..n).map(|_| (most * noise.number()) as f32).collect::<Vec<_>>()) };
+        let mut buffers = Buffers::new();
+        buffers.insert("x", floats(rows * k, 4.0));
+        buffers.insert("weight", floats(k, if self.gate.is_some() { 0.02 } else { 2.0 }));
+        buffers.insert("y", floats(rows * (self.width() + 5) + 8, 8.0));
+        buffers.insert("factors", vec![UNTOUCHED; rows]);
+        buffers.insert("q", vec![UNTOUCHED; rows * k / 4]);
+        buffers.insert("q_scales", vec![UNTOUCHED; rows * k / 16]);
+        let x_stride = k as u32;
+        let source = if norm { Source::Norm { x_stride, eps: 1e-2 } } else { Source::Rows { x_stride } };
+        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+        run(runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
+        for (to, from) in [("x", "q"), ("x_scales", "q_scales")] {
+            let words = buffers.remove(from).unwrap();
+            buffers.insert(to, words);
+        }
+        buffers
+    }
+}
+
+#[test]
+fn products_by_matrices_have_the_bits_of_mat_vecs() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    if !runner.gpu().rungs().byte_matrices {
+        println!("skipped: {} has no matrices of bytes", runner.name());
+        return;
+    }
+    let noise = &mut Noise::new(47);
+    for form in FORMS {
+        let weight = weight(noise, form.dtype, form.n, form.k);
+        let inputs = form.inputs(&runner, noise);
+        let call = form.call(weight.planes.layout);
+        let product = |launch: Launch| {
+            let mut buffers = inputs.clone();
+            for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
+                buffers.insert(slot.name, words.clone());
+            }
+            run(&runner, &launch, &mut buffers);
+            buffers.remove("y").unwrap()
+        };
+        let rungs = runner.gpu().rungs();
+        let expected = product(call.launch(rungs).unwrap());
+        let found = product(call.launch_by_matrices(rungs).unwrap());
+        let off = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(off, None, "{form:?} on {}", runner.name());
+    }
+}
+
+/// What matrices cannot take is refused, and told apart from what they can.
+#[test]
+fn other_products_are_refused() {
+    let launch = |dtype, k, splits, rows, rungs| {
+        let weight = WeightLayout::new(dtype, 40, k).unwrap();
+        let form = Form { dtype, n: 40, k, splits, rows, ..FORMS[0] };
+        form.call(weight).launch_by_matrices(rungs)
+    };
+    assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());
+    for (dtype, k, splits, rows) in [
+        // Two scales, or an offset.
+        (DType::Q6_K, 1024, 1, 16),
+        (DType::Q4_1, 1024, 1, 16),
+        (DType::Q4_0, 1024, 1, 17),
+        (DType::Q4_0, 1024, 2, 16),
+        (DType::Q4_0, 1088, 1, 16),
+        (DType::Q4_0, 3072, 1, 16),
+    ] {
+        assert!(launch(dtype, k, splits, rows, Rungs::ALL).is_err(), "{dtype} {k} {splits} {rows}");
+    }
+    let without = Rungs { byte_matrices: false, ..Rungs::ALL };
+    assert!(launch(DType::Q4_0, 1024, 1, 16, without).is_err());
+}

@@ -1,0 +1,134 @@
+use gyrus_tensor::DType;
+
+use super::matvec::{Input, MatVecCall};
+use super::weight_slots;
+use crate::launch::{Access, Launch, LaunchError, Slot, grid};
+use crate::op::Activation;
+use crate::params::MatVecParams;
+use crate::shader::{Rungs, Variant};
+
+/// Rows that matrices have room for.
+const ROWS: u32 = 16;
+
+/// Columns of a tile.
+const TILE: u32 = 16;
+
+/// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
+const WORKGROUPS: u32 = 128;
+
+/// Rows from which on matrices are quicker: they take as long for one as for sixteen.
+const MANY: u32 = 9;
+
+impl MatVecCall {
+    /// Whether [matrices](Self::launch_by_matrices) can take this call, and are quicker.
+    pub fn suits_matrices(&self, rungs: Rungs) -> bool {
+        self.rows >= MANY && self.launch_by_matrices(rungs).is_ok()
+    }
+
+    /// Bytes of workgroup memory that [matrices](Self::launch_by_matrices) take.
+    pub fn matrices_workgroup_bytes(&self) -> u64 {
+        let blocks = 32 * u64::from(self.tuning.own(self.weight.cols()));
+        let staged = 16 * (16 * (2 * blocks + 1) + 2 * (blocks + 8));
+        // The identity, sums of eight subgroups, totals, what lanes exchange, factors.
+        staged + 2 * 256 + 4 * (8 + 1 + 1) * 256 + 64
+    }
+
+    /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
+    ///
+    /// Buffers: those of a mat-vec of bytes.
+    pub fn launch_by_matrices(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        let name = "matvec_matrices";
+        let kernel = || name.to_owned();
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let (n, k) = (weight.rows(), weight.cols());
+        let has_one_scale =
+            matches!(weight.dtype(), DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
+        if !has_one_scale {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
+        }
+        let Input::Bytes { norm } = input else {
+            let storage = "activations that are not bytes";
+            return Err(LaunchError::Storage { kernel: kernel(), storage });
+        };
+        if !(rungs.byte_matrices && rungs.f16 && rungs.subgroups) {
+            let storage = "bytes on a device without matrices of them";
+            return Err(LaunchError::Storage { kernel: kernel(), storage });
+        }
+        for (name, value) in [("m", rows), ("n", n)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        if rows > ROWS {
+            return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: rows.into() });
+        }
+        if gate.is_some() && !n.is_multiple_of(2) {
+            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
+        }
+        tuning.check()?;
+        // Every lane of a team has as many blocks, one or two.
+        let (splits, numbers) = (tuning.splits, tuning.own(k));
+        if numbers > 2 || k != 1024 * splits * numbers {
+            let (name, value, of) = ("k", k, 1024 * splits);
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+        }
+        let tiles = self.tiles();
+        if tiles > 1 && splits > 1 {
+            let (name, value, needed) = ("splits", splits, "1, where a workgroup has several tiles");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
+        }
+        let width = if gate.is_some() { n / 2 } else { n };
+        let least = u64::from(y_offset) + u64::from(width);
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let (m, k64) = (u64::from(rows), u64::from(k));
+        let y = (m - 1) * u64::from(y_stride) + least;
+        if y > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "elements of y", count: y });
+        }
+        let mut slots = weight_slots(name, &weight)?;
+        let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
+        push("x", 3, Access::Read, m * k64);
+        push("x_scales", 4, Access::Read, m * k64 / 4);
+        push("y", 5, Access::ReadWrite, 4 * y);
+        if norm {
+            push("factors", 7, Access::Read, 4 * m);
+        }
+        let activation = match gate {
+            None => "none",
+            Some(Activation::Silu) => "silu",
+            Some(Activation::GeluTanh) => "gelu_tanh",
+        };
+        let number = |name, value: u32| (name, value.to_string());
+        let constants = vec![
+            number("BYTE_MATRICES", 1),
+            ("WEIGHT", weight.constant()),
+            number("K", k),
+            number("NORM", norm.into()),
+            ("GATE", activation.to_owned()),
+            number("ACCUMULATE", accumulate.into()),
+            number("SPLITS", splits),
+            number("NUMBERS", numbers),
+            number("TILES", tiles),
+            // Blocks of a tile that an invocation stages.
+            number("EACH", 2 * numbers),
+            number("OUTPUTS", if gate.is_some() { TILE / 2 } else { TILE }),
+            number("IMMEDIATES", rungs.immediates.into()),
+            number("SUBGROUPS", 1),
+        ];
+        let params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
+        Ok(Launch {
+            groups: grid(name, u64::from(n).div_ceil((tiles * TILE).into()))?,
+            variant: Variant { name: kernel(), file: "matvec_matrices.wgsl", constants, overrides: Vec::new() },
+            slots,
+            uniforms: Vec::new(),
+            params: Some((6, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
+    /// Tiles that a workgroup takes.
+    fn tiles(&self) -> u32 {
+        self.weight.rows().div_ceil(TILE * WORKGROUPS)
+    }
+}
