@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use gyrus_kernels::call::engine;
 use gyrus_kernels::{Launch, LaunchError};
 
@@ -83,8 +85,8 @@ pub(crate) struct Step {
     follows: Follows,
     /// Where its parameters have the position of the only row.
     position_at: Option<usize>,
-    /// For so many rows and more there is nothing to do.
-    below: u32,
+    /// For so many rows there is nothing to do.
+    skipped: Range<u32>,
     /// One for each variant of the kernel that was needed so far.
     bound: Vec<(String, Dispatch)>,
     current: usize,
@@ -106,7 +108,7 @@ impl Step {
             buffers,
             follows: Follows::Rows,
             position_at: None,
-            below: u32::MAX,
+            skipped: 0..0,
             bound: Vec::new(),
             current: 0,
             rows: 0,
@@ -129,9 +131,9 @@ impl Step {
         Step { position_at: offset, ..self }
     }
 
-    /// Leaves it out for so many rows and more: another step has done its work for them.
-    pub(crate) fn only_below(self, rows: u32) -> Step {
-        Step { below: rows, ..self }
+    /// Leaves it out for so many rows: another step has done its work for them.
+    pub(crate) fn except(self, rows: Range<u32>) -> Step {
+        Step { skipped: rows, ..self }
     }
 
     /// Makes the grid as high as there are tiles.
@@ -141,13 +143,13 @@ impl Step {
 
     /// The launch for this many rows, if there is something to do for them, for compiling ahead.
     pub(crate) fn launch(&self, rows: u32) -> Option<Result<Launch, LaunchError>> {
-        (rows < self.below).then(|| (self.launch)(rows))
+        (!self.skipped.contains(&rows)).then(|| (self.launch)(rows))
     }
 
     /// Makes the dispatch ready for a batch. None: there is nothing to do for so many rows.
     pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<Option<&mut Dispatch>, GpuError> {
         let rows = extent.rows;
-        if rows >= self.below {
+        if self.skipped.contains(&rows) {
             self.rows = rows;
             return Ok(None);
         }
@@ -182,7 +184,7 @@ impl Step {
 
     /// The dispatch as it was last made ready, if there was something to do.
     pub(crate) fn dispatch(&self) -> Option<&Dispatch> {
-        let bound = self.bound.get(self.current).filter(|_| self.rows < self.below);
+        let bound = self.bound.get(self.current).filter(|_| !self.skipped.contains(&self.rows));
         bound.map(|(_, dispatch)| dispatch)
     }
 }

@@ -119,9 +119,46 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
         };
         let rungs = runner.gpu().rungs();
         let expected = product(call.launch(rungs).unwrap());
-        let found = product(call.launch_by_matrices(rungs).unwrap());
+        let found = product(call.launch_by_matrices(rungs, Target::Rows).unwrap());
         let off = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(off, None, "{form:?} on {}", runner.name());
+    }
+}
+
+/// Results that are gated become bytes as quantize makes them.
+#[test]
+fn gated_results_are_bytes_too() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let rungs = runner.gpu().rungs();
+    if !rungs.byte_matrices {
+        println!("skipped: {} has no matrices of bytes", runner.name());
+        return;
+    }
+    let noise = &mut Noise::new(49);
+    for (n, rows) in [(8192, 16), (16_384, 11)] {
+        let form = Form { n, rows, ..FORMS[1] };
+        let weight = weight(noise, form.dtype, form.n, form.k);
+        let width = form.width() as u32;
+        let call = MatVecCall { y_stride: width, y_offset: 0, ..form.call(weight.planes.layout) };
+        let mut buffers = form.inputs(&runner, noise);
+        let launch = call.launch_by_matrices(rungs, Target::Bytes).unwrap();
+        for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
+            buffers.insert(slot.name, words.clone());
+        }
+        let bytes = rows * form.width();
+        for (name, words) in [("q", bytes / 4 + 4), ("q_scales", bytes / 16 + 2)] {
+            buffers.insert(name, vec![UNTOUCHED; words]);
+        }
+        run(&runner, &launch, &mut buffers);
+        let found = ["q", "q_scales"].map(|name| buffers.insert(name, vec![UNTOUCHED; bytes]).unwrap());
+        let y = buffers["y"].clone();
+        buffers.insert("x", y);
+        let quantize = QuantizeCall::bytes(rows as u32, width);
+        run(&runner, &quantize.launch(rungs).unwrap(), &mut buffers);
+        for (found, (name, words)) in found.iter().zip([("q", bytes / 4), ("q_scales", bytes / 16)]) {
+            assert!(found[..words] == buffers[name][..words], "{name} of {n} × {rows}");
+            assert!(found[words..].iter().all(|word| *word == UNTOUCHED), "{name} of {n} × {rows}");
+        }
     }
 }
 
@@ -131,7 +168,7 @@ fn other_products_are_refused() {
     let launch = |dtype, k, splits, rows, rungs| {
         let weight = WeightLayout::new(dtype, 40, k).unwrap();
         let form = Form { dtype, n: 40, k, splits, rows, ..FORMS[0] };
-        form.call(weight).launch_by_matrices(rungs)
+        form.call(weight).launch_by_matrices(rungs, Target::Rows)
     };
     assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());
     for (dtype, k, splits, rows) in [

@@ -10,6 +10,8 @@
 //   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   NORM: [m] f32, 1 / rms of the rows, as quantize writes them
+//   9  q         TARGET bytes: what is in y, as in lib/row_bytes.wgsl
+//  10  q_scales  TARGET bytes: likewise
 //
 // WGSL has no matrices of bytes, and no product of matrices element by element; SPIR-V has both. This kernel is
 // rewritten on its way to the device: a matrix that is loaded from words is one of their bytes, 16 × 32 or 32 × 16, with
@@ -196,17 +198,43 @@ fn result(column: u32, row: u32) -> f32 {
 
 #include "lib/outputs.wgsl"
 
+#if TARGET == bytes
+#define BYTE_SUMS 1
+#define Q_BINDING 9
+#define Q_SCALES_BINDING 10
+#include "lib/bytes.wgsl"
+#include "lib/row_bytes.wgsl"
+
+// Vectors of four results that a workgroup has of a row.
+#define FOURS (TILES * OUTPUTS / 4u)
+
+// Makes bytes of what the workgroup has written.
+fn write_byte_outputs(first_output: u32, here: Member) {
+    for (var first = 0u; first < ROWS * FOURS; first += WORKGROUP) {
+        // Those of rows that are not there do the last one's work and keep it to themselves.
+        let index = first + here.place;
+        let row = min(index / FOURS, params.m - 1u);
+        let four = first_output / 4u + index % FOURS;
+        let at = row * params.y_stride + 4u * four;
+        let bytes = to_bytes(vec4<f32>(y[at], y[at + 1u], y[at + 2u], y[at + 3u]), here);
+        if (index / FOURS < params.m) {
+            write_bytes(bytes, row, four, params.y_stride / 32u);
+        }
+    }
+}
+#endif
+
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let member = Member(here.lane, 1u);
+    let member = Member(here.subgroup * 32u + here.subgroup_lane, 32u);
     let first_column = group_index(here) * (16u * TILES);
-    identity[here.lane] = select(f16(0.0), f16(1.0), here.lane / 16u == here.lane % 16u);
+    identity[member.place] = select(f16(0.0), f16(1.0), member.place / 16u == member.place % 16u);
     find_factors(0u, member);
-    var fetched_x = fetch_x(here.lane, 0u);
-    var fetched = fetch(here.lane, first_column, 0u);
+    var fetched_x = fetch_x(member.place, 0u);
+    var fetched = fetch(member.place, first_column, 0u);
     var total = 0.0;
     for (var split = 0u; split < SPLITS; split += 1u) {
-        stage_x(fetched_x, here.lane);
+        stage_x(fetched_x, member.place);
         workgroupBarrier();
 #repeat I 2
         let mask##I = coopLoad<RIGHT>(&identity[16u * (I##u * 8u + here.subgroup)], 0u);
@@ -222,15 +250,15 @@ fn KERNEL(here: Invocation) {
 #end
 #end
         workgroupBarrier();
-        stage(fetched, here.lane, split);
+        stage(fetched, member.place, split);
         workgroupBarrier();
         for (var tile = 0u; tile < TILES; tile += 1u) {
             // What comes next; behind the last, it once more, which is still at hand.
 #if SPLITS > 1
-            fetched_x = fetch_x(here.lane, min(split + 1u, SPLITS - 1u));
-            fetched = fetch(here.lane, first_column, min(split + 1u, SPLITS - 1u));
+            fetched_x = fetch_x(member.place, min(split + 1u, SPLITS - 1u));
+            fetched = fetch(member.place, first_column, min(split + 1u, SPLITS - 1u));
 #else
-            fetched = fetch(here.lane, first_column + 16u * min(tile + 1u, TILES - 1u), 0u);
+            fetched = fetch(member.place, first_column + 16u * min(tile + 1u, TILES - 1u), 0u);
 #endif
 #repeat N NUMBERS
 #repeat H 2
@@ -258,18 +286,23 @@ fn KERNEL(here: Invocation) {
             coopStore(leaves, &leaving[leaves_at], 16u);
             workgroupBarrier();
 #if SPLITS > 1
-            let more = tree(here.lane);
+            let more = tree(member.place);
             total = select(total + more, more, split == 0u);
 #else
             write_outputs(0u, first_column + 16u * tile, member);
-            stage(fetched, here.lane, 0u);
+            stage(fetched, member.place, 0u);
             workgroupBarrier();
 #endif
         }
     }
 #if SPLITS > 1
-    totals[here.lane] = total;
+    totals[member.place] = total;
     workgroupBarrier();
     write_outputs(0u, first_column, member);
+#endif
+#if TARGET == bytes
+    // The last barrier was of workgroup memory.
+    storageBarrier();
+    write_byte_outputs(group_index(here) * (TILES * OUTPUTS), member);
 #endif
 }

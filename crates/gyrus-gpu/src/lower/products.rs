@@ -1,7 +1,8 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target, TileCall,
+    HalveRowsCall, Input, MATRIX_ROWS, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target,
+    TileCall,
 };
 use gyrus_kernels::{Activation, BufferId, WeightId};
 use gyrus_tensor::DType;
@@ -111,7 +112,7 @@ impl Table<'_> {
                 self.finish(x)?;
                 (self.id(x), None)
             }
-            None => (self.id(x), None),
+            None | Some(Pending::Bytes { .. }) => (self.id(x), None),
         };
         let cols = self.width(x);
         let norm_eps = norm.map(|(_, eps)| eps);
@@ -187,7 +188,7 @@ impl Table<'_> {
         let shape = MatShape::of(part.layout, call.gate.is_some());
         let pending = self.pending.get(&self.id(x)).copied();
         let (input, before, inputs) = match pending {
-            None => (Input::Rows, "", vec![("x", self.buffer(x))]),
+            None | Some(Pending::Bytes { .. }) => (Input::Rows, "", vec![("x", self.buffer(x))]),
             Some(Pending::Norm { x, weight, eps }) => {
                 let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
                 (Input::Norm { eps }, "norm · ", inputs)
@@ -221,18 +222,37 @@ impl Table<'_> {
         buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
         let call = MatVecCall { input: Input::Bytes { norm }, ..call };
-        let matrices = call.matrices_workgroup_bytes() <= self.on.gpu.workgroup_memory();
-        let step = Step::new(name, matrix(part), buffers, move |rows| {
+        let for_rows = move |rows| {
             let tuning = call.tuning.for_rows(rows, call.weight.cols());
-            let call = MatVecCall { rows, tuning, ..call };
-            if matrices && call.suits_matrices(rungs) {
-                call.launch_by_matrices(rungs)
+            MatVecCall { rows, tuning, ..call }
+        };
+        let by_matrices = |target| self.by_matrices(for_rows(*MATRIX_ROWS.start()), target);
+        // All of the results are gates', and nobody reads bytes where theirs go.
+        let is_all = call.gate.is_some() && call.weight.rows() == 2 * self.width(out);
+        let can_be_bytes = is_all && self.width(x) != self.width(out);
+        let target = if can_be_bytes && by_matrices(Target::Bytes) { Target::Bytes } else { Target::Rows };
+        let matrices = by_matrices(target);
+        if target == Target::Bytes {
+            let bytes = self.bytes(out)?;
+            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
+            let rows = (*MATRIX_ROWS.start(), *MATRIX_ROWS.end() + 1);
+            self.pending.insert(self.id(out), Pending::Bytes { rows });
+        }
+        self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
+            let call = for_rows(rows);
+            if matrices && MATRIX_ROWS.contains(&rows) {
+                call.launch_by_matrices(rungs, target)
             } else {
                 call.launch(rungs)
             }
-        });
-        self.steps.push(step);
+        }));
         Ok(())
+    }
+
+    /// Whether matrices of bytes can take a product, on this device.
+    fn by_matrices(&self, call: MatVecCall, target: Target) -> bool {
+        let launch = call.launch_by_matrices(self.on.gpu.rungs(), target);
+        launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, 256, call.matrices_workgroup_bytes()))
     }
 
     /// Where a buffer's rows go as bytes.
@@ -247,9 +267,12 @@ impl Table<'_> {
         let cols = self.width(x);
         let bytes = self.bytes(x)?;
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
-        let mut below = u32::MAX;
+        let mut made = 0..0;
         let source = match self.pending.get(&self.id(x)).copied() {
-            None => {
+            pending @ (None | Some(Pending::Bytes { .. })) => {
+                if let Some(Pending::Bytes { rows: (least, end) }) = pending {
+                    made = least..end;
+                }
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }
             }
@@ -260,7 +283,7 @@ impl Table<'_> {
                 Source::Norm { x_stride: cols, eps }
             }
             Some(Pending::Splits { window, gathered }) => {
-                below = gathered;
+                made = gathered..u32::MAX;
                 buffers.push(("partials", self.on.rooms.partials.clone()));
                 buffers.push(("rows", self.on.rooms.rows.clone()));
                 Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
@@ -275,7 +298,7 @@ impl Table<'_> {
         let step = Step::new(name, work, buffers, move |rows| {
             QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
         });
-        self.steps.push(step.only_below(below));
+        self.steps.push(step.except(made));
         Ok(bytes)
     }
 }

@@ -1,6 +1,7 @@
 use gyrus_tensor::DType;
 
 use super::matvec::{Input, MatVecCall};
+use super::quantize::Target;
 use super::weight_slots;
 use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
@@ -16,15 +17,10 @@ const TILE: u32 = 16;
 /// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
 const WORKGROUPS: u32 = 128;
 
-/// Rows from which on matrices are quicker: they take as long for one as for sixteen.
-const MANY: u32 = 9;
+/// Rows for which matrices are quicker: they take as long for one as for sixteen, which is as many as they have.
+pub const MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
 
 impl MatVecCall {
-    /// Whether [matrices](Self::launch_by_matrices) can take this call, and are quicker.
-    pub fn suits_matrices(&self, rungs: Rungs) -> bool {
-        self.rows >= MANY && self.launch_by_matrices(rungs).is_ok()
-    }
-
     /// Bytes of workgroup memory that [matrices](Self::launch_by_matrices) take.
     pub fn matrices_workgroup_bytes(&self) -> u64 {
         let blocks = 32 * u64::from(self.tuning.own(self.weight.cols()));
@@ -35,8 +31,9 @@ impl MatVecCall {
 
     /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
     ///
-    /// Buffers: those of a mat-vec of bytes.
-    pub fn launch_by_matrices(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+    /// With [`Target::Bytes`], results that are gated are made bytes as well, as by a
+    /// [`QuantizeCall`](super::QuantizeCall). Buffers: those of a mat-vec of bytes, then `q` and `q_scales`.
+    pub fn launch_by_matrices(&self, rungs: Rungs, target: Target) -> Result<Launch, LaunchError> {
         let name = "matvec_matrices";
         let kernel = || name.to_owned();
         let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
@@ -77,7 +74,14 @@ impl MatVecCall {
             let (name, value, needed) = ("splits", splits, "1, where a workgroup has several tiles");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
+        let outputs = if gate.is_some() { TILE / 2 } else { TILE };
         let width = if gate.is_some() { n / 2 } else { n };
+        // Blocks of 32 are whole within a workgroup, and begin with a row.
+        let whole = splits == 1 && y_offset == 0 && y_stride.is_multiple_of(4) && n.is_multiple_of(TILE * tiles);
+        if target == Target::Bytes && !(whole && (outputs * tiles).is_multiple_of(32)) {
+            let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
+        }
         let least = u64::from(y_offset) + u64::from(width);
         if u64::from(y_stride) < least {
             return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
@@ -94,6 +98,9 @@ impl MatVecCall {
         push("y", 5, Access::ReadWrite, 4 * y);
         if norm {
             push("factors", 7, Access::Read, 4 * m);
+        }
+        if target == Target::Bytes {
+            slots.extend(target.slots(rows, width, [9, 10]));
         }
         let activation = match gate {
             None => "none",
@@ -113,7 +120,8 @@ impl MatVecCall {
             number("TILES", tiles),
             // Blocks of a tile that an invocation stages.
             number("EACH", 2 * numbers),
-            number("OUTPUTS", if gate.is_some() { TILE / 2 } else { TILE }),
+            number("OUTPUTS", outputs),
+            ("TARGET", target.name().to_owned()),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", 1),
         ];
