@@ -76,8 +76,9 @@ impl Form {
     /// Rows as bytes that quantize made, and what the products are added to.
     fn inputs(&self, runner: &GpuRunner, noise: &mut Noise) -> Buffers {
         let Form { rows, k, norm, .. } = *self;
-        let mut floats =
-            |n: usize, most: f64| -> Vec<u32> { words(&(0..n).map(|_| (most * noise.number()) as f32).collect::<Vec<_>>()) };
+        let mut floats = |n: usize, most: f64| -> Vec<u32> {
+            words(&(0..n).map(|_| (most * noise.number()) as f32).collect::<Vec<_>>())
+        };
         let mut buffers = Buffers::new();
         buffers.insert("x", floats(rows * k, 4.0));
         buffers.insert("weight", floats(k, if self.gate.is_some() { 0.02 } else { 2.0 }));

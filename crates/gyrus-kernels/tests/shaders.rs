@@ -326,6 +326,18 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
+        // By matrices: several tiles, and splits.
+        let launch = |n, k, gate, splits, target| {
+            let weight = WeightLayout::new(dtype, n, k).unwrap();
+            let tuning = MatVecTuning { splits, ..tuning };
+            MatVecCall { input, gate, tuning, ..MatVecCall::new(weight, 9) }.launch_by_matrices(rungs, target)
+        };
+        let by_matrices = [
+            launch(16_384, 2048, gate, 1, Target::Bytes),
+            launch(2050, 1024, gate, 1, Target::Rows),
+            launch(40, 4096, None, 2, Target::Rows),
+        ];
+        launches.extend(by_matrices.into_iter().flatten());
     }
     launches
 }
@@ -430,8 +442,9 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     expected.sort_unstable();
     assert_eq!(found, expected, "{key}");
     let storage = found.iter().filter(|(_, kind)| *kind != "uniform").count();
-    // Gathered attention is for devices that bind ten.
-    let most = if launch.variant.name == "attend_gathered" { 10 } else { 8 };
+    // Gathered attention and matrices of bytes are for devices that bind ten.
+    let is_large = launch.variant.name == "attend_gathered" || launch.variant.has_byte_matrices();
+    let most = if is_large { 10 } else { 8 };
     assert!(storage <= most, "{key}: every device binds eight storage buffers, this needs {storage}");
 }
 

@@ -133,19 +133,18 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-// A block's part of the sum, added to what there was. The scale of an activation is a half, and so is that of many a
-// weight: their product is exact then, and what a block adds is rounded once.
+// A block's part of the sum, added to what there was.
 fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
 #if SCALES == 1
-    let product = f32(dot16(w.first, x.first) + dot16(w.last, x.last) + x.zero.x);
-    var all = fma(w.scales.scale.x * x.scale, product, sum);
+    let product = x.scale * f32(dot16(w.first, x.first) + dot16(w.last, x.last) + x.zero.x);
+    var all = fma(w.scales.scale.x, product, sum);
 #if OFFSETS
     all = fma(w.scales.offset.x, x.sums.x, all);
 #endif
 #else
-    let products = vec2<f32>(vec2<i32>(dot16(w.first, x.first), dot16(w.last, x.last)) + x.zero);
-    var all = fma(w.scales.scale.x * x.scale, products.x, sum);
-    all = fma(w.scales.scale.y * x.scale, products.y, all);
+    let products = x.scale * vec2<f32>(vec2<i32>(dot16(w.first, x.first), dot16(w.last, x.last)) + x.zero);
+    var all = fma(w.scales.scale.x, products.x, sum);
+    all = fma(w.scales.scale.y, products.y, all);
 #if OFFSETS
     all = fma(w.scales.offset.x, x.sums.x, all);
     all = fma(w.scales.offset.y, x.sums.y, all);

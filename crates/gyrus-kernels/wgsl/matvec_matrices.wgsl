@@ -20,10 +20,10 @@
 // A workgroup takes TILES of sixteen columns one after the other, and sums in SPLITS, as matvec does: a subgroup has
 // what lanes `subgroup`, + 8, + 16 and + 24 of a team have there, and the tree of a team's sum begins with these. Its
 // part of the activations stays in registers. A tile's weights become bytes in workgroup memory, while those of the next
-// tile are on their way. Products of two scales are a product of matrices as well: scales of the columns' sixteen blocks
-// by those of the rows' blocks, of which all but one are masked. They are halves, so it is exact, and so are the sums of
-// a block; what is rounded is rounded as in matvec: fma(scale of the weight · scale of the row, sum of the block, sum
-// before). Twin: scalar::matmul on scalar::quantize_rows.
+// tile are on their way. A matrix of the scales of the columns' blocks, the same in every row of x, is a product as well:
+// of the scales of sixteen blocks, by ones where it is this block and zeros. It is exact, and so are the sums of a block;
+// what is rounded is rounded as in matvec: fma(scale of the weight, scale of the row · sum of the block, sum before).
+// Twin: scalar::matmul on scalar::quantize_rows.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -43,7 +43,7 @@ enable wgpu_cooperative_matrix;
 #define HIGH_BINDING 1
 #define SCALES_BINDING 2
 #include "lib/weights_blocks.wgsl"
-#include "lib/lanes.wgsl"
+#include "lib/near.wgsl"
 
 #define LEFT coop_mat16x16<f16, A>
 #define RIGHT coop_mat16x16<f16, B>
@@ -66,8 +66,10 @@ enable wgpu_cooperative_matrix;
 
 var<workgroup> staged: array<vec4<u32>, 16u * STAGED_ROW>;
 var<workgroup> staged_scales: array<f16, 16u * SCALES_ROW>;
-// Row k of it, as all rows of a matrix, masks all blocks but number k of sixteen.
+// Row k of it, as all columns of a matrix, chooses block number k of sixteen.
 var<workgroup> identity: array<f16, 256>;
+// Scales of x, [WIDTH blocks, 16 rows].
+var<workgroup> scales_x: array<f32, 16u * WIDTH>;
 // The sums of each subgroup, [16 rows, 16 columns].
 var<workgroup> leaving: array<f32, 8u * 256u>;
 
@@ -159,7 +161,7 @@ fn stage_x(fetched: array<FetchedX, EACH>, lane: u32) {
     {
         let at = place_of(lane, I);
         put(at, fetched[I].first, fetched[I].last);
-        staged_scales[at.column * SCALES_ROW + at.place] = f16(bitcast<f32>(fetched[I].scale));
+        scales_x[16u * at.place + at.column] = bitcast<f32>(fetched[I].scale);
     }
 #end
 }
@@ -183,14 +185,10 @@ fn tree(at: u32) -> f32 {
     return (even + odd) / TIMES;
 }
 
-#if SPLITS > 1
-var<workgroup> totals: array<f32, 256>;
-#endif
-
-// The output's element number `column` of this tile.
+// The output's element number `column` of this tile; with SPLITS their sums are where those of a subgroup were.
 fn result(column: u32, row: u32) -> f32 {
 #if SPLITS > 1
-    return totals[16u * row + column];
+    return leaving[16u * row + column];
 #else
     return tree(16u * row + column);
 #endif
@@ -226,7 +224,7 @@ fn write_byte_outputs(first_output: u32, here: Member) {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let member = Member(here.subgroup * 32u + here.subgroup_lane, 32u);
+    let member = Member(here.subgroup * 32u + here.subgroup_lane);
     let first_column = group_index(here) * (16u * TILES);
     identity[member.place] = select(f16(0.0), f16(1.0), member.place / 16u == member.place % 16u);
     find_factors(0u, member);
@@ -237,15 +235,16 @@ fn KERNEL(here: Invocation) {
         stage_x(fetched_x, member.place);
         workgroupBarrier();
 #repeat I 2
-        let mask##I = coopLoad<RIGHT>(&identity[16u * (I##u * 8u + here.subgroup)], 0u);
+        let choice##I = coopLoad<RIGHT>(&identity[16u * (I##u * 8u + here.subgroup)], 0u);
 #end
 #repeat N NUMBERS
 #repeat H 2
-        let scales_x##N##H = coopLoad<RIGHT>(&staged_scales[N##u * 32u + H##u * 16u], SCALES_ROW);
 #repeat I 2
         let block##N##H##I = N##u * 32u + H##u * 16u + I##u * 8u + here.subgroup;
         let right##N##H##I = coopLoad<RIGHT>(&staged[2u * block##N##H##I], STAGED_ROW);
-        let scale##N##H##I = scales_x##N##H EACH_TIMES mask##I;
+#if TILES > 1
+        let scale_x##N##H##I = coopLoadT<SUMS>(&scales_x[16u * block##N##H##I], 0u);
+#endif
 #end
 #end
 #end
@@ -266,8 +265,13 @@ fn KERNEL(here: Invocation) {
 #repeat I 2
             let left##N##H##I = coopLoadT<LEFT>(&staged[2u * block##N##H##I], STAGED_ROW);
             let sums##N##H##I = coopMultiplyAdd(left##N##H##I, right##N##H##I, SUMS());
-            let both##N##H##I = coopMultiplyAdd(scales##N##H, scale##N##H##I, SUMS());
-            let sum##N##H##I = sums##N##H##I EACH_TIMES both##N##H##I;
+#if TILES == 1
+            // For one tile there is no use in keeping them.
+            let scale_x##N##H##I = coopLoadT<SUMS>(&scales_x[16u * block##N##H##I], 0u);
+#endif
+            let scaled##N##H##I = sums##N##H##I EACH_TIMES scale_x##N##H##I;
+            let scale##N##H##I = coopMultiplyAdd(scales##N##H, choice##I, SUMS());
+            let sum##N##H##I = scale##N##H##I EACH_TIMES scaled##N##H##I;
 #end
 #end
 #end
@@ -296,7 +300,8 @@ fn KERNEL(here: Invocation) {
         }
     }
 #if SPLITS > 1
-    totals[member.place] = total;
+    workgroupBarrier();
+    leaving[member.place] = total;
     workgroupBarrier();
     write_outputs(0u, first_column, member);
 #endif

@@ -24,9 +24,9 @@ impl MatVecCall {
     /// Bytes of workgroup memory that [matrices](Self::launch_by_matrices) take.
     pub fn matrices_workgroup_bytes(&self) -> u64 {
         let blocks = 32 * u64::from(self.tuning.own(self.weight.cols()));
-        let staged = 16 * (16 * (2 * blocks + 1) + 2 * (blocks + 8));
-        // The identity, sums of eight subgroups, totals, what lanes exchange, factors.
-        staged + 2 * 256 + 4 * (8 + 1 + 1) * 256 + 64
+        let staged = 16 * (16 * (2 * blocks + 1) + 2 * (blocks + 8) + 4 * blocks);
+        // The identity, sums of eight subgroups, factors.
+        staged + 2 * 256 + 4 * 8 * 256 + 64
     }
 
     /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
@@ -38,8 +38,7 @@ impl MatVecCall {
         let kernel = || name.to_owned();
         let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
         let (n, k) = (weight.rows(), weight.cols());
-        let has_one_scale =
-            matches!(weight.dtype(), DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
+        let has_one_scale = matches!(weight.dtype(), DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
         if !has_one_scale {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
@@ -77,7 +76,8 @@ impl MatVecCall {
         let outputs = if gate.is_some() { TILE / 2 } else { TILE };
         let width = if gate.is_some() { n / 2 } else { n };
         // Blocks of 32 are whole within a workgroup, and begin with a row.
-        let whole = splits == 1 && y_offset == 0 && y_stride.is_multiple_of(4) && n.is_multiple_of(TILE * tiles);
+        let whole =
+            splits == 1 && y_offset == 0 && y_stride.is_multiple_of(4) && n.is_multiple_of(TILE * tiles);
         if target == Target::Bytes && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
@@ -128,7 +128,12 @@ impl MatVecCall {
         let params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
         Ok(Launch {
             groups: grid(name, u64::from(n).div_ceil((tiles * TILE).into()))?,
-            variant: Variant { name: kernel(), file: "matvec_matrices.wgsl", constants, overrides: Vec::new() },
+            variant: Variant {
+                name: kernel(),
+                file: "matvec_matrices.wgsl",
+                constants,
+                overrides: Vec::new(),
+            },
             slots,
             uniforms: Vec::new(),
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),

@@ -1,18 +1,15 @@
-use half::f16;
-
 /// Rows of activations as signed bytes, in the words that kernels exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantizedRows {
     /// `[rows, 2, cols / 32]` vectors of sixteen bytes: of all blocks the first sixteen, then the last.
     pub q: Vec<u32>,
-    /// `[rows, cols / 32]` of two words: the scale, a half in `f32`, and the sums of the first and last sixteen bytes.
+    /// `[rows, cols / 32]` of two words: the scale, and the sums of the first and last sixteen bytes.
     pub scales: Vec<u32>,
     cols: usize,
 }
 
-/// Blocks of 32 as `v ≈ scale·q`: the scale is the largest magnitude over 127 as the nearest half, so that its product
-/// with a weight's scale that is a half is exact. It is not a number if a value is not, infinite if one is, and zero if
-/// nothing in the block is above 3.8e-6; what is beyond 8.3e6 is cut off there. Rows begin `x_stride` elements apart.
+/// Blocks of 32 as `v ≈ scale·q`: the scale is the largest magnitude over 127, and is not a number if a value is not.
+/// Rows begin `x_stride` elements apart.
 pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> QuantizedRows {
     let blocks = cols / 32;
     let mut out = QuantizedRows { q: vec![0; rows * blocks * 8], scales: vec![0; rows * blocks * 2], cols };
@@ -20,9 +17,7 @@ pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> Qu
         let x = &x[row * x_stride..][..cols];
         for (block, x) in x.as_chunks::<32>().0.iter().enumerate() {
             let largest = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0));
-            let half = f16::from_f32(largest / 127.0);
-            let scale = if largest.is_finite() { half.min(f16::MAX) } else { half }.to_f32();
-            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 }.max(1.0 / f16::MAX.to_f32());
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             let q = x.map(|v| (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8);
             for (word, bytes) in q.as_chunks::<4>().0.iter().enumerate() {
                 let at = ((2 * row + word / 4) * blocks + block) * 4 + word % 4;
@@ -30,7 +25,7 @@ pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> Qu
             }
             let [first, last] = [&q[..16], &q[16..]].map(|q| q.iter().map(|q| i32::from(*q)).sum::<i32>());
             let at = 2 * (row * blocks + block);
-            out.scales[at] = scale.to_bits();
+            out.scales[at] = (largest / 127.0).to_bits();
             out.scales[at + 1] = first as u32 & 0xffff | (last as u32) << 16;
         }
     }

@@ -39,6 +39,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/kv.wgsl"
     "lib/lanes.wgsl"
     "lib/merge.wgsl"
+    "lib/near.wgsl"
     "lib/outputs.wgsl"
     "lib/params.wgsl"
     "lib/rms.wgsl"

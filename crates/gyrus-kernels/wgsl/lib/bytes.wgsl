@@ -1,11 +1,6 @@
-// Activations as signed bytes, v ≈ scale·q in blocks of 32, scale the largest magnitude / 127 as a half; both rounded to
-// the nearest, ties to even. Eight neighbouring invocations take a block, four elements each. Needs lib/lanes.wgsl and
-// BYTE_SUMS, whether sums of bytes are wanted. All invocations of a workgroup must call these together.
-//
-// Times a weight's scale that is a half, a half is exact in f32: a product has the same bits in whatever order a kernel
-// multiplies by the two. Halves end at 6e-8: a block with nothing above 3.8e-6 becomes zeros, and one with nothing above
-// 8e-3, where halves lose digits, is off by as much; rows that small are below a norm's eps. What is beyond 127 times
-// the largest half, 8.3e6, is cut off there.
+// Activations as signed bytes, v ≈ scale·q in blocks of 32, scale the largest magnitude / 127; rounded to the nearest,
+// ties to even. Eight neighbouring invocations take a block, four elements each. Needs lib/lanes.wgsl and BYTE_SUMS,
+// whether sums of bytes are wanted. All invocations of a workgroup must call these together.
 
 fn eight_max(value: u32, here: Member) -> u32 {
     var most = value;
@@ -60,34 +55,19 @@ fn byte_sums(q: vec4<i32>, here: Member) -> u32 {
     return eight_pair_sum(select(vec2<u32>(sum, 0u), vec2<u32>(0u, sum), is_last), here);
 }
 
-// The largest half.
-const MOST_HALF: f32 = 65504.0;
-
-// The nearest half to a number that is not negative, ties to even; what is not finite stays. Made of bits, since
-// pack2x16float may round either way, flush what is small, and give anything for what is large.
-fn nearest_half(v: f32) -> f32 {
-    let bits = bitcast<u32>(v);
-    // Single precision has 13 digits more; below 2^-14 halves are multiples of 2^-24.
-    let rounded = min((bits + 0xfffu + ((bits >> 13u) & 1u)) & 0xffffe000u, bitcast<u32>(MOST_HALF));
-    let small = bitcast<u32>(round(v * 16777216.0) * 5.9604644775390625e-8);
-    let finite = select(rounded, small, bits < 0x38800000u);
-    return bitcast<f32>(select(finite, bits, bits >= 0x7f800000u));
-}
-
 fn to_bytes(v: vec4<f32>, here: Member) -> Bytes {
     // Magnitudes compare like their bits, and what is not a number is above all: it ends up in the scale and is seen.
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
     var most = max(max(bits.x, bits.y), max(bits.z, bits.w));
     most = eight_max(most, here);
     let largest = bitcast<f32>(most);
-    // Not of the rounded scale, which would have to be waited for: it is within a part in 4096.
-    let inverse = max(select(0.0, 127.0 / largest, largest > 0.0), 1.0 / MOST_HALF);
+    let inverse = select(0.0, 127.0 / largest, largest > 0.0);
     let q = vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
     var sums = 0u;
 #if BYTE_SUMS
     sums = byte_sums(q, here);
 #endif
-    return Bytes(pack4xI8(q), nearest_half(largest / 127.0), sums);
+    return Bytes(pack4xI8(q), largest / 127.0, sums);
 }
 
 // The sum of squares of a block, the same in all eight invocations.

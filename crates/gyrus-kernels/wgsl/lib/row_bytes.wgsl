@@ -1,7 +1,7 @@
 // Rows of bytes as a mat-vec wants them. Needs lib/bytes.wgsl, Q_BINDING and Q_SCALES_BINDING.
 //
 //   q         [m, 2, blocks] vectors of sixteen signed bytes: of all blocks the first sixteen, then the last
-//   q_scales  [m, blocks] of two words: the scale, a half in f32, and the sums of the first and last sixteen bytes (i16)
+//   q_scales  [m, blocks] of two words: the scale (f32), and the sums of the first and last sixteen bytes (i16)
 
 @group(0) @binding(Q_BINDING) var<storage, read_write> q: array<vec4<u32>>;
 @group(0) @binding(Q_SCALES_BINDING) var<storage, read_write> q_scales: array<vec2<u32>>;
