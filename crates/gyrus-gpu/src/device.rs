@@ -113,7 +113,7 @@ impl Gpu {
         let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
         let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
-        Ok(Gpu {
+        let mut gpu = Gpu {
             device,
             queue,
             limits,
@@ -129,7 +129,9 @@ impl Gpu {
             rungs,
             timestamps,
             trouble,
-        })
+        };
+        gpu.rungs.byte_matrices = rungs.byte_matrices && gpu.proves_byte_matrices();
+        Ok(gpu)
     }
 
     /// The adapter that was opened.

@@ -20,6 +20,7 @@ mod kept;
 mod lower;
 mod memory;
 mod pipeline;
+mod proof;
 mod rooms;
 mod runner;
 mod spirv;

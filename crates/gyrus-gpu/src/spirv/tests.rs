@@ -218,3 +218,36 @@ fn the_validator_takes_it() {
     }
     panic!("{said}");
 }
+
+/// Kernels that are written so become what is meant, for every type of weights that they take.
+#[test]
+fn kernels_are_rewritten() {
+    use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Target};
+    use gyrus_kernels::shader::Rungs;
+    use gyrus_kernels::{Activation, WeightLayout};
+    use gyrus_tensor::DType;
+
+    for dtype in [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::IQ4_NL] {
+        for (n, k, splits, target) in [(16_384, 2048, 1, Target::Bytes), (40, 4096, 4, Target::Rows)] {
+            let call = MatVecCall {
+                input: Input::Bytes { norm: true },
+                gate: Some(Activation::Silu),
+                tuning: MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 },
+                ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
+            };
+            let launch = call.launch_by_matrices(Rungs::ALL, target).unwrap();
+            let bindings: Vec<u32> = launch.slots.iter().map(|slot| slot.binding).collect();
+            let source = launch.variant.source().unwrap();
+            let words = byte_matrices(&source.text, &launch.variant.name, &[], &bindings).unwrap();
+            let code = instructions(&words);
+            // A subgroup has four lanes of a team, each with one block or two.
+            let blocks = 4 * (k / 1024 / splits as usize);
+            let of_bytes =
+                all(&code, MUL_ADD).iter().filter(|words| words.last() == Some(&ALL_SIGNED)).count();
+            assert_eq!(of_bytes, blocks, "{dtype} {k}");
+            let exact = all(&code, DECORATE).iter().filter(|words| words[1] == NO_CONTRACTION).count();
+            assert_eq!(exact, 4, "{dtype} {k}");
+            assert!(all(&code, DECORATE).iter().all(|words| words[1] != NON_WRITABLE));
+        }
+    }
+}

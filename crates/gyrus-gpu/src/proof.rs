@@ -1,0 +1,71 @@
+//! Whether matrices of bytes make the bits that mat-vecs without them make.
+//!
+//! They should: what is rounded is rounded alike. But a driver may make one multiply-add of a product and a sum, or not,
+//! and a text that is written beside others must come out as it does alone. So a device shows it once, when it is
+//! opened, or does without.
+
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Target};
+use gyrus_kernels::{Launch, Plane, WeightLayout, scalar};
+use gyrus_tensor::DType;
+
+use crate::device::Gpu;
+use crate::error::GpuError;
+
+/// Columns of a product that has several tiles and two blocks a lane; all that may be rounded is.
+const COLUMNS: usize = 2064;
+const DEPTH: usize = 2048;
+const ROWS: usize = 16;
+
+impl Gpu {
+    /// Whether a product by matrices of bytes has the bits that it should have.
+    pub(crate) fn proves_byte_matrices(&self) -> bool {
+        let product = || -> Result<bool, GpuError> {
+            let weight = WeightLayout::new(DType::Q4_0, COLUMNS, DEPTH).map_err(refused)?;
+            let call = MatVecCall {
+                input: Input::Bytes { norm: false },
+                tuning: MatVecTuning { workgroup: 256, columns: 2, splits: 1, turns: 1 },
+                ..MatVecCall::new(weight, ROWS as u32)
+            };
+            let inputs = Inputs::new(&weight);
+            let by_matrices = call.launch_by_matrices(self.rungs(), Target::Rows)?;
+            Ok(inputs.product(self, &call.launch(self.rungs())?)? == inputs.product(self, &by_matrices)?)
+        };
+        product().unwrap_or(false)
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> GpuError {
+    GpuError::Refused { reason: error.to_string() }
+}
+
+/// Words of the buffers that a product reads, by name.
+struct Inputs(Vec<(&'static str, Vec<u32>)>);
+
+impl Inputs {
+    fn new(weight: &WeightLayout) -> Inputs {
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.rotate_left(13)
+        };
+        let words = |bytes: u64| 0..bytes / 4;
+        let quants = words(weight.bytes(Plane::Quants)).map(|_| noise()).collect();
+        // Halves from 2^-7 to 2^-3.
+        let scales =
+            words(weight.bytes(Plane::Scales)).map(|_| noise() & 0x0fff_0fff | 0x2000_2000).collect();
+        let x: Vec<f32> = (0..ROWS * DEPTH).map(|_| noise() as i32 as f32 / i32::MAX as f32).collect();
+        let x = scalar::quantize_rows(ROWS, DEPTH, DEPTH, &x);
+        Inputs(vec![("quants", quants), ("scales", scales), ("x", x.q), ("x_scales", x.scales)])
+    }
+
+    fn product(&self, gpu: &Gpu, launch: &Launch) -> Result<Vec<u8>, GpuError> {
+        let buffers = launch.slots.iter().map(|slot| {
+            let given = self.0.iter().find(|(name, _)| *name == slot.name);
+            given.map_or_else(|| gpu.buffer(slot.bytes), |(_, words)| gpu.upload(bytemuck::cast_slice(words)))
+        });
+        let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
+        gpu.run(&[&gpu.bind(launch, &buffers.iter().collect::<Vec<_>>())?])?;
+        let y = launch.slots.iter().position(|slot| slot.name == "y");
+        y.map_or(Ok(Vec::new()), |y| gpu.read(&buffers[y]))
+    }
+}
