@@ -35,6 +35,8 @@ pub(super) struct Timed {
 
 enum Kernel {
     MatVec(MatVecCall),
+    /// The same by matrices of bytes.
+    Matrices(MatVecCall),
     Attend {
         texts: u32,
         depth: u32,
@@ -121,13 +123,17 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         for product in products() {
             let call = product.call(gpu, dtype)?;
             let MatVecCall { weight, tuning, rows: texts, .. } = call;
+            let by_matrices = texts > 1 && call.launch_by_matrices(gpu.rungs(), Target::Rows).is_ok();
             let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
-            all.push(Timed {
-                name: format!("matvec {}", product.what),
-                shape: format!("{texts}{} {} × {}, {tuning}", dtype.name(), weight.rows(), weight.cols()),
-                bytes: weight.total_bytes(),
-                kernel: Kernel::MatVec(call),
-            });
+            let shape = format!("{texts}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
+            let mut push = |name: &str, shape, kernel| {
+                let name = format!("{name} {}", product.what);
+                all.push(Timed { name, shape, bytes: weight.total_bytes(), kernel });
+            };
+            push("matvec", format!("{shape}, {tuning}"), Kernel::MatVec(call));
+            if by_matrices {
+                push("matvec_matrices", shape, Kernel::Matrices(call));
+            }
         }
     }
     for (texts, depth) in [(1, 512), (1, 4096), (16, 512), (16, 4096)] {
@@ -247,6 +253,7 @@ impl Timed {
                 MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,
+            Kernel::Matrices(call) => call.launch_by_matrices(rungs, Target::Rows)?,
             Kernel::Attend { texts, depth, parts } => attend(*texts, *depth, *parts).launch(rungs)?,
             Kernel::Merge { texts, .. } => {
                 let source = Source::Merge { head_dim: HEAD_DIM, window: 0 };
@@ -263,7 +270,7 @@ impl Timed {
                 Kernel::Attend { texts, depth, .. } | Kernel::Merge { texts, depth } => {
                     (0..texts).flat_map(|text| [depth, text * blocks_of(depth)]).collect()
                 }
-                Kernel::MatVec(_) => vec![MOST_DIVIDED, 0],
+                Kernel::MatVec(_) | Kernel::Matrices(_) => vec![MOST_DIVIDED, 0],
             },
             "block_table" => (0..words as u32).collect(),
             "turns" => {

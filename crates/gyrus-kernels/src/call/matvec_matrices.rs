@@ -15,7 +15,7 @@ const ROWS: u32 = 16;
 const TILE: u32 = 16;
 
 /// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
-const WORKGROUPS: u32 = 128;
+const WORKGROUPS: u32 = 132;
 
 /// Rows for which matrices are quicker: they take as long for one as for sixteen, which is as many as they have.
 pub const MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
