@@ -4,6 +4,7 @@
 mod common;
 #[path = "common/named.rs"]
 mod named;
+#[allow(dead_code, reason = "types that are not looked at here, and values")]
 #[path = "common/weights.rs"]
 mod weights;
 
