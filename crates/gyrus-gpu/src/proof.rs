@@ -11,7 +11,7 @@ use gyrus_tensor::DType;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// Columns of a product that has several tiles and two blocks a lane; all that may be rounded is.
+/// More columns than workgroups; and two blocks for each lane, so that whatever may be rounded is.
 const COLUMNS: usize = 2064;
 const DEPTH: usize = 2048;
 const ROWS: usize = 16;

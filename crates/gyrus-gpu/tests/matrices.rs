@@ -30,31 +30,37 @@ struct Form {
     accumulate: bool,
 }
 
+const PLAIN: Form = Form {
+    dtype: DType::Q4_0,
+    n: 26,
+    k: 1024,
+    splits: 1,
+    rows: 16,
+    norm: false,
+    gate: None,
+    accumulate: false,
+};
+
 /// All types; one and two blocks a lane, splits, several tiles a workgroup; columns that are no multiple of a tile, and
 /// rows fewer than matrices have room for.
 const FORMS: [Form; 7] = [
-    form(DType::Q4_0, 26, 1024, 1, 16, false, None, false),
-    form(DType::Q4_0, 4126, 2048, 1, 9, true, Some(Activation::Silu), false),
-    form(DType::Q4_0, 35, 8192, 4, 16, false, None, true),
-    form(DType::Q5_0, 21, 2048, 2, 12, false, None, true),
-    form(DType::Q8_0, 2050, 1024, 1, 13, true, None, false),
-    form(DType::Q8_0, 18, 4096, 2, 16, true, Some(Activation::GeluTanh), true),
-    form(DType::IQ4_NL, 40, 2048, 1, 1, false, None, false),
+    PLAIN,
+    Form { n: 4226, k: 2048, rows: 9, norm: true, gate: Some(Activation::Silu), ..PLAIN },
+    Form { n: 35, k: 8192, splits: 4, accumulate: true, ..PLAIN },
+    Form { dtype: DType::Q5_0, n: 21, k: 2048, splits: 2, rows: 12, accumulate: true, ..PLAIN },
+    Form { dtype: DType::Q8_0, n: 2150, rows: 13, norm: true, ..PLAIN },
+    Form {
+        dtype: DType::Q8_0,
+        n: 18,
+        k: 4096,
+        splits: 2,
+        norm: true,
+        gate: Some(Activation::GeluTanh),
+        accumulate: true,
+        ..PLAIN
+    },
+    Form { dtype: DType::IQ4_NL, n: 40, k: 2048, rows: 1, ..PLAIN },
 ];
-
-#[allow(clippy::too_many_arguments, reason = "a line of the table above")]
-const fn form(
-    dtype: DType,
-    n: usize,
-    k: usize,
-    splits: u32,
-    rows: usize,
-    norm: bool,
-    gate: Option<Activation>,
-    accumulate: bool,
-) -> Form {
-    Form { dtype, n, k, splits, rows, norm, gate, accumulate }
-}
 
 impl Form {
     fn width(&self) -> usize {
@@ -169,7 +175,7 @@ fn gated_results_are_bytes_too() {
 fn other_products_are_refused() {
     let launch = |dtype, k, splits, rows, rungs| {
         let weight = WeightLayout::new(dtype, 40, k).unwrap();
-        let form = Form { dtype, n: 40, k, splits, rows, ..FORMS[0] };
+        let form = Form { dtype, n: 40, k, splits, rows, ..PLAIN };
         form.call(weight).launch_by_matrices(rungs, Target::Rows)
     };
     assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());

@@ -327,17 +327,19 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
         // By matrices: several tiles, and splits.
-        let launch = |n, k, gate, splits, target| {
+        let has_one_scale = matches!(dtype, DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
+        let can = has_one_scale && rungs.byte_matrices && rungs.f16 && rungs.subgroups;
+        for (n, k, splits, target) in
+            [(16_384, 2048, 1, Target::Bytes), (2150, 1024, 1, Target::Rows), (40, 4096, 2, Target::Rows)]
+        {
             let weight = WeightLayout::new(dtype, n, k).unwrap();
-            let tuning = MatVecTuning { splits, ..tuning };
-            MatVecCall { input, gate, tuning, ..MatVecCall::new(weight, 9) }.launch_by_matrices(rungs, target)
-        };
-        let by_matrices = [
-            launch(16_384, 2048, gate, 1, Target::Bytes),
-            launch(2050, 1024, gate, 1, Target::Rows),
-            launch(40, 4096, None, 2, Target::Rows),
-        ];
-        launches.extend(by_matrices.into_iter().flatten());
+            let (y_stride, tuning) = (n as u32 / 2, MatVecTuning { splits, ..tuning });
+            let call = MatVecCall { input, gate, y_stride, tuning, ..MatVecCall::new(weight, 9) };
+            match call.launch_by_matrices(rungs, target) {
+                Ok(launch) => launches.push(launch),
+                Err(error) => assert!(!can, "{dtype}: {error}"),
+            }
+        }
     }
     launches
 }

@@ -227,9 +227,8 @@ impl Table<'_> {
             MatVecCall { rows, tuning, ..call }
         };
         let by_matrices = |target| self.by_matrices(for_rows(*MATRIX_ROWS.start()), target);
-        // All of the results are gates', and nobody reads bytes where theirs go.
-        let is_all = call.gate.is_some() && call.weight.rows() == 2 * self.width(out);
-        let can_be_bytes = is_all && self.width(x) != self.width(out);
+        // What is gated is read by one product more, as bytes; but not where bytes of x are, which are as wide.
+        let can_be_bytes = call.gate.is_some() && self.width(x) != self.width(out);
         let target = if can_be_bytes && by_matrices(Target::Bytes) { Target::Bytes } else { Target::Rows };
         let matrices = by_matrices(target);
         if target == Target::Bytes {

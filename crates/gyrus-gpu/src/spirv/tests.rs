@@ -232,6 +232,7 @@ fn kernels_are_rewritten() {
             let call = MatVecCall {
                 input: Input::Bytes { norm: true },
                 gate: Some(Activation::Silu),
+                y_stride: n as u32 / 2,
                 tuning: MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 },
                 ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
             };

@@ -10,6 +10,7 @@ use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
 use super::Storage;
+use super::gate_name;
 use super::norm::{Norm, NormCall};
 
 const WORKGROUP: u32 = 256;
@@ -69,16 +70,12 @@ pub fn rms_norm(rungs: Rungs, rows: u32, dim: u32, eps: f32, in_place: bool) -> 
 
 /// `out = f(gate) · up` for `rows` of `2·count` elements.
 pub fn gate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Result<Launch, LaunchError> {
-    let name = match activation {
-        Activation::Silu => "silu",
-        Activation::GeluTanh => "gelu_tanh",
-    };
     let all = u64::from(rows) * u64::from(count);
     let slots = vec![slot("x", 0, Access::Read, 2 * all), slot("out", 1, Access::ReadWrite, all)];
     let kernel = Kernel {
         name: "gate",
         file: "engine/gate.wgsl",
-        constants: vec![("ACTIVATION", name.to_owned())],
+        constants: vec![("ACTIVATION", gate_name(Some(activation)).to_owned())],
         overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
     };
     let params = ElementwiseParams { count, ..Default::default() };

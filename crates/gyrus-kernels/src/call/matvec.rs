@@ -1,6 +1,6 @@
 use super::matvec_tuning::{HELD, MatVecTuning};
 use super::quantize::partial_bytes;
-use super::weight_slots;
+use super::{gate_name, weight_slots};
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
 use crate::params::MatVecParams;
@@ -99,25 +99,13 @@ impl MatVecCall {
         if !weight.dtype().is_quantized() {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
-        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
+        let y = self.outputs(name)?;
         let is_bytes = matches!(input, Input::Bytes { .. });
         if !is_bytes && rows != 1 {
             let count = rows.into();
             return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not bytes", count });
         }
-        if gate.is_some() && !n.is_multiple_of(2) {
-            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
-        }
         tuning.check()?;
-        let width = if gate.is_some() { n / 2 } else { n };
-        let least = u64::from(y_offset) + u64::from(width);
-        if u64::from(y_stride) < least {
-            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
-        }
         let (m, k64) = (u64::from(rows), u64::from(k));
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
@@ -154,15 +142,12 @@ impl MatVecCall {
                 ("merge", false)
             }
         };
-        let y = (m - 1) * u64::from(y_stride) + least;
         push("y", 5, Access::ReadWrite, 4 * y);
         if is_bytes && norm {
             push("factors", 7, Access::Read, 4 * m);
         }
-        for (what, count) in [("elements of x", m * k64), ("elements of y", y)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
+        if m * k64 > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "elements of x", count: m * k64 });
         }
 
         let MatVecTuning { workgroup, columns, splits, turns } = tuning;
@@ -187,18 +172,13 @@ impl MatVecCall {
         let pace = tile.min(PACE);
         let sums = columns * pace;
         let blocks = k / 32;
-        let activation = match gate {
-            None => "none",
-            Some(Activation::Silu) => "silu",
-            Some(Activation::GeluTanh) => "gelu_tanh",
-        };
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
             ("WEIGHT", weight.constant()),
             number("K", k),
             ("INPUT", source.to_owned()),
             number("NORM", norm.into()),
-            ("GATE", activation.to_owned()),
+            ("GATE", gate_name(gate).to_owned()),
             number("ACCUMULATE", accumulate.into()),
             number("HEAD_DIM", head),
             number("POSITION", self.position_at().is_some().into()),
@@ -236,6 +216,35 @@ impl MatVecCall {
             uniforms: Vec::new(),
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
+    }
+
+    /// Elements of `y`, if the results have room in it.
+    pub(super) fn outputs(&self, name: &str) -> Result<u64, LaunchError> {
+        let MatVecCall { weight, rows, gate, y_stride, y_offset, .. } = *self;
+        let kernel = || name.to_owned();
+        let (n, k) = (weight.rows(), weight.cols());
+        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
+            if value == 0 {
+                return Err(LaunchError::Zero { kernel: kernel(), name });
+            }
+        }
+        if gate.is_some() && !n.is_multiple_of(2) {
+            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
+        }
+        let least = u64::from(y_offset) + u64::from(self.width());
+        if u64::from(y_stride) < least {
+            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
+        }
+        let y = u64::from(rows - 1) * u64::from(y_stride) + least;
+        if y > u64::from(u32::MAX) {
+            return Err(LaunchError::Large { kernel: kernel(), what: "elements of y", count: y });
+        }
+        Ok(y)
+    }
+
+    /// Results of a row.
+    pub(super) fn width(&self) -> u32 {
+        if self.gate.is_some() { self.weight.rows() / 2 } else { self.weight.rows() }
     }
 
     /// Rows that share one reading of the weights. Those stay in registers; where there are too many of them, rows are

@@ -2,9 +2,8 @@ use gyrus_tensor::DType;
 
 use super::matvec::{Input, MatVecCall};
 use super::quantize::Target;
-use super::weight_slots;
+use super::{gate_name, weight_slots};
 use crate::launch::{Access, Launch, LaunchError, Slot, grid};
-use crate::op::Activation;
 use crate::params::MatVecParams;
 use crate::shader::{Rungs, Variant};
 
@@ -31,8 +30,8 @@ impl MatVecCall {
 
     /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
     ///
-    /// With [`Target::Bytes`], results that are gated are made bytes as well, as by a
-    /// [`QuantizeCall`](super::QuantizeCall). Buffers: those of a mat-vec of bytes, then `q` and `q_scales`.
+    /// With [`Target::Bytes`], `y` is made bytes as well, as by a [`QuantizeCall`](super::QuantizeCall), where workgroups
+    /// have whole blocks of it. Buffers: those of a mat-vec of bytes, then `q` and `q_scales`.
     pub fn launch_by_matrices(&self, rungs: Rungs, target: Target) -> Result<Launch, LaunchError> {
         let name = "matvec_matrices";
         let kernel = || name.to_owned();
@@ -50,16 +49,9 @@ impl MatVecCall {
             let storage = "bytes on a device without matrices of them";
             return Err(LaunchError::Storage { kernel: kernel(), storage });
         }
-        for (name, value) in [("m", rows), ("n", n)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
+        let y = self.outputs(name)?;
         if rows > ROWS {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: rows.into() });
-        }
-        if gate.is_some() && !n.is_multiple_of(2) {
-            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
         }
         tuning.check()?;
         // Every lane of a team has as many blocks, one or two.
@@ -74,23 +66,13 @@ impl MatVecCall {
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let outputs = if gate.is_some() { TILE / 2 } else { TILE };
-        let width = if gate.is_some() { n / 2 } else { n };
-        // Blocks of 32 are whole within a workgroup, and begin with a row.
-        let whole =
-            splits == 1 && y_offset == 0 && y_stride.is_multiple_of(4) && n.is_multiple_of(TILE * tiles);
+        // Blocks of 32 are whole within a workgroup, and rows of them follow each other.
+        let whole = splits == 1 && y_stride == self.width() && n.is_multiple_of(TILE * tiles);
         if target == Target::Bytes && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
-        let least = u64::from(y_offset) + u64::from(width);
-        if u64::from(y_stride) < least {
-            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
-        }
         let (m, k64) = (u64::from(rows), u64::from(k));
-        let y = (m - 1) * u64::from(y_stride) + least;
-        if y > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "elements of y", count: y });
-        }
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, m * k64);
@@ -100,20 +82,15 @@ impl MatVecCall {
             push("factors", 7, Access::Read, 4 * m);
         }
         if target == Target::Bytes {
-            slots.extend(target.slots(rows, width, [9, 10]));
+            slots.extend(target.slots(rows, self.width(), [9, 10]));
         }
-        let activation = match gate {
-            None => "none",
-            Some(Activation::Silu) => "silu",
-            Some(Activation::GeluTanh) => "gelu_tanh",
-        };
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
             number("BYTE_MATRICES", 1),
             ("WEIGHT", weight.constant()),
             number("K", k),
             number("NORM", norm.into()),
-            ("GATE", activation.to_owned()),
+            ("GATE", gate_name(gate).to_owned()),
             number("ACCUMULATE", accumulate.into()),
             number("SPLITS", splits),
             number("NUMBERS", numbers),

@@ -38,7 +38,17 @@ pub use sum_tiles::SumTilesCall;
 pub use tiles::{TileCall, TileShape, TileTuning};
 
 use crate::launch::{Access, LaunchError, Slot};
+use crate::op::Activation;
 use crate::weights::{Plane, WeightLayout};
+
+/// What kernels know a gate's function by.
+fn gate_name(gate: Option<Activation>) -> &'static str {
+    match gate {
+        None => "none",
+        Some(Activation::Silu) => "silu",
+        Some(Activation::GeluTanh) => "gelu_tanh",
+    }
+}
 
 /// The planes of a weight as bindings 0 to 2.
 fn weight_slots(kernel: &str, weight: &WeightLayout) -> Result<Vec<Slot>, LaunchError> {

@@ -1,5 +1,5 @@
 use super::halve_rows::PADDED;
-use super::weight_slots;
+use super::{gate_name, weight_slots};
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
 use crate::params::MatMulParams;
@@ -181,14 +181,9 @@ impl TileCall {
             let (name, needed) = ("columns", "an even number of subgroups with a gate");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.columns, needed });
         }
-        let activation = match self.gate {
-            None => "none",
-            Some(Activation::Silu) => "silu",
-            Some(Activation::GeluTanh) => "gelu_tanh",
-        };
         constants.extend([
             ("WEIGHT", weight.constant()),
-            ("ACTIVATION", activation.to_owned()),
+            ("ACTIVATION", gate_name(self.gate).to_owned()),
             ("SPLITS", splits.to_string()),
             ("COOPERATIVE", u32::from(cooperative).to_string()),
             ("TILE_ROWS", format!("{}u", shape.rows)),
