@@ -11,7 +11,8 @@ use gyrus_tensor::DType;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// More columns than workgroups; and two blocks for each lane, so that whatever may be rounded is.
+/// A tile for each workgroup that a large device runs at once, and two blocks for each lane, so that whatever may be
+/// rounded is.
 const COLUMNS: usize = 2064;
 const DEPTH: usize = 2048;
 const ROWS: usize = 16;

@@ -43,7 +43,7 @@ enable wgpu_cooperative_matrix;
 #define HIGH_BINDING 1
 #define SCALES_BINDING 2
 #include "lib/weights_blocks.wgsl"
-#include "lib/near.wgsl"
+#include "lib/lanes_near.wgsl"
 
 #define LEFT coop_mat16x16<f16, A>
 #define RIGHT coop_mat16x16<f16, B>
@@ -99,8 +99,8 @@ fn put(at: Place, first: vec4<u32>, last: vec4<u32>) {
 
 #if WEIGHT == q4_0
 // Four bits in the upper half of a byte, with its sign the other way round, are sixteen times what they stand for: no
-// need to take eight off. Powers of two change no other bit of a sum; the results are divided by it.
-#define TIMES 16.0
+// need to take eight off. Powers of two change no other bit of a sum; results are multiplied by PART of it.
+#define PART 0.0625
 
 fn signed_bytes(fetched: Fetched) -> array<vec4<u32>, 2> {
     let upper = vec4<u32>(0xf0f0f0f0u);
@@ -108,7 +108,7 @@ fn signed_bytes(fetched: Fetched) -> array<vec4<u32>, 2> {
     return array<vec4<u32>, 2>(((fetched.q << vec4<u32>(4u)) & upper) ^ sign, (fetched.q & upper) ^ sign);
 }
 #else
-#define TIMES 1.0
+#define PART 1.0
 
 // Bytes below 128 less their zero.
 fn less_zero(bytes: vec4<u32>) -> vec4<u32> {
@@ -182,7 +182,7 @@ fn stage(fetched: array<Fetched, EACH>, lane: u32, split: u32) {
 fn tree(at: u32) -> f32 {
     let even = (leaving[at] + leaving[at + 1024u]) + (leaving[at + 512u] + leaving[at + 1536u]);
     let odd = (leaving[at + 256u] + leaving[at + 1280u]) + (leaving[at + 768u] + leaving[at + 1792u]);
-    return (even + odd) / TIMES;
+    return PART * (even + odd);
 }
 
 // The output's element number `column` of this tile; with SPLITS their sums are where those of a subgroup were.

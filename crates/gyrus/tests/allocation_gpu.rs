@@ -4,6 +4,7 @@
 
 mod adapter;
 mod short_tales;
+mod written;
 
 use std::process::Command;
 

@@ -3,6 +3,7 @@
 
 mod adapter;
 mod short_tales;
+mod written;
 
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Request, Sampler, Session};

@@ -3,6 +3,7 @@
 
 mod adapter;
 mod short_tales;
+mod written;
 
 use std::cell::Cell;
 use std::collections::HashSet;

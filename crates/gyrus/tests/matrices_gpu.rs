@@ -3,12 +3,12 @@
 #![cfg(feature = "gpu")]
 
 mod adapter;
+mod written;
 
 use adapter::adapter;
 use gyrus::{Device, Model, Options, Sampler, Session};
-use gyrus_formats::gguf::Writer;
-use gyrus_formats::{Bytes, Checkpoint};
-use gyrus_tensor::{DType, Shape};
+use gyrus_formats::Checkpoint;
+use gyrus_tensor::DType;
 
 const VOCAB: u32 = 512;
 const LAYERS: u32 = 2;
@@ -47,21 +47,6 @@ fn checkpoint() -> Checkpoint {
             .collect()
     };
     let ones = |count: u32| -> Vec<u8> { (0..count).flat_map(|_| 1f32.to_le_bytes()).collect() };
-    let mut writer = Writer::new();
-    writer.string("general.architecture", "llama").string("tokenizer.ggml.model", "no_vocab");
-    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5).f32("llama.rope.freq_base", 1e4);
-    for (key, value) in [
-        ("vocab_size", VOCAB),
-        ("context_length", 1024),
-        ("embedding_length", DIM),
-        ("block_count", LAYERS),
-        ("feed_forward_length", FFN),
-        ("attention.head_count", HEADS),
-        ("attention.head_count_kv", KV_HEADS),
-        ("rope.dimension_count", DIM / HEADS),
-    ] {
-        writer.u32(&format!("llama.{key}"), value);
-    }
     let mut tensors = vec![
         ("token_embd.weight".to_owned(), DType::Q4_0, vec![VOCAB as usize, DIM as usize], blocks(VOCAB, DIM)),
         ("output_norm.weight".to_owned(), DType::F32, vec![DIM as usize], ones(DIM)),
@@ -76,12 +61,17 @@ fn checkpoint() -> Checkpoint {
             tensors.push((name, DType::Q4_0, vec![rows as usize, cols as usize], blocks(rows, cols)));
         }
     }
-    for (name, dtype, shape, bytes) in &tensors {
-        writer.tensor(name, *dtype, Shape::new(shape).unwrap(), bytes).unwrap();
-    }
-    let mut file = Vec::new();
-    writer.write_to(&mut file).unwrap();
-    Checkpoint::from_gguf("random.gguf", Bytes::Owned(file)).unwrap()
+    let numbers = [
+        ("vocab_size", VOCAB),
+        ("context_length", 1024),
+        ("embedding_length", DIM),
+        ("block_count", LAYERS),
+        ("feed_forward_length", FFN),
+        ("attention.head_count", HEADS),
+        ("attention.head_count_kv", KV_HEADS),
+        ("rope.dimension_count", DIM / HEADS),
+    ];
+    written::checkpoint("llama", 1e-5, &numbers, &tensors)
 }
 
 /// Sixteen texts at once get what each gets alone, and what eight get, which are too few for matrices.

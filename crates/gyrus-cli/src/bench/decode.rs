@@ -8,7 +8,8 @@ use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Input, MatVecCall, MatVecTuning, Parts, QuantizeCall, Source, Storage, Target,
+    AttendCall, Input, MATRIX_INVOCATIONS, MatVecCall, MatVecTuning, Parts, QuantizeCall, Source, Storage,
+    Target,
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
@@ -123,7 +124,9 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         for product in products() {
             let call = product.call(gpu, dtype)?;
             let MatVecCall { weight, tuning, rows: texts, .. } = call;
-            let by_matrices = texts > 1 && call.launch_by_matrices(gpu.rungs(), Target::Rows).is_ok();
+            let by_matrices = call.launch_by_matrices(gpu.rungs(), Target::Rows).is_ok_and(|launch| {
+                gpu.has_room(&launch, MATRIX_INVOCATIONS, call.matrices_workgroup_bytes())
+            });
             let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
             let shape = format!("{texts}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
             let mut push = |name: &str, shape, kernel| {

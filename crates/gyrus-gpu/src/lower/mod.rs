@@ -42,8 +42,8 @@ enum Pending {
     Norm { x: BufferId, weight: WeightId, eps: f32 },
     /// Attention in splits; for so many rows and more, bytes already.
     Splits { window: u32, gathered: u32 },
-    /// Nothing; and for so many rows, from the first number to below the last, there are bytes of them already.
-    Bytes { rows: (u32, u32) },
+    /// Nothing; and if matrices made them, there are bytes of the rows already.
+    Bytes,
 }
 
 /// Makes tables of steps.
@@ -190,7 +190,7 @@ impl<'a> Table<'a> {
         let rungs = self.on.gpu.rungs();
         let cols = self.width(id);
         match self.pending.remove(&id) {
-            None | Some(Pending::Bytes { .. }) => {}
+            None | Some(Pending::Bytes) => {}
             Some(Pending::Norm { x, weight, eps }) => {
                 let in_place = x == id;
                 let buffers = vec![

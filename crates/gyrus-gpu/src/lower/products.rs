@@ -1,13 +1,14 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MATRIX_ROWS, MatMulCall, MatVecCall, MatVecTuning, QuantizeCall, Source, Target,
-    TileCall,
+    HalveRowsCall, Input, MATRIX_INVOCATIONS, MATRIX_ROWS, MatMulCall, MatVecCall, MatVecTuning,
+    QuantizeCall, Source, Target, TileCall,
 };
 use gyrus_kernels::{Activation, BufferId, WeightId};
 use gyrus_tensor::DType;
 
 use super::{Class, Pending, Table, planes};
+use crate::buffer::Buffer;
 use crate::error::GpuError;
 use crate::rooms::{FEW, MAX_ROWS, RowBytes, RowHalves};
 use crate::step::{Step, Work};
@@ -112,7 +113,7 @@ impl Table<'_> {
                 self.finish(x)?;
                 (self.id(x), None)
             }
-            None | Some(Pending::Bytes { .. }) => (self.id(x), None),
+            None | Some(Pending::Bytes) => (self.id(x), None),
         };
         let cols = self.width(x);
         let norm_eps = norm.map(|(_, eps)| eps);
@@ -188,7 +189,7 @@ impl Table<'_> {
         let shape = MatShape::of(part.layout, call.gate.is_some());
         let pending = self.pending.get(&self.id(x)).copied();
         let (input, before, inputs) = match pending {
-            None | Some(Pending::Bytes { .. }) => (Input::Rows, "", vec![("x", self.buffer(x))]),
+            None | Some(Pending::Bytes) => (Input::Rows, "", vec![("x", self.buffer(x))]),
             Some(Pending::Norm { x, weight, eps }) => {
                 let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
                 (Input::Norm { eps }, "norm · ", inputs)
@@ -221,7 +222,20 @@ impl Table<'_> {
         };
         buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
-        let call = MatVecCall { input: Input::Bytes { norm }, ..call };
+        self.rows_of_bytes(name, x, part, MatVecCall { input: Input::Bytes { norm }, ..call }, out, buffers)
+    }
+
+    /// A mat-mul of bytes that are there, by matrices of them where a device has such and rows are enough.
+    fn rows_of_bytes(
+        &mut self,
+        name: &str,
+        x: BufferId,
+        part: &Part,
+        call: MatVecCall,
+        out: BufferId,
+        mut buffers: Vec<(&'static str, Buffer)>,
+    ) -> Result<(), GpuError> {
+        let rungs = self.on.gpu.rungs();
         let for_rows = move |rows| {
             let tuning = call.tuning.for_rows(rows, call.weight.cols());
             MatVecCall { rows, tuning, ..call }
@@ -234,8 +248,7 @@ impl Table<'_> {
         if target == Target::Bytes {
             let bytes = self.bytes(out)?;
             buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
-            let rows = (*MATRIX_ROWS.start(), *MATRIX_ROWS.end() + 1);
-            self.pending.insert(self.id(out), Pending::Bytes { rows });
+            self.pending.insert(self.id(out), Pending::Bytes);
         }
         self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
             let call = for_rows(rows);
@@ -251,7 +264,8 @@ impl Table<'_> {
     /// Whether matrices of bytes can take a product, on this device.
     fn by_matrices(&self, call: MatVecCall, target: Target) -> bool {
         let launch = call.launch_by_matrices(self.on.gpu.rungs(), target);
-        launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, 256, call.matrices_workgroup_bytes()))
+        let bytes = call.matrices_workgroup_bytes();
+        launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, MATRIX_INVOCATIONS, bytes))
     }
 
     /// Where a buffer's rows go as bytes.
@@ -266,11 +280,12 @@ impl Table<'_> {
         let cols = self.width(x);
         let bytes = self.bytes(x)?;
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
-        let mut made = 0..0;
+        // For so many rows they are.
+        let mut there = 0..0;
         let source = match self.pending.get(&self.id(x)).copied() {
-            pending @ (None | Some(Pending::Bytes { .. })) => {
-                if let Some(Pending::Bytes { rows: (least, end) }) = pending {
-                    made = least..end;
+            pending @ (None | Some(Pending::Bytes)) => {
+                if pending.is_some() {
+                    there = *MATRIX_ROWS.start()..*MATRIX_ROWS.end() + 1;
                 }
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }
@@ -282,7 +297,7 @@ impl Table<'_> {
                 Source::Norm { x_stride: cols, eps }
             }
             Some(Pending::Splits { window, gathered }) => {
-                made = gathered..u32::MAX;
+                there = gathered..u32::MAX;
                 buffers.push(("partials", self.on.rooms.partials.clone()));
                 buffers.push(("rows", self.on.rooms.rows.clone()));
                 Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
@@ -297,7 +312,7 @@ impl Table<'_> {
         let step = Step::new(name, work, buffers, move |rows| {
             QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
         });
-        self.steps.push(step.except(made));
+        self.steps.push(step.except(there));
         Ok(bytes)
     }
 }

@@ -9,9 +9,8 @@ use crate::params::{AttendParams, ElementwiseParams};
 use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
-use super::Storage;
-use super::gate_name;
 use super::norm::{Norm, NormCall};
+use super::{Storage, gate_name};
 
 const WORKGROUP: u32 = 256;
 

@@ -13,6 +13,9 @@ const ROWS: u32 = 16;
 /// Columns of a tile.
 const TILE: u32 = 16;
 
+/// Invocations of a workgroup.
+pub const MATRIX_INVOCATIONS: u32 = 256;
+
 /// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
 const WORKGROUPS: u32 = 132;
 

@@ -1,6 +1,7 @@
 // Activations as signed bytes, v ≈ scale·q in blocks of 32, scale the largest magnitude / 127; rounded to the nearest,
-// ties to even. Eight neighbouring invocations take a block, four elements each. Needs lib/lanes.wgsl (or lib/near.wgsl) and BYTE_SUMS,
-// whether sums of bytes are wanted. All invocations of a workgroup must call these together.
+// ties to even. Eight neighbouring invocations take a block, four elements each. Needs lib/lanes.wgsl or
+// lib/lanes_near.wgsl, and BYTE_SUMS, whether sums of bytes are wanted. All invocations of a workgroup must call these
+// together.
 
 fn eight_max(value: u32, here: Member) -> u32 {
     var most = value;

@@ -1,8 +1,8 @@
 // What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y.
 //
-// Needs Member (lib/lanes.wgsl, lib/near.wgsl), INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a workgroup writes), y,
-// parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of this workgroup, and
-// with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of.
+// Needs lib/lanes.wgsl or lib/lanes_near.wgsl, INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a
+// workgroup writes), y, parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of
+// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;

@@ -1,9 +1,9 @@
 //! Tales with less of everything: its kernels at a sixth of its work, for devices in software.
 
-use gyrus_formats::gguf::Writer;
-use gyrus_formats::{Bytes, Checkpoint, TensorView};
-use gyrus_tensor::{DType, Shape};
+use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_testkit::data;
+
+use crate::written::{self, Tensor};
 
 /// Tokens that are left.
 pub(crate) const VOCAB: u32 = 512;
@@ -43,21 +43,18 @@ pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
     for layer in 0..LAYERS {
         shapes.extend(parts.map(|(name, dims)| (format!("blk.{layer}.{name}.weight"), dims)));
     }
-    let tensors: Vec<(&str, DType, Shape, Vec<u8>)> = shapes
-        .iter()
+    let tensors: Vec<Tensor> = shapes
+        .into_iter()
         .map(|(name, dims)| {
-            let tensor = whole.tensor(name).unwrap();
+            let tensor = whole.tensor(&name).unwrap();
             let rows = if dims.len() == 2 { dims[0] } else { 1 };
-            let shape: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
+            let shape = dims.iter().map(|dim| *dim as usize).collect();
             let bytes = cut(&tensor, rows, dims[dims.len() - 1]);
-            (name.as_str(), tensor.dtype, Shape::new(&shape).unwrap(), bytes)
+            let dtype = tensor.dtype;
+            (name, dtype, shape, bytes)
         })
         .collect();
-
-    let mut writer = Writer::new();
-    writer.string("general.architecture", "qwen3").string("tokenizer.ggml.model", "no_vocab");
-    writer.f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6).f32("qwen3.rope.freq_base", 1e4);
-    for (key, value) in [
+    let numbers = [
         ("vocab_size", VOCAB),
         ("context_length", 1024),
         ("embedding_length", DIM),
@@ -67,13 +64,6 @@ pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
         ("attention.head_count_kv", kv_heads),
         ("attention.key_length", HEAD_DIM),
         ("attention.value_length", HEAD_DIM),
-    ] {
-        writer.u32(&format!("qwen3.{key}"), value);
-    }
-    for (name, dtype, shape, bytes) in &tensors {
-        writer.tensor(name, *dtype, *shape, bytes).unwrap();
-    }
-    let mut file = Vec::new();
-    writer.write_to(&mut file).unwrap();
-    Some(Checkpoint::from_gguf("short-tales.gguf", Bytes::Owned(file)).unwrap())
+    ];
+    Some(written::checkpoint("qwen3", 1e-6, &numbers, &tensors))
 }

@@ -1,0 +1,30 @@
+//! Models that tests write for themselves, without a tokenizer.
+
+use gyrus_formats::gguf::Writer;
+use gyrus_formats::{Bytes, Checkpoint};
+use gyrus_tensor::{DType, Shape};
+
+/// A matrix or vector by its name.
+pub(crate) type Tensor = (String, DType, Vec<usize>, Vec<u8>);
+
+/// A model of this architecture, with its numbers by their keys within it.
+pub(crate) fn checkpoint(
+    architecture: &str,
+    eps: f32,
+    numbers: &[(&str, u32)],
+    tensors: &[Tensor],
+) -> Checkpoint {
+    let mut writer = Writer::new();
+    writer.string("general.architecture", architecture).string("tokenizer.ggml.model", "no_vocab");
+    writer.f32(&format!("{architecture}.attention.layer_norm_rms_epsilon"), eps);
+    writer.f32(&format!("{architecture}.rope.freq_base"), 1e4);
+    for (key, value) in numbers {
+        writer.u32(&format!("{architecture}.{key}"), *value);
+    }
+    for (name, dtype, shape, bytes) in tensors {
+        writer.tensor(name, *dtype, Shape::new(shape).unwrap(), bytes).unwrap();
+    }
+    let mut file = Vec::new();
+    writer.write_to(&mut file).unwrap();
+    Checkpoint::from_gguf("written.gguf", Bytes::Owned(file)).unwrap()
+}
