@@ -442,8 +442,8 @@ fn what_attention_is_not_for() {
     let beyond = AttendCall { params: AttendParams { rope_offset: 2, ..params }, ..call };
     assert!(error(AttendCall { turn: true, ..beyond }).contains("2 to 2+64 are to be turned"));
     assert!(beyond.launch(Rungs::ALL).is_ok());
-    for crews in [0, 3, 4] {
-        let needed = format!("attend_gathered: crews is {crews}, 1 or 2 is needed");
-        assert_eq!(error(AttendCall { parts: Parts::Gathered { crews }, ..call }), needed);
+    for tiles in [0, 3, 5] {
+        let needed = format!("attend_gathered: tiles is {tiles}, 1, or 2 or 4 of small heads is needed");
+        assert_eq!(error(AttendCall { parts: Parts::Gathered { tiles, kept: true }, ..call }), needed);
     }
 }

@@ -120,13 +120,15 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
             for pairing in [Pairing::Adjacent, Pairing::Split] {
                 let heads = Heads { head_dim: 64, pairing, norm: flag };
                 launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
-                for head_dim in [64, 96, 128] {
+                for (head_dim, tiles) in [(64, 4), (96, 1), (128, 2)] {
                     let heads = Heads { head_dim, ..heads };
-                    let apart = Parts::Apart { splits: 2 };
-                    let gathered = [1, 2].map(|crews| Parts::Gathered { crews });
-                    for (turn, parts) in [false, true]
-                        .into_iter()
-                        .flat_map(|t| [apart].into_iter().chain(gathered).map(move |p| (t, p)))
+                    let ways = [
+                        Parts::Apart { splits: 2 },
+                        Parts::Gathered { tiles, kept: false },
+                        Parts::Gathered { tiles, kept: true },
+                    ];
+                    for (turn, parts) in
+                        [false, true].into_iter().flat_map(|turn| ways.map(|parts| (turn, parts)))
                     {
                         for (position, rows) in [(None, 3), (Some(70), 1)] {
                             let paged = Paged { rows, ..paged };

@@ -144,10 +144,11 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         let mut ways = vec![(Parts::Apart { splits }, format!("{splits} splits"))];
         // Of several texts, with what puts splits together, or without splits.
         if texts > 1 {
-            ways.extend(
-                [1, 2]
-                    .map(|crews| (Parts::Gathered { crews }, format!("{crews}×256 gather {splits} splits"))),
-            );
+            ways.extend([(1, true), (2, true), (4, true), (4, false)].map(|(tiles, kept)| {
+                let kept_in = if kept { "workgroup memory" } else { "a buffer" };
+                let how = format!("{tiles} of {splits} splits at once, kept in {kept_in}");
+                (Parts::Gathered { tiles, kept }, how)
+            }));
         }
         let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
         for (parts, how) in ways {

@@ -163,8 +163,12 @@ impl Table<'_> {
             && self.id(*read) == out
             && self.id(*to) != out
             && !self.is_read_by(rest, out);
-        let ways = [2, 1].map(|crews| Parts::Gathered { crews });
-        let parts = ways.into_iter().find(|parts| self.fits(&AttendCall { parts: *parts, ..call }));
+        // Registers for four tiles are known to be there where matrices of bytes are.
+        let most = if self.on.gpu.rungs().byte_matrices { 4 } else { 2 };
+        let ways = [(4, true), (4, false), (2, true), (2, false), (1, false)];
+        let ways = ways.into_iter().filter(|(tiles, _)| *tiles <= most);
+        let mut ways = ways.map(|(tiles, kept)| Parts::Gathered { tiles, kept });
+        let parts = ways.find(|parts| self.fits(&AttendCall { parts: *parts, ..call }));
         parts.filter(|_| wanted).map(|parts| (parts, from))
     }
 }

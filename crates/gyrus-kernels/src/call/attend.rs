@@ -1,12 +1,17 @@
 use super::Storage;
 use super::engine::{Heads, Kernel, MOST_SPLITS, Paged, SPLIT_TILE, check_rows, flag, launch, slot};
 use super::quantize::{Target, partial_bytes};
+use crate::batch::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError};
 use crate::params::AttendParams;
 use crate::shader::Rungs;
 
-/// Invocations that take a tile together.
-const CREW: u32 = 256;
+/// Invocations of a workgroup.
+const WORKGROUP: u32 = 256;
+/// Invocations of a team.
+const LANES: u32 = 32;
+/// Elements of heads of several tiles that there are registers for.
+const MOST_HELD: u32 = 256;
 
 /// Who takes the parts that a row's attention is divided into, and puts them together. The bits are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +25,10 @@ pub enum Parts {
     /// One workgroup all of them, which then makes bytes of the result, for a [mat-vec](super::MatVecCall): `q` and
     /// `q_scales`.
     Gathered {
-        /// 1 or 2 crews of 256 invocations, which take parts in turns.
-        crews: u32,
+        /// Parts that it attends to at once: 1, or 2 of heads up to 128 elements, or 4 up to 64, for registers.
+        tiles: u32,
+        /// Whether their sums are kept in its memory, rather than in `partials`.
+        kept: bool,
     },
 }
 
@@ -70,10 +77,11 @@ impl AttendCall {
             let (kernel, value) = (name.to_owned(), head_dim);
             return Err(LaunchError::NotMultiple { kernel, name: "head_dim", value, of: 32 });
         }
-        let crews = self.crews();
-        if !matches!(crews, 1 | 2) {
-            let (kernel, needed) = (name.to_owned(), "1 or 2");
-            return Err(LaunchError::Tuning { kernel, name: "crews", value: crews, needed });
+        if let Parts::Gathered { tiles, .. } = parts
+            && (!matches!(tiles, 1 | 2 | 4) || (tiles > 1 && tiles * head_dim > MOST_HELD))
+        {
+            let (kernel, needed) = (name.to_owned(), "1, or 2 or 4 of small heads");
+            return Err(LaunchError::Tuning { kernel, name: "tiles", value: tiles, needed });
         }
         let rows = u64::from(paged.rows);
         let cache = paged.cache_words(p.n_kv_heads, head_dim);
@@ -112,14 +120,34 @@ impl AttendCall {
             number("GROUPS", groups),
             number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
             number("FETCH", head_dim / 32),
-            number("OUTPUTS", self.outputs()),
-            number("OWN", self.outputs().div_ceil(CREW)),
             number("SHARES", shares),
-            number("TOGETHER", (SPLIT_TILE / shares).min(16)),
-            ("CREWS", format!("{crews}u")),
-            ("SLOTS", format!("{}u", self.kept())),
-            ("WORKGROUP", format!("{}u", self.invocations())),
         ]);
+        match parts {
+            Parts::Apart { .. } => constants.extend([
+                number("OUTPUTS", self.outputs()),
+                number("OWN", self.outputs().div_ceil(WORKGROUP)),
+                number("TOGETHER", (SPLIT_TILE / shares).min(16)),
+            ]),
+            Parts::Gathered { tiles, kept } => {
+                let (share, queries) = (SPLIT_TILE / shares, group * head_dim / 32);
+                let weighers = if tiles * group > WORKGROUP / LANES { LANES / 2 } else { LANES };
+                constants.extend([
+                    number("TILES", tiles),
+                    flag("KEPT", kept),
+                    number("SHARE", share),
+                    number("SHARE_FOURS", share / 4),
+                    number("SHARE_IN_BLOCK", share.min(KV_BLOCK as u32)),
+                    number("SHARE_BLOCKS", share.div_ceil(KV_BLOCK as u32)),
+                    number("QUERIES", queries),
+                    // Beside keys and values of larger heads there are no registers for them.
+                    flag("HELD", queries <= 8 && head_dim <= 64),
+                    number("ROUNDS", (tiles * shares * head_dim / 2).div_ceil(WORKGROUP)),
+                    number("WEIGHERS", weighers),
+                    number("WEIGHED", SPLIT_TILE / weighers),
+                    number("WEIGHINGS", (tiles * group).div_ceil(WORKGROUP / weighers)),
+                ]);
+            }
+        }
         let kernel = Kernel { name, file, constants, overrides: Vec::new() };
         let splits = match parts {
             Parts::Apart { splits } => splits,
@@ -145,37 +173,28 @@ impl AttendCall {
     /// Bytes of workgroup memory that it takes; there are devices with 16 KiB.
     pub fn workgroup_bytes(&self) -> u64 {
         let (group, head) = (u64::from(self.group().0), u64::from(self.heads.head_dim));
-        let tile = u64::from(SPLIT_TILE);
-        let gathered = matches!(self.parts, Parts::Gathered { .. });
-        let shares = if gathered && self.shares() > 1 { 8 * u64::from(CREW) } else { 0 };
-        let crew = 4 * (5 * group * tile + group) + 2 * tile * head + shares;
-        let kept = 2 * group * u64::from(self.kept());
-        4 * (group * head + kept + 2 * head + u64::from(self.invocations())) + u64::from(self.crews()) * crew
+        let (tile, most) = (u64::from(SPLIT_TILE), u64::from(MOST_SPLITS));
+        // Queries, the newest key and value, values that teams exchange.
+        let common = 4 * (group * head + 2 * head + u64::from(WORKGROUP));
+        common
+            + match self.parts {
+                Parts::Apart { .. } => 4 * (5 * group * tile + 3 * group) + 2 * tile * head,
+                Parts::Gathered { tiles, kept } => {
+                    let tiles = u64::from(tiles);
+                    let sums = if kept { most * group * head } else { 0 };
+                    4 * (2 * tiles * (group * tile + 8) + tiles * group + 2 * most * group + sums)
+                }
+            }
     }
 
     /// Invocations of a workgroup.
     pub fn invocations(&self) -> u32 {
-        self.crews().saturating_mul(CREW)
+        WORKGROUP
     }
 
     /// Workgroups of a row, if one takes all of its parts.
     pub fn workgroups(&self) -> u32 {
         self.params.n_kv_heads * self.group().1
-    }
-
-    fn crews(&self) -> u32 {
-        match self.parts {
-            Parts::Apart { .. } => 1,
-            Parts::Gathered { crews } => crews,
-        }
-    }
-
-    /// Splits whose largest scores and sums of weights a workgroup keeps.
-    fn kept(&self) -> u32 {
-        match self.parts {
-            Parts::Apart { .. } => 1,
-            Parts::Gathered { .. } => MOST_SPLITS,
-        }
     }
 
     /// How many of the heads that share a key head one workgroup takes, and in how many groups.
@@ -185,14 +204,14 @@ impl AttendCall {
         (heads.div_ceil(groups), groups)
     }
 
-    /// Pairs of elements that a crew sums.
+    /// Pairs of elements that are summed.
     fn outputs(&self) -> u32 {
         self.group().0 * self.heads.head_dim / 2
     }
 
     /// Shares divide the positions of a tile among those who would have nothing to sum.
     fn shares(&self) -> u32 {
-        match CREW / self.outputs().max(1) {
+        match WORKGROUP / self.outputs().max(1) {
             0 => 1,
             each => 1 << each.ilog2(),
         }

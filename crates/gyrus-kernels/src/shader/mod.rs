@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/activation.wgsl"
     "lib/attend.wgsl"
     "lib/attend_begin.wgsl"
+    "lib/attend_turn.wgsl"
     "lib/bytes.wgsl"
     "lib/cache.wgsl"
     "lib/frequencies.wgsl"

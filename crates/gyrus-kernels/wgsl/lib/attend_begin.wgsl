@@ -1,5 +1,5 @@
-// What attention of a row begins with: its first tile on its way, its heads turned, and with TURN its own key and value,
-// which are in workgroup memory before they are in the cache. Belongs to lib/attend.wgsl.
+// What attention of a row begins with: its heads turned, and with TURN its own key and value, which are in workgroup
+// memory before they are in the cache. Belongs to lib/attend.wgsl.
 
 #if TURN
 // Eight elements of the row's own key, or from HEAD_VECTORS on of its value, as halves.
@@ -37,36 +37,18 @@ fn fetch_pairs(task: Task, number: u32, lane: u32) -> array<vec2<f32>, OWNED> {
 }
 #endif
 
-// A tile, and all that an attention begins with: everything is on its way before anything is waited for.
-struct Beginning {
-    tile: Tile,
-#if TURN
-    pairs: array<vec2<f32>, OWNED>,
-#endif
-}
-
-fn fetch_beginning(task: Task, member: Member, first: u32) -> Beginning {
-    var beginning: Beginning;
-    let blocks = blocks_of(task, first);
-#if TURN
-    beginning.pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
-#endif
-    beginning.tile = fetch(task, first, blocks);
-    return beginning;
-}
-
 // Makes heads and scores ready. A barrier has to follow.
-fn begin_attention(task: Task, member: Member, beginning: ptr<function, Beginning>) {
-    let origin = task.row * params.stride;
 #if TURN
+fn begin_attention(task: Task, member: Member, first_pairs: array<vec2<f32>, OWNED>) {
+    let origin = task.row * params.stride;
+    var pairs = first_pairs;
     // Heads of Q that share this key head, and the key head itself.
     let lane = member.place % LANES;
     for (var number = member.place / LANES; number < (GROUP + TEAMS) / TEAMS * TEAMS; number += TEAMS) {
         let is_key = number >= GROUP;
         if (number >= TEAMS) {
-            (*beginning).pairs = fetch_pairs(task, number, lane);
+            pairs = fetch_pairs(task, number, lane);
         }
-        var pairs = (*beginning).pairs;
         turn_head(&pairs, u32(is_key), task.row, task.last, lane, member);
 #repeat I OWNED
         if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
@@ -86,6 +68,8 @@ fn begin_attention(task: Task, member: Member, beginning: ptr<function, Beginnin
         newest[HEAD_DIM + i] = qkv[origin + (params.n_heads + params.n_kv_heads + task.kv_head) * HEAD_DIM + i];
     }
 #else
+fn begin_attention(task: Task, member: Member) {
+    let origin = task.row * params.stride;
     for (var i = member.place; i < GROUP * HEAD_DIM; i += WORKGROUP) {
         queries[i / 4u][i % 4u] = qkv[origin + query_head(task, i / HEAD_DIM) * HEAD_DIM + i % HEAD_DIM];
     }

@@ -50,34 +50,43 @@ fn is_near(lanes: u32, here: Member) -> bool {
     return lanes <= here.reach;
 }
 
-fn team_sum(value: f32, here: Member) -> f32 {
+// Among `lanes` neighbours, a power of two up to LANES.
+fn lanes_sum(value: f32, lanes: u32, here: Member) -> f32 {
     var sum = value;
 #if SUBGROUPS
-    if (is_near(LANES, here)) {
-        for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+    if (is_near(lanes, here)) {
+        for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
             sum += subgroupShuffleXor(sum, distance);
         }
         return sum;
     }
 #endif
-    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+    for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
         sum += neighbour_f32(sum, distance, here);
     }
     return sum;
 }
 
-fn team_max(value: f32, here: Member) -> f32 {
+fn lanes_max(value: f32, lanes: u32, here: Member) -> f32 {
     var most = value;
 #if SUBGROUPS
-    if (is_near(LANES, here)) {
-        for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+    if (is_near(lanes, here)) {
+        for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
             most = max(most, subgroupShuffleXor(most, distance));
         }
         return most;
     }
 #endif
-    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+    for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
         most = max(most, neighbour_f32(most, distance, here));
     }
     return most;
+}
+
+fn team_sum(value: f32, here: Member) -> f32 {
+    return lanes_sum(value, LANES, here);
+}
+
+fn team_max(value: f32, here: Member) -> f32 {
+    return lanes_max(value, LANES, here);
 }
