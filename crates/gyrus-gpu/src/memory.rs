@@ -118,7 +118,8 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
     let staging = FEW * plan.vocab;
     let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
-    // Few activations as bytes, with their scales and 1 / rms, and many as halves, once for each width.
+    // For each width few activations as bytes, with their scales, 1 / rms and sums of squares, twice, since some are
+    // normalised, and many as halves.
     let mut widths: Vec<usize> = Vec::new();
     if plan.precision == Precision::Fast {
         widths = plan
@@ -132,7 +133,8 @@ fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
         widths.sort_unstable();
         widths.dedup();
     }
-    let bytes = |width: &usize| FEW * (width * 5 / 4 + 4) + MAX_ROWS * (2 * width.next_multiple_of(64) + 4);
+    let bytes =
+        |width: &usize| 2 * FEW * (width * 11 / 8 + 4) + MAX_ROWS * (2 * width.next_multiple_of(64) + 4);
     let quantized: usize = widths.iter().map(bytes).sum();
     let words = [activations, turns, inputs, staging, partials]
         .iter()

@@ -4,7 +4,7 @@
 //! and a text that is written beside others must come out as it does alone. So a device shows it once, when it is
 //! opened, or does without.
 
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Target};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Results};
 use gyrus_kernels::{Launch, Plane, WeightLayout, scalar};
 use gyrus_tensor::DType;
 
@@ -28,7 +28,7 @@ impl Gpu {
                 ..MatVecCall::new(weight, ROWS as u32)
             };
             let inputs = Inputs::new(&weight);
-            let by_matrices = call.launch_by_matrices(self.rungs(), Target::Rows)?;
+            let by_matrices = call.launch_by_matrices(self.rungs(), Results::Rows)?;
             Ok(inputs.product(self, &call.launch(self.rungs())?)? == inputs.product(self, &by_matrices)?)
         };
         product().unwrap_or(false)

@@ -35,8 +35,9 @@ pub(crate) struct Rooms {
     pub(crate) cache: Vec<(Buffer, Buffer)>,
     /// Splits of attention of few rows.
     pub(crate) partials: Buffer,
-    /// Rows as bytes, by their width; one place for all of that width, since each is used at once.
-    bytes: RefCell<HashMap<u32, RowBytes>>,
+    /// Rows as bytes, by their width and whether they are normalised, since those may be made while others are read; one
+    /// place for all of them, since each is used at once.
+    bytes: RefCell<HashMap<(u32, bool), RowBytes>>,
     /// Rows as halves, likewise.
     halves: RefCell<HashMap<u32, RowHalves>>,
     blocks: usize,
@@ -58,7 +59,9 @@ struct Turns {
 pub(crate) struct RowBytes {
     pub(crate) q: Buffer,
     pub(crate) scales: Buffer,
+    /// Of those that are normalised 1 / rms, or sums of squares of blocks.
     pub(crate) factors: Buffer,
+    pub(crate) squares: Buffer,
 }
 
 /// Rows as halves.
@@ -126,10 +129,16 @@ impl Rooms {
     }
 
     /// Where rows of this width go as bytes.
-    pub(crate) fn bytes(&self, gpu: &Gpu, width: u32, rows: usize) -> Result<RowBytes, GpuError> {
+    pub(crate) fn bytes(
+        &self,
+        gpu: &Gpu,
+        width: u32,
+        normed: bool,
+        rows: usize,
+    ) -> Result<RowBytes, GpuError> {
         let elements = rows as u64 * u64::from(width);
         let mut all = self.bytes.borrow_mut();
-        if let Some(bytes) = all.get(&width)
+        if let Some(bytes) = all.get(&(width, normed))
             && bytes.q.bytes() >= elements
         {
             return Ok(bytes.clone());
@@ -138,8 +147,9 @@ impl Rooms {
             q: gpu.buffer(elements)?,
             scales: gpu.buffer(elements / 4)?,
             factors: gpu.buffer(4 * rows as u64)?,
+            squares: gpu.buffer(elements / 8)?,
         };
-        all.insert(width, bytes.clone());
+        all.insert((width, normed), bytes.clone());
         Ok(bytes)
     }
 

@@ -10,7 +10,7 @@ mod weights;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Source, Target};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source, Target};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Launch, WeightLayout};
@@ -127,7 +127,7 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
         };
         let rungs = runner.gpu().rungs();
         let expected = product(call.launch(rungs).unwrap());
-        let found = product(call.launch_by_matrices(rungs, Target::Rows).unwrap());
+        let found = product(call.launch_by_matrices(rungs, Results::Rows).unwrap());
         let off = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(off, None, "{form:?} on {}", runner.name());
     }
@@ -149,7 +149,7 @@ fn gated_results_are_bytes_too() {
         let width = form.width() as u32;
         let call = MatVecCall { y_stride: width, y_offset: 0, ..form.call(weight.planes.layout) };
         let mut buffers = form.inputs(&runner, noise);
-        let launch = call.launch_by_matrices(rungs, Target::Bytes).unwrap();
+        let launch = call.launch_by_matrices(rungs, Results::Bytes).unwrap();
         for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
             buffers.insert(slot.name, words.clone());
         }
@@ -170,13 +170,121 @@ fn gated_results_are_bytes_too() {
     }
 }
 
+/// Results become bytes as a norm wants them, and sums of squares that are worth its factors.
+#[test]
+fn results_are_made_ready_for_a_norm() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let rungs = runner.gpu().rungs();
+    if !rungs.byte_matrices {
+        println!("skipped: {} has no matrices of bytes", runner.name());
+        return;
+    }
+    let noise = &mut Noise::new(51);
+    let eps = 1e-2;
+    for (n, rows) in [(1024, 16), (2048, 13), (4096, 9)] {
+        let form = Form { n, rows, k: 2048, accumulate: true, ..PLAIN };
+        let matrix = weight(noise, form.dtype, form.n, form.k);
+        let call = MatVecCall { y_stride: n as u32, y_offset: 0, ..form.call(matrix.planes.layout) };
+        let mut buffers = form.inputs(&runner, noise);
+        let norm = (0..n).map(|_| noise.number() as f32).collect::<Vec<_>>();
+        buffers.insert("weight", words(&norm));
+        let launch = call.launch_by_matrices(rungs, Results::Normed).unwrap();
+        for (slot, words) in launch.slots.iter().zip(&matrix.planes.words) {
+            buffers.insert(slot.name, words.clone());
+        }
+        let sizes = [("q", rows * n / 4), ("q_scales", rows * n / 16), ("made", rows * n / 32)];
+        for (name, words) in sizes {
+            buffers.insert(name, vec![UNTOUCHED; words + 2]);
+        }
+        run(&runner, &launch, &mut buffers);
+        let found = sizes.map(|(name, _)| buffers[name].clone());
+        for (found, (name, words)) in found.iter().zip(sizes) {
+            assert_eq!(found[words..], [UNTOUCHED; 2], "{name} of {n} × {rows}");
+        }
+
+        // The norm by itself, of the same sums.
+        let y = buffers["y"].clone();
+        buffers.insert("x", y);
+        buffers.insert("factors", vec![UNTOUCHED; rows]);
+        let source = Source::Norm { x_stride: n as u32, eps };
+        let quantize = QuantizeCall { rows: rows as u32, cols: n as u32, source, target: Target::Bytes };
+        run(&runner, &quantize.launch(rungs).unwrap(), &mut buffers);
+        for (found, (name, words)) in found.iter().zip(sizes).take(2) {
+            assert!(found[..words] == buffers[name][..words], "{name} of {n} × {rows}");
+        }
+        let squares = rows * n / 32;
+        assert!(found[2][..squares] == squares_of(&runner, &mut buffers, rows, n)[..squares], "{n} × {rows}");
+
+        // A product behind it, by squares and by factors.
+        let next = Form { n: 40, k: n, norm: true, ..form };
+        let matrix = weight(noise, next.dtype, next.n, next.k);
+        for (to, from) in [("x", &found[0]), ("x_scales", &found[1]), ("squares", &found[2])] {
+            buffers.insert(to, from.clone());
+        }
+        let product = |input| {
+            let splits = (n as u32 / 2048).max(1);
+            let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 };
+            let call = MatVecCall { input, tuning, accumulate: false, ..next.call(matrix.planes.layout) };
+            let launch = call.launch_by_matrices(rungs, Results::Rows).unwrap();
+            let mut buffers = buffers.clone();
+            for (slot, words) in launch.slots.iter().zip(&matrix.planes.words) {
+                buffers.insert(slot.name, words.clone());
+            }
+            buffers.insert("y", vec![UNTOUCHED; rows * 45 + 8]);
+            run(&runner, &launch, &mut buffers);
+            buffers.remove("y").unwrap()
+        };
+        let by_squares = product(Input::Squares { eps });
+        assert!(by_squares == product(Input::Bytes { norm: true }), "{n} × {rows}");
+    }
+}
+
+/// Sums of squares, and bytes beside them, by quantize.
+fn squares_of(runner: &GpuRunner, buffers: &mut Buffers, rows: usize, k: usize) -> Vec<u32> {
+    for (name, words) in [("q", rows * k / 4), ("q_scales", rows * k / 16), ("squares", rows * k / 32)] {
+        buffers.insert(name, vec![UNTOUCHED; words]);
+    }
+    let source = Source::Squares { x_stride: k as u32 };
+    let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+    run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);
+    buffers["squares"].clone()
+}
+
+/// Bytes are those that come with factors, and squares are worth these.
+#[test]
+fn squares_go_along_with_bytes() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let noise = &mut Noise::new(53);
+    for (rows, k) in [(1, 32), (3, 544), (16, 2048)] {
+        let x: Vec<f32> = (0..rows * k).map(|_| (4.0 * noise.number()) as f32).collect();
+        let weight: Vec<f32> = (0..k).map(|_| noise.number() as f32).collect();
+        let mut buffers = Buffers::new();
+        buffers.insert("x", words(&x));
+        buffers.insert("weight", words(&weight));
+        let squares = squares_of(&runner, &mut buffers, rows, k);
+        let found = ["q", "q_scales"].map(|name| buffers[name].clone());
+        buffers.insert("factors", vec![UNTOUCHED; rows]);
+        let (x_stride, eps) = (k as u32, 1e-3);
+        let source = Source::Norm { x_stride, eps };
+        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+        run(&runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
+        assert!(found == ["q", "q_scales"].map(|name| buffers[name].clone()), "{rows} × {k}");
+        for (row, factor) in buffers["factors"].iter().enumerate() {
+            let all = squares[row * k / 32..][..k / 32].iter().map(|s| f64::from(f32::from_bits(*s)));
+            let expected = 1.0 / (all.sum::<f64>() / k as f64 + f64::from(eps)).sqrt();
+            let found = f64::from(f32::from_bits(*factor));
+            assert!((found / expected - 1.0).abs() < 1e-6, "{rows} × {k}: {found} for {expected}");
+        }
+    }
+}
+
 /// What matrices cannot take is refused, and told apart from what they can.
 #[test]
 fn other_products_are_refused() {
     let launch = |dtype, k, splits, rows, rungs| {
         let weight = WeightLayout::new(dtype, 40, k).unwrap();
         let form = Form { dtype, n: 40, k, splits, rows, ..PLAIN };
-        form.call(weight).launch_by_matrices(rungs, Target::Rows)
+        form.call(weight).launch_by_matrices(rungs, Results::Rows)
     };
     assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());
     for (dtype, k, splits, rows) in [

@@ -9,9 +9,12 @@
 //   4  x_scales  [m, K / 32] as quantize writes them
 //   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   6  params    MatVecParams (immediates where the device has them)
-//   7  factors   NORM: [m] f32, 1 / rms of the rows, as quantize writes them
-//   9  q         TARGET bytes: what is in y, as in lib/row_bytes.wgsl
-//  10  q_scales  TARGET bytes: likewise
+//   7  factors   NORM: [m] f32, 1 / rms of the rows, as quantize writes them. INPUT squares: `squares` instead,
+//                [m, K / 32] f32, of the rows' blocks
+//   9  q         RESULTS bytes: what is in y, as in lib/row_bytes.wgsl. RESULTS normed: what is there times `weight`
+//  10  q_scales  likewise
+//  11  weight    RESULTS normed: [y_stride] f32, of a norm
+//  12  made      RESULTS normed: [m, y_stride / 32] f32, sums of squares of what is in y, for INPUT squares
 //
 // WGSL has no matrices of bytes, and no product of matrices element by element; SPIR-V has both. This kernel is
 // rewritten on its way to the device: a matrix that is loaded from words is one of their bytes, 16 × 32 or 32 × 16, with
@@ -37,7 +40,6 @@ enable wgpu_cooperative_matrix;
 #define LANES 32u
 #define WORKGROUP 256u
 #define ROWS 16u
-#define INPUT bytes
 #define BLOCKS (K / 32u)
 #define QUANTS_BINDING 0
 #define HIGH_BINDING 1
@@ -52,7 +54,9 @@ enable wgpu_cooperative_matrix;
 
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> x_scales: array<vec2<u32>>;
-#if NORM
+#if INPUT == squares
+@group(0) @binding(7) var<storage, read> squares: array<f32>;
+#elif NORM
 @group(0) @binding(7) var<storage, read> factors: array<f32>;
 #endif
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
@@ -196,12 +200,57 @@ fn result(column: u32, row: u32) -> f32 {
 
 #include "lib/outputs.wgsl"
 
-#if TARGET == bytes
+#if INPUT == squares
+// What a subgroup sums for two rows: an invocation has every 32nd block of each.
+struct Squares {
+    rows: array<array<f32, ROW_BLOCKS>, 2>,
+}
+
+fn fetch_squares(here: Member) -> Squares {
+    var fetched: Squares;
+#repeat R 2
+    {
+        let row = min(here.place / 32u + R * 8u, params.m - 1u);
+#repeat B ROW_BLOCKS
+        fetched.rows[R][B] = squares[row * BLOCKS + here.place % 32u + B * 32u];
+#end
+    }
+#end
+    return fetched;
+}
+
+// Finds 1 / rms of the rows as lib/rms.wgsl does, for after the next barrier.
+fn find_factors(fetched: Squares, here: Member) {
+#repeat R 2
+    {
+        var sum = fetched.rows[R][0];
+#repeat B ROW_BLOCKS
+#if B > 0
+        sum += fetched.rows[R][B];
+#endif
+#end
+        for (var distance = 16u; distance > 0u; distance /= 2u) {
+            sum += neighbour_f32(sum, distance, here);
+        }
+        if (here.place % 32u == 0u) {
+            row_factors[here.place / 32u + R * 8u] = inverseSqrt(sum / f32(K) + params.eps);
+        }
+    }
+#end
+}
+#endif
+
+#if RESULTS != rows
 #define BYTE_SUMS 1
 #define Q_BINDING 9
 #define Q_SCALES_BINDING 10
 #include "lib/bytes.wgsl"
 #include "lib/row_bytes.wgsl"
+
+#if RESULTS == normed
+@group(0) @binding(11) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(12) var<storage, read_write> made: array<f32>;
+#endif
 
 // Vectors of four results that a workgroup has of a row.
 #define FOURS (TILES * OUTPUTS / 4u)
@@ -214,9 +263,20 @@ fn write_byte_outputs(first_output: u32, here: Member) {
         let row = min(index / FOURS, params.m - 1u);
         let four = first_output / 4u + index % FOURS;
         let at = row * params.y_stride + 4u * four;
-        let bytes = to_bytes(vec4<f32>(y[at], y[at + 1u], y[at + 2u], y[at + 3u]), here);
+        let v = vec4<f32>(y[at], y[at + 1u], y[at + 2u], y[at + 3u]);
+#if RESULTS == normed
+        let bytes = to_bytes(v * weight[four], here);
+        let sum = block_squares(v, here);
+#else
+        let bytes = to_bytes(v, here);
+#endif
         if (index / FOURS < params.m) {
             write_bytes(bytes, row, four, params.y_stride / 32u);
+#if RESULTS == normed
+            if ((four & 7u) == 0u) {
+                made[row * (params.y_stride / 32u) + four / 8u] = sum;
+            }
+#endif
         }
     }
 }
@@ -227,12 +287,21 @@ fn KERNEL(here: Invocation) {
     let member = Member(here.subgroup * 32u + here.subgroup_lane);
     let first_column = group_index(here) * (16u * TILES);
     identity[member.place] = select(f16(0.0), f16(1.0), member.place / 16u == member.place % 16u);
+#if INPUT == squares
+    let fetched_squares = fetch_squares(member);
+#else
     find_factors(0u, member);
+#endif
     var fetched_x = fetch_x(member.place, 0u);
     var fetched = fetch(member.place, first_column, 0u);
     var total = 0.0;
     for (var split = 0u; split < SPLITS; split += 1u) {
         stage_x(fetched_x, member.place);
+#if INPUT == squares
+        if (split == 0u) {
+            find_factors(fetched_squares, member);
+        }
+#endif
         workgroupBarrier();
 #repeat I 2
         let choice##I = coopLoad<RIGHT>(&identity[16u * (I##u * 8u + here.subgroup)], 0u);
@@ -305,7 +374,7 @@ fn KERNEL(here: Invocation) {
     workgroupBarrier();
     write_outputs(0u, first_column, member);
 #endif
-#if TARGET == bytes
+#if RESULTS != rows
     // The last barrier was of workgroup memory.
     storageBarrier();
     write_byte_outputs(group_index(here) * (TILES * OUTPUTS), member);

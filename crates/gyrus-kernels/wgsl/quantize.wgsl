@@ -1,12 +1,13 @@
 // quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/bytes.wgsl).
 //
-//   0  x         SOURCE rows, norm: [m, k] f32, rows x_stride apart. SOURCE merge: partials of [m, k / HEAD_DIM] heads
+//   0  x         SOURCE rows, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of [m, k / HEAD_DIM] heads
 //                (lib/merge.wgsl)
 //   1  q         TARGET bytes: rows as in lib/row_bytes.wgsl. TARGET rows: [m, k] f32
 //   2  q_scales  TARGET bytes: likewise
 //   3  params    QuantizeParams (immediates where the device has them)
-//   4  weight    SOURCE norm: [k] f32, multiplied in
-//   5  factors   SOURCE norm: [m] f32, 1 / rms of the rows, which a mat-vec multiplies its results by
+//   4  weight    SOURCE norm, squares: [k] f32, multiplied in
+//   5  factors   SOURCE norm: [m] f32, 1 / rms of the rows, which a mat-vec multiplies its results by. SOURCE squares:
+//                `squares` instead, [m, k / 32] f32, of the rows' blocks, for who makes factors of them
 //   6  rows      SOURCE merge: [m] (position, first entry of a block table)
 //
 // Eight invocations a block. Grid: (blocks, m); SOURCE norm: (1, m), a workgroup has a whole row of K. Twin:
@@ -47,6 +48,9 @@
 @group(0) @binding(5) var<storage, read_write> factors: array<f32>;
 var<workgroup> squares: array<f32, K / 32>;
 #include "lib/rms.wgsl"
+#elif SOURCE == squares
+@group(0) @binding(4) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> squares: array<f32>;
 #endif
 
 @compute @workgroup_size(WORKGROUP)
@@ -102,7 +106,16 @@ fn KERNEL(here: Invocation) {
 #else
     let v = x[row * (params.x_stride / 4u) + four];
 #endif
-#if TARGET == bytes
+#if SOURCE == squares
+    let bytes = to_bytes(v * weight[four], member);
+    let sum = block_squares(v, member);
+    if (index < 8u * blocks) {
+        write_bytes(bytes, row, four, blocks);
+        if ((four & 7u) == 0u) {
+            squares[row * blocks + four / 8u] = sum;
+        }
+    }
+#elif TARGET == bytes
     let bytes = to_bytes(v, member);
     if (index < 8u * blocks) {
         write_bytes(bytes, row, four, blocks);

@@ -8,8 +8,8 @@ use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Input, MATRIX_INVOCATIONS, MatVecCall, MatVecTuning, Parts, QuantizeCall, Source, Storage,
-    Target,
+    AttendCall, Input, MATRIX_INVOCATIONS, MatVecCall, MatVecTuning, Parts, QuantizeCall, Results, Source,
+    Storage, Target,
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
@@ -124,7 +124,7 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         for product in products() {
             let call = product.call(gpu, dtype)?;
             let MatVecCall { weight, tuning, rows: texts, .. } = call;
-            let by_matrices = call.launch_by_matrices(gpu.rungs(), Target::Rows).is_ok_and(|launch| {
+            let by_matrices = call.launch_by_matrices(gpu.rungs(), Results::Rows).is_ok_and(|launch| {
                 gpu.has_room(&launch, MATRIX_INVOCATIONS, call.matrices_workgroup_bytes())
             });
             let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
@@ -257,7 +257,7 @@ impl Timed {
                 MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,
-            Kernel::Matrices(call) => call.launch_by_matrices(rungs, Target::Rows)?,
+            Kernel::Matrices(call) => call.launch_by_matrices(rungs, Results::Rows)?,
             Kernel::Attend { texts, depth, parts } => attend(*texts, *depth, *parts).launch(rungs)?,
             Kernel::Merge { texts, .. } => {
                 let source = Source::Merge { head_dim: HEAD_DIM, window: 0 };

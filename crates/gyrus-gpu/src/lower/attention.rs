@@ -111,7 +111,7 @@ impl Table<'_> {
             let name = if turn { "turn · write · attend" } else { "attend" };
             let (whole, gathered) = self.gathered(call, out).unwrap_or((call.parts, u32::MAX));
             if gathered != u32::MAX {
-                let bytes = self.bytes(out)?;
+                let bytes = self.bytes(out, false)?;
                 buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
             }
             let step = Step::new(name, work, buffers, move |rows| {

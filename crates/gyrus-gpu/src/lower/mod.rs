@@ -62,6 +62,8 @@ struct Table<'a> {
     /// Whether rows that want logits are all rows there are, so that they need not be gathered.
     all: bool,
     pending: HashMap<BufferId, Pending>,
+    /// The buffer whose rows matrices made bytes as the norm of this weight wants them.
+    normed: Option<(BufferId, WeightId)>,
     /// Buffers that others stand for.
     same: HashMap<BufferId, BufferId>,
     /// What comes after the ops that are being lowered.
@@ -77,6 +79,7 @@ impl Lowering<'_> {
             class,
             all,
             pending: HashMap::new(),
+            normed: None,
             same: HashMap::new(),
             later: &[],
             steps: Vec::new(),
@@ -244,6 +247,7 @@ impl<'a> Table<'a> {
     fn written(&mut self, id: BufferId) -> Result<(), GpuError> {
         let id = self.id(id);
         self.pending.remove(&id);
+        self.normed = self.normed.filter(|(x, _)| *x != id);
         let made_of_it = |(to, pending): (&BufferId, &Pending)| match pending {
             Pending::Norm { x, .. } if *x == id => Some(*to),
             _ => None,

@@ -2,9 +2,9 @@
 
 use gyrus_kernels::call::{
     HalveRowsCall, Input, MATRIX_INVOCATIONS, MATRIX_ROWS, MatMulCall, MatVecCall, MatVecTuning,
-    QuantizeCall, Source, Target, TileCall,
+    QuantizeCall, Results, Source, Target, TileCall,
 };
-use gyrus_kernels::{Activation, BufferId, WeightId};
+use gyrus_kernels::{Activation, BufferId, Op, WeightId};
 use gyrus_tensor::DType;
 
 use super::{Class, Pending, Table, planes};
@@ -53,6 +53,7 @@ impl Table<'_> {
         }
         self.written(out)?;
         let halved = if halves { Some(self.halve(x)?) } else { None };
+        let squares = self.takes_squares(weights, gate);
         let mut bytes = None;
         let mut y_offset = 0;
         for group in groups(self.on.plan, weights) {
@@ -77,7 +78,7 @@ impl Table<'_> {
                     tuning: self.tuning(part, gate),
                     ..MatVecCall::new(part.layout, 1)
                 };
-                self.mat_vec(&name, x, part, call, out, &mut bytes)?;
+                self.mat_vec(&name, x, part, call, squares, out, &mut bytes)?;
             }
             y_offset += rows;
         }
@@ -173,13 +174,16 @@ impl Table<'_> {
         }));
     }
 
-    /// A mat-mul of bytes. One row's are made where they are used; those of more rows once for all that use them.
+    /// A mat-mul of bytes. One row's are made where they are used; those of more rows once for all that use them. With
+    /// `squares` matrices normalise them.
+    #[allow(clippy::too_many_arguments, reason = "what a product is made of")]
     fn mat_vec(
         &mut self,
         name: &str,
         x: BufferId,
         part: &Part,
         call: MatVecCall,
+        squares: bool,
         out: BufferId,
         made: &mut Option<RowBytes>,
     ) -> Result<(), GpuError> {
@@ -218,82 +222,140 @@ impl Table<'_> {
         }
         let bytes = match made {
             Some(bytes) => bytes.clone(),
-            None => made.insert(self.quantize(x)?).clone(),
+            None => made.insert(self.quantize(x, squares)?).clone(),
         };
-        buffers.extend([("x", bytes.q), ("x_scales", bytes.scales), ("factors", bytes.factors)]);
+        buffers.extend([("x", bytes.q), ("x_scales", bytes.scales)]);
+        buffers.extend([("factors", bytes.factors), ("squares", bytes.squares)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
-        self.rows_of_bytes(name, x, part, MatVecCall { input: Input::Bytes { norm }, ..call }, out, buffers)
+        let call = MatVecCall { input: Input::Bytes { norm }, ..call };
+        let by_matrices = match pending {
+            Some(Pending::Norm { eps, .. }) if squares => {
+                MatVecCall { input: Input::Squares { eps }, ..call }
+            }
+            _ => call,
+        };
+        self.rows_of_bytes(name, x, part, call, by_matrices, out, buffers)
     }
 
     /// A mat-mul of bytes that are there, by matrices of them where a device has such and rows are enough.
+    #[allow(clippy::too_many_arguments, reason = "what a product is made of")]
     fn rows_of_bytes(
         &mut self,
         name: &str,
         x: BufferId,
         part: &Part,
         call: MatVecCall,
+        by_matrices: MatVecCall,
         out: BufferId,
         mut buffers: Vec<(&'static str, Buffer)>,
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
-        let for_rows = move |rows| {
-            let tuning = call.tuning.for_rows(rows, call.weight.cols());
-            MatVecCall { rows, tuning, ..call }
-        };
-        let by_matrices = |target| self.by_matrices(for_rows(*MATRIX_ROWS.start()), target);
-        // What is gated is read by one product more, as bytes; but not where bytes of x are, which are as wide.
-        let can_be_bytes = call.gate.is_some() && self.width(x) != self.width(out);
-        let target = if can_be_bytes && by_matrices(Target::Bytes) { Target::Bytes } else { Target::Rows };
-        let matrices = by_matrices(target);
-        if target == Target::Bytes {
-            let bytes = self.bytes(out)?;
-            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
-            self.pending.insert(self.id(out), Pending::Bytes);
+        let (results, norm) = self.results(x, by_matrices, out);
+        let matrices = self.by_matrices(by_matrices, results);
+        if !matches!(by_matrices.input, Input::Bytes { .. }) && !matrices {
+            return Err(GpuError::Refused { reason: format!("{name}: squares that nobody can sum") });
+        }
+        match (results, norm) {
+            (Results::Normed, Some(weight)) => {
+                let bytes = self.bytes(out, true)?;
+                buffers.extend([("q", bytes.q), ("q_scales", bytes.scales), ("made", bytes.squares)]);
+                buffers.push(("weight", self.vector(&[weight])?));
+                self.normed = Some((self.id(out), weight));
+            }
+            (Results::Bytes, _) => {
+                let bytes = self.bytes(out, false)?;
+                buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
+                self.pending.insert(self.id(out), Pending::Bytes);
+            }
+            _ => {}
         }
         self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
-            let call = for_rows(rows);
             if matrices && MATRIX_ROWS.contains(&rows) {
-                call.launch_by_matrices(rungs, target)
+                for_rows(by_matrices, rows).launch_by_matrices(rungs, results)
             } else {
-                call.launch(rungs)
+                for_rows(call, rows).launch(rungs)
             }
         }));
         Ok(())
     }
 
+    /// What matrices make of a product's results beside the results, and for the norm of which weight.
+    fn results(&self, x: BufferId, call: MatVecCall, out: BufferId) -> (Results, Option<WeightId>) {
+        // What is gated is read by one product more, as bytes; but not where bytes of x are, which are as wide.
+        if call.gate.is_some() {
+            let can_be_bytes = self.width(x) != self.width(out) && self.by_matrices(call, Results::Bytes);
+            return (if can_be_bytes { Results::Bytes } else { Results::Rows }, None);
+        }
+        match self.norm_behind(out).filter(|_| self.by_matrices(call, Results::Normed)) {
+            Some(weight) => (Results::Normed, Some(weight)),
+            None => (Results::Rows, None),
+        }
+    }
+
+    /// The weight of the norm that a buffer goes through next, if matrices make products of it.
+    fn norm_behind(&self, out: BufferId) -> Option<WeightId> {
+        let [Op::RmsNorm { x, weight, out: normed, .. }, Op::MatMul { x: read, weights, .. }, ..] =
+            self.later
+        else {
+            return None;
+        };
+        let is_behind = self.id(*x) == self.id(out) && self.id(*read) == self.id(*normed);
+        // Gated or not: that is decided when the product is.
+        let takes = |gate| self.takes_squares(weights, gate);
+        (is_behind && takes(None) && takes(Some(Activation::Silu))).then_some(*weight)
+    }
+
+    /// Whether matrices multiply by all these weights, so that they normalise what they multiply.
+    fn takes_squares(&self, weights: &[WeightId], gate: Option<Activation>) -> bool {
+        let can_take = |part: &Part| {
+            let (input, tuning) = (Input::Squares { eps: 0.0 }, self.tuning(part, gate));
+            let call = MatVecCall { input, tuning, gate, ..MatVecCall::new(part.layout, 1) };
+            self.by_matrices(call, Results::Rows)
+        };
+        let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
+        self.takes_bytes(weights) && parts.all(can_take)
+    }
+
     /// Whether matrices of bytes can take a product, on this device.
-    fn by_matrices(&self, call: MatVecCall, target: Target) -> bool {
-        let launch = call.launch_by_matrices(self.on.gpu.rungs(), target);
+    fn by_matrices(&self, call: MatVecCall, results: Results) -> bool {
+        let call = for_rows(call, *MATRIX_ROWS.start());
+        let launch = call.launch_by_matrices(self.on.gpu.rungs(), results);
         let bytes = call.matrices_workgroup_bytes();
         launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, MATRIX_INVOCATIONS, bytes))
     }
 
-    /// Where a buffer's rows go as bytes.
-    pub(super) fn bytes(&self, id: BufferId) -> Result<RowBytes, GpuError> {
+    /// Where a buffer's rows go as bytes, or what a norm makes of them.
+    pub(super) fn bytes(&self, id: BufferId, normed: bool) -> Result<RowBytes, GpuError> {
         let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
-        self.on.rooms.bytes(self.on.gpu, self.width(id), rows)
+        self.on.rooms.bytes(self.on.gpu, self.width(id), normed, rows)
     }
 
-    /// Makes bytes of a buffer's rows, or of what is pending for it, unless they are bytes already.
-    fn quantize(&mut self, x: BufferId) -> Result<RowBytes, GpuError> {
+    /// Makes bytes of a buffer's rows, or of what is pending for it, unless they are bytes already. With `squares`
+    /// matrices normalise them.
+    fn quantize(&mut self, x: BufferId, squares: bool) -> Result<RowBytes, GpuError> {
         let rungs = self.on.gpu.rungs();
         let cols = self.width(x);
-        let bytes = self.bytes(x)?;
+        let pending = self.pending.get(&self.id(x)).copied();
+        let bytes = self.bytes(x, matches!(pending, Some(Pending::Norm { .. })))?;
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
         // For so many rows they are.
         let mut there = 0..0;
-        let source = match self.pending.get(&self.id(x)).copied() {
-            pending @ (None | Some(Pending::Bytes)) => {
+        let by_matrices = *MATRIX_ROWS.start()..*MATRIX_ROWS.end() + 1;
+        let source = match pending {
+            None | Some(Pending::Bytes) => {
                 if pending.is_some() {
-                    there = *MATRIX_ROWS.start()..*MATRIX_ROWS.end() + 1;
+                    there = by_matrices;
                 }
                 buffers.push(("x", self.buffer(x)));
                 Source::Rows { x_stride: cols }
             }
             Some(Pending::Norm { x, weight, eps }) => {
+                if squares && self.normed == Some((x, weight)) {
+                    there = by_matrices;
+                }
                 buffers.push(("x", self.buffer(x)));
                 buffers.push(("weight", self.vector(&[weight])?));
-                buffers.push(("factors", bytes.factors.clone()));
+                buffers.extend([("factors", bytes.factors.clone()), ("squares", bytes.squares.clone())]);
                 Source::Norm { x_stride: cols, eps }
             }
             Some(Pending::Splits { window, gathered }) => {
@@ -305,16 +367,27 @@ impl Table<'_> {
         };
         let name = match source {
             Source::Rows { .. } => "quantise",
-            Source::Norm { .. } => "norm · quantise",
+            Source::Norm { .. } | Source::Squares { .. } => "norm · quantise",
             Source::Merge { .. } => "merge · quantise",
         };
         let work = Work::Row { bytes: 5 * u64::from(cols) };
         let step = Step::new(name, work, buffers, move |rows| {
+            let source = match source {
+                Source::Norm { x_stride, .. } if squares && MATRIX_ROWS.contains(&rows) => {
+                    Source::Squares { x_stride }
+                }
+                _ => source,
+            };
             QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
         });
         self.steps.push(step.except(there));
         Ok(bytes)
     }
+}
+
+/// A product of this many rows.
+fn for_rows(call: MatVecCall, rows: u32) -> MatVecCall {
+    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols()), ..call }
 }
 
 fn matrix(part: &Part) -> Work {

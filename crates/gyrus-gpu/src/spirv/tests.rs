@@ -222,21 +222,27 @@ fn the_validator_takes_it() {
 /// Kernels that are written so become what is meant, for every type of weights that they take.
 #[test]
 fn kernels_are_rewritten() {
-    use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Target};
+    use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Results};
     use gyrus_kernels::shader::Rungs;
     use gyrus_kernels::{Activation, WeightLayout};
     use gyrus_tensor::DType;
 
     for dtype in [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::IQ4_NL] {
-        for (n, k, splits, target) in [(16_384, 2048, 1, Target::Bytes), (40, 4096, 4, Target::Rows)] {
+        let bytes = (Input::Bytes { norm: true }, Some(Activation::Silu));
+        let squares = (Input::Squares { eps: 1e-5 }, None);
+        for (n, k, splits, (input, gate), results) in [
+            (16_384, 2048, 1, bytes, Results::Bytes),
+            (40, 4096, 4, bytes, Results::Rows),
+            (2048, 2048, 1, squares, Results::Normed),
+        ] {
             let call = MatVecCall {
-                input: Input::Bytes { norm: true },
-                gate: Some(Activation::Silu),
-                y_stride: n as u32 / 2,
+                input,
+                gate,
+                y_stride: if gate.is_some() { n as u32 / 2 } else { n as u32 },
                 tuning: MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 },
                 ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
             };
-            let launch = call.launch_by_matrices(Rungs::ALL, target).unwrap();
+            let launch = call.launch_by_matrices(Rungs::ALL, results).unwrap();
             let bindings: Vec<u32> = launch.slots.iter().map(|slot| slot.binding).collect();
             let source = launch.variant.source().unwrap();
             let words = byte_matrices(&source.text, &launch.variant.name, &[], &bindings).unwrap();

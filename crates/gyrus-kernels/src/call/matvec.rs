@@ -16,6 +16,12 @@ pub enum Input {
         /// Whether results are to be multiplied by 1 / rms.
         norm: bool,
     },
+    /// Bytes, `x` and `x_scales`, to be normalised by what `squares`, sums of squares of their rows' blocks, make: from
+    /// [matrices](super::Results::Normed) or a [`QuantizeCall`](super::QuantizeCall), for matrices.
+    Squares {
+        /// Added to the mean square.
+        eps: f32,
+    },
     /// One row in single precision, `x`.
     Rows,
     /// One row in single precision, `x`, to be normalised, with `norm_weight`.
@@ -100,7 +106,7 @@ impl MatVecCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
         let y = self.outputs(name)?;
-        let is_bytes = matches!(input, Input::Bytes { .. });
+        let is_bytes = matches!(input, Input::Bytes { .. } | Input::Squares { .. });
         if !is_bytes && rows != 1 {
             let count = rows.into();
             return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not bytes", count });
@@ -116,6 +122,10 @@ impl MatVecCall {
                 push("x", 3, Access::Read, m * k64);
                 push("x_scales", 4, Access::Read, m * k64 / 4);
                 ("bytes", norm)
+            }
+            Input::Squares { .. } => {
+                let storage = "bytes whose squares are to be summed";
+                return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
             Input::Rows => {
                 push("x", 3, Access::Read, 4 * k64);

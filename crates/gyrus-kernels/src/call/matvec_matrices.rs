@@ -22,6 +22,28 @@ const WORKGROUPS: u32 = 132;
 /// Rows for which matrices are quicker: they take as long for one as for sixteen, which is as many as they have.
 pub const MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
 
+/// What [matrices](MatVecCall::launch_by_matrices) make of their results, beside `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Results {
+    /// Nothing.
+    Rows,
+    /// Bytes as well, as by a [`QuantizeCall`](super::QuantizeCall): `q` and `q_scales`.
+    Bytes,
+    /// Bytes of what a norm's `weight` is multiplied by, and `made`, the sums of squares of blocks of 32, for
+    /// [`Input::Squares`].
+    Normed,
+}
+
+impl Results {
+    fn name(self) -> &'static str {
+        match self {
+            Results::Rows => "rows",
+            Results::Bytes => "bytes",
+            Results::Normed => "normed",
+        }
+    }
+}
+
 impl MatVecCall {
     /// Bytes of workgroup memory that [matrices](Self::launch_by_matrices) take.
     pub fn matrices_workgroup_bytes(&self) -> u64 {
@@ -33,9 +55,9 @@ impl MatVecCall {
 
     /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
     ///
-    /// With [`Target::Bytes`], `y` is made bytes as well, as by a [`QuantizeCall`](super::QuantizeCall), where workgroups
-    /// have whole blocks of it. Buffers: those of a mat-vec of bytes, then `q` and `q_scales`.
-    pub fn launch_by_matrices(&self, rungs: Rungs, target: Target) -> Result<Launch, LaunchError> {
+    /// Buffers: those of a mat-vec of bytes, and of the [`Results`], which are made bytes where workgroups have whole
+    /// blocks of them.
+    pub fn launch_by_matrices(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
         let name = "matvec_matrices";
         let kernel = || name.to_owned();
         let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
@@ -44,9 +66,13 @@ impl MatVecCall {
         if !has_one_scale {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
-        let Input::Bytes { norm } = input else {
-            let storage = "activations that are not bytes";
-            return Err(LaunchError::Storage { kernel: kernel(), storage });
+        let (source, norm, eps) = match input {
+            Input::Bytes { norm } => ("bytes", norm, 0.0),
+            Input::Squares { eps } => ("squares", true, eps),
+            _ => {
+                let storage = "activations that are not bytes";
+                return Err(LaunchError::Storage { kernel: kernel(), storage });
+            }
         };
         if !(rungs.byte_matrices && rungs.f16 && rungs.subgroups) {
             let storage = "bytes on a device without matrices of them";
@@ -63,7 +89,7 @@ impl MatVecCall {
             let (name, value, of) = ("k", k, 1024 * splits);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
-        let tiles = self.tiles();
+        let tiles = self.tiles(results);
         if tiles > 1 && splits > 1 {
             let (name, value, needed) = ("splits", splits, "1, where a workgroup has several tiles");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
@@ -71,7 +97,7 @@ impl MatVecCall {
         let outputs = if gate.is_some() { TILE / 2 } else { TILE };
         // Blocks of 32 are whole within a workgroup, and rows of them follow each other.
         let whole = splits == 1 && y_stride == self.width() && n.is_multiple_of(TILE * tiles);
-        if target == Target::Bytes && !(whole && (outputs * tiles).is_multiple_of(32)) {
+        if results != Results::Rows && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
@@ -81,31 +107,40 @@ impl MatVecCall {
         push("x", 3, Access::Read, m * k64);
         push("x_scales", 4, Access::Read, m * k64 / 4);
         push("y", 5, Access::ReadWrite, 4 * y);
-        if norm {
-            push("factors", 7, Access::Read, 4 * m);
+        match input {
+            Input::Squares { .. } => push("squares", 7, Access::Read, m * k64 / 8),
+            _ if norm => push("factors", 7, Access::Read, 4 * m),
+            _ => {}
         }
-        if target == Target::Bytes {
-            slots.extend(target.slots(rows, self.width(), [9, 10]));
+        let width = u64::from(self.width());
+        if results == Results::Normed {
+            push("weight", 11, Access::Read, 4 * width);
+            push("made", 12, Access::ReadWrite, m * width / 8);
+        }
+        if results != Results::Rows {
+            slots.extend(Target::Bytes.slots(rows, self.width(), [9, 10]));
         }
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
             number("BYTE_MATRICES", 1),
             ("WEIGHT", weight.constant()),
             number("K", k),
+            ("INPUT", source.to_owned()),
             number("NORM", norm.into()),
             ("GATE", gate_name(gate).to_owned()),
             number("ACCUMULATE", accumulate.into()),
             number("SPLITS", splits),
             number("NUMBERS", numbers),
             number("TILES", tiles),
+            number("ROW_BLOCKS", k / 1024),
             // Blocks of a tile that an invocation stages.
             number("EACH", 2 * numbers),
             number("OUTPUTS", outputs),
-            ("TARGET", target.name().to_owned()),
+            ("RESULTS", results.name().to_owned()),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", 1),
         ];
-        let params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
+        let params = MatVecParams { m: rows, n, y_stride, y_offset, eps, ..Default::default() };
         Ok(Launch {
             groups: grid(name, u64::from(n).div_ceil((tiles * TILE).into()))?,
             variant: Variant {
@@ -120,8 +155,9 @@ impl MatVecCall {
         })
     }
 
-    /// Tiles that a workgroup takes.
-    fn tiles(&self) -> u32 {
-        self.weight.rows().div_ceil(TILE * WORKGROUPS)
+    /// Tiles that a workgroup takes: as many as make it busy, and with a norm a block of results.
+    fn tiles(&self, results: Results) -> u32 {
+        let tiles = self.weight.rows().div_ceil(TILE * WORKGROUPS);
+        if results == Results::Normed { tiles.next_multiple_of(2) } else { tiles }
     }
 }

@@ -28,7 +28,7 @@ pub use halve_rows::HalveRowsCall;
 pub use kv::{KvCopyCall, KvShape, KvShiftCall};
 pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall};
-pub use matvec_matrices::{MATRIX_INVOCATIONS, MATRIX_ROWS};
+pub use matvec_matrices::{MATRIX_INVOCATIONS, MATRIX_ROWS, Results};
 pub use matvec_tuning::MatVecTuning;
 pub use norm::{Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};

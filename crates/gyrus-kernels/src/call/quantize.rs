@@ -19,6 +19,12 @@ pub enum Source {
         /// Added to the mean square.
         eps: f32,
     },
+    /// They are there, and are multiplied by a norm's `weight`. `squares`, sums of squares of their blocks, go along,
+    /// for [who makes factors of them](super::Input::Squares).
+    Squares {
+        /// Elements from one row to the next.
+        x_stride: u32,
+    },
     /// They are put together from the splits of attention, `partials`; `rows` has their positions.
     Merge {
         /// Elements of a head.
@@ -61,8 +67,8 @@ const MOST_NORMED: u32 = 1 << 16;
 
 /// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
 ///
-/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`], which is for bytes,
-/// `weight` and `factors`, with [`Source::Merge`] `rows`.
+/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`] and [`Source::Squares`],
+/// which are for bytes, `weight` and `factors` or `squares`, with [`Source::Merge`] `rows`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantizeCall {
     /// Rows.
@@ -103,7 +109,7 @@ impl QuantizeCall {
         let mut slots = Vec::new();
         let (mut head, mut groups, mut width) = (4, (cols / 4).div_ceil(128), 0);
         let source = match source {
-            Source::Rows { x_stride } | Source::Norm { x_stride, .. } => {
+            Source::Rows { x_stride } | Source::Norm { x_stride, .. } | Source::Squares { x_stride } => {
                 multiple("x_stride", x_stride, 4)?;
                 if x_stride < cols {
                     let (name, least) = ("x_stride", cols.into());
@@ -111,11 +117,12 @@ impl QuantizeCall {
                 }
                 params.x_stride = x_stride;
                 slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
+                let normed = !matches!(source, Source::Rows { .. });
+                if normed && target == Target::Rows {
+                    let storage = "rows that are normalised";
+                    return Err(LaunchError::Storage { kernel: kernel(), storage });
+                }
                 if let Source::Norm { eps, .. } = source {
-                    if target == Target::Rows {
-                        let storage = "rows that are normalised";
-                        return Err(LaunchError::Storage { kernel: kernel(), storage });
-                    }
                     if cols > MOST_NORMED {
                         let what = "elements of a normalised row";
                         return Err(LaunchError::Large { kernel: kernel(), what, count: k });
@@ -124,6 +131,8 @@ impl QuantizeCall {
                     // A workgroup has all of a row; of others, four elements for each of 128 invocations.
                     (groups, width) = (1, cols);
                     "norm"
+                } else if normed {
+                    "squares"
                 } else {
                     "rows"
                 }
@@ -142,6 +151,10 @@ impl QuantizeCall {
             "norm" => {
                 slots.push(slot("weight", 4, Access::Read, 4 * k));
                 slots.push(slot("factors", 5, Access::ReadWrite, 4 * m));
+            }
+            "squares" => {
+                slots.push(slot("weight", 4, Access::Read, 4 * k));
+                slots.push(slot("squares", 5, Access::ReadWrite, m * k / 8));
             }
             "merge" => slots.push(slot("rows", 6, Access::Read, 8 * m)),
             _ => {}

@@ -2,7 +2,8 @@
 //
 // Needs lib/lanes.wgsl or lib/lanes_near.wgsl, INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a
 // workgroup writes), y, parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of
-// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of.
+// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. INPUT squares: the
+// kernel finds them.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;
@@ -22,6 +23,7 @@ fn weight_row(column: u32) -> u32 {
 #endif
 }
 
+#if INPUT != squares
 // Finds 1 / rms of the workgroup's rows, for after the next barrier. All invocations must call it together.
 fn find_factors(first_row: u32, here: Member) {
 #if NORM
@@ -34,6 +36,7 @@ fn find_factors(first_row: u32, here: Member) {
 #endif
 #endif
 }
+#endif
 
 // A row's result number `output` of this workgroup.
 fn output_of(output: u32, row: u32) -> f32 {
