@@ -18,7 +18,15 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
     ensure!(!wanted.is_empty(), "nothing to measure: both -s and -p are 0");
     let source = args.subject.source()?;
-    let model = load(&source, &args.model_options.options(Precision::Fast), args.report.quiet)?;
+    let mut options = args.model_options.options(Precision::Fast);
+    let most = args.sequences.iter().copied().max().unwrap_or(1);
+    if most > 1 {
+        // Room for a cache of each text, and no longer than they are.
+        let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0).max(args.depth.saturating_add(1));
+        options.sessions = most.into();
+        options.context = options.context.or(Some(longest));
+    }
+    let model = load(&source, &options, args.report.quiet)?;
     let progress = (!args.report.quiet).then(|| Progress::new("measuring"));
     let mut batches = Vec::new();
     for (done, &(workload, depth)) in wanted.iter().enumerate() {

@@ -96,9 +96,17 @@ impl GpuBackend {
     fn pretend(&mut self, workload: Workload, depth: usize) -> Result<u32, GpuError> {
         let rows = workload.rows();
         let tokens = vec![0; rows];
-        let sequences = vec![0; rows];
-        let table: Vec<u32> = (0..self.blocks as u32).collect();
         let all: Vec<u32> = (0..rows as u32).collect();
+        // Texts have blocks of their own, or what one has read another would find near; if there are so many.
+        let blocks = self.blocks as u32;
+        let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
+        let apart = matches!(workload, Workload::Texts(_)) && each.saturating_mul(rows as u32) <= blocks;
+        let tables: Vec<Vec<u32>> = if apart {
+            all.iter().map(|text| (text * each..(text + 1) * each).collect()).collect()
+        } else {
+            vec![(0..blocks).collect()]
+        };
+        let sequences = if apart { all.clone() } else { vec![0; rows] };
         let (positions, logits, length) = match workload {
             Workload::Texts(_) => (vec![depth as u32; rows], &all[..], depth + 1),
             Workload::Prompt(_) => {
@@ -111,8 +119,8 @@ impl GpuBackend {
             positions: &positions,
             sequences: &sequences,
             logits,
-            tables: &[&table],
-            lengths: &[length as u32],
+            tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            lengths: &vec![length as u32; tables.len()],
         };
         self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
         if let Workload::Texts(_) = workload {
