@@ -35,8 +35,8 @@ pub(crate) struct Rooms {
     pub(crate) cache: Vec<(Buffer, Buffer)>,
     /// Splits of attention of few rows.
     pub(crate) partials: Buffer,
-    /// Rows as bytes, by their width and whether they are normalised, since those may be made while others are read; one
-    /// place for all of them, since each is used at once.
+    /// Rows as bytes, by their width and whether they are normalised, since those may be made while others are read;
+    /// one place for all of them, since each is used at once.
     bytes: RefCell<HashMap<(u32, bool), RowBytes>>,
     /// Rows as halves, likewise.
     halves: RefCell<HashMap<u32, RowHalves>>,

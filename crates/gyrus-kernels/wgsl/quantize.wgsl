@@ -1,7 +1,7 @@
 // quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/bytes.wgsl).
 //
-//   0  x         SOURCE rows, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of [m, k / HEAD_DIM] heads
-//                (lib/merge.wgsl)
+//   0  x         SOURCE rows, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of
+//                [m, k / HEAD_DIM] heads (lib/merge.wgsl)
 //   1  q         TARGET bytes: rows as in lib/row_bytes.wgsl. TARGET rows: [m, k] f32
 //   2  q_scales  TARGET bytes: likewise
 //   3  params    QuantizeParams (immediates where the device has them)

@@ -2,8 +2,8 @@
 //
 // Needs lib/lanes.wgsl or lib/lanes_near.wgsl, INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a
 // workgroup writes), y, parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of
-// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. INPUT squares: the
-// kernel finds them.
+// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. With INPUT squares
+// the kernel itself finds row_factors.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;
