@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     if most > 1 {
         // Room for a cache of each text, and no longer than they are.
         let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0).max(args.depth.saturating_add(1));
-        options.sessions = most.into();
+        options.sessions = most;
         options.context = options.context.or(Some(longest));
     }
     let model = load(&source, &options, args.report.quiet)?;

@@ -122,20 +122,19 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
                 for (head_dim, tiles) in [(64, 4), (96, 1), (128, 2)] {
                     let heads = Heads { head_dim, ..heads };
-                    let ways = [
-                        Parts::Apart { splits: 2 },
-                        Parts::Gathered { tiles, kept: false },
-                        Parts::Gathered { tiles, kept: true },
-                    ];
-                    for (turn, parts) in
-                        [false, true].into_iter().flat_map(|turn| ways.map(|parts| (turn, parts)))
-                    {
-                        for (position, rows) in [(None, 3), (Some(70), 1)] {
-                            let paged = Paged { rows, ..paged };
-                            match (AttendCall { params, heads, turn, parts, position, paged }).launch(rungs) {
-                                Ok(launch) => launches.push(launch),
-                                Err(_) => assert_eq!(kv, Storage::F32),
-                            }
+                    let mut push = |turn, parts, position, rows| {
+                        let paged = Paged { rows, ..paged };
+                        match (AttendCall { params, heads, turn, parts, position, paged }).launch(rungs) {
+                            Ok(launch) => launches.push(launch),
+                            Err(_) => assert_eq!(kv, Storage::F32),
+                        }
+                    };
+                    for turn in [false, true] {
+                        push(turn, Parts::Apart { splits: 2 }, None, 3);
+                        push(turn, Parts::Apart { splits: 2 }, Some(70), 1);
+                        // Gathered rows are several, and turned as others are.
+                        for kept in [false, true].into_iter().filter(|_| pairing == Pairing::Split) {
+                            push(turn, Parts::Gathered { tiles, kept }, None, 3);
                         }
                     }
                 }

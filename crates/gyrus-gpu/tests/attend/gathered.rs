@@ -123,7 +123,9 @@ fn every_form_gathered() {
         for heads in [1, 4, 5, 12] {
             seed += 1;
             for (norm, pairing) in [(false, Pairing::Adjacent), (true, Pairing::Split)] {
-                if norm != (seed % 2 == 0) && cases(1) == 1 {
+                // Larger heads take their time to be compiled.
+                let rare = !matches!((head_dim, heads), (32, _) | (64, 4 | 12) | (128, 5));
+                if (rare || norm != (seed % 2 == 0)) && cases(1) == 1 {
                     continue;
                 }
                 let kv_heads = if heads == 12 { 1 } else { 2 };
