@@ -16,7 +16,7 @@ use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Launch, WeightLayout};
 use gyrus_tensor::DType;
 use named::{Buffers, run};
-use weights::{UNTOUCHED, weight, words};
+use weights::{UNTOUCHED, Weight, weight, words};
 
 #[derive(Debug, Clone, Copy)]
 struct Form {
@@ -105,13 +105,26 @@ impl Form {
     }
 }
 
-#[test]
-fn products_by_matrices_have_the_bits_of_mat_vecs() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+/// A device that multiplies matrices of bytes, if this one does.
+fn device_with_matrices() -> Option<GpuRunner> {
+    let runner = device(Rungs::ALL)?;
     if !runner.gpu().rungs().byte_matrices {
         println!("skipped: {} has no matrices of bytes", runner.name());
-        return;
+        return None;
     }
+    Some(runner)
+}
+
+/// A matrix's planes are what a launch begins with.
+fn give_weight(buffers: &mut Buffers, launch: &Launch, weight: &Weight) {
+    for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
+        buffers.insert(slot.name, words.clone());
+    }
+}
+
+#[test]
+fn products_by_matrices_have_the_bits_of_mat_vecs() {
+    let Some(runner) = device_with_matrices() else { return };
     let noise = &mut Noise::new(47);
     for form in FORMS {
         let weight = weight(noise, form.dtype, form.n, form.k);
@@ -119,9 +132,7 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
         let call = form.call(weight.planes.layout);
         let product = |launch: Launch| {
             let mut buffers = inputs.clone();
-            for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
-                buffers.insert(slot.name, words.clone());
-            }
+            give_weight(&mut buffers, &launch, &weight);
             run(&runner, &launch, &mut buffers);
             buffers.remove("y").unwrap()
         };
@@ -136,12 +147,8 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
 /// Results that are gated become bytes as quantize makes them.
 #[test]
 fn gated_results_are_bytes_too() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some(runner) = device_with_matrices() else { return };
     let rungs = runner.gpu().rungs();
-    if !rungs.byte_matrices {
-        println!("skipped: {} has no matrices of bytes", runner.name());
-        return;
-    }
     let noise = &mut Noise::new(49);
     for (n, rows) in [(8192, 16), (16_384, 11)] {
         let form = Form { n, rows, ..FORMS[1] };
@@ -150,9 +157,7 @@ fn gated_results_are_bytes_too() {
         let call = MatVecCall { y_stride: width, y_offset: 0, ..form.call(weight.planes.layout) };
         let mut buffers = form.inputs(&runner, noise);
         let launch = call.launch_by_matrices(rungs, Results::Bytes).unwrap();
-        for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
-            buffers.insert(slot.name, words.clone());
-        }
+        give_weight(&mut buffers, &launch, &weight);
         let bytes = rows * form.width();
         for (name, words) in [("q", bytes / 4 + 4), ("q_scales", bytes / 16 + 2)] {
             buffers.insert(name, vec![UNTOUCHED; words]);
@@ -173,12 +178,8 @@ fn gated_results_are_bytes_too() {
 /// Results become bytes as a norm wants them, and sums of squares that are worth its factors.
 #[test]
 fn results_are_made_ready_for_a_norm() {
-    let Some(runner) = device(Rungs::ALL) else { return };
+    let Some(runner) = device_with_matrices() else { return };
     let rungs = runner.gpu().rungs();
-    if !rungs.byte_matrices {
-        println!("skipped: {} has no matrices of bytes", runner.name());
-        return;
-    }
     let noise = &mut Noise::new(51);
     let eps = 1e-2;
     for (n, rows) in [(1024, 16), (2048, 13), (4096, 9)] {
@@ -189,9 +190,7 @@ fn results_are_made_ready_for_a_norm() {
         let norm = (0..n).map(|_| noise.number() as f32).collect::<Vec<_>>();
         buffers.insert("weight", words(&norm));
         let launch = call.launch_by_matrices(rungs, Results::Normed).unwrap();
-        for (slot, words) in launch.slots.iter().zip(&matrix.planes.words) {
-            buffers.insert(slot.name, words.clone());
-        }
+        give_weight(&mut buffers, &launch, &matrix);
         let sizes = [("q", rows * n / 4), ("q_scales", rows * n / 16), ("made", rows * n / 32)];
         for (name, words) in sizes {
             buffers.insert(name, vec![UNTOUCHED; words + 2]);
@@ -227,9 +226,7 @@ fn results_are_made_ready_for_a_norm() {
             let call = MatVecCall { input, tuning, accumulate: false, ..next.call(matrix.planes.layout) };
             let launch = call.launch_by_matrices(rungs, Results::Rows).unwrap();
             let mut buffers = buffers.clone();
-            for (slot, words) in launch.slots.iter().zip(&matrix.planes.words) {
-                buffers.insert(slot.name, words.clone());
-            }
+            give_weight(&mut buffers, &launch, &matrix);
             buffers.insert("y", vec![UNTOUCHED; rows * 45 + 8]);
             run(&runner, &launch, &mut buffers);
             buffers.remove("y").unwrap()

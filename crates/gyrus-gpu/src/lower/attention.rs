@@ -3,7 +3,7 @@
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
 use gyrus_kernels::params::AttendParams;
-use gyrus_kernels::{BufferId, Op, Precision, RopeId, WeightId};
+use gyrus_kernels::{BufferId, Precision, RopeId, WeightId};
 
 use super::{Class, Lowering, Pending, Table};
 use crate::error::GpuError;
@@ -152,17 +152,10 @@ impl Table<'_> {
     /// How rows are attended to by a workgroup for all of their splits, and from how many rows on: if one mat-mul of
     /// bytes reads the result and nobody else, and the device is large enough.
     fn gathered(&self, call: AttendCall, out: BufferId) -> Option<(Parts, u32)> {
-        let [Op::MatMul { x: read, weights: next, out: to, .. }, rest @ ..] = self.later else {
-            return None;
-        };
-        let out = self.id(out);
+        let next = self.read_next_alone(out)?;
         let from = GATHERED.div_ceil(call.workgroups());
-        let wanted = matches!(self.class, Class::Each | Class::Few)
-            && from <= FEW as u32
-            && self.takes_bytes(next)
-            && self.id(*read) == out
-            && self.id(*to) != out
-            && !self.is_read_by(rest, out);
+        let wanted =
+            matches!(self.class, Class::Each | Class::Few) && from <= FEW as u32 && self.takes_bytes(next);
         // Registers for four tiles are known to be there where matrices of bytes are.
         let most = if self.on.gpu.rungs().byte_matrices { 4 } else { 2 };
         let ways = [(4, true), (4, false), (2, true), (2, false), (1, false)];

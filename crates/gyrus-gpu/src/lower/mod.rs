@@ -225,6 +225,14 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
+    /// The weights of the next op, if it is a product of this buffer and nobody else reads what that is to hold now.
+    fn read_next_alone(&self, id: BufferId) -> Option<&'a [WeightId]> {
+        let [Op::MatMul { x, weights, out, .. }, rest @ ..] = self.later else { return None };
+        let id = self.id(id);
+        let alone = self.id(*x) == id && self.id(*out) != id && !self.is_read_by(rest, id);
+        alone.then_some(weights)
+    }
+
     /// Whether a later op reads what a buffer is to hold now.
     fn is_read_later(&self, id: BufferId) -> bool {
         self.is_read_by(self.later, id)

@@ -250,24 +250,25 @@ impl Table<'_> {
         mut buffers: Vec<(&'static str, Buffer)>,
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
-        let (results, norm) = self.results(x, by_matrices, out);
+        let norm = self.norm_made(x, by_matrices, out);
+        let results = match norm {
+            Some(_) => Results::Normed,
+            None if self.gated_are_bytes(x, by_matrices, out) => Results::Bytes,
+            None => Results::Rows,
+        };
         let matrices = self.by_matrices(by_matrices, results);
         if !matches!(by_matrices.input, Input::Bytes { .. }) && !matrices {
             return Err(GpuError::Refused { reason: format!("{name}: squares that nobody can sum") });
         }
-        match (results, norm) {
-            (Results::Normed, Some(weight)) => {
-                let bytes = self.bytes(out, true)?;
-                buffers.extend([("q", bytes.q), ("q_scales", bytes.scales), ("made", bytes.squares)]);
-                buffers.push(("weight", self.vector(&[weight])?));
-                self.normed = Some((self.id(out), weight));
-            }
-            (Results::Bytes, _) => {
-                let bytes = self.bytes(out, false)?;
-                buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
-                self.pending.insert(self.id(out), Pending::Bytes);
-            }
-            _ => {}
+        if let Some(weight) = norm {
+            let bytes = self.bytes(out, true)?;
+            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales), ("made", bytes.squares)]);
+            buffers.push(("weight", self.vector(&[weight])?));
+            self.normed = Some((self.id(out), weight));
+        } else if results == Results::Bytes {
+            let bytes = self.bytes(out, false)?;
+            buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
+            self.pending.insert(self.id(out), Pending::Bytes);
         }
         self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
             if matrices && MATRIX_ROWS.contains(&rows) {
@@ -279,30 +280,35 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// What matrices make of a product's results beside the results, and for the norm of which weight.
-    fn results(&self, x: BufferId, call: MatVecCall, out: BufferId) -> (Results, Option<WeightId>) {
-        // What is gated is read by one product more, as bytes; but not where bytes of x are, which are as wide.
-        if call.gate.is_some() {
-            let can_be_bytes = self.width(x) != self.width(out) && self.by_matrices(call, Results::Bytes);
-            return (if can_be_bytes { Results::Bytes } else { Results::Rows }, None);
-        }
-        match self.norm_behind(out).filter(|_| self.by_matrices(call, Results::Normed)) {
-            Some(weight) => (Results::Normed, Some(weight)),
-            None => (Results::Rows, None),
-        }
+    /// Whether results are written where the bytes are that they are made of, if they become bytes.
+    fn over_bytes(&self, x: BufferId, call: MatVecCall, out: BufferId, normed: bool) -> bool {
+        let x_normed = !matches!(call.input, Input::Bytes { norm: false });
+        self.width(x) == self.width(out) && x_normed == normed
     }
 
-    /// The weight of the norm that a buffer goes through next, if matrices make products of it.
-    fn norm_behind(&self, out: BufferId) -> Option<WeightId> {
-        let [Op::RmsNorm { x, weight, out: normed, .. }, Op::MatMul { x: read, weights, .. }, ..] =
+    /// Whether matrices make bytes of what they gate, for the one product that reads it.
+    fn gated_are_bytes(&self, x: BufferId, call: MatVecCall, out: BufferId) -> bool {
+        call.gate.is_some()
+            && !self.over_bytes(x, call, out, false)
+            && self.read_next_alone(out).is_some()
+            && self.by_matrices(call, Results::Bytes)
+    }
+
+    /// The weight of the norm that matrices make bytes of their results for: the one that these go through next, if
+    /// matrices make products of it. Should such a product be unable after all, its bytes are made again.
+    fn norm_made(&self, x: BufferId, call: MatVecCall, out: BufferId) -> Option<WeightId> {
+        let [Op::RmsNorm { x: of, weight, out: normed, .. }, Op::MatMul { x: read, weights, .. }, ..] =
             self.later
         else {
             return None;
         };
-        let is_behind = self.id(*x) == self.id(out) && self.id(*read) == self.id(*normed);
-        // Gated or not: that is decided when the product is.
-        let takes = |gate| self.takes_squares(weights, gate);
-        (is_behind && takes(None) && takes(Some(Activation::Silu))).then_some(*weight)
+        let is_next = self.id(*of) == self.id(out) && self.id(*read) == self.id(*normed);
+        let can = is_next
+            && call.gate.is_none()
+            && !self.over_bytes(x, call, out, true)
+            && self.takes_squares(weights, None)
+            && self.by_matrices(call, Results::Normed);
+        can.then_some(*weight)
     }
 
     /// Whether matrices multiply by all these weights, so that they normalise what they multiply.
@@ -352,6 +358,9 @@ impl Table<'_> {
             Some(Pending::Norm { x, weight, eps }) => {
                 if squares && self.normed == Some((x, weight)) {
                     there = by_matrices;
+                } else {
+                    // Written over.
+                    self.normed = None;
                 }
                 buffers.push(("x", self.buffer(x)));
                 buffers.push(("weight", self.vector(&[weight])?));
