@@ -30,7 +30,13 @@ impl Gpu {
             return Err(GpuError::Limit { what: "a buffer".to_owned(), wanted: bytes, most });
         }
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-        self.create(bytes, usage)
+        let buffer = self.create(bytes, usage)?;
+        // Otherwise wgpu clears it before what it takes for its first use, and some uses it does not see.
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.clear_buffer(&buffer.inner, 0, None);
+        self.queue.submit([encoder.finish()]);
+        self.trouble()?;
+        Ok(buffer)
     }
 
     /// Memory with these contents.
