@@ -78,6 +78,13 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// The kernels of so many rows of different texts, from their tokens to their logits.
+    pub(crate) fn of_texts(&mut self, rows: u32) -> (&mut [Step], &mut [Step]) {
+        if rows == 1 { (&mut self.one, &mut []) } else { (&mut self.each, &mut self.tail_of_all) }
+    }
+}
+
 impl GpuBackend {
     /// Uploads a plan's weights and makes a cache of `blocks` blocks. `bytes` gives each weight's data, and
     /// `uploaded` hears of every piece how many of those bytes it was.
@@ -254,6 +261,13 @@ impl GpuBackend {
     }
 }
 
+impl Drop for GpuBackend {
+    fn drop(&mut self) {
+        // Steps in flight use what is dropped now.
+        self.steps.end(&self.gpu);
+    }
+}
+
 impl Backend for GpuBackend {
     fn plan(&self) -> &Plan {
         &self.plan
@@ -265,7 +279,7 @@ impl Backend for GpuBackend {
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         self.check(batch)?;
-        self.steps.end();
+        self.steps.end(&self.gpu);
         let device = |error: GpuError| BackendError::Device(error.to_string());
         let tiles = self.send(batch, None).map_err(device)?;
         self.replay(batch, tiles).map_err(device)?;

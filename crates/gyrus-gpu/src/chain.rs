@@ -6,21 +6,22 @@ use std::collections::{HashMap, VecDeque};
 use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall};
 use gyrus_kernels::params::SelectRow;
 use gyrus_kernels::{BackendError, Batch, Chain, KV_BLOCK, Sampler};
-use wgpu::{BufferUsages, ComputePassDescriptor, MapMode, PollType, SubmissionIndex};
 
 use crate::backend::GpuBackend;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::recorder::{Flight, Recorder};
 use crate::rooms::FEW;
-use crate::step::{Extent, Step, named};
+use crate::step::{Extent, named};
 
 /// Steps whose tokens fit the ring that a submission brings back.
 const MOST: usize = SELECT_EMITTED as usize;
 
-/// Kernels of the first step that are submitted before the others are recorded.
-const EARLY: usize = 24;
+/// Kernels that are submitted before the others are recorded, when nothing runs yet; then twice as many, and so on, so
+/// that each lot is recorded while the one before runs.
+const EARLY: usize = 16;
 
 /// What is known of the steps in flight.
 #[derive(Debug, Default)]
@@ -37,9 +38,11 @@ pub(crate) struct Steps {
     /// Entries of the block table that the device has of each row, and how far apart rows' tables are.
     sent: Vec<usize>,
     stride: usize,
-    flights: VecDeque<Flight>,
-    /// Buffers that tokens come back in and that are not in flight.
-    idle: Vec<Buffer>,
+    /// What was submitted and is not read yet, and how many steps end with it: none with the first parts of one.
+    flights: VecDeque<(usize, Flight)>,
+    recorder: Option<Recorder>,
+    /// Whether wgpu was told something that comes before the next steps.
+    told: bool,
     /// The tokens of the flight that landed last, and how many of its steps are unread.
     landed: Vec<u32>,
     landed_steps: usize,
@@ -47,20 +50,12 @@ pub(crate) struct Steps {
     words: Vec<u32>,
 }
 
-/// A submission whose tokens are not read yet.
-#[derive(Debug)]
-struct Flight {
-    steps: usize,
-    submission: SubmissionIndex,
-    staging: Buffer,
-}
-
 impl Steps {
     /// Forgets steps in flight. They run to their end, and nobody reads their tokens.
-    pub(crate) fn end(&mut self) {
-        for flight in self.flights.drain(..) {
-            flight.staging.inner.unmap();
-            self.idle.push(flight.staging);
+    pub(crate) fn end(&mut self, gpu: &Gpu) {
+        for (_, flight) in self.flights.drain(..) {
+            // What they use may be gone soon. A device that is lost is so for the next as well.
+            let _ = self.recorder.as_mut().map(|recorder| recorder.land(gpu, flight, None));
         }
         self.landed_steps = 0;
         self.call = None;
@@ -77,17 +72,6 @@ impl Steps {
         self.selects.clear();
         Ok(())
     }
-
-    fn staging(&mut self, gpu: &Gpu) -> Result<Buffer, GpuError> {
-        match self.idle.pop() {
-            Some(buffer) => Ok(buffer),
-            None => gpu.create(ring_bytes(), BufferUsages::MAP_READ | BufferUsages::COPY_DST),
-        }
-    }
-}
-
-fn ring_bytes() -> u64 {
-    4 * u64::from(SELECT_EMITTED * SELECT_ROWS)
 }
 
 impl GpuBackend {
@@ -97,6 +81,7 @@ impl GpuBackend {
         samplers: &[&Sampler],
         texts: &[&[u32]],
     ) -> Result<bool, GpuError> {
+        self.steps.end(&self.gpu);
         let Ok(call) = SelectCall::of(samplers.iter().copied(), self.plan.vocab as u32) else {
             return Ok(false);
         };
@@ -116,6 +101,7 @@ impl GpuBackend {
             let bound = launches.iter().map(|launch| self.gpu.bind(launch, &named(launch, &buffers)?));
             self.steps.selects.insert(call, bound.collect::<Result<_, _>>()?);
         }
+        self.steps.told = true;
         let stride = self.rooms.entries() / batch.rows();
         self.send(batch, Some(stride))?;
         self.send_samplers(call, samplers, texts)?;
@@ -169,80 +155,58 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Sends what was added to block tables since the last time.
-    fn send_tables(&mut self, tables: &[&[u32]]) -> Result<(), GpuError> {
-        for (row, (table, sent)) in tables.iter().zip(&mut self.steps.sent).enumerate() {
+    fn submit_steps(&mut self, count: usize, tables: &[&[u32]]) -> Result<(), GpuError> {
+        let GpuBackend { gpu, rooms, tables: kernels, steps, .. } = self;
+        let Steps { call, selects, buffers, positions, sent, stride, flights, recorder, told, .. } = steps;
+        let Some(selects) = call.and_then(|call| selects.get(&call)) else { return Ok(()) };
+        let emitted = buffers.iter().find(|(name, _)| *name == "emitted").map(|(_, buffer)| buffer);
+        let recorder = recorder.get_or_insert_with(|| Recorder::new(gpu));
+        let rows = positions.len() as u32;
+        let (body, tail) = kernels.of_texts(rows);
+        let farthest = |positions: &[u32]| positions.iter().copied().max().unwrap_or(0);
+        if *told && recorder.is_direct() {
+            // What is bound anew is told to wgpu.
+            let extent = Extent { rows, position: farthest(positions), tiles: 0 };
+            for step in body.iter_mut().chain(tail.iter_mut()) {
+                step.follow(gpu, extent)?.map(|dispatch| dispatch.bound(gpu)).transpose()?;
+            }
+        }
+        let mut recording = recorder.begin(gpu, std::mem::take(told))?;
+        // What was added to block tables since the last time.
+        for (row, (table, sent)) in tables.iter().zip(sent).enumerate() {
             if table.len() > *sent {
-                let offset = 4 * (row * self.steps.stride + *sent) as u64;
-                self.gpu.write_at(&self.rooms.tables, offset, bytemuck::cast_slice(&table[*sent..]))?;
+                recording.write(gpu, &rooms.tables, 4 * (row * *stride + *sent) as u64, &table[*sent..])?;
                 *sent = table.len();
             }
         }
-        Ok(())
-    }
-
-    fn submit_steps(&mut self, count: usize, tables: &[&[u32]]) -> Result<(), GpuError> {
-        self.send_tables(tables)?;
-        let staging = self.steps.staging(&self.gpu)?;
-        let GpuBackend { gpu, tables, steps, .. } = self;
-        let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) else { return Ok(()) };
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
-        let rows = steps.positions.len() as u32;
-        let (body, tail): (&mut [Step], &mut [Step]) = match rows {
-            1 => (&mut tables.one, &mut []),
-            _ => (&mut tables.each, &mut tables.tail_of_all),
-        };
-        let (begins, mut recorded) = (steps.flights.is_empty(), 0);
+        let (mut early, mut recorded) = (if flights.is_empty() { EARLY } else { usize::MAX }, 0);
         for _ in 0..count {
-            let position = steps.positions.iter().copied().max().unwrap_or(0);
-            let extent = Extent { rows, position, tiles: 0 };
+            let extent = Extent { rows, position: farthest(positions), tiles: 0 };
             for step in body.iter_mut().chain(tail.iter_mut()) {
                 let Some(dispatch) = step.follow(gpu, extent)? else { continue };
-                dispatch.record(&mut pass);
+                recording.dispatch(gpu, dispatch)?;
                 recorded += 1;
-                // Nothing runs yet that the rest could be recorded behind.
-                if begins && recorded == EARLY {
-                    drop(pass);
-                    gpu.queue.submit([encoder.finish()]);
-                    encoder = gpu.device.create_command_encoder(&Default::default());
-                    pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+                if recorded == early {
+                    flights.push_back((0, recording.submit(gpu, None)?));
+                    recording = recorder.begin(gpu, false)?;
+                    early = 2 * early + EARLY;
                 }
             }
-            selects.iter().for_each(|select| select.record(&mut pass));
-            steps.positions.iter_mut().for_each(|position| *position += 1);
+            selects.iter().try_for_each(|select| recording.dispatch(gpu, select))?;
+            positions.iter_mut().for_each(|position| *position += 1);
         }
-        drop(pass);
-        if let Some((_, emitted)) = steps.buffers.iter().find(|(name, _)| *name == "emitted") {
-            encoder.copy_buffer_to_buffer(&emitted.inner, 0, &staging.inner, 0, ring_bytes());
-        }
-        let submission = gpu.queue.submit([encoder.finish()]);
-        staging.inner.slice(..).map_async(MapMode::Read, |_| {});
-        steps.flights.push_back(Flight { steps: count, submission, staging });
-        gpu.trouble()
+        flights.push_back((count, recording.submit(gpu, emitted)?));
+        Ok(())
     }
 
     /// Waits for the next submission, and takes its tokens.
     fn land(&mut self) -> Result<(), GpuError> {
         let GpuBackend { gpu, steps, .. } = self;
-        let Some(flight) = steps.flights.pop_front() else {
+        let (Some((count, flight)), Some(recorder)) = (steps.flights.pop_front(), &mut steps.recorder) else {
             return Err(GpuError::Refused { reason: "no step is in flight".to_owned() });
         };
-        let wait = PollType::Wait { submission_index: Some(flight.submission), timeout: None };
-        let polled = gpu.device.poll(wait);
-        gpu.trouble()?;
-        polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
-        let mapped = flight
-            .staging
-            .inner
-            .get_mapped_range(..)
-            .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
-        steps.landed.clear();
-        steps.landed.extend(mapped.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
-        drop(mapped);
-        flight.staging.inner.unmap();
-        steps.idle.push(flight.staging);
-        steps.landed_steps = flight.steps;
+        recorder.land(gpu, flight, (count > 0).then_some(&mut steps.landed))?;
+        steps.landed_steps = count;
         Ok(())
     }
 }
@@ -263,7 +227,6 @@ impl Chain for GpuBackend {
         texts: &[&[u32]],
     ) -> Result<bool, BackendError> {
         self.check(batch)?;
-        self.steps.end();
         let rows = batch.rows();
         // A row for each sequence, in their order, and each wants logits.
         let each = |rows: &[u32]| rows.iter().copied().eq(0..rows.len() as u32);
@@ -300,11 +263,11 @@ impl Chain for GpuBackend {
     }
 
     fn in_flight(&self) -> usize {
-        self.steps.landed_steps + self.steps.flights.iter().map(|flight| flight.steps).sum::<usize>()
+        self.steps.landed_steps + self.steps.flights.iter().map(|(steps, _)| steps).sum::<usize>()
     }
 
     fn next(&mut self) -> Result<&[u32], BackendError> {
-        if self.steps.landed_steps == 0 {
+        while self.steps.landed_steps == 0 {
             self.land().map_err(device)?;
         }
         let Steps { tokens, unread, landed, landed_steps, .. } = &mut self.steps;

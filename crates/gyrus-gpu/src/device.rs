@@ -7,6 +7,7 @@ use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
+use crate::direct;
 use crate::error::GpuError;
 use crate::kept::{Kept, tuning_name};
 use crate::pipeline::Pipeline;
@@ -25,6 +26,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// A folder to keep compiled pipelines in, where the API can.
     pub pipelines: Option<PathBuf>,
+    /// Whether steps in flight are recorded past wgpu, where that can be done.
+    pub direct: bool,
 }
 
 impl Default for Options {
@@ -35,6 +38,7 @@ impl Default for Options {
             checked: cfg!(debug_assertions),
             memory: None,
             pipelines: None,
+            direct: true,
         }
     }
 }
@@ -46,6 +50,7 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: Limits,
     pub(crate) checked: bool,
+    pub(crate) direct: bool,
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     pub(crate) kept: Option<Kept>,
@@ -118,6 +123,7 @@ impl Gpu {
             queue,
             limits,
             checked: options.checked,
+            direct: options.direct,
             most_memory: options.memory,
             pipelines: Mutex::default(),
             kept,
@@ -169,6 +175,7 @@ impl Gpu {
     /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
     pub fn close(&self) {
         self.kept.as_ref().inspect(|kept| kept.store());
+        direct::wait(self);
         self.device.destroy();
         *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
     }
@@ -178,6 +185,12 @@ impl Gpu {
         let polled = self.device.poll(PollType::wait_indefinitely());
         self.trouble()?;
         polled.map(drop).map_err(|error| GpuError::Lost { reason: error.to_string() })
+    }
+
+    /// Remembers that the device is lost, which wgpu may not know yet.
+    pub(crate) fn lose(&self, reason: &str) -> GpuError {
+        let lost = GpuError::Lost { reason: reason.to_owned() };
+        lock(&self.trouble).insert(lost).clone()
     }
 
     /// What went wrong outside a call. A lost device stays lost.

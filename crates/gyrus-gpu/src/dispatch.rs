@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use gyrus_kernels::Launch;
 use gyrus_kernels::call::copy;
 use gyrus_kernels::grid::median;
+use gyrus_kernels::{Access, Launch};
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BufferDescriptor, BufferUsages, CommandEncoder, ComputePass,
     ComputePassDescriptor, ComputePassTimestampWrites, ErrorFilter, QuerySetDescriptor, QueryType,
@@ -12,6 +12,7 @@ use wgpu::{
 use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
 use crate::device::{Gpu, explained};
+use crate::direct::Bound;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 
@@ -20,6 +21,9 @@ use crate::pipeline::Pipeline;
 pub struct Dispatch {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
+    buffers: Vec<(u32, Buffer, Access)>,
+    /// The same for commands that wgpu does not see, once there are some.
+    bound: OnceLock<Bound>,
     params: Params,
     /// The grid. Kernels know from elsewhere how far they may go.
     pub(crate) groups: [u32; 3],
@@ -29,7 +33,7 @@ pub struct Dispatch {
 #[derive(Debug)]
 enum Params {
     None,
-    Immediate(Vec<u8>),
+    Immediate(Vec<u32>),
     Uniform(Buffer),
 }
 
@@ -37,11 +41,28 @@ impl Dispatch {
     pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.inner);
         pass.set_bind_group(0, &self.group, &[]);
-        if let Params::Immediate(bytes) = &self.params {
-            pass.set_immediates(0, bytes);
+        if let Params::Immediate(words) = &self.params {
+            pass.set_immediates(0, bytemuck::cast_slice(words));
         }
         let [x, y, z] = self.groups;
         pass.dispatch_workgroups(x, y, z);
+    }
+
+    /// Its kernel and buffers, for commands that wgpu does not see.
+    pub(crate) fn bound(&self, gpu: &Gpu) -> Result<&Bound, GpuError> {
+        if let Some(bound) = self.bound.get() {
+            return Ok(bound);
+        }
+        let bound = Bound::new(gpu, self.pipeline.compiled(gpu)?, &self.buffers)?;
+        Ok(self.bound.get_or_init(|| bound))
+    }
+
+    /// The parameters that go along with the commands.
+    pub(crate) fn immediates(&self) -> &[u32] {
+        match &self.params {
+            Params::Immediate(words) => words,
+            Params::None | Params::Uniform(_) => &[],
+        }
     }
 }
 
@@ -54,7 +75,7 @@ impl Gpu {
         let mut uniforms = launch.uniforms.clone();
         let mut immediates = None;
         match &launch.params {
-            Some((_, params)) if self.rungs().immediates => immediates = Some(params.clone()),
+            Some((_, params)) if self.rungs().immediates => immediates = Some(words(params)),
             Some(params) => uniforms.push(params.clone()),
             None => {}
         }
@@ -67,19 +88,16 @@ impl Gpu {
                 Ok((*binding, buffer))
             })
             .collect::<Result<_, GpuError>>()?;
-        let entry = |binding, buffer: &Buffer| (binding, buffer.inner.clone());
-        let bound: Vec<(u32, wgpu::Buffer)> = launch
-            .slots
-            .iter()
-            .zip(buffers)
-            .map(|(slot, buffer)| entry(slot.binding, buffer))
-            .chain(uniforms.iter().map(|(binding, buffer)| entry(*binding, buffer)))
+        let slots = launch.slots.iter().zip(buffers);
+        let buffers: Vec<(u32, Buffer, Access)> = slots
+            .map(|(slot, buffer)| (slot.binding, (*buffer).clone(), slot.access))
+            .chain(uniforms.iter().map(|(binding, buffer)| (*binding, buffer.clone(), Access::Read)))
             .collect();
-        let entries: Vec<BindGroupEntry<'_>> = bound
+        let entries: Vec<BindGroupEntry<'_>> = buffers
             .iter()
-            .map(|(binding, buffer)| BindGroupEntry {
+            .map(|(binding, buffer, _)| BindGroupEntry {
                 binding: *binding,
-                resource: buffer.as_entire_binding(),
+                resource: buffer.inner.as_entire_binding(),
             })
             .collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
@@ -92,14 +110,15 @@ impl Gpu {
             return Err(explained(&error));
         }
         let params = match (immediates, &launch.params) {
-            (Some(bytes), _) => Params::Immediate(bytes),
+            (Some(words), _) => Params::Immediate(words),
             // The parameters are the last uniform.
             (None, Some(_)) => {
                 uniforms.last().map_or(Params::None, |(_, buffer)| Params::Uniform(buffer.clone()))
             }
             (None, None) => Params::None,
         };
-        Ok(Dispatch { pipeline, group, params, groups: launch.groups })
+        let bound = OnceLock::new();
+        Ok(Dispatch { pipeline, group, buffers, bound, params, groups: launch.groups })
     }
 
     /// Gives a dispatch the grid and parameters of another launch of the same variant on the same buffers.
@@ -113,7 +132,7 @@ impl Gpu {
         launch.check_buffers(&bytes, |_, _| false)?;
         dispatch.groups = launch.groups;
         match (&mut dispatch.params, &launch.params) {
-            (Params::Immediate(old), Some((_, new))) => old.clone_from(new),
+            (Params::Immediate(old), Some((_, new))) => *old = words(new),
             (Params::Uniform(buffer), Some((_, new))) => self.queue.write_buffer(&buffer.inner, 0, new),
             _ => {}
         }
@@ -123,7 +142,7 @@ impl Gpu {
     /// Changes one word of a dispatch's parameters, for what is submitted from now on.
     pub(crate) fn patch(&self, dispatch: &mut Dispatch, offset: usize, value: u32) {
         match &mut dispatch.params {
-            Params::Immediate(bytes) => bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes()),
+            Params::Immediate(words) => words[offset / 4] = value,
             Params::Uniform(buffer) => {
                 self.queue.write_buffer(&buffer.inner, offset as u64, &value.to_le_bytes());
             }
@@ -224,4 +243,9 @@ impl Gpu {
         let bytes = self.read(&staging)?;
         Ok(bytemuck::pod_read_unaligned(&bytes))
     }
+}
+
+/// Parameters are whole words.
+fn words(params: &[u8]) -> Vec<u32> {
+    params.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
 }

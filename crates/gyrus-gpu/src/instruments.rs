@@ -22,7 +22,7 @@ const REPETITIONS: usize = 7;
 
 impl GpuBackend {
     fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, GpuError> {
-        self.steps.end();
+        self.steps.end(&self.gpu);
         let rows = workload.rows();
         let apart = matches!(workload, Workload::Texts(_));
         let tiles = self.pretend(workload, depth)?;
@@ -87,7 +87,7 @@ impl GpuBackend {
         }
         let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
         let device = gpu.adapter().name.clone();
-        steps.end();
+        steps.end(gpu);
         Ok(Profile { device, workload, depth, time, entries, copy_bandwidth })
     }
 
@@ -131,7 +131,7 @@ impl GpuBackend {
     }
 
     fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
-        self.steps.end();
+        self.steps.end(&self.gpu);
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(Workload::Texts(1), depth)?;

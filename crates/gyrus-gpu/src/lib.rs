@@ -7,12 +7,24 @@
 //! This crate knows nothing of files or models.
 
 #![deny(unsafe_code)]
+// What only `direct` needs.
+#![cfg_attr(
+    not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")),
+    allow(dead_code)
+)]
 
 mod adapter;
 mod backend;
 mod buffer;
 mod chain;
 mod device;
+// Handles of the API itself.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[allow(unsafe_code)]
+mod direct;
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[path = "direct/none.rs"]
+mod direct;
 mod dispatch;
 mod error;
 mod instruments;
@@ -21,10 +33,12 @@ mod lower;
 mod memory;
 mod pipeline;
 mod proof;
+mod recorder;
 mod rooms;
 mod runner;
 mod spirv;
 mod step;
+mod through;
 mod tuning;
 mod weight;
 

@@ -1,6 +1,6 @@
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use gyrus_kernels::shader::Source;
+use gyrus_kernels::shader::{Source, Variant};
 use gyrus_kernels::{Access, Launch};
 use wgpu::{
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType,
@@ -10,6 +10,7 @@ use wgpu::{
 };
 
 use crate::device::{Gpu, lock};
+use crate::direct::Compiled;
 use crate::error::GpuError;
 use crate::spirv::byte_matrices;
 
@@ -18,6 +19,37 @@ use crate::spirv::byte_matrices;
 pub(crate) struct Pipeline {
     pub(crate) inner: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
+    recipe: Recipe,
+    /// The same for commands that wgpu does not see, once there are some.
+    compiled: OnceLock<Arc<Compiled>>,
+}
+
+/// What a pipeline is made of.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    pub(crate) variant: Variant,
+    pub(crate) text: String,
+    /// What the text became, if wgpu is not to look into it.
+    pub(crate) spirv: Option<Vec<u32>>,
+    pub(crate) entries: Vec<BindGroupLayoutEntry>,
+    pub(crate) immediate_size: u32,
+}
+
+impl Recipe {
+    pub(crate) fn refused(&self, reason: &str) -> GpuError {
+        GpuError::Shader { kernel: self.variant.key(), reason: one_line(reason) }
+    }
+}
+
+impl Pipeline {
+    /// The same for commands that wgpu does not see.
+    pub(crate) fn compiled(&self, gpu: &Gpu) -> Result<Arc<Compiled>, GpuError> {
+        if let Some(compiled) = self.compiled.get() {
+            return Ok(Arc::clone(compiled));
+        }
+        let compiled = Arc::new(Compiled::new(gpu, &self.recipe)?);
+        Ok(Arc::clone(self.compiled.get_or_init(|| compiled)))
+    }
 }
 
 impl Gpu {
@@ -110,21 +142,25 @@ impl Gpu {
         }
         self.trouble()?;
         self.kept.as_ref().inspect(|kept| kept.grew());
-        Ok(Pipeline { inner, layout })
+        let recipe = Recipe { variant: variant.clone(), text: source.text, spirv, entries, immediate_size };
+        Ok(Pipeline { inner, layout, recipe, compiled: OnceLock::new() })
+    }
+
+    /// What shaders check as they run.
+    pub(crate) fn runtime_checks(&self) -> ShaderRuntimeChecks {
+        if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() }
     }
 
     /// A shader as it is written.
     fn module(&self, name: &str, text: &str) -> wgpu::ShaderModule {
         let descriptor =
             ShaderModuleDescriptor { label: Some(name), source: ShaderSource::Wgsl(text.into()) };
-        let checks =
-            if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() };
         // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
         // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
         // the indices made from those parameters; a block table's entries are its writer's to check.
         #[allow(unsafe_code)]
         unsafe {
-            self.device.create_shader_module_trusted(descriptor, checks)
+            self.device.create_shader_module_trusted(descriptor, self.runtime_checks())
         }
     }
 
@@ -166,6 +202,8 @@ impl Gpu {
         if let (Some((binding, _)), false) = (&launch.params, self.rungs().immediates) {
             entries.push(entry(*binding, BufferBindingType::Uniform));
         }
+        // Vulkan numbers them in this order.
+        entries.sort_unstable_by_key(|entry| entry.binding);
         entries
     }
 }

@@ -22,8 +22,8 @@ use std::collections::{HashMap, HashSet};
 
 use naga::back::spv;
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
-use naga::{ResourceBinding, ShaderStage};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{Module, ResourceBinding, ShaderStage};
 
 /// The SPIR-V of a kernel with matrices of bytes. `bindings` are those of its bind group; `overrides` fill in its
 /// override constants, which nobody can do later.
@@ -38,13 +38,8 @@ pub(crate) fn byte_matrices(
     rewritten(&translated(wgsl, entry, overrides, bindings)?)
 }
 
-/// The SPIR-V that wgpu would make of a kernel without checks.
-fn translated(
-    wgsl: &str,
-    entry: &str,
-    overrides: &[(&str, f64)],
-    bindings: &[u32],
-) -> Result<Vec<u32>, String> {
+/// A kernel as naga has it.
+pub(crate) fn parsed(wgsl: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| {
         let line = error.location(wgsl).map_or(0, |at| at.line_number);
         format!("line {line} after preprocessing: {}", error.message())
@@ -52,6 +47,17 @@ fn translated(
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
         .map_err(|error| error.emit_to_string(wgsl))?;
+    Ok((module, info))
+}
+
+/// The SPIR-V that wgpu would make of a kernel without checks.
+fn translated(
+    wgsl: &str,
+    entry: &str,
+    overrides: &[(&str, f64)],
+    bindings: &[u32],
+) -> Result<Vec<u32>, String> {
+    let (module, info) = parsed(wgsl)?;
     let overrides = overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     let stage = Some((ShaderStage::Compute, entry));
     let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, stage, &overrides)

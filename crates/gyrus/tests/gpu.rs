@@ -12,7 +12,7 @@ use adapter::adapter;
 use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
-use gyrus_kernels::{Backend, Batch, Instruments, Workload};
+use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Workload};
 use gyrus_testkit::data;
 
 fn device() -> Option<Device> {
@@ -161,11 +161,20 @@ fn backend(
     precision: Precision,
     blocks: usize,
 ) -> Option<(GpuBackend, u64)> {
+    let options = gyrus_gpu::Options { adapter: Some(name.to_owned()), ..Default::default() };
+    backend_on(&options, checkpoint, precision, blocks)
+}
+
+fn backend_on(
+    options: &gyrus_gpu::Options,
+    checkpoint: fn() -> Option<Checkpoint>,
+    precision: Precision,
+    blocks: usize,
+) -> Option<(GpuBackend, u64)> {
+    let gpu = Gpu::open(options).unwrap();
     let options = Options { precision, context: Some(64), ..Options::default() };
     let plan = Model::load(checkpoint()?, &options).unwrap().plan().clone();
     let checkpoint = checkpoint()?;
-    let options = gyrus_gpu::Options { adapter: Some(name.to_owned()), ..Default::default() };
-    let gpu = Gpu::open(&options).unwrap();
     let uploaded = Cell::new(0);
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
     let backend =
@@ -193,6 +202,55 @@ fn the_only_row_may_be_of_a_later_table() {
     let alone = forward(9, 1, 0, &[&[2]]);
     assert_eq!(forward(9, 1, 1, &[&[1], &[2]]), alone);
     assert_ne!(forward(9, 1, 0, &[&[1]]), alone);
+}
+
+/// Steps that are recorded past wgpu are those that it records: the same tokens, of one text and of three whose caches
+/// grow on the way, and whoever comes behind finds the same caches.
+#[test]
+fn steps_past_wgpu_are_those_it_records() {
+    let Some(name) = adapter() else { return };
+    let [direct, through] = [true, false].map(|direct| {
+        let options =
+            gyrus_gpu::Options { adapter: Some(name.clone()), direct, ..gyrus_gpu::Options::default() };
+        let (mut backend, _) = backend_on(&options, short_checkpoint, Precision::Fast, 8)?;
+        let sampler = gyrus::Sampler { temperature: 2.0, seed: 3, ..Default::default() };
+        let mut found: Vec<u32> = Vec::new();
+        for texts in [1, 3] {
+            let each: Vec<u32> = (0..texts).collect();
+            let blocks: Vec<Vec<u32>> = each.iter().map(|n| vec![n + 1, 7 - n]).collect();
+            let (tokens, positions) = (each.iter().map(|n| 5 + n).collect::<Vec<_>>(), vec![0; each.len()]);
+            let batch = Batch {
+                tokens: &tokens,
+                positions: &positions,
+                sequences: &each,
+                logits: &each,
+                tables: &blocks.iter().map(|blocks| &blocks[..1]).collect::<Vec<_>>(),
+                lengths: &vec![40; each.len()],
+            };
+            let written: Vec<[u32; 1]> = tokens.iter().map(|token| [*token]).collect();
+            let written: Vec<&[u32]> = written.iter().map(|text| &text[..]).collect();
+            // Nothing was computed before, so that these are the first to use what they use.
+            let chain = backend.chain().unwrap();
+            assert!(chain.begin(&batch, &vec![&sampler; each.len()], &written).unwrap());
+            for (steps, known) in [(3, 1), (KV_BLOCK - 3, 1), (4, 2)] {
+                let tables: Vec<&[u32]> = blocks.iter().map(|blocks| &blocks[..known]).collect();
+                chain.submit(steps, &tables).unwrap();
+            }
+            for _ in 0..KV_BLOCK {
+                found.extend_from_slice(chain.next().unwrap());
+            }
+            // The steps that nobody reads have gone the same way.
+            let last = Batch {
+                positions: &vec![KV_BLOCK as u32 + 4; each.len()],
+                tables: &blocks.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+                ..batch
+            };
+            found.extend(backend.forward(&last).unwrap().iter().map(|logit| logit.to_bits()));
+        }
+        Some(found)
+    });
+    assert_eq!(direct, through);
+    assert!(direct.is_none_or(|found| found.iter().collect::<HashSet<_>>().len() > 100), "noise differs");
 }
 
 /// What a step of a few texts runs, before there are so many that attention is gathered.

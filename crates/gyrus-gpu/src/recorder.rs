@@ -1,0 +1,104 @@
+//! Who writes commands down and hands them to a device: wgpu, or [`direct`], which is quicker and allocates nothing.
+
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_ROWS};
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::{direct, through};
+
+/// Bytes of the ring that tokens come back in.
+pub(crate) const RING: u64 = 4 * (SELECT_EMITTED * SELECT_ROWS) as u64;
+
+#[derive(Debug)]
+pub(crate) enum Recorder {
+    Direct(direct::Recorder),
+    Through(through::Recorder),
+}
+
+/// Commands that are being written down.
+#[allow(clippy::large_enum_variant, reason = "there are few, and boxes would be allocated")]
+pub(crate) enum Recording<'r> {
+    Direct(direct::Recording<'r>),
+    Through(through::Recording<'r>),
+}
+
+/// Commands that were handed over.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few, and boxes would be allocated")]
+pub(crate) enum Flight {
+    Direct(direct::Flight),
+    Through(through::Flight),
+}
+
+impl Recorder {
+    /// The quickest that a device has, of those that it was opened for.
+    pub(crate) fn new(gpu: &Gpu) -> Recorder {
+        let direct = gpu.direct.then(|| direct::Recorder::new(gpu)).flatten();
+        direct.map_or_else(|| Recorder::Through(through::Recorder::default()), Recorder::Direct)
+    }
+
+    /// Whether kernels are to be bound for it, beside what wgpu binds.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Recorder::Direct(_))
+    }
+
+    /// Begins to write commands down. `after_others`: wgpu was told something since the last time.
+    pub(crate) fn begin(&mut self, gpu: &Gpu, after_others: bool) -> Result<Recording<'_>, GpuError> {
+        Ok(match self {
+            Recorder::Direct(recorder) => Recording::Direct(recorder.begin(gpu, after_others)?),
+            Recorder::Through(recorder) => Recording::Through(recorder.begin(gpu)?),
+        })
+    }
+
+    /// Waits for a flight, and hands its tokens over if they are wanted.
+    pub(crate) fn land(
+        &mut self,
+        gpu: &Gpu,
+        flight: Flight,
+        wanted: Option<&mut Vec<u32>>,
+    ) -> Result<(), GpuError> {
+        match (self, flight) {
+            (Recorder::Direct(recorder), Flight::Direct(flight)) => recorder.land(gpu, flight, wanted),
+            (Recorder::Through(recorder), Flight::Through(flight)) => recorder.land(gpu, flight, wanted),
+            // A backend has one recorder as long as it lives.
+            _ => Err(GpuError::Refused { reason: "it was recorded by another".to_owned() }),
+        }
+    }
+}
+
+impl Recording<'_> {
+    /// Overwrites words of a buffer from an offset in bytes. It comes before any kernel.
+    pub(crate) fn write(
+        &mut self,
+        gpu: &Gpu,
+        buffer: &Buffer,
+        offset: u64,
+        words: &[u32],
+    ) -> Result<(), GpuError> {
+        match self {
+            Recording::Direct(recording) => recording.write(buffer, offset, words),
+            Recording::Through(recording) => recording.write(gpu, buffer, offset, words),
+        }
+    }
+
+    /// Runs a kernel.
+    pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
+        match self {
+            Recording::Direct(recording) => recording.dispatch(gpu, dispatch),
+            Recording::Through(recording) => {
+                recording.dispatch(dispatch);
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands the commands over; the words of `emitted`, if any, come back with them.
+    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Flight, GpuError> {
+        Ok(match self {
+            Recording::Direct(recording) => Flight::Direct(recording.submit(gpu, emitted)?),
+            Recording::Through(recording) => Flight::Through(recording.submit(gpu, emitted)?),
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! Steps as wgpu records them, on every API.
+
+use wgpu::{
+    BufferUsages, CommandEncoder, ComputePass, ComputePassDescriptor, MapMode, PollType, SubmissionIndex,
+};
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::recorder::RING;
+
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Buffers that tokens come back in and that are not in flight.
+    idle: Vec<Buffer>,
+}
+
+/// Commands that were handed over, and where their tokens come back if there are any.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    submission: SubmissionIndex,
+    tokens: Option<Buffer>,
+}
+
+/// Commands that are being recorded.
+pub(crate) struct Recording<'r> {
+    recorder: &'r mut Recorder,
+    encoder: CommandEncoder,
+    pass: ComputePass<'static>,
+}
+
+impl Recorder {
+    pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<Recording<'_>, GpuError> {
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let pass = encoder.begin_compute_pass(&ComputePassDescriptor::default()).forget_lifetime();
+        gpu.trouble()?;
+        Ok(Recording { recorder: self, encoder, pass })
+    }
+
+    /// Waits for a flight, and hands its tokens over if they are wanted.
+    pub(crate) fn land(
+        &mut self,
+        gpu: &Gpu,
+        flight: Flight,
+        wanted: Option<&mut Vec<u32>>,
+    ) -> Result<(), GpuError> {
+        let Some(buffer) = flight.tokens else { return Ok(()) };
+        if let Some(tokens) = wanted {
+            let wait = PollType::Wait { submission_index: Some(flight.submission), timeout: None };
+            let polled = gpu.device.poll(wait);
+            gpu.trouble()?;
+            polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
+            let mapped = buffer
+                .inner
+                .get_mapped_range(..)
+                .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+            tokens.clear();
+            tokens.extend(mapped.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
+        }
+        buffer.inner.unmap();
+        self.idle.push(buffer);
+        Ok(())
+    }
+}
+
+impl Recording<'_> {
+    /// Overwrites words of a buffer from an offset in bytes, before all that is recorded here.
+    pub(crate) fn write(
+        &mut self,
+        gpu: &Gpu,
+        buffer: &Buffer,
+        offset: u64,
+        words: &[u32],
+    ) -> Result<(), GpuError> {
+        gpu.write_at(buffer, offset, bytemuck::cast_slice(words))
+    }
+
+    /// Runs a kernel.
+    pub(crate) fn dispatch(&mut self, dispatch: &Dispatch) {
+        dispatch.record(&mut self.pass);
+    }
+
+    /// Hands the commands over; the words of `emitted`, if any, come back with them.
+    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Flight, GpuError> {
+        let Recording { recorder, mut encoder, pass } = self;
+        drop(pass);
+        let mut tokens = None;
+        if let Some(emitted) = emitted {
+            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+            let buffer = recorder.idle.pop().map_or_else(|| gpu.create(RING, usage), Ok)?;
+            encoder.copy_buffer_to_buffer(&emitted.inner, 0, &buffer.inner, 0, RING);
+            tokens = Some(buffer);
+        }
+        let submission = gpu.queue.submit([encoder.finish()]);
+        if let Some(buffer) = &tokens {
+            buffer.inner.slice(..).map_async(MapMode::Read, |_| {});
+        }
+        gpu.trouble()?;
+        Ok(Flight { submission, tokens })
+    }
+}
