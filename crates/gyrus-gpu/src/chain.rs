@@ -2,6 +2,7 @@
 //! run, and their tokens read behind them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall};
 use gyrus_kernels::params::SelectRow;
@@ -81,7 +82,6 @@ impl GpuBackend {
         samplers: &[&Sampler],
         texts: &[&[u32]],
     ) -> Result<bool, GpuError> {
-        self.steps.end(&self.gpu);
         let Ok(call) = SelectCall::of(samplers.iter().copied(), self.plan.vocab as u32) else {
             return Ok(false);
         };
@@ -165,11 +165,14 @@ impl GpuBackend {
         let (body, tail) = kernels.of_texts(rows);
         let farthest = |positions: &[u32]| positions.iter().copied().max().unwrap_or(0);
         if *told && recorder.is_direct() {
-            // What is bound anew is told to wgpu.
+            // What is bound anew is told to wgpu, and compiled anew.
             let extent = Extent { rows, position: farthest(positions), tiles: 0 };
+            let mut pipelines = Vec::new();
             for step in body.iter_mut().chain(tail.iter_mut()) {
-                step.follow(gpu, extent)?.map(|dispatch| dispatch.bound(gpu)).transpose()?;
+                pipelines.extend(step.follow(gpu, extent)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
             }
+            pipelines.extend(selects.iter().map(|select| Arc::clone(&select.pipeline)));
+            gpu.compile_direct(&pipelines)?;
         }
         let mut recording = recorder.begin(gpu, std::mem::take(told))?;
         // What was added to block tables since the last time.
@@ -227,6 +230,7 @@ impl Chain for GpuBackend {
         texts: &[&[u32]],
     ) -> Result<bool, BackendError> {
         self.check(batch)?;
+        self.steps.end(&self.gpu);
         let rows = batch.rows();
         // A row for each sequence, in their order, and each wants logits.
         let each = |rows: &[u32]| rows.iter().copied().eq(0..rows.len() as u32);
@@ -259,7 +263,11 @@ impl Chain for GpuBackend {
         {
             return Err(BackendError::UnsoundBatch);
         }
-        if steps == 0 { Ok(()) } else { self.submit_steps(steps, tables).map_err(device) }
+        if steps == 0 {
+            return Ok(());
+        }
+        // What was half submitted cannot be gone on with.
+        self.submit_steps(steps, tables).inspect_err(|_| self.steps.end(&self.gpu)).map_err(device)
     }
 
     fn in_flight(&self) -> usize {

@@ -7,7 +7,6 @@ use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
-use crate::direct;
 use crate::error::GpuError;
 use crate::kept::{Kept, tuning_name};
 use crate::pipeline::Pipeline;
@@ -175,13 +174,18 @@ impl Gpu {
     /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
     pub fn close(&self) {
         self.kept.as_ref().inspect(|kept| kept.store());
-        direct::wait(self);
+        // Steps in flight that wgpu does not know of use what it destroys; what comes behind them is done behind them.
+        let _ = self.flush();
         self.device.destroy();
         *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
     }
 
-    /// Waits until all that was submitted is done, and says what went wrong since the last time.
+    /// Waits until all that was submitted is done, but for steps in flight, and says what went wrong since the last time.
     pub fn wait(&self) -> Result<(), GpuError> {
+        // With a device that wgpu has given up, waiting would destroy what steps in flight use.
+        if let Some(lost @ GpuError::Lost { .. }) = &*lock(&self.trouble) {
+            return Err(lost.clone());
+        }
         let polled = self.device.poll(PollType::wait_indefinitely());
         self.trouble()?;
         polled.map(drop).map_err(|error| GpuError::Lost { reason: error.to_string() })

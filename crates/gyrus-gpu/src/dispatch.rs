@@ -19,7 +19,7 @@ use crate::pipeline::Pipeline;
 /// A kernel bound to its buffers: all that is left is to run it, as often as one likes.
 #[derive(Debug)]
 pub struct Dispatch {
-    pipeline: Arc<Pipeline>,
+    pub(crate) pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     buffers: Vec<(u32, Buffer, Access)>,
     /// The same for commands that wgpu does not see, once there are some.

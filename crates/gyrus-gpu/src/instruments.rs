@@ -123,6 +123,7 @@ impl GpuBackend {
             lengths: &vec![length as u32; tables.len()],
         };
         self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        self.steps.end(&self.gpu);
         if let Workload::Texts(_) = workload {
             let sampler = Sampler::default();
             self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;

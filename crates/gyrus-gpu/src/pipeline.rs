@@ -62,21 +62,20 @@ impl Gpu {
                 missing.push(launch);
             }
         }
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len()).max(1);
-        let results: Vec<Result<(), GpuError>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|worker| {
-                    let share = missing.iter().skip(worker).step_by(threads);
-                    scope.spawn(move || {
-                        share.map(|launch| self.pipeline(launch).map(drop)).collect::<Vec<_>>()
-                    })
-                })
-                .collect();
-            let panicked = |_| vec![Err(GpuError::Refused { reason: "a compiler panicked".to_owned() })];
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
-        });
+        let compiled = in_parallel(&missing, |launch| self.pipeline(launch).map(drop));
         self.kept.as_ref().inspect(|kept| kept.store());
-        results.into_iter().collect()
+        compiled
+    }
+
+    /// Compiles pipelines for commands that wgpu does not see, those that are not, on as many threads as there are.
+    pub(crate) fn compile_direct(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
+        let mut missing: Vec<&Arc<Pipeline>> = Vec::new();
+        for pipeline in pipelines.iter().filter(|pipeline| pipeline.compiled.get().is_none()) {
+            if !missing.iter().any(|other| Arc::ptr_eq(other, pipeline)) {
+                missing.push(pipeline);
+            }
+        }
+        in_parallel(&missing, |pipeline| pipeline.compiled(self).map(drop))
     }
 
     /// The pipeline of a launch, compiled if it is new.
@@ -206,6 +205,22 @@ impl Gpu {
         entries.sort_unstable_by_key(|entry| entry.binding);
         entries
     }
+}
+
+/// Does something to each, on as many threads as there are.
+fn in_parallel<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), GpuError> + Sync) -> Result<(), GpuError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
+    let results: Vec<Result<(), GpuError>> = std::thread::scope(|scope| {
+        let work = &work;
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || all.iter().skip(worker).step_by(threads).map(work).collect::<Vec<_>>())
+            })
+            .collect();
+        let panicked = |_| vec![Err(GpuError::Refused { reason: "a compiler panicked".to_owned() })];
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
+    });
+    results.into_iter().collect()
 }
 
 /// A compiler's message, in terms of our files.

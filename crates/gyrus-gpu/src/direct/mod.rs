@@ -281,7 +281,13 @@ impl Flight {
         // SAFETY: the commands were submitted with this fence, once, and nobody has waited for it; behind it they are done
         // and can be reset, as they can be if the device is lost.
         unsafe {
-            let done = self.raw.wait_for_fences(&[self.landed], true, u64::MAX);
+            let done = loop {
+                match self.raw.wait_for_fences(&[self.landed], true, u64::MAX) {
+                    // They may still run, and what they use must not go before them.
+                    Err(error) if error != vk::Result::ERROR_DEVICE_LOST => std::thread::yield_now(),
+                    done => break done,
+                }
+            };
             self.encoder.reset_all(std::iter::once(commands));
             done?;
             self.raw.reset_fences(&[self.landed])
@@ -308,13 +314,6 @@ impl std::fmt::Debug for Flight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Flight({:?})", self.landed)
     }
-}
-
-/// Waits for all commands there are, of whomever.
-pub(crate) fn wait(gpu: &Gpu) {
-    // SAFETY: the queue is used by nobody else meanwhile, since the device's owner closes it. One that is lost has no
-    // commands.
-    let _ = unsafe { gpu.device.as_hal::<Vulkan>().map(|device| device.raw_device().device_wait_idle()) };
 }
 
 /// Vulkan's name of a buffer.

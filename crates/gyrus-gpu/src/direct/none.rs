@@ -67,6 +67,3 @@ impl Bound {
         match *compiled {}
     }
 }
-
-/// Waits for nothing: there is nothing that wgpu does not know of.
-pub(crate) fn wait(_: &Gpu) {}
