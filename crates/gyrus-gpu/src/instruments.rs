@@ -132,7 +132,6 @@ impl GpuBackend {
     }
 
     fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
-        self.steps.end(&self.gpu);
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(Workload::Texts(1), depth)?;

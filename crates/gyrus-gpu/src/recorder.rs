@@ -79,7 +79,8 @@ impl Recording<'_> {
     ) -> Result<(), GpuError> {
         match self {
             Recording::Direct(recording) => recording.write(buffer, offset, words),
-            Recording::Through(recording) => recording.write(gpu, buffer, offset, words),
+            // wgpu writes before it runs what is submitted next.
+            Recording::Through(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
         }
     }
 
@@ -101,4 +102,10 @@ impl Recording<'_> {
             Recording::Through(recording) => Flight::Through(recording.submit(gpu, emitted)?),
         })
     }
+}
+
+/// The words that a device has left in memory, instead of those that were there.
+pub(crate) fn read_words(bytes: &[u8], words: &mut Vec<u32>) {
+    words.clear();
+    words.extend(bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
 }

@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::recorder::RING;
+use crate::recorder::{RING, read_words};
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
@@ -55,8 +55,7 @@ impl Recorder {
                 .inner
                 .get_mapped_range(..)
                 .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
-            tokens.clear();
-            tokens.extend(mapped.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
+            read_words(&mapped, tokens);
         }
         buffer.inner.unmap();
         self.idle.push(buffer);
@@ -65,17 +64,6 @@ impl Recorder {
 }
 
 impl Recording<'_> {
-    /// Overwrites words of a buffer from an offset in bytes, before all that is recorded here.
-    pub(crate) fn write(
-        &mut self,
-        gpu: &Gpu,
-        buffer: &Buffer,
-        offset: u64,
-        words: &[u32],
-    ) -> Result<(), GpuError> {
-        gpu.write_at(buffer, offset, bytemuck::cast_slice(words))
-    }
-
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, dispatch: &Dispatch) {
         dispatch.record(&mut self.pass);

@@ -26,7 +26,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::recorder::RING;
+use crate::recorder::{RING, read_words};
 
 type Vulkan = hal::api::Vulkan;
 
@@ -175,10 +175,7 @@ impl Recorder {
                 device.invalidate_mapped_ranges(&buffer, std::iter::once(0..RING));
             }
             let bytes = std::slice::from_raw_parts(mapping.ptr.as_ptr(), RING as usize);
-            tokens.clear();
-            tokens.extend(
-                bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])),
-            );
+            read_words(bytes, tokens);
             device.unmap_buffer(&buffer);
         }
         Ok(())
