@@ -37,11 +37,11 @@ fn an_idle_pool_uses_no_processor_time() {
         pool.run(16, &|_| std::hint::spin_loop());
     }
     let Some(busy) = worker_time() else {
-        eprintln!("skipped: the system does not tell threads' times");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "the system does not tell threads' times");
         return;
     };
     if busy == Duration::ZERO {
-        eprintln!("skipped: the system does not count threads' times");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "the system does not count threads' times");
         return;
     }
     std::thread::sleep(Duration::from_millis(100));
@@ -97,6 +97,6 @@ fn threads_follow_the_processors_that_may_be_used() {
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(text.contains("available: 1\n"), "{text}");
         }
-        _ => eprintln!("skipped: taskset did not run this program on the first processor"),
+        _ => gyrus_testkit::skip(gyrus_testkit::Need::Extra, "taskset did not run this program on the first processor"),
     }
 }

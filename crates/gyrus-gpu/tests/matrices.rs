@@ -109,7 +109,8 @@ impl Form {
 fn device_with_matrices() -> Option<GpuRunner> {
     let runner = device(Rungs::ALL)?;
     if !runner.gpu().rungs().byte_matrices {
-        println!("skipped: {} has no matrices of bytes", runner.name());
+        let reason = format!("{} has no int8 cooperative matrices", runner.name());
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
         return None;
     }
     Some(runner)

@@ -1,8 +1,7 @@
 //! What tests share: where data lies, how a reference program is run, and random numbers that repeat.
 //!
-//! Tests must say what they could not do. Data and reference programs may be absent on a developer's
-//! machine; then a test prints why it is skipped and returns. Where they are required
-//! (`GYRUS_REQUIRE_DATA=1`, `GYRUS_REQUIRE_ORACLE=1`, as in CI) absence is a failure.
+//! Tests must say what they could not do. Data, models, GPUs and reference programs may be absent on a developer's
+//! machine; then a test calls [`skip`] with what it lacks and returns. Where that is required, absence is a failure.
 
 #![deny(unsafe_code)]
 
@@ -12,6 +11,7 @@ mod counting;
 pub mod npy;
 mod oracle;
 mod rng;
+mod skip;
 #[allow(unsafe_code)]
 mod traced;
 
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 pub use counting::Counting;
 pub use oracle::{oracle, python};
 pub use rng::Rng;
+pub use skip::{Need, skip};
 pub use tempfile;
 pub use traced::{Origin, Traced, crate_of};
 
@@ -32,17 +33,29 @@ pub fn repository() -> &'static Path {
 ///
 /// `None` means that it is not there and the caller should return; the reason has been printed.
 pub fn data(name: &str) -> Option<PathBuf> {
-    let root = match std::env::var_os("GYRUS_TEST_DATA") {
-        // Tests run in their crate's folder; a relative path means the repository's.
-        Some(path) => repository().join(path),
-        None => repository().join("tests/data"),
-    };
+    let root = data_root();
     let path = root.join(name);
     if path.exists() {
         return Some(path);
     }
-    absent(&format!("no {name} under {}", root.display()), "GYRUS_REQUIRE_DATA");
+    skip(Need::Data, &format!("no {name} under {}", root.display()));
     None
+}
+
+/// The folder of test data, for tests that take every file in it. What the repository itself holds is a part of it.
+pub fn all_data() -> PathBuf {
+    if std::env::var_os("GYRUS_TEST_DATA").is_none() {
+        skip(Need::Data, "all data but what the repository holds");
+    }
+    data_root()
+}
+
+fn data_root() -> PathBuf {
+    match std::env::var_os("GYRUS_TEST_DATA") {
+        // Tests run in their crate's folder; a relative path means the repository's.
+        Some(path) => repository().join(path),
+        None => repository().join("tests/data"),
+    }
 }
 
 /// The path of a model too large to be test data, from the folder `GYRUS_MODELS`.
@@ -54,15 +67,10 @@ pub fn model(name: &str) -> Option<PathBuf> {
     match path.filter(|path| path.exists()) {
         Some(path) => Some(path),
         None => {
-            absent(&format!("{name} is not in the folder that GYRUS_MODELS names"), "GYRUS_REQUIRE_MODELS");
+            skip(Need::Model, &format!("{name} is not in the folder that GYRUS_MODELS names"));
             None
         }
     }
-}
-
-fn absent(reason: &str, required: &str) {
-    assert!(std::env::var(required).as_deref() != Ok("1"), "{reason}, and {required}=1");
-    eprintln!("skipped: {reason}");
 }
 
 /// How many cases a random test runs: `GYRUS_CASES`, else `default`.

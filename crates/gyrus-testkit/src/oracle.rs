@@ -12,7 +12,7 @@ pub fn python(name: &str) -> Option<PathBuf> {
         Some(path) => Some(crate::repository().join(path)),
         None => {
             let reason = format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it");
-            crate::absent(&reason, "GYRUS_REQUIRE_ORACLE");
+            crate::skip(crate::Need::Oracle, &reason);
             None
         }
     }

@@ -19,7 +19,8 @@ fn model(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GYRUS_MODELS").map(|folder| gyrus_testkit::repository().join(folder));
     let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());
     if path.is_none() {
-        eprintln!("skipped: {name} is not in the folder that GYRUS_MODELS names");
+        let reason = format!("{name} is not in the folder that GYRUS_MODELS names");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
     }
     path
 }

@@ -209,12 +209,14 @@ fn the_validator_takes_it() {
     let said = match output {
         Ok(output) if output.status.success() => return,
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return println!("skipped: no spirv-val"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return gyrus_testkit::skip(gyrus_testkit::Need::Extra, "no spirv-val");
+        }
         Err(error) => panic!("spirv-val: {error}"),
     };
     // Versions before 2023.4 do not know the capability of cooperative matrices.
     if said.contains("Invalid capability operand: 6022") {
-        return println!("skipped: spirv-val is too old");
+        return gyrus_testkit::skip(gyrus_testkit::Need::Extra, "spirv-val is too old");
     }
     panic!("{said}");
 }

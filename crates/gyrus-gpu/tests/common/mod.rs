@@ -14,8 +14,8 @@ pub(crate) fn device(rungs: Rungs) -> Option<GpuRunner> {
     };
     match opened {
         Ok(gpu) => Some(GpuRunner::new(gpu)),
-        Err(error) if std::env::var("GYRUS_REQUIRE_GPU").as_deref() != Ok("1") => {
-            println!("skipped: {error}");
+        Err(error @ (GpuError::NoAdapter { .. } | GpuError::UnknownAdapter { .. })) => {
+            gyrus_testkit::skip(gyrus_testkit::Need::Gpu, &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),

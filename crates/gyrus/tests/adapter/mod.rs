@@ -5,8 +5,7 @@ pub(crate) fn adapter() -> Option<String> {
     let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
     let found = named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone()));
     if found.is_none() {
-        assert_ne!(std::env::var("GYRUS_REQUIRE_GPU").as_deref(), Ok("1"), "no GPU was found");
-        println!("skipped: no GPU was found");
+        gyrus_testkit::skip(gyrus_testkit::Need::Gpu, "no GPU was found");
     }
     found
 }
