@@ -97,6 +97,9 @@ fn threads_follow_the_processors_that_may_be_used() {
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(text.contains("available: 1\n"), "{text}");
         }
-        _ => gyrus_testkit::skip(gyrus_testkit::Need::Extra, "taskset did not run this program on the first processor"),
+        _ => gyrus_testkit::skip(
+            gyrus_testkit::Need::Extra,
+            "taskset did not run this program on the first processor",
+        ),
     }
 }

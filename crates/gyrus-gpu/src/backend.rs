@@ -185,8 +185,7 @@ impl GpuBackend {
         let GpuBackend { gpu, plan, tables, rooms, staging, results, .. } = self;
         results.clear();
         let rows = batch.rows();
-        let extent =
-            Extent { rows: rows as u32, position: batch.positions.iter().copied().max().unwrap_or(0), tiles };
+        let extent = Extent { rows: rows as u32, positions: batch.positions, tiles };
         // A single row is taken through both parts at once. Its kernels take it to be of the first block table.
         let single = rows == 1 && batch.logits.len() == 1 && batch.sequences[0] == 0;
         let body: &mut [Step] = match rows {

@@ -163,10 +163,9 @@ impl GpuBackend {
         let recorder = recorder.get_or_insert_with(|| Recorder::new(gpu));
         let rows = positions.len() as u32;
         let (body, tail) = kernels.of_texts(rows);
-        let farthest = |positions: &[u32]| positions.iter().copied().max().unwrap_or(0);
         if *told && recorder.is_direct() {
             // What is bound anew is told to wgpu, and compiled anew.
-            let extent = Extent { rows, position: farthest(positions), tiles: 0 };
+            let extent = Extent { rows, positions, tiles: 0 };
             let mut pipelines = Vec::new();
             for step in body.iter_mut().chain(tail.iter_mut()) {
                 pipelines.extend(step.follow(gpu, extent)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
@@ -184,7 +183,7 @@ impl GpuBackend {
         }
         let (mut early, mut recorded) = (if flights.is_empty() { EARLY } else { usize::MAX }, 0);
         for _ in 0..count {
-            let extent = Extent { rows, position: farthest(positions), tiles: 0 };
+            let extent = Extent { rows, positions, tiles: 0 };
             for step in body.iter_mut().chain(tail.iter_mut()) {
                 let Some(dispatch) = step.follow(gpu, extent)? else { continue };
                 recording.dispatch(gpu, dispatch)?;

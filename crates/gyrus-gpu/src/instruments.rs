@@ -26,8 +26,8 @@ impl GpuBackend {
         let rows = workload.rows();
         let apart = matches!(workload, Workload::Texts(_));
         let tiles = self.pretend(workload, depth)?;
-        let position = if apart { depth } else { depth + rows - 1 };
-        let extent = Extent { rows: rows as u32, position: position as u32, tiles };
+        let positions = positions(workload, depth);
+        let extent = Extent { rows: rows as u32, positions: &positions, tiles };
         // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
@@ -46,7 +46,7 @@ impl GpuBackend {
             }
         }
         // Those that have something to do for so many rows.
-        let all: Vec<(&Step, Extent)> = (body.iter().map(|step| (step, extent)))
+        let all: Vec<(&Step, Extent<'_>)> = (body.iter().map(|step| (step, extent)))
             .chain(tail.iter().map(|step| (step, last)))
             .filter(|(step, _)| step.dispatch().is_some())
             .collect();
@@ -107,13 +107,11 @@ impl GpuBackend {
             vec![(0..blocks).collect()]
         };
         let sequences = if apart { all.clone() } else { vec![0; rows] };
-        let (positions, logits, length) = match workload {
-            Workload::Texts(_) => (vec![depth as u32; rows], &all[..], depth + 1),
-            Workload::Prompt(_) => {
-                let positions = (depth as u32..(depth + rows) as u32).collect();
-                (positions, &all[rows - 1..], depth + rows)
-            }
+        let (logits, length) = match workload {
+            Workload::Texts(_) => (&all[..], depth + 1),
+            Workload::Prompt(_) => (&all[rows - 1..], depth + rows),
         };
+        let positions = positions(workload, depth);
         let batch = gyrus_kernels::Batch {
             tokens: &tokens,
             positions: &positions,
@@ -135,7 +133,8 @@ impl GpuBackend {
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(Workload::Texts(1), depth)?;
-        let extent = Extent { rows: 1, position: depth as u32, tiles: 0 };
+        let positions = [depth as u32];
+        let extent = Extent { rows: 1, positions: &positions, tiles: 0 };
         // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
             .shapes()
@@ -184,7 +183,7 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.one {
             if let Some(shape) = step.shape.clone() {
-                let (bytes, _) = step.work.of(Extent { rows: 1, position: 0, tiles: 0 }, true);
+                let (bytes, _) = step.work.of(Extent { rows: 1, positions: &[0], tiles: 0 }, true);
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -196,13 +195,22 @@ impl GpuBackend {
     }
 }
 
+/// Positions of a workload's rows at a depth.
+fn positions(workload: Workload, depth: usize) -> Vec<u32> {
+    let first = depth as u32;
+    match workload {
+        Workload::Texts(rows) => vec![first; rows],
+        Workload::Prompt(rows) => (first..first + rows as u32).collect(),
+    }
+}
+
 /// How long a single row takes from its token to its logits, by one table and by another: in turns, since a device's
 /// clock is not always the same.
 fn compare(
     gpu: &Gpu,
     one: &mut [Step],
     other: &mut [Step],
-    extent: Extent,
+    extent: Extent<'_>,
 ) -> Result<(Duration, Duration), GpuError> {
     for step in one.iter_mut().chain(other.iter_mut()) {
         step.follow(gpu, extent)?;

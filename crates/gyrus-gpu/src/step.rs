@@ -11,13 +11,26 @@ use crate::tuning::MatShape;
 
 /// What the grids of a table's steps follow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
-    /// Rows.
+pub(crate) struct Extent<'a> {
+    /// Rows that the steps compute.
     pub(crate) rows: u32,
-    /// The farthest row's position.
-    pub(crate) position: u32,
+    /// The position of each row of the batch.
+    pub(crate) positions: &'a [u32],
     /// Tiles that attention divides many rows into.
     pub(crate) tiles: u32,
+}
+
+impl Extent<'_> {
+    /// The farthest row's position.
+    pub(crate) fn farthest(&self) -> u32 {
+        self.positions.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The most splits that any row's attention has. It need not be the farthest row's: a window may begin in a later
+    /// tile, and splits become longer when there would be too many of them.
+    fn splits(&self, window: u32) -> u32 {
+        self.positions.iter().map(|position| engine::splits(*position, window)).max().unwrap_or(1)
+    }
 }
 
 /// What a step must read and write, and how much it computes: what it is measured by.
@@ -33,7 +46,7 @@ pub(crate) enum Work {
 
 impl Work {
     /// Bytes and operations for a batch: rows of one text, or each of its own.
-    pub(crate) fn of(&self, extent: Extent, apart: bool) -> (u64, u64) {
+    pub(crate) fn of(&self, extent: Extent<'_>, apart: bool) -> (u64, u64) {
         let rows = u64::from(extent.rows);
         match *self {
             Work::Matrix { bytes, rows: n, cols } => {
@@ -41,7 +54,7 @@ impl Work {
                 (bytes + 4 * rows * (n + k), 2 * rows * n * k)
             }
             Work::Cache { bytes, flops } => {
-                let all = u64::from(extent.position) + 1;
+                let all = u64::from(extent.farthest()) + 1;
                 if apart {
                     return (rows * bytes * all, rows * flops * all);
                 }
@@ -58,8 +71,7 @@ impl Work {
 #[derive(Debug, Clone, Copy)]
 enum Follows {
     Rows,
-    /// Its width is the number of splits of the farthest row's attention, which has this window, for fewer rows than
-    /// are gathered.
+    /// Its width is the most splits of a row's attention, which has this window, for fewer rows than are gathered.
     Splits {
         window: u32,
         gathered: u32,
@@ -147,7 +159,11 @@ impl Step {
     }
 
     /// Makes the dispatch ready for a batch. None: there is nothing to do for so many rows.
-    pub(crate) fn follow(&mut self, gpu: &Gpu, extent: Extent) -> Result<Option<&mut Dispatch>, GpuError> {
+    pub(crate) fn follow(
+        &mut self,
+        gpu: &Gpu,
+        extent: Extent<'_>,
+    ) -> Result<Option<&mut Dispatch>, GpuError> {
         let rows = extent.rows;
         if self.skipped.contains(&rows) {
             self.rows = rows;
@@ -173,11 +189,11 @@ impl Step {
         match self.follows {
             Follows::Rows => {}
             Follows::Splits { gathered, .. } if rows >= gathered => {}
-            Follows::Splits { window, .. } => dispatch.groups[0] = engine::splits(extent.position, window),
+            Follows::Splits { window, .. } => dispatch.groups[0] = extent.splits(window),
             Follows::Tiles => dispatch.groups[1] = extent.tiles,
         }
         if let Some(offset) = self.position_at {
-            gpu.patch(dispatch, offset, extent.position);
+            gpu.patch(dispatch, offset, extent.farthest());
         }
         Ok(Some(dispatch))
     }

@@ -54,10 +54,11 @@ pub fn skip(need: Need, reason: &str) {
     if let Some(file) = std::env::var_os("GYRUS_SKIPPED") {
         let line = line(need, &binary(), std::thread::current().name().unwrap_or("?"), reason);
         // Appended in one write, so that tests of several processes do not mix their lines.
-        let opened =
-            OpenOptions::new().create(true).append(true).open(crate::repository().join(file)).and_then(
-                |mut file| file.write_all(line.as_bytes()),
-            );
+        let opened = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(crate::repository().join(file))
+            .and_then(|mut file| file.write_all(line.as_bytes()));
         opened.unwrap_or_else(|error| panic!("cannot write the file that GYRUS_SKIPPED names: {error}"));
     }
 }

@@ -159,7 +159,7 @@ fn steady_decoding_allocates_nothing() {
         write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
-    if let Some(checkpoint) = short_tales::checkpoint(4) {
+    if let Some(checkpoint) = short_tales::checkpoint(4, 0) {
         let model = load(checkpoint, &name);
         write("tales", &model, &sampled, false, KV_BLOCK / 4);
         // So many that attention is gathered.

@@ -14,7 +14,7 @@ use gyrus_kernels::{Instruments, Workload};
 const KV_HEADS: u32 = 4;
 
 fn open(options: Options) -> Option<Model> {
-    Some(Model::load(short_tales::checkpoint(KV_HEADS)?, &options).unwrap())
+    Some(Model::load(short_tales::checkpoint(KV_HEADS, 0)?, &options).unwrap())
 }
 
 fn ids(text: u32, count: u32) -> Vec<u32> {
@@ -25,7 +25,7 @@ fn ids(text: u32, count: u32) -> Vec<u32> {
 #[test]
 fn gathered_rows_need_no_merge() {
     let Some(adapter) = adapter() else { return };
-    let Some(checkpoint) = short_tales::checkpoint(KV_HEADS) else { return };
+    let Some(checkpoint) = short_tales::checkpoint(KV_HEADS, 0) else { return };
     let Some(model) = open(Options { context: Some(64), ..Options::default() }) else { return };
     let gpu = Gpu::open(&gyrus_gpu::Options { adapter: Some(adapter), ..Default::default() }).unwrap();
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);

@@ -30,7 +30,7 @@ fn open_short(options: Options) -> Option<Model> {
 }
 
 fn short_checkpoint() -> Option<Checkpoint> {
-    short_tales::checkpoint(2)
+    short_tales::checkpoint(2, 0)
 }
 
 /// Ids of which [`short_tales`] knows all.
@@ -287,7 +287,10 @@ fn what_is_predicted_is_what_is_taken() {
         assert_eq!(uploaded, file as u64);
         let need = MemoryNeed::new(plan, blocks).unwrap();
         let Some((used, reserved)) = backend.gpu().used() else {
-            gyrus_testkit::skip(gyrus_testkit::Need::Extra, &format!("{name} does not count its allocations"));
+            gyrus_testkit::skip(
+                gyrus_testkit::Need::Extra,
+                &format!("{name} does not count its allocations"),
+            );
             return;
         };
         println!("{precision:?}: {need}; {used} used of {reserved}");

@@ -21,8 +21,8 @@ fn cut(tensor: &TensorView<'_>, rows: u32, cols: u32) -> Vec<u8> {
 }
 
 /// The first layers of Tales in 8 bits, with the first of its four heads of keys, the two for each that ask, and hidden
-/// elements, and without a tokenizer.
-pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
+/// elements, and without a tokenizer. Attention sees `window` positions; 0 for all.
+pub(crate) fn checkpoint(kv_heads: u32, window: u32) -> Option<Checkpoint> {
     let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
     let (q, kv) = (2 * kv_heads * HEAD_DIM, kv_heads * HEAD_DIM);
     let parts: [(&str, &[u32]); 11] = [
@@ -56,7 +56,7 @@ pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
         .collect();
     let numbers = [
         ("vocab_size", VOCAB),
-        ("context_length", 1024),
+        ("context_length", 4096),
         ("embedding_length", DIM),
         ("block_count", LAYERS),
         ("feed_forward_length", FFN),
@@ -64,6 +64,7 @@ pub(crate) fn checkpoint(kv_heads: u32) -> Option<Checkpoint> {
         ("attention.head_count_kv", kv_heads),
         ("attention.key_length", HEAD_DIM),
         ("attention.value_length", HEAD_DIM),
+        ("attention.sliding_window", window),
     ];
     Some(written::checkpoint("qwen3", 1e-6, &numbers, &tensors))
 }

@@ -1,0 +1,208 @@
+//! Every length of a prompt, however it is cut into chunks, on the GPU against the CPU.
+//!
+//! A fault of one chunk length hides from tests of a few lengths: a windowed attention that was wrong for one tail
+//! length did. So the grid is model × precision × chunk size × every length. `GYRUS_CASES=100` runs all of it. The
+//! quick form takes chunks of 16 at every length, since those and single rows share kernels that depend on positions,
+//! and a whole prompt at every ninth.
+#![cfg(feature = "gpu")]
+
+mod adapter;
+mod short_tales;
+mod written;
+
+use adapter::adapter;
+use gyrus::{Device, Model, Options, Precision, Sampler, Session};
+use gyrus_formats::Checkpoint;
+use gyrus_gpu::{Gpu, GpuBackend};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan};
+use gyrus_testkit::{cases, data};
+
+/// Positions of the grid.
+const LENGTH: usize = 100;
+
+/// Logits of every position.
+type Rows = Vec<Vec<f32>>;
+
+fn checkpoint(name: &str) -> Option<Checkpoint> {
+    match name.strip_prefix("tales, window ") {
+        Some(window) => short_tales::checkpoint(4, window.parse().unwrap()),
+        None => Some(Checkpoint::open(&data(name)?).unwrap()),
+    }
+}
+
+/// The largest difference of two rows' logits.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    // A NaN is farther than anything.
+    differences.fold(0.0, |most, d| if d <= most { most } else { d })
+}
+
+struct Reference {
+    plan: Plan,
+    ids: Vec<u32>,
+    rows: Rows,
+}
+
+/// What the CPU computes, whose rows do not depend on chunks.
+fn on_cpu(name: &str, precision: Precision) -> Option<Reference> {
+    let model = Model::load(checkpoint(name)?, &Options { precision, ..Options::default() }).unwrap();
+    let vocab = model.plan().vocab;
+    let ids: Vec<u32> = (0..LENGTH).map(|i| ((i * 37 + 11) % vocab) as u32).collect();
+    let mut rows = Rows::new();
+    model.session().score(&ids, |_, logits| rows.push(logits.to_vec())).unwrap();
+    Some(Reference { plan: model.plan().clone(), ids, rows })
+}
+
+/// A plan on the GPU, with the cache of one sequence.
+struct OnGpu {
+    backend: GpuBackend,
+    table: Vec<u32>,
+}
+
+impl OnGpu {
+    fn new(adapter: &str, name: &str, plan: &Plan, positions: usize) -> Option<OnGpu> {
+        let options = gyrus_gpu::Options { adapter: Some(adapter.to_owned()), ..Default::default() };
+        let checkpoint = checkpoint(name)?;
+        let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
+        let blocks = positions.div_ceil(KV_BLOCK);
+        let gpu = Gpu::open(&options).unwrap();
+        let backend = GpuBackend::new(gpu, plan.clone(), blocks, bytes, |_| {}).unwrap();
+        // In an order of their own, as blocks are in an engine that has run for a while.
+        let table = (0..blocks as u32).rev().collect();
+        Some(OnGpu { backend, table })
+    }
+
+    /// Computes a chunk behind `first` positions, and every row's logits.
+    fn rows(&mut self, ids: &[u32], first: usize, count: usize) -> Rows {
+        let vocab = self.backend.plan().vocab;
+        let batch = Batch {
+            tokens: &ids[first..first + count],
+            positions: &(first..first + count).map(|p| p as u32).collect::<Vec<_>>(),
+            sequences: &vec![0; count],
+            logits: &(0..count as u32).collect::<Vec<_>>(),
+            tables: &[&self.table],
+            lengths: &[ids.len() as u32],
+        };
+        self.backend.forward(&batch).unwrap().chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+    }
+}
+
+#[test]
+fn every_length_in_every_chunking_is_as_on_the_cpu() {
+    let Some(adapter) = adapter() else { return };
+    let whole = cases(1) > 1;
+    let chunks: &[usize] = if whole {
+        &[1, 2, 3, 5, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, LENGTH]
+    } else {
+        &[16, LENGTH]
+    };
+    let models = [
+        "tiny/llama",
+        "tiny/qwen3",
+        "tiny/mistral",
+        "tales, window 16",
+        "tales, window 65",
+        "tales, window 0",
+        "tales, window 1",
+        "tales, window 33",
+        "tales, window 64",
+    ];
+    for name in &models[..if whole { models.len() } else { 5 }] {
+        let (Some(exact), Some(fast)) = (on_cpu(name, Precision::Exact), on_cpu(name, Precision::Fast))
+        else {
+            continue;
+        };
+        let distances = exact.rows.iter().zip(&fast.rows).map(|(a, b)| distance(a, b));
+        let cpu = distances.fold(0.0, f32::max);
+        for (precision, reference, bound) in
+            [(Precision::Fast, &fast, 3.0 * cpu), (Precision::Exact, &exact, 2e-4)]
+        {
+            let Some(mut gpu) = OnGpu::new(&adapter, name, &reference.plan, LENGTH) else { return };
+            let mut worst = (0.0, 0, 0, 0);
+            let chunks = if precision == Precision::Exact && !whole { &chunks[1..] } else { chunks };
+            for &chunk in chunks {
+                for first in (0..LENGTH).step_by(chunk) {
+                    // The last is a whole chunk, which the next ones attend to.
+                    let longest = chunk.min(LENGTH - first);
+                    let step = if chunk == LENGTH && !whole { 9 } else { 1 };
+                    for count in (1..=longest).rev().step_by(step).collect::<Vec<_>>().into_iter().rev() {
+                        let rows = gpu.rows(&reference.ids, first, count);
+                        for (i, row) in rows.iter().enumerate() {
+                            let far = distance(&exact.rows[first + i], row);
+                            if !(far <= worst.0) {
+                                worst = (far, chunk, first + count, first + i);
+                            }
+                        }
+                    }
+                }
+            }
+            let (far, chunk, length, position) = worst;
+            println!("{name}, {precision:?}: {far:e} on the GPU, fast on the CPU {cpu:e}");
+            assert!(
+                far <= bound,
+                "{name}, {precision:?}, {length} tokens in chunks of {chunk}: logits at {position} are off by {far}, \
+                 {bound} is allowed",
+            );
+        }
+    }
+}
+
+/// Rows of up to 16 have the bits that they have alone, also where their attention has other splits than the last
+/// row's: with a window, and from 1,536 positions on, where splits become longer.
+#[test]
+fn chunks_of_up_to_16_rows_are_single_rows_bit_for_bit() {
+    let Some(adapter) = adapter() else { return };
+    for (name, first, end) in
+        [("tales, window 16", 50, 140), ("tales, window 100", 90, 200), ("tales, window 0", 1525, 1545)]
+    {
+        let Some(checkpoint) = checkpoint(name) else { return };
+        let model = Model::load(checkpoint, &Options { context: Some(64), ..Options::default() }).unwrap();
+        let ids: Vec<u32> = (0..end).map(|i| (i * 37 + 11) as u32 % short_tales::VOCAB).collect();
+        let Some(mut gpu) = OnGpu::new(&adapter, name, model.plan(), end) else { return };
+        for begin in (0..first).step_by(256) {
+            gpu.rows(&ids, begin, (first - begin).min(256));
+        }
+        let bits = |rows: Rows| rows.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let alone: Vec<Vec<u32>> = (first..end).map(|at| bits(gpu.rows(&ids, at, 1))).collect();
+        let starts = if cases(1) > 1 { 1 } else { 5 };
+        for at in (first..end).step_by(starts) {
+            for count in [2, 3, 9, 16] {
+                let count = count.min(end - at);
+                let together = bits(gpu.rows(&ids, at, count));
+                assert!(
+                    together == alone[at - first..][..count].concat(),
+                    "{name}: {count} rows from {at} on"
+                );
+            }
+        }
+    }
+}
+
+/// Sequences that decode together have the tokens that each has alone, though the farthest has fewer splits than others.
+#[test]
+fn sequences_at_different_depths_of_a_window_are_as_if_alone() {
+    const TOKENS: usize = 10;
+    let Some(adapter) = adapter() else { return };
+    let Some(checkpoint) = checkpoint("tales, window 16") else { return };
+    let device = Device::Gpu(Some(adapter));
+    let options = Options { device, context: Some(128), sessions: 8, ..Options::default() };
+    let model = Model::load(checkpoint, &options).unwrap();
+    // Hot, so that a wrong distribution shows in the tokens.
+    let sampler = Sampler { temperature: 4.0, seed: 5, ..Sampler::default() };
+    let begin = |depth: u32| {
+        let mut session = model.session();
+        session
+            .set_tokens(&(0..depth).map(|i| (i * 37 + 11) % short_tales::VOCAB).collect::<Vec<_>>())
+            .unwrap();
+        session
+    };
+    let depths = [61, 66, 71, 90];
+    let mut together: Vec<Session> = depths.map(begin).into();
+    let samplers = vec![sampler.clone(); depths.len()];
+    Session::write_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
+    for (depth, together) in depths.into_iter().zip(&together) {
+        let mut alone = [begin(depth)];
+        Session::write_together(&mut alone, &samplers[..1], TOKENS, |_| true).unwrap();
+        assert_eq!(alone[0].tokens(), together.tokens(), "depth {depth}");
+    }
+}
