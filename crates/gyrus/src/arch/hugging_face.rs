@@ -39,8 +39,39 @@ pub(crate) fn read(config: &Value) -> Result<Config, Error> {
         head_dim: fields.optional_number("head_dim")?,
         ffn_dim: fields.number("intermediate_size")?,
         context: fields.number("max_position_embeddings")?,
-        norm_eps: fields.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_eps: fields.need_float("rms_norm_eps")? as f32,
         window: window.map(|w| u32::try_from(w).unwrap_or(u32::MAX)),
     };
     raw.check(|| rope_config::read(config, None)?.single())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a model is made of is read, never guessed.
+    #[test]
+    fn an_absent_number_is_an_error_by_name() {
+        let whole = json!({
+            "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 128, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        });
+        assert_eq!(read(&whole).unwrap().norm_eps, 1e-5);
+        let needed = [
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "rms_norm_eps",
+        ];
+        for name in needed {
+            let mut without = whole.clone();
+            without.as_object_mut().unwrap().remove(name);
+            let error = read(&without).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("'{name}' is missing")), "{error}");
+        }
+    }
 }
