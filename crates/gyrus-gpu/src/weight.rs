@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gyrus_kernels::{Op, Plan, WeightError, WeightId, WeightLayout, WeightSpec, repack};
-use gyrus_tensor::dequantize;
+use gyrus_tensor::{dequantize, magnitude_bound};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -24,7 +24,12 @@ pub(crate) struct Part {
     pub(crate) first: u32,
     /// Its planes, in the order of their bindings.
     pub(crate) planes: Vec<Buffer>,
+    /// Whether all of its values are in the range of f16.
+    pub(crate) fits_f16: bool,
 }
+
+/// The largest f16.
+const MOST_F16: f32 = 65504.0;
 
 /// Bytes that are re-laid and uploaded at a time: enough to be quick, little enough not to double a model's size
 /// in memory.
@@ -158,7 +163,7 @@ fn empty_parts(gpu: &Gpu, spec: &WeightSpec, whole: WeightLayout) -> Result<Vec<
         .map(|first| {
             let layout = whole.with_rows(most.min(whole.rows() - first));
             let planes = layout.planes().map(|plane| gpu.buffer(layout.bytes(plane)));
-            Ok(Part { layout, first, planes: planes.collect::<Result<_, _>>()? })
+            Ok(Part { layout, first, planes: planes.collect::<Result<_, _>>()?, fits_f16: true })
         })
         .collect()
 }
@@ -183,6 +188,8 @@ fn fill(
             let count = at_once.min((end - first) as usize);
             let from = (first - below) as usize;
             let some = bytes.get(from * row_bytes..(from + count) * row_bytes).unwrap_or_default();
+            let bound = magnitude_bound(spec.dtype, some).map_err(|error| refused(spec, error.into()))?;
+            part.fits_f16 &= bound <= MOST_F16;
             let repacked = repack(spec.dtype, count, cols, some).map_err(|error| refused(spec, error))?;
             for (words, buffer) in repacked.words.iter().zip(&part.planes) {
                 let row_words = (words.len() / count.max(1)) as u64;

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+mod bound;
 mod dequantize;
 mod dtype;
 mod error;
@@ -28,6 +29,7 @@ mod fit;
 mod quantize;
 mod shape;
 
+pub use bound::magnitude_bound;
 pub use dequantize::{can_dequantize, dequantize};
 pub use dtype::DType;
 pub use error::TensorError;

@@ -27,15 +27,21 @@ impl Table<'_> {
             && self.width(x).is_multiple_of(32)
     }
 
-    /// Whether all these weights are multiplied by bytes.
+    /// Whether all these weights are multiplied by int8 activations, few rows at a time.
     pub(super) fn takes_bytes(&self, weights: &[WeightId]) -> bool {
-        self.fast() && weights.iter().all(|id| self.on.plan.weight(*id).dtype.is_quantized())
+        let quantized = |id: &WeightId| self.on.plan.weight(*id).dtype.is_quantized();
+        self.fast() && self.class != Class::Many && weights.iter().all(quantized)
     }
 
-    /// Whether all these weights are multiplied by halves, many rows at a time. Single precision has a reason.
+    /// Whether all these weights are multiplied in f16, many rows at a time. Weights in f32, and those beyond the range of
+    /// f16, are multiplied in f32.
     fn takes_halves(&self, weights: &[WeightId]) -> bool {
         let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
-        self.fast() && self.class == Class::Many && weights.iter().all(|id| dtype(id) != DType::F32)
+        let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
+        self.fast()
+            && self.class == Class::Many
+            && weights.iter().all(|id| dtype(id) != DType::F32)
+            && parts.all(|part| part.fits_f16)
     }
 
     /// Several weights write their outputs side by side.
@@ -66,7 +72,8 @@ impl Table<'_> {
                     self.tiles(&name, halved, part, accumulate, gate, offset, out);
                     continue;
                 }
-                if !self.fast() || !part.layout.dtype().is_quantized() {
+                let quantized = part.layout.dtype().is_quantized();
+                if !self.fast() || self.class == Class::Many || !quantized {
                     self.plain(&name, x, part, accumulate, offset, out);
                     continue;
                 }

@@ -1,0 +1,79 @@
+//! How large the values of a tensor can be, from its scales alone.
+
+use half::{bf16, f16};
+
+use crate::block::*;
+use crate::{DType, TensorError};
+
+/// An upper bound of the magnitudes that [`dequantize`](crate::dequantize) makes of `bytes`. It reads the scales and not
+/// the quants, so that it costs little beside a copy, and may be a few times too large. NaN or infinity if a scale is.
+pub fn magnitude_bound(dtype: DType, bytes: &[u8]) -> Result<f32, TensorError> {
+    // The largest quants are those of dequantize, not those that quantize writes.
+    Ok(match dtype {
+        DType::F32 => elements(bytes, f32::from_le_bytes),
+        DType::F16 => elements(bytes, |b| f16::from_le_bytes(b).to_f32()),
+        DType::BF16 => elements(bytes, |b| bf16::from_le_bytes(b).to_f32()),
+        DType::Q4_0 => scales(bytes, |b: &BlockQ4_0| 8.0 * size(b.d)),
+        DType::Q4_1 => scales(bytes, |b: &BlockQ4_1| 15.0 * size(b.d) + size(b.m)),
+        DType::Q5_0 => scales(bytes, |b: &BlockQ5_0| 16.0 * size(b.d)),
+        DType::Q5_1 => scales(bytes, |b: &BlockQ5_1| 31.0 * size(b.d) + size(b.m)),
+        DType::Q8_0 => scales(bytes, |b: &BlockQ8_0| 128.0 * size(b.d)),
+        DType::Q2_K => scales(bytes, |b: &BlockQ2K| 15.0 * (3.0 * size(b.d) + size(b.dmin))),
+        DType::Q3_K => scales(bytes, |b: &BlockQ3K| 32.0 * 4.0 * size(b.d)),
+        DType::Q4_K => scales(bytes, |b: &BlockQ4K| 63.0 * (15.0 * size(b.d) + size(b.dmin))),
+        DType::Q5_K => scales(bytes, |b: &BlockQ5K| 63.0 * (31.0 * size(b.d) + size(b.dmin))),
+        DType::Q6_K => scales(bytes, |b: &BlockQ6K| 128.0 * 32.0 * size(b.d)),
+        DType::IQ4_NL => scales(bytes, |b: &BlockIq4Nl| 127.0 * size(b.d)),
+        DType::IQ4_XS => scales(bytes, |b: &BlockIq4Xs| 32.0 * 127.0 * size(b.d)),
+        _ => return Err(TensorError::NoDequantizer { dtype }),
+    })
+}
+
+fn size(half: HalfLe) -> f32 {
+    half.to_f32().abs()
+}
+
+fn scales<B: Block>(bytes: &[u8], bound: impl Fn(&B) -> f32) -> f32 {
+    let whole = bytes.len() / size_of::<B>() * size_of::<B>();
+    largest(bytemuck::cast_slice::<u8, B>(&bytes[..whole]).iter().map(bound))
+}
+
+fn elements<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> f32 {
+    largest(bytes.as_chunks::<N>().0.iter().map(|b| read(*b)))
+}
+
+/// Magnitudes compare like their bits, and NaN is above all.
+fn largest(values: impl Iterator<Item = f32>) -> f32 {
+    f32::from_bits(values.fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)))
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::Rng;
+
+    use super::*;
+    use crate::{can_dequantize, dequantize};
+
+    #[test]
+    fn no_value_exceeds_its_bound() {
+        let mut rng = Rng::new(6);
+        for &dtype in DType::ALL.iter().filter(|d| can_dequantize(**d)) {
+            let elems = dtype.block_elems();
+            for _ in 0..300 {
+                let bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
+                let mut values = vec![0.0; elems];
+                dequantize(dtype, &bytes, &mut values).unwrap();
+                let bound = magnitude_bound(dtype, &bytes).unwrap();
+                for value in values {
+                    // What is not finite shows in the bound.
+                    assert!(
+                        !(value.abs() > bound) && (value.is_finite() || !bound.is_finite()),
+                        "{dtype} {value} {bound}"
+                    );
+                }
+            }
+        }
+        assert!(magnitude_bound(DType::IQ1_S, &[]).is_err());
+        assert_eq!(magnitude_bound(DType::Q8_0, &[]).unwrap(), 0.0);
+    }
+}
