@@ -262,7 +262,9 @@ impl Backend for CpuBackend {
         for op in &plan.forward {
             model.run(op, batch, rows, cache, state);
         }
-        Ok(&state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab])
+        let logits = &state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab];
+        batch.check_logits(logits, plan.vocab)?;
+        Ok(logits)
     }
 }
 

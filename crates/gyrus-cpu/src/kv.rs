@@ -241,12 +241,14 @@ impl Out {
 }
 
 dispatch! {
-    /// Single precision to half, to nearest even.
+    /// f32 to f16, to nearest even. Values beyond the range of f16 saturate: an infinity in the cache would make NaN of
+    /// every later row. NaN stays NaN.
     fn narrow(from: &[f32], to: &mut [f16]) { plain_narrow, simd_narrow }
 }
 
 fn plain_narrow(from: &[f32], to: &mut [f16]) {
-    from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(*v));
+    let most = f16::MAX.to_f32();
+    from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(v.clamp(-most, most)));
 }
 
 /// # Safety
@@ -254,9 +256,14 @@ fn plain_narrow(from: &[f32], to: &mut [f16]) {
 #[inline(always)]
 unsafe fn simd_narrow<S: Simd>(from: &[f32], to: &mut [f16]) {
     let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
+    let most = f16::MAX.to_f32();
     for (v, h) in from.iter().zip(to) {
         // SAFETY: eight numbers in, eight out.
-        unsafe { S::store_f16(h.as_mut_ptr(), S::load(v.as_ptr())) };
+        unsafe {
+            // Of a comparison with NaN, minimum and maximum return their second operand.
+            let low = S::min(S::splat(most), S::load(v.as_ptr()));
+            S::store_f16(h.as_mut_ptr(), S::max(S::splat(-most), low));
+        }
     }
     plain_narrow(rest, tail);
 }
@@ -280,4 +287,32 @@ unsafe fn simd_widen<S: Simd>(from: &[f16], to: &mut [f32]) {
         unsafe { S::store(v.as_mut_ptr(), S::load_f16(h.as_ptr().cast())) };
     }
     plain_widen(rest, tail);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every ISA rounds, saturates and keeps NaN as the plain form does.
+    #[test]
+    fn narrowing_saturates_and_keeps_nan() {
+        let mut from: Vec<f32> =
+            vec![0.0, -0.0, 1.0, 65504.0, 65519.9, 65520.0, 1e9, f32::INFINITY, f32::MAX];
+        from.extend([-65520.0, -1e9, f32::NEG_INFINITY, f32::NAN, -f32::NAN, 6e-8, 1e-9, 0.1]);
+        from.extend((0..64).map(|i| (i as f32 - 31.5) * 3001.7));
+        let narrowed = |isa| {
+            let mut to = vec![f16::ONE; from.len()];
+            narrow(isa, &from, &mut to);
+            to
+        };
+        let plain = narrowed(Isa::PORTABLE);
+        for (v, h) in from.iter().zip(&plain) {
+            assert_eq!(v.is_nan(), h.is_nan(), "{v}");
+            assert!(v.is_nan() || h.is_finite(), "{v}");
+            assert!(v.is_nan() || *h == f16::from_f32(v.clamp(-65504.0, 65504.0)), "{v}");
+        }
+        for (a, b) in plain.iter().zip(narrowed(Isa::detect())) {
+            assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{a} {b}");
+        }
+    }
 }

@@ -282,6 +282,7 @@ impl Backend for GpuBackend {
         let device = |error: GpuError| BackendError::Device(error.to_string());
         let tiles = self.send(batch, None).map_err(device)?;
         self.replay(batch, tiles).map_err(device)?;
+        batch.check_logits(&self.results, self.plan.vocab)?;
         Ok(&self.results)
     }
 

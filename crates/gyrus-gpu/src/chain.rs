@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall};
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall};
 use gyrus_kernels::params::SelectRow;
 use gyrus_kernels::{BackendError, Batch, Chain, KV_BLOCK, Sampler};
 
@@ -126,7 +126,8 @@ impl GpuBackend {
     ) -> Result<(), GpuError> {
         let Steps { buffers, words, .. } = &mut self.steps;
         let buffer = |name: &str| buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer);
-        if let Some(target) = buffer("samplers") {
+        // A buffer of an earlier call may be too small for a call that does not read it.
+        if let Some(target) = buffer("samplers").filter(|_| call.has_samplers()) {
             let rows: Vec<SelectRow> = samplers.iter().map(|sampler| SelectRow::from(*sampler)).collect();
             self.gpu.write(target, bytemuck::cast_slice(&rows))?;
         }
@@ -283,6 +284,11 @@ impl Chain for GpuBackend {
         for (row, position) in unread.iter_mut().enumerate() {
             *position += 1;
             tokens.push(landed[(*position % SELECT_EMITTED * SELECT_ROWS) as usize + row]);
+        }
+        if let Some(row) = tokens.iter().position(|token| *token == SELECT_NOT_FINITE) {
+            // Later steps have computed on with a token that nobody chose.
+            self.steps.end(&self.gpu);
+            return Err(BackendError::NotFinite { row });
         }
         Ok(&self.steps.tokens)
     }

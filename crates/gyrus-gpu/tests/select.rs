@@ -6,7 +6,9 @@ use std::collections::HashMap;
 
 use common::device;
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner};
-use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS, SelectCall, SelectTuning};
+use gyrus_kernels::call::{
+    SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE as NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning,
+};
 use gyrus_kernels::scalar::SelectState;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Counts, LaunchError, Sampler, argmax};
@@ -102,9 +104,11 @@ impl<'a> Chain<'a> {
             for (row, tokens) in tokens.iter_mut().enumerate() {
                 let at = |step: usize| (before[row] as usize + step) % EMITTED;
                 tokens.extend((1..=now).map(|step| emitted[at(step) * ROWS + row]));
-                assert!(tokens.iter().all(|token| (*token as usize) < self.vocab));
+                assert!(tokens.iter().all(|token| *token == NOT_FINITE || (*token as usize) < self.vocab));
             }
-            let last: Vec<u32> = tokens.iter().map(|tokens| tokens[tokens.len() - 1]).collect();
+            // Steps in flight go on with a token that there is.
+            let next = |token: u32| if token == NOT_FINITE { 0 } else { token };
+            let last: Vec<u32> = tokens.iter().map(|tokens| next(tokens[tokens.len() - 1])).collect();
             assert_eq!(self.read("tokens"), last);
             let after: Vec<u32> = before.iter().map(|position| position + now as u32).collect();
             assert_eq!(self.positions(), after);
@@ -297,15 +301,17 @@ fn ties_go_to_the_lowest_id() {
     });
 }
 
-/// What no token may be chosen by, and what is above all.
+/// Rows with NaN or infinity emit no token; extreme rows that are finite do.
 #[test]
-fn what_is_not_a_number_is_never_chosen() {
+fn rows_that_are_not_finite_emit_no_token() {
     const NAN: f32 = f32::NAN;
     const INF: f32 = f32::INFINITY;
     let greedy = Sampler::default();
     let drawn = Sampler { temperature: 0.7, ..Sampler::default() };
     let cut = Sampler { temperature: 0.7, top_k: 2, top_p: 0.9, min_p: 0.1, ..Sampler::default() };
     let repelled = Sampler { presence_penalty: 1.0, ..Sampler::default() };
+    // Beyond what f32 holds, which is the sampler's doing and not the model's.
+    let extreme = Sampler { repetition_penalty: 1e38, temperature: 1.0, ..Sampler::default() };
     on_every_rung(|runner| {
         for logits in [
             vec![1.0, 3.0, 3.0, NAN],
@@ -319,17 +325,21 @@ fn what_is_not_a_number_is_never_chosen() {
             vec![NAN, 5.0],
             vec![2.0],
             vec![-NAN, -2.0, -1.5, -INF, NAN, -1.5],
+            vec![1.0, -3e38, 3e38, 1e-45],
+            vec![-3e38, -3e38],
         ] {
             let counts = Counts::from([(1, 1)]);
             let vocab = logits.len() as u32;
-            for sampler in [&greedy, &drawn, &cut, &repelled] {
+            let finite = logits.iter().all(|logit| logit.is_finite());
+            for sampler in [&greedy, &drawn, &cut, &repelled, &extreme] {
                 for greedy in [sampler.is_greedy(), false] {
                     let state = state(3, counts.clone());
                     let call = SelectCall { rows: 1, vocab, greedy, penalties: sampler.has_penalties() };
                     let chain = Chain::new(runner, call, &[(&logits, sampler, &state)]);
                     let tokens = chain.steps(if sampler.has_penalties() { 1 } else { 30 });
                     for (token, step) in tokens[0].iter().zip(4..) {
-                        let expected = sampler.draw(&logits, &counts, step, &mut Vec::new());
+                        let drawn = sampler.draw(&logits, &counts, step, &mut Vec::new());
+                        let expected = if finite { drawn } else { NOT_FINITE };
                         assert_eq!(*token, expected, "{logits:?} {sampler:?}");
                     }
                 }

@@ -11,7 +11,7 @@ pub trait Backend: Send {
     /// Blocks in its KV cache.
     fn kv_blocks(&self) -> usize;
 
-    /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`.
+    /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`, all of them finite.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 
     /// Steps that run ahead of whoever reads their tokens, where the backend can do that.
@@ -68,6 +68,12 @@ pub enum BackendError {
         rows: usize,
         /// The most there may be.
         most: usize,
+    },
+    /// A row's logits are not all finite.
+    #[error("the logits of row {row} are not finite")]
+    NotFinite {
+        /// The row of the batch.
+        row: usize,
     },
     /// The device is out of memory, was lost, or refused.
     #[error("{0}")]

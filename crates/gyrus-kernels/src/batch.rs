@@ -1,3 +1,5 @@
+use crate::backend::BackendError;
+
 /// Positions in one block of the KV cache.
 pub const KV_BLOCK: usize = 32;
 
@@ -25,6 +27,15 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
+    /// Whether the logits of every row that wants some are finite.
+    pub fn check_logits(&self, logits: &[f32], vocab: usize) -> Result<(), BackendError> {
+        let rows = self.logits.iter().zip(logits.chunks_exact(vocab.max(1)));
+        match rows.into_iter().find(|(_, logits)| !are_finite(logits)) {
+            Some((row, _)) => Err(BackendError::NotFinite { row: *row as usize }),
+            None => Ok(()),
+        }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.tokens.len()
@@ -49,5 +60,41 @@ impl Batch<'_> {
                 let table = self.tables.get(self.sequences[r] as usize);
                 table.is_some_and(|t| (self.positions[r] as usize) / KV_BLOCK < t.len())
             })
+    }
+}
+
+/// Whether all values are finite. The loop has no exit, so that it becomes SIMD code: a vocabulary takes microseconds.
+fn are_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let largest = values.iter().fold(0, |most, value| most.max(value.to_bits() & EXPONENT));
+    largest < EXPONENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_that_are_not_finite_are_found_at_every_place() {
+        let batch = Batch {
+            tokens: &[0; 5],
+            positions: &[0, 1, 2, 3, 4],
+            sequences: &[0; 5],
+            logits: &[1, 4],
+            tables: &[&[0]],
+            lengths: &[5],
+        };
+        let vocab = 37;
+        let mut logits = vec![f32::MAX; 2 * vocab];
+        logits[3] = f32::MIN;
+        assert_eq!(batch.check_logits(&logits, vocab), Ok(()));
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..logits.len() {
+                let before = std::mem::replace(&mut logits[at], bad);
+                let row = if at < vocab { 1 } else { 4 };
+                assert_eq!(batch.check_logits(&logits, vocab), Err(BackendError::NotFinite { row }));
+                logits[at] = before;
+            }
+        }
     }
 }

@@ -174,7 +174,9 @@ impl Sampler {
     fn penalised(&self, logit: f32, count: u32) -> f32 {
         let scaled =
             if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
-        scaled - self.presence_penalty - self.frequency_penalty * count as f32
+        let lowered = scaled - self.presence_penalty - self.frequency_penalty * count as f32;
+        // A penalty may exceed what f32 holds; the logit is then the largest or least there is.
+        lowered.clamp(f32::MIN, f32::MAX)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gyrus_kernels::{Backend, Batch, Counts, Instruments, KV_BLOCK, Plan, Sampler};
+use gyrus_kernels::{Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, Plan, Precision, Sampler};
 
 use crate::Error;
 
@@ -238,7 +238,10 @@ impl Engine {
             tables: &tables[..steps.len()],
             lengths: &lengths[..steps.len()],
         };
-        let logits = self.backend.forward(&batch)?;
+        let precision = self.backend.plan().precision;
+        let logits = self.backend.forward(&batch).map_err(|error| {
+            at_position(error, precision, |row| self.positions.get(row).map(|position| *position as usize))
+        })?;
         for step in steps {
             let more = step.tokens().len();
             step.sequence_mut().len += more;
@@ -360,8 +363,12 @@ impl Engine {
         }
         drawn.clear();
         let asked = Instant::now();
+        let precision = self.backend.plan().precision;
         if let Some(chain) = self.backend.chain() {
-            drawn.extend_from_slice(chain.next()?);
+            let next = chain.next();
+            drawn.extend_from_slice(next.map_err(|error| {
+                at_position(error, precision, |row| texts.get(row).map(|text| text.sequence.len))
+            })?);
         }
         self.ahead.waited += asked.elapsed();
         self.ahead.read += 1;
@@ -383,10 +390,25 @@ impl Engine {
     }
 }
 
+/// A backend's error with the position of the row that it names.
+fn at_position(
+    error: BackendError,
+    precision: Precision,
+    position: impl Fn(usize) -> Option<usize>,
+) -> Error {
+    match error {
+        BackendError::NotFinite { row } => match position(row) {
+            Some(position) => Error::NotFinite { position, precision },
+            None => Error::Backend(error),
+        },
+        other => Error::Backend(other),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Model, Options, Precision};
+    use crate::{Model, Options};
     use gyrus_testkit::data;
 
     fn bits(logits: &[f32]) -> Vec<u32> {

@@ -1,6 +1,6 @@
 use gyrus_formats::FormatError;
 use gyrus_formats::gguf::MetadataError;
-use gyrus_kernels::{BackendError, RopeError, SamplerError};
+use gyrus_kernels::{BackendError, Precision, RopeError, SamplerError};
 use gyrus_tensor::{DType, TensorError};
 use gyrus_text::TokenizerError;
 use gyrus_text::template::TemplateError;
@@ -131,6 +131,14 @@ pub enum Error {
     /// A sampling parameter out of range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// The model computed something that is not a number, so that there is no next token.
+    #[error("the model computed NaN or infinity at position {position} {}", not_finite(*.precision))]
+    NotFinite {
+        /// The position of the token behind which logits were wanted.
+        position: usize,
+        /// What it computed with.
+        precision: Precision,
+    },
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -138,4 +146,12 @@ pub enum Error {
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(#[from] gyrus_gpu::GpuError),
+}
+
+/// What a reader can do about logits that are not finite.
+fn not_finite(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Fast => "in fast precision; exact precision may not",
+        Precision::Exact => "in exact precision: a weight may be damaged",
+    }
 }

@@ -487,6 +487,21 @@ fn texts_together_are_as_if_alone() {
     }
 }
 
+/// Greedy sequences need no samplers on the device; what a sampled one before them left there is too small for them.
+#[test]
+fn greedy_sequences_follow_a_sampled_one() {
+    let Some(device) = device() else { return };
+    let options = Options { device, context: Some(128), sessions: 3, ..Options::default() };
+    let Some(model) = open_short(options) else { return };
+    let sampled = Sampler { temperature: 1.0, ..Sampler::default() };
+    text(&model, &sampled, &[4]);
+    let mut sessions = [model.session(), model.session()];
+    sessions.iter_mut().for_each(|session| session.set_tokens(&ids(5)).unwrap());
+    let greedy = [Sampler::default(), Sampler::default()];
+    Session::write_together(&mut sessions, &greedy, 4, |_| true).unwrap();
+    assert_eq!(sessions[0].tokens(), sessions[1].tokens());
+}
+
 /// What is drawn on the GPU is what the CPU draws from the GPU's logits.
 #[test]
 fn a_gpu_draws_what_the_cpu_draws() {

@@ -7,6 +7,8 @@ use crate::shader::{Rungs, Variant};
 pub const SELECT_ROWS: u32 = 16;
 /// Steps whose tokens are kept for reading back.
 pub const SELECT_EMITTED: u32 = 64;
+/// What is emitted instead of a token if a row's logits are not all finite.
+pub const SELECT_NOT_FINITE: u32 = u32::MAX;
 /// Tokens a row remembers for penalties: no window may be longer.
 pub const SELECT_HISTORY: u32 = 1024;
 
@@ -29,7 +31,7 @@ const MOST_VOCAB: u32 = 1 << 22;
 /// | `samplers` | `[rows]` of [`SelectRow`] |
 /// | `tokens` | `[rows]` u32: the chosen token, which is the next step's input |
 /// | `rows` | `[rows]` of (position of the token just computed, first entry of its block table); the position is advanced by one |
-/// | `emitted` | `[SELECT_EMITTED, SELECT_ROWS]` u32: the token also goes to `emitted[new position % SELECT_EMITTED][row]` |
+/// | `emitted` | `[SELECT_EMITTED, SELECT_ROWS]` u32: the token also goes to `emitted[new position % SELECT_EMITTED][row]`, or [`SELECT_NOT_FINITE`] |
 /// | `history` | `[rows, SELECT_HISTORY]` u32: tokens by position modulo its length; with penalties |
 /// | `counts` | `[rows, vocab]` u32: how often each token occurred in the window; with penalties |
 /// | `partials`, `adjusted` | scratch between a list's launches |
@@ -83,6 +85,11 @@ impl SelectCall {
         }
         call.check()?;
         Ok(call)
+    }
+
+    /// Whether the launches read `samplers`.
+    pub fn has_samplers(&self) -> bool {
+        self.penalties || !self.greedy
     }
 
     /// What the buffer `samplers` holds for these.
@@ -211,7 +218,7 @@ impl SelectCall {
             "emitted" => Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS)),
             "partials" if self.greedy => Some(8 * rows * u64::from(SLICES)),
             "partials" => Some(4 * rows * u64::from(PARTIALS)),
-            "samplers" if self.penalties || !self.greedy => Some(rows * size_of::<SelectRow>() as u64),
+            "samplers" if self.has_samplers() => Some(rows * size_of::<SelectRow>() as u64),
             "counts" | "adjusted" if self.penalties => Some(logits),
             "history" if self.penalties => Some(4 * rows * u64::from(SELECT_HISTORY)),
             _ => None,

@@ -34,6 +34,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/attend_turn.wgsl"
     "lib/bytes.wgsl"
     "lib/cache.wgsl"
+    "lib/f16_pair.wgsl"
     "lib/frequencies.wgsl"
     "lib/head.wgsl"
     "lib/invocation.wgsl"

@@ -210,7 +210,7 @@ fn sum_values(
                 // as an infinity.
 #if TURN
                 let pair = HEAD_DIM + 2u * mine.pair;
-                let newest_word = pack2x16float(vec2<f32>(newest[pair], newest[pair + 1u]));
+                let newest_word = f16_pair(vec2<f32>(newest[pair], newest[pair + 1u]));
 #endif
 #repeat P SHARE
                 {

@@ -39,6 +39,7 @@
 @group(0) @binding(7) var<storage, read> head_norms: array<f32>;
 #endif
 #include "lib/kv.wgsl"
+#include "lib/f16_pair.wgsl"
 #include "lib/head.wgsl"
 
 var<workgroup> staged: array<f32, TEAMS * HEAD_DIM>;
@@ -93,7 +94,7 @@ fn KERNEL(here: Invocation) {
 #if KV == f16
     for (var word = lane; word < HEAD_PAIRS; word += LANES) {
         let source = team * HEAD_DIM + 2u * word;
-        let packed = pack2x16float(vec2<f32>(staged[source], staged[source + 1u]));
+        let packed = f16_pair(vec2<f32>(staged[source], staged[source + 1u]));
         if (is_value) {
             v_cache[to / 2u + word] = packed;
         } else {

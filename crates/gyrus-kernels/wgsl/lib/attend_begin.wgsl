@@ -2,14 +2,16 @@
 // memory before they are in the cache. Belongs to lib/attend.wgsl.
 
 #if TURN
+#include "lib/f16_pair.wgsl"
+
 // Eight elements of the row's own key, or from HEAD_VECTORS on of its value, as halves.
 fn eight_halves(at: u32) -> vec4<u32> {
     let i = 8u * at;
     return vec4<u32>(
-        pack2x16float(vec2<f32>(newest[i], newest[i + 1u])),
-        pack2x16float(vec2<f32>(newest[i + 2u], newest[i + 3u])),
-        pack2x16float(vec2<f32>(newest[i + 4u], newest[i + 5u])),
-        pack2x16float(vec2<f32>(newest[i + 6u], newest[i + 7u])));
+        f16_pair(vec2<f32>(newest[i], newest[i + 1u])),
+        f16_pair(vec2<f32>(newest[i + 2u], newest[i + 3u])),
+        f16_pair(vec2<f32>(newest[i + 4u], newest[i + 5u])),
+        f16_pair(vec2<f32>(newest[i + 6u], newest[i + 7u])));
 }
 
 // Writes the row's own key and value to the cache.

@@ -24,10 +24,12 @@ fn slide(row: u32, position: u32, token: u32, window: u32) {
 }
 #endif
 
-fn advance(row: u32, token: u32) {
+// NOT_FINITE is emitted as it is, and the host ends the steps in flight. Until then they go on with a token there is.
+fn advance(row: u32, chosen: u32) {
     let position = rows[row].x + 1u;
+    let token = select(chosen, 0u, chosen == NOT_FINITE);
     tokens[row] = token;
-    emitted[(position % EMITTED) * MAX_ROWS + row] = token;
+    emitted[(position % EMITTED) * MAX_ROWS + row] = chosen;
 #if PENALTIES
     slide(row, position, token, min(samplers[row].penalty_window, HISTORY));
 #endif

@@ -257,13 +257,16 @@ fn KERNEL(
     let most = workgroupUniformLoad(&told);
     most_key = most;
     most_value = value_of(most);
-    if (how.temperature == 0.0 || most <= LEAST_KEY || most >= MOST_KEY) {
+    if (most == NOT_FINITE) {
+        if (lane == 0u) {
+            advance(row, NOT_FINITE);
+        }
+    } else if (how.temperature == 0.0) {
         likeliest(4u * lane, held);
         likeliest(4u * (lane + WORKGROUP), held_further);
         workgroupBarrier();
         if (lane == 0u) {
-            let nothing = most == NO_KEY || (how.temperature == 0.0 && most <= LEAST_KEY);
-            advance(row, select(atomicLoad(&chosen), 0u, nothing));
+            advance(row, atomicLoad(&chosen));
         }
     } else {
         let z = random(vec2<u32>(how.seed_low, how.seed_high), rows[row].x + 1u);

@@ -1,16 +1,15 @@
-// Logits as words that compare like them, and penalties. Logits are read as words throughout: what is not a number and
-// what is infinite is told by bits, since a compiler may assume that neither exists.
+// Logits as words that compare like them, and penalties. Logits are read as words throughout: NaN and infinity are told
+// by their bits, since a compiler may assume that neither exists.
 
-// The key of what is not a number, below every other.
+// The key of no token, below every other.
 const NO_KEY: u32 = 0u;
-// Keys of the infinities.
-const LEAST_KEY: u32 = 0x007fffffu;
-const MOST_KEY: u32 = 0xff800000u;
+// The key of NaN and of the infinities, above every other: a row that has one has it for its largest key.
+const NOT_FINITE: u32 = 0xffffffffu;
 
 fn key_of(bits: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-        return NO_KEY;
+    if (magnitude >= 0x7f800000u) {
+        return NOT_FINITE;
     }
     // Both zeros are one.
     if (magnitude == 0u) {
@@ -38,6 +37,8 @@ fn penalised(bits: u32, count: u32, row: SelectRow) -> u32 {
     if (by == 1.0) {
         scaled = logit;
     }
-    return bitcast<u32>(scaled - row.presence_penalty - row.frequency_penalty * f32(count));
+    // A penalty may exceed what f32 holds; the logit is then the largest or least there is.
+    let bits_of = bitcast<u32>(scaled - row.presence_penalty - row.frequency_penalty * f32(count));
+    return select(bits_of, (bits_of & 0x80000000u) | 0x7f7fffffu, (bits_of & 0x7f800000u) == 0x7f800000u);
 }
 #endif

@@ -12,7 +12,7 @@ fn is_wide(temperature: f32, top_k: u32) -> bool {
 
 // How far a token is from the likeliest, in units of temperature, at most FAR.
 fn gap(key: u32, most: f32, inverse: f32) -> f32 {
-    if (key <= LEAST_KEY || key >= MOST_KEY) {
+    if (key == NO_KEY) {
         return FAR;
     }
     return clamp((most - value_of(key)) * inverse, 0.0, FAR);

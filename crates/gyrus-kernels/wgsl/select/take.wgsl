@@ -54,7 +54,6 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     }
     workgroupBarrier();
     if (lane == 0u) {
-        // Nothing above minus infinity: the first token, whatever it is.
-        advance(group.x, select(0u, atomicLoad(&best_token), best > LEAST_KEY));
+        advance(group.x, select(atomicLoad(&best_token), NOT_FINITE, best == NOT_FINITE));
     }
 }

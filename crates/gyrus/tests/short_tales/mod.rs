@@ -22,7 +22,13 @@ fn cut(tensor: &TensorView<'_>, rows: u32, cols: u32) -> Vec<u8> {
 
 /// The first layers of Tales in 8 bits, with the first of its four heads of keys, the two for each that ask, and hidden
 /// elements, and without a tokenizer. Attention sees `window` positions; 0 for all.
+#[allow(dead_code, reason = "not every test takes the model as it is")]
 pub(crate) fn checkpoint(kv_heads: u32, window: u32) -> Option<Checkpoint> {
+    changed(kv_heads, window, |_, _| {})
+}
+
+/// The same with tensors that `change` has changed, by their names.
+pub(crate) fn changed(kv_heads: u32, window: u32, change: impl Fn(&str, &mut Vec<u8>)) -> Option<Checkpoint> {
     let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
     let (q, kv) = (2 * kv_heads * HEAD_DIM, kv_heads * HEAD_DIM);
     let parts: [(&str, &[u32]); 11] = [
@@ -49,7 +55,8 @@ pub(crate) fn checkpoint(kv_heads: u32, window: u32) -> Option<Checkpoint> {
             let tensor = whole.tensor(&name).unwrap();
             let rows = if dims.len() == 2 { dims[0] } else { 1 };
             let shape = dims.iter().map(|dim| *dim as usize).collect();
-            let bytes = cut(&tensor, rows, dims[dims.len() - 1]);
+            let mut bytes = cut(&tensor, rows, dims[dims.len() - 1]);
+            change(&name, &mut bytes);
             let dtype = tensor.dtype;
             (name, dtype, shape, bytes)
         })
