@@ -71,14 +71,4 @@ pub enum CpuError {
     /// The kernel cannot be run as asked.
     #[error(transparent)]
     Launch(Box<LaunchError>),
-    /// A cache's table names a block that cannot be written.
-    #[error("entry {entry} of the block table is {block}, {reason}")]
-    BlockTable {
-        /// Which entry.
-        entry: usize,
-        /// What it says.
-        block: u32,
-        /// What is wrong with that.
-        reason: String,
-    },
 }

@@ -116,8 +116,11 @@ fn block_tables_are_checked() {
         result.map_err(|error| error.to_string())
     };
     // Slots 3 to 8 are in all three blocks.
-    assert_eq!(run([0, 2, 1]).unwrap_err(), "entry 1 of the block table is 2, the cache has 2 blocks");
-    assert_eq!(run([0, 1, 0]).unwrap_err(), "entry 2 of the block table is 0, and so is entry 0");
+    assert_eq!(run([0, 2, 1]).unwrap_err(), "rope_neox_batch_kv_write_f32: block 2 of a cache that has 2");
+    assert_eq!(
+        run([0, 1, 0]).unwrap_err(),
+        "rope_neox_batch_kv_write_f32: block 0 is written, and read or written by another of the same launch"
+    );
     // Five tokens fewer, and the rest of the table is not looked at.
     let RopeKernel::BatchKvWrite { mut params, .. } = call.kernel else { unreachable!() };
     params.k_elem_offset = 1;

@@ -91,7 +91,7 @@ impl GpuBackend {
             ("tokens", self.rooms.tokens.clone()),
             ("rows", self.rooms.rows.clone()),
         ];
-        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+        for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if !given.iter().any(|(name, _)| *name == slot.name) {
                 self.steps.grow(&self.gpu, slot.name, slot.bytes)?;
             }

@@ -163,7 +163,7 @@ impl Gpu {
     pub fn has_room(&self, launch: &Launch, invocations: u32, workgroup_bytes: u64) -> bool {
         invocations <= self.most_invocations()
             && workgroup_bytes <= self.workgroup_memory()
-            && launch.slots.len() <= self.limits.max_storage_buffers_per_shader_stage as usize
+            && launch.slots().len() <= self.limits.max_storage_buffers_per_shader_stage as usize
     }
 
     /// Whether times are the device's own.

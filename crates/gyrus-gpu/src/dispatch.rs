@@ -72,9 +72,9 @@ impl Gpu {
         let bytes: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes()).collect();
         launch.check_buffers(&bytes, |i, j| buffers[i].inner == buffers[j].inner)?;
         let pipeline = self.pipeline(launch)?;
-        let mut uniforms = launch.uniforms.clone();
+        let mut uniforms = launch.uniforms().to_vec();
         let mut immediates = None;
-        match &launch.params {
+        match launch.params() {
             Some((_, params)) if self.rungs().immediates => immediates = Some(words(params)),
             Some(params) => uniforms.push(params.clone()),
             None => {}
@@ -88,7 +88,7 @@ impl Gpu {
                 Ok((*binding, buffer))
             })
             .collect::<Result<_, GpuError>>()?;
-        let slots = launch.slots.iter().zip(buffers);
+        let slots = launch.slots().iter().zip(buffers);
         let buffers: Vec<(u32, Buffer, Access)> = slots
             .map(|(slot, buffer)| (slot.binding, (*buffer).clone(), slot.access))
             .chain(uniforms.iter().map(|(binding, buffer)| (*binding, buffer.clone(), Access::Read)))
@@ -102,14 +102,14 @@ impl Gpu {
             .collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let group = self.device.create_bind_group(&BindGroupDescriptor {
-            label: Some(&launch.variant.name),
+            label: Some(&launch.variant().name),
             layout: &pipeline.layout,
             entries: &entries,
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             return Err(explained(&error));
         }
-        let params = match (immediates, &launch.params) {
+        let params = match (immediates, launch.params()) {
             (Some(words), _) => Params::Immediate(words),
             // The parameters are the last uniform.
             (None, Some(_)) => {
@@ -118,7 +118,7 @@ impl Gpu {
             (None, None) => Params::None,
         };
         let bound = OnceLock::new();
-        Ok(Dispatch { pipeline, group, buffers, bound, params, groups: launch.groups })
+        Ok(Dispatch { pipeline, group, buffers, bound, params, groups: launch.groups() })
     }
 
     /// Gives a dispatch the grid and parameters of another launch of the same variant on the same buffers.
@@ -130,8 +130,8 @@ impl Gpu {
     ) -> Result<(), GpuError> {
         let bytes: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes()).collect();
         launch.check_buffers(&bytes, |_, _| false)?;
-        dispatch.groups = launch.groups;
-        match (&mut dispatch.params, &launch.params) {
+        dispatch.groups = launch.groups();
+        match (&mut dispatch.params, launch.params()) {
             (Params::Immediate(old), Some((_, new))) => *old = words(new),
             (Params::Uniform(buffer), Some((_, new))) => self.queue.write_buffer(&buffer.inner, 0, new),
             _ => {}

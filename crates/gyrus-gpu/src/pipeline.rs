@@ -57,8 +57,9 @@ impl Gpu {
     pub fn compile(&self, launches: &[Launch]) -> Result<(), GpuError> {
         let mut missing: Vec<&Launch> = Vec::new();
         for launch in launches {
-            let key = launch.variant.key();
-            if !lock(&self.pipelines).contains_key(&key) && !missing.iter().any(|m| m.variant.key() == key) {
+            let key = launch.variant().key();
+            if !lock(&self.pipelines).contains_key(&key) && !missing.iter().any(|m| m.variant().key() == key)
+            {
                 missing.push(launch);
             }
         }
@@ -80,7 +81,7 @@ impl Gpu {
 
     /// The pipeline of a launch, compiled if it is new.
     pub(crate) fn pipeline(&self, launch: &Launch) -> Result<Arc<Pipeline>, GpuError> {
-        let key = launch.variant.key();
+        let key = launch.variant().key();
         if let Some(pipeline) = lock(&self.pipelines).get(&key) {
             return Ok(Arc::clone(pipeline));
         }
@@ -90,7 +91,7 @@ impl Gpu {
     }
 
     fn build(&self, launch: &Launch) -> Result<Pipeline, GpuError> {
-        let variant = &launch.variant;
+        let variant = launch.variant();
         let source =
             variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
         let entries = self.layout_entries(launch);
@@ -111,7 +112,7 @@ impl Gpu {
             label: Some(&variant.name),
             entries: &entries,
         });
-        let immediate_size = match &launch.params {
+        let immediate_size = match launch.params() {
             Some((_, params)) if self.rungs().immediates => params.len() as u32,
             _ => 0,
         };
@@ -191,14 +192,14 @@ impl Gpu {
             count: None,
         };
         let mut entries: Vec<BindGroupLayoutEntry> = Vec::new();
-        for slot in &launch.slots {
+        for slot in launch.slots() {
             let read_only = slot.access == Access::Read;
             entries.push(entry(slot.binding, BufferBindingType::Storage { read_only }));
         }
-        for (binding, _) in &launch.uniforms {
+        for (binding, _) in launch.uniforms() {
             entries.push(entry(*binding, BufferBindingType::Uniform));
         }
-        if let (Some((binding, _)), false) = (&launch.params, self.rungs().immediates) {
+        if let (Some((binding, _)), false) = (launch.params(), self.rungs().immediates) {
             entries.push(entry(*binding, BufferBindingType::Uniform));
         }
         // Vulkan numbers them in this order.

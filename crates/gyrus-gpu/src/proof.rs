@@ -60,13 +60,13 @@ impl Inputs {
     }
 
     fn product(&self, gpu: &Gpu, launch: &Launch) -> Result<Vec<u8>, GpuError> {
-        let buffers = launch.slots.iter().map(|slot| {
+        let buffers = launch.slots().iter().map(|slot| {
             let given = self.0.iter().find(|(name, _)| *name == slot.name);
             given.map_or_else(|| gpu.buffer(slot.bytes), |(_, words)| gpu.upload(bytemuck::cast_slice(words)))
         });
         let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
         gpu.run(&[&gpu.bind(launch, &buffers.iter().collect::<Vec<_>>())?])?;
-        let y = launch.slots.iter().position(|slot| slot.name == "y");
+        let y = launch.slots().iter().position(|slot| slot.name == "y");
         y.map_or(Ok(Vec::new()), |y| gpu.read(&buffers[y]))
     }
 }

@@ -27,6 +27,15 @@ impl GpuRunner {
         &self.gpu
     }
 
+    /// The launch of a call on host buffers, whose block table is checked too: kernels trust it.
+    fn checked(&self, call: &RopeCall, buffers: &[Vec<u32>]) -> Result<Launch, RunError> {
+        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
+        if let Some(at) = launch.slots().iter().position(|slot| slot.name == "block_table") {
+            call.check_block_table(buffers.get(at).map_or(&[], Vec::as_slice))?;
+        }
+        Ok(launch)
+    }
+
     /// Runs a launch on host buffers, in place.
     pub fn run_launch(&self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), GpuError> {
         let device = self.upload(buffers)?;
@@ -78,7 +87,7 @@ impl Runner for GpuRunner {
     }
 
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
-        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
+        let launch = self.checked(call, buffers)?;
         Ok(self.run_launch(&launch, buffers)?)
     }
 
@@ -89,7 +98,7 @@ impl Runner for GpuRunner {
         chain: u32,
         repetitions: usize,
     ) -> Result<Duration, RunError> {
-        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
+        let launch = self.checked(call, buffers)?;
         let device = self.upload(buffers)?;
         let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
         Ok(self.gpu.median_time(&[&dispatch], chain, repetitions)?)

@@ -171,7 +171,7 @@ impl Step {
         }
         if rows != self.rows || self.bound.is_empty() {
             let launch = (self.launch)(rows)?;
-            let key = launch.variant.key();
+            let key = launch.variant().key();
             let buffers = named(&launch, &self.buffers)?;
             match self.bound.iter().position(|(name, _)| *name == key) {
                 Some(at) => {
@@ -213,10 +213,10 @@ pub(crate) fn named<'b>(
     let find = |name: &str| {
         let found = buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer);
         found.ok_or_else(|| GpuError::Refused {
-            reason: format!("kernel {} wants a buffer '{name}' that nobody gave", launch.variant.name),
+            reason: format!("kernel {} wants a buffer '{name}' that nobody gave", launch.variant().name),
         })
     };
-    launch.slots.iter().map(|slot| find(slot.name)).collect()
+    launch.slots().iter().map(|slot| find(slot.name)).collect()
 }
 
 impl std::fmt::Debug for Step {

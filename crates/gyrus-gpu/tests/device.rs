@@ -64,31 +64,6 @@ fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn a_kernel_that_is_none_is_an_error_and_no_more() {
-    let Some(runner) = device(Rungs::ALL) else { return };
-    let gpu = runner.gpu();
-    let good = copy(gpu.rungs(), 64).unwrap();
-    let mut no_name = good.clone();
-    no_name.variant.name = "1copy".to_owned();
-    let mut no_file = good.clone();
-    no_file.variant.name = "copy_from_nowhere".to_owned();
-    no_file.variant.file = "no_such_file.wgsl";
-    let file = good.variant.file;
-    for (launch, expected) in
-        [(no_name, format!("was not accepted: {file}:")), (no_file, "no_such_file.wgsl".to_owned())]
-    {
-        for error in [gpu.compile(&[launch.clone(), good.clone()]).unwrap_err(), {
-            let (source, target) = (gpu.buffer(64).unwrap(), gpu.buffer(64).unwrap());
-            gpu.bind(&launch, &[&source, &target]).unwrap_err()
-        }] {
-            assert!(error.to_string().contains(&expected), "{error}");
-            assert_eq!(error.to_string().lines().count(), 1, "{error}");
-        }
-        works(gpu).unwrap();
-    }
-}
-
-#[test]
 fn more_memory_than_there_is_is_an_error_and_no_more() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let gpu = runner.gpu();

@@ -447,7 +447,8 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     let columns = MatMulTuning { columns: Some(3), ..Default::default() };
     assert_eq!(tuned(columns), "matmul: columns is 3, 1, 2 or 4 is needed");
 
-    let slots = base.launch(Rungs::ALL, Default::default()).unwrap().slots;
+    let launch = base.launch(Rungs::ALL, Default::default()).unwrap();
+    let slots = launch.slots();
     let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
     assert_eq!(bytes, [("quants", 8 * 32), ("scales", 8 * 4), ("x", 2 * 64 * 4), ("y", 2 * 8 * 4)]);
 

@@ -118,7 +118,7 @@ fn device_with_matrices() -> Option<GpuRunner> {
 
 /// A matrix's planes are what a launch begins with.
 fn give_weight(buffers: &mut Buffers, launch: &Launch, weight: &Weight) {
-    for (slot, words) in launch.slots.iter().zip(&weight.planes.words) {
+    for (slot, words) in launch.slots().iter().zip(&weight.planes.words) {
         buffers.insert(slot.name, words.clone());
     }
 }

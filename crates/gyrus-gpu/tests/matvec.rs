@@ -255,8 +255,8 @@ impl Scene {
         let Planes { layout, words } = &self.weight.planes;
         let launch = call.launch(runner.gpu().rungs()).unwrap();
         // The planes come first, and are the ones the type has.
-        assert_eq!(launch.slots.iter().filter(|slot| slot.binding < 3).count(), layout.planes().count());
-        for (slot, words) in launch.slots.iter().zip(words) {
+        assert_eq!(launch.slots().iter().filter(|slot| slot.binding < 3).count(), layout.planes().count());
+        for (slot, words) in launch.slots().iter().zip(words) {
             inputs.insert(slot.name, words.clone());
         }
         run(runner, &launch, &mut inputs);

@@ -52,7 +52,7 @@ impl<'a> Chain<'a> {
         let vocab = call.vocab as usize;
         let mut buffers = HashMap::new();
         let launches = call.tuned(gpu.rungs(), tuning).unwrap();
-        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+        for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if buffers.contains_key(slot.name) {
                 continue;
             }
@@ -76,7 +76,7 @@ impl<'a> Chain<'a> {
         let dispatches = launches
             .iter()
             .map(|launch| {
-                let bound: Vec<&Buffer> = launch.slots.iter().map(|slot| &buffers[slot.name]).collect();
+                let bound: Vec<&Buffer> = launch.slots().iter().map(|slot| &buffers[slot.name]).collect();
                 gpu.bind(launch, &bound).unwrap()
             })
             .collect();

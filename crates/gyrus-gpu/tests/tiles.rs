@@ -361,7 +361,8 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     let error = |call: SumTilesCall| call.launch(PLAIN).unwrap_err().to_string();
     assert_eq!(error(SumTilesCall { y_offset: 1, ..sum }), "sum_tiles: y_stride is 9, at least 10 is needed");
     assert!(error(SumTilesCall { rows: 1 << 30, ..sum }).contains("more than can be addressed"));
-    let slots = base.launch(PLAIN).unwrap().slots;
+    let launch = base.launch(PLAIN).unwrap();
+    let slots = launch.slots();
     let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
     // Rows of 96 have room for 128 halves.
     assert_eq!(

@@ -23,21 +23,49 @@ pub struct Slot {
 }
 
 /// A dispatch that was checked: what to run, over which grid, with which parameters and buffers.
+///
+/// Shaders run without bounds checks and trust it. So only the calls of this crate make one, and nobody outside can
+/// change it:
+///
+/// ```compile_fail
+/// let mut launch = gyrus_kernels::call::copy(gyrus_kernels::shader::Rungs::NONE, 64).unwrap();
+/// launch.groups = [65_535, 65_535, 1];
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
-    /// The kernel.
-    pub variant: Variant,
-    /// The buffers, in the order in which a caller gives them.
-    pub slots: Vec<Slot>,
-    /// Uniform buffers that the kernel always has: binding and contents.
-    pub uniforms: Vec<(u32, Vec<u8>)>,
-    /// The parameters that are immediates on devices that have them: binding otherwise, and contents.
-    pub params: Option<(u32, Vec<u8>)>,
-    /// Workgroups.
-    pub groups: [u32; 3],
+    pub(crate) variant: Variant,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) uniforms: Vec<(u32, Vec<u8>)>,
+    pub(crate) params: Option<(u32, Vec<u8>)>,
+    pub(crate) groups: [u32; 3],
 }
 
 impl Launch {
+    /// The kernel.
+    pub fn variant(&self) -> &Variant {
+        &self.variant
+    }
+
+    /// The buffers, in the order in which a caller gives them.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Uniform buffers that the kernel always has: binding and contents.
+    pub fn uniforms(&self) -> &[(u32, Vec<u8>)] {
+        &self.uniforms
+    }
+
+    /// The parameters that are immediates on devices that have them: binding otherwise, and contents.
+    pub fn params(&self) -> Option<&(u32, Vec<u8>)> {
+        self.params.as_ref()
+    }
+
+    /// Workgroups.
+    pub fn groups(&self) -> [u32; 3] {
+        self.groups
+    }
+
     /// Checks the buffers' sizes and that nothing written is bound twice. `same(i, j)` says whether two of
     /// them are the same memory.
     pub fn check_buffers(

@@ -39,7 +39,7 @@ impl Runner for Mistaken {
         Scalar.run(&call, buffers)?;
         // Inputs that the mistake changed are put back, so that it shows in results alone.
         let launch = call.launch(Rungs::NONE, Default::default())?;
-        for (i, slot) in launch.slots.iter().enumerate() {
+        for (i, slot) in launch.slots().iter().enumerate() {
             if slot.access == Access::Read {
                 buffers[i].clone_from(&before[i]);
             }

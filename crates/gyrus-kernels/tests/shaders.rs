@@ -245,7 +245,7 @@ struct Compiled {
 
 /// Parses, validates and fills in override constants; complaints name the file and line.
 fn compile(launch: &Launch, source: &Source) -> Compiled {
-    let key = launch.variant.key();
+    let key = launch.variant().key();
     let declared = naga::front::wgsl::parse_str(&source.text).unwrap_or_else(|error| {
         let line = error.location(&source.text).map_or(0, |at| at.line_number);
         panic!("{key}: {:?}: {}", source.origin(line), error.emit_to_string(&source.text));
@@ -255,8 +255,8 @@ fn compile(launch: &Launch, source: &Source) -> Compiled {
         panic!("{key}: {}", error.emit_to_string(&source.text));
     });
     let constants: PipelineConstants =
-        launch.variant.overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-    let entry = Some((naga::ShaderStage::Compute, launch.variant.name.as_str()));
+        launch.variant().overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let entry = Some((naga::ShaderStage::Compute, launch.variant().name.as_str()));
     let (module, info) =
         naga::back::pipeline_constants::process_overrides(&declared, &info, entry, &constants)
             .unwrap_or_else(|error| panic!("{key}: {error}"));
@@ -402,14 +402,15 @@ fn every_variant_translates_to_every_language() {
             .chain(conv_launches(rungs))
             .chain(tile_launches(rungs))
         {
-            if !seen.insert(launch.variant.key()) {
+            if !seen.insert(launch.variant().key()) {
                 continue;
             }
-            let source = launch.variant.source().unwrap_or_else(|e| panic!("{}: {e}", launch.variant.key()));
+            let source =
+                launch.variant().source().unwrap_or_else(|e| panic!("{}: {e}", launch.variant().key()));
             let compiled = compile(&launch, &source);
             assert!(to_spirv(&compiled).len() > 100);
             // Matrices of bytes are for SPIR-V alone.
-            if !launch.variant.has_byte_matrices() {
+            if !launch.variant().has_byte_matrices() {
                 assert!(to_msl(&compiled).contains("kernel void"));
             }
             // No rung for cooperative matrices in HLSL.
@@ -424,7 +425,7 @@ fn every_variant_translates_to_every_language() {
 
 /// The shader's resources are those the launch names, each with its access.
 fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
-    let key = launch.variant.key();
+    let key = launch.variant().key();
     let mut found = Vec::new();
     for (_, variable) in module.global_variables.iter() {
         let Some(at) = variable.binding else { continue };
@@ -438,12 +439,12 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
         found.push((at.binding, kind));
     }
     let mut expected: Vec<(u32, &str)> = launch
-        .slots
+        .slots()
         .iter()
         .map(|slot| (slot.binding, if slot.access == Access::Read { "read" } else { "write" }))
-        .chain(launch.uniforms.iter().map(|(binding, _)| (*binding, "uniform")))
+        .chain(launch.uniforms().iter().map(|(binding, _)| (*binding, "uniform")))
         .collect();
-    if let (Some((binding, _)), false) = (&launch.params, rungs.immediates) {
+    if let (Some((binding, _)), false) = (launch.params(), rungs.immediates) {
         expected.push((*binding, "uniform"));
     }
     found.sort_unstable();
@@ -451,9 +452,9 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     assert_eq!(found, expected, "{key}");
     let storage = found.iter().filter(|(_, kind)| *kind != "uniform").count();
     // Gathered attention is for devices that bind ten, matrices of bytes for some that bind eleven.
-    let most = match launch.variant.name.as_str() {
+    let most = match launch.variant().name.as_str() {
         "attend_gathered" => 10,
-        _ if launch.variant.has_byte_matrices() => 11,
+        _ if launch.variant().has_byte_matrices() => 11,
         _ => 8,
     };
     assert!(storage <= most, "{key}: every device binds eight storage buffers, this needs {storage}");
@@ -480,9 +481,9 @@ fn generated_text_is_as_it_was() {
                 continue;
             }
             let launch = call.launch(rungs, Default::default()).unwrap();
-            let source = launch.variant.source().unwrap();
+            let source = launch.variant().source().unwrap();
             let compiled = compile(&launch, &source);
-            let kernel = &launch.variant.name;
+            let kernel = &launch.variant().name;
             insta::assert_snapshot!(format!("{kernel}-{name}.wgsl"), source.text);
             insta::assert_snapshot!(format!("{kernel}-{name}.msl"), to_msl(&compiled));
             insta::assert_snapshot!(format!("{kernel}-{name}.hlsl"), to_hlsl(&compiled));

@@ -215,7 +215,7 @@ impl Timed {
         let mut shared: HashMap<&str, Buffer> = HashMap::new();
         let mut contents: HashMap<&str, Vec<u32>> = HashMap::new();
         let mut noise = Noise::new(1);
-        for slot in &launch.slots {
+        for slot in launch.slots() {
             let words = (slot.bytes / 4) as usize;
             match slot.name {
                 "quants" | "high" => drop(contents.insert(slot.name, noise.words(words))),
@@ -237,7 +237,7 @@ impl Timed {
                     own.insert(*name, gpu.upload(bytemuck::cast_slice(words))?);
                 }
                 let all: Vec<&Buffer> = launch
-                    .slots
+                    .slots()
                     .iter()
                     .map(|slot| own.get(slot.name).unwrap_or_else(|| &shared[slot.name]))
                     .collect();

@@ -131,7 +131,7 @@ impl Prompt {
             let Ok(tile_rows) = self.call.tile_rows(tuning) else { continue };
             let tiles = self.tiles(tile_rows);
             let launch = FlashCall { tiles: tiles.len() as u32, ..self.call }.launch(gpu.rungs(), tuning)?;
-            if !seen.insert(launch.variant.key()) {
+            if !seen.insert(launch.variant().key()) {
                 continue;
             }
             let tiles = gpu.upload(bytemuck::cast_slice(&tiles))?;
@@ -144,7 +144,7 @@ impl Prompt {
             let apart = found.iter().zip(&expected).map(|(f, e)| (f - e).abs());
             let difference = f64::from(apart.fold(0f32, |most, d| if d <= most { most } else { d }) / most);
             let of = |name: &str| {
-                launch.variant.overrides.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, value)| *value)
+                launch.variant().overrides.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, value)| *value)
             };
             let ahead = if tuning.ahead == Some(true) { " ahead" } else { "" };
             let default = if tuning == FlashTuning::default() { " (default)" } else { "" };

@@ -138,7 +138,7 @@ impl Timed {
     pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
         let launch = self.launch(gpu.rungs())?;
         let buffers: Vec<Buffer> = launch
-            .slots
+            .slots()
             .iter()
             .map(|slot| match self.contents(slot.name)? {
                 Some(words) => {

@@ -70,7 +70,7 @@ impl Timed {
             (0..self.rows).map(|row| Sampler { seed: row.into(), ..self.sampler.clone() }).collect();
         let launches = SelectCall::of(&samplers, VOCAB)?.tuned(gpu.rungs(), self.tuning)?;
         let mut buffers: HashMap<&str, Buffer> = HashMap::new();
-        for slot in launches.iter().flat_map(|launch| &launch.slots) {
+        for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if buffers.contains_key(slot.name) {
                 continue;
             }
@@ -87,7 +87,7 @@ impl Timed {
         let dispatches: Vec<Dispatch> = launches
             .iter()
             .map(|launch| {
-                let bound: Vec<&Buffer> = launch.slots.iter().map(|slot| &buffers[slot.name]).collect();
+                let bound: Vec<&Buffer> = launch.slots().iter().map(|slot| &buffers[slot.name]).collect();
                 gpu.bind(launch, &bound)
             })
             .collect::<Result<_, _>>()?;

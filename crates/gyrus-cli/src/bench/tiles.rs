@@ -68,7 +68,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
         let dispatches: Vec<&Dispatch> = dispatches.iter().flatten().collect();
         let time = gpu.median_time(&dispatches, if software { 1 } else { 4 }, args.repetitions)?;
         let seconds = time.as_secs_f64() / copies as f64;
-        let bytes: u64 = timed.launch.slots.iter().map(|slot| slot.bytes).sum();
+        let bytes: u64 = timed.launch.slots().iter().map(|slot| slot.bytes).sum();
         rows.push(Row {
             kernel: timed.kernel,
             shape: timed.shape,
@@ -146,7 +146,7 @@ fn products(
         };
         let gated = if gate.is_some() { " gated" } else { "" };
         timed.push(Timed {
-            kernel: format!("{} {}{gated}", launch.variant.name, dtype.name().to_lowercase()),
+            kernel: format!("{} {}{gated}", launch.variant().name, dtype.name().to_lowercase()),
             shape: format!("{tokens} × {n} × {k}"),
             tile: shape.map_or_else(|| "default".to_owned(), |shape| described(shape, rungs, splits)),
             sum: (splits > 1).then(|| SumTilesCall::after(&call).launch(rungs)).transpose()?,
@@ -194,7 +194,7 @@ fn described(shape: TileShape, rungs: Rungs, splits: u32) -> String {
 fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
     let mut noise = Noise::new(1);
     let mut buffers: Vec<Buffer> = Vec::new();
-    for slot in &timed.launch.slots {
+    for slot in timed.launch.slots() {
         let words = (slot.bytes / 4) as usize;
         let quantized = timed.weight.is_some_and(|weight| weight.dtype().is_quantized());
         let contents = match slot.name {
@@ -213,7 +213,7 @@ fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
     }
     let mut dispatches = vec![gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?];
     if let (Some(sum), Some(parts)) = (&timed.sum, buffers.last()) {
-        let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots[i].bytes));
+        let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots()[i].bytes));
         dispatches.push(gpu.bind(sum, &[parts, &scales?, &y?])?);
     }
     Ok(dispatches)

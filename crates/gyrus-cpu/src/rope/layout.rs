@@ -149,7 +149,7 @@ fn fused(
     norm: bool,
 ) -> Result<Layout, CpuError> {
     let head_dim = p.head_dim as usize;
-    let slots = slots(p, cache, table, tokens)?;
+    let slots = slots(p, cache, table, tokens);
     let to = |tensor| {
         let (kv_heads, length) = (p.n_kv_heads as usize, p.max_seq_len as usize);
         Some((tensor, Rows::Cache { slots: slots.clone(), kv_heads, length, head_dim }))
@@ -202,29 +202,14 @@ fn batch(mut layout: Layout) -> Layout {
     layout
 }
 
-/// Each token's block and slot. A table is data and may say anything, so it is checked: blocks beyond the cache's
-/// end, and one block in two places, which two threads would write at once.
-fn slots(
-    p: &RoPEQKVWriteParams,
-    cache: Cache,
-    table: &[u32],
-    tokens: usize,
-) -> Result<Vec<(usize, usize)>, CpuError> {
+/// Each token's block and slot, by a table that was checked.
+fn slots(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], tokens: usize) -> Vec<(usize, usize)> {
     let (first, length) = (p.pos.wrapping_add(p.slot_offset) as usize, p.max_seq_len as usize);
-    let Cache::Paged { blocks, .. } = cache else {
-        return Ok((first..first + tokens).map(|slot| (0, slot)).collect());
-    };
-    let entries = first / length..(first + tokens - 1) / length + 1;
-    let mut used: Vec<(u32, usize)> = entries.map(|entry| (table[entry], entry)).collect();
-    if let Some(&(block, entry)) = used.iter().find(|(block, _)| *block >= blocks) {
-        return Err(CpuError::BlockTable { entry, block, reason: format!("the cache has {blocks} blocks") });
+    let slots = first..first + tokens;
+    match cache {
+        Cache::Contiguous => slots.map(|slot| (0, slot)).collect(),
+        Cache::Paged { .. } => slots.map(|slot| (table[slot / length] as usize, slot % length)).collect(),
     }
-    used.sort_unstable();
-    if let Some(same) = used.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        let reason = format!("and so is entry {}", same[0].1);
-        return Err(CpuError::BlockTable { entry: same[1].1, block: same[1].0, reason });
-    }
-    Ok((first..first + tokens).map(|slot| (table[slot / length] as usize, slot % length)).collect())
 }
 
 impl From<LaunchError> for CpuError {

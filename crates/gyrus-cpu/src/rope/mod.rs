@@ -52,7 +52,7 @@ pub fn rope(pool: &Pool, call: &RopeCall, buffers: &mut [&mut [u32]]) -> Result<
     let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
     // Exclusive borrows cannot be the same memory.
     launch.check_buffers(&bytes, |_, _| false)?;
-    let names = launch.slots.iter().map(|slot| slot.name);
+    let names = launch.slots().iter().map(|slot| slot.name);
     let mut buffers = Buffers(names.zip(buffers.iter_mut().map(|buffer| Some(&mut **buffer))).collect());
     match call.storage {
         Storage::F32 => run::<f32>(pool, call, &mut buffers),
@@ -92,7 +92,9 @@ struct Job<'a, T> {
 }
 
 fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> Result<(), CpuError> {
-    let layout = Layout::of(call, buffers.take("block_table"))?;
+    let table = buffers.take("block_table");
+    call.check_block_table(table)?;
+    let layout = Layout::of(call, table)?;
     let angles = Angles::of(pool.isa(), call, &layout, buffers.take("freqs"), buffers.take("position_ids"));
     let mut weights = |name, plus: f32| -> Vec<f32> {
         let weights: &[T] = bytemuck::cast_slice(buffers.take(name));

@@ -245,9 +245,9 @@ fn kernels_are_rewritten() {
                 ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
             };
             let launch = call.launch_by_matrices(Rungs::ALL, results).unwrap();
-            let bindings: Vec<u32> = launch.slots.iter().map(|slot| slot.binding).collect();
-            let source = launch.variant.source().unwrap();
-            let words = byte_matrices(&source.text, &launch.variant.name, &[], &bindings).unwrap();
+            let bindings: Vec<u32> = launch.slots().iter().map(|slot| slot.binding).collect();
+            let source = launch.variant().source().unwrap();
+            let words = byte_matrices(&source.text, &launch.variant().name, &[], &bindings).unwrap();
             let code = instructions(&words);
             // A subgroup has four lanes of a team, each with one block or two.
             let blocks = 4 * (k / 1024 / splits as usize);

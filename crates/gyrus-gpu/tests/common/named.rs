@@ -11,9 +11,9 @@ pub(crate) type Buffers = BTreeMap<&'static str, Vec<u32>>;
 pub(crate) fn run(runner: &GpuRunner, launch: &Launch, buffers: &mut Buffers) {
     let take =
         |name: &str| std::mem::take(buffers.get_mut(name).unwrap_or_else(|| panic!("{name} is not there")));
-    let mut taken: Vec<Vec<u32>> = launch.slots.iter().map(|slot| slot.name).map(take).collect();
+    let mut taken: Vec<Vec<u32>> = launch.slots().iter().map(|slot| slot.name).map(take).collect();
     runner.run_launch(launch, &mut taken).unwrap();
-    for (slot, words) in launch.slots.iter().zip(taken) {
+    for (slot, words) in launch.slots().iter().zip(taken) {
         buffers.insert(slot.name, words);
     }
 }

@@ -27,6 +27,7 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
         positions: at("position_ids").map(|i| buffers[i].clone()).unwrap_or_default(),
     };
     let table = at("block_table").map(|i| buffers[i].clone()).unwrap_or_default();
+    call.check_block_table(&table)?;
     let shape = call.shape();
     let n = shape.head_dim as usize;
     let per_word = 4 / call.storage.bytes() as usize;

@@ -4,6 +4,7 @@ mod check;
 mod launch;
 mod slots;
 
+use crate::launch::LaunchError;
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::{Direction, Pairing};
 
@@ -66,7 +67,8 @@ impl Freqs {
 pub enum Cache {
     /// One block of `max_seq_len` positions.
     Contiguous,
-    /// Blocks of `max_seq_len` positions, found through a table. Whoever writes the table answers for it.
+    /// Blocks of `max_seq_len` positions, found through a table. Kernels trust the table:
+    /// [`RopeCall::check_block_table`].
     Paged {
         /// Entries of the table.
         entries: u32,
@@ -242,6 +244,31 @@ impl RopeCall {
                 offset: p.head_dim.saturating_sub(p.rope_dim),
             },
         }
+    }
+
+    /// Checks the contents of the buffer `block_table`, if the call has one: kernels do not. Of the entries that the
+    /// call uses, none may name a block beyond the cache's end, and no two the same block, which would be written
+    /// twice at once.
+    pub fn check_block_table(&self, table: &[u32]) -> Result<(), LaunchError> {
+        let (RopeKernel::QkvWrite { params: p, cache, .. }
+        | RopeKernel::BatchKvWrite { params: p, cache, .. }
+        | RopeKernel::HeadNorm { params: p, cache, .. }) = self.kernel
+        else {
+            return Ok(());
+        };
+        let Cache::Paged { blocks, .. } = cache else { return Ok(()) };
+        let (first, length) = (p.pos.wrapping_add(p.slot_offset) as usize, (p.max_seq_len as usize).max(1));
+        let last = first + (self.shape().tokens as usize).saturating_sub(1);
+        let mut used = table.get(first / length..last / length + 1).unwrap_or(table).to_vec();
+        used.sort_unstable();
+        if let Some(&number) = used.last().filter(|block| **block >= blocks) {
+            let (kernel, what, room) = (self.name(), "block", blocks.into());
+            return Err(LaunchError::Beyond { kernel, what, number, room });
+        }
+        if let Some(pair) = used.array_windows::<2>().find(|[a, b]| a == b) {
+            return Err(LaunchError::Clash { kernel: self.name(), what: "block", number: pair[0] });
+        }
+        Ok(())
     }
 
     fn cache(&self) -> Option<Cache> {

@@ -38,7 +38,7 @@ fn kind(error: &LaunchError) -> &'static str {
 }
 
 /// Every kind that [`bad_calls_are_refused`] must have seen.
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 17] = [
     "odd",
     "rope_dim",
     "zero",
@@ -55,6 +55,7 @@ const KINDS: [&str; 16] = [
     "buffers",
     "small",
     "alias",
+    "beyond",
 ];
 
 /// T16. Odd sizes, more to turn than a head has, slots beyond the cache's end, positions beyond the last, too few,
@@ -90,6 +91,9 @@ pub fn bad_calls_are_refused(runner: &mut dyn Runner, seed: u64, count: usize) -
             let _ = wild(&mut bench.noise).launch(Rungs::NONE, Default::default());
         }
     }
+    let paged = paged_call();
+    let case = rope_case(paged, seed).ok_or_else(|| format!("T16: no case for {paged:?}"))?;
+    seen.extend(bad_buffers(&mut bench, &case.call, &case.buffers)?);
     match KINDS.iter().find(|kind| !seen.contains(kind)) {
         Some(kind) if count > 0 => Err(format!("T16: no call was refused as {kind:?}")),
         _ => Ok(()),
@@ -106,6 +110,29 @@ fn refused(
         Err(RunError::Launch(error)) if kind(&error) == expected => Ok(kind(&error)),
         Err(error) => Err(format!("T16 {what}: refused as {error:?}, expected {expected:?} ({call:?})")),
         Ok(()) => Err(format!("T16 {what}: accepted ({call:?})")),
+    }
+}
+
+/// A good call that reads a block table.
+fn paged_call() -> RopeCall {
+    let params = RoPEQKVWriteParams {
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_seq_len: 4,
+        pos: 3,
+        k_elem_offset: 5,
+        theta: 1e4,
+        freq_scale: 1.0,
+        ..Default::default()
+    };
+    let cache = Cache::Paged { entries: 12, blocks: 15 };
+    RopeCall {
+        kernel: RopeKernel::BatchKvWrite { pairing: Pairing::Split, params, cache },
+        storage: Storage::F32,
+        direction: Direction::Forward,
+        freqs: Freqs::Inline,
+        positions: 0,
     }
 }
 
@@ -128,6 +155,17 @@ fn bad_buffers(
         let found = bench.runner.run(call, &mut short);
         seen.push(refused(&format!("a short {}", launch.slots[i].name), "small", call, found)?);
         if short != before {
+            return Err(format!("T16: refused, and yet something was written ({call:?})"));
+        }
+    }
+    if let Some(at) = launch.slots.iter().position(|slot| slot.name == "block_table") {
+        // Every entry, so that those the call uses are among them.
+        let mut wrong = buffers.to_vec();
+        wrong[at].fill(u32::MAX);
+        let before = wrong.clone();
+        let found = bench.runner.run(call, &mut wrong);
+        seen.push(refused("a table of blocks beyond the cache", "beyond", call, found)?);
+        if wrong != before {
             return Err(format!("T16: refused, and yet something was written ({call:?})"));
         }
     }
