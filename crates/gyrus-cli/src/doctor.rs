@@ -48,7 +48,7 @@ impl Gpu {
             (adapter.rungs.subgroups, subgroups),
             (adapter.rungs.immediates, "immediates".to_owned()),
             (adapter.rungs.cooperative, "cooperative matrices".to_owned()),
-            (adapter.rungs.byte_matrices, "matrices of bytes".to_owned()),
+            (adapter.rungs.int8_matrix, "matrices of bytes".to_owned()),
             (adapter.timestamps, "timestamps".to_owned()),
             (adapter.pipeline_cache, "pipeline cache".to_owned()),
         ];

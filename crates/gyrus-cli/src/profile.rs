@@ -13,7 +13,7 @@ use report::{Batch, Report};
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     refuse_cpu(&args.model_options.device)?;
-    let writing = args.sequences.iter().map(|&texts| (Workload::Texts(texts), args.depth));
+    let writing = args.sequences.iter().map(|&texts| (Workload::Sequences(texts), args.depth));
     let reading = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
     let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
     ensure!(!wanted.is_empty(), "nothing to measure: both -s and -p are 0");

@@ -71,7 +71,7 @@ impl Adapter {
             .collect();
         let cooperates = features.contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
             && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
-            && matrices.iter().any(multiplies_halves);
+            && matrices.iter().any(multiplies_f16);
         Adapter {
             name: info.name,
             backend: info.backend.to_string(),
@@ -90,7 +90,7 @@ impl Adapter {
                 cooperative: cooperates,
                 // wgpu lists no matrices that WGSL cannot name, so nobody can be asked; all GPUs of NVIDIA that
                 // multiply matrices of halves do so with those of bytes.
-                byte_matrices: cooperates
+                int8_matrix: cooperates
                     && info.backend == wgpu::Backend::Vulkan
                     && info.vendor == NVIDIA
                     && features.contains(Features::PASSTHROUGH_SHADERS),
@@ -137,7 +137,7 @@ impl Adapter {
 const NVIDIA: u32 = 0x10de;
 
 /// Whether matrices are what kernels are written for: 16 × 16 halves, summed in `f32`.
-fn multiplies_halves(p: &CooperativeMatrixProperties) -> bool {
+fn multiplies_f16(p: &CooperativeMatrixProperties) -> bool {
     [p.m_size, p.n_size, p.k_size] == [16; 3]
         && p.ab_type == CooperativeScalarType::F16
         && p.cr_type == CooperativeScalarType::F32

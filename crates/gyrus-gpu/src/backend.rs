@@ -5,12 +5,12 @@ use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, Op, Plan, 
 use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
 
 use crate::buffer::Buffer;
+use crate::buffers::{Buffers, FEW, MAX_ROWS};
 use crate::chain::Steps;
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::{Class, Lowering};
 use crate::memory::{MemoryNeed, Room};
-use crate::rooms::{FEW, MAX_ROWS, Rooms};
 use crate::step::{Extent, Step};
 use crate::tuning::Tuning;
 use crate::weight::Weights;
@@ -21,7 +21,7 @@ pub struct GpuBackend {
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) blocks: usize,
-    pub(crate) rooms: Rooms,
+    pub(crate) buffers: Buffers,
     pub(crate) tables: Tables,
     pub(crate) weights: Weights,
     pub(crate) tuning: Tuning,
@@ -80,7 +80,7 @@ impl Tables {
 
 impl Tables {
     /// The kernels of so many rows of different texts, from their tokens to their logits.
-    pub(crate) fn of_texts(&mut self, rows: u32) -> (&mut [Step], &mut [Step]) {
+    pub(crate) fn of_sequences(&mut self, rows: u32) -> (&mut [Step], &mut [Step]) {
         if rows == 1 { (&mut self.one, &mut []) } else { (&mut self.each, &mut self.tail_of_all) }
     }
 }
@@ -110,10 +110,11 @@ impl GpuBackend {
         bytes: impl Fn(&WeightSpec) -> Option<D>,
         uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
-        let rooms = Rooms::new(&gpu, &plan, blocks)?;
+        let buffers = Buffers::new(&gpu, &plan, blocks)?;
         let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
         let tuning = gpu.tuned.as_deref().map(Tuning::read).unwrap_or_default();
-        let lowering = Lowering { gpu: &gpu, plan: &plan, weights: &weights, rooms: &rooms, tuning: &tuning };
+        let lowering =
+            Lowering { gpu: &gpu, plan: &plan, weights: &weights, buffers: &buffers, tuning: &tuning };
         let tables = Tables::new(&lowering)?;
         // Compiled now rather than at the first token: a single row, and as many as a prompt has.
         let launches = (tables.one.iter().filter_map(|step| step.launch(1)))
@@ -126,7 +127,7 @@ impl GpuBackend {
             gpu,
             plan,
             blocks,
-            rooms,
+            buffers,
             tables,
             weights,
             tuning,
@@ -140,8 +141,8 @@ impl GpuBackend {
     }
 
     pub(crate) fn lowering(&self) -> Lowering<'_> {
-        let GpuBackend { gpu, plan, weights, rooms, tuning, .. } = self;
-        Lowering { gpu, plan, weights, rooms, tuning }
+        let GpuBackend { gpu, plan, weights, buffers, tuning, .. } = self;
+        Lowering { gpu, plan, weights, buffers, tuning }
     }
 
     /// The device.
@@ -153,9 +154,9 @@ impl GpuBackend {
     /// directly behind it.
     /// Returns the number of tiles that many rows attend in.
     pub(crate) fn send(&mut self, batch: &Batch<'_>, stride: Option<usize>) -> Result<u32, GpuError> {
-        let GpuBackend { gpu, plan, rooms, tables, starts, words, tiles, .. } = self;
-        gpu.write(&rooms.tokens, bytemuck::cast_slice(batch.tokens))?;
-        gpu.write(&rooms.indices, bytemuck::cast_slice(batch.logits))?;
+        let GpuBackend { gpu, plan, buffers, tables, starts, words, tiles, .. } = self;
+        gpu.write(&buffers.tokens, bytemuck::cast_slice(batch.tokens))?;
+        gpu.write(&buffers.indices, bytemuck::cast_slice(batch.logits))?;
         starts.clear();
         words.clear();
         for (number, table) in batch.tables.iter().enumerate() {
@@ -165,24 +166,24 @@ impl GpuBackend {
             starts.push(words.len() as u32);
             words.extend_from_slice(table);
         }
-        gpu.write(&rooms.tables, bytemuck::cast_slice(words))?;
+        gpu.write(&buffers.tables, bytemuck::cast_slice(words))?;
         words.clear();
         for (position, sequence) in batch.positions.iter().zip(batch.sequences) {
             words.extend([*position, starts[*sequence as usize]]);
         }
-        gpu.write(&rooms.rows, bytemuck::cast_slice(words))?;
+        gpu.write(&buffers.rows, bytemuck::cast_slice(words))?;
         tiles.clear();
         if batch.rows() > FEW {
             push_tiles(batch, tables.tile_rows, true, tiles);
-            gpu.write(&rooms.tiles, bytemuck::cast_slice(tiles))?;
+            gpu.write(&buffers.tiles, bytemuck::cast_slice(tiles))?;
         }
-        rooms.send_turns(gpu, plan, batch)?;
+        buffers.send_turns(gpu, plan, batch)?;
         Ok(tiles.len() as u32)
     }
 
     /// Runs the batch, and the logits of its rows in pieces.
     fn replay(&mut self, batch: &Batch<'_>, tiles: u32) -> Result<(), GpuError> {
-        let GpuBackend { gpu, plan, tables, rooms, staging, results, .. } = self;
+        let GpuBackend { gpu, plan, tables, buffers, staging, results, .. } = self;
         results.clear();
         let rows = batch.rows();
         let extent = Extent { rows: rows as u32, positions: batch.positions, tiles };
@@ -221,7 +222,7 @@ impl GpuBackend {
             drop(pass);
             let bytes = (wanted * plan.vocab * 4) as u64;
             if wanted > 0 {
-                let logits = rooms.scratch(plan.logits);
+                let logits = buffers.scratch(plan.logits);
                 encoder.copy_buffer_to_buffer(&logits.inner, 0, &staging.inner, 0, bytes);
             }
             gpu.queue.submit([encoder.finish()]);
@@ -252,7 +253,7 @@ impl GpuBackend {
         // Tables may share blocks, but not so many that together they outgrow what was set aside.
         if batch.rows() == 0
             || !batch.is_sound(self.plan.vocab, self.blocks)
-            || entries > self.rooms.entries()
+            || entries > self.buffers.entries()
         {
             return Err(BackendError::UnsoundBatch);
         }

@@ -10,11 +10,11 @@ use gyrus_kernels::{BackendError, Batch, Chain, KV_BLOCK, Sampler};
 
 use crate::backend::GpuBackend;
 use crate::buffer::Buffer;
+use crate::buffers::FEW;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::recorder::{Flight, Recorder};
-use crate::rooms::FEW;
 use crate::step::{Extent, named};
 
 /// Steps whose tokens fit the ring that a submission brings back.
@@ -42,8 +42,8 @@ pub(crate) struct Steps {
     /// What was submitted and is not read yet, and how many steps end with it: none with the first parts of one.
     flights: VecDeque<(usize, Flight)>,
     recorder: Option<Recorder>,
-    /// Whether wgpu was told something that comes before the next steps.
-    told: bool,
+    /// Whether wgpu was given work that must run before the next steps.
+    after_wgpu: bool,
     /// The tokens of the flight that landed last, and how many of its steps are unread.
     landed: Vec<u32>,
     landed_steps: usize,
@@ -87,9 +87,9 @@ impl GpuBackend {
         };
         let launches = call.launches(self.gpu.rungs())?;
         let given = [
-            ("logits", self.rooms.scratch(self.plan.logits).clone()),
-            ("tokens", self.rooms.tokens.clone()),
-            ("rows", self.rooms.rows.clone()),
+            ("logits", self.buffers.scratch(self.plan.logits).clone()),
+            ("tokens", self.buffers.tokens.clone()),
+            ("rows", self.buffers.rows.clone()),
         ];
         for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if !given.iter().any(|(name, _)| *name == slot.name) {
@@ -101,8 +101,8 @@ impl GpuBackend {
             let bound = launches.iter().map(|launch| self.gpu.bind(launch, &named(launch, &buffers)?));
             self.steps.selects.insert(call, bound.collect::<Result<_, _>>()?);
         }
-        self.steps.told = true;
-        let stride = self.rooms.entries() / batch.rows();
+        self.steps.after_wgpu = true;
+        let stride = self.buffers.entries() / batch.rows();
         self.send(batch, Some(stride))?;
         self.send_samplers(call, samplers, texts)?;
         let steps = &mut self.steps;
@@ -157,28 +157,34 @@ impl GpuBackend {
     }
 
     fn submit_steps(&mut self, count: usize, tables: &[&[u32]]) -> Result<(), GpuError> {
-        let GpuBackend { gpu, rooms, tables: kernels, steps, .. } = self;
-        let Steps { call, selects, buffers, positions, sent, stride, flights, recorder, told, .. } = steps;
+        let GpuBackend { gpu, buffers: plan_buffers, tables: kernels, steps, .. } = self;
+        let Steps { call, selects, buffers, positions, sent, stride, flights, recorder, after_wgpu, .. } =
+            steps;
         let Some(selects) = call.and_then(|call| selects.get(&call)) else { return Ok(()) };
         let emitted = buffers.iter().find(|(name, _)| *name == "emitted").map(|(_, buffer)| buffer);
         let recorder = recorder.get_or_insert_with(|| Recorder::new(gpu));
         let rows = positions.len() as u32;
-        let (body, tail) = kernels.of_texts(rows);
-        if *told && recorder.is_direct() {
-            // What is bound anew is told to wgpu, and compiled anew.
+        let (body, tail) = kernels.of_sequences(rows);
+        if *after_wgpu && recorder.is_vulkan() {
+            // What is bound anew is after_wgpu to wgpu, and compiled anew.
             let extent = Extent { rows, positions, tiles: 0 };
             let mut pipelines = Vec::new();
             for step in body.iter_mut().chain(tail.iter_mut()) {
                 pipelines.extend(step.follow(gpu, extent)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
             }
             pipelines.extend(selects.iter().map(|select| Arc::clone(&select.pipeline)));
-            gpu.compile_direct(&pipelines)?;
+            gpu.compile_for_vulkan(&pipelines)?;
         }
-        let mut recording = recorder.begin(gpu, std::mem::take(told))?;
+        let mut recording = recorder.begin(gpu, std::mem::take(after_wgpu))?;
         // What was added to block tables since the last time.
         for (row, (table, sent)) in tables.iter().zip(sent).enumerate() {
             if table.len() > *sent {
-                recording.write(gpu, &rooms.tables, 4 * (row * *stride + *sent) as u64, &table[*sent..])?;
+                recording.write(
+                    gpu,
+                    &plan_buffers.tables,
+                    4 * (row * *stride + *sent) as u64,
+                    &table[*sent..],
+                )?;
                 *sent = table.len();
             }
         }
@@ -243,7 +249,7 @@ impl Chain for GpuBackend {
             return Err(BackendError::UnsoundBatch);
         }
         let longest = batch.tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        if rows > FEW || longest > self.rooms.entries() / rows {
+        if rows > FEW || longest > self.buffers.entries() / rows {
             return Ok(false);
         }
         self.begin_steps(batch, samplers, texts).map_err(device)

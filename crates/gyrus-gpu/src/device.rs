@@ -8,8 +8,8 @@ use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, Memo
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
-use crate::kept::{Kept, tuning_name};
 use crate::pipeline::Pipeline;
+use crate::pipeline_cache::{PipelineCache, tuning_name};
 
 /// Which adapter to open, and how.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Options {
     /// A folder to keep compiled pipelines in, where the API can.
     pub pipelines: Option<PathBuf>,
     /// Whether steps in flight are recorded past wgpu, where that can be done.
-    pub direct: bool,
+    pub vulkan_recorder: bool,
 }
 
 impl Default for Options {
@@ -37,7 +37,7 @@ impl Default for Options {
             checked: cfg!(debug_assertions),
             memory: None,
             pipelines: None,
-            direct: true,
+            vulkan_recorder: true,
         }
     }
 }
@@ -49,10 +49,10 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: Limits,
     pub(crate) checked: bool,
-    pub(crate) direct: bool,
+    pub(crate) vulkan_recorder: bool,
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
-    pub(crate) kept: Option<Kept>,
+    pub(crate) pipeline_cache: Option<PipelineCache>,
     /// Where what was found to be quick on this device is kept.
     pub(crate) tuned: Option<PathBuf>,
     adapter: Adapter,
@@ -74,14 +74,14 @@ impl Gpu {
             subgroups: adapter.rungs.subgroups && options.rungs.subgroups,
             immediates: adapter.rungs.immediates && options.rungs.immediates,
             cooperative,
-            byte_matrices: cooperative && adapter.rungs.byte_matrices && options.rungs.byte_matrices,
+            int8_matrix: cooperative && adapter.rungs.int8_matrix && options.rungs.int8_matrix,
         };
         let mut features = Features::empty();
         features.set(Features::SHADER_F16, rungs.f16);
         features.set(Features::SUBGROUP, rungs.subgroups);
         features.set(Features::IMMEDIATES, rungs.immediates);
         features.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, rungs.cooperative);
-        features.set(Features::PASSTHROUGH_SHADERS, rungs.byte_matrices);
+        features.set(Features::PASSTHROUGH_SHADERS, rungs.int8_matrix);
         features.insert(has & Features::TIMESTAMP_QUERY);
         if options.pipelines.is_some() {
             features.insert(has & Features::PIPELINE_CACHE);
@@ -114,18 +114,20 @@ impl Gpu {
             };
             *lock(&slot) = Some(GpuError::Lost { reason });
         });
-        let kept = options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
-        let kept = kept.and_then(|folder| Kept::open(&device, &adapter.inner.get_info(), rungs, folder));
+        let pipeline_cache =
+            options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
+        let pipeline_cache = pipeline_cache
+            .and_then(|folder| PipelineCache::open(&device, &adapter.inner.get_info(), rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
         let mut gpu = Gpu {
             device,
             queue,
             limits,
             checked: options.checked,
-            direct: options.direct,
+            vulkan_recorder: options.vulkan_recorder,
             most_memory: options.memory,
             pipelines: Mutex::default(),
-            kept,
+            pipeline_cache,
             tuned: options
                 .pipelines
                 .as_ref()
@@ -135,7 +137,7 @@ impl Gpu {
             timestamps,
             trouble,
         };
-        gpu.rungs.byte_matrices = rungs.byte_matrices && gpu.proves_byte_matrices();
+        gpu.rungs.int8_matrix = rungs.int8_matrix && gpu.passes_int8_self_test();
         Ok(gpu)
     }
 
@@ -173,7 +175,7 @@ impl Gpu {
 
     /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
     pub fn close(&self) {
-        self.kept.as_ref().inspect(|kept| kept.store());
+        self.pipeline_cache.as_ref().inspect(|pipeline_cache| pipeline_cache.store());
         // Steps in flight that wgpu does not know of use what it destroys; what comes behind them is done behind them.
         let _ = self.flush();
         self.device.destroy();
@@ -218,10 +220,10 @@ fn experimental() -> ExperimentalFeatures {
 impl Drop for Gpu {
     fn drop(&mut self) {
         // Kernels that were needed after the first compilation.
-        if let Some(kept) = &self.kept
+        if let Some(pipeline_cache) = &self.pipeline_cache
             && self.trouble().is_ok()
         {
-            kept.store();
+            pipeline_cache.store();
         }
     }
 }

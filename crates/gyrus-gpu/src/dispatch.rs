@@ -12,9 +12,9 @@ use wgpu::{
 use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
 use crate::device::{Gpu, explained};
-use crate::direct::Bound;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
+use crate::vulkan_recorder::Bound;
 
 /// A kernel bound to its buffers: all that is left is to run it, as often as one likes.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, T
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
+use crate::buffers::{FEW, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS};
 use crate::step::{Extent, Step};
 use crate::tuning::{MatShape, forms};
 
@@ -24,7 +24,7 @@ impl GpuBackend {
     fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, GpuError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
-        let apart = matches!(workload, Workload::Texts(_));
+        let apart = matches!(workload, Workload::Sequences(_));
         let tiles = self.pretend(workload, depth)?;
         let positions = positions(workload, depth);
         let extent = Extent { rows: rows as u32, positions: &positions, tiles };
@@ -34,8 +34,8 @@ impl GpuBackend {
         let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
         let GpuBackend { gpu, tables, steps, .. } = self;
         let (body, tail): (&mut [Step], &mut [Step]) = match workload {
-            Workload::Texts(1) => (&mut tables.one, &mut []),
-            Workload::Texts(_) => (&mut tables.each, &mut tables.tail_of_all),
+            Workload::Sequences(1) => (&mut tables.one, &mut []),
+            Workload::Sequences(_) => (&mut tables.each, &mut tables.tail_of_all),
             Workload::Prompt(1..=FEW) => (&mut tables.few, &mut tables.tail_of_one),
             Workload::Prompt(_) => (&mut tables.many, &mut tables.tail_of_one),
         };
@@ -97,10 +97,10 @@ impl GpuBackend {
         let rows = workload.rows();
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
-        // Texts have blocks of their own, or what one has read another would find near; if there are so many.
+        // Sequences have blocks of their own, or what one has read another would find near; if there are so many.
         let blocks = self.blocks as u32;
         let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
-        let apart = matches!(workload, Workload::Texts(_)) && each.saturating_mul(rows as u32) <= blocks;
+        let apart = matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
         let tables: Vec<Vec<u32>> = if apart {
             all.iter().map(|text| (text * each..(text + 1) * each).collect()).collect()
         } else {
@@ -108,7 +108,7 @@ impl GpuBackend {
         };
         let sequences = if apart { all.clone() } else { vec![0; rows] };
         let (logits, length) = match workload {
-            Workload::Texts(_) => (&all[..], depth + 1),
+            Workload::Sequences(_) => (&all[..], depth + 1),
             Workload::Prompt(_) => (&all[rows - 1..], depth + rows),
         };
         let positions = positions(workload, depth);
@@ -122,7 +122,7 @@ impl GpuBackend {
         };
         self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
         self.steps.end(&self.gpu);
-        if let Workload::Texts(_) = workload {
+        if let Workload::Sequences(_) = workload {
             let sampler = Sampler::default();
             self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;
         }
@@ -132,7 +132,7 @@ impl GpuBackend {
     fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
-        self.pretend(Workload::Texts(1), depth)?;
+        self.pretend(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
         let extent = Extent { rows: 1, positions: &positions, tiles: 0 };
         // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
@@ -199,7 +199,7 @@ impl GpuBackend {
 fn positions(workload: Workload, depth: usize) -> Vec<u32> {
     let first = depth as u32;
     match workload {
-        Workload::Texts(rows) => vec![first; rows],
+        Workload::Sequences(rows) => vec![first; rows],
         Workload::Prompt(rows) => (first..first + rows as u32).collect(),
     }
 }
@@ -241,7 +241,7 @@ fn device(error: GpuError) -> BackendError {
 
 impl Instruments for GpuBackend {
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
-        let most = if matches!(workload, Workload::Texts(_)) { FEW } else { MAX_ROWS };
+        let most = if matches!(workload, Workload::Sequences(_)) { FEW } else { MAX_ROWS };
         let rows = workload.rows();
         if rows == 0 || rows > most {
             return Err(BackendError::TooManyRows { rows, most });

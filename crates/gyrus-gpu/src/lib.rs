@@ -19,35 +19,35 @@ mod buffer;
 mod chain;
 mod device;
 // Handles of the API itself.
-#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
-#[allow(unsafe_code)]
-mod direct;
-#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
-#[path = "direct/none.rs"]
-mod direct;
+mod buffers;
 mod dispatch;
 mod error;
 mod instruments;
-mod kept;
+mod int8_self_test;
 mod lower;
 mod memory;
 mod pipeline;
-mod proof;
+mod pipeline_cache;
 mod recorder;
-mod rooms;
 mod runner;
 mod spirv;
 mod step;
-mod through;
 mod tuning;
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[allow(unsafe_code)]
+mod vulkan_recorder;
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[path = "vulkan_recorder/none.rs"]
+mod vulkan_recorder;
 mod weight;
+mod wgpu_recorder;
 
 pub use adapter::{Adapter, AdapterKind, adapters, may_have_gpu};
 pub use backend::GpuBackend;
 pub use buffer::Buffer;
+pub use buffers::MAX_ROWS;
 pub use device::{Gpu, Options};
 pub use dispatch::Dispatch;
 pub use error::GpuError;
 pub use memory::{Memory, MemoryNeed};
-pub use rooms::MAX_ROWS;
 pub use runner::GpuRunner;

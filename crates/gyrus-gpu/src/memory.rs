@@ -6,9 +6,9 @@ use gyrus_kernels::call::engine::MOST_SPLITS;
 use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
+use crate::buffers::{FEW, MAX_ROWS, turns_rows};
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS, turns_rows};
 
 /// Memory of an adapter, in bytes, as its driver tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
     Ok(layout.map_err(refused)?.total_bytes())
 }
 
-/// Bytes of everything that is neither weight nor cache: what [`crate::rooms`] makes room for.
+/// Bytes of everything that is neither weight nor cache: what [`crate::buffers`] makes room for.
 /// What only some requests need (a sampler's) is small beside what is spare.
 fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
     let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };

@@ -10,9 +10,9 @@ use wgpu::{
 };
 
 use crate::device::{Gpu, lock};
-use crate::direct::Compiled;
 use crate::error::GpuError;
-use crate::spirv::byte_matrices;
+use crate::spirv::int8_matrix;
+use crate::vulkan_recorder::Compiled;
 
 /// A compiled variant of a kernel.
 #[derive(Debug)]
@@ -64,12 +64,12 @@ impl Gpu {
             }
         }
         let compiled = in_parallel(&missing, |launch| self.pipeline(launch).map(drop));
-        self.kept.as_ref().inspect(|kept| kept.store());
+        self.pipeline_cache.as_ref().inspect(|cache| cache.store());
         compiled
     }
 
     /// Compiles pipelines for commands that wgpu does not see, those that are not, on as many threads as there are.
-    pub(crate) fn compile_direct(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
+    pub(crate) fn compile_for_vulkan(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
         let mut missing: Vec<&Arc<Pipeline>> = Vec::new();
         for pipeline in pipelines.iter().filter(|pipeline| pipeline.compiled.get().is_none()) {
             if !missing.iter().any(|other| Arc::ptr_eq(other, pipeline)) {
@@ -95,9 +95,9 @@ impl Gpu {
         let source =
             variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
         let entries = self.layout_entries(launch);
-        let spirv = if variant.has_byte_matrices() {
+        let spirv = if variant.has_int8_matrix() {
             let bindings: Vec<u32> = entries.iter().map(|entry| entry.binding).collect();
-            let words = byte_matrices(&source.text, &variant.name, &variant.overrides, &bindings)
+            let words = int8_matrix(&source.text, &variant.name, &variant.overrides, &bindings)
                 .map_err(|reason| GpuError::Shader { kernel: variant.key(), reason: one_line(&reason) })?;
             Some(words)
         } else {
@@ -132,7 +132,7 @@ impl Gpu {
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
-            cache: self.kept.as_ref().map(|kept| &kept.cache),
+            cache: self.pipeline_cache.as_ref().map(|cache| &cache.cache),
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             let info = pollster::block_on(module.get_compilation_info());
@@ -141,7 +141,7 @@ impl Gpu {
             return Err(GpuError::Shader { kernel: variant.key(), reason });
         }
         self.trouble()?;
-        self.kept.as_ref().inspect(|kept| kept.grew());
+        self.pipeline_cache.as_ref().inspect(|cache| cache.grew());
         let recipe = Recipe { variant: variant.clone(), text: source.text, spirv, entries, immediate_size };
         Ok(Pipeline { inner, layout, recipe, compiled: OnceLock::new() })
     }

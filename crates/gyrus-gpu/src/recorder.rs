@@ -6,49 +6,49 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::{direct, through};
+use crate::{vulkan_recorder, wgpu_recorder};
 
 /// Bytes of the ring that tokens come back in.
 pub(crate) const RING: u64 = 4 * (SELECT_EMITTED * SELECT_ROWS) as u64;
 
 #[derive(Debug)]
 pub(crate) enum Recorder {
-    Direct(direct::Recorder),
-    Through(through::Recorder),
+    Vulkan(vulkan_recorder::Recorder),
+    Wgpu(wgpu_recorder::Recorder),
 }
 
 /// Commands that are being written down.
 #[allow(clippy::large_enum_variant, reason = "there are few, and boxes would be allocated")]
 pub(crate) enum Recording<'r> {
-    Direct(direct::Recording<'r>),
-    Through(through::Recording<'r>),
+    Vulkan(vulkan_recorder::Recording<'r>),
+    Wgpu(wgpu_recorder::Recording<'r>),
 }
 
 /// Commands that were handed over.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few, and boxes would be allocated")]
 pub(crate) enum Flight {
-    Direct(direct::Flight),
-    Through(through::Flight),
+    Vulkan(vulkan_recorder::Flight),
+    Wgpu(wgpu_recorder::Flight),
 }
 
 impl Recorder {
     /// The quickest that a device has, of those that it was opened for.
     pub(crate) fn new(gpu: &Gpu) -> Recorder {
-        let direct = gpu.direct.then(|| direct::Recorder::new(gpu)).flatten();
-        direct.map_or_else(|| Recorder::Through(through::Recorder::default()), Recorder::Direct)
+        let direct = gpu.vulkan_recorder.then(|| vulkan_recorder::Recorder::new(gpu)).flatten();
+        direct.map_or_else(|| Recorder::Wgpu(wgpu_recorder::Recorder::default()), Recorder::Vulkan)
     }
 
     /// Whether kernels are to be bound for it, beside what wgpu binds.
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self, Recorder::Direct(_))
+    pub(crate) fn is_vulkan(&self) -> bool {
+        matches!(self, Recorder::Vulkan(_))
     }
 
     /// Begins to write commands down. `after_others`: wgpu was told something since the last time.
     pub(crate) fn begin(&mut self, gpu: &Gpu, after_others: bool) -> Result<Recording<'_>, GpuError> {
         Ok(match self {
-            Recorder::Direct(recorder) => Recording::Direct(recorder.begin(gpu, after_others)?),
-            Recorder::Through(recorder) => Recording::Through(recorder.begin(gpu)?),
+            Recorder::Vulkan(recorder) => Recording::Vulkan(recorder.begin(gpu, after_others)?),
+            Recorder::Wgpu(recorder) => Recording::Wgpu(recorder.begin(gpu)?),
         })
     }
 
@@ -60,8 +60,8 @@ impl Recorder {
         wanted: Option<&mut Vec<u32>>,
     ) -> Result<(), GpuError> {
         match (self, flight) {
-            (Recorder::Direct(recorder), Flight::Direct(flight)) => recorder.land(gpu, flight, wanted),
-            (Recorder::Through(recorder), Flight::Through(flight)) => recorder.land(gpu, flight, wanted),
+            (Recorder::Vulkan(recorder), Flight::Vulkan(flight)) => recorder.land(gpu, flight, wanted),
+            (Recorder::Wgpu(recorder), Flight::Wgpu(flight)) => recorder.land(gpu, flight, wanted),
             // A backend has one recorder as long as it lives.
             _ => Err(GpuError::Refused { reason: "it was recorded by another".to_owned() }),
         }
@@ -78,17 +78,17 @@ impl Recording<'_> {
         words: &[u32],
     ) -> Result<(), GpuError> {
         match self {
-            Recording::Direct(recording) => recording.write(buffer, offset, words),
+            Recording::Vulkan(recording) => recording.write(buffer, offset, words),
             // wgpu writes before it runs what is submitted next.
-            Recording::Through(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
+            Recording::Wgpu(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
         }
     }
 
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
         match self {
-            Recording::Direct(recording) => recording.dispatch(gpu, dispatch),
-            Recording::Through(recording) => {
+            Recording::Vulkan(recording) => recording.dispatch(gpu, dispatch),
+            Recording::Wgpu(recording) => {
                 recording.dispatch(dispatch);
                 Ok(())
             }
@@ -98,8 +98,8 @@ impl Recording<'_> {
     /// Hands the commands over; the words of `emitted`, if any, come back with them.
     pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Flight, GpuError> {
         Ok(match self {
-            Recording::Direct(recording) => Flight::Direct(recording.submit(gpu, emitted)?),
-            Recording::Through(recording) => Flight::Through(recording.submit(gpu, emitted)?),
+            Recording::Vulkan(recording) => Flight::Vulkan(recording.submit(gpu, emitted)?),
+            Recording::Wgpu(recording) => Flight::Wgpu(recording.submit(gpu, emitted)?),
         })
     }
 }

@@ -71,7 +71,7 @@ impl Runner for GpuRunner {
             ("immediates", rungs.immediates),
             // Few adapters have them; told where they are left unused.
             ("cooperative matrices", rungs.cooperative || !adapter.rungs.cooperative),
-            ("matrices of bytes", rungs.byte_matrices || !adapter.rungs.byte_matrices),
+            ("matrices of bytes", rungs.int8_matrix || !adapter.rungs.int8_matrix),
         ]
         .iter()
         .filter(|(_, has)| !has)

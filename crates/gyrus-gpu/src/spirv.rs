@@ -29,7 +29,7 @@ use naga::{Module, ResourceBinding, ShaderStage};
 /// override constants, which nobody can do later.
 ///
 /// Nothing is checked at run time, as in [`wgpu::ShaderRuntimeChecks::unchecked`].
-pub(crate) fn byte_matrices(
+pub(crate) fn int8_matrix(
     wgsl: &str,
     entry: &str,
     overrides: &[(&str, f64)],
@@ -214,7 +214,7 @@ impl Declared {
     }
 
     /// Types of matrices of words, which are those of bytes.
-    fn byte_types(&self) -> Result<HashSet<u32>, String> {
+    fn int8_types(&self) -> Result<HashSet<u32>, String> {
         let [i32_type, u32_type] = [I32, U32].map(|number| self.scalar(TYPE_INT, &number));
         let mut types = HashSet::new();
         for (id, &Matrix { component, rows, columns, role }) in &self.matrices {
@@ -246,7 +246,7 @@ impl Declared {
 #[derive(Default)]
 struct Survey {
     /// Types of matrices of bytes.
-    byte_types: HashSet<u32>,
+    int8_types: HashSet<u32>,
     /// Values of these types.
     bytes: HashSet<u32>,
     /// Products element by element.
@@ -258,13 +258,13 @@ struct Survey {
 impl Survey {
     /// Looks through all that follows the annotations: there, what begins with a type has a value of it as its result.
     fn of(code: &[Instruction], declared: &Declared) -> Result<Survey, String> {
-        let mut survey = Survey { byte_types: declared.byte_types()?, ..Default::default() };
+        let mut survey = Survey { int8_types: declared.int8_types()?, ..Default::default() };
         for Instruction { op, words } in code {
             let [kind, id, rest @ ..] = &words[..] else { continue };
             if *op == TYPE_MATRIX {
                 continue;
             }
-            if survey.byte_types.contains(kind) {
+            if survey.int8_types.contains(kind) {
                 if [F_ADD, F_SUB, MATRIX_TIMES_SCALAR].contains(op) {
                     return Err(format!(
                         "matrices of bytes are only multiplied, but this is instruction {op}"
@@ -291,7 +291,7 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
         preamble.iter().position(|i| PLAIN_TYPES.contains(&i.op)).ok_or("SPIR-V without types")?;
     let code = preamble.split_off(first_type);
     let declared = Declared::of(&code)?;
-    let Survey { byte_types, bytes, products, exact } = Survey::of(&code, &declared)?;
+    let Survey { int8_types, bytes, products, exact } = Survey::of(&code, &declared)?;
     let mut new_id = || {
         head[3] += 1;
         head[3] - 1
@@ -321,7 +321,7 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
     for mut found in code {
         match (found.op, &mut found.words[..]) {
             (TYPE_INT, [id, ..]) if [i8_type, i32_type, u32_type].contains(id) => continue,
-            (TYPE_MATRIX, [id, component, _, rows, columns, _]) if byte_types.contains(id) => {
+            (TYPE_MATRIX, [id, component, _, rows, columns, _]) if int8_types.contains(id) => {
                 *component = i8_type;
                 *(if declared.matrices[id].role == USE_A { columns } else { rows }) = thirty_two;
             }

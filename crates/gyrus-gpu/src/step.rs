@@ -139,7 +139,7 @@ impl Step {
 
     /// Tells its parameters the position of the only row, at this offset. They must be immediates: steps in flight share
     /// whatever buffer it would stand in.
-    pub(crate) fn told_position(self, offset: Option<usize>) -> Step {
+    pub(crate) fn position_immediate(self, offset: Option<usize>) -> Step {
         Step { position_at: offset, ..self }
     }
 

@@ -11,7 +11,7 @@ mod numbers;
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::{self, Heads, MOST_SPLITS, Paged, SPLIT_TILE};
-use gyrus_kernels::call::{AttendCall, Parts, QuantizeCall, Source, Storage, Target};
+use gyrus_kernels::call::{AttendCall, QuantizeCall, Source, SplitMode, Storage, Target};
 use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Question};
@@ -104,7 +104,7 @@ impl Scene {
             })
             .collect();
         let stride = (heads + 2 * kv_heads) * head_dim;
-        // Sequences may turn at different speeds.
+        // Sequences may rotate at different speeds.
         let ropes = (0..positions.len()).map(|i| {
             let base = 1e4 * (1.0 + i as f64);
             let spec =
@@ -221,20 +221,27 @@ impl Scene {
         run(runner, &launch.unwrap(), buffers);
     }
 
-    fn call(&self, rows: &[usize], (window, soft_cap): (u32, f32), turn: bool) -> AttendCall {
+    fn call(&self, rows: &[usize], (window, soft_cap): (u32, f32), rotate: bool) -> AttendCall {
         AttendCall {
             params: self.params(window, soft_cap),
             heads: self.heads(),
-            turn,
-            parts: Parts::Apart { splits: self.most_splits(rows, window) },
+            rotate,
+            mode: SplitMode::Separate { splits: self.most_splits(rows, window) },
             // Every other row that is alone is told where it is.
             position: (rows.len() == 1 && rows[0].is_multiple_of(2)).then(|| self.positions[rows[0]]),
             paged: self.paged(rows.len()),
         }
     }
 
-    fn attend(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), turn: bool, buffers: &mut Buffers) {
-        let launch = self.call(rows, how, turn).launch(runner.gpu().rungs());
+    fn attend(
+        &self,
+        runner: &GpuRunner,
+        rows: &[usize],
+        how: (u32, f32),
+        rotate: bool,
+        buffers: &mut Buffers,
+    ) {
+        let launch = self.call(rows, how, rotate).launch(runner.gpu().rungs());
         run(runner, &launch.unwrap(), buffers);
     }
 
@@ -246,7 +253,7 @@ impl Scene {
 
     fn merged(&self, runner: &GpuRunner, rows: &[usize], window: u32, buffers: &mut Buffers) -> Vec<f32> {
         let width = self.spec.heads * self.spec.head_dim;
-        let call = self.merge(rows, window, Target::Rows);
+        let call = self.merge(rows, window, Target::F32);
         buffers.insert("q", vec![UNTOUCHED; rows.len() * width]);
         run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);
         values(&buffers.remove("q").unwrap())
@@ -402,7 +409,7 @@ fn attention_without_anything() {
     }
 }
 
-/// The parts of a row are as many as its position and window say: a tile each as long as there are enough of them, and
+/// The mode of a row are as many as its position and window say: a tile each as long as there are enough of them, and
 /// beyond that more than half of what there may be.
 #[test]
 fn splits_follow_positions() {
@@ -440,10 +447,10 @@ fn what_attention_is_not_for() {
     let short = AttendCall { params: AttendParams { stride: 383, ..params }, ..call };
     assert_eq!(error(short), "attend: stride is 383, at least 384 is needed");
     let beyond = AttendCall { params: AttendParams { rope_offset: 2, ..params }, ..call };
-    assert!(error(AttendCall { turn: true, ..beyond }).contains("2 to 2+64 are to be turned"));
+    assert!(error(AttendCall { rotate: true, ..beyond }).contains("2 to 2+64 are to be turned"));
     assert!(beyond.launch(Rungs::ALL).is_ok());
     for tiles in [0, 3, 5] {
         let needed = format!("attend_gathered: tiles is {tiles}, 1, or 2 or 4 of small heads is needed");
-        assert_eq!(error(AttendCall { parts: Parts::Gathered { tiles, kept: true }, ..call }), needed);
+        assert_eq!(error(AttendCall { mode: SplitMode::Gathered { tiles, kept: true }, ..call }), needed);
     }
 }

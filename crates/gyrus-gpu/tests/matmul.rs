@@ -379,8 +379,8 @@ fn rows_are_quantised_as_by_the_twin() {
         let Some(runner) = device(rungs) else { return };
         let mut noise = Noise::new(6);
         for (rows, cols) in [(1, 32), (3, 576), (9, 2048)] {
-            let source = Source::Rows { x_stride: cols + 8 };
-            let call = QuantizeCall { rows, cols, source, target: Target::Bytes };
+            let source = Source::F32 { x_stride: cols + 8 };
+            let call = QuantizeCall { rows, cols, source, target: Target::Int8 };
             let (m, k) = (rows as usize, cols as usize);
             let mut x: Vec<f32> = (0..m * (k + 8)).map(|_| noise.number() as f32).collect();
             x[..32].fill(0.0);
@@ -434,7 +434,7 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     assert_eq!(refused(f16), "matvec: elements of type F16 are not supported");
     let q8 = MatVecCall::new(layout(DType::Q8_0, 7, 64), 2);
     assert_eq!(refused(MatVecCall { rows: 0, ..q8 }), "matvec: m is 0");
-    assert!(refused(MatVecCall { input: Input::Rows, ..q8 }).contains("rows that are not bytes"));
+    assert!(refused(MatVecCall { input: Input::F32, ..q8 }).contains("rows that are not bytes"));
     assert!(refused(MatVecCall { gate: Some(Activation::Silu), ..q8 }).contains("n is 7"));
     assert_eq!(refused(MatVecCall { y_offset: 1, ..q8 }), "matvec: y_stride is 7, at least 8 is needed");
     let tuning = MatVecTuning { workgroup: 64, columns: 1, splits: 4, turns: 1 };

@@ -176,7 +176,7 @@ impl Scene {
     fn source(&self) -> Source {
         let x_stride = self.x_stride as u32;
         match self.form.from {
-            From::Rows => Source::Rows { x_stride },
+            From::Rows => Source::F32 { x_stride },
             From::Norm => Source::Norm { x_stride, eps: EPS },
             From::Merge { head_dim } => Source::Merge { head_dim: head_dim as u32, window: self.window },
         }
@@ -225,7 +225,7 @@ impl Scene {
         let mut buffers = self.sources(rows);
         buffers.insert("q", vec![UNTOUCHED; m * k / 4 + 4]);
         buffers.insert("q_scales", vec![UNTOUCHED; m * k / 16 + 2]);
-        let (source, target) = (self.source(), Target::Bytes);
+        let (source, target) = (self.source(), Target::Int8);
         let call = QuantizeCall { rows: m as u32, cols: k as u32, source, target };
         run(runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
         buffers
@@ -270,7 +270,7 @@ impl Scene {
             let words = buffers.remove(from).unwrap();
             buffers.insert(to, words);
         }
-        (Input::Bytes { norm: self.form.from == From::Norm }, buffers)
+        (Input::Int8 { norm: self.form.from == From::Norm }, buffers)
     }
 
     /// `y` of these rows, from bytes that quantize made.
@@ -282,7 +282,7 @@ impl Scene {
     /// A row that the mat-vec makes bytes of itself.
     fn as_it_is(&self, row: usize) -> (Input, Buffers) {
         let input = match self.form.from {
-            From::Rows => Input::Rows,
+            From::Rows => Input::F32,
             From::Norm => Input::Norm { eps: EPS },
             From::Merge { head_dim } => {
                 // Every other row is told where it is.
@@ -450,10 +450,10 @@ fn rows_are_made_ready_as_by_the_twin() {
             buffers.insert("q", vec![UNTOUCHED; ROWS * k + 4]);
             let source = match scene.source() {
                 // Without bytes there is nobody to make up for the weights.
-                Source::Norm { x_stride, .. } => Source::Rows { x_stride },
+                Source::Norm { x_stride, .. } => Source::F32 { x_stride },
                 other => other,
             };
-            let call = QuantizeCall { rows: ROWS as u32, cols: k as u32, source, target: Target::Rows };
+            let call = QuantizeCall { rows: ROWS as u32, cols: k as u32, source, target: Target::F32 };
             run(&runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
             let name = scene.name(&runner);
             let found = &buffers["q"];

@@ -7,7 +7,7 @@ mod weights;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
-use gyrus_kernels::call::{HalveRowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
+use gyrus_kernels::call::{F16RowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, WeightLayout, scalar};
@@ -68,10 +68,10 @@ impl Case {
         )
     }
 
-    fn halved(&self) -> scalar::HalvedRows {
+    fn halved(&self) -> scalar::F16Rows {
         let cols = self.call.weight.cols();
-        let call = HalveRowsCall { rows: self.call.rows, cols, x_stride: cols, norm: None };
-        scalar::halve_rows(&call, &self.x, &[])
+        let call = F16RowsCall { rows: self.call.rows, cols, x_stride: cols, norm: None };
+        scalar::f16_rows(&call, &self.x, &[])
     }
 
     fn run(&self, runner: &GpuRunner) -> Vec<u32> {
@@ -276,7 +276,7 @@ fn rows_are_halved_as_by_the_twin() {
         let mut noise = Noise::new(4);
         for (rows, cols, norm) in [(3, 4, None), (5, 2048, None), (2, 1100, Some(1e-5)), (7, 64, Some(1e-6))]
         {
-            let call = HalveRowsCall { rows, cols, x_stride: cols + 8, norm };
+            let call = F16RowsCall { rows, cols, x_stride: cols + 8, norm };
             let (m, k) = (rows as usize, cols as usize);
             let mut x: Vec<f32> = Vec::new();
             for row in 0..m {
@@ -285,7 +285,7 @@ fn rows_are_halved_as_by_the_twin() {
                 x.extend((0..k + 8).map(|_| (noise.number() * size) as f32));
             }
             let weights: Vec<f32> = (0..k).map(|_| noise.number() as f32).collect();
-            let twin = scalar::halve_rows(&call, &x, &weights);
+            let twin = scalar::f16_rows(&call, &x, &weights);
             let mut buffers = vec![words(&x)];
             if norm.is_some() {
                 buffers.push(words(&weights));
@@ -317,7 +317,7 @@ fn what_is_no_number_is_seen() {
         case.x[3 * k + 7] = f32::NAN;
         case.x[11 * k] = f32::NEG_INFINITY;
         let cols = k as u32;
-        let call = HalveRowsCall { rows: rows as u32, cols, x_stride: cols, norm: None };
+        let call = F16RowsCall { rows: rows as u32, cols, x_stride: cols, norm: None };
         let twin = case.halved();
         let mut buffers = vec![words(&case.x), vec![0; twin.h.len()], vec![0; rows]];
         runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
@@ -395,15 +395,13 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
         assert!(text.contains(part), "{text}");
     }
 
-    let rows = HalveRowsCall { rows: 2, cols: 64, x_stride: 64, norm: None };
-    let error = |call: HalveRowsCall| call.launch(PLAIN).unwrap_err().to_string();
-    assert_eq!(error(HalveRowsCall { cols: 6, ..rows }), "halve_rows: k is 6, a multiple of 4 is needed");
+    let rows = F16RowsCall { rows: 2, cols: 64, x_stride: 64, norm: None };
+    let error = |call: F16RowsCall| call.launch(PLAIN).unwrap_err().to_string();
+    assert_eq!(error(F16RowsCall { cols: 6, ..rows }), "f16_rows: k is 6, a multiple of 4 is needed");
     assert_eq!(
-        error(HalveRowsCall { x_stride: 60, ..rows }),
-        "halve_rows: x_stride is 60, at least 64 is needed"
+        error(F16RowsCall { x_stride: 60, ..rows }),
+        "f16_rows: x_stride is 60, at least 64 is needed"
     );
-    assert!(error(HalveRowsCall { rows: u32::MAX, ..rows }).contains("more than can be addressed"));
-    assert!(
-        error(HalveRowsCall { cols: u32::MAX - 3, x_stride: u32::MAX - 3, ..rows }).contains("more than")
-    );
+    assert!(error(F16RowsCall { rows: u32::MAX, ..rows }).contains("more than can be addressed"));
+    assert!(error(F16RowsCall { cols: u32::MAX - 3, x_stride: u32::MAX - 3, ..rows }).contains("more than"));
 }

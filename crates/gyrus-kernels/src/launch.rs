@@ -166,7 +166,7 @@ pub enum LaunchError {
         /// Key heads.
         n_kv_heads: u32,
     },
-    /// Parts of a row that overlap.
+    /// SplitMode of a row that overlap.
     #[error("{kernel}: {name} is {value}, at least {least} is needed")]
     TooLow {
         /// The kernel.

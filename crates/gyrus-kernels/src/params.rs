@@ -154,7 +154,7 @@ params! {
     }
 
     /// Rows of activations that become halves.
-    HalveRowsParams {
+    F16RowsParams {
         /// Rows.
         m: u32,
         /// Elements of a row, a multiple of 4.
@@ -165,13 +165,13 @@ params! {
         eps: f32,
     }
 
-    /// Parts of a mat-mul's sums that become one.
+    /// SplitMode of a mat-mul's sums that become one.
     SumTilesParams {
         /// Rows.
         m: u32,
         /// Columns that are written.
         n: u32,
-        /// Parts.
+        /// SplitMode.
         splits: u32,
         /// Elements from one row of the output to the next.
         y_stride: u32,
@@ -743,7 +743,7 @@ mod tests {
             "RoPEBase",
             "QuantizeParams",
             "SelectParams",
-            "HalveRowsParams",
+            "F16RowsParams",
         ];
         for layout in ALL {
             let expected = match layout.name {

@@ -4,7 +4,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// The next token of each of so many texts, from tokens to tokens.
-    Texts(usize),
+    Sequences(usize),
     /// So many tokens of one text that are read at once, and the last one's logits.
     Prompt(usize),
 }
@@ -13,7 +13,7 @@ impl Workload {
     /// Tokens it takes.
     pub fn rows(self) -> usize {
         match self {
-            Workload::Texts(rows) | Workload::Prompt(rows) => rows,
+            Workload::Sequences(rows) | Workload::Prompt(rows) => rows,
         }
     }
 }

@@ -4,10 +4,10 @@
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Cache, Conv1dCall, ConvActivation, EmbedCall, FlashCall, FlashTuning, Freqs, HalveRowsCall,
+    AttendCall, Cache, Conv1dCall, ConvActivation, EmbedCall, F16RowsCall, FlashCall, FlashTuning, Freqs,
     Input, KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm,
-    NormCall, Parts, QuantizeCall, Results, RopeCall, RopeKernel, SelectCall, Source as RowSource, Storage,
-    SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    NormCall, QuantizeCall, Results, RopeCall, RopeKernel, SelectCall, Source as RowSource, SplitMode,
+    Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -20,8 +20,8 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 const ALL_RUNGS: [Rungs; 6] = [
     Rungs::ALL,
-    Rungs { byte_matrices: false, ..Rungs::ALL },
-    Rungs { cooperative: false, byte_matrices: false, ..Rungs::ALL },
+    Rungs { int8_matrix: false, ..Rungs::ALL },
+    Rungs { cooperative: false, int8_matrix: false, ..Rungs::ALL },
     Rungs { f16: false, ..Rungs::ALL },
     Rungs { subgroups: false, ..Rungs::ALL },
     Rungs::NONE,
@@ -122,19 +122,19 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
                 for (head_dim, tiles) in [(64, 4), (96, 1), (128, 2)] {
                     let heads = Heads { head_dim, ..heads };
-                    let mut push = |turn, parts, position, rows| {
+                    let mut push = |rotate, mode, position, rows| {
                         let paged = Paged { rows, ..paged };
-                        match (AttendCall { params, heads, turn, parts, position, paged }).launch(rungs) {
+                        match (AttendCall { params, heads, rotate, mode, position, paged }).launch(rungs) {
                             Ok(launch) => launches.push(launch),
                             Err(_) => assert_eq!(kv, Storage::F32),
                         }
                     };
-                    for turn in [false, true] {
-                        push(turn, Parts::Apart { splits: 2 }, None, 3);
-                        push(turn, Parts::Apart { splits: 2 }, Some(70), 1);
+                    for rotate in [false, true] {
+                        push(rotate, SplitMode::Separate { splits: 2 }, None, 3);
+                        push(rotate, SplitMode::Separate { splits: 2 }, Some(70), 1);
                         // Gathered rows are several, and turned as others are.
                         for kept in [false, true].into_iter().filter(|_| pairing == Pairing::Split) {
-                            push(turn, Parts::Gathered { tiles, kept }, None, 3);
+                            push(rotate, SplitMode::Gathered { tiles, kept }, None, 3);
                         }
                     }
                 }
@@ -292,11 +292,11 @@ fn to_hlsl(compiled: &Compiled) -> String {
 /// Every kernel that reads weights, for every type of them.
 fn weight_launches(rungs: Rungs) -> Vec<Launch> {
     let merge = RowSource::Merge { head_dim: 64, window: 0 };
-    let sources = [RowSource::Rows { x_stride: 512 }, RowSource::Norm { x_stride: 512, eps: 1e-5 }, merge];
+    let sources = [RowSource::F32 { x_stride: 512 }, RowSource::Norm { x_stride: 512, eps: 1e-5 }, merge];
     let quantize = |source, target| QuantizeCall { rows: 3, cols: 512, source, target };
     let mut launches: Vec<Launch> =
-        sources.map(|source| quantize(source, Target::Bytes).launch(rungs).unwrap()).into();
-    launches.push(quantize(merge, Target::Rows).launch(rungs).unwrap());
+        sources.map(|source| quantize(source, Target::Int8).launch(rungs).unwrap()).into();
+    launches.push(quantize(merge, Target::F32).launch(rungs).unwrap());
     for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
         let weight = WeightLayout::new(dtype, 10, 512).unwrap();
         launches.push(EmbedCall::new(weight, 5, 1.0).launch(rungs).unwrap());
@@ -315,33 +315,30 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let one = MatVecCall::new(weight, 1);
         let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
-        let inputs = [
-            Input::Rows,
-            Input::Norm { eps: 1e-5 },
-            Input::Merge { head_dim: 64, window: 0, position: None },
-        ];
+        let inputs =
+            [Input::F32, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0, position: None }];
         let told = Input::Merge { head_dim: 64, window: 0, position: Some(70) };
         let inputs = inputs.into_iter().chain([told]);
         for (input, gate) in inputs.zip([None, Some(Activation::Silu), None, None]) {
             launches.push(MatVecCall { input, gate, tuning, ..one }.launch(rungs).unwrap());
         }
-        let (input, gate) = (Input::Bytes { norm: true }, Some(Activation::GeluTanh));
+        let (input, gate) = (Input::Int8 { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
         // By matrices: several tiles, splits, and what a norm wants and leaves.
         let has_one_scale = matches!(dtype, DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
-        let can = has_one_scale && rungs.byte_matrices && rungs.f16 && rungs.subgroups;
-        let squares = Input::Squares { eps: 1e-5 };
+        let can = has_one_scale && rungs.int8_matrix && rungs.f16 && rungs.subgroups;
+        let squares = Input::Int8Squares { eps: 1e-5 };
         for (n, k, splits, input, gate, results) in [
-            (16_384, 2048, 1, input, gate, Results::Bytes),
-            (2150, 1024, 1, input, gate, Results::Rows),
-            (40, 4096, 2, input, gate, Results::Rows),
-            (2048, 2048, 1, squares, None, Results::Normed),
+            (16_384, 2048, 1, input, gate, Results::Int8),
+            (2150, 1024, 1, input, gate, Results::F32),
+            (40, 4096, 2, input, gate, Results::F32),
+            (2048, 2048, 1, squares, None, Results::NormedInt8),
         ] {
             let weight = WeightLayout::new(dtype, n, k).unwrap();
             let y_stride = if gate.is_some() { n as u32 / 2 } else { n as u32 };
             let tuning = MatVecTuning { splits, ..tuning };
             let call = MatVecCall { input, gate, y_stride, tuning, ..MatVecCall::new(weight, 9) };
-            match call.launch_by_matrices(rungs, results) {
+            match call.launch_int8_matrix(rungs, results) {
                 Ok(launch) => launches.push(launch),
                 Err(error) => assert!(!can, "{dtype}: {error}"),
             }
@@ -354,7 +351,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
 fn tile_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
     for norm in [None, Some(1e-5)] {
-        launches.push(HalveRowsCall { rows: 3, cols: 68, x_stride: 72, norm }.launch(rungs).unwrap());
+        launches.push(F16RowsCall { rows: 3, cols: 68, x_stride: 72, norm }.launch(rungs).unwrap());
     }
     for &dtype in DType::ALL.iter().filter(|dtype| can_dequantize(**dtype)) {
         let weight = WeightLayout::new(dtype, 10, 512).unwrap();
@@ -410,7 +407,7 @@ fn every_variant_translates_to_every_language() {
             let compiled = compile(&launch, &source);
             assert!(to_spirv(&compiled).len() > 100);
             // Matrices of bytes are for SPIR-V alone.
-            if !launch.variant().has_byte_matrices() {
+            if !launch.variant().has_int8_matrix() {
                 assert!(to_msl(&compiled).contains("kernel void"));
             }
             // No rung for cooperative matrices in HLSL.
@@ -454,7 +451,7 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     // Gathered attention is for devices that bind ten, matrices of bytes for some that bind eleven.
     let most = match launch.variant().name.as_str() {
         "attend_gathered" => 10,
-        _ if launch.variant().has_byte_matrices() => 11,
+        _ if launch.variant().has_int8_matrix() => 11,
         _ => 8,
     };
     assert!(storage <= most, "{key}: every device binds eight storage buffers, this needs {storage}");

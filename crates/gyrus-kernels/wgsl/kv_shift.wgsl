@@ -5,7 +5,7 @@
 //   1  v_cache  likewise; absent if IN_PLACE
 //   2  params   KVCacheShiftParams (immediates where the device has them): max_seq_len is a block's length
 //   3  moves    [new_len] (source, target) slots u32, read: block number times a block's length, and the place in it
-//   4  turns    as lib/head.wgsl has it, of one row; the factor behind the turns is not read, for keys have it already
+//   4  turns    as lib/rotate_head.wgsl has it, of one row; the factor behind the turns is not read, for keys have it already
 //
 // No target is another's source, nor a target twice: KvShiftCall::moves sees to it. A word of a head is made by one
 // invocation from the words its elements and their partners are in; all are loaded before any is stored. Grid:

@@ -3,16 +3,16 @@
 //   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl)
 //   1  high      likewise, if the type has upper bits
 //   2  scales    likewise
-//   3  x         INPUT bytes: [m, 2, K / 32] vectors of sixteen signed bytes, as quantize writes them.
-//                INPUT rows, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
-//   4  x_scales  INPUT bytes: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
+//   3  x         INPUT int8: [m, 2, K / 32] vectors of sixteen signed bytes, as quantize writes them.
+//                INPUT f32, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
+//   4  x_scales  INPUT int8: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
 //                INPUT merge: rows, [1] (position, first entry of a block table), unless POSITION says that the
 //                position is a parameter
 //   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
 //   6  params    MatVecParams (immediates where the device has them)
-//   7  factors   INPUT bytes with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
+//   7  factors   INPUT int8 with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
 //
-// INPUT other than bytes is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
+// INPUT other than int8 is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
 // dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
 // GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
 //
@@ -40,15 +40,15 @@
 #endif
 
 #if OFFSETS || ZERO > 0
-#define BYTE_SUMS 1
+#define INT8_SUMS 1
 #else
-#define BYTE_SUMS 0
+#define INT8_SUMS 0
 #endif
 
-#if INPUT != bytes
-#include "lib/bytes.wgsl"
+#if INPUT != int8
+#include "lib/int8.wgsl"
 #endif
-#if INPUT == bytes
+#if INPUT == int8
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> x_scales: array<vec2<u32>>;
 #if NORM
@@ -78,13 +78,13 @@ var<workgroup> results: array<f32, SHELVES * RESULTS>;
 // Where the results of a turn begin: those of the last one may still be read.
 var<private> shelf: u32;
 
-#if INPUT != bytes
+#if INPUT != int8
 // Puts four bytes where the products find them, and the first of eight what belongs to all of a block.
 fn keep(bytes: Bytes, four: u32, sum: f32) {
     if (four >= 8u * BLOCKS) {
         return;
     }
-    x[byte_vector(four, BLOCKS)][four & 3u] = bytes.word;
+    x[int8_vector(four, BLOCKS)][four & 3u] = bytes.word;
     if ((four & 7u) == 0u) {
         x_scales[four / 8u] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
 #if INPUT == norm
@@ -115,7 +115,7 @@ fn activation(row: u32, block: u32, is_there: bool) -> Activation {
 #endif
     var sums = vec2<f32>();
     var zero = vec2<i32>();
-#if BYTE_SUMS
+#if INT8_SUMS
     let first = extractBits(bitcast<i32>(of_x.y), 0u, 16u);
     let last = bitcast<i32>(of_x.y) >> 16u;
 #if SCALES == 1
@@ -226,7 +226,7 @@ fn KERNEL(here: Invocation) {
     // What the weights have to say depends on nothing: it may be fetched while the input is made ready.
     var fetched = fetch(first_column + own, 0u, split, lane);
 
-#if INPUT != bytes
+#if INPUT != int8
 #if INPUT == merge
 #if POSITION
     let splits = splits_of(params.position, params.window);
@@ -238,7 +238,7 @@ fn KERNEL(here: Invocation) {
         let four = min(index, 8u * BLOCKS - 1u);
         let head = four / (HEAD_DIM / 4u);
         let v = merged(0u, K / HEAD_DIM, head, four % (HEAD_DIM / 4u), splits.count);
-        keep(to_bytes(v, member), index, 0.0);
+        keep(to_int8(v, member), index, 0.0);
     }
 #else
     for (var first = 0u; first < 8u * BLOCKS; first += PASSES * WORKGROUP) {
@@ -260,9 +260,9 @@ fn KERNEL(here: Invocation) {
         {
             let index = first + P * WORKGROUP + member.place;
 #if INPUT == norm
-            keep(to_bytes(inputs[P] * weights[P], member), index, block_squares(inputs[P], member));
+            keep(to_int8(inputs[P] * weights[P], member), index, block_squares(inputs[P], member));
 #else
-            keep(to_bytes(inputs[P], member), index, 0.0);
+            keep(to_int8(inputs[P], member), index, 0.0);
 #endif
         }
 #end

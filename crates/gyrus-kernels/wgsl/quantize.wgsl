@@ -1,9 +1,9 @@
-// quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/bytes.wgsl).
+// quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/int8.wgsl).
 //
-//   0  x         SOURCE rows, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of
+//   0  x         SOURCE f32, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of
 //                [m, k / HEAD_DIM] heads (lib/merge.wgsl)
-//   1  q         TARGET bytes: rows as in lib/row_bytes.wgsl. TARGET rows: [m, k] f32
-//   2  q_scales  TARGET bytes: likewise
+//   1  q         TARGET int8: rows as in lib/int8_rows.wgsl. TARGET f32: [m, k] f32
+//   2  q_scales  TARGET int8: likewise
 //   3  params    QuantizeParams (immediates where the device has them)
 //   4  weight    SOURCE norm, squares: [k] f32, multiplied in
 //   5  factors   SOURCE norm: [m] f32, 1 / rms of the rows, which a mat-vec multiplies its results by. SOURCE squares:
@@ -25,7 +25,7 @@
 #define WORKGROUP 128u
 #endif
 #define LANES 32u
-#define BYTE_SUMS 1
+#define INT8_SUMS 1
 #include "lib/lanes.wgsl"
 
 #if SOURCE == merge
@@ -35,11 +35,11 @@
 #else
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 #endif
-#if TARGET == bytes
+#if TARGET == int8
 #define Q_BINDING 1
 #define Q_SCALES_BINDING 2
-#include "lib/bytes.wgsl"
-#include "lib/row_bytes.wgsl"
+#include "lib/int8.wgsl"
+#include "lib/int8_rows.wgsl"
 #else
 @group(0) @binding(1) var<storage, read_write> q: array<vec4<f32>>;
 #endif
@@ -78,10 +78,10 @@ fn KERNEL(here: Invocation) {
         {
             // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
             let four = first + P * WORKGROUP + member.place;
-            let bytes = to_bytes(inputs[P] * weights[P], member);
+            let bytes = to_int8(inputs[P] * weights[P], member);
             let sum = block_squares(inputs[P], member);
             if (four < K / 4u) {
-                write_bytes(bytes, row, four, K / 32u);
+                write_int8(bytes, row, four, K / 32u);
                 if ((four & 7u) == 0u) {
                     squares[four / 8u] = sum;
                 }
@@ -107,18 +107,18 @@ fn KERNEL(here: Invocation) {
     let v = x[row * (params.x_stride / 4u) + four];
 #endif
 #if SOURCE == squares
-    let bytes = to_bytes(v * weight[four], member);
+    let bytes = to_int8(v * weight[four], member);
     let sum = block_squares(v, member);
     if (index < 8u * blocks) {
-        write_bytes(bytes, row, four, blocks);
+        write_int8(bytes, row, four, blocks);
         if ((four & 7u) == 0u) {
             squares[row * blocks + four / 8u] = sum;
         }
     }
-#elif TARGET == bytes
-    let bytes = to_bytes(v, member);
+#elif TARGET == int8
+    let bytes = to_int8(v, member);
     if (index < 8u * blocks) {
-        write_bytes(bytes, row, four, blocks);
+        write_int8(bytes, row, four, blocks);
     }
 #else
     if (index < 8u * blocks) {

@@ -3,7 +3,7 @@
 //   0  quants    the weight matrix in planes, by WEIGHT (lib/weights.wgsl)
 //   1  high      likewise, if the type has upper bits
 //   2  scales    likewise, if the type is quantised
-//   3  x         [m, k rounded up to whole 64] f16, zero beyond k: as halve_rows writes them
+//   3  x         [m, k rounded up to whole 64] f16, zero beyond k: as f16_rows writes them
 //   4  x_scales  [m] f32, if SPLITS is 1
 //   5  y         [m, y_stride] f32, written in n columns from y_offset on; [SPLITS, m, n] if SPLITS is not 1
 //   6  params    MatMulParams (immediates where the device has them)
@@ -17,7 +17,7 @@
 // k, for which both operands are staged in workgroup memory. COOPERATIVE: weights are rounded to halves, subgroups
 // multiply matrices of halves and sum in f32 (lib/tiles_cooperative.wgsl). Else all is f32 but x
 // (lib/tiles_plain.wgsl). Either way a sum runs along k in one order whatever the tile's size: a row's bits depend on
-// the row alone. Twin: scalar::matmul of what scalar::halve_rows says.
+// the row alone. Twin: scalar::matmul of what scalar::f16_rows says.
 
 #if COOPERATIVE
 enable f16;

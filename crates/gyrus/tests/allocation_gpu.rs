@@ -91,7 +91,7 @@ fn load(checkpoint: Checkpoint, name: &str) -> Model {
 }
 
 /// Whether the steps of what a GPU draws are recorded past wgpu, as they are by default where that can be done.
-fn is_direct(model: &Model) -> bool {
+fn is_vulkan(model: &Model) -> bool {
     matches!(model.place(), Place::Gpu { api, .. } if api == "Vulkan")
 }
 
@@ -114,7 +114,7 @@ fn write(what: &str, model: &Model, sampler: &Sampler, logprobs: bool, window: u
         ALLOCATOR.stop()
     });
     // With log-probabilities, every token is drawn on the host from logits that wgpu brings.
-    check(what, window, is_direct(model) && !logprobs, &windows);
+    check(what, window, is_vulkan(model) && !logprobs, &windows);
 }
 
 /// As [`write`], a text for each sampler at once.
@@ -134,7 +134,7 @@ fn write_together(what: &str, model: &Model, samplers: &[Sampler], window: usize
         tokens < WARM + 2 * window
     })
     .unwrap();
-    check(what, window, is_direct(model), &windows);
+    check(what, window, is_vulkan(model), &windows);
 }
 
 fn prompt() -> Vec<u32> {

@@ -32,10 +32,10 @@ fn gathered_rows_need_no_merge() {
     let mut backend = GpuBackend::new(gpu, model.plan().clone(), 4, bytes, |_| {}).unwrap();
     // In this order, so that one table has gathered and is not to gather again.
     for (texts, merges) in [(16, 0), (15, 2), (16, 0)] {
-        let profile = backend.profile(Workload::Texts(texts), 70).unwrap();
+        let profile = backend.profile(Workload::Sequences(texts), 70).unwrap();
         let count = |name: &str| profile.entries.iter().find(|of| of.name == name).map_or(0, |of| of.count);
         assert_eq!(count("merge · quantise"), merges, "{texts} texts: {:?}", profile.entries);
-        assert_eq!(count("turn · write · attend"), 2, "{texts} texts: {:?}", profile.entries);
+        assert_eq!(count("rope · write · attend"), 2, "{texts} texts: {:?}", profile.entries);
     }
 }
 

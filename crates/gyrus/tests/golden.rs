@@ -1,4 +1,4 @@
-//! Texts that other programs agree on, token for token.
+//! Sequences that other programs agree on, token for token.
 
 use gyrus::{Event, Model, Options, Precision, Request, StopReason};
 use gyrus_testkit::{data, oracle};

@@ -210,9 +210,12 @@ fn the_only_row_may_be_of_a_later_table() {
 #[test]
 fn steps_past_wgpu_are_those_it_records() {
     let Some(name) = adapter() else { return };
-    let [direct, through] = [true, false].map(|direct| {
-        let options =
-            gyrus_gpu::Options { adapter: Some(name.clone()), direct, ..gyrus_gpu::Options::default() };
+    let [vulkan, wgpu] = [true, false].map(|vulkan_recorder| {
+        let options = gyrus_gpu::Options {
+            adapter: Some(name.clone()),
+            vulkan_recorder,
+            ..gyrus_gpu::Options::default()
+        };
         let (mut backend, _) = backend_on(&options, short_checkpoint, Precision::Fast, 8)?;
         let sampler = gyrus::Sampler { temperature: 2.0, seed: 3, ..Default::default() };
         let mut found: Vec<u32> = Vec::new();
@@ -250,8 +253,8 @@ fn steps_past_wgpu_are_those_it_records() {
         }
         Some(found)
     });
-    assert_eq!(direct, through);
-    assert!(direct.is_none_or(|found| found.iter().collect::<HashSet<_>>().len() > 100), "noise differs");
+    assert_eq!(vulkan, wgpu);
+    assert!(vulkan.is_none_or(|found| found.iter().collect::<HashSet<_>>().len() > 100), "noise differs");
 }
 
 /// What a step of a few texts runs, before there are so many that attention is gathered.
@@ -259,13 +262,13 @@ fn steps_past_wgpu_are_those_it_records() {
 fn kernels_of_a_few_texts() {
     let Some(name) = adapter() else { return };
     let Some((mut backend, _)) = backend(&name, short_checkpoint, Precision::Fast, 4) else { return };
-    let profile = backend.profile(Workload::Texts(3), 5).unwrap();
+    let profile = backend.profile(Workload::Sequences(3), 5).unwrap();
     let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
     let expected = [
         "embed",
         "norm · quantise",
         "attn_q attn_k attn_v",
-        "turn · write · attend",
+        "rope · write · attend",
         "merge · quantise",
         "attn_output",
         "ffn_gate ffn_up",

@@ -156,7 +156,7 @@ fn each_row_is_turned_as_its_text_is() {
     }
 }
 
-/// Texts of different lengths in flight, together and each alone.
+/// Sequences of different lengths in flight, together and each alone.
 #[test]
 fn steps_in_flight_are_turned_as_their_texts_are() {
     let Some(name) = adapter() else { return };

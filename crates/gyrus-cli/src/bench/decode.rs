@@ -8,8 +8,8 @@ use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Input, MATRIX_INVOCATIONS, MatVecCall, MatVecTuning, Parts, QuantizeCall, Results, Source,
-    Storage, Target,
+    AttendCall, INT8_MATRIX_INVOCATIONS, Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source,
+    SplitMode, Storage, Target,
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
@@ -37,11 +37,11 @@ pub(super) struct Timed {
 enum Kernel {
     MatVec(MatVecCall),
     /// The same by matrices of bytes.
-    Matrices(MatVecCall),
+    Int8Matrix(MatVecCall),
     Attend {
         texts: u32,
         depth: u32,
-        parts: Parts,
+        mode: SplitMode,
     },
     /// Splits of attention put together, as bytes.
     Merge {
@@ -98,16 +98,16 @@ fn products() -> Vec<Product> {
     let eps = 1e-5;
     let (norm, merge) =
         (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0, position: Some(MOST_DIVIDED) });
-    let (bytes, norm_bytes) = (Input::Bytes { norm: false }, Input::Bytes { norm: true });
+    let (bytes, norm_bytes) = (Input::Int8 { norm: false }, Input::Int8 { norm: true });
     vec![
         Product::new("norm · q k v", 3072, WIDTH, norm),
         Product::new("merge · output", WIDTH, WIDTH, merge).added(),
         Product::new("norm · gate up", 16_384, WIDTH, norm).gated(),
-        Product::new("down", WIDTH, 8192, Input::Rows).added(),
+        Product::new("down", WIDTH, 8192, Input::F32).added(),
         Product::new("norm · head", 128_256, WIDTH, norm),
         // Of a larger model.
         Product::new("norm · gate up", 28_672, 4096, norm).gated(),
-        Product::new("down", 4096, 14_336, Input::Rows).added(),
+        Product::new("down", 4096, 14_336, Input::F32).added(),
         // Of several texts.
         Product::new("q k v", 3072, WIDTH, norm_bytes).of(16),
         Product::new("output", WIDTH, WIDTH, bytes).added().of(16),
@@ -124,8 +124,8 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         for product in products() {
             let call = product.call(gpu, dtype)?;
             let MatVecCall { weight, tuning, rows: texts, .. } = call;
-            let by_matrices = call.launch_by_matrices(gpu.rungs(), Results::Rows).is_ok_and(|launch| {
-                gpu.has_room(&launch, MATRIX_INVOCATIONS, call.matrices_workgroup_bytes())
+            let by_int8_matrix = call.launch_int8_matrix(gpu.rungs(), Results::F32).is_ok_and(|launch| {
+                gpu.has_room(&launch, INT8_MATRIX_INVOCATIONS, call.int8_matrix_workgroup_bytes())
             });
             let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
             let shape = format!("{texts}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
@@ -134,32 +134,32 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
                 all.push(Timed { name, shape, bytes: weight.total_bytes(), kernel });
             };
             push("matvec", format!("{shape}, {tuning}"), Kernel::MatVec(call));
-            if by_matrices {
-                push("matvec_matrices", shape, Kernel::Matrices(call));
+            if by_int8_matrix {
+                push("matvec_int8_matrix", shape, Kernel::Int8Matrix(call));
             }
         }
     }
     for (texts, depth) in [(1, 512), (1, 4096), (16, 512), (16, 4096)] {
         let splits = engine::splits(depth, 0);
-        let mut ways = vec![(Parts::Apart { splits }, format!("{splits} splits"))];
+        let mut ways = vec![(SplitMode::Separate { splits }, format!("{splits} splits"))];
         // Of several texts, with what puts splits together, or without splits.
         if texts > 1 {
             ways.extend([(1, true), (2, true), (4, true), (4, false)].map(|(tiles, kept)| {
                 let kept_in = if kept { "workgroup memory" } else { "a buffer" };
                 let how = format!("{tiles} of {splits} splits at once, kept in {kept_in}");
-                (Parts::Gathered { tiles, kept }, how)
+                (SplitMode::Gathered { tiles, kept }, how)
             }));
         }
         let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
-        for (parts, how) in ways {
-            let call = attend(texts, depth, parts);
+        for (mode, how) in ways {
+            let call = attend(texts, depth, mode);
             let launch = call.launch(gpu.rungs())?;
             if gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
                 all.push(Timed {
                     name: "attend".to_owned(),
                     shape: format!("{shape}, {how}"),
                     bytes: 2 * u64::from(texts * (depth + 1) * KV_HEADS * HEAD_DIM) * Storage::F16.bytes(),
-                    kernel: Kernel::Attend { texts, depth, parts },
+                    kernel: Kernel::Attend { texts, depth, mode },
                 });
             }
         }
@@ -176,7 +176,7 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
 }
 
 /// Attention of texts that are each so long.
-fn attend(texts: u32, depth: u32, parts: Parts) -> AttendCall {
+fn attend(texts: u32, depth: u32, mode: SplitMode) -> AttendCall {
     let blocks = texts * blocks_of(depth);
     let params = AttendParams {
         n_heads: HEADS,
@@ -190,8 +190,8 @@ fn attend(texts: u32, depth: u32, parts: Parts) -> AttendCall {
     AttendCall {
         params,
         heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false },
-        turn: true,
-        parts,
+        rotate: true,
+        mode,
         position: (texts == 1).then_some(depth),
         paged: Paged { kv: Storage::F16, blocks, rows: texts, entries: blocks },
     }
@@ -254,15 +254,15 @@ impl Timed {
             Kernel::MatVec(call) if call.workgroup_bytes() > gpu.workgroup_memory() => {
                 // As models do on a device with little workgroup memory.
                 let norm = matches!(call.input, Input::Norm { .. });
-                MatVecCall { input: Input::Bytes { norm }, ..*call }.launch(rungs)?
+                MatVecCall { input: Input::Int8 { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,
-            Kernel::Matrices(call) => call.launch_by_matrices(rungs, Results::Rows)?,
-            Kernel::Attend { texts, depth, parts } => attend(*texts, *depth, *parts).launch(rungs)?,
+            Kernel::Int8Matrix(call) => call.launch_int8_matrix(rungs, Results::F32)?,
+            Kernel::Attend { texts, depth, mode } => attend(*texts, *depth, *mode).launch(rungs)?,
             Kernel::Merge { texts, .. } => {
                 let source = Source::Merge { head_dim: HEAD_DIM, window: 0 };
                 let (rows, cols) = (*texts, HEADS * HEAD_DIM);
-                QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)?
+                QuantizeCall { rows, cols, source, target: Target::Int8 }.launch(rungs)?
             }
         })
     }
@@ -274,7 +274,7 @@ impl Timed {
                 Kernel::Attend { texts, depth, .. } | Kernel::Merge { texts, depth } => {
                     (0..texts).flat_map(|text| [depth, text * blocks_of(depth)]).collect()
                 }
-                Kernel::MatVec(_) | Kernel::Matrices(_) => vec![MOST_DIVIDED, 0],
+                Kernel::MatVec(_) | Kernel::Int8Matrix(_) => vec![MOST_DIVIDED, 0],
             },
             "block_table" => (0..words as u32).collect(),
             "turns" => {

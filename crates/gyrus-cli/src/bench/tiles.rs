@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner, Options};
-use gyrus_kernels::call::{HalveRowsCall, Storage, SumTilesCall, TileCall, TileShape, TileTuning};
+use gyrus_kernels::call::{F16RowsCall, Storage, SumTilesCall, TileCall, TileShape, TileTuning};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Launch, LaunchError, Plane, WeightLayout};
@@ -44,7 +44,7 @@ struct Timed {
 
 /// Whether it is tiles that are asked for.
 pub(super) fn wanted(part: &str) -> bool {
-    !part.is_empty() && ["tiles", "halve_rows"].iter().any(|name| part.contains(name))
+    !part.is_empty() && ["tiles", "f16_rows"].iter().any(|name| part.contains(name))
 }
 
 pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
@@ -93,8 +93,8 @@ fn all(tokens: u32, rungs: Rungs) -> Result<Vec<Timed>> {
     }
     all.extend(products(tokens, rungs, DType::Q4_0, 16_384, 2048, Some(Activation::Silu))?);
     for (cols, norm) in [(2048, None), (2048, Some(1e-5)), (8192, None)] {
-        let launch = HalveRowsCall { rows: tokens, cols, x_stride: cols, norm }.launch(rungs)?;
-        let kernel = if norm.is_some() { "halve_rows with norm" } else { "halve_rows" }.to_owned();
+        let launch = F16RowsCall { rows: tokens, cols, x_stride: cols, norm }.launch(rungs)?;
+        let kernel = if norm.is_some() { "f16_rows with norm" } else { "f16_rows" }.to_owned();
         let shape = format!("{tokens} × {cols}");
         all.push(Timed {
             kernel,

@@ -77,8 +77,8 @@ impl Report {
 /// What a batch is called.
 pub(super) fn name(workload: Workload, depth: usize) -> String {
     match workload {
-        Workload::Texts(1) => format!("1 token behind {depth}"),
-        Workload::Texts(texts) => format!("1 token of each of {texts} texts behind {depth}"),
+        Workload::Sequences(1) => format!("1 token behind {depth}"),
+        Workload::Sequences(texts) => format!("1 token of each of {texts} texts behind {depth}"),
         Workload::Prompt(tokens) if depth == 0 => format!("a prompt of {tokens} tokens"),
         Workload::Prompt(tokens) => format!("{tokens} tokens behind {depth}"),
     }
@@ -242,7 +242,7 @@ pub(super) mod tests {
         };
         let profile = Profile {
             device: "a GPU".to_owned(),
-            workload: Workload::Texts(1),
+            workload: Workload::Sequences(1),
             depth: 512,
             time: Duration::from_micros(400),
             entries: vec![

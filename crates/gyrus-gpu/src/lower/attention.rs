@@ -1,13 +1,13 @@
 //! Attention and what goes before it: one kernel for rows of different sequences, two or more for others.
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, Parts};
+use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, SplitMode};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{BufferId, Precision, RopeId, WeightId};
 
 use super::{Class, Lowering, Pending, Table};
+use crate::buffers::{FEW, MAX_ROWS};
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS};
 use crate::step::{Step, Work};
 
 /// Workgroups that are enough to keep a device busy without dividing rows: from so many on, one workgroup takes all
@@ -40,7 +40,7 @@ impl Lowering<'_> {
             soft_cap: 0.0,
             causal: true,
             tree: false,
-            paged: self.rooms.paged(MAX_ROWS as u32),
+            paged: self.buffers.paged(MAX_ROWS as u32),
             tiles: 1,
         };
         let memory = u32::try_from(self.gpu.workgroup_memory()).unwrap_or(u32::MAX);
@@ -59,7 +59,7 @@ impl Table<'_> {
         self.finish(qkv)?;
         self.written(out)?;
         let kv = self.on.plan.kv;
-        let (turns, turns_stride) = self.on.rooms.turns(rope.0 as usize);
+        let (turns, turns_stride) = self.on.buffers.turns(rope.0 as usize);
         let rope = &self.on.plan.ropes[rope.0 as usize];
         let window = window.unwrap_or(0);
         let params = AttendParams {
@@ -78,53 +78,54 @@ impl Table<'_> {
         };
         let head_dim = kv.head_dim as u32;
         let heads = Heads { head_dim, pairing: rope.pairing(), norm: head_norm.is_some() };
-        let (k, v) = &self.on.rooms.cache[usize::from(layer)];
+        let (k, v) = &self.on.buffers.cache[usize::from(layer)];
         let mut buffers = vec![
             ("qkv", self.buffer(qkv)),
             ("k_cache", k.clone()),
             ("v_cache", v.clone()),
-            ("rows", self.on.rooms.rows.clone()),
-            ("block_table", self.on.rooms.tables.clone()),
-            ("partials", self.on.rooms.partials.clone()),
+            ("rows", self.on.buffers.rows.clone()),
+            ("block_table", self.on.buffers.tables.clone()),
+            ("partials", self.on.buffers.partials.clone()),
             ("out", self.buffer(out)),
             ("turns", turns.clone()),
         ];
         if let Some((q, k, _)) = head_norm {
             buffers.push(("head_norms", self.vector(&[q, k])?));
         }
-        let paged = self.on.rooms.paged(0);
-        let turn = matches!(self.class, Class::One | Class::Each);
-        let position = self.told().then_some(0);
-        let call = AttendCall { params, heads, turn, parts: Parts::Apart { splits: 1 }, position, paged };
+        let paged = self.on.buffers.paged(0);
+        let rotate = matches!(self.class, Class::One | Class::Each);
+        let position = self.has_position_immediate().then_some(0);
+        let call =
+            AttendCall { params, heads, rotate, mode: SplitMode::Separate { splits: 1 }, position, paged };
         // Heads of other sizes have no splits, nor has a cache of other elements.
         let splits = self.class != Class::Many && self.fits(&call);
-        let turn = splits && turn;
-        if !turn {
+        let rotate = splits && rotate;
+        if !rotate {
             let work = Work::Row { bytes: 8 * u64::from(params.stride) };
-            self.steps.push(Step::new("turn · write", work, buffers.clone(), move |rows| {
+            self.steps.push(Step::new("rope · write", work, buffers.clone(), move |rows| {
                 engine::rope_write(rungs, params, heads, Paged { rows, ..paged })
             }));
         }
         let work =
             Work::Cache { bytes: 2 * kv.row() as u64 * paged.kv.bytes(), flops: 4 * kv.q_width() as u64 };
         if splits {
-            let name = if turn { "turn · write · attend" } else { "attend" };
-            let (whole, gathered) = self.gathered(call, out).unwrap_or((call.parts, u32::MAX));
+            let name = if rotate { "rope · write · attend" } else { "attend" };
+            let (whole, gathered) = self.gathered(call, out).unwrap_or((call.mode, u32::MAX));
             if gathered != u32::MAX {
                 let bytes = self.bytes(out, false)?;
                 buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
             }
             let step = Step::new(name, work, buffers, move |rows| {
-                let parts = if rows < gathered { call.parts } else { whole };
-                AttendCall { parts, paged: Paged { rows, ..paged }, ..call }.launch(rungs)
+                let mode = if rows < gathered { call.mode } else { whole };
+                AttendCall { mode, paged: Paged { rows, ..paged }, ..call }.launch(rungs)
             });
-            self.steps.push(step.split(window, gathered).told_position(call.position_at()));
+            self.steps.push(step.split(window, gathered).position_immediate(call.position_at()));
             self.pending.insert(self.id(out), Pending::Splits { window, gathered });
         } else if self.class == Class::Many
             && let Some((call, tuning, _)) = self.on.flash(scale, window)
         {
             // Few rows have no tiles, not even where heads are of a size that has no splits.
-            buffers.push(("tiles", self.on.rooms.tiles.clone()));
+            buffers.push(("tiles", self.on.buffers.tiles.clone()));
             let step = Step::new("attend", work, buffers, move |rows| {
                 FlashCall { paged: Paged { rows, ..paged }, ..call }.launch(rungs, tuning)
             });
@@ -138,7 +139,7 @@ impl Table<'_> {
     }
 
     /// Whether kernels are told where their only row is, rather than fetch it.
-    pub(super) fn told(&self) -> bool {
+    pub(super) fn has_position_immediate(&self) -> bool {
         self.class == Class::One && self.on.gpu.rungs().immediates
     }
 
@@ -151,17 +152,17 @@ impl Table<'_> {
 
     /// How rows are attended to by a workgroup for all of their splits, and from how many rows on: if one mat-mul of
     /// bytes reads the result and nobody else, and the device is large enough.
-    fn gathered(&self, call: AttendCall, out: BufferId) -> Option<(Parts, u32)> {
+    fn gathered(&self, call: AttendCall, out: BufferId) -> Option<(SplitMode, u32)> {
         let next = self.read_next_alone(out)?;
         let from = GATHERED.div_ceil(call.workgroups());
         let wanted =
-            matches!(self.class, Class::Each | Class::Few) && from <= FEW as u32 && self.takes_bytes(next);
+            matches!(self.class, Class::Each | Class::Few) && from <= FEW as u32 && self.takes_int8(next);
         // Registers for four tiles are known to be there where matrices of bytes are.
-        let most = if self.on.gpu.rungs().byte_matrices { 4 } else { 2 };
+        let most = if self.on.gpu.rungs().int8_matrix { 4 } else { 2 };
         let ways = [(4, true), (4, false), (2, true), (2, false), (1, false)];
         let ways = ways.into_iter().filter(|(tiles, _)| *tiles <= most);
-        let mut ways = ways.map(|(tiles, kept)| Parts::Gathered { tiles, kept });
-        let parts = ways.find(|parts| self.fits(&AttendCall { parts: *parts, ..call }));
-        parts.filter(|_| wanted).map(|parts| (parts, from))
+        let mut ways = ways.map(|(tiles, kept)| SplitMode::Gathered { tiles, kept });
+        let mode = ways.find(|mode| self.fits(&AttendCall { mode: *mode, ..call }));
+        mode.filter(|_| wanted).map(|mode| (mode, from))
     }
 }

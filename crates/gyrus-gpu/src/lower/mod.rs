@@ -14,9 +14,9 @@ use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
 
 use self::attention::Attention;
 use crate::buffer::Buffer;
+use crate::buffers::{Buffers, MAX_ROWS};
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::rooms::{MAX_ROWS, Rooms};
 use crate::step::{Step, Work};
 use crate::tuning::Tuning;
 use crate::weight::{Part, Weights};
@@ -26,10 +26,10 @@ use crate::weight::{Part, Weights};
 pub(crate) enum Class {
     /// One row: its mat-muls finish norms and attention for themselves, and attention turns and writes its own keys.
     One,
-    /// At most [`FEW`](crate::rooms::FEW) of different sequences: attention turns and writes each row's keys. Sums have the order that
+    /// At most [`FEW`](crate::buffers::FEW) of different sequences: attention turns and writes each row's keys. Sums have the order that
     /// they have for one.
     Each,
-    /// At most [`FEW`](crate::rooms::FEW), some perhaps of one sequence, so that keys are written before any are attended to.
+    /// At most [`FEW`](crate::buffers::FEW), some perhaps of one sequence, so that keys are written before any are attended to.
     Few,
     /// As many as there may be.
     Many,
@@ -40,10 +40,10 @@ pub(crate) enum Class {
 enum Pending {
     /// The norm of a buffer, which may be the one it is for.
     Norm { x: BufferId, weight: WeightId, eps: f32 },
-    /// Attention in splits; for so many rows and more, bytes already.
+    /// Unmerged splits of attention; for `gathered` rows and more, merged and quantised to int8 already.
     Splits { window: u32, gathered: u32 },
-    /// Nothing; and if matrices made them, there are bytes of the rows already.
-    Bytes,
+    /// Nothing. Where an int8 cooperative matrix wrote the buffer, its int8 form exists already.
+    Int8,
 }
 
 /// Makes tables of steps.
@@ -51,7 +51,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) plan: &'a Plan,
     pub(crate) weights: &'a Weights,
-    pub(crate) rooms: &'a Rooms,
+    pub(crate) buffers: &'a Buffers,
     pub(crate) tuning: &'a Tuning,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Table<'a> {
     }
 
     fn buffer(&self, id: BufferId) -> Buffer {
-        self.on.rooms.scratch(self.id(id)).clone()
+        self.on.buffers.scratch(self.id(id)).clone()
     }
 
     fn width(&self, id: BufferId) -> u32 {
@@ -172,7 +172,7 @@ impl<'a> Table<'a> {
                 let count = self.width(x);
                 let buffers = vec![
                     ("x", self.buffer(x)),
-                    ("indices", self.on.rooms.indices.clone()),
+                    ("indices", self.on.buffers.indices.clone()),
                     ("out", self.buffer(out)),
                 ];
                 let all = MAX_ROWS as u32;
@@ -193,7 +193,7 @@ impl<'a> Table<'a> {
         let rungs = self.on.gpu.rungs();
         let cols = self.width(id);
         match self.pending.remove(&id) {
-            None | Some(Pending::Bytes) => {}
+            None | Some(Pending::Int8) => {}
             Some(Pending::Norm { x, weight, eps }) => {
                 let in_place = x == id;
                 let buffers = vec![
@@ -209,13 +209,13 @@ impl<'a> Table<'a> {
             Some(Pending::Splits { window, gathered: u32::MAX }) => {
                 let source = Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window };
                 let buffers = vec![
-                    ("partials", self.on.rooms.partials.clone()),
-                    ("rows", self.on.rooms.rows.clone()),
+                    ("partials", self.on.buffers.partials.clone()),
+                    ("rows", self.on.buffers.rows.clone()),
                     ("q", self.buffer(id)),
                 ];
                 let work = Work::Row { bytes: 8 * u64::from(cols) };
                 self.steps.push(Step::new("merge", work, buffers, move |rows| {
-                    QuantizeCall { rows, cols, source, target: Target::Rows }.launch(rungs)
+                    QuantizeCall { rows, cols, source, target: Target::F32 }.launch(rungs)
                 }));
             }
             Some(Pending::Splits { .. }) => {
@@ -277,7 +277,7 @@ impl<'a> Table<'a> {
         for part in self.on.weights.matrix(&[table]) {
             let (layout, first) = (part.layout, part.first);
             let mut buffers = planes(part);
-            buffers.extend([("tokens", self.on.rooms.tokens.clone()), ("y", self.buffer(out))]);
+            buffers.extend([("tokens", self.on.buffers.tokens.clone()), ("y", self.buffer(out))]);
             let work = Work::Row { bytes: 5 * u64::from(layout.cols()) };
             self.steps.push(Step::new("embed", work, buffers, move |tokens| {
                 EmbedCall { vocab, first, ..EmbedCall::new(layout, tokens, scale) }.launch(rungs)

@@ -1,7 +1,7 @@
 //! Mat-muls: bytes for few rows, halves in tiles for many, single precision where that is asked for.
 
 use gyrus_kernels::call::{
-    HalveRowsCall, Input, MATRIX_INVOCATIONS, MATRIX_ROWS, MatMulCall, MatVecCall, MatVecTuning,
+    F16RowsCall, INT8_MATRIX_INVOCATIONS, INT8_MATRIX_ROWS, Input, MatMulCall, MatVecCall, MatVecTuning,
     QuantizeCall, Results, Source, Target, TileCall,
 };
 use gyrus_kernels::{Activation, BufferId, Op, WeightId};
@@ -9,8 +9,8 @@ use gyrus_tensor::DType;
 
 use super::{Class, Pending, Table, planes};
 use crate::buffer::Buffer;
+use crate::buffers::{F16RowsBuffers, FEW, Int8Rows, MAX_ROWS};
 use crate::error::GpuError;
-use crate::rooms::{FEW, MAX_ROWS, RowBytes, RowHalves};
 use crate::step::{Step, Work};
 use crate::tuning::MatShape;
 use crate::weight::{Part, groups};
@@ -20,7 +20,7 @@ impl Table<'_> {
     pub(super) fn can_gate(&self, x: BufferId, weights: &[WeightId]) -> bool {
         let plan = self.on.plan;
         let [gate, up] = weights else { return false };
-        (self.takes_bytes(weights) || self.takes_halves(weights))
+        (self.takes_int8(weights) || self.takes_f16(weights))
             && plan.weight(*gate).shape == plan.weight(*up).shape
             && groups(plan, weights).count() == 1
             && self.on.weights.matrix(weights).len() == 1
@@ -28,14 +28,14 @@ impl Table<'_> {
     }
 
     /// Whether all these weights are multiplied by int8 activations, few rows at a time.
-    pub(super) fn takes_bytes(&self, weights: &[WeightId]) -> bool {
+    pub(super) fn takes_int8(&self, weights: &[WeightId]) -> bool {
         let quantized = |id: &WeightId| self.on.plan.weight(*id).dtype.is_quantized();
         self.fast() && self.class != Class::Many && weights.iter().all(quantized)
     }
 
     /// Whether all these weights are multiplied in f16, many rows at a time. Weights in f32, and those beyond the range of
     /// f16, are multiplied in f32.
-    fn takes_halves(&self, weights: &[WeightId]) -> bool {
+    fn takes_f16(&self, weights: &[WeightId]) -> bool {
         let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
         self.fast()
@@ -53,8 +53,8 @@ impl Table<'_> {
         gate: Option<Activation>,
         out: BufferId,
     ) -> Result<(), GpuError> {
-        let halves = self.takes_halves(weights);
-        if !halves && !self.takes_bytes(weights) {
+        let halves = self.takes_f16(weights);
+        if !halves && !self.takes_int8(weights) {
             self.finish(x)?;
         }
         self.written(out)?;
@@ -113,7 +113,7 @@ impl Table<'_> {
     }
 
     /// Makes halves of a buffer's rows, or of what is pending for it.
-    fn halve(&mut self, x: BufferId) -> Result<RowHalves, GpuError> {
+    fn halve(&mut self, x: BufferId) -> Result<F16RowsBuffers, GpuError> {
         let rungs = self.on.gpu.rungs();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
@@ -121,12 +121,12 @@ impl Table<'_> {
                 self.finish(x)?;
                 (self.id(x), None)
             }
-            None | Some(Pending::Bytes) => (self.id(x), None),
+            None | Some(Pending::Int8) => (self.id(x), None),
         };
         let cols = self.width(x);
         let norm_eps = norm.map(|(_, eps)| eps);
-        let call = HalveRowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: norm_eps };
-        let halves = self.on.rooms.halves(self.on.gpu, cols, call.bytes())?;
+        let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: norm_eps };
+        let halves = self.on.buffers.halves(self.on.gpu, cols, call.bytes())?;
         let mut buffers =
             vec![("x", self.buffer(source)), ("h", halves.h.clone()), ("h_scales", halves.scales.clone())];
         if let Some((weight, _)) = norm {
@@ -135,7 +135,7 @@ impl Table<'_> {
         let work = Work::Row { bytes: 6 * u64::from(cols) };
         let name = if norm.is_some() { "norm · halve" } else { "halve" };
         self.steps
-            .push(Step::new(name, work, buffers, move |rows| HalveRowsCall { rows, ..call }.launch(rungs)));
+            .push(Step::new(name, work, buffers, move |rows| F16RowsCall { rows, ..call }.launch(rungs)));
         Ok(halves)
     }
 
@@ -144,7 +144,7 @@ impl Table<'_> {
     fn tiles(
         &mut self,
         name: &str,
-        x: &RowHalves,
+        x: &F16RowsBuffers,
         part: &Part,
         accumulate: bool,
         gate: Option<Activation>,
@@ -192,7 +192,7 @@ impl Table<'_> {
         call: MatVecCall,
         squares: bool,
         out: BufferId,
-        made: &mut Option<RowBytes>,
+        made: &mut Option<Int8Rows>,
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
         let mut buffers = planes(part);
@@ -200,16 +200,16 @@ impl Table<'_> {
         let shape = MatShape::of(part.layout, call.gate.is_some());
         let pending = self.pending.get(&self.id(x)).copied();
         let (input, before, inputs) = match pending {
-            None | Some(Pending::Bytes) => (Input::Rows, "", vec![("x", self.buffer(x))]),
+            None | Some(Pending::Int8) => (Input::F32, "", vec![("x", self.buffer(x))]),
             Some(Pending::Norm { x, weight, eps }) => {
                 let inputs = vec![("x", self.buffer(x)), ("norm_weight", self.vector(&[weight])?)];
                 (Input::Norm { eps }, "norm · ", inputs)
             }
             Some(Pending::Splits { window, .. }) => {
-                let rooms = self.on.rooms;
-                let inputs = vec![("partials", rooms.partials.clone()), ("rows", rooms.rows.clone())];
+                let buffers = self.on.buffers;
+                let inputs = vec![("partials", buffers.partials.clone()), ("rows", buffers.rows.clone())];
                 let head_dim = self.on.plan.kv.head_dim as u32;
-                let position = self.told().then_some(0);
+                let position = self.has_position_immediate().then_some(0);
                 (Input::Merge { head_dim, window, position }, "merge · ", inputs)
             }
         };
@@ -223,7 +223,7 @@ impl Table<'_> {
                 buffers.extend(inputs);
                 let name = format!("{before}{name}");
                 let step = Step::new(name, matrix(part), buffers, move |_| call.launch(rungs));
-                self.steps.push(step.tuned(shape).told_position(call.position_at()));
+                self.steps.push(step.tuned(shape).position_immediate(call.position_at()));
                 return Ok(());
             }
         }
@@ -234,37 +234,37 @@ impl Table<'_> {
         buffers.extend([("x", bytes.q), ("x_scales", bytes.scales)]);
         buffers.extend([("factors", bytes.factors), ("squares", bytes.squares)]);
         let norm = matches!(pending, Some(Pending::Norm { .. }));
-        let call = MatVecCall { input: Input::Bytes { norm }, ..call };
-        let by_matrices = match pending {
+        let call = MatVecCall { input: Input::Int8 { norm }, ..call };
+        let by_int8_matrix = match pending {
             Some(Pending::Norm { eps, .. }) if squares => {
-                MatVecCall { input: Input::Squares { eps }, ..call }
+                MatVecCall { input: Input::Int8Squares { eps }, ..call }
             }
             _ => call,
         };
-        self.rows_of_bytes(name, x, part, call, by_matrices, out, buffers)
+        self.int8_product(name, x, part, call, by_int8_matrix, out, buffers)
     }
 
     /// A mat-mul of bytes that are there, by matrices of them where a device has such and rows are enough.
     #[allow(clippy::too_many_arguments, reason = "what a product is made of")]
-    fn rows_of_bytes(
+    fn int8_product(
         &mut self,
         name: &str,
         x: BufferId,
         part: &Part,
         call: MatVecCall,
-        by_matrices: MatVecCall,
+        by_int8_matrix: MatVecCall,
         out: BufferId,
         mut buffers: Vec<(&'static str, Buffer)>,
     ) -> Result<(), GpuError> {
         let rungs = self.on.gpu.rungs();
-        let norm = self.norm_made(x, by_matrices, out);
+        let norm = self.fused_norm(x, by_int8_matrix, out);
         let results = match norm {
-            Some(_) => Results::Normed,
-            None if self.gated_are_bytes(x, by_matrices, out) => Results::Bytes,
-            None => Results::Rows,
+            Some(_) => Results::NormedInt8,
+            None if self.gates_to_int8(x, by_int8_matrix, out) => Results::Int8,
+            None => Results::F32,
         };
-        let matrices = self.by_matrices(by_matrices, results);
-        if !matches!(by_matrices.input, Input::Bytes { .. }) && !matrices {
+        let matrices = self.by_int8_matrix(by_int8_matrix, results);
+        if !matches!(by_int8_matrix.input, Input::Int8 { .. }) && !matrices {
             return Err(GpuError::Refused { reason: format!("{name}: squares that nobody can sum") });
         }
         if let Some(weight) = norm {
@@ -272,14 +272,14 @@ impl Table<'_> {
             buffers.extend([("q", bytes.q), ("q_scales", bytes.scales), ("made", bytes.squares)]);
             buffers.push(("weight", self.vector(&[weight])?));
             self.normed = Some((self.id(out), weight));
-        } else if results == Results::Bytes {
+        } else if results == Results::Int8 {
             let bytes = self.bytes(out, false)?;
             buffers.extend([("q", bytes.q), ("q_scales", bytes.scales)]);
-            self.pending.insert(self.id(out), Pending::Bytes);
+            self.pending.insert(self.id(out), Pending::Int8);
         }
         self.steps.push(Step::new(name, matrix(part), buffers, move |rows| {
-            if matrices && MATRIX_ROWS.contains(&rows) {
-                for_rows(by_matrices, rows).launch_by_matrices(rungs, results)
+            if matrices && INT8_MATRIX_ROWS.contains(&rows) {
+                for_rows(by_int8_matrix, rows).launch_int8_matrix(rungs, results)
             } else {
                 for_rows(call, rows).launch(rungs)
             }
@@ -288,22 +288,22 @@ impl Table<'_> {
     }
 
     /// Whether results are written where the bytes are that they are made of, if they become bytes.
-    fn over_bytes(&self, x: BufferId, call: MatVecCall, out: BufferId, normed: bool) -> bool {
-        let x_normed = !matches!(call.input, Input::Bytes { norm: false });
+    fn overwrites_input(&self, x: BufferId, call: MatVecCall, out: BufferId, normed: bool) -> bool {
+        let x_normed = !matches!(call.input, Input::Int8 { norm: false });
         self.width(x) == self.width(out) && x_normed == normed
     }
 
     /// Whether matrices make bytes of what they gate, for the one product that reads it.
-    fn gated_are_bytes(&self, x: BufferId, call: MatVecCall, out: BufferId) -> bool {
+    fn gates_to_int8(&self, x: BufferId, call: MatVecCall, out: BufferId) -> bool {
         call.gate.is_some()
-            && !self.over_bytes(x, call, out, false)
+            && !self.overwrites_input(x, call, out, false)
             && self.read_next_alone(out).is_some()
-            && self.by_matrices(call, Results::Bytes)
+            && self.by_int8_matrix(call, Results::Int8)
     }
 
     /// The weight of the norm that matrices make bytes of their results for: the one that these go through next, if
     /// matrices make products of it. Should such a product be unable after all, its bytes are made again.
-    fn norm_made(&self, x: BufferId, call: MatVecCall, out: BufferId) -> Option<WeightId> {
+    fn fused_norm(&self, x: BufferId, call: MatVecCall, out: BufferId) -> Option<WeightId> {
         let [Op::RmsNorm { x: of, weight, out: normed, .. }, Op::MatMul { x: read, weights, .. }, ..] =
             self.later
         else {
@@ -312,40 +312,40 @@ impl Table<'_> {
         let is_next = self.id(*of) == self.id(out) && self.id(*read) == self.id(*normed);
         let can = is_next
             && call.gate.is_none()
-            && !self.over_bytes(x, call, out, true)
+            && !self.overwrites_input(x, call, out, true)
             && self.takes_squares(weights, None)
-            && self.by_matrices(call, Results::Normed);
+            && self.by_int8_matrix(call, Results::NormedInt8);
         can.then_some(*weight)
     }
 
     /// Whether matrices multiply by all these weights, so that they normalise what they multiply.
     fn takes_squares(&self, weights: &[WeightId], gate: Option<Activation>) -> bool {
         let can_take = |part: &Part| {
-            let (input, tuning) = (Input::Squares { eps: 0.0 }, self.tuning(part, gate));
+            let (input, tuning) = (Input::Int8Squares { eps: 0.0 }, self.tuning(part, gate));
             let call = MatVecCall { input, tuning, gate, ..MatVecCall::new(part.layout, 1) };
-            self.by_matrices(call, Results::Rows)
+            self.by_int8_matrix(call, Results::F32)
         };
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
-        self.takes_bytes(weights) && parts.all(can_take)
+        self.takes_int8(weights) && parts.all(can_take)
     }
 
     /// Whether matrices of bytes can take a product, on this device.
-    fn by_matrices(&self, call: MatVecCall, results: Results) -> bool {
-        let call = for_rows(call, *MATRIX_ROWS.start());
-        let launch = call.launch_by_matrices(self.on.gpu.rungs(), results);
-        let bytes = call.matrices_workgroup_bytes();
-        launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, MATRIX_INVOCATIONS, bytes))
+    fn by_int8_matrix(&self, call: MatVecCall, results: Results) -> bool {
+        let call = for_rows(call, *INT8_MATRIX_ROWS.start());
+        let launch = call.launch_int8_matrix(self.on.gpu.rungs(), results);
+        let bytes = call.int8_matrix_workgroup_bytes();
+        launch.is_ok_and(|launch| self.on.gpu.has_room(&launch, INT8_MATRIX_INVOCATIONS, bytes))
     }
 
     /// Where a buffer's rows go as bytes, or what a norm makes of them.
-    pub(super) fn bytes(&self, id: BufferId, normed: bool) -> Result<RowBytes, GpuError> {
+    pub(super) fn bytes(&self, id: BufferId, normed: bool) -> Result<Int8Rows, GpuError> {
         let rows = if self.class == Class::Many { MAX_ROWS } else { FEW };
-        self.on.rooms.bytes(self.on.gpu, self.width(id), normed, rows)
+        self.on.buffers.bytes(self.on.gpu, self.width(id), normed, rows)
     }
 
     /// Makes bytes of a buffer's rows, or of what is pending for it, unless they are bytes already. With `squares`
     /// matrices normalise them.
-    fn quantize(&mut self, x: BufferId, squares: bool) -> Result<RowBytes, GpuError> {
+    fn quantize(&mut self, x: BufferId, squares: bool) -> Result<Int8Rows, GpuError> {
         let rungs = self.on.gpu.rungs();
         let cols = self.width(x);
         let pending = self.pending.get(&self.id(x)).copied();
@@ -353,18 +353,18 @@ impl Table<'_> {
         let mut buffers = vec![("q", bytes.q.clone()), ("q_scales", bytes.scales.clone())];
         // For so many rows they are.
         let mut there = 0..0;
-        let by_matrices = *MATRIX_ROWS.start()..*MATRIX_ROWS.end() + 1;
+        let by_int8_matrix = *INT8_MATRIX_ROWS.start()..*INT8_MATRIX_ROWS.end() + 1;
         let source = match pending {
-            None | Some(Pending::Bytes) => {
+            None | Some(Pending::Int8) => {
                 if pending.is_some() {
-                    there = by_matrices;
+                    there = by_int8_matrix;
                 }
                 buffers.push(("x", self.buffer(x)));
-                Source::Rows { x_stride: cols }
+                Source::F32 { x_stride: cols }
             }
             Some(Pending::Norm { x, weight, eps }) => {
                 if squares && self.normed == Some((x, weight)) {
-                    there = by_matrices;
+                    there = by_int8_matrix;
                 } else {
                     // Written over.
                     self.normed = None;
@@ -376,25 +376,25 @@ impl Table<'_> {
             }
             Some(Pending::Splits { window, gathered }) => {
                 there = gathered..u32::MAX;
-                buffers.push(("partials", self.on.rooms.partials.clone()));
-                buffers.push(("rows", self.on.rooms.rows.clone()));
+                buffers.push(("partials", self.on.buffers.partials.clone()));
+                buffers.push(("rows", self.on.buffers.rows.clone()));
                 Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window }
             }
         };
         let name = match source {
-            Source::Rows { .. } => "quantise",
+            Source::F32 { .. } => "quantise",
             Source::Norm { .. } | Source::Squares { .. } => "norm · quantise",
             Source::Merge { .. } => "merge · quantise",
         };
         let work = Work::Row { bytes: 5 * u64::from(cols) };
         let step = Step::new(name, work, buffers, move |rows| {
             let source = match source {
-                Source::Norm { x_stride, .. } if squares && MATRIX_ROWS.contains(&rows) => {
+                Source::Norm { x_stride, .. } if squares && INT8_MATRIX_ROWS.contains(&rows) => {
                     Source::Squares { x_stride }
                 }
                 _ => source,
             };
-            QuantizeCall { rows, cols, source, target: Target::Bytes }.launch(rungs)
+            QuantizeCall { rows, cols, source, target: Target::Int8 }.launch(rungs)
         });
         self.steps.push(step.except(there));
         Ok(bytes)

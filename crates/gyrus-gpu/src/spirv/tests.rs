@@ -37,7 +37,7 @@ fn kernel(@builtin(local_invocation_index) lane: u32) {
 ";
 
 fn kernel(text: &str) -> Result<Vec<u32>, String> {
-    byte_matrices(text, "kernel", &[("STEP", 2.0)], &[7, 1, 4, 6])
+    int8_matrix(text, "kernel", &[("STEP", 2.0)], &[7, 1, 4, 6])
 }
 
 /// The kernel with one thing said otherwise.
@@ -135,11 +135,11 @@ fn bindings_are_numbered_loops_stay_and_constants_are_filled_in() {
     };
     assert_eq!(numbers(&code), [0, 1, 2, 3]);
     // What the kernel does not use has its number all the same.
-    let more = byte_matrices(KERNEL, "kernel", &[], &[0, 1, 2, 4, 6, 7]).unwrap();
+    let more = int8_matrix(KERNEL, "kernel", &[], &[0, 1, 2, 4, 6, 7]).unwrap();
     assert_eq!(numbers(&instructions(&more)), [1, 3, 4, 5]);
     let &[&[_, _, control]] = &all(&code, LOOP_MERGE)[..] else { panic!("one loop") };
     assert_eq!(control, DONT_UNROLL);
-    assert_ne!(words, byte_matrices(KERNEL, "kernel", &[], &[1, 4, 6, 7]).unwrap(), "the override counts");
+    assert_ne!(words, int8_matrix(KERNEL, "kernel", &[], &[1, 4, 6, 7]).unwrap(), "the override counts");
 }
 
 /// Every id is made once, below the bound; types and constants before anything is made of them.
@@ -194,9 +194,7 @@ fn what_cannot_be_meant_is_refused() {
         let refused = changed(from, to).unwrap_err();
         assert!(refused.contains(expected), "{to}: {refused}");
     }
-    assert!(
-        byte_matrices(KERNEL, "kernel", &[("STRIDE", 2.0)], &[1, 4, 6, 7]).unwrap_err().contains("STRIDE")
-    );
+    assert!(int8_matrix(KERNEL, "kernel", &[("STRIDE", 2.0)], &[1, 4, 6, 7]).unwrap_err().contains("STRIDE"));
 }
 
 /// Khronos's own validator, where there is one that knows cooperative matrices.
@@ -230,12 +228,12 @@ fn kernels_are_rewritten() {
     use gyrus_tensor::DType;
 
     for dtype in [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::IQ4_NL] {
-        let bytes = (Input::Bytes { norm: true }, Some(Activation::Silu));
-        let squares = (Input::Squares { eps: 1e-5 }, None);
+        let bytes = (Input::Int8 { norm: true }, Some(Activation::Silu));
+        let squares = (Input::Int8Squares { eps: 1e-5 }, None);
         for (n, k, splits, (input, gate), results) in [
-            (16_384, 2048, 1, bytes, Results::Bytes),
-            (40, 4096, 4, bytes, Results::Rows),
-            (2048, 2048, 1, squares, Results::Normed),
+            (16_384, 2048, 1, bytes, Results::Int8),
+            (40, 4096, 4, bytes, Results::F32),
+            (2048, 2048, 1, squares, Results::NormedInt8),
         ] {
             let call = MatVecCall {
                 input,
@@ -244,10 +242,10 @@ fn kernels_are_rewritten() {
                 tuning: MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 },
                 ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
             };
-            let launch = call.launch_by_matrices(Rungs::ALL, results).unwrap();
+            let launch = call.launch_int8_matrix(Rungs::ALL, results).unwrap();
             let bindings: Vec<u32> = launch.slots().iter().map(|slot| slot.binding).collect();
             let source = launch.variant().source().unwrap();
-            let words = byte_matrices(&source.text, &launch.variant().name, &[], &bindings).unwrap();
+            let words = int8_matrix(&source.text, &launch.variant().name, &[], &bindings).unwrap();
             let code = instructions(&words);
             // A subgroup has four lanes of a team, each with one block or two.
             let blocks = 4 * (k / 1024 / splits as usize);

@@ -8,10 +8,10 @@ use super::*;
 const ROWS: [u32; 16] = [700, 0, 1, 63, 64, 5000, 127, 128, 320, 639, 31, 32, 1300, 1535, 1540, 2];
 
 /// How many tiles at once, and where their sums are kept.
-const WAYS: [[Parts; 2]; 3] = [
-    [Parts::Gathered { tiles: 1, kept: false }, Parts::Gathered { tiles: 1, kept: true }],
-    [Parts::Gathered { tiles: 2, kept: true }, Parts::Gathered { tiles: 2, kept: false }],
-    [Parts::Gathered { tiles: 4, kept: true }, Parts::Gathered { tiles: 4, kept: false }],
+const WAYS: [[SplitMode; 2]; 3] = [
+    [SplitMode::Gathered { tiles: 1, kept: false }, SplitMode::Gathered { tiles: 1, kept: true }],
+    [SplitMode::Gathered { tiles: 2, kept: true }, SplitMode::Gathered { tiles: 2, kept: false }],
+    [SplitMode::Gathered { tiles: 4, kept: true }, SplitMode::Gathered { tiles: 4, kept: false }],
 ];
 
 /// What a launch leaves behind that somebody reads.
@@ -33,20 +33,20 @@ fn places(buffers: &mut Buffers, rows: usize, form: Form) {
 
 impl Scene {
     /// The buffers before attention: turned and written, unless attention is to do that.
-    fn ready(&self, runner: &GpuRunner, rows: &[usize], turn: bool) -> Buffers {
+    fn ready(&self, runner: &GpuRunner, rows: &[usize], rotate: bool) -> Buffers {
         let mut buffers = self.buffers(rows);
         places(&mut buffers, rows.len(), self.form);
-        if !turn {
+        if !rotate {
             self.rope_write(runner, rows, &mut buffers);
         }
         buffers
     }
 
     /// Bytes and caches by splits, which are then put together.
-    fn apart(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), turn: bool) -> [Vec<u32>; 4] {
-        let mut buffers = self.ready(runner, rows, turn);
-        self.attend(runner, rows, how, turn, &mut buffers);
-        let merge = self.merge(rows, how.0, Target::Bytes);
+    fn apart(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), rotate: bool) -> [Vec<u32>; 4] {
+        let mut buffers = self.ready(runner, rows, rotate);
+        self.attend(runner, rows, how, rotate, &mut buffers);
+        let merge = self.merge(rows, how.0, Target::Int8);
         run(runner, &merge.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
         left(&mut buffers, rows.len(), self.form)
     }
@@ -57,10 +57,10 @@ impl Scene {
         runner: &GpuRunner,
         rows: &[usize],
         how: (u32, f32),
-        turn: bool,
-        parts: Parts,
+        rotate: bool,
+        mode: SplitMode,
     ) -> Option<[Vec<u32>; 4]> {
-        let call = AttendCall { parts, ..self.call(rows, how, turn) };
+        let call = AttendCall { mode, ..self.call(rows, how, rotate) };
         let gpu = runner.gpu();
         let launch = match call.launch(gpu.rungs()) {
             Ok(launch) => launch,
@@ -72,29 +72,29 @@ impl Scene {
         if !gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
             return None;
         }
-        let mut buffers = self.ready(runner, rows, turn);
+        let mut buffers = self.ready(runner, rows, rotate);
         run(runner, &launch, &mut buffers);
         Some(left(&mut buffers, rows.len(), self.form))
     }
 
     /// All rows, in every way, or if time is short in one, and others where heads are turned; gives what they left.
-    fn check_gathered(&self, runner: &GpuRunner, how: (u32, f32), turn: bool) -> [Vec<u32>; 4] {
+    fn check_gathered(&self, runner: &GpuRunner, how: (u32, f32), rotate: bool) -> [Vec<u32>; 4] {
         let all: Vec<usize> = (0..self.positions.len()).collect();
-        let expected = self.apart(runner, &all, how, turn);
-        let what = format!("{}: window and cap {how:?}, turning {turn}", self.name(runner));
+        let expected = self.apart(runner, &all, how, rotate);
+        let what = format!("{}: window and cap {how:?}, turning {rotate}", self.name(runner));
         let short = cases(1) == 1;
-        let mut ways: Vec<Parts> = Vec::new();
+        let mut ways: Vec<SplitMode> = Vec::new();
         for of_number in WAYS {
             // Sums are kept in memory where a device has so much.
-            for parts in of_number {
-                let Some(found) = self.gathered(runner, &all, how, turn, parts) else { continue };
-                assert!(found == expected, "{what}, {parts:?}");
-                ways.push(parts);
+            for mode in of_number {
+                let Some(found) = self.gathered(runner, &all, how, rotate, mode) else { continue };
+                assert!(found == expected, "{what}, {mode:?}");
+                ways.push(mode);
                 if short {
                     break;
                 }
             }
-            if short && !turn {
+            if short && !rotate {
                 break;
             }
         }
@@ -102,7 +102,7 @@ impl Scene {
         let (words, scales) =
             (self.form.heads * self.form.head_dim / 4, self.form.heads * self.form.head_dim / 16);
         for rows in [&all[..1], &[all[all.len() - 1], all[0]]] {
-            let [q, q_scales, ..] = self.gathered(runner, rows, how, turn, ways[0]).unwrap();
+            let [q, q_scales, ..] = self.gathered(runner, rows, how, rotate, ways[0]).unwrap();
             for (i, row) in rows.iter().enumerate() {
                 assert!(q[i * words..][..words] == expected[0][row * words..][..words], "{what}: row {row}");
                 let (found, expected) = (&q_scales[i * scales..], &expected[1][row * scales..]);
@@ -133,9 +133,9 @@ fn every_form_gathered() {
                 // All rows of the smallest heads, and fewer of those that take their time.
                 let rows = if head_dim == 32 { &ROWS[..] } else { &ROWS[..6] };
                 let scene = Scene::new(seed, form, rows);
-                for turn in [false, true] {
-                    scene.check_gathered(&runner, (0, 0.0), turn);
-                    scene.check_gathered(&runner, (100, 0.0), turn);
+                for rotate in [false, true] {
+                    scene.check_gathered(&runner, (0, 0.0), rotate);
+                    scene.check_gathered(&runner, (100, 0.0), rotate);
                 }
             }
         }
@@ -185,9 +185,9 @@ fn gathered_without_anything() {
     let Some(runners) = rungs.map(device).into_iter().collect::<Option<Vec<_>>>() else { return };
     for (seed, form) in [(410, FORMS[0]), (412, FORMS[2]), (414, FORMS[4])] {
         let scene = Scene::new(seed, form, &ROWS[..5]);
-        for turn in [false, true] {
+        for rotate in [false, true] {
             let bits: Vec<_> =
-                runners.iter().map(|runner| scene.check_gathered(runner, (100, 0.0), turn)).collect();
+                runners.iter().map(|runner| scene.check_gathered(runner, (100, 0.0), rotate)).collect();
             assert!(bits.iter().all(|of| *of == bits[0]), "{form:?}");
         }
     }

@@ -13,41 +13,41 @@ const LANES: u32 = 32;
 /// Elements of heads of several tiles that there are registers for.
 const MOST_HELD: u32 = 256;
 
-/// Who takes the parts that a row's attention is divided into, and puts them together. The bits are the same.
+/// How the splits of a row's attention are distributed over workgroups. Every mode computes the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parts {
-    /// A workgroup each, for rows of at most so many; whoever reads `partials` puts them together. It is how few rows
-    /// keep a device busy.
-    Apart {
-        /// Parts of the row that has most, see [`splits`](super::engine::splits).
+pub enum SplitMode {
+    /// One workgroup per split, so that few rows keep a device busy. The consumer merges `partials`.
+    Separate {
+        /// The most splits that any row has, see [`splits`](super::engine::splits).
         splits: u32,
     },
-    /// One workgroup all of them, which then makes bytes of the result, for a [mat-vec](super::MatVecCall): `q` and
-    /// `q_scales`.
+    /// One workgroup for all splits of a row. It merges them and quantises the result to int8 for a
+    /// [mat-vec](super::MatVecCall): `q` and `q_scales`.
     Gathered {
-        /// Parts that it attends to at once: 1, or 2 of heads up to 128 elements, or 4 up to 64, for registers.
+        /// Splits that a workgroup attends to at once. Registers limit it: 4 for heads of up to 64 elements, 2 for up to
+        /// 128, else 1.
         tiles: u32,
-        /// Whether their sums are kept in its memory, rather than in `partials`.
+        /// Whether partial sums stay in workgroup memory instead of `partials`.
         kept: bool,
     },
 }
 
-/// Attention of few rows, each divided into [parts](Parts).
+/// Attention of few rows over splits of the KV cache (flash decoding).
 ///
-/// With `turn`, for rows of different sequences, it also does what [`rope_write`](super::engine::rope_write) does.
-/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `partials`, with `turn` `turns` and, if heads are
-/// normalised, `head_norms`; gathered `q` and `q_scales`, which make it more than the eight storage buffers that every
-/// device binds.
+/// With `rotate`, for rows of different sequences, it also rotates Q and K and writes K and V to the cache, as
+/// [`rope_write`](super::engine::rope_write) does. Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`,
+/// `partials`; with `rotate` `turns` and, if heads are normalised, `head_norms`; gathered `q` and `q_scales`. The
+/// gathered form needs more than the eight storage buffers that every device binds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttendCall {
     /// What the kernel is told.
     pub params: AttendParams,
     /// What happens to heads before.
     pub heads: Heads,
-    /// Whether it does happen here, and keys and values are written.
-    pub turn: bool,
-    /// How a row is divided.
-    pub parts: Parts,
+    /// Whether this kernel rotates heads and writes K and V.
+    pub rotate: bool,
+    /// How a row's splits are distributed.
+    pub mode: SplitMode,
     /// Where its only row is, if the parameters are to tell: then no load stands before others. `rows` is not read, and
     /// the row's block table is the first.
     pub position: Option<u32>,
@@ -58,16 +58,16 @@ pub struct AttendCall {
 impl AttendCall {
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        let AttendCall { params, heads, turn, parts, position, paged } = *self;
+        let AttendCall { params, heads, rotate, mode, position, paged } = *self;
         let p = AttendParams { position: position.unwrap_or(0), ..params };
-        let (name, file) = match parts {
-            Parts::Apart { .. } => ("attend", "engine/attend.wgsl"),
-            Parts::Gathered { .. } => ("attend_gathered", "engine/attend_gathered.wgsl"),
+        let (name, file) = match mode {
+            SplitMode::Separate { .. } => ("attend", "engine/attend.wgsl"),
+            SplitMode::Gathered { .. } => ("attend_gathered", "engine/attend_gathered.wgsl"),
         };
         let head_dim = heads.head_dim;
         paged.check(name, head_dim)?;
         check_rows(name, &p, head_dim)?;
-        if turn {
+        if rotate {
             heads.check(name, &p)?;
         }
         if paged.kv != Storage::F16 {
@@ -77,7 +77,7 @@ impl AttendCall {
             let (kernel, value) = (name.to_owned(), head_dim);
             return Err(LaunchError::NotMultiple { kernel, name: "head_dim", value, of: 32 });
         }
-        if let Parts::Gathered { tiles, .. } = parts
+        if let SplitMode::Gathered { tiles, .. } = mode
             && (!matches!(tiles, 1 | 2 | 4) || (tiles > 1 && tiles * head_dim > MOST_HELD))
         {
             let (kernel, needed) = (name.to_owned(), "1, or 2 or 4 of small heads");
@@ -85,7 +85,7 @@ impl AttendCall {
         }
         let rows = u64::from(paged.rows);
         let cache = paged.cache_words(p.n_kv_heads, head_dim);
-        let access = if turn { Access::ReadWrite } else { Access::Read };
+        let access = if rotate { Access::ReadWrite } else { Access::Read };
         let mut slots = vec![
             slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
             slot("k_cache", 1, access, cache),
@@ -99,14 +99,14 @@ impl AttendCall {
             let (kernel, count) = (name.to_owned(), rows);
             return Err(LaunchError::Large { kernel, what: "rows of which the only one is", count });
         }
-        if turn {
+        if rotate {
             slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
             if heads.norm {
                 slots.push(slot("head_norms", 8, Access::Read, 2 * u64::from(head_dim)));
             }
         }
-        if let Parts::Gathered { .. } = parts {
-            slots.extend(Target::Bytes.slots(paged.rows, p.n_heads * head_dim, [9, 10]));
+        if let SplitMode::Gathered { .. } = mode {
+            slots.extend(Target::Int8.slots(paged.rows, p.n_heads * head_dim, [9, 10]));
         }
         let (group, groups) = self.group();
         let shares = self.shares();
@@ -114,7 +114,7 @@ impl AttendCall {
         constants.extend(heads.constants());
         let number = |name, value: u32| (name, value.to_string());
         constants.extend([
-            flag("TURN", turn),
+            flag("ROTATE", rotate),
             flag("POSITION", position.is_some()),
             number("GROUP", group),
             number("GROUPS", groups),
@@ -122,13 +122,13 @@ impl AttendCall {
             number("FETCH", head_dim / 32),
             number("SHARES", shares),
         ]);
-        match parts {
-            Parts::Apart { .. } => constants.extend([
+        match mode {
+            SplitMode::Separate { .. } => constants.extend([
                 number("OUTPUTS", self.outputs()),
                 number("OWN", self.outputs().div_ceil(WORKGROUP)),
                 number("TOGETHER", (SPLIT_TILE / shares).min(16)),
             ]),
-            Parts::Gathered { tiles, kept } => {
+            SplitMode::Gathered { tiles, kept } => {
                 let (share, queries) = (SPLIT_TILE / shares, group * head_dim / 32);
                 let weighers = if tiles * group > WORKGROUP / LANES { LANES / 2 } else { LANES };
                 constants.extend([
@@ -149,9 +149,9 @@ impl AttendCall {
             }
         }
         let kernel = Kernel { name, file, constants, overrides: Vec::new() };
-        let splits = match parts {
-            Parts::Apart { splits } => splits,
-            Parts::Gathered { .. } => 1,
+        let splits = match mode {
+            SplitMode::Separate { splits } => splits,
+            SplitMode::Gathered { .. } => 1,
         };
         let mut launch = launch(kernel, rungs, slots, (3, &p), [splits, self.workgroups()])?;
         if paged.rows == 0 {
@@ -177,9 +177,9 @@ impl AttendCall {
         // Queries, the newest key and value, values that teams exchange.
         let common = 4 * (group * head + 2 * head + u64::from(WORKGROUP));
         common
-            + match self.parts {
-                Parts::Apart { .. } => 4 * (5 * group * tile + 3 * group) + 2 * tile * head,
-                Parts::Gathered { tiles, kept } => {
+            + match self.mode {
+                SplitMode::Separate { .. } => 4 * (5 * group * tile + 3 * group) + 2 * tile * head,
+                SplitMode::Gathered { tiles, kept } => {
                     let tiles = u64::from(tiles);
                     let sums = if kept { most * group * head } else { 0 };
                     4 * (2 * tiles * (group * tile + 8) + tiles * group + 2 * most * group + sums)
@@ -192,7 +192,7 @@ impl AttendCall {
         WORKGROUP
     }
 
-    /// Workgroups of a row, if one takes all of its parts.
+    /// Workgroups of a row, if one takes all of its mode.
     pub fn workgroups(&self) -> u32 {
         self.params.n_kv_heads * self.group().1
     }

@@ -10,37 +10,37 @@ use crate::weights::WeightLayout;
 /// What a mat-vec multiplies by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Input {
-    /// Bytes that a [`QuantizeCall`](super::QuantizeCall) made: `x`, `x_scales`; and if they are to be normalised,
-    /// `factors`.
-    Bytes {
-        /// Whether results are to be multiplied by 1 / rms.
+    /// int8 activations of a [`QuantizeCall`](super::QuantizeCall): `x`, `x_scales` and, with `norm`, `factors`.
+    Int8 {
+        /// Whether results are multiplied by 1 / rms.
         norm: bool,
     },
-    /// Bytes, `x` and `x_scales`, to be normalised by what `squares`, sums of squares of their rows' blocks, make: from
-    /// [matrices](super::Results::Normed) or a [`QuantizeCall`](super::QuantizeCall), for matrices.
-    Squares {
+    /// int8 activations `x` and `x_scales` that are normalised here: the kernel computes 1 / rms from `squares`, the sums
+    /// of squares of blocks. [`Results::NormedInt8`](super::Results::NormedInt8) or a
+    /// [`QuantizeCall`](super::QuantizeCall) wrote them. Int8 cooperative matrices only.
+    Int8Squares {
         /// Added to the mean square.
         eps: f32,
     },
-    /// One row in single precision, `x`.
-    Rows,
-    /// One row in single precision, `x`, to be normalised, with `norm_weight`.
+    /// One row in f32, `x`.
+    F32,
+    /// One row in f32, `x`, normalised in the prologue with `norm_weight`.
     Norm {
         /// Added to the mean square.
         eps: f32,
     },
-    /// One row from the splits of attention, `partials`.
+    /// One row, merged in the prologue from the splits of attention, `partials`.
     Merge {
         /// Elements of a head.
         head_dim: u32,
         /// How many positions the row sees; 0 for all.
         window: u32,
-        /// Where the row is, if the parameters are to tell, so that no load stands before others; else `rows` does.
+        /// The row's position, if it is a parameter, which saves a dependent load; otherwise `rows` has it.
         position: Option<u32>,
     },
 }
 
-/// `y (+)= W·x` for few rows of activations as bytes: `fast`.
+/// `y (+)= W·x` for few rows of int8 activations: `fast`.
 ///
 /// Buffers: the planes of the weight, what the [`Input`] names, `y`, and with normalised bytes `factors`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,7 +72,7 @@ impl MatVecCall {
         MatVecCall {
             weight,
             rows,
-            input: Input::Bytes { norm: false },
+            input: Input::Int8 { norm: false },
             gate: None,
             y_stride: weight.rows(),
             y_offset: 0,
@@ -92,7 +92,7 @@ impl MatVecCall {
         let blocks = u64::from(self.weight.cols() / 32);
         let MatVecTuning { workgroup, columns, .. } = self.tuning;
         let results = 2 * u64::from(self.tile() * (workgroup / 32) * columns);
-        let input = if matches!(self.input, Input::Bytes { .. }) { 0 } else { 44 * blocks };
+        let input = if matches!(self.input, Input::Int8 { .. }) { 0 } else { 44 * blocks };
         4 * (results + u64::from(workgroup) + 16) + input
     }
 
@@ -106,7 +106,7 @@ impl MatVecCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
         let y = self.outputs(name)?;
-        let is_bytes = matches!(input, Input::Bytes { .. } | Input::Squares { .. });
+        let is_bytes = matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. });
         if !is_bytes && rows != 1 {
             let count = rows.into();
             return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not bytes", count });
@@ -118,18 +118,18 @@ impl MatVecCall {
         let mut params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
         let mut head = 4;
         let (source, norm) = match input {
-            Input::Bytes { norm } => {
+            Input::Int8 { norm } => {
                 push("x", 3, Access::Read, m * k64);
                 push("x_scales", 4, Access::Read, m * k64 / 4);
-                ("bytes", norm)
+                ("int8", norm)
             }
-            Input::Squares { .. } => {
+            Input::Int8Squares { .. } => {
                 let storage = "bytes whose squares are to be summed";
                 return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
-            Input::Rows => {
+            Input::F32 => {
                 push("x", 3, Access::Read, 4 * k64);
-                ("rows", false)
+                ("f32", false)
             }
             Input::Norm { eps } => {
                 push("x", 3, Access::Read, 4 * k64);

@@ -6,26 +6,26 @@ use crate::shader::{Rungs, Variant};
 /// Where the rows of a [`QuantizeCall`] come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// They are there: `x`, rows `x_stride` elements apart.
-    Rows {
+    /// The rows of `x`, `x_stride` elements apart.
+    F32 {
         /// Elements from one row to the next.
         x_stride: u32,
     },
-    /// They are there, and are multiplied by a norm's `weight`. 1 / rms, their `factors`, go along, for whoever
-    /// multiplies by them.
+    /// The rows of `x` times a norm's `weight`. The kernel also writes 1 / rms of each row to `factors`; the mat-vec
+    /// multiplies its results by them.
     Norm {
         /// Elements from one row to the next.
         x_stride: u32,
         /// Added to the mean square.
         eps: f32,
     },
-    /// They are there, and are multiplied by a norm's `weight`. `squares`, sums of squares of their blocks, go along,
-    /// for [who makes factors of them](super::Input::Squares).
+    /// The rows of `x` times a norm's `weight`. The kernel also writes each block's sum of squares to `squares`; a
+    /// mat-vec with [`Input::Int8Squares`](super::Input::Int8Squares) computes 1 / rms from them.
     Squares {
         /// Elements from one row to the next.
         x_stride: u32,
     },
-    /// They are put together from the splits of attention, `partials`; `rows` has their positions.
+    /// The merged splits of attention, from `partials`; `rows` has their positions.
     Merge {
         /// Elements of a head.
         head_dim: u32,
@@ -37,17 +37,17 @@ pub enum Source {
 /// What becomes of the rows of a [`QuantizeCall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Signed bytes with a scale for 32: `q`, a byte an element, and `q_scales`, 8 bytes a block.
-    Bytes,
-    /// Single precision: `q`.
-    Rows,
+    /// int8 with one scale per block of 32: `q`, one byte per element, and `q_scales`, 8 bytes per block.
+    Int8,
+    /// f32: `q`.
+    F32,
 }
 
 impl Target {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Target::Bytes => "bytes",
-            Target::Rows => "rows",
+            Target::Int8 => "int8",
+            Target::F32 => "f32",
         }
     }
 
@@ -56,8 +56,8 @@ impl Target {
         let elements = u64::from(rows) * u64::from(cols);
         let slot = |name, binding, bytes| Slot { name, binding, access: Access::ReadWrite, bytes };
         match self {
-            Target::Bytes => vec![slot("q", q, elements), slot("q_scales", q_scales, elements / 4)],
-            Target::Rows => vec![slot("q", q, 4 * elements)],
+            Target::Int8 => vec![slot("q", q, elements), slot("q_scales", q_scales, elements / 4)],
+            Target::F32 => vec![slot("q", q, 4 * elements)],
         }
     }
 }
@@ -67,7 +67,7 @@ const MOST_NORMED: u32 = 1 << 16;
 
 /// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
 ///
-/// Buffers: `x` or `partials`; `q`; with [`Target::Bytes`] `q_scales`; with [`Source::Norm`] and [`Source::Squares`],
+/// Buffers: `x` or `partials`; `q`; with [`Target::Int8`] `q_scales`; with [`Source::Norm`] and [`Source::Squares`],
 /// which are for bytes, `weight` and `factors` or `squares`, with [`Source::Merge`] `rows`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantizeCall {
@@ -84,7 +84,7 @@ pub struct QuantizeCall {
 impl QuantizeCall {
     /// Rows one behind the other, as bytes.
     pub fn bytes(rows: u32, cols: u32) -> QuantizeCall {
-        QuantizeCall { rows, cols, source: Source::Rows { x_stride: cols }, target: Target::Bytes }
+        QuantizeCall { rows, cols, source: Source::F32 { x_stride: cols }, target: Target::Int8 }
     }
 
     /// Checks the call and makes it a launch.
@@ -109,7 +109,7 @@ impl QuantizeCall {
         let mut slots = Vec::new();
         let (mut head, mut groups, mut width) = (4, (cols / 4).div_ceil(128), 0);
         let source = match source {
-            Source::Rows { x_stride } | Source::Norm { x_stride, .. } | Source::Squares { x_stride } => {
+            Source::F32 { x_stride } | Source::Norm { x_stride, .. } | Source::Squares { x_stride } => {
                 multiple("x_stride", x_stride, 4)?;
                 if x_stride < cols {
                     let (name, least) = ("x_stride", cols.into());
@@ -117,8 +117,8 @@ impl QuantizeCall {
                 }
                 params.x_stride = x_stride;
                 slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
-                let normed = !matches!(source, Source::Rows { .. });
-                if normed && target == Target::Rows {
+                let normed = !matches!(source, Source::F32 { .. });
+                if normed && target == Target::F32 {
                     let storage = "rows that are normalised";
                     return Err(LaunchError::Storage { kernel: kernel(), storage });
                 }
@@ -134,7 +134,7 @@ impl QuantizeCall {
                 } else if normed {
                     "squares"
                 } else {
-                    "rows"
+                    "f32"
                 }
             }
             Source::Merge { head_dim, window } => {

@@ -12,7 +12,7 @@ pub struct SumTilesCall {
     pub rows: u32,
     /// Columns that are written.
     pub columns: u32,
-    /// Parts.
+    /// SplitMode.
     pub splits: u32,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,

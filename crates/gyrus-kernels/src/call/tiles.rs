@@ -1,4 +1,4 @@
-use super::halve_rows::PADDED;
+use super::f16_rows::PADDED;
 use super::{gate_name, weight_slots};
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::op::Activation;
@@ -6,12 +6,12 @@ use crate::params::MatMulParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// Parts that a sum along `k` is divided into at most.
+/// SplitMode that a sum along `k` is divided into at most.
 const MOST_SPLITS: u32 = 64;
 
 /// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
 ///
-/// Buffers: the planes of the weight; `x` and `x_scales` as a [`HalveRowsCall`](super::HalveRowsCall) writes them; `y`.
+/// Buffers: the planes of the weight; `x` and `x_scales` as a [`F16RowsCall`](super::F16RowsCall) writes them; `y`.
 /// Products are of halves where [`Rungs::cooperative`] matrices are used, else weights are as exact as in the file. Sums
 /// are `f32`, along `k` in one order whatever the shape of tiles and the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -278,7 +278,7 @@ impl TileShape {
             ("STEP", format!("{step}u")),
             ("STAGES", stages.to_string()),
             ("MATRIX", side.to_string()),
-            ("MATRIX_ROWS", matrices[0].to_string()),
+            ("INT8_MATRIX_ROWS", matrices[0].to_string()),
             ("MATRIX_COLUMNS", matrices[1].to_string()),
             ("SUBGROUP_COUNT", format!("{subgroups}u")),
             ("SUBGROUP_COLUMNS", format!("{}u", columns / of_columns)),

@@ -2,7 +2,7 @@
 
 mod attention;
 mod conv;
-mod halve;
+mod f16_rows;
 mod kv;
 mod merge;
 mod norm;
@@ -14,7 +14,7 @@ mod select;
 
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use conv::conv1d;
-pub use halve::{HalvedRows, halve_rows};
+pub use f16_rows::{F16Rows, f16_rows};
 pub use kv::{kv_copy, kv_shift};
 pub use merge::merge;
 pub use norm::norm;

@@ -25,18 +25,18 @@ const FILES: &[(&str, &str)] = files![
     "engine/gate.wgsl"
     "engine/gather.wgsl"
     "engine/rope_write.wgsl"
-    "halve_rows.wgsl"
+    "f16_rows.wgsl"
     "kv_copy.wgsl"
     "kv_shift.wgsl"
     "lib/activation.wgsl"
     "lib/attend.wgsl"
     "lib/attend_begin.wgsl"
-    "lib/attend_turn.wgsl"
-    "lib/bytes.wgsl"
+    "lib/attend_tiles.wgsl"
+    "lib/int8.wgsl"
     "lib/cache.wgsl"
     "lib/f16_pair.wgsl"
     "lib/frequencies.wgsl"
-    "lib/head.wgsl"
+    "lib/rotate_head.wgsl"
     "lib/invocation.wgsl"
     "lib/kv.wgsl"
     "lib/lanes.wgsl"
@@ -54,7 +54,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/rope_staged.wgsl"
     "lib/rope_words.wgsl"
     "lib/rope_x.wgsl"
-    "lib/row_bytes.wgsl"
+    "lib/int8_rows.wgsl"
     "lib/splits.wgsl"
     "lib/sum.wgsl"
     "lib/team_sums.wgsl"
@@ -70,7 +70,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/words.wgsl"
     "matmul.wgsl"
     "matvec.wgsl"
-    "matvec_matrices.wgsl"
+    "matvec_int8_matrix.wgsl"
     "norm.wgsl"
     "quantize.wgsl"
     "rope/head_norm_rope_neox_kv_write.wgsl"
@@ -123,17 +123,17 @@ pub struct Rungs {
     pub cooperative: bool,
     /// Matrices of signed bytes, 16 × 32 by 32 × 16, that a subgroup of 32 multiplies together, with sums of integers.
     /// Where these are, `cooperative` is. Without, a kernel that needs them is not launched.
-    pub byte_matrices: bool,
+    pub int8_matrix: bool,
 }
 
 impl Rungs {
     /// Everything.
     pub const ALL: Rungs =
-        Rungs { f16: true, subgroups: true, immediates: true, cooperative: true, byte_matrices: true };
+        Rungs { f16: true, subgroups: true, immediates: true, cooperative: true, int8_matrix: true };
 
     /// The least a device must have.
     pub const NONE: Rungs =
-        Rungs { f16: false, subgroups: false, immediates: false, cooperative: false, byte_matrices: false };
+        Rungs { f16: false, subgroups: false, immediates: false, cooperative: false, int8_matrix: false };
 }
 
 /// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.
@@ -156,10 +156,10 @@ impl Variant {
         preprocess(self.file, constants, &file)
     }
 
-    /// Whether it has matrices of bytes: the constant `BYTE_MATRICES` says so. WGSL cannot, so that its text means
+    /// Whether it has matrices of bytes: the constant `INT8_MATRIX` says so. WGSL cannot, so that its text means
     /// something else until its SPIR-V is rewritten, and there is no form of it in other languages.
-    pub fn has_byte_matrices(&self) -> bool {
-        self.constants.iter().any(|(name, _)| *name == "BYTE_MATRICES")
+    pub fn has_int8_matrix(&self) -> bool {
+        self.constants.iter().any(|(name, _)| *name == "INT8_MATRIX")
     }
 
     /// A name that tells this variant from every other.

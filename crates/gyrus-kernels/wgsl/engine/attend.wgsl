@@ -62,10 +62,10 @@ fn fetch(task: Task, first: u32, blocks: Blocks) -> Tile {
 
 // Scores of the keys of the tile from `first` on, in four parts each.
 fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
-#if TURN
+#if ROTATE
     if (first + task.place / 4u == task.last) {
 #repeat I FETCH
-        (*tile).keys[I] = eight_halves(4u * I + task.place % 4u);
+        (*tile).keys[I] = eight_f16(4u * I + task.place % 4u);
 #end
     }
 #endif
@@ -93,9 +93,9 @@ fn keep_values(task: Task, tile: ptr<function, Tile>, first: u32) {
         let at = task.place + I * WORKGROUP;
         let position = first + at / HEAD_VECTORS;
         var v = (*tile).values[I];
-#if TURN
+#if ROTATE
         if (position == task.last) {
-            v = eight_halves(HEAD_VECTORS + at % HEAD_VECTORS);
+            v = eight_f16(HEAD_VECTORS + at % HEAD_VECTORS);
         }
 #endif
         // Whatever lies beyond the last position, it must not meet a weight of zero as an infinity.
@@ -220,7 +220,7 @@ fn KERNEL(here: Invocation) {
 
     // Everything is on its way before anything is waited for.
     let blocks = blocks_of(task, begin);
-#if TURN
+#if ROTATE
     let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
     var tile = fetch(task, begin, blocks);
     begin_attention(task, member, pairs);
@@ -229,7 +229,7 @@ fn KERNEL(here: Invocation) {
     begin_attention(task, member);
 #endif
     workgroupBarrier();
-#if TURN
+#if ROTATE
     // The row's own split writes, and only one group of heads does.
     if (end == task.last + 1u && task.group == 0u) {
         write_newest(task, task.place);

@@ -2,7 +2,7 @@
 // a GPU busy without being divided, and who stays has its positions, block table and heads at hand.
 //
 // Bindings and constants: lib/attend.wgsl, and
-//   9   q         as in lib/row_bytes.wgsl
+//   9   q         as in lib/int8_rows.wgsl
 //   10  q_scales  likewise
 //
 // Grid: (1, n_kv_heads times the groups of GROUP heads that share one, rows). In a turn a workgroup attends to TILES
@@ -17,13 +17,13 @@
 #define SLOTS MOST_SPLITS
 #include "lib/attend.wgsl"
 
-#define BYTE_SUMS 1
+#define INT8_SUMS 1
 #define Q_BINDING 9
 #define Q_SCALES_BINDING 10
-#include "lib/bytes.wgsl"
-#include "lib/row_bytes.wgsl"
+#include "lib/int8.wgsl"
+#include "lib/int8_rows.wgsl"
 
-#include "lib/attend_turn.wgsl"
+#include "lib/attend_tiles.wgsl"
 
 // Vectors from a tile's scores to the next one's: a few more than there are spread them over the banks.
 #define SCORED (GROUP * SPLIT_TILE / 4u + 2u)
@@ -64,11 +64,11 @@ fn own_queries(task: Task) -> Queries {
 // Scores of the turn's keys, to `to` on.
 fn score_keys(
     task: Task, member: Member, own: Queries, keys: ptr<function, Keys>, turn: Turn, splits: Splits, to: u32) {
-#if TURN
+#if ROTATE
 #repeat T TILES
     if (first_of(turn, T, splits) + task.place / 4u == task.last) {
 #repeat I FETCH
-        (*keys).vectors[T * FETCH + I] = eight_halves(4u * I + task.place % 4u);
+        (*keys).vectors[T * FETCH + I] = eight_f16(4u * I + task.place % 4u);
 #end
     }
 #end
@@ -208,14 +208,14 @@ fn sum_values(
             if (first + SHARE > task.last) {
                 // The row's own value is not in the cache yet. Whatever lies beyond, it must not meet a weight of zero
                 // as an infinity.
-#if TURN
+#if ROTATE
                 let pair = HEAD_DIM + 2u * mine.pair;
                 let newest_word = f16_pair(vec2<f32>(newest[pair], newest[pair + 1u]));
 #endif
 #repeat P SHARE
                 {
                     var word = (*values).words[R * SHARE + P];
-#if TURN
+#if ROTATE
                     word = select(word, newest_word, first + P == task.last);
 #endif
                     (*values).words[R * SHARE + P] = select(word, 0u, first + P > task.last);
@@ -336,19 +336,19 @@ fn KERNEL(here: Invocation) {
     if (task.place < ENTRIES) {
         entries[ENTRIES + task.place] = entry_of(task, ahead, task.place, splits);
     }
-#if TURN
+#if ROTATE
     let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
 #endif
     var keys = fetch_keys(task, first_key_blocks);
     var values: Values;
     fetch_values(task, first_value_blocks, &values);
-#if TURN
+#if ROTATE
     begin_attention(task, member, pairs);
 #else
     begin_attention(task, member);
 #endif
     workgroupBarrier();
-#if TURN
+#if ROTATE
     if (task.group == 0u) {
         write_newest(task, member.place);
     }
@@ -396,10 +396,10 @@ fn KERNEL(here: Invocation) {
         let index = min(begin + member.place, FOURS - 1u);
         let g = index / (HEAD_DIM / 4u);
         let four = index % (HEAD_DIM / 4u);
-        let bytes = to_bytes(gathered(task, g, four, splits.count), member);
+        let bytes = to_int8(gathered(task, g, four, splits.count), member);
         if (begin + member.place < FOURS && has_head(task, g)) {
             let to = query_head(task, g) * (HEAD_DIM / 4u) + four;
-            write_bytes(bytes, task.row, to, params.n_heads * HEAD_DIM / 32u);
+            write_int8(bytes, task.row, to, params.n_heads * HEAD_DIM / 32u);
         }
     }
 }

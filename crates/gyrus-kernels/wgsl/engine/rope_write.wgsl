@@ -7,7 +7,7 @@
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32
 //   5  block_table  u32
-//   6  turns        as lib/head.wgsl has it
+//   6  turns        as lib/rotate_head.wgsl has it
 //   7  head_norms   likewise, if NORM
 //
 // Grid: (heads of Q, K and V / teams of a workgroup, rows), a team a head. Arithmetic in f32. Twin: Rope::apply and
@@ -40,7 +40,7 @@
 #endif
 #include "lib/kv.wgsl"
 #include "lib/f16_pair.wgsl"
-#include "lib/head.wgsl"
+#include "lib/rotate_head.wgsl"
 
 var<workgroup> staged: array<f32, TEAMS * HEAD_DIM>;
 
@@ -69,7 +69,7 @@ fn KERNEL(here: Invocation) {
     }
 #end
     var turned = values;
-    turn_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, member);
+    rotate_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, member);
 #repeat I OWNED
     if (lane + I * LANES < HEAD_PAIRS) {
         let at = pair_elements(lane + I * LANES);

@@ -3,17 +3,17 @@
 // summed in four parts, of every fourth eight elements of a head, a tile's weights as a team of 32 sums them, values
 // over SHARES of a tile's positions, one after the other.
 //
-//   0  qkv          [rows, stride] f32. TURN 0: Q is ready, K and V are in the cache. TURN 1, for rows of different
+//   0  qkv          [rows, stride] f32. ROTATE 0: Q is ready, K and V are in the cache. ROTATE 1, for rows of different
 //                   sequences: Q, K and V as the mat-mul left them; heads are normalised, turned and written here
-//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM] f16; written with TURN
+//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM] f16; written with ROTATE
 //   2  v_cache      likewise
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32, unless POSITION says that the position of the
 //                   only row, whose table is the first, is a parameter
 //   5  block_table  u32
 //   6  partials     as lib/merge.wgsl reads them, written
-//   7  turns        as lib/head.wgsl has it, if TURN
-//   8  head_norms   likewise, if TURN and NORM
+//   7  turns        as lib/rotate_head.wgsl has it, if ROTATE
+//   8  head_norms   likewise, if ROTATE and NORM
 //
 // A workgroup has WORKGROUP invocations, and keeps the largest scores and sums of weights of SLOTS splits.
 
@@ -30,7 +30,7 @@
 #include "lib/splits.wgsl"
 
 @group(0) @binding(0) var<storage, read> qkv: array<f32>;
-#if TURN
+#if ROTATE
 @group(0) @binding(1) var<storage, read_write> k_cache: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> v_cache: array<vec4<u32>>;
 #else
@@ -42,12 +42,12 @@
 #endif
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
 @group(0) @binding(6) var<storage, read_write> partials: array<vec2<f32>>;
-#if TURN
+#if ROTATE
 @group(0) @binding(7) var<storage, read> turns: array<vec2<u32>>;
 #if NORM
 @group(0) @binding(8) var<storage, read> head_norms: array<f32>;
 #endif
-#include "lib/head.wgsl"
+#include "lib/rotate_head.wgsl"
 #endif
 
 // Vectors of eight halves of a head.
@@ -56,7 +56,7 @@
 #define PARTIAL_PAIRS (HEAD_DIM / 2u + 2u)
 
 var<workgroup> queries: array<vec4<f32>, GROUP * HEAD_DIM / 4u>;
-#if TURN
+#if ROTATE
 // The row's own key, then its value.
 var<workgroup> newest: array<f32, 2u * HEAD_DIM>;
 #endif

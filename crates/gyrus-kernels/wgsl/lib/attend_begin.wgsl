@@ -1,11 +1,11 @@
-// What attention of a row begins with: its heads turned, and with TURN its own key and value, which are in workgroup
+// What attention of a row begins with: its heads turned, and with ROTATE its own key and value, which are in workgroup
 // memory before they are in the cache. Belongs to lib/attend.wgsl.
 
-#if TURN
+#if ROTATE
 #include "lib/f16_pair.wgsl"
 
 // Eight elements of the row's own key, or from HEAD_VECTORS on of its value, as halves.
-fn eight_halves(at: u32) -> vec4<u32> {
+fn eight_f16(at: u32) -> vec4<u32> {
     let i = 8u * at;
     return vec4<u32>(
         f16_pair(vec2<f32>(newest[i], newest[i + 1u])),
@@ -19,8 +19,8 @@ fn write_newest(task: Task, place: u32) {
     if (place < HEAD_VECTORS) {
         let block = block_table[task.table + task.last / KV_BLOCK];
         let to = vector_at(task, block, task.last) + place;
-        k_cache[to] = eight_halves(place);
-        v_cache[to] = eight_halves(HEAD_VECTORS + place);
+        k_cache[to] = eight_f16(place);
+        v_cache[to] = eight_f16(HEAD_VECTORS + place);
     }
 }
 
@@ -40,7 +40,7 @@ fn fetch_pairs(task: Task, number: u32, lane: u32) -> array<vec2<f32>, OWNED> {
 #endif
 
 // Makes heads and scores ready. A barrier has to follow.
-#if TURN
+#if ROTATE
 fn begin_attention(task: Task, member: Member, first_pairs: array<vec2<f32>, OWNED>) {
     let origin = task.row * params.stride;
     var pairs = first_pairs;
@@ -51,7 +51,7 @@ fn begin_attention(task: Task, member: Member, first_pairs: array<vec2<f32>, OWN
         if (number >= TEAMS) {
             pairs = fetch_pairs(task, number, lane);
         }
-        turn_head(&pairs, u32(is_key), task.row, task.last, lane, member);
+        rotate_head(&pairs, u32(is_key), task.row, task.last, lane, member);
 #repeat I OWNED
         if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
             let at = pair_elements(lane + I * LANES);

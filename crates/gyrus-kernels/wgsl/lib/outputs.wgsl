@@ -27,7 +27,7 @@ fn weight_row(column: u32) -> u32 {
 // Finds 1 / rms of the workgroup's rows, for after the next barrier. All invocations must call it together.
 fn find_factors(first_row: u32, here: Member) {
 #if NORM
-#if INPUT == bytes
+#if INPUT == int8
     if (here.place < ROWS) {
         row_factors[here.place] = factors[min(first_row + here.place, params.m - 1u)];
     }

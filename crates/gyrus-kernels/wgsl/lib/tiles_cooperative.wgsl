@@ -1,5 +1,5 @@
 // A tile by cooperative matrices: SUBGROUP_COUNT subgroups, SUBGROUP_COLUMNS of them side by side, each with the sums of
-// MATRIX_ROWS × MATRIX_COLUMNS matrices of MATRIX × MATRIX. Each matrix is a variable of its own, since a compiler keeps
+// INT8_MATRIX_ROWS × MATRIX_COLUMNS matrices of MATRIX × MATRIX. Each matrix is a variable of its own, since a compiler keeps
 // an array of them in registers only if it likes.
 //
 // STAGES 1: while a step is multiplied, the next one is on its way to registers. STAGES 2: likewise, and it is staged
@@ -126,7 +126,7 @@ fn leave(lane: u32, i: u32, j: u32, first_row: u32, first_column: u32) {
         let subgroup_column = e / AREA % (SUBGROUP_COLUMNS / 2u);
         let at = (subgroup_row * SUBGROUP_COLUMNS + subgroup_column) * AREA + e % AREA;
 #endif
-        let row = first_row + (subgroup_row * MATRIX_ROWS + i) * SIDE + e % AREA / SIDE;
+        let row = first_row + (subgroup_row * INT8_MATRIX_ROWS + i) * SIDE + e % AREA / SIDE;
         let column = first_column + (subgroup_column * MATRIX_COLUMNS + j) * SIDE + e % SIDE;
 #if ACTIVATION == none
         write(row, column, leaving[e]);
@@ -142,7 +142,7 @@ fn KERNEL(here: Invocation) {
     let own = tile(here);
     let first_row = own.first_row;
     let first_column = own.first_column;
-    let own_x = here.subgroup / SUBGROUP_COLUMNS * (MATRIX_ROWS * SIDE * ROW);
+    let own_x = here.subgroup / SUBGROUP_COLUMNS * (INT8_MATRIX_ROWS * SIDE * ROW);
     let own_w = here.subgroup % SUBGROUP_COLUMNS * (MATRIX_COLUMNS * SIDE * ROW);
 
     for (var e = here.lane; e < AREA; e += WORKGROUP) {
@@ -157,7 +157,7 @@ fn KERNEL(here: Invocation) {
         next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, own.first_step, first_row)];
     }
     workgroupBarrier();
-#repeat I MATRIX_ROWS
+#repeat I INT8_MATRIX_ROWS
 #repeat J MATRIX_COLUMNS
     var c##I##J = coopLoadT<SUMS>(&leaving[0], SIDE);
 #end
@@ -196,7 +196,7 @@ fn KERNEL(here: Invocation) {
         for (var k = 0u; k < STEP / SIDE; k += 1u) {
             let at_x = stage * X_STAGE + own_x + k * (SIDE / 4u * UNITS);
             let at_w = stage * W_STAGE + own_w + k * (SIDE / 4u * UNITS);
-#repeat I MATRIX_ROWS
+#repeat I INT8_MATRIX_ROWS
             let at_a##I = at_x + I##u * SIDE * ROW;
             let a##I = coopLoadT<LEFT>(&staged_x[at_a##I], ROW);
 #end
@@ -204,7 +204,7 @@ fn KERNEL(here: Invocation) {
             let at_b##J = at_w + J##u * SIDE * ROW;
             let b##J = coopLoad<RIGHT>(&staged_w[at_b##J], ROW);
 #end
-#repeat I MATRIX_ROWS
+#repeat I INT8_MATRIX_ROWS
 #repeat J MATRIX_COLUMNS
             c##I##J = coopMultiplyAdd(a##I, b##J, c##I##J);
 #end
@@ -224,7 +224,7 @@ fn KERNEL(here: Invocation) {
 
     // The store takes only what was named before it.
     let leaves_at = here.subgroup * AREA;
-#repeat I MATRIX_ROWS
+#repeat I INT8_MATRIX_ROWS
 #repeat J MATRIX_COLUMNS
     let d##I##J = c##I##J;
     coopStoreT(d##I##J, &leaving[leaves_at], SIDE);

@@ -19,7 +19,7 @@ pub(crate) const FEW: usize = 16;
 
 /// What a plan's kernels read and write.
 #[derive(Debug)]
-pub(crate) struct Rooms {
+pub(crate) struct Buffers {
     scratch: Vec<Buffer>,
     pub(crate) tokens: Buffer,
     /// Position and first entry of the block table, for each row.
@@ -37,9 +37,9 @@ pub(crate) struct Rooms {
     pub(crate) partials: Buffer,
     /// Rows as bytes, by their width and whether they are normalised, since those may be made while others are read;
     /// one place for all of them, since each is used at once.
-    bytes: RefCell<HashMap<(u32, bool), RowBytes>>,
+    bytes: RefCell<HashMap<(u32, bool), Int8Rows>>,
     /// Rows as halves, likewise.
-    halves: RefCell<HashMap<u32, RowHalves>>,
+    halves: RefCell<HashMap<u32, F16RowsBuffers>>,
     blocks: usize,
     kv: Storage,
 }
@@ -56,7 +56,7 @@ struct Turns {
 
 /// Rows as bytes.
 #[derive(Debug, Clone)]
-pub(crate) struct RowBytes {
+pub(crate) struct Int8Rows {
     pub(crate) q: Buffer,
     pub(crate) scales: Buffer,
     /// Of those that are normalised 1 / rms, or sums of squares of blocks.
@@ -66,7 +66,7 @@ pub(crate) struct RowBytes {
 
 /// Rows as halves.
 #[derive(Debug, Clone)]
-pub(crate) struct RowHalves {
+pub(crate) struct F16RowsBuffers {
     pub(crate) h: Buffer,
     pub(crate) scales: Buffer,
 }
@@ -76,8 +76,8 @@ pub(crate) fn turns_rows(rope: &Rope) -> usize {
     if rope.length_class(usize::MAX) == rope.length_class(0) { 1 } else { MAX_ROWS }
 }
 
-impl Rooms {
-    pub(crate) fn new(gpu: &Gpu, plan: &Plan, blocks: usize) -> Result<Rooms, GpuError> {
+impl Buffers {
+    pub(crate) fn new(gpu: &Gpu, plan: &Plan, blocks: usize) -> Result<Buffers, GpuError> {
         let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
         let words = |count: usize| gpu.buffer(4 * count as u64);
         let turns = |rope: &Rope| -> Result<Turns, GpuError> {
@@ -92,7 +92,7 @@ impl Rooms {
         let bytes = (blocks * KV_BLOCK * plan.kv.row() * plan.kv_dtype().block_bytes()) as u64;
         let layer = |_| Ok((gpu.buffer(bytes)?, gpu.buffer(bytes)?));
         let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
-        Ok(Rooms {
+        Ok(Buffers {
             scratch: plan.buffers.iter().map(|b| words(rows(b.rows) * b.width)).collect::<Result<_, _>>()?,
             tokens: words(MAX_ROWS)?,
             rows: words(2 * MAX_ROWS)?,
@@ -135,7 +135,7 @@ impl Rooms {
         width: u32,
         normed: bool,
         rows: usize,
-    ) -> Result<RowBytes, GpuError> {
+    ) -> Result<Int8Rows, GpuError> {
         let elements = rows as u64 * u64::from(width);
         let mut all = self.bytes.borrow_mut();
         if let Some(bytes) = all.get(&(width, normed))
@@ -143,7 +143,7 @@ impl Rooms {
         {
             return Ok(bytes.clone());
         }
-        let bytes = RowBytes {
+        let bytes = Int8Rows {
             q: gpu.buffer(elements)?,
             scales: gpu.buffer(elements / 4)?,
             factors: gpu.buffer(4 * rows as u64)?,
@@ -154,12 +154,12 @@ impl Rooms {
     }
 
     /// Where as many rows of this width as there may be go as halves.
-    pub(crate) fn halves(&self, gpu: &Gpu, width: u32, bytes: u64) -> Result<RowHalves, GpuError> {
+    pub(crate) fn halves(&self, gpu: &Gpu, width: u32, bytes: u64) -> Result<F16RowsBuffers, GpuError> {
         let mut all = self.halves.borrow_mut();
         if let Some(halves) = all.get(&width) {
             return Ok(halves.clone());
         }
-        let halves = RowHalves { h: gpu.buffer(bytes)?, scales: gpu.buffer(4 * MAX_ROWS as u64)? };
+        let halves = F16RowsBuffers { h: gpu.buffer(bytes)?, scales: gpu.buffer(4 * MAX_ROWS as u64)? };
         all.insert(width, halves.clone());
         Ok(halves)
     }

@@ -26,7 +26,7 @@ fn pair_elements(pair: u32) -> vec2<u32> {
 }
 
 // All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
-fn turn_head(
+fn rotate_head(
     values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
     // Turns first: they depend on the position alone, and the values may still be on their way.
     let table = row * params.turns_stride;

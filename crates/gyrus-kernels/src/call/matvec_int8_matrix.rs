@@ -14,39 +14,39 @@ const ROWS: u32 = 16;
 const TILE: u32 = 16;
 
 /// Invocations of a workgroup.
-pub const MATRIX_INVOCATIONS: u32 = 256;
+pub const INT8_MATRIX_INVOCATIONS: u32 = 256;
 
 /// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
 const WORKGROUPS: u32 = 132;
 
 /// Rows for which matrices are quicker: they take as long for one as for sixteen, which is as many as they have.
-pub const MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
+pub const INT8_MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
 
-/// What [matrices](MatVecCall::launch_by_matrices) make of their results, beside `y`.
+/// What [matrices](MatVecCall::launch_int8_matrix) make of their results, beside `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Results {
-    /// Nothing.
-    Rows,
-    /// Bytes as well, as by a [`QuantizeCall`](super::QuantizeCall): `q` and `q_scales`.
-    Bytes,
-    /// Bytes of what a norm's `weight` is multiplied by, and `made`, the sums of squares of blocks of 32, for
-    /// [`Input::Squares`].
-    Normed,
+    /// f32 only.
+    F32,
+    /// Also int8, as a [`QuantizeCall`](super::QuantizeCall) would make them: `q` and `q_scales`.
+    Int8,
+    /// Also the results times a norm's `weight` as int8, and `made`, the sums of squares of blocks of 32, for
+    /// [`Input::Int8Squares`].
+    NormedInt8,
 }
 
 impl Results {
     fn name(self) -> &'static str {
         match self {
-            Results::Rows => "rows",
-            Results::Bytes => "bytes",
-            Results::Normed => "normed",
+            Results::F32 => "f32",
+            Results::Int8 => "int8",
+            Results::NormedInt8 => "normed",
         }
     }
 }
 
 impl MatVecCall {
-    /// Bytes of workgroup memory that [matrices](Self::launch_by_matrices) take.
-    pub fn matrices_workgroup_bytes(&self) -> u64 {
+    /// Bytes of workgroup memory that [matrices](Self::launch_int8_matrix) take.
+    pub fn int8_matrix_workgroup_bytes(&self) -> u64 {
         let blocks = 32 * u64::from(self.tuning.own(self.weight.cols()));
         let staged = 16 * (16 * (2 * blocks + 1) + 2 * (blocks + 8) + 4 * blocks);
         // The identity, sums of eight subgroups, factors.
@@ -57,8 +57,8 @@ impl MatVecCall {
     ///
     /// Buffers: those of a mat-vec of bytes, and of the [`Results`], which are made bytes where workgroups have whole
     /// blocks of them.
-    pub fn launch_by_matrices(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
-        let name = "matvec_matrices";
+    pub fn launch_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
+        let name = "matvec_int8_matrix";
         let kernel = || name.to_owned();
         let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
         let (n, k) = (weight.rows(), weight.cols());
@@ -67,14 +67,14 @@ impl MatVecCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
         let (source, norm, eps) = match input {
-            Input::Bytes { norm } => ("bytes", norm, 0.0),
-            Input::Squares { eps } => ("squares", true, eps),
+            Input::Int8 { norm } => ("int8", norm, 0.0),
+            Input::Int8Squares { eps } => ("squares", true, eps),
             _ => {
                 let storage = "activations that are not bytes";
                 return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
         };
-        if !(rungs.byte_matrices && rungs.f16 && rungs.subgroups) {
+        if !(rungs.int8_matrix && rungs.f16 && rungs.subgroups) {
             let storage = "bytes on a device without matrices of them";
             return Err(LaunchError::Storage { kernel: kernel(), storage });
         }
@@ -97,7 +97,7 @@ impl MatVecCall {
         let outputs = if gate.is_some() { TILE / 2 } else { TILE };
         // Blocks of 32 are whole within a workgroup, and rows of them follow each other.
         let whole = splits == 1 && y_stride == self.width() && n.is_multiple_of(TILE * tiles);
-        if results != Results::Rows && !(whole && (outputs * tiles).is_multiple_of(32)) {
+        if results != Results::F32 && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
@@ -108,21 +108,21 @@ impl MatVecCall {
         push("x_scales", 4, Access::Read, m * k64 / 4);
         push("y", 5, Access::ReadWrite, 4 * y);
         match input {
-            Input::Squares { .. } => push("squares", 7, Access::Read, m * k64 / 8),
+            Input::Int8Squares { .. } => push("squares", 7, Access::Read, m * k64 / 8),
             _ if norm => push("factors", 7, Access::Read, 4 * m),
             _ => {}
         }
         let width = u64::from(self.width());
-        if results == Results::Normed {
+        if results == Results::NormedInt8 {
             push("weight", 11, Access::Read, 4 * width);
             push("made", 12, Access::ReadWrite, m * width / 8);
         }
-        if results != Results::Rows {
-            slots.extend(Target::Bytes.slots(rows, self.width(), [9, 10]));
+        if results != Results::F32 {
+            slots.extend(Target::Int8.slots(rows, self.width(), [9, 10]));
         }
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
-            number("BYTE_MATRICES", 1),
+            number("INT8_MATRIX", 1),
             ("WEIGHT", weight.constant()),
             number("K", k),
             ("INPUT", source.to_owned()),
@@ -145,7 +145,7 @@ impl MatVecCall {
             groups: grid(name, u64::from(n).div_ceil((tiles * TILE).into()))?,
             variant: Variant {
                 name: kernel(),
-                file: "matvec_matrices.wgsl",
+                file: "matvec_int8_matrix.wgsl",
                 constants,
                 overrides: Vec::new(),
             },
@@ -158,6 +158,6 @@ impl MatVecCall {
     /// Tiles that a workgroup takes: as many as make it busy, and with a norm a block of results.
     fn tiles(&self, results: Results) -> u32 {
         let tiles = self.weight.rows().div_ceil(TILE * WORKGROUPS);
-        if results == Results::Normed { tiles.next_multiple_of(2) } else { tiles }
+        if results == Results::NormedInt8 { tiles.next_multiple_of(2) } else { tiles }
     }
 }

@@ -1,4 +1,4 @@
-//! Texts of which there are so many that matrices of bytes multiply them, in a whole model, where a device has such
+//! Sequences of which there are so many that matrices of bytes multiply them, in a whole model, where a device has such
 //! matrices; where it has none, the same by mat-vecs.
 #![cfg(feature = "gpu")]
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gyrus_kernels::shader::Rungs;
-use wgpu::{AdapterInfo, ErrorFilter, PipelineCache, PipelineCacheDescriptor};
+use wgpu::{AdapterInfo, ErrorFilter, PipelineCacheDescriptor};
 
 /// What a file begins with; then the checksum of the rest.
 const MAGIC: &[u8; 8] = b"gyruspc1";
@@ -21,8 +21,8 @@ const LARGEST: u64 = 64 << 20;
 
 /// The cache of a device, and where it is kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) cache: PipelineCache,
+pub(crate) struct PipelineCache {
+    pub(crate) cache: wgpu::PipelineCache,
     path: PathBuf,
     /// The checksum of what the file holds.
     stored: AtomicU64,
@@ -30,19 +30,19 @@ pub(crate) struct Kept {
     grown: AtomicBool,
 }
 
-impl Kept {
+impl PipelineCache {
     /// The cache of a device that has the feature, with what `folder` holds for it.
     pub(crate) fn open(
         device: &wgpu::Device,
         info: &AdapterInfo,
         rungs: Rungs,
         folder: &Path,
-    ) -> Option<Kept> {
+    ) -> Option<PipelineCache> {
         let path = folder.join(file_name(info, rungs)?);
         let data = read(&path);
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
         let scope = device.push_error_scope(ErrorFilter::Validation);
-        // SAFETY: the data was written by `Kept::store`, which had it from `PipelineCache::get_data`: it lies under
+        // SAFETY: the data was written by `PipelineCache::store`, which had it from `PipelineCache::get_data`: it lies under
         // our head, its checksum is right, and its name is that of this adapter and driver. wgpu and the driver
         // compare it with the adapter once more.
         #[allow(unsafe_code)]
@@ -51,7 +51,7 @@ impl Kept {
             return None;
         }
         let stored = AtomicU64::new(data.as_deref().map_or(0, checksum));
-        Some(Kept { cache, path, stored, grown: AtomicBool::new(false) })
+        Some(PipelineCache { cache, path, stored, grown: AtomicBool::new(false) })
     }
 
     /// Notes that something was compiled.

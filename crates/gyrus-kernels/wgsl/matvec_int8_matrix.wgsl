@@ -1,4 +1,4 @@
-// matvec_matrices: y (+)= W·x for up to sixteen rows of activations as signed bytes, by matrices of bytes that a
+// matvec_int8_matrix: y (+)= W·x for up to sixteen rows of activations as signed bytes, by matrices of bytes that a
 // subgroup of 32 multiplies together. To the bit what matvec makes of the same bytes.
 //
 //   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl): one scale a block, a half, and no
@@ -11,7 +11,7 @@
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   NORM: [m] f32, 1 / rms of the rows, as quantize writes them. INPUT squares: `squares` instead,
 //                [m, K / 32] f32, of the rows' blocks
-//   9  q         RESULTS bytes: what is in y, as in lib/row_bytes.wgsl. RESULTS normed: what is there times `weight`
+//   9  q         RESULTS int8: what is in y, as in lib/int8_rows.wgsl. RESULTS normed: what is there times `weight`
 //  10  q_scales  likewise
 //  11  weight    RESULTS normed: [y_stride] f32, of a norm
 //  12  made      RESULTS normed: [m, y_stride / 32] f32, sums of squares of what is in y, for INPUT squares
@@ -240,12 +240,12 @@ fn find_factors(fetched: Squares, here: Member) {
 }
 #endif
 
-#if RESULTS != rows
-#define BYTE_SUMS 1
+#if RESULTS != f32
+#define INT8_SUMS 1
 #define Q_BINDING 9
 #define Q_SCALES_BINDING 10
-#include "lib/bytes.wgsl"
-#include "lib/row_bytes.wgsl"
+#include "lib/int8.wgsl"
+#include "lib/int8_rows.wgsl"
 
 #if RESULTS == normed
 @group(0) @binding(11) var<storage, read> weight: array<vec4<f32>>;
@@ -265,13 +265,13 @@ fn write_byte_outputs(first_output: u32, here: Member) {
         let at = row * params.y_stride + 4u * four;
         let v = vec4<f32>(y[at], y[at + 1u], y[at + 2u], y[at + 3u]);
 #if RESULTS == normed
-        let bytes = to_bytes(v * weight[four], here);
+        let bytes = to_int8(v * weight[four], here);
         let sum = block_squares(v, here);
 #else
-        let bytes = to_bytes(v, here);
+        let bytes = to_int8(v, here);
 #endif
         if (index / FOURS < params.m) {
-            write_bytes(bytes, row, four, params.y_stride / 32u);
+            write_int8(bytes, row, four, params.y_stride / 32u);
 #if RESULTS == normed
             if ((four & 7u) == 0u) {
                 made[row * (params.y_stride / 32u) + four / 8u] = sum;
@@ -374,7 +374,7 @@ fn KERNEL(here: Invocation) {
     workgroupBarrier();
     write_outputs(0u, first_column, member);
 #endif
-#if RESULTS != rows
+#if RESULTS != f32
     // The last barrier was of workgroup memory.
     storageBarrier();
     write_byte_outputs(group_index(here) * (TILES * OUTPUTS), member);

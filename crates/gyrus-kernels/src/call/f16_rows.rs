@@ -1,5 +1,5 @@
 use crate::launch::{Access, Launch, LaunchError, Slot, grid};
-use crate::params::HalveRowsParams;
+use crate::params::F16RowsParams;
 use crate::shader::{Rungs, Variant};
 
 /// Rows of halves have whole steps of so many elements.
@@ -7,9 +7,9 @@ pub(super) const PADDED: u32 = 64;
 
 /// Rows of activations as halves with a scale a row, for a [`TileCall`](super::TileCall).
 ///
-/// Buffers: `x`; with a norm, its `norm` weights; `h`, [`HalveRowsCall::bytes`]; `h_scales`, 4 bytes a row.
+/// Buffers: `x`; with a norm, its `norm` weights; `h`, [`F16RowsCall::bytes`]; `h_scales`, 4 bytes a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HalveRowsCall {
+pub struct F16RowsCall {
     /// Rows.
     pub rows: u32,
     /// Elements of a row, a multiple of 4.
@@ -20,7 +20,7 @@ pub struct HalveRowsCall {
     pub norm: Option<f32>,
 }
 
-impl HalveRowsCall {
+impl F16RowsCall {
     /// Elements from one row of halves to the next: what is beyond a row is zero.
     pub fn stride(&self) -> u32 {
         self.cols.div_ceil(PADDED).saturating_mul(PADDED)
@@ -34,8 +34,8 @@ impl HalveRowsCall {
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         const WORKGROUP: u32 = 256;
-        let kernel = || "halve_rows".to_owned();
-        let HalveRowsCall { rows, cols, x_stride, norm } = *self;
+        let kernel = || "f16_rows".to_owned();
+        let F16RowsCall { rows, cols, x_stride, norm } = *self;
         for (name, value) in [("m", rows), ("k", cols)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
@@ -66,12 +66,12 @@ impl HalveRowsCall {
         }
         slots.push(slot("h", 2, Access::ReadWrite, 2 * h));
         slots.push(slot("h_scales", 3, Access::ReadWrite, 4 * u64::from(rows)));
-        let params = HalveRowsParams { m: rows, k: cols, x_stride, eps: norm.unwrap_or(0.0) };
+        let params = F16RowsParams { m: rows, k: cols, x_stride, eps: norm.unwrap_or(0.0) };
         Ok(Launch {
-            groups: grid("halve_rows", rows.into())?,
+            groups: grid("f16_rows", rows.into())?,
             variant: Variant {
                 name: kernel(),
-                file: "halve_rows.wgsl",
+                file: "f16_rows.wgsl",
                 constants: vec![
                     flag("NORM", norm.is_some()),
                     flag("F16", rungs.f16),

@@ -19,17 +19,17 @@ const ROWS: usize = 16;
 
 impl Gpu {
     /// Whether a product by matrices of bytes has the bits that it should have.
-    pub(crate) fn proves_byte_matrices(&self) -> bool {
+    pub(crate) fn passes_int8_self_test(&self) -> bool {
         let product = || -> Result<bool, GpuError> {
             let weight = WeightLayout::new(DType::Q4_0, COLUMNS, DEPTH).map_err(refused)?;
             let call = MatVecCall {
-                input: Input::Bytes { norm: false },
+                input: Input::Int8 { norm: false },
                 tuning: MatVecTuning { workgroup: 256, columns: 2, splits: 1, turns: 1 },
                 ..MatVecCall::new(weight, ROWS as u32)
             };
             let inputs = Inputs::new(&weight);
-            let by_matrices = call.launch_by_matrices(self.rungs(), Results::Rows)?;
-            Ok(inputs.product(self, &call.launch(self.rungs())?)? == inputs.product(self, &by_matrices)?)
+            let by_int8_matrix = call.launch_int8_matrix(self.rungs(), Results::F32)?;
+            Ok(inputs.product(self, &call.launch(self.rungs())?)? == inputs.product(self, &by_int8_matrix)?)
         };
         product().unwrap_or(false)
     }

@@ -1,6 +1,6 @@
 // Activations as signed bytes, v ≈ scale·q in blocks of 32, scale the largest magnitude / 127; rounded to the nearest,
 // ties to even. Eight neighbouring invocations take a block, four elements each. Needs lib/lanes.wgsl or
-// lib/lanes_near.wgsl, and BYTE_SUMS, whether sums of bytes are wanted. All invocations of a workgroup must call these
+// lib/lanes_near.wgsl, and INT8_SUMS, whether sums of bytes are wanted. All invocations of a workgroup must call these
 // together.
 
 fn eight_max(value: u32, here: Member) -> u32 {
@@ -50,13 +50,13 @@ struct Bytes {
 }
 
 // Of four bytes and those of the seven neighbours.
-fn byte_sums(q: vec4<i32>, here: Member) -> u32 {
+fn int8_sums(q: vec4<i32>, here: Member) -> u32 {
     let sum = bitcast<u32>((q.x + q.y) + (q.z + q.w));
     let is_last = (here.place & 4u) != 0u;
     return eight_pair_sum(select(vec2<u32>(sum, 0u), vec2<u32>(0u, sum), is_last), here);
 }
 
-fn to_bytes(v: vec4<f32>, here: Member) -> Bytes {
+fn to_int8(v: vec4<f32>, here: Member) -> Bytes {
     // Magnitudes compare like their bits, and what is not a number is above all: it ends up in the scale and is seen.
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
     var most = max(max(bits.x, bits.y), max(bits.z, bits.w));
@@ -65,8 +65,8 @@ fn to_bytes(v: vec4<f32>, here: Member) -> Bytes {
     let inverse = select(0.0, 127.0 / largest, largest > 0.0);
     let q = vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
     var sums = 0u;
-#if BYTE_SUMS
-    sums = byte_sums(q, here);
+#if INT8_SUMS
+    sums = int8_sums(q, here);
 #endif
     return Bytes(pack4xI8(q), largest / 127.0, sums);
 }
@@ -89,6 +89,6 @@ fn block_squares(v: vec4<f32>, here: Member) -> f32 {
 
 // Where the word of four elements lies among the words of a row of `blocks` blocks: of all blocks the first sixteen
 // bytes, then the last, so that invocations that take neighbouring blocks read neighbouring vectors.
-fn byte_vector(four: u32, blocks: u32) -> u32 {
+fn int8_vector(four: u32, blocks: u32) -> u32 {
     return ((four >> 2u) & 1u) * blocks + (four >> 3u);
 }

@@ -1,21 +1,21 @@
-// halve_rows: rows of activations as halves times a number for each row, for kernels that multiply halves.
+// f16_rows: rows of activations as halves times a number for each row, for kernels that multiply halves.
 //
 //   0  x         [m, k] f32, rows x_stride apart
 //   1  norm      [k] f32 that a row is multiplied by, if NORM
 //   2  h         [m, k rounded up to whole 64] f16: v · 2^e, then zeros
 //   3  h_scales  [m] f32: 2^-e; with NORM also / sqrt(mean(x²) + eps), so that h · h_scale is the row's RMS norm
-//   4  params    HalveRowsParams (immediates where the device has them)
+//   4  params    F16RowsParams (immediates where the device has them)
 //
 // e puts a row's largest magnitude between 2^14 and 2^15: nothing overflows, and what is up to 2^28 times smaller keeps
 // the eleven bits of a half. A row with something infinite or not a number has that for its scale.
 //
-// Grid: a workgroup a row. Twin: scalar::halve_rows.
+// Grid: a workgroup a row. Twin: scalar::f16_rows.
 
 #define STORAGE f16
 #define VECTOR 1
 #include "lib/words.wgsl"
-#include "params/HalveRowsParams"
-#define PARAMS HalveRowsParams
+#include "params/F16RowsParams"
+#define PARAMS F16RowsParams
 #define PARAMS_BINDING 4
 #include "lib/params.wgsl"
 #include "lib/invocation.wgsl"

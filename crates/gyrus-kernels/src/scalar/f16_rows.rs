@@ -1,10 +1,10 @@
 use half::f16;
 
-use crate::call::HalveRowsCall;
+use crate::call::F16RowsCall;
 
 /// Rows of activations as halves, in the words that kernels exchange.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HalvedRows {
+pub struct F16Rows {
     /// `[rows, stride]` halves, two a word, zero beyond a row's end.
     pub h: Vec<u32>,
     /// What a row's halves are to be multiplied by.
@@ -15,9 +15,9 @@ pub struct HalvedRows {
 /// Rows as `v ≈ scale·h`, the largest magnitude of `h` between 2^14 and 2^15. `norm` has the weights of the RMS norm,
 /// where one is asked for: its factor is part of the scale. A row with something infinite or not a number has that for
 /// its scale.
-pub fn halve_rows(call: &HalveRowsCall, x: &[f32], norm: &[f32]) -> HalvedRows {
+pub fn f16_rows(call: &F16RowsCall, x: &[f32], norm: &[f32]) -> F16Rows {
     let (rows, cols, stride) = (call.rows as usize, call.cols as usize, call.stride() as usize);
-    let mut out = HalvedRows { h: vec![0; rows * stride / 2], scales: vec![0.0; rows], stride };
+    let mut out = F16Rows { h: vec![0; rows * stride / 2], scales: vec![0.0; rows], stride };
     for row in 0..rows {
         let x = &x[row * call.x_stride as usize..][..cols];
         let values: Vec<f32> = match call.norm {
@@ -41,7 +41,7 @@ pub fn halve_rows(call: &HalveRowsCall, x: &[f32], norm: &[f32]) -> HalvedRows {
     out
 }
 
-impl HalvedRows {
+impl F16Rows {
     /// A row's halves, with the zeros behind it.
     pub fn halves(&self, row: usize) -> Vec<f32> {
         let words = &self.h[row * self.stride / 2..][..self.stride / 2];

@@ -70,7 +70,7 @@ impl Form {
     fn call(&self, weight: WeightLayout) -> MatVecCall {
         MatVecCall {
             rows: self.rows as u32,
-            input: Input::Bytes { norm: self.norm },
+            input: Input::Int8 { norm: self.norm },
             gate: self.gate,
             y_stride: self.width() as u32 + 5,
             y_offset: 3,
@@ -94,8 +94,8 @@ impl Form {
         buffers.insert("q", vec![UNTOUCHED; rows * k / 4]);
         buffers.insert("q_scales", vec![UNTOUCHED; rows * k / 16]);
         let x_stride = k as u32;
-        let source = if norm { Source::Norm { x_stride, eps: 1e-2 } } else { Source::Rows { x_stride } };
-        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+        let source = if norm { Source::Norm { x_stride, eps: 1e-2 } } else { Source::F32 { x_stride } };
+        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Int8 };
         run(runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
         for (to, from) in [("x", "q"), ("x_scales", "q_scales")] {
             let words = buffers.remove(from).unwrap();
@@ -108,7 +108,7 @@ impl Form {
 /// A device that multiplies matrices of bytes, if this one does.
 fn device_with_matrices() -> Option<GpuRunner> {
     let runner = device(Rungs::ALL)?;
-    if !runner.gpu().rungs().byte_matrices {
+    if !runner.gpu().rungs().int8_matrix {
         let reason = format!("{} has no int8 cooperative matrices", runner.name());
         gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
         return None;
@@ -139,7 +139,7 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
         };
         let rungs = runner.gpu().rungs();
         let expected = product(call.launch(rungs).unwrap());
-        let found = product(call.launch_by_matrices(rungs, Results::Rows).unwrap());
+        let found = product(call.launch_int8_matrix(rungs, Results::F32).unwrap());
         let off = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(off, None, "{form:?} on {}", runner.name());
     }
@@ -157,7 +157,7 @@ fn gated_results_are_bytes_too() {
         let width = form.width() as u32;
         let call = MatVecCall { y_stride: width, y_offset: 0, ..form.call(weight.planes.layout) };
         let mut buffers = form.inputs(&runner, noise);
-        let launch = call.launch_by_matrices(rungs, Results::Bytes).unwrap();
+        let launch = call.launch_int8_matrix(rungs, Results::Int8).unwrap();
         give_weight(&mut buffers, &launch, &weight);
         let bytes = rows * form.width();
         for (name, words) in [("q", bytes / 4 + 4), ("q_scales", bytes / 16 + 2)] {
@@ -190,7 +190,7 @@ fn results_are_made_ready_for_a_norm() {
         let mut buffers = form.inputs(&runner, noise);
         let norm = (0..n).map(|_| noise.number() as f32).collect::<Vec<_>>();
         buffers.insert("weight", words(&norm));
-        let launch = call.launch_by_matrices(rungs, Results::Normed).unwrap();
+        let launch = call.launch_int8_matrix(rungs, Results::NormedInt8).unwrap();
         give_weight(&mut buffers, &launch, &matrix);
         let sizes = [("q", rows * n / 4), ("q_scales", rows * n / 16), ("made", rows * n / 32)];
         for (name, words) in sizes {
@@ -207,7 +207,7 @@ fn results_are_made_ready_for_a_norm() {
         buffers.insert("x", y);
         buffers.insert("factors", vec![UNTOUCHED; rows]);
         let source = Source::Norm { x_stride: n as u32, eps };
-        let quantize = QuantizeCall { rows: rows as u32, cols: n as u32, source, target: Target::Bytes };
+        let quantize = QuantizeCall { rows: rows as u32, cols: n as u32, source, target: Target::Int8 };
         run(&runner, &quantize.launch(rungs).unwrap(), &mut buffers);
         for (found, (name, words)) in found.iter().zip(sizes).take(2) {
             assert!(found[..words] == buffers[name][..words], "{name} of {n} × {rows}");
@@ -225,15 +225,15 @@ fn results_are_made_ready_for_a_norm() {
             let splits = (n as u32 / 2048).max(1);
             let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 };
             let call = MatVecCall { input, tuning, accumulate: false, ..next.call(matrix.planes.layout) };
-            let launch = call.launch_by_matrices(rungs, Results::Rows).unwrap();
+            let launch = call.launch_int8_matrix(rungs, Results::F32).unwrap();
             let mut buffers = buffers.clone();
             give_weight(&mut buffers, &launch, &matrix);
             buffers.insert("y", vec![UNTOUCHED; rows * 45 + 8]);
             run(&runner, &launch, &mut buffers);
             buffers.remove("y").unwrap()
         };
-        let by_squares = product(Input::Squares { eps });
-        assert!(by_squares == product(Input::Bytes { norm: true }), "{n} × {rows}");
+        let by_squares = product(Input::Int8Squares { eps });
+        assert!(by_squares == product(Input::Int8 { norm: true }), "{n} × {rows}");
     }
 }
 
@@ -243,7 +243,7 @@ fn squares_of(runner: &GpuRunner, buffers: &mut Buffers, rows: usize, k: usize) 
         buffers.insert(name, vec![UNTOUCHED; words]);
     }
     let source = Source::Squares { x_stride: k as u32 };
-    let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+    let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Int8 };
     run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);
     buffers["squares"].clone()
 }
@@ -264,7 +264,7 @@ fn squares_go_along_with_bytes() {
         buffers.insert("factors", vec![UNTOUCHED; rows]);
         let (x_stride, eps) = (k as u32, 1e-3);
         let source = Source::Norm { x_stride, eps };
-        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Bytes };
+        let call = QuantizeCall { rows: rows as u32, cols: k as u32, source, target: Target::Int8 };
         run(&runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
         assert!(found == ["q", "q_scales"].map(|name| buffers[name].clone()), "{rows} × {k}");
         for (row, factor) in buffers["factors"].iter().enumerate() {
@@ -282,7 +282,7 @@ fn other_products_are_refused() {
     let launch = |dtype, k, splits, rows, rungs| {
         let weight = WeightLayout::new(dtype, 40, k).unwrap();
         let form = Form { dtype, n: 40, k, splits, rows, ..PLAIN };
-        form.call(weight).launch_by_matrices(rungs, Results::Rows)
+        form.call(weight).launch_int8_matrix(rungs, Results::F32)
     };
     assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());
     for (dtype, k, splits, rows) in [
@@ -296,6 +296,6 @@ fn other_products_are_refused() {
     ] {
         assert!(launch(dtype, k, splits, rows, Rungs::ALL).is_err(), "{dtype} {k} {splits} {rows}");
     }
-    let without = Rungs { byte_matrices: false, ..Rungs::ALL };
+    let without = Rungs { int8_matrix: false, ..Rungs::ALL };
     assert!(launch(DType::Q4_0, 1024, 1, 16, without).is_err());
 }
