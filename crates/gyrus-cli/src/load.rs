@@ -13,7 +13,7 @@ use crate::text::{self, FAINT};
 /// the CPU by name; nothing if asked to be quiet.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     let start = Instant::now();
-    let checkpoint = source.open()?;
+    let checkpoint = source.open(options.access)?;
     let loaded = if quiet {
         Model::load(checkpoint, options)
     } else {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use gyrus::{Device, Options, Precision, Sampler};
+use gyrus::{Access, Device, Options, Precision, Sampler};
 
 use crate::cache;
 use crate::environment::Environment;
@@ -28,6 +28,11 @@ pub(crate) struct ModelArgs {
     /// What to compute with
     #[arg(long, value_enum)]
     pub(crate) precision: Option<PrecisionArg>,
+
+    /// Read the model's files into memory instead of mapping them: a mapped file that another program shortens while
+    /// the model runs ends this one
+    #[arg(long)]
+    pub(crate) no_mmap: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,6 +56,7 @@ impl ModelArgs {
             context: self.ctx,
             threads: self.threads.map(usize::from),
             pipelines: cache::pipelines(&Environment::of_process()),
+            access: if self.no_mmap { Access::Read } else { Access::Map },
             ..Options::default()
         }
     }

@@ -15,7 +15,6 @@ use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, Sections};
 
 use crate::cli::{Cli, RopeArgs};
-use crate::source::Source;
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -103,7 +102,7 @@ fn read(model: &str, pairing: Option<Pairing>) -> Result<ModelRopes> {
         let text = std::fs::read_to_string(&config).with_context(|| config.display().to_string())?;
         return ModelRopes::from_config(&text, pairing).with_context(|| config.display().to_string());
     }
-    Ok(ModelRopes::read(&Source::resolve(Some(model))?.open()?, pairing)?)
+    Ok(ModelRopes::read(&crate::source::open(model)?, pairing)?)
 }
 
 /// The last part of a path.

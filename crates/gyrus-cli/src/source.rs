@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use anyhow::{Context, Result};
-use gyrus_formats::{Bytes, Checkpoint};
+use gyrus_formats::{Access, Bytes, Checkpoint};
 
 use crate::environment::Environment;
 use crate::resolve::{ModelSource, resolve};
@@ -46,10 +46,10 @@ impl Source {
         &self.name
     }
 
-    /// Opens it.
-    pub(crate) fn open(&self) -> Result<Checkpoint> {
+    /// Opens it; `access` says how its files are read.
+    pub(crate) fn open(&self, access: Access) -> Result<Checkpoint> {
         match &self.place {
-            Place::Found(ModelSource::File(path)) => Ok(Checkpoint::open(path)?),
+            Place::Found(ModelSource::File(path)) => Ok(Checkpoint::open_with(path, access)?),
             Place::Found(ModelSource::BuiltIn { name, bytes }) => {
                 Ok(Checkpoint::from_gguf(name, Bytes::Static(bytes))?)
             }
@@ -58,7 +58,7 @@ impl Source {
     }
 }
 
-/// Opens the model that an argument names.
+/// Opens the model that an argument names, of which only the description is needed.
 pub(crate) fn open(model: &str) -> Result<Checkpoint> {
-    Source::resolve(Some(model))?.open()
+    Source::resolve(Some(model))?.open(Access::Map)
 }

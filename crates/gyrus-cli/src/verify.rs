@@ -19,7 +19,10 @@ pub(crate) fn run(
     prompt: &str,
     args: &RunArgs,
 ) -> Result<()> {
-    let exact = Model::load(source.open()?, &Options { precision: Precision::Exact, ..options.clone() })?;
+    let exact = Model::load(
+        source.open(options.access)?,
+        &Options { precision: Precision::Exact, ..options.clone() },
+    )?;
     let prompt = super::run::prompt_ids(fast, prompt, args)?;
     if prompt.is_empty() {
         bail!("the prompt is empty");
