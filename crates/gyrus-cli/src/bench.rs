@@ -24,6 +24,7 @@ use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::synthetic;
+use crate::text::ratio;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -157,7 +158,7 @@ impl Test {
             Kind::Prompt => session.prefill(&ids(self.n))?,
             Kind::Generate | Kind::Together(_) => generate(&mut session, self.n, sampler)?,
         }
-        Ok(self.n as f64 / start.elapsed().as_secs_f64())
+        Ok(ratio(self.n as f64, start.elapsed().as_secs_f64()))
     }
 
     /// Tokens per second of all texts together, once.
@@ -171,7 +172,7 @@ impl Test {
         }
         let start = Instant::now();
         Session::write_together(&mut sessions, samplers, self.n, |_| true)?;
-        Ok((sessions.len() * self.n) as f64 / start.elapsed().as_secs_f64())
+        Ok(ratio((sessions.len() * self.n) as f64, start.elapsed().as_secs_f64()))
     }
 }
 

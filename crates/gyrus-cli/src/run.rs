@@ -160,10 +160,10 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
 pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
     let fresh = usage.prompt_tokens - usage.cached_tokens;
     format!(
-        "{fresh} prompt tokens at {:.0}/s · {} tokens at {:.1}/s · {}",
-        usage.prompt_speed(),
+        "{fresh} prompt tokens at {}/s · {} tokens at {}/s · {}",
+        rate(usage.prompt_speed(), 0),
         usage.generated_tokens,
-        usage.decode_speed(),
+        rate(usage.decode_speed(), 1),
         match reason {
             StopReason::EndToken(_) => "the model ended".to_owned(),
             StopReason::MaxTokens => "as many as asked for".to_owned(),
@@ -173,6 +173,11 @@ pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
             _ => "stopped".to_owned(),
         }
     )
+}
+
+/// A speed with so many decimals, or a dash if nothing was measured.
+fn rate(speed: Option<f64>, decimals: usize) -> String {
+    speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.decimals$}"))
 }
 
 fn reason_name(reason: &StopReason) -> &'static str {

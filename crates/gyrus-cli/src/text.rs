@@ -62,6 +62,12 @@ pub(crate) fn one_line(text: &str, longest: usize) -> String {
     shown
 }
 
+/// A part of a whole, or a speed; nothing where the whole is nothing, since a clock that stands still makes nothing
+/// infinitely fast.
+pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
 /// A column of a table.
 pub(crate) struct Column {
     pub(crate) title: &'static str,

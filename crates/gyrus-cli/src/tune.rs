@@ -13,6 +13,7 @@ use crate::cli::TuneArgs;
 use crate::load::{self, load};
 use crate::options::BenchOutput;
 use crate::profile::{NO_INSTRUMENTS, refuse_cpu};
+use crate::text::ratio;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -92,7 +93,7 @@ fn hear(kernels: &mut Vec<Kernel>, trial: &Trial) {
             if trial.best {
                 kernel.best = trial.form.clone();
                 kernel.best_microseconds = time;
-                kernel.gain = 1.0 - time / kernel.rule_microseconds;
+                kernel.gain = ratio(kernel.rule_microseconds - time, kernel.rule_microseconds);
             }
         }
         _ => kernels.push(Kernel {

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::report::{TableRow, table};
 use super::{decode, rows, select};
 use crate::cli::BenchArgs;
+use crate::text::ratio;
 
 const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
@@ -62,7 +63,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     for at in order {
         times[at] = jobs[at].time(&mut runner, args.repetitions)?;
     }
-    let bandwidth = 2.0 * copied as f64 / times[0].as_secs_f64();
+    let bandwidth = ratio(2.0 * copied as f64, times[0].as_secs_f64());
     let rows: Vec<Row> =
         jobs.iter().zip(times).map(|(job, time)| row(job, time, bandwidth, &runner)).collect();
     table(&rows, args.report.output)
@@ -126,14 +127,14 @@ impl Job {
 
 fn row(job: &Job, time: Duration, bandwidth: f64, runner: &GpuRunner) -> Row {
     let bytes = job.bytes();
-    let speed = bytes as f64 / time.as_secs_f64();
+    let speed = ratio(bytes as f64, time.as_secs_f64());
     Row {
         kernel: job.name(),
         shape: job.shape(),
         microseconds: time.as_secs_f64() * 1e6,
         bytes,
         gigabytes_per_second: speed * 1e-9,
-        share_of_copy: speed / bandwidth,
+        share_of_copy: ratio(speed, bandwidth),
         device: runner.name(),
     }
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::report::{TableRow, table};
 use crate::cli::BenchArgs;
+use crate::text::ratio;
 
 /// Outputs and inputs: Q, K and V; the attention's output; gate and up; down.
 const SHAPES: [(u32, u32); 4] = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192)];
@@ -74,8 +75,8 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             shape: timed.shape,
             tile: timed.tile,
             microseconds: seconds * 1e6,
-            teraflops: timed.operations / seconds * 1e-12,
-            gigabytes_per_second: bytes as f64 / seconds * 1e-9,
+            teraflops: ratio(timed.operations, seconds) * 1e-12,
+            gigabytes_per_second: ratio(bytes as f64, seconds) * 1e-9,
             device: runner.name(),
         });
     }

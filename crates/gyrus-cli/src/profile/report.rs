@@ -8,7 +8,7 @@ use gyrus::{Model, Profile, ProfileEntry, Workload};
 use serde::Serialize;
 
 use crate::options::BenchOutput;
-use crate::text;
+use crate::text::{self, ratio};
 
 /// Batches of a model on a device.
 #[derive(Debug, Serialize)]
@@ -132,11 +132,6 @@ impl Kernel {
 
 fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-/// A clock that stands still makes nothing infinitely fast.
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 pub(super) fn print(report: &Report, output: BenchOutput) -> Result<()> {
