@@ -1,7 +1,7 @@
 //! The command line: one thin door to the engine.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
-//! interrupted.
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 128 and a signal's
+//! number if that ended it: 130 interrupted, 143 told to terminate, 129 the terminal is gone.
 
 #![forbid(unsafe_code)]
 
