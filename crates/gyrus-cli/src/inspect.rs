@@ -10,6 +10,7 @@ use anyhow::Result;
 use gyrus_formats::Checkpoint;
 
 use crate::cli::InspectArgs;
+use crate::json;
 use summary::Summary;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
@@ -18,8 +19,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     // A table of thousands of lines is written in large pieces.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, anstream::stdout());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &summary).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        json::pretty(&mut out, &summary)?;
     } else {
         show::show(&mut out, &summary)?;
     }

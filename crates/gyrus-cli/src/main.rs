@@ -10,11 +10,14 @@ mod cache;
 mod catalogue;
 mod chat;
 mod cli;
+mod diagnostics;
 mod doctor;
 mod environment;
 mod fetch;
+mod foreign;
 mod inspect;
 mod interrupt;
+mod json;
 mod load;
 mod logits;
 mod models;
@@ -26,6 +29,7 @@ mod pull;
 mod resolve;
 mod rope;
 mod run;
+mod screen;
 mod source;
 mod svg;
 mod synthetic;
@@ -66,7 +70,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(error) => {
-            anstream::eprintln!("{}error:{} {error:#}", text::BAD.render(), text::BAD.render_reset());
+            diagnostics::error(&error);
             ExitCode::FAILURE
         }
     }

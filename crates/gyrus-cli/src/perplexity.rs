@@ -8,6 +8,7 @@ use gyrus::{Model, Precision};
 use serde_json::json;
 
 use crate::cli::PerplexityArgs;
+use crate::json;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         let document = json!({
             "nll": nll, "perplexity": perplexity, "tokens": score.tokens, "window": window,
         });
-        writeln!(out, "{document}")?;
+        json::line(&mut out, &document)?;
     } else {
         writeln!(out, "perplexity {perplexity:.4} (mean NLL {nll:.6} over {} tokens)", score.tokens)?;
     }

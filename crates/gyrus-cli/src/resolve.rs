@@ -8,7 +8,7 @@ use crate::cache;
 use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin};
 use crate::environment::Environment;
 use crate::fetch::{self, Existing, Unavailable};
-use crate::text;
+use crate::{diagnostics, foreign};
 
 /// Where a model's bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) fn resolve(argument: Option<&str>, environment: &Environment) -> Resu
     let Some(argument) = argument else {
         return match by_name(&Named::parse(DEFAULT)?, environment) {
             Err(error) if error.is::<Unavailable>() => {
-                anstream::eprintln!("note: {error:#}; the built-in storyteller {BUILT_IN} answers instead");
+                diagnostics::note(format!("{error:#}; the built-in storyteller {BUILT_IN} answers instead"));
                 by_name(&Named::parse(BUILT_IN)?, environment)
             }
             found => found,
@@ -43,9 +43,9 @@ pub(crate) fn resolve(argument: Option<&str>, environment: &Environment) -> Resu
         Ok(false) | Err(_) if !is_path(argument) => {}
         Ok(false) => bail!(
             "{}: no such file; to give this as a prompt, name a model before it, such as {DEFAULT}",
-            text::one_line(argument, 200)
+            foreign::one_line(argument, 200)
         ),
-        Err(error) => return Err(error).with_context(|| text::one_line(argument, 200)),
+        Err(error) => return Err(error).with_context(|| foreign::one_line(argument, 200)),
     }
     by_name(&Named::parse(argument)?, environment)
 }

@@ -15,6 +15,7 @@ use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, Sections};
 
 use crate::cli::{Cli, RopeArgs};
+use crate::json;
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -49,15 +50,10 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
     }
     let mut out = std::io::BufWriter::new(anstream::stdout());
     match (&other, args.json) {
-        (None, true) => serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?,
-        (Some(other), true) => {
-            serde_json::to_writer_pretty(&mut out, &[&report, other]).map_err(std::io::Error::from)?;
-        }
+        (None, true) => json::pretty(&mut out, &report)?,
+        (Some(other), true) => json::pretty(&mut out, &[&report, other])?,
         (None, false) => show::report(&mut out, &report)?,
         (Some(other), false) => show::comparison(&mut out, &report, other)?,
-    }
-    if args.json {
-        writeln!(out)?;
     }
     out.flush()?;
     Ok(())

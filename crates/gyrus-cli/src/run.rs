@@ -8,11 +8,11 @@ use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
 use serde_json::json;
 
 use crate::cli::{Output, RunArgs};
-use crate::interrupt;
 use crate::load::load;
 use crate::progress::Progress;
+use crate::screen::Screen;
 use crate::source::Source;
-use crate::text::FAINT;
+use crate::{diagnostics, interrupt, json};
 
 const NO_PROMPT: &str =
     "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
@@ -93,7 +93,7 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
 }
 
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Screen::stdout();
     let mut session = model.session();
     let mut generation = session.generate(request)?;
     let (mut ids, mut whole) = (Vec::new(), String::new());
@@ -119,10 +119,7 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
             }
         };
         match args.output {
-            Output::Text => {
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
+            Output::Text => out.text(text)?,
             Output::Json => whole.push_str(text),
             Output::Ids => {}
         }
@@ -144,11 +141,11 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
                 "prompt_tokens_per_second": usage.prompt_speed(),
                 "tokens_per_second": usage.decode_speed(),
             });
-            writeln!(out, "{document}")?;
+            json::line(&mut out, &document)?;
         }
     }
     if !args.quiet {
-        anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+        diagnostics::aside(statistics(&usage, &reason));
     }
     if reason == StopReason::Cancelled {
         return Err(interrupt::Interrupted.into());

@@ -8,6 +8,7 @@ use gyrus::text::{Special, Tokenizer};
 use gyrus_formats::Checkpoint;
 
 use crate::cli::{DetokenizeArgs, TokenizeArgs};
+use crate::screen::Screen;
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
@@ -32,11 +33,8 @@ pub(crate) fn detokenize(args: &DetokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
     let text = String::from_utf8(read(args.file.as_deref())?).context("the ids are not text")?;
     let ids = parse_ids(&text, tokenizer.vocab_size())?;
-    let mut out = std::io::stdout().lock();
     // Bytes, not text: ids may stand for half a character.
-    out.write_all(&tokenizer.decode_bytes(&ids, args.special))?;
-    out.flush()?;
-    Ok(())
+    Ok(Screen::stdout().bytes(&tokenizer.decode_bytes(&ids, args.special))?)
 }
 
 /// Ids separated by white space or commas, with or without brackets.
@@ -44,7 +42,7 @@ pub(crate) fn parse_ids(text: &str, vocab: usize) -> Result<Vec<u32>> {
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'));
     let mut ids = Vec::new();
     for word in words.filter(|w| !w.is_empty()) {
-        let shown = crate::text::one_line(word, 40);
+        let shown = crate::foreign::one_line(word, 40);
         let id: u32 = word.parse().with_context(|| format!("'{shown}' is not a token id"))?;
         if id as usize >= vocab {
             bail!("token id {id} is beyond the vocabulary of {vocab}");

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::report::median;
 use crate::cli::BenchArgs;
-use crate::load;
 use crate::options::BenchOutput;
 use crate::text::ratio;
+use crate::{json, load};
 
 const SHORT: &str = "Why is the sky blue?";
 const SENTENCE: &str = "The lighthouse keeper wrote down the weather every morning, counted the ships that \
@@ -68,7 +68,7 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
                     })
                 })
                 .collect();
-            writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+            json::pretty(&mut out, &all)?;
         }
         BenchOutput::Csv => {
             writeln!(out, "prompt,tokens,first_token_ms,p50_ms,p95_ms")?;

@@ -16,7 +16,7 @@ use super::progress::Progress;
 use crate::cache::{self, Provenance, beside};
 use crate::catalogue::HubFile;
 use crate::environment::Hub;
-use crate::text;
+use crate::{foreign, text};
 
 /// How often a lost connection is taken up again without getting on.
 const MOST_FAILURES: u32 = 5;
@@ -273,7 +273,7 @@ fn refused(reply: &Reply, file: &HubFile, hub: &Hub) -> anyhow::Error {
     };
     let said = reply
         .header("x-error-message")
-        .map_or_else(String::new, |said| format!("; it says: {}", text::one_line(said, 200)));
+        .map_or_else(String::new, |said| format!("; it says: {}", foreign::one_line(said, 200)));
     if reply.status >= 500 || reply.status == 429 {
         return anyhow!(Unavailable(format!("{message}{said}")));
     }

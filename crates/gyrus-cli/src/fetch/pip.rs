@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::progress::Progress;
 use super::{Unavailable, full_disk_text};
 use crate::environment::Environment;
+use crate::foreign;
 use crate::interrupt::{self, Undo};
-use crate::text;
 
 /// The ways to call pip, in the order they are tried. An interpreter's own pip comes first: a `pip` on the
 /// path may belong to an interpreter that is gone.
@@ -236,11 +236,11 @@ fn reason(said: &[u8]) -> Option<String> {
         let trouble = trouble.strip_suffix("')").or(trouble.strip_suffix("\")")).unwrap_or(trouble);
         let words = [">: ", "): "].iter().find_map(|end| trouble.split_once(end));
         let trouble = words.map_or(trouble, |(_, words)| words);
-        return Some(format!("no connection to the package index ({})", text::one_line(trouble, 200)));
+        return Some(format!("no connection to the package index ({})", foreign::one_line(trouble, 200)));
     }
     let named = lines().find_map(|line| line.strip_prefix("ERROR: "));
     let line = named.or_else(|| lines().next())?;
-    Some(text::one_line(line, 200))
+    Some(foreign::one_line(line, 200))
 }
 
 #[cfg(test)]
