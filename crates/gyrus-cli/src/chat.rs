@@ -14,6 +14,7 @@ use crate::diagnostics;
 use crate::foreign;
 use crate::interrupt;
 use crate::load::load;
+use crate::output::OutputFile;
 use crate::progress::Progress;
 use crate::run::statistics;
 use crate::screen::Screen;
@@ -196,7 +197,7 @@ impl Chat {
 
     fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.messages)?;
-        std::fs::write(path, text + "\n").with_context(|| path.display().to_string())?;
+        OutputFile::write(path, text + "\n")?;
         self.tell(&format!("saved {} messages to {}", self.messages.len(), foreign::path(path)))
     }
 

@@ -22,6 +22,7 @@ mod load;
 mod logits;
 mod models;
 mod options;
+mod output;
 mod perplexity;
 mod profile;
 mod progress;

@@ -8,6 +8,7 @@ use gyrus::{Device, Model, Precision, Workload};
 
 use crate::cli::ProfileArgs;
 use crate::load::load;
+use crate::output::OutputFile;
 use crate::progress::Progress;
 use report::{Batch, Report};
 
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     // Printed first: what was measured is not lost with a picture that could not be written.
     report::print(&report, args.report.output)?;
     if let Some(path) = &args.picture {
-        std::fs::write(path, picture::draw(&report)).with_context(|| path.display().to_string())?;
+        OutputFile::write(path, picture::draw(&report))?;
     }
     Ok(())
 }

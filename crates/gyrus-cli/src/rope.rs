@@ -16,6 +16,7 @@ use gyrus::rope::{Pairing, Rope, Sections};
 
 use crate::cli::{Cli, RopeArgs};
 use crate::json;
+use crate::output::OutputFile;
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
     };
     if let Some(path) = &args.svg {
         let picture = svg::draw(&report, other.as_ref());
-        std::fs::write(path, picture).with_context(|| path.display().to_string())?;
+        OutputFile::write(path, picture)?;
     }
     let mut out = std::io::BufWriter::new(anstream::stdout());
     match (&other, args.json) {
