@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::options::{ModelArgs, ReportArgs, SamplerArgs, SubjectArgs};
@@ -57,6 +58,16 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+}
+
+/// Takes back the environment variables that are empty, which is how a shell takes a setting back.
+pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(Resettable::<clap::builder::OsStr>::Reset),
+        _ => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 #[derive(Debug, Args)]

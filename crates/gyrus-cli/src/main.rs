@@ -4,6 +4,8 @@
 //! number if that ended it: 130 interrupted, 143 told to terminate, 129 the terminal is gone.
 
 #![forbid(unsafe_code)]
+// They panic where a stream cannot be written to: results go through `Write`, all else through `diagnostics`.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_macros)]
 
 mod bench;
 mod cache;
@@ -43,10 +45,54 @@ mod verify;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
-    let result = match cli::Cli::parse().command {
+    let done = match parse() {
+        Ok(command) => run(command),
+        Err(error) if error.use_stderr() => {
+            refuse(&error);
+            return ExitCode::from(2);
+        }
+        // Help and version are results.
+        Err(error) => write!(anstream::stdout().lock(), "{}", error.render().ansi()).map_err(Into::into),
+    };
+    // What has no newline at its end is still in a buffer, and its loss would go unnoticed at exit.
+    match done.and_then(|()| Ok(io::stdout().flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
+        Err(error) => {
+            diagnostics::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse() -> Result<cli::Command, clap::Error> {
+    let mut command = cli::without_empty_variables(cli::Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    cli::Cli::from_arg_matches(&matches).map(|cli| cli.command)
+}
+
+/// Says why clap refuses the arguments.
+fn refuse(error: &clap::Error) {
+    let text = error.render();
+    // It repeats arguments. If a terminal would obey one of them, all is shown escaped and without style.
+    let is_hostile = |argument: std::ffi::OsString| argument.to_string_lossy().contains(foreign::acts);
+    let _ = if std::env::args_os().any(is_hostile) {
+        let plain = text.to_string();
+        let lines: Vec<String> = plain.lines().map(|line| foreign::Foreign(line).to_string()).collect();
+        writeln!(io::stderr().lock(), "{}", lines.join("\n"))
+    } else {
+        write!(anstream::stderr().lock(), "{}", text.ansi())
+    };
+}
+
+fn run(command: cli::Command) -> Result<()> {
+    match command {
         cli::Command::Run(args) => run::run(&args),
         cli::Command::Complete(args) => run::run(&cli::RunArgs { raw: true, ..args }),
         cli::Command::Chat(args) => chat::run(&args),
@@ -64,20 +110,10 @@ fn main() -> ExitCode {
         cli::Command::Models(args) => models::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
         cli::Command::Completions(args) => completions(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
-        Err(error) => {
-            diagnostics::error(&error);
-            ExitCode::FAILURE
-        }
     }
 }
 
-fn completions(args: &cli::CompletionsArgs) -> anyhow::Result<()> {
+fn completions(args: &cli::CompletionsArgs) -> Result<()> {
     // Written in one piece: the generator panics on a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::Cli::command(), "gyrus", &mut script);
