@@ -60,6 +60,27 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
 }
 
+impl Command {
+    /// Whether it may look for GPUs.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lists_gpus(&self) -> bool {
+        let model = match self {
+            Command::Run(args) | Command::Complete(args) => &args.model_options,
+            Command::Chat(args) => &args.model_options,
+            #[cfg(feature = "gpu")]
+            Command::Bench(BenchArgs { kernels: Some(_), .. }) => return true,
+            Command::Bench(args) => &args.model_options,
+            Command::Profile(args) => &args.model_options,
+            Command::Tune(args) => &args.model_options,
+            Command::Perplexity(args) => &args.model_options,
+            Command::Logits(args) => &args.model_options,
+            Command::Doctor(_) => return cfg!(feature = "gpu"),
+            _ => return false,
+        };
+        model.may_use_gpu()
+    }
+}
+
 /// Takes back the environment variables that are empty, which is how a shell takes a setting back.
 pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());

@@ -13,6 +13,7 @@ mod catalogue;
 mod chat;
 mod cli;
 mod diagnostics;
+mod display;
 mod doctor;
 mod environment;
 mod fetch;
@@ -50,7 +51,10 @@ use clap::{CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
     let done = match parse() {
-        Ok(command) => run(command),
+        Ok(command) => {
+            display::hide(&command);
+            run(command)
+        }
         Err(error) if error.use_stderr() => {
             refuse(&error);
             return ExitCode::from(2);

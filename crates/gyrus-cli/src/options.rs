@@ -62,6 +62,22 @@ impl ModelArgs {
     }
 }
 
+impl ModelArgs {
+    /// Whether GPUs may be looked for.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn may_use_gpu(&self) -> bool {
+        match self.device {
+            Device::Cpu => false,
+            #[cfg(feature = "gpu")]
+            Device::Gpu(_) => true,
+            #[cfg(feature = "gpu")]
+            Device::Auto => gyrus_gpu::may_have_gpu(),
+            #[cfg(not(feature = "gpu"))]
+            Device::Auto => false,
+        }
+    }
+}
+
 /// What is measured.
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
