@@ -23,8 +23,8 @@ use gyrus::{Event, Model, Precision, Prompt, Request, Sampler, Session};
 use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
-use crate::synthetic;
 use crate::text::ratio;
+use crate::usage::usage;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -37,11 +37,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         };
     }
     if let (Some(model), Some(path)) = (&args.subject.synthetic, &args.write) {
-        return synthetic::write(model, path);
+        return model.write(path);
     }
     let tests = tests(args);
     if tests.is_empty() && !args.prompts {
-        anyhow::bail!("nothing to measure: both -p and -n are 0");
+        return Err(usage("nothing to measure: both -p and -n are 0"));
     }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);

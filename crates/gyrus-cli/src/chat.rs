@@ -31,7 +31,7 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps what was said.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
-    let sampler = args.sampler.sampler()?;
+    let sampler = args.sampler.sampler();
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;

@@ -2,25 +2,23 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gyrus::Precision;
 
-use crate::cli::LogitsArgs;
+use crate::cli::{Ids, LogitsArgs};
 use crate::load::load;
 use crate::output::OutputFile;
 use crate::source::Source;
-use crate::tokenize::parse_ids;
+use crate::tokenize::check_ids;
 
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
     let source = Source::resolve(Some(&args.model))?;
     let model = load(&source, &args.model_options.options(Precision::Exact), args.quiet)?;
     let vocab = model.plan().vocab;
-    let ids = parse_ids(&args.ids, vocab)?;
-    if ids.is_empty() {
-        bail!("--ids is empty");
-    }
+    let Ids(ids) = &args.ids;
+    check_ids(ids, vocab)?;
     let mut file = OutputFile::create(&args.out)?;
-    write(&mut file, &model, &ids, vocab).with_context(|| args.out.display().to_string())?;
+    write(&mut file, &model, ids, vocab).with_context(|| args.out.display().to_string())?;
     file.finish()
 }
 

@@ -41,6 +41,7 @@ mod template;
 mod text;
 mod tokenize;
 mod tune;
+mod usage;
 mod verify;
 
 use std::io::{self, Write};
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(error) => {
             diagnostics::error(&error);
-            ExitCode::FAILURE
+            if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

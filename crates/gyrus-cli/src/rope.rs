@@ -9,14 +9,13 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, Sections};
 
-use crate::cli::{Cli, RopeArgs};
+use crate::cli::RopeArgs;
 use crate::json;
 use crate::output::OutputFile;
+use crate::usage::usage;
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -63,7 +62,7 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
 /// The rope of a model with these options changed, or of the options alone.
 fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Option<usize>) -> Result<Report> {
     let Some(ropes) = ropes else {
-        let rope = Rope::new(options.spec()).unwrap_or_else(|error| wrong_usage(&error.to_string()));
+        let rope = Rope::new(options.spec()).map_err(usage)?;
         return Ok(Report::of_rope(name, rope, length));
     };
     let mut ropes = ropes.clone();
@@ -73,14 +72,9 @@ fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Optio
         if options.scaling.is_some() {
             kind.score_factor = 1.0;
         }
-        kind.rope = Rope::new(spec).unwrap_or_else(|error| wrong_usage(&error.to_string()));
+        kind.rope = Rope::new(spec).map_err(usage)?;
     }
     Ok(Report::of_model(name, ropes, length))
-}
-
-/// Ends the program as wrong options do that are refused before it begins.
-fn wrong_usage(reason: &str) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, reason).exit()
 }
 
 /// The ropes of a model, of which a `config.json` is enough.

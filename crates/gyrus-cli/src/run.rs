@@ -12,16 +12,20 @@ use crate::load::load;
 use crate::progress::Progress;
 use crate::screen::Screen;
 use crate::source::Source;
+use crate::usage::usage;
 use crate::{diagnostics, interrupt, json};
 
 const NO_PROMPT: &str =
     "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    if args.raw && args.system.is_some() {
+        return Err(usage("--system needs a chat template, which --raw and `complete` do without"));
+    }
     let (model, prompt) = split(args);
-    let sampler = args.sampler.sampler()?;
+    let sampler = args.sampler.sampler();
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
-        bail!(NO_PROMPT);
+        return Err(usage(NO_PROMPT));
     }
     // A model that is not there is said before anything is waited for on stdin.
     let source = Source::resolve(model.as_deref())?;
@@ -59,7 +63,7 @@ fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
 
 fn read_prompt() -> Result<String> {
     if std::io::stdin().is_terminal() {
-        bail!(NO_PROMPT);
+        return Err(usage(NO_PROMPT));
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes).context("stdin")?;
@@ -70,7 +74,7 @@ fn read_prompt() -> Result<String> {
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     if args.raw || !model.has_chat_template() {
         if args.system.is_some() {
-            bail!("--system needs a model with a chat template, and not --raw");
+            bail!("--system needs a model with a chat template");
         }
         return Ok(Prompt::Text(prompt.to_owned()));
     }

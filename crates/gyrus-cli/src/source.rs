@@ -7,7 +7,7 @@ use gyrus_formats::{Access, Bytes, Checkpoint};
 
 use crate::environment::Environment;
 use crate::resolve::{ModelSource, resolve};
-use crate::synthetic;
+use crate::synthetic::Synthetic;
 
 /// A model that can be opened.
 pub(crate) struct Source {
@@ -35,10 +35,10 @@ impl Source {
         Ok(Source { name, place: Place::Found(found) })
     }
 
-    /// Random weights of the shape and type that `SHAPE:QUANT` asks for.
-    pub(crate) fn synthetic(shape: &str) -> Result<Source> {
-        let made = synthetic::model(shape)?;
-        Ok(Source { name: shape.to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
+    /// Random weights.
+    pub(crate) fn synthetic(model: &Synthetic) -> Result<Source> {
+        let made = model.model()?;
+        Ok(Source { name: model.name().to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
     }
 
     /// What to call it.

@@ -32,24 +32,29 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
 pub(crate) fn detokenize(args: &DetokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
     let text = String::from_utf8(read(args.file.as_deref())?).context("the ids are not text")?;
-    let ids = parse_ids(&text, tokenizer.vocab_size())?;
+    let ids = parse_ids(&text)?;
+    check_ids(&ids, tokenizer.vocab_size())?;
     // Bytes, not text: ids may stand for half a character.
     Ok(Screen::stdout().bytes(&tokenizer.decode_bytes(&ids, args.special))?)
 }
 
 /// Ids separated by white space or commas, with or without brackets.
-pub(crate) fn parse_ids(text: &str, vocab: usize) -> Result<Vec<u32>> {
+pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'));
     let mut ids = Vec::new();
     for word in words.filter(|w| !w.is_empty()) {
         let shown = crate::foreign::one_line(word, 40);
-        let id: u32 = word.parse().with_context(|| format!("'{shown}' is not a token id"))?;
-        if id as usize >= vocab {
-            bail!("token id {id} is beyond the vocabulary of {vocab}");
-        }
-        ids.push(id);
+        ids.push(word.parse().with_context(|| format!("'{shown}' is not a token id"))?);
     }
     Ok(ids)
+}
+
+/// Whether all ids are of a vocabulary.
+pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocab) {
+        Some(id) => bail!("token id {id} is beyond the vocabulary of {vocab}"),
+        None => Ok(()),
+    }
 }
 
 fn tokenizer(model: &str) -> Result<Tokenizer> {

@@ -15,6 +15,7 @@ use super::report::{TableRow, table};
 use super::{decode, rows, select};
 use crate::cli::BenchArgs;
 use crate::text::ratio;
+use crate::usage::usage;
 
 const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
@@ -51,7 +52,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             }
         }
         names.extend(["tiles".to_owned(), "flash".to_owned()]);
-        bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
+        return Err(usage(format!("no kernel's name contains '{part}'; there are: {}", names.join(", "))));
     }
     jobs.retain(|job| job.name().contains(part));
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
