@@ -1,8 +1,9 @@
 mod measure;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::Resettable;
+use clap::builder::{OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::options::{ModelArgs, SamplerArgs};
@@ -104,7 +105,7 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct RunArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
     #[arg(value_name = "MODEL")]
-    pub(crate) first: Option<String>,
+    pub(crate) first: Option<OsString>,
 
     /// What to say; read from stdin if absent
     #[arg(value_name = "PROMPT")]
@@ -158,7 +159,7 @@ pub(crate) enum Output {
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Instructions for the model
     #[arg(long, value_name = "TEXT")]
@@ -182,7 +183,7 @@ pub(crate) struct ChatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
     /// A model file, folder or catalogue name; its vocabulary is all that is needed
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 
     /// Recognise special tokens in the text, and add those the model puts around every text
     #[arg(long)]
@@ -200,7 +201,7 @@ pub(crate) struct TokenizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DetokenizeArgs {
     /// A model file, folder or catalogue name; its vocabulary is all that is needed
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 
     /// Show special tokens as they are written
     #[arg(long)]
@@ -214,7 +215,7 @@ pub(crate) struct DetokenizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TemplateArgs {
     /// A model file, folder or catalogue name; its vocabulary and chat template are all that is needed
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 
     /// The conversation: a JSON list of messages
     #[arg(long, value_name = "FILE")]
@@ -231,9 +232,8 @@ pub(crate) struct TemplateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF or SafeTensors file, any part of a split model, or a model's folder
-    #[arg(value_name = "FILE|DIR")]
-    pub(crate) path: PathBuf,
+    /// A GGUF or SafeTensors file, any part of a split model, a model's folder or a catalogue name
+    pub(crate) model: OsString,
 
     /// Context length for the KV cache estimate [default: the model's own]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -252,7 +252,7 @@ pub(crate) struct InspectArgs {
 pub(crate) struct RopeArgs {
     /// A model file, folder, config.json or catalogue name; without one, the options below make the rope
     #[arg(required_unless_present = "head_dim")]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Elements of a head
     #[arg(long, value_name = "N")]
@@ -292,7 +292,7 @@ pub(crate) struct RopeArgs {
     pub(crate) length: Option<usize>,
 
     /// Compare with another model, or with these changes, such as "base=1e6 scaling=linear:factor=8"
-    #[arg(long, value_name = "MODEL|CHANGES")]
+    #[arg(long, value_name = "MODEL|CHANGES", value_parser = OsStringValueParser::new().try_map(Changes::parse))]
     pub(crate) compare: Option<Changes>,
 
     /// Draw the spectrum, and a vector turning with position, into an SVG file

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use gyrus::{ContextLimit, Device, Error, Model, Options, Place};
+use gyrus_formats::Checkpoint;
 
 use crate::progress::Progress;
 use crate::source::Source;
@@ -12,8 +13,17 @@ use crate::{diagnostics, foreign};
 /// Loads a model and says in a line what it is and what it got, and in another where it runs unless that was
 /// the CPU by name; nothing if asked to be quiet.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
+    load_opened(source.open(options.access)?, source.name(), options, quiet)
+}
+
+/// As [`load`], of a model that is open already and has this name.
+pub(crate) fn load_opened(
+    checkpoint: Checkpoint,
+    name: &str,
+    options: &Options,
+    quiet: bool,
+) -> Result<Model> {
     let start = Instant::now();
-    let checkpoint = source.open(options.access)?;
     let loaded = if quiet {
         Model::load(checkpoint, options)
     } else {
@@ -47,7 +57,7 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
     };
     diagnostics::aside(format!(
         "{} · {} · {device} · context {}{why} · loaded in {:.2} s",
-        foreign::one_line(source.name(), 80),
+        foreign::one_line(name, 80),
         model.config().architecture,
         context.tokens,
         start.elapsed().as_secs_f64(),

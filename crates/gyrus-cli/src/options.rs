@@ -1,5 +1,7 @@
 //! Options that several commands share.
 
+use std::ffi::OsString;
+
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use gyrus::{Access, Device, Options, Precision, Sampler};
@@ -90,7 +92,7 @@ impl ModelArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
     /// llama-3.2-1b:q4_0

@@ -5,6 +5,7 @@ pub(crate) mod settings;
 mod show;
 mod svg;
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 
@@ -13,9 +14,9 @@ use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, Sections};
 
 use crate::cli::RopeArgs;
-use crate::json;
 use crate::output::OutputFile;
 use crate::usage::usage;
+use crate::{json, source};
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -33,12 +34,12 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
         sections: args.sections.clone().map(|sizes| Sections { sizes, interleaved: args.interleaved }),
     };
     let ropes = args.model.as_deref().map(|model| read(model, options.pairing)).transpose()?;
-    let name = args.model.as_deref().map_or(AS_GIVEN, base_name);
-    let report = make(name, ropes.as_ref(), &options, args.length)?;
+    let name = args.model.as_deref().map_or_else(|| AS_GIVEN.to_owned(), base_name);
+    let report = make(&name, ropes.as_ref(), &options, args.length)?;
     let other = match &args.compare {
         None => None,
         Some(Changes::Model(model)) => {
-            Some(Report::of_model(base_name(model), read(model, None)?, args.length))
+            Some(Report::of_model(&base_name(model), read(model, None)?, args.length))
         }
         Some(Changes::Options { text, options: changes }) => {
             Some(make(text, ropes.as_ref(), &changes.over(&options), args.length)?)
@@ -78,7 +79,7 @@ fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Optio
 }
 
 /// The ropes of a model, of which a `config.json` is enough.
-fn read(model: &str, pairing: Option<Pairing>) -> Result<ModelRopes> {
+fn read(model: &OsStr, pairing: Option<Pairing>) -> Result<ModelRopes> {
     let path = Path::new(model);
     let config = if path.extension().is_some_and(|e| e == "json") {
         path.to_owned()
@@ -93,11 +94,10 @@ fn read(model: &str, pairing: Option<Pairing>) -> Result<ModelRopes> {
         let text = std::fs::read_to_string(&config).with_context(|| config.display().to_string())?;
         return ModelRopes::from_config(&text, pairing).with_context(|| config.display().to_string());
     }
-    Ok(ModelRopes::read(&crate::source::open(model)?, pairing)?)
+    Ok(ModelRopes::read(&source::open(model)?, pairing)?)
 }
 
 /// The last part of a path.
-fn base_name(model: &str) -> &str {
-    let name = Path::new(model).file_name().and_then(|name| name.to_str());
-    name.unwrap_or(model)
+fn base_name(model: &OsStr) -> String {
+    Path::new(model).file_name().unwrap_or(model).to_string_lossy().into_owned()
 }

@@ -1,43 +1,56 @@
 //! `gyrus run`: one prompt, one answer.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use gyrus::text::template::Conversation;
 use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
+use gyrus_formats::FormatError;
 use serde_json::json;
 
+use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
-use crate::load::load;
+use crate::load::load_opened;
 use crate::progress::Progress;
+use crate::resolve::{Missing, looks_like_model};
 use crate::screen::Screen;
 use crate::source::Source;
 use crate::usage::usage;
-use crate::{diagnostics, interrupt, json};
+use crate::{cache, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str =
     "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
+
+/// Added to the error where a word was taken for a model that is none.
+const HINT: &str = "to give this as a prompt, name a model before it, such as";
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.raw && args.system.is_some() {
         return Err(usage("--system needs a chat template, which --raw and `complete` do without"));
     }
-    let (model, prompt) = split(args);
+    let (model, prompt) = split(args)?;
     let sampler = args.sampler.sampler();
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(usage(NO_PROMPT));
     }
-    // A model that is not there is said before anything is waited for on stdin.
-    let source = Source::resolve(model.as_deref())?;
-    let prompt = match prompt {
-        Some(prompt) => prompt,
-        None => read_prompt()?,
-    };
     let mut options = args.model_options.options(Precision::Fast);
     if args.verify {
         options.precision = Precision::Fast;
     }
-    let model = load(&source, &options, args.quiet)?;
+    // What is no model is said before anything is waited for on stdin.
+    let opened = Source::resolve(model).and_then(|source| Ok((source.open(options.access)?, source)));
+    let (checkpoint, source) = opened.map_err(|error| match model {
+        Some(word) if prompt.is_none() && may_be_prompt(word, &error) => {
+            anyhow!("{error:#}; {HINT} {DEFAULT}")
+        }
+        _ => error,
+    })?;
+    let prompt = match prompt {
+        Some(prompt) => prompt.to_owned(),
+        None => read_prompt()?,
+    };
+    let model = load_opened(checkpoint, source.name(), &options, args.quiet)?;
     if args.verify {
         return crate::verify::run(&source, &options, &model, &prompt, args);
     }
@@ -52,13 +65,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 
 /// Which of the positional arguments are the model and the prompt: a single one is a model if it looks
 /// like one.
-fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
+fn split(args: &RunArgs) -> Result<(Option<&OsStr>, Option<&str>)> {
     match (&args.first, &args.second) {
-        (Some(model), Some(prompt)) => (Some(model.clone()), Some(prompt.clone())),
-        (Some(one), None) if crate::resolve::looks_like_model(one) => (Some(one.clone()), None),
-        (Some(one), None) => (None, Some(one.clone())),
-        (None, _) => (None, None),
+        (Some(model), Some(prompt)) => Ok((Some(model), Some(prompt))),
+        (Some(one), None) if looks_like_model(one) => Ok((Some(one), None)),
+        (Some(one), None) => Ok((None, Some(one.to_str().context("the prompt is not UTF-8")?))),
+        (None, _) => Ok((None, None)),
     }
+}
+
+/// Whether a word that was taken for a model could be a prompt, given why it is no model: it is no file, or a file
+/// that has neither a model's name nor its content.
+fn may_be_prompt(word: &OsStr, error: &anyhow::Error) -> bool {
+    let named_as_model = word.to_str().is_some_and(cache::is_model);
+    error.is::<Missing>() || (error.is::<FormatError>() && !named_as_model)
 }
 
 fn read_prompt() -> Result<String> {

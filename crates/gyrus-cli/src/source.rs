@@ -1,11 +1,13 @@
 //! From what the user typed to an opened model.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 
 use anyhow::{Context, Result};
 use gyrus_formats::{Access, Bytes, Checkpoint};
 
 use crate::environment::Environment;
+use crate::foreign;
 use crate::resolve::{ModelSource, resolve};
 use crate::synthetic::Synthetic;
 
@@ -23,7 +25,7 @@ enum Place {
 
 impl Source {
     /// The model that an argument names, or the default one; pulled if it is not here yet.
-    pub(crate) fn resolve(model: Option<&str>) -> Result<Source> {
+    pub(crate) fn resolve(model: Option<&OsStr>) -> Result<Source> {
         let found = resolve(model, &Environment::of_process())?;
         let name = match &found {
             ModelSource::BuiltIn { name, .. } => (*name).to_owned(),
@@ -59,6 +61,11 @@ impl Source {
 }
 
 /// Opens the model that an argument names, of which only the description is needed.
-pub(crate) fn open(model: &str) -> Result<Checkpoint> {
+pub(crate) fn open(model: &OsStr) -> Result<Checkpoint> {
     Source::resolve(Some(model))?.open(Access::Map)
+}
+
+/// That the model which an argument names has nothing to make tokens with.
+pub(crate) fn no_tokenizer(model: &OsStr) -> String {
+    format!("{}: no tokenizer in this model", foreign::one_line(&model.to_string_lossy(), 200))
 }

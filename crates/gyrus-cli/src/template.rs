@@ -9,13 +9,13 @@ use gyrus::text::template::Conversation;
 use crate::cli::TemplateArgs;
 use crate::diagnostics;
 use crate::screen::Screen;
+use crate::source;
 
 pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
-    let checkpoint = crate::source::open(&args.model)?;
-    let metadata =
-        checkpoint.gguf().with_context(|| format!("{}: no tokenizer in this model", args.model))?;
-    let tokenizer = gyrus::tokenizer::from_gguf(metadata)?
-        .with_context(|| format!("{}: no tokenizer in this model", args.model))?;
+    let checkpoint = source::open(&args.model)?;
+    let metadata = checkpoint.gguf().with_context(|| source::no_tokenizer(&args.model))?;
+    let tokenizer =
+        gyrus::tokenizer::from_gguf(metadata)?.with_context(|| source::no_tokenizer(&args.model))?;
     let format = ChatFormat::new(gyrus::tokenizer::template_source(metadata)?, &tokenizer)?;
     if let Some(name) = format.fallback() {
         diagnostics::note(format!("the model carries no chat template, using the {name} form"));

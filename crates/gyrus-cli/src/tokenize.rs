@@ -1,5 +1,6 @@
 //! `gyrus tokenize` and `gyrus detokenize`: a model's own tokenizer, on its own.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use gyrus_formats::Checkpoint;
 
 use crate::cli::{DetokenizeArgs, TokenizeArgs};
 use crate::screen::Screen;
+use crate::source;
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
@@ -57,13 +59,13 @@ pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
     }
 }
 
-fn tokenizer(model: &str) -> Result<Tokenizer> {
-    let checkpoint: Checkpoint = crate::source::open(model)?;
+fn tokenizer(model: &OsStr) -> Result<Tokenizer> {
+    let checkpoint: Checkpoint = source::open(model)?;
     let tokenizer = match checkpoint.gguf() {
         Some(metadata) => gyrus::tokenizer::from_gguf(metadata)?,
         None => None,
     };
-    tokenizer.with_context(|| format!("{model}: no tokenizer in this model"))
+    tokenizer.with_context(|| source::no_tokenizer(model))
 }
 
 /// A file's bytes, or what comes in on stdin.

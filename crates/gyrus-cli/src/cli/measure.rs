@@ -1,5 +1,6 @@
 //! Arguments of the commands that measure a model.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -129,7 +130,7 @@ pub(crate) struct TuneArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PerplexityArgs {
     /// A model file, folder or catalogue name
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 
     /// The text
     #[arg(long, value_name = "FILE")]
@@ -154,7 +155,7 @@ pub(crate) struct PerplexityArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     /// A model file, folder or catalogue name
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 
     /// Token ids, separated by spaces or commas
     #[arg(long, value_name = "IDS", value_parser = ids)]
