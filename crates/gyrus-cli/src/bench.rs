@@ -18,12 +18,13 @@ mod tiles;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use gyrus::{Event, Model, Precision, Request, Sampler, Session};
+use gyrus::{Event, Model, Precision, Prompt, Request, Sampler, Session};
 
 use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
-use crate::synthetic;
+use crate::text::ratio;
+use crate::usage::usage;
 use report::Measurement;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -35,33 +36,24 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             part => kernels::run(part, args),
         };
     }
-    if let (Some(shape), Some(path)) = (&args.subject.synthetic, &args.write) {
-        return synthetic::write(shape, path);
+    if let (Some(model), Some(path)) = (&args.subject.synthetic, &args.write) {
+        return model.write(path);
+    }
+    let tests = tests(args);
+    if tests.is_empty() && !args.prompts {
+        return Err(usage("nothing to measure: both -p and -n are 0"));
     }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
         // Room for so many texts, and no longer than they become.
-        let longest = |all: &[usize]| all.iter().copied().max().unwrap_or(0);
-        let needed = longest(&args.depth) + longest(&args.prompt_tokens).max(longest(&args.gen_tokens)) + 1;
         options.sessions = most.into();
-        options.context = options.context.or(Some(needed));
+        options.context = options.context.or(tests.iter().filter_map(Test::context).max());
     }
     let model = load(&source, &options, args.report.quiet)?;
     if args.prompts {
         return prompts::run(&model, source.name(), args);
-    }
-    let mut tests: Vec<Test> = Vec::new();
-    for &depth in &args.depth {
-        let test = |kind, n| Test { kind, n, depth, sampled: args.sampled };
-        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| test(Kind::Prompt, n)));
-        for &n in args.gen_tokens.iter().filter(|n| **n > 0) {
-            tests.extend(args.sequences.iter().map(|&texts| match texts {
-                1 => test(Kind::Generate, n),
-                texts => test(Kind::Together(texts.into()), n),
-            }));
-        }
     }
     let warmups = usize::from(!args.no_warmup);
     let runs = (tests.len() * (args.repetitions + warmups)) as u64;
@@ -85,6 +77,22 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     drop(progress);
     report::print(&measured, args.report.output)
+}
+
+/// All tests that were asked for.
+fn tests(args: &BenchArgs) -> Vec<Test> {
+    let mut tests: Vec<Test> = Vec::new();
+    for &depth in &args.depth {
+        let test = |kind, n| Test { kind, n, depth, sampled: args.sampled };
+        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| test(Kind::Prompt, n)));
+        for &n in args.gen_tokens.iter().filter(|n| **n > 0) {
+            tests.extend(args.sequences.iter().map(|&texts| match texts {
+                1 => test(Kind::Generate, n),
+                texts => test(Kind::Together(texts.into()), n),
+            }));
+        }
+    }
+    tests
 }
 
 #[derive(Clone, Copy)]
@@ -117,11 +125,21 @@ impl Test {
         format!("{kind}{}{texts}{depth}{sampled}", self.n)
     }
 
+    /// Tokens of the sequence before the timed ones. Generation starts from a token, so at least one is needed for it.
+    fn before(&self) -> usize {
+        if matches!(self.kind, Kind::Prompt) { self.depth } else { self.depth.max(1) }
+    }
+
+    /// Tokens of context that it needs, if they can be counted.
+    fn context(&self) -> Option<usize> {
+        self.before().checked_add(self.n)
+    }
+
     /// Tokens per second, once.
     fn run(&self, model: &Model) -> Result<f64> {
         let context = model.context().tokens;
-        let needed = self.depth.checked_add(self.n).and_then(|n| n.checked_add(1));
-        ensure!(needed.is_some_and(|n| n <= context), "more than the context of {context} tokens");
+        let needed = self.context().context("needs more tokens of context than can be counted")?;
+        ensure!(needed <= context, "needs {needed} tokens of context, there are {context}");
         let vocab = model.plan().vocab;
         // Any ids will do, as long as they differ.
         let ids = |n: usize| -> Vec<u32> { (0..n).map(|i| (i * 7919 % vocab) as u32).collect() };
@@ -131,30 +149,18 @@ impl Test {
             Sampler::default()
         };
         if let Kind::Together(texts) = self.kind {
-            return self.together(model, &vec![sampler; texts], ids(self.depth + 1));
+            return self.together(model, &vec![sampler; texts], ids(self.before()));
         }
         let mut session = model.session();
-        if self.depth > 0 {
-            step(&mut session, ids(self.depth), 1, Sampler::default())?;
-            session.truncate(self.depth);
-        }
+        session.prefill(&ids(self.before()))?;
+        let start = Instant::now();
         match self.kind {
-            Kind::Prompt => {
-                let start = Instant::now();
-                step(&mut session, ids(self.n), 1, sampler)?;
-                Ok(self.n as f64 / start.elapsed().as_secs_f64())
-            }
-            Kind::Generate | Kind::Together(_) => {
-                // The token that starts a generation is read, not written, and so are the others after.
-                let start = Instant::now();
-                step(&mut session, ids(1), self.n, sampler)?;
-                Ok(self.n as f64 / start.elapsed().as_secs_f64())
-            }
+            Kind::Prompt => session.prefill(&ids(self.n))?,
+            Kind::Generate | Kind::Together(_) => generate(&mut session, self.n, sampler)?,
         }
+        Ok(ratio(self.n as f64, start.elapsed().as_secs_f64()))
     }
-}
 
-impl Test {
     /// Tokens per second of all texts together, once.
     fn together(&self, model: &Model, samplers: &[Sampler], ids: Vec<u32>) -> Result<f64> {
         let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
@@ -162,18 +168,18 @@ impl Test {
             let mut ids = ids.clone();
             // Texts that differ, or they would be one.
             ids[0] = n as u32;
-            step(session, ids.clone(), 1, Sampler::default())?;
-            session.truncate(ids.len());
+            session.prefill(&ids)?;
         }
         let start = Instant::now();
         Session::write_together(&mut sessions, samplers, self.n, |_| true)?;
-        Ok((sessions.len() * self.n) as f64 / start.elapsed().as_secs_f64())
+        Ok(ratio((sessions.len() * self.n) as f64, start.elapsed().as_secs_f64()))
     }
 }
 
-/// Reads ids and writes `n` tokens, whatever they are.
-fn step(session: &mut Session, ids: Vec<u32>, n: usize, sampler: Sampler) -> Result<()> {
-    let request = Request::ids(ids).max_tokens(n).ignore_end(true).sampler(sampler);
+/// Generates `n` tokens, whatever they are. The last token of the sequence is computed again for the logits of the
+/// first, so `n` tokens take `n` passes.
+fn generate(session: &mut Session, n: usize, sampler: Sampler) -> Result<()> {
+    let request = Request::new(Prompt::Continue).max_tokens(n).ignore_end(true).sampler(sampler);
     let mut generation = session.generate(request)?;
     while let Some(event) = generation.next()? {
         if let Event::Stop { usage, .. } = event {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{HubFile, Named};
 use crate::environment::Environment;
+use crate::interrupt::{self, Undo};
 
 /// The models' folder inside the cache; hub files have a folder each for owner and repository.
 const MODELS: &str = "models";
@@ -90,6 +91,7 @@ pub(crate) struct Lock {
     path: PathBuf,
     /// Folders to remove if nothing is in them, innermost first.
     folders: Vec<PathBuf>,
+    _undo: Undo,
 }
 
 impl Lock {
@@ -127,29 +129,44 @@ impl Lock {
                 }
                 // Some network file systems have no locks; the rename still keeps files whole.
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
-                    return Ok(Lock { _file: None, path, folders });
+                    return Ok(Lock::new(None, path, folders));
                 }
                 Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
             }
             if is_at(&file, &path) {
-                return Ok(Lock { _file: Some(file), path, folders });
+                return Ok(Lock::new(Some(file), path, folders));
             }
         }
         Err(vanished.unwrap_or_else(|| io::Error::other("the lock keeps vanishing"))).with_context(cannot)
     }
 }
 
+impl Lock {
+    fn new(file: Option<File>, path: PathBuf, folders: Vec<PathBuf>) -> Lock {
+        let undo = {
+            let (path, folders) = (path.clone(), folders.clone());
+            move || clear(&path, &folders)
+        };
+        Lock { _file: file, path, folders, _undo: interrupt::undo(undo) }
+    }
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Elsewhere than on Unix an open file cannot be replaced, so there the empty lock file stays.
-        if cfg!(unix) {
-            let _ = fs::remove_file(&self.path);
-        }
-        // A folder with something in it is not removed.
-        for folder in &self.folders {
-            if fs::remove_dir(folder).is_err() {
-                break;
-            }
+        clear(&self.path, &self.folders);
+    }
+}
+
+/// Removes what a lock made.
+fn clear(path: &Path, folders: &[PathBuf]) {
+    // Elsewhere than on Unix an open file cannot be replaced, so there the empty lock file stays.
+    if cfg!(unix) {
+        let _ = fs::remove_file(path);
+    }
+    // A folder with something in it is not removed.
+    for folder in folders {
+        if fs::remove_dir(folder).is_err() {
+            break;
         }
     }
 }

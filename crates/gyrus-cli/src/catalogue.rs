@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::{Result, bail, ensure};
 
 use crate::fetch::digest::Digest;
-use crate::text;
+use crate::foreign;
 
 /// The model that answers when none is named.
 pub(crate) const DEFAULT: &str = "smollm2-135m";
@@ -100,7 +100,7 @@ impl Named {
         let known: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
         bail!(
             "no model is called {:?}; known are {}, and hf:OWNER/REPO/FILE for a file on the Hugging Face hub",
-            text::one_line(name, 80),
+            foreign::one_line(name, 80),
             known.join(", ")
         );
     }
@@ -130,7 +130,7 @@ impl HubFile {
     /// Reads `owner/repo/file`. Each part becomes a name in the cache, so none may lead out of it or mean
     /// something to a file system.
     fn parse(name: &str) -> Result<HubFile> {
-        let shown = || text::one_line(name, 120);
+        let shown = || foreign::one_line(name, 120);
         let mut parts = name.split('/').map(str::to_owned);
         let (Some(owner), Some(repo)) = (parts.next(), parts.next()) else {
             bail!("hf:{}: a file on the hub is named hf:OWNER/REPO/FILE", shown());
@@ -149,7 +149,7 @@ impl HubFile {
                 plain && !part.contains(strange),
                 "hf:{}: {:?} cannot be part of a file's name",
                 shown(),
-                text::one_line(part, 80)
+                foreign::one_line(part, 80)
             );
         }
         Ok(HubFile { owner, repo, path })

@@ -10,12 +10,16 @@ use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
 use crate::cli::ChatArgs;
+use crate::diagnostics;
+use crate::foreign;
 use crate::interrupt;
 use crate::load::load;
+use crate::output::OutputFile;
 use crate::progress::Progress;
 use crate::run::statistics;
+use crate::screen::Screen;
 use crate::source::Source;
-use crate::text::{BAD, FAINT, NAME};
+use crate::text::NAME;
 
 const HELP: &str = "\
 /help            this list
@@ -27,12 +31,12 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps what was said.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
-    let sampler = args.sampler.sampler()?;
+    let sampler = args.sampler.sampler();
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
     if let Some(name) = format.fallback() {
-        anstream::eprintln!("the model carries no chat template, using the {name} form");
+        diagnostics::note(format!("the model carries no chat template, using the {name} form"));
     }
     let chat = Chat {
         session: model.session(),
@@ -68,11 +72,7 @@ impl Chat {
         let mut editor = Editor::new();
         let mut failed = false;
         if editor.is_interactive() && !self.quiet {
-            anstream::eprintln!(
-                "{}/help lists what else can be typed here{}",
-                FAINT.render(),
-                FAINT.render_reset()
-            );
+            diagnostics::aside("/help lists what else can be typed here");
         }
         while let Some(line) = editor.line()? {
             let line = line.trim();
@@ -89,7 +89,7 @@ impl Chat {
                 // A reader that is gone will not come back; any other trouble ends one turn.
                 Err(error) if crate::is_broken_pipe(&error) => return Err(error),
                 Err(error) => {
-                    anstream::eprintln!("{}error:{} {error:#}", BAD.render(), BAD.render_reset());
+                    diagnostics::error(&error);
                     failed = true;
                 }
             }
@@ -129,7 +129,7 @@ impl Chat {
     }
 
     fn tell(&self, text: &str) -> Result<()> {
-        Ok(writeln!(std::io::stdout().lock(), "{text}")?)
+        Ok(Screen::stdout().text(&format!("{text}\n"))?)
     }
 
     fn system(&self) -> Option<&str> {
@@ -159,7 +159,7 @@ impl Chat {
         if let Some(most) = self.max_tokens {
             request = request.max_tokens(most);
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = Screen::stdout();
         let mut answer = String::new();
         let mut generation = self.session.generate(request)?;
         let mut end = None;
@@ -181,8 +181,7 @@ impl Chat {
                 }
             };
             answer.push_str(text);
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
+            out.text(text)?;
         }
         writeln!(out)?;
         drop(out);
@@ -191,22 +190,22 @@ impl Chat {
         if let Some((reason, usage)) = end
             && (!self.quiet || reason == StopReason::ContextFull)
         {
-            anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+            diagnostics::aside(statistics(&usage, &reason));
         }
         Ok(answer)
     }
 
     fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.messages)?;
-        std::fs::write(path, text + "\n").with_context(|| path.display().to_string())?;
-        self.tell(&format!("saved {} messages to {}", self.messages.len(), path.display()))
+        OutputFile::write(path, text + "\n")?;
+        self.tell(&format!("saved {} messages to {}", self.messages.len(), foreign::path(path)))
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let conversation = Conversation::from_json(&text).with_context(|| path.display().to_string())?;
         self.messages = conversation.messages().to_vec();
-        self.tell(&format!("{} messages from {}", self.messages.len(), path.display()))
+        self.tell(&format!("{} messages from {}", self.messages.len(), foreign::path(path)))
     }
 }
 

@@ -1,9 +1,14 @@
+mod measure;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::options::{ModelArgs, ReportArgs, SamplerArgs, SubjectArgs};
+use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
+pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,6 +64,37 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
 }
 
+impl Command {
+    /// Whether it may look for GPUs.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lists_gpus(&self) -> bool {
+        let model = match self {
+            Command::Run(args) | Command::Complete(args) => &args.model_options,
+            Command::Chat(args) => &args.model_options,
+            #[cfg(feature = "gpu")]
+            Command::Bench(BenchArgs { kernels: Some(_), .. }) => return true,
+            Command::Bench(args) => &args.model_options,
+            Command::Profile(args) => &args.model_options,
+            Command::Tune(args) => &args.model_options,
+            Command::Perplexity(args) => &args.model_options,
+            Command::Logits(args) => &args.model_options,
+            Command::Doctor(_) => return cfg!(feature = "gpu"),
+            _ => return false,
+        };
+        model.may_use_gpu()
+    }
+}
+
+/// Takes back the environment variables that are empty, which is how a shell takes a setting back.
+pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(Resettable::<clap::builder::OsStr>::Reset),
+        _ => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell to write it for
@@ -69,7 +105,7 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct RunArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
     #[arg(value_name = "MODEL")]
-    pub(crate) first: Option<String>,
+    pub(crate) first: Option<OsString>,
 
     /// What to say; read from stdin if absent
     #[arg(value_name = "PROMPT")]
@@ -123,7 +159,7 @@ pub(crate) enum Output {
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Instructions for the model
     #[arg(long, value_name = "TEXT")]
@@ -145,175 +181,9 @@ pub(crate) struct ChatArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    #[command(flatten)]
-    pub(crate) subject: SubjectArgs,
-
-    /// Write the random model to a GGUF file, for another program to read, and measure nothing
-    #[arg(long, value_name = "FILE", requires = "synthetic")]
-    pub(crate) write: Option<PathBuf>,
-
-    /// Prompt lengths; 0 for none
-    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
-    pub(crate) prompt_tokens: Vec<usize>,
-
-    /// Tokens to generate; 0 for none
-    #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
-    pub(crate) gen_tokens: Vec<usize>,
-
-    /// Tokens in the cache before
-    #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
-    pub(crate) depth: Vec<usize>,
-
-    /// Texts that are written at once, each of as many tokens
-    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub(crate) sequences: Vec<u8>,
-
-    /// Draw tokens (temperature 0.8, top-k 40, top-p 0.95) instead of taking the likeliest
-    #[arg(long)]
-    pub(crate) sampled: bool,
-
-    /// Times each test is run
-    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
-    pub(crate) repetitions: usize,
-
-    /// Count the first run too, which otherwise warms caches and page tables
-    #[arg(long)]
-    pub(crate) no_warmup: bool,
-
-    /// Time single kernels on a GPU instead of a model: those whose names contain PART, or all
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "model")]
-    pub(crate) kernels: Option<String>,
-
-    /// The GPU to time kernels on, by a part of its name [default: the best]
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "NAME", requires = "kernels")]
-    pub(crate) adapter: Option<String>,
-
-    /// Tokens of the large tensors
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "N", requires = "kernels", value_parser = clap::value_parser!(u32).range(2..=100_000))]
-    pub(crate) tokens: Option<u32>,
-
-    /// Invocations of a workgroup
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
-    pub(crate) workgroup: Option<u32>,
-
-    /// Heads of a token that different invocations take
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
-    pub(crate) lanes: Option<u32>,
-
-    /// Real prompts: time to the first token, and from token to token
-    #[arg(long)]
-    pub(crate) prompts: bool,
-
-    #[command(flatten)]
-    pub(crate) report: ReportArgs,
-
-    #[command(flatten)]
-    pub(crate) model_options: ModelArgs,
-}
-
-fn repetitions(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n @ 1..=1000) => Ok(n),
-        _ => Err("a number from 1 to 1000 is needed".to_owned()),
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ProfileArgs {
-    #[command(flatten)]
-    pub(crate) subject: SubjectArgs,
-
-    /// Prompt lengths, read behind nothing; 0 for none
-    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
-    pub(crate) prompt_tokens: Vec<usize>,
-
-    /// Texts that are written at once, a token of each; 0 for none
-    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
-    pub(crate) sequences: Vec<usize>,
-
-    /// Tokens in the cache before those
-    #[arg(short = 'd', long, value_name = "N", default_value_t = 512)]
-    pub(crate) depth: usize,
-
-    /// Draw where the time goes into an SVG file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) picture: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) report: ReportArgs,
-
-    #[command(flatten)]
-    pub(crate) model_options: ModelArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TuneArgs {
-    #[command(flatten)]
-    pub(crate) subject: SubjectArgs,
-
-    #[command(flatten)]
-    pub(crate) report: ReportArgs,
-
-    #[command(flatten)]
-    pub(crate) model_options: ModelArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PerplexityArgs {
-    /// A model file, folder or catalogue name
-    pub(crate) model: String,
-
-    /// The text
-    #[arg(long, value_name = "FILE")]
-    pub(crate) file: PathBuf,
-
-    /// Score as llama-perplexity does: the second half of whole windows
-    #[arg(long)]
-    pub(crate) llama: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Print nothing but the result
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) model_options: ModelArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LogitsArgs {
-    /// A model file, folder or catalogue name
-    pub(crate) model: String,
-
-    /// Token ids, separated by spaces or commas
-    #[arg(long, value_name = "IDS")]
-    pub(crate) ids: String,
-
-    /// Where to write: singles, one row for each id
-    #[arg(long, value_name = "FILE.npy")]
-    pub(crate) out: PathBuf,
-
-    /// Print nothing
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) model_options: ModelArgs,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
-    /// A model; its vocabulary is all that is needed
-    pub(crate) model: String,
+    /// A model file, folder or catalogue name; its vocabulary is all that is needed
+    pub(crate) model: OsString,
 
     /// Recognise special tokens in the text, and add those the model puts around every text
     #[arg(long)]
@@ -330,8 +200,8 @@ pub(crate) struct TokenizeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DetokenizeArgs {
-    /// A model; its vocabulary is all that is needed
-    pub(crate) model: String,
+    /// A model file, folder or catalogue name; its vocabulary is all that is needed
+    pub(crate) model: OsString,
 
     /// Show special tokens as they are written
     #[arg(long)]
@@ -344,8 +214,8 @@ pub(crate) struct DetokenizeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TemplateArgs {
-    /// A model; its vocabulary and chat template are all that is needed
-    pub(crate) model: String,
+    /// A model file, folder or catalogue name; its vocabulary and chat template are all that is needed
+    pub(crate) model: OsString,
 
     /// The conversation: a JSON list of messages
     #[arg(long, value_name = "FILE")]
@@ -362,9 +232,8 @@ pub(crate) struct TemplateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF or SafeTensors file, any part of a split model, or a model's folder
-    #[arg(value_name = "FILE|DIR")]
-    pub(crate) path: PathBuf,
+    /// A GGUF or SafeTensors file, any part of a split model, a model's folder or a catalogue name
+    pub(crate) model: OsString,
 
     /// Context length for the KV cache estimate [default: the model's own]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -383,7 +252,7 @@ pub(crate) struct InspectArgs {
 pub(crate) struct RopeArgs {
     /// A model file, folder, config.json or catalogue name; without one, the options below make the rope
     #[arg(required_unless_present = "head_dim")]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Elements of a head
     #[arg(long, value_name = "N")]
@@ -423,7 +292,7 @@ pub(crate) struct RopeArgs {
     pub(crate) length: Option<usize>,
 
     /// Compare with another model, or with these changes, such as "base=1e6 scaling=linear:factor=8"
-    #[arg(long, value_name = "MODEL|CHANGES")]
+    #[arg(long, value_name = "MODEL|CHANGES", value_parser = OsStringValueParser::new().try_map(Changes::parse))]
     pub(crate) compare: Option<Changes>,
 
     /// Draw the spectrum, and a vector turning with position, into an SVG file

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::text::{self, HEADING, NAME};
+use crate::{foreign, json};
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -96,8 +97,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     };
     let mut out = anstream::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        json::pretty(&mut out, &report)?;
         return Ok(());
     }
     writeln!(out, "{}Gyrus {}{}", HEADING.render(), report.version, HEADING.render_reset())?;
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
 }
 
 fn line(out: &mut impl Write, name: &str, value: &str) -> std::io::Result<()> {
-    writeln!(out, "  {}{name:<10}{}{}", NAME.render(), NAME.render_reset(), text::one_line(value, 240))
+    writeln!(out, "  {}{name:<10}{}{}", NAME.render(), NAME.render_reset(), foreign::one_line(value, 240))
 }
 
 fn cpu_features() -> Vec<&'static str> {

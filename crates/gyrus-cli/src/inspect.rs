@@ -7,19 +7,18 @@ mod summary;
 use std::io::Write;
 
 use anyhow::Result;
-use gyrus_formats::Checkpoint;
 
 use crate::cli::InspectArgs;
+use crate::{json, source};
 use summary::Summary;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
-    let model = Checkpoint::open(&args.path)?;
+    let model = source::open(&args.model)?;
     let summary = Summary::new(&model, args.ctx, args.full);
     // A table of thousands of lines is written in large pieces.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, anstream::stdout());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &summary).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        json::pretty(&mut out, &summary)?;
     } else {
         show::show(&mut out, &summary)?;
     }

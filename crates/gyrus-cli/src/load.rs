@@ -4,16 +4,26 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use gyrus::{ContextLimit, Device, Error, Model, Options, Place};
+use gyrus_formats::Checkpoint;
 
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::text::{self, FAINT};
+use crate::{diagnostics, foreign};
 
 /// Loads a model and says in a line what it is and what it got, and in another where it runs unless that was
 /// the CPU by name; nothing if asked to be quiet.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
+    load_opened(source.open(options.access)?, source.name(), options, quiet)
+}
+
+/// As [`load`], of a model that is open already and has this name.
+pub(crate) fn load_opened(
+    checkpoint: Checkpoint,
+    name: &str,
+    options: &Options,
+    quiet: bool,
+) -> Result<Model> {
     let start = Instant::now();
-    let checkpoint = source.open()?;
     let loaded = if quiet {
         Model::load(checkpoint, options)
     } else {
@@ -24,7 +34,6 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
     if quiet {
         return Ok(model);
     }
-    let say = |line: String| anstream::eprintln!("{}{line}{}", FAINT.render(), FAINT.render_reset());
     let context = model.context();
     let why = match context.limit {
         ContextLimit::Memory => format!(" (memory allows no more; the model has {})", context.model),
@@ -36,16 +45,19 @@ pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Mo
             Place::Gpu { memory: None, .. } => ", whose memory could not be found out",
             _ => "",
         };
-        say(format!("running on {}{unknown}", text::one_line(&model.place().to_string(), 240)));
+        diagnostics::aside(format!(
+            "running on {}{unknown}",
+            foreign::one_line(&model.place().to_string(), 240)
+        ));
     }
     let device = match model.place() {
         Place::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),
         Place::Cpu { threads, .. } => format!("cpu, {threads} threads"),
         _ => "gpu".to_owned(),
     };
-    say(format!(
+    diagnostics::aside(format!(
         "{} · {} · {device} · context {}{why} · loaded in {:.2} s",
-        text::one_line(source.name(), 80),
+        foreign::one_line(name, 80),
         model.config().architecture,
         context.tokens,
         start.elapsed().as_secs_f64(),

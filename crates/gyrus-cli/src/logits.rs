@@ -1,36 +1,28 @@
 //! `gyrus logits`: every position's logits as a NumPy file.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::io::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gyrus::Precision;
 
-use crate::cli::LogitsArgs;
+use crate::cli::{Ids, LogitsArgs};
 use crate::load::load;
+use crate::output::OutputFile;
 use crate::source::Source;
-use crate::tokenize::parse_ids;
+use crate::tokenize::check_ids;
 
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
     let source = Source::resolve(Some(&args.model))?;
     let model = load(&source, &args.model_options.options(Precision::Exact), args.quiet)?;
     let vocab = model.plan().vocab;
-    let ids = parse_ids(&args.ids, vocab)?;
-    if ids.is_empty() {
-        bail!("--ids is empty");
-    }
-    // Written beside its place and moved there, so that no half file is ever found.
-    let part = crate::cache::beside(&args.out, "part");
-    let written = write(&part, &model, &ids, vocab).and_then(|()| Ok(std::fs::rename(&part, &args.out)?));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written.with_context(|| args.out.display().to_string())
+    let Ids(ids) = &args.ids;
+    check_ids(ids, vocab)?;
+    let mut file = OutputFile::create(&args.out)?;
+    write(&mut file, &model, ids, vocab).with_context(|| args.out.display().to_string())?;
+    file.finish()
 }
 
-fn write(path: &Path, model: &gyrus::Model, ids: &[u32], vocab: usize) -> Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
+fn write(file: &mut OutputFile, model: &gyrus::Model, ids: &[u32], vocab: usize) -> Result<()> {
     file.write_all(&header(ids.len(), vocab))?;
     let mut failed = Ok(());
     model.session().score(ids, |_, logits| {
@@ -40,9 +32,7 @@ fn write(path: &Path, model: &gyrus::Model, ids: &[u32], vocab: usize) -> Result
             }
         }
     })?;
-    failed?;
-    file.flush()?;
-    Ok(())
+    Ok(failed?)
 }
 
 /// The head of a NumPy file of singles, `[rows, columns]`.

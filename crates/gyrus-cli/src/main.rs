@@ -1,24 +1,31 @@
 //! The command line: one thin door to the engine.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
-//! interrupted.
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 128 and a signal's
+//! number if that ended it: 130 interrupted, 143 told to terminate, 129 the terminal is gone.
 
 #![forbid(unsafe_code)]
+// They panic where a stream cannot be written to: results go through `Write`, all else through `diagnostics`.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_macros)]
 
 mod bench;
 mod cache;
 mod catalogue;
 mod chat;
 mod cli;
+mod diagnostics;
+mod display;
 mod doctor;
 mod environment;
 mod fetch;
+mod foreign;
 mod inspect;
 mod interrupt;
+mod json;
 mod load;
 mod logits;
 mod models;
 mod options;
+mod output;
 mod perplexity;
 mod profile;
 mod progress;
@@ -26,6 +33,7 @@ mod pull;
 mod resolve;
 mod rope;
 mod run;
+mod screen;
 mod source;
 mod svg;
 mod synthetic;
@@ -33,15 +41,63 @@ mod template;
 mod text;
 mod tokenize;
 mod tune;
+mod usage;
 mod verify;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
-    let result = match cli::Cli::parse().command {
+    let done = match parse() {
+        Ok(command) => {
+            display::hide(&command);
+            run(command)
+        }
+        Err(error) if error.use_stderr() => {
+            refuse(&error);
+            return ExitCode::from(2);
+        }
+        // Help and version are results.
+        Err(error) => write!(anstream::stdout().lock(), "{}", error.render().ansi()).map_err(Into::into),
+    };
+    // What has no newline at its end is still in a buffer, and its loss would go unnoticed at exit.
+    match done.and_then(|()| Ok(io::stdout().flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
+        Err(error) => {
+            diagnostics::error(&error);
+            if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn parse() -> Result<cli::Command, clap::Error> {
+    let mut command = cli::without_empty_variables(cli::Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    cli::Cli::from_arg_matches(&matches).map(|cli| cli.command)
+}
+
+/// Says why clap refuses the arguments.
+fn refuse(error: &clap::Error) {
+    let text = error.render();
+    // It repeats arguments. If a terminal would obey one of them, all is shown escaped and without style.
+    let is_hostile = |argument: std::ffi::OsString| argument.to_string_lossy().contains(foreign::acts);
+    let _ = if std::env::args_os().any(is_hostile) {
+        let plain = text.to_string();
+        let lines: Vec<String> = plain.lines().map(|line| foreign::Foreign(line).to_string()).collect();
+        writeln!(io::stderr().lock(), "{}", lines.join("\n"))
+    } else {
+        write!(anstream::stderr().lock(), "{}", text.ansi())
+    };
+}
+
+fn run(command: cli::Command) -> Result<()> {
+    match command {
         cli::Command::Run(args) => run::run(&args),
         cli::Command::Complete(args) => run::run(&cli::RunArgs { raw: true, ..args }),
         cli::Command::Chat(args) => chat::run(&args),
@@ -59,20 +115,10 @@ fn main() -> ExitCode {
         cli::Command::Models(args) => models::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
         cli::Command::Completions(args) => completions(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
-        Err(error) => {
-            anstream::eprintln!("{}error:{} {error:#}", text::BAD.render(), text::BAD.render_reset());
-            ExitCode::FAILURE
-        }
     }
 }
 
-fn completions(args: &cli::CompletionsArgs) -> anyhow::Result<()> {
+fn completions(args: &cli::CompletionsArgs) -> Result<()> {
     // Written in one piece: the generator panics on a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::Cli::command(), "gyrus", &mut script);

@@ -1,7 +1,6 @@
 //! `gyrus models`: the models there are, by name.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anstyle::Style;
 use anyhow::Result;
@@ -12,6 +11,7 @@ use crate::catalogue::{CATALOGUE, DEFAULT, Named, Origin};
 use crate::cli::ModelsArgs;
 use crate::environment::Environment;
 use crate::text::{self, Column, FAINT, NAME};
+use crate::{foreign, json};
 
 #[derive(Debug, Serialize)]
 struct Model {
@@ -23,7 +23,8 @@ struct Model {
     about: Option<&'static str>,
     /// Whether it answers when no model is named.
     default: bool,
-    path: Option<PathBuf>,
+    /// What is not UTF-8 in it is replaced, since JSON has text only.
+    path: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -51,8 +52,7 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
     let models = models(&environment)?;
     let mut out = anstream::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &models).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        json::pretty(&mut out, &models)?;
         return Ok(());
     }
     let column = |title, style| Column { title, right: title == "size", style };
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
     writeln!(out)?;
     for line in [
         "hf:OWNER/REPO/FILE names any model file on the Hugging Face hub.".to_owned(),
-        format!("The cache is {}", cache::folder(&environment)?.display()),
+        format!("The cache is {}", foreign::path(&cache::folder(&environment)?)),
     ] {
         writeln!(out, "  {}{line}{}", FAINT.render(), FAINT.render_reset())?;
     }
@@ -79,7 +79,7 @@ fn row(model: &Model) -> Vec<String> {
     let about = model.about.unwrap_or_default();
     let default = if model.default { " (default)" } else { "" };
     vec![
-        text::one_line(&model.name, 100),
+        foreign::one_line(&model.name, 100),
         text::bytes(model.bytes),
         model.licence.unwrap_or("?").to_owned(),
         model.state.words().to_owned(),
@@ -107,7 +107,7 @@ fn models(environment: &Environment) -> Result<Vec<Model>> {
             licence: Some(entry.licence),
             about: Some(entry.about),
             default: entry.name == DEFAULT,
-            path: cached.then_some(path),
+            path: cached.then(|| path.to_string_lossy().into_owned()),
         });
     }
     models.extend(found.into_iter().map(|found| Model {
@@ -117,7 +117,7 @@ fn models(environment: &Environment) -> Result<Vec<Model>> {
         licence: None,
         about: None,
         default: false,
-        path: Some(found.path),
+        path: Some(found.path.to_string_lossy().into_owned()),
     }));
     Ok(models)
 }

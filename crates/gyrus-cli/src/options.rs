@@ -1,19 +1,22 @@
 //! Options that several commands share.
 
-use anyhow::{Result, bail};
+use std::ffi::OsString;
+
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use gyrus::{Device, Options, Precision, Sampler};
+use gyrus::{Access, Device, Options, Precision, Sampler};
 
 use crate::cache;
 use crate::environment::Environment;
 use crate::source::Source;
+use crate::synthetic::Synthetic;
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model options")]
 pub(crate) struct ModelArgs {
     /// Tokens of context [default: the model's own, if memory allows]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     pub(crate) ctx: Option<usize>,
 
     /// Threads to compute with [default: one for each core]
@@ -28,6 +31,18 @@ pub(crate) struct ModelArgs {
     /// What to compute with
     #[arg(long, value_enum)]
     pub(crate) precision: Option<PrecisionArg>,
+
+    /// Read the model's files into memory instead of mapping them: a mapped file that another program shortens while
+    /// the model runs ends this one
+    #[arg(long)]
+    pub(crate) no_mmap: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a number from 1 on is needed".to_owned()),
+        Ok(n) => Ok(n),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,7 +66,24 @@ impl ModelArgs {
             context: self.ctx,
             threads: self.threads.map(usize::from),
             pipelines: cache::pipelines(&Environment::of_process()),
+            access: if self.no_mmap { Access::Read } else { Access::Map },
             ..Options::default()
+        }
+    }
+}
+
+impl ModelArgs {
+    /// Whether GPUs may be looked for.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn may_use_gpu(&self) -> bool {
+        match self.device {
+            Device::Cpu => false,
+            #[cfg(feature = "gpu")]
+            Device::Gpu(_) => true,
+            #[cfg(feature = "gpu")]
+            Device::Auto => gyrus_gpu::may_have_gpu(),
+            #[cfg(not(feature = "gpu"))]
+            Device::Auto => false,
         }
     }
 }
@@ -60,19 +92,19 @@ impl ModelArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
-    pub(crate) model: Option<String>,
+    pub(crate) model: Option<OsString>,
 
     /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
     /// llama-3.2-1b:q4_0
     #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
-    pub(crate) synthetic: Option<String>,
+    pub(crate) synthetic: Option<Synthetic>,
 }
 
 impl SubjectArgs {
     /// The model to open.
     pub(crate) fn source(&self) -> Result<Source> {
         match &self.synthetic {
-            Some(shape) => Source::synthetic(shape),
+            Some(model) => Source::synthetic(model),
             None => Source::resolve(self.model.as_deref()),
         }
     }
@@ -105,7 +137,7 @@ pub(crate) enum BenchOutput {
 #[command(next_help_heading = "Sampling options")]
 pub(crate) struct SamplerArgs {
     /// 0 always takes the likeliest token; more gives more variety
-    #[arg(long = "temp", value_name = "T", default_value_t = 0.5)]
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.5, value_parser = number(|s, t| s.temperature = t))]
     pub(crate) temperature: f32,
 
     /// Choose among this many likeliest tokens; 0 for all
@@ -113,23 +145,23 @@ pub(crate) struct SamplerArgs {
     pub(crate) top_k: u32,
 
     /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = number(|s, p| s.top_p = p))]
     pub(crate) top_p: f32,
 
     /// Leave out tokens less likely than this fraction of the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = number(|s, p| s.min_p = p))]
     pub(crate) min_p: f32,
 
     /// Make tokens that occurred less likely; 1 for no change
-    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = number(|s, f| s.repetition_penalty = f))]
     pub(crate) repeat_penalty: f32,
 
     /// Subtract this from tokens that occurred
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.presence_penalty = f))]
     pub(crate) presence_penalty: f32,
 
     /// Subtract this from tokens for each time they occurred
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.frequency_penalty = f))]
     pub(crate) frequency_penalty: f32,
 
     /// How many of the last tokens the penalties look at
@@ -142,8 +174,8 @@ pub(crate) struct SamplerArgs {
 }
 
 impl SamplerArgs {
-    pub(crate) fn sampler(&self) -> Result<Sampler> {
-        let sampler = Sampler {
+    pub(crate) fn sampler(&self) -> Sampler {
+        Sampler {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -153,11 +185,19 @@ impl SamplerArgs {
             frequency_penalty: self.frequency_penalty,
             penalty_window: self.penalty_window,
             seed: self.seed.unwrap_or_else(any_seed),
-        };
-        if let Err(error) = sampler.validate() {
-            bail!("{error}");
         }
-        Ok(sampler)
+    }
+}
+
+/// Reads a number that is put into a sampler so, and refuses what a sampler refuses.
+fn number(
+    put: fn(&mut Sampler, f32),
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let value = text.parse().map_err(|_| "a number is needed".to_owned())?;
+        let mut sampler = Sampler::default();
+        put(&mut sampler, value);
+        sampler.validate().map(|()| value).map_err(|error| error.to_string())
     }
 }
 

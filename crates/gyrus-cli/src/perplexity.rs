@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use gyrus::text::Special;
 use gyrus::{Model, Precision};
 use serde_json::json;
 
 use crate::cli::PerplexityArgs;
+use crate::json;
 use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -33,14 +34,20 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), window);
     }
     let nll = score.sum / score.tokens as f64;
+    let perplexity = nll.exp();
+    ensure!(
+        perplexity.is_finite(),
+        "the mean NLL over {} tokens is {nll}, which makes no finite perplexity",
+        score.tokens
+    );
     let mut out = std::io::stdout().lock();
     if args.json {
         let document = json!({
-            "nll": nll, "perplexity": nll.exp(), "tokens": score.tokens, "window": window,
+            "nll": nll, "perplexity": perplexity, "tokens": score.tokens, "window": window,
         });
-        writeln!(out, "{document}")?;
+        json::line(&mut out, &document)?;
     } else {
-        writeln!(out, "perplexity {:.4} (mean NLL {nll:.6} over {} tokens)", nll.exp(), score.tokens)?;
+        writeln!(out, "perplexity {perplexity:.4} (mean NLL {nll:.6} over {} tokens)", score.tokens)?;
     }
     Ok(())
 }

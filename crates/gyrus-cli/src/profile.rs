@@ -8,22 +8,26 @@ use gyrus::{Device, Model, Precision, Workload};
 
 use crate::cli::ProfileArgs;
 use crate::load::load;
+use crate::output::OutputFile;
 use crate::progress::Progress;
+use crate::usage::usage;
 use report::{Batch, Report};
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     refuse_cpu(&args.model_options.device)?;
-    let writing = args.sequences.iter().map(|&texts| (Workload::Sequences(texts), args.depth));
+    let writing = args.sequences.iter().map(|&texts| (Workload::Sequences(texts.into()), args.depth));
     let reading = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
     let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
-    ensure!(!wanted.is_empty(), "nothing to measure: both -s and -p are 0");
+    if wanted.is_empty() {
+        return Err(usage("nothing to measure: both -s and -p are 0"));
+    }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
         // Room for a cache of each text, and no longer than they are.
         let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0).max(args.depth.saturating_add(1));
-        options.sessions = most;
+        options.sessions = most.into();
         options.context = options.context.or(Some(longest));
     }
     let model = load(&source, &options, args.report.quiet)?;
@@ -40,7 +44,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     // Printed first: what was measured is not lost with a picture that could not be written.
     report::print(&report, args.report.output)?;
     if let Some(path) = &args.picture {
-        std::fs::write(path, picture::draw(&report)).with_context(|| path.display().to_string())?;
+        OutputFile::write(path, picture::draw(&report))?;
     }
     Ok(())
 }
@@ -58,7 +62,9 @@ fn measure(model: &Model, workload: Workload, depth: usize) -> Result<Batch> {
 
 /// Says so before anything is loaded, if the CPU was asked for by name.
 pub(crate) fn refuse_cpu(device: &Device) -> Result<()> {
-    ensure!(*device != Device::Cpu, NO_INSTRUMENTS);
+    if *device == Device::Cpu {
+        return Err(usage(NO_INSTRUMENTS));
+    }
     Ok(())
 }
 

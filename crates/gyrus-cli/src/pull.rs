@@ -1,13 +1,16 @@
 //! `gyrus pull`: gets a model into the cache.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Result;
 
 use crate::catalogue::Named;
 use crate::cli::PullArgs;
+use crate::diagnostics;
 use crate::environment::Environment;
-use crate::fetch::{self, Existing, progress::note};
+use crate::fetch::{self, Existing};
+use crate::foreign;
 
 pub(crate) fn run(args: &PullArgs) -> Result<()> {
     let environment = Environment::of_process();
@@ -20,9 +23,20 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
     let pulled = fetch::pull(&model, existing, &environment)?;
     match existing {
         _ if pulled.fresh => {}
-        Existing::Verify => note(&args.name, "already in the cache, with the right checksum"),
-        _ => note(&args.name, "already in the cache"),
+        Existing::Verify => diagnostics::about(&args.name, "already in the cache, with the right checksum"),
+        _ => diagnostics::about(&args.name, "already in the cache"),
     }
-    writeln!(anstream::stdout(), "{}", pulled.path.display())?;
+    print(&pulled.path)
+}
+
+/// A path for other programs byte by byte, for a person escaped.
+fn print(path: &Path) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        writeln!(out, "{}", foreign::path(path))?;
+    } else {
+        out.write_all(path.as_os_str().as_encoded_bytes())?;
+        writeln!(out)?;
+    }
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! From what a user types for a model to the bytes of one.
 
+use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use crate::cache;
 use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin};
 use crate::environment::Environment;
 use crate::fetch::{self, Existing, Unavailable};
-use crate::text;
+use crate::{diagnostics, foreign};
 
 /// Where a model's bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,41 +28,56 @@ pub(crate) enum ModelSource {
 
 /// Finds the model that an argument means, and pulls it if need be. Without an argument it is the default
 /// model or, where that cannot be had, the built-in one; which of them it is then stands on stderr.
-pub(crate) fn resolve(argument: Option<&str>, environment: &Environment) -> Result<ModelSource> {
+pub(crate) fn resolve(argument: Option<&OsStr>, environment: &Environment) -> Result<ModelSource> {
     let Some(argument) = argument else {
         return match by_name(&Named::parse(DEFAULT)?, environment) {
             Err(error) if error.is::<Unavailable>() => {
-                anstream::eprintln!("note: {error:#}; the built-in storyteller {BUILT_IN} answers instead");
+                diagnostics::note(format!("{error:#}; the built-in storyteller {BUILT_IN} answers instead"));
                 by_name(&Named::parse(BUILT_IN)?, environment)
             }
             found => found,
         };
     };
     let path = Path::new(argument);
+    let shown = || foreign::one_line(&argument.to_string_lossy(), 200);
     match path.try_exists() {
         Ok(true) => return Ok(ModelSource::File(path.to_owned())),
         // Too long a name, or one with a NUL, is no path; what it is not, the rest of this function says.
         Ok(false) | Err(_) if !is_path(argument) => {}
-        Ok(false) => bail!(
-            "{}: no such file; to give this as a prompt, name a model before it, such as {DEFAULT}",
-            text::one_line(argument, 200)
-        ),
-        Err(error) => return Err(error).with_context(|| text::one_line(argument, 200)),
+        Ok(false) => return Err(Missing(shown()).into()),
+        // Whoever opens it is told why that cannot be.
+        Err(_) => return Ok(ModelSource::File(path.to_owned())),
     }
-    by_name(&Named::parse(argument)?, environment)
+    // What is no text is a path, and was found missing above.
+    let Some(name) = argument.to_str() else { return Err(Missing(shown()).into()) };
+    by_name(&Named::parse(name)?, environment)
 }
+
+/// No file is at a path.
+#[derive(Debug)]
+pub(crate) struct Missing(String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: no such file", self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
 
 /// Whether an argument that may be a model or a prompt is a model: it exists, has a name in the catalogue or
 /// on the hub, or is written as a path.
-pub(crate) fn looks_like_model(argument: &str) -> bool {
-    argument.starts_with(HubFile::PREFIX)
-        || catalogue::find(argument).is_some()
+pub(crate) fn looks_like_model(argument: &OsStr) -> bool {
+    let is_name = |name: &str| name.starts_with(HubFile::PREFIX) || catalogue::find(name).is_some();
+    argument.to_str().is_some_and(is_name)
         || is_path(argument)
         || (!argument.is_empty() && Path::new(argument).exists())
 }
 
 /// Whether this can only be meant as a path.
-fn is_path(argument: &str) -> bool {
+fn is_path(argument: &OsStr) -> bool {
+    // What is no text is no name and no prompt.
+    let Some(argument) = argument.to_str() else { return true };
     !argument.starts_with(HubFile::PREFIX)
         && (cache::is_model(argument)
             // Words with a slash among them ("What is 3/4 of 12?") are a prompt.
@@ -97,20 +114,20 @@ mod tests {
             ".",
         ];
         for argument in models {
-            assert!(looks_like_model(argument), "{argument}");
+            assert!(looks_like_model(argument.as_ref()), "{argument}");
         }
         for argument in ["", "Hello", "Why is the sky blue?", "smollm2", "gguf", "What is a .gguf file?\n"] {
-            assert!(!looks_like_model(argument), "{argument}");
+            assert!(!looks_like_model(argument.as_ref()), "{argument}");
         }
-        assert!(!looks_like_model(&"long ".repeat(100_000)));
-        assert!(!looks_like_model("nul\0"));
+        assert!(!looks_like_model("long ".repeat(100_000).as_ref()));
+        assert!(!looks_like_model("nul\0".as_ref()));
     }
 
     fn resolved(argument: Option<&str>) -> Result<ModelSource, String> {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = Environment::of_test(folder.path(), "");
         environment.offline = true;
-        let resolved = resolve(argument, &environment).map_err(|error| format!("{error:#}"));
+        let resolved = resolve(argument.map(OsStr::new), &environment).map_err(|error| format!("{error:#}"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         resolved
     }
@@ -124,7 +141,7 @@ mod tests {
             matches!(built_in, ModelSource::BuiltIn { name: "tales-7m", bytes } if bytes.starts_with(b"GGUF"))
         );
         for (argument, reason) in [
-            ("no/such", "no/such: no such file; to give this as a prompt"),
+            ("no/such", "no/such: no such file"),
             ("missing.gguf", "missing.gguf: no such file"),
             ("smollm", "no model is called \"smollm\""),
             ("smollm2-135m", "smollm2-135m is not in the cache, and GYRUS_OFFLINE is set"),
@@ -146,7 +163,7 @@ mod tests {
         assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         // Whoever asks for a model by its name gets that or none.
-        assert!(resolve(Some(DEFAULT), &environment).is_err());
+        assert!(resolve(Some(DEFAULT.as_ref()), &environment).is_err());
         // A cache that cannot be written is a fault to be mended, not a lack of network.
         std::fs::write(folder.path().join("cache"), "").unwrap();
         assert!(resolve(None, &environment).is_err());
@@ -160,7 +177,7 @@ mod tests {
         let path = cache::path_of(&Named::parse("hf:a/b/c.gguf").unwrap(), &environment).unwrap();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "model").unwrap();
-        assert_eq!(resolve(Some("hf:a/b/c.gguf"), &environment).unwrap(), ModelSource::File(path));
+        assert_eq!(resolve(Some("hf:a/b/c.gguf".as_ref()), &environment).unwrap(), ModelSource::File(path));
         // A file of the catalogue has a known size; another one is not it.
         let path = cache::path_of(&Named::parse(DEFAULT).unwrap(), &environment).unwrap();
         std::fs::write(&path, "cut").unwrap();

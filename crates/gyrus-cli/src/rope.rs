@@ -5,17 +5,18 @@ pub(crate) mod settings;
 mod show;
 mod svg;
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, Sections};
 
-use crate::cli::{Cli, RopeArgs};
-use crate::source::Source;
+use crate::cli::RopeArgs;
+use crate::output::OutputFile;
+use crate::usage::usage;
+use crate::{json, source};
 use report::{AS_GIVEN, Report};
 use settings::{Changes, Options};
 
@@ -33,12 +34,12 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
         sections: args.sections.clone().map(|sizes| Sections { sizes, interleaved: args.interleaved }),
     };
     let ropes = args.model.as_deref().map(|model| read(model, options.pairing)).transpose()?;
-    let name = args.model.as_deref().map_or(AS_GIVEN, base_name);
-    let report = make(name, ropes.as_ref(), &options, args.length)?;
+    let name = args.model.as_deref().map_or_else(|| AS_GIVEN.to_owned(), base_name);
+    let report = make(&name, ropes.as_ref(), &options, args.length)?;
     let other = match &args.compare {
         None => None,
         Some(Changes::Model(model)) => {
-            Some(Report::of_model(base_name(model), read(model, None)?, args.length))
+            Some(Report::of_model(&base_name(model), read(model, None)?, args.length))
         }
         Some(Changes::Options { text, options: changes }) => {
             Some(make(text, ropes.as_ref(), &changes.over(&options), args.length)?)
@@ -46,19 +47,14 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
     };
     if let Some(path) = &args.svg {
         let picture = svg::draw(&report, other.as_ref());
-        std::fs::write(path, picture).with_context(|| path.display().to_string())?;
+        OutputFile::write(path, picture)?;
     }
     let mut out = std::io::BufWriter::new(anstream::stdout());
     match (&other, args.json) {
-        (None, true) => serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?,
-        (Some(other), true) => {
-            serde_json::to_writer_pretty(&mut out, &[&report, other]).map_err(std::io::Error::from)?;
-        }
+        (None, true) => json::pretty(&mut out, &report)?,
+        (Some(other), true) => json::pretty(&mut out, &[&report, other])?,
         (None, false) => show::report(&mut out, &report)?,
         (Some(other), false) => show::comparison(&mut out, &report, other)?,
-    }
-    if args.json {
-        writeln!(out)?;
     }
     out.flush()?;
     Ok(())
@@ -67,7 +63,7 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
 /// The rope of a model with these options changed, or of the options alone.
 fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Option<usize>) -> Result<Report> {
     let Some(ropes) = ropes else {
-        let rope = Rope::new(options.spec()).unwrap_or_else(|error| wrong_usage(&error.to_string()));
+        let rope = Rope::new(options.spec()).map_err(usage)?;
         return Ok(Report::of_rope(name, rope, length));
     };
     let mut ropes = ropes.clone();
@@ -77,18 +73,13 @@ fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Optio
         if options.scaling.is_some() {
             kind.score_factor = 1.0;
         }
-        kind.rope = Rope::new(spec).unwrap_or_else(|error| wrong_usage(&error.to_string()));
+        kind.rope = Rope::new(spec).map_err(usage)?;
     }
     Ok(Report::of_model(name, ropes, length))
 }
 
-/// Ends the program as wrong options do that are refused before it begins.
-fn wrong_usage(reason: &str) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, reason).exit()
-}
-
 /// The ropes of a model, of which a `config.json` is enough.
-fn read(model: &str, pairing: Option<Pairing>) -> Result<ModelRopes> {
+fn read(model: &OsStr, pairing: Option<Pairing>) -> Result<ModelRopes> {
     let path = Path::new(model);
     let config = if path.extension().is_some_and(|e| e == "json") {
         path.to_owned()
@@ -103,11 +94,10 @@ fn read(model: &str, pairing: Option<Pairing>) -> Result<ModelRopes> {
         let text = std::fs::read_to_string(&config).with_context(|| config.display().to_string())?;
         return ModelRopes::from_config(&text, pairing).with_context(|| config.display().to_string());
     }
-    Ok(ModelRopes::read(&Source::resolve(Some(model))?.open()?, pairing)?)
+    Ok(ModelRopes::read(&source::open(model)?, pairing)?)
 }
 
 /// The last part of a path.
-fn base_name(model: &str) -> &str {
-    let name = Path::new(model).file_name().and_then(|name| name.to_str());
-    name.unwrap_or(model)
+fn base_name(model: &OsStr) -> String {
+    Path::new(model).file_name().unwrap_or(model).to_string_lossy().into_owned()
 }

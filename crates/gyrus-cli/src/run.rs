@@ -1,39 +1,56 @@
 //! `gyrus run`: one prompt, one answer.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use gyrus::text::template::Conversation;
 use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
+use gyrus_formats::FormatError;
 use serde_json::json;
 
+use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
-use crate::interrupt;
-use crate::load::load;
+use crate::load::load_opened;
 use crate::progress::Progress;
+use crate::resolve::{Missing, looks_like_model};
+use crate::screen::Screen;
 use crate::source::Source;
-use crate::text::FAINT;
+use crate::usage::usage;
+use crate::{cache, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str =
     "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
 
+/// Added to the error where a word was taken for a model that is none.
+const HINT: &str = "to give this as a prompt, name a model before it, such as";
+
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let (model, prompt) = split(args);
-    let sampler = args.sampler.sampler()?;
-    if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
-        bail!(NO_PROMPT);
+    if args.raw && args.system.is_some() {
+        return Err(usage("--system needs a chat template, which --raw and `complete` do without"));
     }
-    // A model that is not there is said before anything is waited for on stdin.
-    let source = Source::resolve(model.as_deref())?;
-    let prompt = match prompt {
-        Some(prompt) => prompt,
-        None => read_prompt()?,
-    };
+    let (model, prompt) = split(args)?;
+    let sampler = args.sampler.sampler();
+    if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
+        return Err(usage(NO_PROMPT));
+    }
     let mut options = args.model_options.options(Precision::Fast);
     if args.verify {
         options.precision = Precision::Fast;
     }
-    let model = load(&source, &options, args.quiet)?;
+    // What is no model is said before anything is waited for on stdin.
+    let opened = Source::resolve(model).and_then(|source| Ok((source.open(options.access)?, source)));
+    let (checkpoint, source) = opened.map_err(|error| match model {
+        Some(word) if prompt.is_none() && may_be_prompt(word, &error) => {
+            anyhow!("{error:#}; {HINT} {DEFAULT}")
+        }
+        _ => error,
+    })?;
+    let prompt = match prompt {
+        Some(prompt) => prompt.to_owned(),
+        None => read_prompt()?,
+    };
+    let model = load_opened(checkpoint, source.name(), &options, args.quiet)?;
     if args.verify {
         return crate::verify::run(&source, &options, &model, &prompt, args);
     }
@@ -48,18 +65,25 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 
 /// Which of the positional arguments are the model and the prompt: a single one is a model if it looks
 /// like one.
-fn split(args: &RunArgs) -> (Option<String>, Option<String>) {
+fn split(args: &RunArgs) -> Result<(Option<&OsStr>, Option<&str>)> {
     match (&args.first, &args.second) {
-        (Some(model), Some(prompt)) => (Some(model.clone()), Some(prompt.clone())),
-        (Some(one), None) if crate::resolve::looks_like_model(one) => (Some(one.clone()), None),
-        (Some(one), None) => (None, Some(one.clone())),
-        (None, _) => (None, None),
+        (Some(model), Some(prompt)) => Ok((Some(model), Some(prompt))),
+        (Some(one), None) if looks_like_model(one) => Ok((Some(one), None)),
+        (Some(one), None) => Ok((None, Some(one.to_str().context("the prompt is not UTF-8")?))),
+        (None, _) => Ok((None, None)),
     }
+}
+
+/// Whether a word that was taken for a model could be a prompt, given why it is no model: it is no file, or a file
+/// that has neither a model's name nor its content.
+fn may_be_prompt(word: &OsStr, error: &anyhow::Error) -> bool {
+    let named_as_model = word.to_str().is_some_and(cache::is_model);
+    error.is::<Missing>() || (error.is::<FormatError>() && !named_as_model)
 }
 
 fn read_prompt() -> Result<String> {
     if std::io::stdin().is_terminal() {
-        bail!(NO_PROMPT);
+        return Err(usage(NO_PROMPT));
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes).context("stdin")?;
@@ -70,7 +94,7 @@ fn read_prompt() -> Result<String> {
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     if args.raw || !model.has_chat_template() {
         if args.system.is_some() {
-            bail!("--system needs a model with a chat template, and not --raw");
+            bail!("--system needs a model with a chat template");
         }
         return Ok(Prompt::Text(prompt.to_owned()));
     }
@@ -93,7 +117,7 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
 }
 
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Screen::stdout();
     let mut session = model.session();
     let mut generation = session.generate(request)?;
     let (mut ids, mut whole) = (Vec::new(), String::new());
@@ -119,10 +143,7 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
             }
         };
         match args.output {
-            Output::Text => {
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
+            Output::Text => out.text(text)?,
             Output::Json => whole.push_str(text),
             Output::Ids => {}
         }
@@ -144,11 +165,11 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
                 "prompt_tokens_per_second": usage.prompt_speed(),
                 "tokens_per_second": usage.decode_speed(),
             });
-            writeln!(out, "{document}")?;
+            json::line(&mut out, &document)?;
         }
     }
     if !args.quiet {
-        anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+        diagnostics::aside(statistics(&usage, &reason));
     }
     if reason == StopReason::Cancelled {
         return Err(interrupt::Interrupted.into());
@@ -160,10 +181,10 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
 pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
     let fresh = usage.prompt_tokens - usage.cached_tokens;
     format!(
-        "{fresh} prompt tokens at {:.0}/s · {} tokens at {:.1}/s · {}",
-        usage.prompt_speed(),
+        "{fresh} prompt tokens at {}/s · {} tokens at {}/s · {}",
+        rate(usage.prompt_speed(), 0),
         usage.generated_tokens,
-        usage.decode_speed(),
+        rate(usage.decode_speed(), 1),
         match reason {
             StopReason::EndToken(_) => "the model ended".to_owned(),
             StopReason::MaxTokens => "as many as asked for".to_owned(),
@@ -173,6 +194,11 @@ pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
             _ => "stopped".to_owned(),
         }
     )
+}
+
+/// A speed with so many decimals, or a dash if nothing was measured.
+fn rate(speed: Option<f64>, decimals: usize) -> String {
+    speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.decimals$}"))
 }
 
 fn reason_name(reason: &StopReason) -> &'static str {

@@ -1,13 +1,15 @@
 //! From what the user typed to an opened model.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 
 use anyhow::{Context, Result};
-use gyrus_formats::{Bytes, Checkpoint};
+use gyrus_formats::{Access, Bytes, Checkpoint};
 
 use crate::environment::Environment;
+use crate::foreign;
 use crate::resolve::{ModelSource, resolve};
-use crate::synthetic;
+use crate::synthetic::Synthetic;
 
 /// A model that can be opened.
 pub(crate) struct Source {
@@ -23,7 +25,7 @@ enum Place {
 
 impl Source {
     /// The model that an argument names, or the default one; pulled if it is not here yet.
-    pub(crate) fn resolve(model: Option<&str>) -> Result<Source> {
+    pub(crate) fn resolve(model: Option<&OsStr>) -> Result<Source> {
         let found = resolve(model, &Environment::of_process())?;
         let name = match &found {
             ModelSource::BuiltIn { name, .. } => (*name).to_owned(),
@@ -35,10 +37,10 @@ impl Source {
         Ok(Source { name, place: Place::Found(found) })
     }
 
-    /// Random weights of the shape and type that `SHAPE:QUANT` asks for.
-    pub(crate) fn synthetic(shape: &str) -> Result<Source> {
-        let made = synthetic::model(shape)?;
-        Ok(Source { name: shape.to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
+    /// Random weights.
+    pub(crate) fn synthetic(model: &Synthetic) -> Result<Source> {
+        let made = model.model()?;
+        Ok(Source { name: model.name().to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
     }
 
     /// What to call it.
@@ -46,10 +48,10 @@ impl Source {
         &self.name
     }
 
-    /// Opens it.
-    pub(crate) fn open(&self) -> Result<Checkpoint> {
+    /// Opens it; `access` says how its files are read.
+    pub(crate) fn open(&self, access: Access) -> Result<Checkpoint> {
         match &self.place {
-            Place::Found(ModelSource::File(path)) => Ok(Checkpoint::open(path)?),
+            Place::Found(ModelSource::File(path)) => Ok(Checkpoint::open_with(path, access)?),
             Place::Found(ModelSource::BuiltIn { name, bytes }) => {
                 Ok(Checkpoint::from_gguf(name, Bytes::Static(bytes))?)
             }
@@ -58,7 +60,12 @@ impl Source {
     }
 }
 
-/// Opens the model that an argument names.
-pub(crate) fn open(model: &str) -> Result<Checkpoint> {
-    Source::resolve(Some(model))?.open()
+/// Opens the model that an argument names, of which only the description is needed.
+pub(crate) fn open(model: &OsStr) -> Result<Checkpoint> {
+    Source::resolve(Some(model))?.open(Access::Map)
+}
+
+/// That the model which an argument names has nothing to make tokens with.
+pub(crate) fn no_tokenizer(model: &OsStr) -> String {
+    format!("{}: no tokenizer in this model", foreign::one_line(&model.to_string_lossy(), 200))
 }

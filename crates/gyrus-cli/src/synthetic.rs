@@ -1,12 +1,14 @@
 //! Random weights in a real model's shape, so that speed can be measured without the model.
 
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_tensor::{DType, Shape, can_quantize, quantize};
 
+use crate::output::OutputFile;
 use crate::text;
 
 /// The numbers of a model.
@@ -41,29 +43,53 @@ const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Di
 /// Context of a synthetic model: enough for every test.
 const CONTEXT: u32 = 131_072;
 
-/// Makes the model that `SHAPE:QUANT` asks for.
-pub(crate) fn model(shape: &str) -> Result<Checkpoint> {
-    Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(file(shape)?))?)
+/// What `SHAPE:QUANT` asks for, which can be made if memory allows.
+#[derive(Debug, Clone)]
+pub(crate) struct Synthetic {
+    /// As it was typed.
+    text: String,
+    dims: Dims,
+    dtype: DType,
 }
 
-/// Writes the model that `SHAPE:QUANT` asks for.
-pub(crate) fn write(shape: &str, path: &Path) -> Result<()> {
-    let file = file(shape)?;
-    std::fs::write(path, &file).with_context(|| format!("cannot write {}", path.display()))
+impl Synthetic {
+    /// As it was typed.
+    pub(crate) fn name(&self) -> &str {
+        &self.text
+    }
+
+    /// Makes the model.
+    pub(crate) fn model(&self) -> Result<Checkpoint> {
+        Ok(Checkpoint::from_gguf("synthetic", Bytes::Owned(self.file()?))?)
+    }
+
+    /// Writes the model.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        OutputFile::write(path, self.file()?)
+    }
+
+    /// The GGUF file.
+    fn file(&self) -> Result<Vec<u8>> {
+        build(self.dims, self.dtype)
+    }
 }
 
-/// The GGUF file that `SHAPE:QUANT` asks for.
-fn file(shape: &str) -> Result<Vec<u8>> {
-    let (name, dtype) = shape.rsplit_once(':').context("a synthetic model is SHAPE:QUANT")?;
-    let dims = match SHAPES.iter().find(|(known, _)| *known == name) {
-        Some((_, dims)) => *dims,
-        None => explicit(name)?,
-    };
-    let Some(dtype) = dtype.parse::<DType>().ok().filter(|d| can_quantize(*d)) else {
-        let can: Vec<&str> = DType::ALL.iter().filter(|d| can_quantize(**d)).map(|d| d.name()).collect();
-        bail!("'{dtype}' is not a type that can be made, only {}", can.join(", "));
-    };
-    build(dims, dtype)
+impl FromStr for Synthetic {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Synthetic> {
+        let (name, dtype) = text.rsplit_once(':').context("a synthetic model is SHAPE:QUANT")?;
+        let dims = match SHAPES.iter().find(|(known, _)| *known == name) {
+            Some((_, dims)) => *dims,
+            None => explicit(name)?,
+        };
+        let Some(dtype) = dtype.parse::<DType>().ok().filter(|d| can_quantize(*d)) else {
+            let can: Vec<&str> = DType::ALL.iter().filter(|d| can_quantize(**d)).map(|d| d.name()).collect();
+            bail!("'{dtype}' is not a type that can be made, only {}", can.join(", "));
+        };
+        weight_bytes(&tensors(dims, dtype)?)?;
+        Ok(Synthetic { text: text.to_owned(), dims, dtype })
+    }
 }
 
 /// Dimensions in words: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
@@ -119,10 +145,14 @@ fn embedding_type(dtype: DType) -> DType {
     }
 }
 
-fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
+/// A tensor to be made.
+type Wanted = (String, DType, Vec<usize>);
+
+/// All tensors of a model.
+fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
     ensure!(d.layers <= MAX_LAYERS, "{} layers, at most {MAX_LAYERS} are possible", d.layers);
     let (q, kv) = (d.heads * d.head_dim, d.kv_heads * d.head_dim);
-    let mut tensors: Vec<(String, DType, Vec<usize>)> =
+    let mut tensors: Vec<Wanted> =
         vec![("token_embd.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim])];
     for layer in 0..d.layers {
         let mut add = |name: &str, dtype, dims: &[usize]| {
@@ -146,9 +176,13 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
     if !d.tied {
         tensors.push(("output.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim]));
     }
+    Ok(tensors)
+}
 
+/// The bytes of all tensors, if they are not too many.
+fn weight_bytes(tensors: &[Wanted]) -> Result<usize> {
     let mut total = 0usize;
-    for (name, dtype, dims) in &tensors {
+    for (name, dtype, dims) in tensors {
         let bytes = dtype.bytes_of(&Shape::new(dims)?).with_context(|| name.clone())?;
         total = total.saturating_add(bytes);
     }
@@ -158,6 +192,12 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
         text::bytes(total as u64),
         text::bytes(MAX_BYTES as u64)
     );
+    Ok(total)
+}
+
+fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
+    let tensors = tensors(d, dtype)?;
+    let total = weight_bytes(&tensors)?;
     let mut file: Vec<u8> = Vec::new();
     // Asked for before anything is made, so that too little memory is an error and not the end.
     let room = file.try_reserve_exact(total.saturating_mul(2));
@@ -248,7 +288,7 @@ mod tests {
     #[test]
     fn shapes_are_known_by_name_or_spelled_out() {
         let small = "dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40:q8_0";
-        let model = model(small).unwrap();
+        let model = small.parse::<Synthetic>().unwrap().model().unwrap();
         assert_eq!(model.tensor("blk.0.ffn_gate.weight").unwrap().shape.dims(), [96, 64]);
         assert_eq!(explicit("dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40").unwrap().head_dim, 32);
     }
@@ -258,22 +298,24 @@ mod tests {
         let shape = "dim=256,layers=1,heads=4,kv=2,ffn=256,vocab=40:q4_k";
         let folder = gyrus_testkit::tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        write(shape, &path).unwrap();
-        assert!(std::fs::read(&path).unwrap() == file(shape).unwrap());
+        let synthetic: Synthetic = shape.parse().unwrap();
+        synthetic.write(&path).unwrap();
+        assert!(std::fs::read(&path).unwrap() == synthetic.file().unwrap());
         let model = Checkpoint::open(&path).unwrap();
         assert_eq!(model.tensor("token_embd.weight").unwrap().dtype, DType::Q6_K);
         assert_eq!(model.tensor("blk.0.attn_q.weight").unwrap().dtype, DType::Q4_K);
-        let error = write(shape, &folder.path().join("none/model.gguf")).unwrap_err();
-        assert!(error.to_string().starts_with("cannot write "), "{error}");
     }
 
     #[test]
     fn what_is_wrong_with_a_shape_is_said() {
-        let error = |text: &str| model(text).unwrap_err().to_string();
+        let error = |text: &str| text.parse::<Synthetic>().unwrap_err().to_string();
         assert!(error("llama-3.2-1b").contains("SHAPE:QUANT"));
         assert!(error("llama-3.2-1b:q9").contains("'q9' is not a type that can be made"));
         assert!(error("gpt:q4_0").contains("'gpt' is neither a known shape"));
         assert!(error("dim=64:q4_0").contains("lacks a dimension"));
         assert!(error("dim=99999999999:q4_0").contains("out of range"));
+        assert!(error("dim=64,layers=4097,heads=2,kv=1,ffn=96,vocab=40:q8_0").contains("4097 layers"));
+        let much = "dim=1048576,layers=9,heads=1,kv=1,ffn=1048576,vocab=9:f32";
+        assert!(error(much).contains("of weights, at most"), "{}", error(much));
     }
 }

@@ -1,6 +1,5 @@
 //! `gyrus template`: the prompt that a conversation becomes.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -8,16 +7,18 @@ use gyrus::ChatFormat;
 use gyrus::text::template::Conversation;
 
 use crate::cli::TemplateArgs;
+use crate::diagnostics;
+use crate::screen::Screen;
+use crate::source;
 
 pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
-    let checkpoint = crate::source::open(&args.model)?;
-    let metadata =
-        checkpoint.gguf().with_context(|| format!("{}: no tokenizer in this model", args.model))?;
-    let tokenizer = gyrus::tokenizer::from_gguf(metadata)?
-        .with_context(|| format!("{}: no tokenizer in this model", args.model))?;
+    let checkpoint = source::open(&args.model)?;
+    let metadata = checkpoint.gguf().with_context(|| source::no_tokenizer(&args.model))?;
+    let tokenizer =
+        gyrus::tokenizer::from_gguf(metadata)?.with_context(|| source::no_tokenizer(&args.model))?;
     let format = ChatFormat::new(gyrus::tokenizer::template_source(metadata)?, &tokenizer)?;
     if let Some(name) = format.fallback() {
-        anstream::eprintln!("the model carries no chat template, using the {name} form");
+        diagnostics::note(format!("the model carries no chat template, using the {name} form"));
     }
     let messages = args.messages.display();
     let mut conversation =
@@ -27,11 +28,8 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
             conversation.with_tools_json(&read_text(tools)?).with_context(|| tools.display().to_string())?;
     }
     let text = format.render(&conversation, !args.no_generation_prompt)?;
-    let mut out = std::io::stdout().lock();
     // Exactly the prompt: a newline more would not be it.
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    Ok(Screen::stdout().text(&text)?)
 }
 
 fn read_text(path: &Path) -> Result<String> {

@@ -40,26 +40,10 @@ fn scaled(n: u64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit]).trim_end().to_owned()
 }
 
-/// Text from a file on one line of a terminal: control characters escaped, at most `longest` characters.
-pub(crate) fn one_line(text: &str, longest: usize) -> String {
-    let mut shown = String::new();
-    for (n, c) in text.chars().enumerate() {
-        if n == longest {
-            shown.push('…');
-            break;
-        }
-        match c {
-            '\n' => shown.push_str("\\n"),
-            // Invisible characters may reorder or hide what follows them.
-            _ if c.is_control()
-                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
-            {
-                let _ = write!(shown, "{}", c.escape_default());
-            }
-            _ => shown.push(c),
-        }
-    }
-    shown
+/// A part of a whole, or a speed; nothing where the whole is nothing, since a clock that stands still makes nothing
+/// infinitely fast.
+pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 /// A column of a table.
@@ -104,12 +88,5 @@ mod tests {
             ["0 B", "1023 B", "1.00 KiB", "93.8 MiB", "16.0 EiB"]
         );
         assert_eq!([999, 1000, 134_515_008].map(count), ["999", "1.00 k", "135 M"]);
-    }
-
-    #[test]
-    fn text_from_files_cannot_play_tricks_on_a_terminal() {
-        assert_eq!(one_line("a\x1b[31mred\r\n\u{202e}b", 80), "a\\u{1b}[31mred\\r\\n\\u{202e}b");
-        assert_eq!(one_line("abcdef", 3), "abc…");
-        assert_eq!(one_line("Grüße 世界", 80), "Grüße 世界");
     }
 }

@@ -1,5 +1,6 @@
 //! `gyrus tokenize` and `gyrus detokenize`: a model's own tokenizer, on its own.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -8,6 +9,8 @@ use gyrus::text::{Special, Tokenizer};
 use gyrus_formats::Checkpoint;
 
 use crate::cli::{DetokenizeArgs, TokenizeArgs};
+use crate::screen::Screen;
+use crate::source;
 
 pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
@@ -31,36 +34,38 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
 pub(crate) fn detokenize(args: &DetokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer(&args.model)?;
     let text = String::from_utf8(read(args.file.as_deref())?).context("the ids are not text")?;
-    let ids = parse_ids(&text, tokenizer.vocab_size())?;
-    let mut out = std::io::stdout().lock();
+    let ids = parse_ids(&text)?;
+    check_ids(&ids, tokenizer.vocab_size())?;
     // Bytes, not text: ids may stand for half a character.
-    out.write_all(&tokenizer.decode_bytes(&ids, args.special))?;
-    out.flush()?;
-    Ok(())
+    Ok(Screen::stdout().bytes(&tokenizer.decode_bytes(&ids, args.special))?)
 }
 
 /// Ids separated by white space or commas, with or without brackets.
-pub(crate) fn parse_ids(text: &str, vocab: usize) -> Result<Vec<u32>> {
+pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'));
     let mut ids = Vec::new();
     for word in words.filter(|w| !w.is_empty()) {
-        let shown = crate::text::one_line(word, 40);
-        let id: u32 = word.parse().with_context(|| format!("'{shown}' is not a token id"))?;
-        if id as usize >= vocab {
-            bail!("token id {id} is beyond the vocabulary of {vocab}");
-        }
-        ids.push(id);
+        let shown = crate::foreign::one_line(word, 40);
+        ids.push(word.parse().with_context(|| format!("'{shown}' is not a token id"))?);
     }
     Ok(ids)
 }
 
-fn tokenizer(model: &str) -> Result<Tokenizer> {
-    let checkpoint: Checkpoint = crate::source::open(model)?;
+/// Whether all ids are of a vocabulary.
+pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocab) {
+        Some(id) => bail!("token id {id} is beyond the vocabulary of {vocab}"),
+        None => Ok(()),
+    }
+}
+
+fn tokenizer(model: &OsStr) -> Result<Tokenizer> {
+    let checkpoint: Checkpoint = source::open(model)?;
     let tokenizer = match checkpoint.gguf() {
         Some(metadata) => gyrus::tokenizer::from_gguf(metadata)?,
         None => None,
     };
-    tokenizer.with_context(|| format!("{model}: no tokenizer in this model"))
+    tokenizer.with_context(|| source::no_tokenizer(model))
 }
 
 /// A file's bytes, or what comes in on stdin.

@@ -1,7 +1,6 @@
 //! `gyrus tune`: the quickest forms of kernels for a model on a GPU, found by trying.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -10,9 +9,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::cli::TuneArgs;
+use crate::foreign::Foreign;
+use crate::json;
 use crate::load::{self, load};
 use crate::options::BenchOutput;
 use crate::profile::{NO_INSTRUMENTS, refuse_cpu};
+use crate::text::ratio;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -21,7 +23,7 @@ struct Report {
     version: &'static str,
     kernels: Vec<Kernel>,
     /// The folder that later processes find it in.
-    kept: Option<PathBuf>,
+    kept: Option<String>,
 }
 
 /// A kernel whose forms were tried. Times are those of a whole step, as that is what they are for.
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
         device: load::device(model.place()),
         version: env!("CARGO_PKG_VERSION"),
         kernels,
-        kept: options.pipelines,
+        kept: options.pipelines.map(|folder| folder.to_string_lossy().into_owned()),
     };
     print(&report, args.report.output)
 }
@@ -92,7 +94,7 @@ fn hear(kernels: &mut Vec<Kernel>, trial: &Trial) {
             if trial.best {
                 kernel.best = trial.form.clone();
                 kernel.best_microseconds = time;
-                kernel.gain = 1.0 - time / kernel.rule_microseconds;
+                kernel.gain = ratio(kernel.rule_microseconds - time, kernel.rule_microseconds);
             }
         }
         _ => kernels.push(Kernel {
@@ -114,10 +116,7 @@ fn microseconds(time: Duration) -> f64 {
 fn print(report: &Report, output: BenchOutput) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
+        BenchOutput::Json => json::pretty(&mut out, report)?,
         BenchOutput::Csv => {
             writeln!(out, "kernel,trials,rule,rule_microseconds,best,best_microseconds,gain")?;
             for k in &report.kernels {
@@ -129,7 +128,7 @@ fn print(report: &Report, output: BenchOutput) -> Result<()> {
             }
         }
         BenchOutput::Md => {
-            writeln!(out, "{}\n", report.device)?;
+            writeln!(out, "{}\n", Foreign(&report.device))?;
             if report.kernels.is_empty() {
                 // Mat-vecs are of quantised weights, with bytes.
                 writeln!(out, "no kernel of this model has forms to choose from at this precision")?;
@@ -150,7 +149,7 @@ fn print(report: &Report, output: BenchOutput) -> Result<()> {
                 )?;
             }
             match &report.kept {
-                Some(folder) => writeln!(out, "\nkept in {} for this GPU", folder.display())?,
+                Some(folder) => writeln!(out, "\nkept in {} for this GPU", Foreign(folder))?,
                 None => writeln!(out, "\nnot kept: no folder for caches is known; GYRUS_CACHE names one")?,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use gyrus::{Model, Options, Precision, argmax};
 
 use crate::cli::RunArgs;
@@ -19,7 +19,10 @@ pub(crate) fn run(
     prompt: &str,
     args: &RunArgs,
 ) -> Result<()> {
-    let exact = Model::load(source.open()?, &Options { precision: Precision::Exact, ..options.clone() })?;
+    let exact = Model::load(
+        source.open(options.access)?,
+        &Options { precision: Precision::Exact, ..options.clone() },
+    )?;
     let prompt = super::run::prompt_ids(fast, prompt, args)?;
     if prompt.is_empty() {
         bail!("the prompt is empty");
@@ -38,6 +41,8 @@ pub(crate) fn run(
             agree += usize::from(argmax(&exact) == argmax(fast));
         })?;
     }
+    // A maximum drops what is no number, a sum keeps it.
+    ensure!(divergence.is_finite(), "the divergence of fast from exact is {divergence}, not a finite number");
     let n = prompt.len() as f64;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{} positions: fast against exact", prompt.len())?;

@@ -173,3 +173,16 @@ fn doctor_names_version_and_cpu() {
     assert!(json["cpu"]["threads"].as_u64().unwrap() > 0);
     assert!(stdout(&gyrus(&["doctor"])).contains("features"));
 }
+
+/// Drivers look for a display that is not there, and must not say so.
+#[test]
+fn a_machine_without_a_display_is_looked_at_in_silence() {
+    for directory in [None, Some(""), Some("relative")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
+        command.arg("doctor").env_remove("XDG_RUNTIME_DIR").env_remove("WAYLAND_DISPLAY");
+        command.envs(directory.map(|directory| ("XDG_RUNTIME_DIR", directory)));
+        let output = command.output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}

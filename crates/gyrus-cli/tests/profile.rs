@@ -1,30 +1,21 @@
 //! Looking into kernels from the command line.
 
+mod common;
+
 use std::process::Command;
 
-use gyrus_testkit::repository;
+use common::refused;
 
-/// The program, away from the user's cache and the network.
 fn gyrus(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
-    command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", repository().join("target/test-cache"));
-    command.env_remove("GYRUS_THREADS").env("GYRUS_DEVICE", "cpu").args(args);
+    let mut command = common::gyrus();
+    command.args(args);
     command
-}
-
-/// One line on stderr, or clap's few, and this exit code.
-fn refused(args: &[&str], code: i32) -> String {
-    let output = gyrus(args).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-    said
 }
 
 #[test]
 fn what_cannot_be_looked_into_is_refused_in_a_line() {
     for command in ["profile", "tune"] {
-        let said = refused(&[command, "tales-7m", "-q"], 1);
+        let said = refused(&[command, "tales-7m", "-q"], 2);
         assert_eq!(
             said,
             "error: kernels are looked into on GPUs alone, and this is the CPU; --device gpu or gpu:NAME takes a \
@@ -33,12 +24,12 @@ fn what_cannot_be_looked_into_is_refused_in_a_line() {
         refused(&[command, "tales-7m", "--synthetic", "llama-3.2-1b:q4_0"], 2);
         let said = refused(&[command, "no-such-model", "-q", "--device", "auto"], 1);
         assert!(said.contains("no-such-model"), "{said}");
-        let said = refused(&[command, "--synthetic", "gpt:q4_0", "-q", "--device", "auto"], 1);
+        let said = refused(&[command, "--synthetic", "gpt:q4_0", "-q", "--device", "auto"], 2);
         assert!(said.contains("'gpt' is neither a known shape"), "{said}");
     }
     refused(&["profile", "tales-7m", "-d", "many"], 2);
     refused(&["profile", "tales-7m", "-o", "xml"], 2);
-    let said = refused(&["profile", "tales-7m", "-p", "0", "-s", "0", "--device", "auto"], 1);
+    let said = refused(&["profile", "tales-7m", "-p", "0", "-s", "0", "--device", "auto"], 2);
     assert!(said.contains("nothing to measure: both -s and -p are 0"), "{said}");
 }
 
@@ -120,6 +111,34 @@ mod on_a_gpu {
         let kernels: usize = batches.iter().map(|batch| batch["kernels"].as_array().unwrap().len()).sum();
         assert_eq!(picture.matches("class=\"pale\"").count(), kernels);
         assert!(!picture.contains("NaN") && !picture.contains("inf"));
+    }
+
+    /// A prompt is computed in chunks of 512 rows, and measured as the sum of them.
+    #[test]
+    fn a_long_prompt_is_the_sum_of_its_chunks() {
+        let Some(device) = device() else { return };
+        let mut command = gyrus(&["profile", "--synthetic", SHAPE, "--ctx", "1024", "-s", "0", "-q"]);
+        command.args(["-p", "512,513,1024", "--device", &device, "-o", "json"]);
+        let json: Value = serde_json::from_str(&stdout(command.output().unwrap())).unwrap();
+        let [one, more, two] = &json["batches"].as_array().unwrap()[..] else { panic!("{json}") };
+        assert_eq!(two["name"], "a prompt of 1024 tokens");
+        assert_eq!((&more["rows"], &two["rows"]), (&513.into(), &1024.into()));
+        let number = |batch: &Value, name: &str| batch[name].as_f64().unwrap();
+        // Each chunk embeds its tokens; only the last one computes logits.
+        let count = |batch: &Value, name: &str| {
+            let kernels = batch["kernels"].as_array().unwrap();
+            kernels.iter().find(|k| k["name"] == name).map_or(0, |k| k["count"].as_u64().unwrap())
+        };
+        for (batch, chunks) in [(one, 1), (more, 2), (two, 2)] {
+            assert_eq!((count(batch, "embed"), count(batch, "gather")), (chunks, 1), "{batch}");
+        }
+        assert!(number(two, "flops") > 1.9 * number(one, "flops"), "{two}");
+        assert!(number(more, "flops") > number(one, "flops"), "{more}");
+        for batch in [one, more, two] {
+            let kernels = batch["kernels"].as_array().unwrap();
+            let count: f64 = kernels.iter().map(|kernel| number(kernel, "count")).sum();
+            assert_eq!(number(batch, "dispatches"), count);
+        }
     }
 
     /// Elements are closed in the order they were opened.

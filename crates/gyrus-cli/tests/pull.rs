@@ -2,6 +2,7 @@
 
 #![cfg(feature = "download")]
 
+mod hub;
 mod server;
 
 use std::fs;
@@ -10,134 +11,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gyrus_testkit::Rng;
-use gyrus_testkit::tempfile::{TempDir, tempdir};
-use sha2::Digest as _;
 
-use server::{Answer, Request, Server};
-
-const NAME: &str = "hf:owner/repo/model.gguf";
-const HUB_PATH: &str = "/owner/repo/resolve/main/model.gguf";
-const STORE_PATH: &str = "/store/0123?signature=x";
-
-fn content() -> Vec<u8> {
-    Rng::new(7).bytes(1 << 20)
-}
-
-fn sha256(content: &[u8]) -> String {
-    sha2::Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// An empty cache.
-struct Cache(TempDir);
-
-impl Cache {
-    fn new() -> Cache {
-        Cache(tempdir().unwrap())
-    }
-
-    fn root(&self) -> PathBuf {
-        self.0.path().join("cache")
-    }
-
-    fn command(&self, endpoint: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
-        command.args(args).env("GYRUS_CACHE", self.root()).env("HF_ENDPOINT", endpoint);
-        command.env("GYRUS_DEVICE", "cpu");
-        for name in [
-            "HF_TOKEN",
-            "GYRUS_OFFLINE",
-            "SSL_CERT_FILE",
-            "http_proxy",
-            "HTTP_PROXY",
-            "ALL_PROXY",
-            "all_proxy",
-        ] {
-            command.env_remove(name);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn gyrus(&self, server: &Server, args: &[&str]) -> Output {
-        self.command(&server.url, args).output().unwrap()
-    }
-
-    /// Pulls the model, which must work, and returns its content.
-    fn pull(&self, server: &Server) -> Vec<u8> {
-        let output = self.gyrus(server, &["pull", NAME]);
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        let path = self.root().join("models/hf/owner/repo/model.gguf");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{}\n", path.display()));
-        assert_eq!(
-            self.files(),
-            ["models/hf/owner/repo/model.gguf", "models/hf/owner/repo/model.gguf.origin.json"]
-        );
-        fs::read(path).unwrap()
-    }
-
-    /// Pulls the model, which must fail, and returns the one line that says why.
-    fn failure(&self, server: &Server) -> String {
-        let output = self.gyrus(server, &["pull", NAME]);
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        assert!(output.stdout.is_empty());
-        let errors: Vec<String> =
-            said(&output).lines().filter(|line| line.starts_with("error: ")).map(str::to_owned).collect();
-        assert_eq!(errors.len(), 1, "{}", said(&output));
-        errors[0].replace(&server.url, "URL")
-    }
-
-    /// All files below the cache's folder, by their paths inside it.
-    fn files(&self) -> Vec<String> {
-        fn walk(folder: &Path, root: &Path, files: &mut Vec<String>) {
-            for entry in fs::read_dir(folder).into_iter().flatten() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    walk(&path, root, files);
-                } else {
-                    files.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
-                }
-            }
-        }
-        let mut files = Vec::new();
-        walk(&self.root(), &self.root(), &mut files);
-        files.sort();
-        files
-    }
-
-    fn assert_empty(&self) {
-        assert_eq!(self.files(), Vec::<String>::new());
-        assert!(!self.root().exists(), "empty folders are left");
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A hub as the real one: it describes the file and redirects to a store, which knows ranges.
-fn hub(
-    content: Vec<u8>,
-    store: impl Fn(&Request, Answer, usize) -> Answer + Send + Sync + 'static,
-) -> Server {
-    let (tag, size) = (format!("\"{}\"", sha256(&content)), content.len().to_string());
-    Server::start(move |request, before| {
-        if request.path == HUB_PATH {
-            let headers = [("x-linked-etag", &*tag), ("x-linked-size", &size), ("location", STORE_PATH)];
-            return Answer::new(302, &headers, b"moved, for now");
-        }
-        assert_eq!(request.path, STORE_PATH);
-        store(request, ranged(request, &content), before)
-    })
-}
-
-/// The content from where the request asks for it.
-fn ranged(request: &Request, content: &[u8]) -> Answer {
-    let Some(from) = request.range_from() else {
-        return Answer::new(200, &[("accept-ranges", "bytes")], content);
-    };
-    let range = format!("bytes {from}-{}/{}", content.len() - 1, content.len());
-    Answer::new(206, &[("content-range", &range)], &content[from..])
-}
+use hub::{Cache, NAME, STORE_PATH, content, hub, said, sha256};
+use server::{Answer, Server};
 
 #[test]
 fn a_file_is_pulled_once_and_found_thereafter() {
@@ -227,91 +103,6 @@ fn a_server_without_ranges_begins_anew() {
 }
 
 #[test]
-fn a_wrong_checksum_is_refused() {
-    let (cache, content) = (Cache::new(), content());
-    let mut other = content.clone();
-    other[99] ^= 1;
-    let sent = other.clone();
-    let server = hub(content.clone(), move |request, _, _| ranged(request, &sent));
-    assert_eq!(
-        cache.failure(&server),
-        format!(
-            "error: cannot pull {NAME}: wrong checksum: expected SHA-256 {}, found {}; the file was removed",
-            sha256(&content),
-            sha256(&other)
-        )
-    );
-    cache.assert_empty();
-}
-
-#[test]
-fn a_wrong_length_is_refused() {
-    for sent in [1000, 2 << 20] {
-        let cache = Cache::new();
-        let server = hub(content(), move |_, _, _| Answer::new(200, &[], &vec![0; sent]));
-        let expected = format!(
-            "error: cannot pull {NAME}: wrong size: the hub says that it has 1048576 bytes, the server sends {sent}"
-        );
-        assert_eq!(cache.failure(&server), expected);
-        cache.assert_empty();
-    }
-    // Without a length of its own the server cannot send more than the hub says.
-    let cache = Cache::new();
-    let server = hub(content(), |_, _, _| Answer::exactly(200, &[], &vec![0; 2 << 20]));
-    assert!(cache.failure(&server).ends_with("more than the expected 1048576 bytes came"));
-    cache.assert_empty();
-    // A range other than the one asked for is not pasted in.
-    let cache = Cache::new();
-    let server = hub(content(), |request, answer, _| match request.range_from() {
-        None => answer.cut(100_000),
-        Some(_) => Answer::new(206, &[("content-range", "bytes 5-9/1048576")], b"wrong"),
-    });
-    assert!(
-        cache
-            .failure(&server)
-            .ends_with("asked for the bytes from 100000 on, the server sent those from 5 on")
-    );
-}
-
-#[test]
-fn refusals_are_explained() {
-    for (status, token, reason) in [
-        (404, None, "the hub has no such file (404); URL/owner/repo/tree/main lists what there is"),
-        (
-            401,
-            None,
-            "the hub refuses access (401): URL/owner/repo does not exist, or is private; set HF_TOKEN to a token that may read it",
-        ),
-        (
-            401,
-            Some("hf_secret"),
-            "the hub refuses access (401): URL/owner/repo does not exist, or is private; the token in HF_TOKEN may not read it",
-        ),
-        (
-            403,
-            Some("hf_secret"),
-            "the hub refuses access (403): URL/owner/repo asks for its terms to be accepted first; the token in HF_TOKEN may not read it",
-        ),
-        (500, None, "the hub answers 500"),
-        (204, None, "the hub answers 204"),
-    ] {
-        let cache = Cache::new();
-        let server =
-            Server::start(move |_, _| Answer::new(status, &[("x-error-message", "because of this")], b""));
-        let mut command = cache.command(&server.url, &["pull", NAME]);
-        if let Some(token) = token {
-            command.env("HF_TOKEN", token);
-        }
-        let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        let line = said(&output).replace(&server.url, "URL");
-        assert!(line.starts_with(&format!("error: cannot pull {NAME}: {reason}")), "{line}");
-        assert!(line.ends_with("; it says: because of this\n") && !line.contains("secret"), "{line}");
-        cache.assert_empty();
-    }
-}
-
-#[test]
 fn small_files_come_from_the_hub_itself() {
     // The tag is Git's, not a SHA-256; the content comes without a redirect, here in chunks.
     let server = Server::start(|request, _| match &*request.method {
@@ -325,7 +116,10 @@ fn small_files_come_from_the_hub_itself() {
     assert_eq!(Cache::new().pull(&server), b"hello world");
     // A chunk that is cut is no end.
     let cache = Cache::new();
-    let server = Server::start(|_, _| Answer::exactly(200, &[("transfer-encoding", "chunked")], b"6\r\nhel"));
+    let server = Server::start(|request, _| match &*request.method {
+        "HEAD" => Answer::new(200, &[("content-length", "11")], b""),
+        _ => Answer::exactly(200, &[("transfer-encoding", "chunked")], b"6\r\nhel"),
+    });
     assert!(cache.failure(&server).contains("cut off after"));
     cache.assert_empty();
     // A hub that does not answer questions, and says how long its answer is.
@@ -334,42 +128,6 @@ fn small_files_come_from_the_hub_itself() {
         _ => Answer::new(200, &[], b"hello"),
     });
     assert_eq!(Cache::new().pull(&server), b"hello");
-    // Nothing to check the content by: its end could be anywhere.
-    let cache = Cache::new();
-    let server = Server::start(|_, _| Answer::exactly(200, &[], b"hello"));
-    assert!(cache.failure(&server).contains("neither how long the file is nor its checksum"));
-    cache.assert_empty();
-}
-
-#[test]
-fn redirects_are_followed_and_the_token_stays_with_the_hub() {
-    let (cache, content) = (Cache::new(), content());
-    let sent = content.clone();
-    let store = Server::start(move |request, _| ranged(request, &sent));
-    let (away, tag) = (format!("{}/blob", store.url), sha256(&content));
-    let server = Server::start(move |request, _| {
-        if request.path == HUB_PATH {
-            // The repository has another name now.
-            return Answer::new(307, &[("location", "/new/name/resolve/main/model.gguf")], b"");
-        }
-        let headers = [("x-linked-etag", &*tag), ("x-linked-size", "1048576"), ("location", &away)];
-        Answer::new(302, &headers, b"")
-    });
-    let output = cache.command(&server.url, &["pull", NAME]).env("HF_TOKEN", "hf_secret").output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert_eq!(server.requests().len(), 4);
-    assert!(server.requests().iter().all(|r| r.header("authorization") == Some("Bearer hf_secret")));
-    assert_eq!(store.requests().len(), 1);
-    assert!(store.requests().iter().all(|r| r.header("authorization").is_none()));
-
-    let cache = Cache::new();
-    let circle = Server::start(|_, _| Answer::new(302, &[("location", HUB_PATH)], b""));
-    assert!(cache.failure(&circle).ends_with("more than 10 redirects"));
-    for location in ["file:///etc/passwd", "ftp://x/y"] {
-        let server = Server::start(move |_, _| Answer::new(302, &[("location", location)], b""));
-        assert!(cache.failure(&server).ends_with("which is no secure address"));
-    }
-    cache.assert_empty();
 }
 
 #[test]
@@ -377,55 +135,6 @@ fn a_slow_server_is_waited_for() {
     let content = Rng::new(3).bytes(300);
     let server = hub(content.clone(), |_, answer, _| answer.drip(7, Duration::from_millis(5)));
     assert_eq!(Cache::new().pull(&server), content);
-}
-
-#[test]
-fn a_server_that_speaks_no_http_is_an_error() {
-    let junk = Rng::new(5).bytes(5000);
-    for bytes in
-        [&b""[..], b"\r\n\r\n", b"220 ftp ready\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n", &junk]
-    {
-        let (cache, bytes) = (Cache::new(), bytes.to_vec());
-        let server = Server::start(move |_, _| Answer::raw(&bytes));
-        let line = cache.failure(&server);
-        assert!(line.starts_with(&format!("error: cannot pull {NAME}: ")), "{line}");
-        cache.assert_empty();
-    }
-    // A head that never ends is not read for ever.
-    let cache = Cache::new();
-    let head = [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'y'; 4 << 20]].concat();
-    let server = Server::start(move |_, _| Answer::raw(&head));
-    cache.failure(&server);
-    cache.assert_empty();
-}
-
-#[test]
-fn without_a_network_the_reason_is_given() {
-    let cache = Cache::new();
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let started = Instant::now();
-    let output = cache.command(&format!("http://127.0.0.1:{port}"), &["pull", NAME]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let line = said(&output);
-    assert!(
-        line.starts_with(&format!("error: cannot pull {NAME}: cannot reach http://127.0.0.1:{port}: ")),
-        "{line}"
-    );
-    assert!(started.elapsed() < Duration::from_secs(5));
-
-    let server = hub(content(), |_, answer, _| answer);
-    let output = cache.command(&server.url, &["pull", NAME]).env("GYRUS_OFFLINE", "1").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(said(&output), format!("error: {NAME} is not in the cache, and GYRUS_OFFLINE is set\n"));
-    assert!(server.requests().is_empty());
-
-    for endpoint in ["nonsense", "ftp://127.0.0.1", "http://"] {
-        let output = cache.command(endpoint, &["pull", NAME]).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains("HF_ENDPOINT: "), "{}", said(&output));
-    }
-    cache.assert_empty();
 }
 
 #[test]
@@ -452,7 +161,6 @@ fn interrupts_are_ignored() -> bool {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_pull_is_resumed() {
-    use std::os::unix::process::ExitStatusExt;
     if interrupts_are_ignored() {
         println!("skipped: interrupts are ignored here");
         return;
@@ -467,26 +175,10 @@ fn an_interrupted_pull_is_resumed() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    // The signal ends the process, which shells report as 130.
-    assert_eq!(child.wait_with_output().unwrap().status.signal(), Some(2));
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
     let server = hub(content.clone(), |_, answer, _| answer);
     assert_eq!(cache.pull(&server), content);
     assert!(server.ranges(STORE_PATH)[0].is_some_and(|from| from >= 50_000));
-}
-
-#[test]
-fn a_cache_that_cannot_be_written_is_named() {
-    let cache = Cache::new();
-    fs::write(cache.root(), "a file").unwrap();
-    let server = hub(content(), |_, answer, _| answer);
-    for name in [NAME, "smollm2-135m", "tales-7m"] {
-        let output = cache.gyrus(&server, &["pull", name]);
-        assert_eq!(output.status.code(), Some(1));
-        assert_eq!(said(&output).lines().count(), 1);
-        assert!(said(&output).contains(cache.root().to_str().unwrap()), "{}", said(&output));
-    }
-    assert!(server.requests().is_empty());
-    assert_eq!(fs::read(cache.root()).unwrap(), b"a file");
 }
 
 /// A small file system of its own, unmounted when dropped.
@@ -603,31 +295,4 @@ fn the_built_in_model_can_be_had_as_a_file() {
         assert_eq!(sha256(&bytes), "723150a274807eeb5b06848513f06dc5f347c4df204096f20ad0ddf530020517");
     }
     assert!(server.requests().is_empty());
-}
-
-#[test]
-fn names_that_are_none_are_refused() {
-    let cache = Cache::new();
-    let server = hub(content(), |_, answer, _| answer);
-    for name in [
-        "",
-        "smollm",
-        "hf:",
-        "hf:a/b",
-        "hf:a/b/../c",
-        "hf:../../etc/passwd",
-        "./model.gguf",
-        "hf:a/b/c\u{1b}[31m",
-    ] {
-        let output = cache.gyrus(&server, &["pull", name]);
-        assert_eq!(output.status.code(), Some(1), "{name}");
-        assert_eq!(said(&output).lines().count(), 1, "{name}");
-        assert!(!said(&output).contains('\u{1b}'));
-    }
-    for args in [&["pull"][..], &["pull", "a", "b"], &["pull", "a", "--force", "--verify"], &["models", "x"]]
-    {
-        assert_eq!(cache.gyrus(&server, args).status.code(), Some(2), "{args:?}");
-    }
-    assert!(server.requests().is_empty());
-    cache.assert_empty();
 }

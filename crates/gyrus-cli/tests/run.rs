@@ -1,46 +1,11 @@
 //! Running models from the command line, with the storyteller inside the program.
 
-use std::io::Write;
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
-use gyrus_testkit::{data, npy, oracle, repository, tempfile};
-
-/// The program, away from the user's cache and the network.
-fn gyrus() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gyrus"));
-    command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", repository().join("target/test-cache"));
-    // The same device on every machine.
-    command.env_remove("GYRUS_THREADS").env("GYRUS_DEVICE", "cpu");
-    command
-}
-
-fn run(args: &[&str], input: &str) -> Output {
-    let mut child = gyrus()
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A program that refuses its arguments may not read its input.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
-}
-
-fn stdout(args: &[&str], input: &str) -> String {
-    let output = run(args, input);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// One line on stderr and this exit code.
-fn refused(args: &[&str], code: i32) -> String {
-    let output = run(args, "");
-    assert_eq!(output.status.code(), Some(code), "{args:?}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
+use common::{gyrus, refused, run, stdout};
+use gyrus_testkit::{data, npy, oracle, tempfile};
 
 const TALE: &str = ", there was a little girl named Lily. She loved to play outside in the sunshine.";
 
@@ -111,7 +76,7 @@ fn a_device_that_is_not_there_is_refused() {
     assert!(said.contains("no GPU is called 'Voodoo 2'; there are: "), "{said}");
 }
 
-/// What is said on stderr about a run, without what drivers say there.
+/// What is said on stderr about a run.
 fn said(args: &[&str], device: Option<&str>) -> Vec<String> {
     let mut command = gyrus();
     match device {
@@ -121,7 +86,7 @@ fn said(args: &[&str], device: Option<&str>) -> Vec<String> {
     let output = command.args(args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stderr).unwrap();
-    text.lines().filter(|line| !line.contains("XDG_RUNTIME_DIR")).map(str::to_owned).collect()
+    text.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -184,18 +149,12 @@ fn what_cannot_run_is_refused_with_a_line() {
         vec!["run".to_owned(), at("text.gguf"), "x".to_owned()],
         ["run", "no-such-model", "x"].map(str::to_owned).to_vec(),
         ["run", "tales-7m", "x", "--ctx", "5000"].map(str::to_owned).to_vec(),
-        ["run", "tales-7m", "x", "--ctx", "0"].map(str::to_owned).to_vec(),
-        ["run", "tales-7m", "x", "--top-p", "0"].map(str::to_owned).to_vec(),
         ["run", "tales-7m", "x", "--system", "be brief"].map(str::to_owned).to_vec(),
-        ["logits", "tales-7m", "--ids", "1 2 x", "--out", &at("x.npy")].map(str::to_owned).to_vec(),
         ["logits", "tales-7m", "--ids", "4096", "--out", &at("x.npy")].map(str::to_owned).to_vec(),
-        ["logits", "tales-7m", "--ids", "", "--out", &at("x.npy")].map(str::to_owned).to_vec(),
         ["logits", "tales-7m", "--ids", "1", "--out", "/no/such/folder/x.npy"].map(str::to_owned).to_vec(),
         ["perplexity", "tales-7m", "--file", "/no/such/file"].map(str::to_owned).to_vec(),
         ["perplexity", "tales-7m", "--file", "/dev/null"].map(str::to_owned).to_vec(),
         ["bench", "tales-7m", "-p", "2000", "-n", "0", "-r", "1"].map(str::to_owned).to_vec(),
-        ["bench", "--synthetic", "gpt:q4_0"].map(str::to_owned).to_vec(),
-        ["bench", "--synthetic", "llama-3.2-1b:q3"].map(str::to_owned).to_vec(),
     ];
     let mut lines = Vec::new();
     for case in cases {
@@ -220,21 +179,6 @@ fn an_empty_prompt_is_no_prompt() {
     assert!(!stdout(&["run", "tales-7m", "", "-n", "3", "-q"], "").is_empty());
     let Some(path) = data("stories260K/stories260K.gguf") else { return };
     assert!(!stdout(&["run", path.to_str().unwrap(), "", "-n", "3", "-q"], "").is_empty());
-}
-
-#[test]
-fn wrong_usage_exits_with_two() {
-    for args in [
-        &["run", "tales-7m", "x", "--threads", "0"][..],
-        &["run", "tales-7m", "x", "--threads", "many"],
-        &["run", "tales-7m", "x", "--device", "abacus"],
-        &["run", "tales-7m", "x", "--output", "xml"],
-        &["bench", "-r", "0"],
-        &["bench", "tales-7m", "--synthetic", "llama-3.2-1b:q4_0"],
-        &["logits", "tales-7m"],
-    ] {
-        refused(args, 2);
-    }
 }
 
 #[test]

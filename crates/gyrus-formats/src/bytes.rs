@@ -1,15 +1,28 @@
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::path::Path;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
+
+/// How the files of a model are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// They are mapped: opened at once, read where they are touched, and their memory is shared with other processes.
+    /// A file that another process shortens meanwhile ends this one with SIGBUS.
+    #[default]
+    Map,
+    /// They are read into memory, after which what happens to them does not matter.
+    Read,
+}
 
 /// The bytes of a model file, wherever they are.
 #[derive(Debug)]
 pub enum Bytes {
     /// A file mapped into memory; pages are read when touched.
     Mapped(Mmap),
+    /// A file read into memory of its own, aligned to pages as a mapped one is.
+    Read(Mmap),
     /// Bytes in memory.
     Owned(Vec<u8>),
     /// Bytes inside the program.
@@ -17,31 +30,44 @@ pub enum Bytes {
 }
 
 impl Bytes {
-    /// Maps a regular file. Anything else (a folder, a device, a pipe) is refused before it is opened,
+    /// Maps or reads a regular file. Anything else (a folder, a device, a pipe) is refused before it is opened,
     /// since opening a pipe would wait for a writer.
-    pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
+    pub(crate) fn open(path: &Path, access: Access) -> io::Result<Bytes> {
         let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, not_regular(kind)));
         }
         let file = File::open(path)?;
-        if file.metadata()?.len() == 0 {
+        let length = file.metadata()?.len();
+        if length == 0 {
             // An empty range cannot be mapped.
             return Ok(Bytes::Static(&[]));
         }
-        // SAFETY: the mapping is private and read-only. The one promise we cannot keep for the caller is
-        // that no other process shortens the file meanwhile; that ends the process with SIGBUS, as it does
-        // for every program that maps files. All parsing copies what it decides by, so a changed file can
-        // give wrong weights but no wrong bounds.
+        if access == Access::Read {
+            return read(&file, length).map(Bytes::Read);
+        }
+        // SAFETY: the mapping is read-only and shared (MAP_SHARED), so that all processes with this model have one
+        // copy of it. Two promises we cannot keep for the caller. That no other process shortens the file meanwhile:
+        // that ends the process with SIGBUS, as it does for every program that maps files, and as it would were the
+        // mapping private. That none writes to it: all parsing copies what it decides by, so a changed file can give
+        // wrong weights but no wrong bounds. `Access::Read` is for those who need both.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file)? };
         Ok(Bytes::Mapped(map))
     }
 }
 
+/// Reads a file of this length. Memory is asked for first, so that too little of it is an error and not the end.
+fn read(mut file: &File, length: u64) -> io::Result<Mmap> {
+    let length = usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut memory = MmapMut::map_anon(length)?;
+    file.read_exact(&mut memory)?;
+    memory.make_read_only()
+}
+
 impl Bytes {
     /// Lets go of the pages of a range that lie in memory; they are read from the file again if they are
-    /// touched again. Bytes that are not mapped stay.
+    /// touched again. Bytes that are not a mapped file stay.
     pub(crate) fn release(&self, range: Range<usize>) {
         let Bytes::Mapped(map) = self else { return };
         #[cfg(unix)]
@@ -68,7 +94,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(map) => map,
+            Bytes::Mapped(map) | Bytes::Read(map) => map,
             Bytes::Owned(bytes) => bytes,
             Bytes::Static(bytes) => bytes,
         }

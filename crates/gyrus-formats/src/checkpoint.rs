@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use crate::gguf::{Gguf, Metadata};
 use crate::quote::Quote;
 use crate::safetensors::{Index, SafeTensors};
-use crate::{Bytes, FormatError, Problem, TensorView};
+use crate::{Access, Bytes, FormatError, Problem, TensorView};
 
 mod split;
 
@@ -39,24 +39,32 @@ pub enum Format {
 impl Checkpoint {
     /// Opens a GGUF or SafeTensors file, all parts of a split model given any one of them, or the model
     /// in a folder. What a file is follows from its content, not from its name.
+    ///
+    /// Files are mapped, and must not be shortened while the checkpoint or what was made of it is in use: touching a
+    /// part of a mapped file that is gone ends the process with SIGBUS. [`Checkpoint::open_with`] can do without.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
+        Checkpoint::open_with(path, Access::Map)
+    }
+
+    /// As [`Checkpoint::open`], with the files mapped or read into memory.
+    pub fn open_with(path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
         let kind = std::fs::metadata(path).map_err(|e| FormatError::new(path, e))?;
         let file = if kind.is_dir() { find_in(path)? } else { path.to_owned() };
         if file.to_str().is_some_and(|name| name.ends_with(".safetensors.index.json")) {
-            return open_index(path, &file);
+            return open_index(path, &file, access);
         }
-        let bytes = Bytes::map(&file).map_err(|e| FormatError::new(&file, e))?;
+        let bytes = Bytes::open(&file, access).map_err(|e| FormatError::new(&file, e))?;
         match sniff(&bytes) {
             Ok(Format::Gguf) => {
                 let first = Gguf::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
-                let parts = split::open_all(&file, first)?;
+                let parts = split::open_all(&file, first, access)?;
                 Ok(Checkpoint { path: path.to_owned(), files: Files::Gguf(parts), config: None })
             }
             Ok(Format::SafeTensors) => {
                 // One shard of several is opened with the rest if its index lies beside it.
                 let index = file.with_file_name("model.safetensors.index.json");
                 if split::is_numbered(&file) && index.is_file() {
-                    return open_index(path, &index);
+                    return open_index(path, &index, access);
                 }
                 let single = SafeTensors::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
                 let config = read_config(&file)?;
@@ -218,7 +226,7 @@ fn find_in(folder: &Path) -> Result<PathBuf, FormatError> {
     }
 }
 
-fn open_index(path: &Path, index_path: &Path) -> Result<Checkpoint, FormatError> {
+fn open_index(path: &Path, index_path: &Path, access: Access) -> Result<Checkpoint, FormatError> {
     let fail = |problem| FormatError::new(index_path, problem);
     let index = Index::parse(&read_json(index_path)?).map_err(fail)?;
     if index.entries().len() == 0 {
@@ -227,7 +235,7 @@ fn open_index(path: &Path, index_path: &Path) -> Result<Checkpoint, FormatError>
     let mut shards = Vec::new();
     for name in index.files() {
         let shard_path = index_path.with_file_name(name);
-        let shard = SafeTensors::open(&shard_path)?;
+        let shard = SafeTensors::open_with(&shard_path, access)?;
         // The index must list what the shard holds, so that no tensor hides or is found twice.
         for tensor in shard.tensors() {
             match index.file_of(tensor.name) {
@@ -271,7 +279,7 @@ fn read_config(beside: &Path) -> Result<Option<serde_json::Value>, FormatError> 
 }
 
 fn read_json(path: &Path) -> Result<Bytes, FormatError> {
-    let bytes = Bytes::map(path).map_err(|e| FormatError::new(path, e))?;
+    let bytes = Bytes::open(path, Access::Map).map_err(|e| FormatError::new(path, e))?;
     if bytes.len() as u64 > MAX_JSON {
         let problem = format!("{} bytes, at most {MAX_JSON} are allowed", bytes.len());
         return Err(FormatError::new(path, Problem::Json(problem)));

@@ -6,6 +6,10 @@
 //! overflow, and tensors that lie inside the file and do not overlap. No allocation is sized by a
 //! declared count; memory follows the bytes that are really there.
 //!
+//! Files are mapped, shared and read-only. A mapped file that another process shortens ends this process with SIGBUS
+//! where the missing part is touched, and one that is written to changes the weights under way.
+//! [`Checkpoint::open_with`] and [`Access::Read`] take a copy into memory instead.
+//!
 //! This crate knows nothing of operations, models or GPUs: it does not ask what a tensor is for.
 //!
 //! ```no_run
@@ -28,7 +32,7 @@ mod quote;
 pub mod safetensors;
 mod tensor;
 
-pub use bytes::Bytes;
+pub use bytes::{Access, Bytes};
 pub use checkpoint::{Checkpoint, Format};
 pub use error::{FormatError, Problem};
 pub use tensor::TensorView;

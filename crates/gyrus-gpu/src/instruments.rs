@@ -21,7 +21,29 @@ const COPIED: u64 = 256 << 20;
 const REPETITIONS: usize = 7;
 
 impl GpuBackend {
-    fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, GpuError> {
+    /// Profiles a prompt as the sum of its chunks of at most `MAX_ROWS` rows. Only the last chunk computes logits.
+    fn profile_prompt(&mut self, tokens: usize, depth: usize) -> Result<Profile, GpuError> {
+        let mut whole: Option<Profile> = None;
+        for at in (0..tokens).step_by(MAX_ROWS) {
+            let rows = (tokens - at).min(MAX_ROWS);
+            let chunk = self.profile_batch(Workload::Prompt(rows), depth + at, at + rows == tokens)?;
+            match &mut whole {
+                Some(whole) => add(whole, chunk),
+                None => whole = Some(chunk),
+            }
+        }
+        let whole =
+            whole.ok_or_else(|| GpuError::Refused { reason: "a prompt without tokens".to_owned() })?;
+        Ok(Profile { workload: Workload::Prompt(tokens), depth, ..whole })
+    }
+
+    /// Profiles one batch of at most `MAX_ROWS` rows, with or without the logits of its last row.
+    fn profile_batch(
+        &mut self,
+        workload: Workload,
+        depth: usize,
+        with_logits: bool,
+    ) -> Result<Profile, GpuError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
         let apart = matches!(workload, Workload::Sequences(_));
@@ -39,6 +61,7 @@ impl GpuBackend {
             Workload::Prompt(1..=FEW) => (&mut tables.few, &mut tables.tail_of_one),
             Workload::Prompt(_) => (&mut tables.many, &mut tables.tail_of_one),
         };
+        let tail = if with_logits { tail } else { &mut [] };
         let last = if apart { extent } else { Extent { rows: 1, ..extent } };
         for (steps, extent) in [(&mut *body, extent), (&mut *tail, last)] {
             for step in steps {
@@ -235,18 +258,35 @@ fn compare(
     Ok((times[0][times[0].len() / 2], times[1][times[1].len() / 2]))
 }
 
+/// Adds a batch's times, bytes and operations to those of the batches before it.
+fn add(whole: &mut Profile, batch: Profile) {
+    whole.time += batch.time;
+    for entry in batch.entries {
+        match whole.entries.iter_mut().find(|known| known.name == entry.name) {
+            Some(known) => {
+                known.count += entry.count;
+                known.time += entry.time;
+                known.bytes += entry.bytes;
+                known.flops += entry.flops;
+            }
+            None => whole.entries.push(entry),
+        }
+    }
+}
+
 fn device(error: GpuError) -> BackendError {
     BackendError::Device(error.to_string())
 }
 
 impl Instruments for GpuBackend {
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
-        let most = if matches!(workload, Workload::Sequences(_)) { FEW } else { MAX_ROWS };
-        let rows = workload.rows();
-        if rows == 0 || rows > most {
-            return Err(BackendError::TooManyRows { rows, most });
+        match workload {
+            Workload::Sequences(rows) if rows == 0 || rows > FEW => {
+                Err(BackendError::TooManyRows { rows, most: FEW })
+            }
+            Workload::Sequences(_) => self.profile_batch(workload, depth, true).map_err(device),
+            Workload::Prompt(tokens) => self.profile_prompt(tokens, depth).map_err(device),
         }
-        self.profile_batch(workload, depth).map_err(device)
     }
 
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {

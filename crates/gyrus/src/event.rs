@@ -65,24 +65,26 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated.
     pub generated_tokens: usize,
-    /// Time from the start to the first token.
+    /// Time from the start to the first token; zero if the prompt was not read.
     pub prompt_time: Duration,
     /// Time from the first token to the last.
     pub decode_time: Duration,
 }
 
 impl Usage {
-    /// Prompt tokens per second, cached ones left out.
-    pub fn prompt_speed(&self) -> f64 {
+    /// Prompt tokens per second, cached ones left out; `None` if none was read.
+    pub fn prompt_speed(&self) -> Option<f64> {
         rate(self.prompt_tokens - self.cached_tokens, self.prompt_time)
     }
 
-    /// Generated tokens per second, the first left out since it belongs to the prompt's time.
-    pub fn decode_speed(&self) -> f64 {
+    /// Generated tokens per second, the first left out since it belongs to the prompt's time; `None` if there was no
+    /// other.
+    pub fn decode_speed(&self) -> Option<f64> {
         rate(self.generated_tokens.saturating_sub(1), self.decode_time)
     }
 }
 
-fn rate(n: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+/// No rate of nothing, nor of no time.
+fn rate(n: usize, time: Duration) -> Option<f64> {
+    (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
 }

@@ -110,7 +110,10 @@ impl<'a> Generation<'a> {
             self.state = State::Stop(StopReason::ContextFull);
         } else {
             match self.advance()? {
-                Some(draw) => self.state = State::FirstToken(draw),
+                Some(draw) => {
+                    self.state = State::FirstToken(draw);
+                    self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
+                }
                 None => {
                     self.state = State::Prompt;
                     let (done, total) = (self.text.cached(), self.text.tokens.len());
@@ -118,7 +121,6 @@ impl<'a> Generation<'a> {
                 }
             }
         }
-        self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
         self.first_token = Some(Instant::now());
         let Usage { prompt_tokens: tokens, cached_tokens: cached, .. } = self.usage;
         Ok(Some(Event::Prompt { tokens, cached }))

@@ -54,6 +54,7 @@ pub use device::{Device, UnknownDevice};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
+pub use gyrus_formats::Access;
 pub use gyrus_kernels::{
     Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Trial, WeightSpec, Workload, argmax,
     log_softmax_at,

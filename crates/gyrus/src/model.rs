@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gyrus_cpu::MAX_ROWS;
-use gyrus_formats::Checkpoint;
+use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::{Plan, Precision, Profile, Trial, Workload};
 use gyrus_text::Tokenizer;
 
@@ -39,6 +39,8 @@ pub struct Options {
     /// A folder to keep compiled GPU pipelines in, so that the next start is quicker, and what [`Model::tune`] found;
     /// by default neither is kept.
     pub pipelines: Option<PathBuf>,
+    /// How [`Model::open`] reads the model's files; by default they are mapped.
+    pub access: Access,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             steps_in_flight: 32,
             gpu_memory: None,
             pipelines: None,
+            access: Access::Map,
         }
     }
 }
@@ -76,8 +79,12 @@ struct Shared {
 
 impl Model {
     /// Opens and loads a GGUF or SafeTensors model.
+    ///
+    /// In [`Precision::Exact`] the CPU computes with the weights in the mapped file. Another process that shortens the
+    /// file ends this one with SIGBUS, and one that writes to it changes the weights; [`Access::Read`] takes a copy
+    /// instead. In [`Precision::Fast`] and on a GPU the same holds while the model is loaded.
     pub fn open(path: &Path, options: &Options) -> Result<Model, Error> {
-        Model::load(Checkpoint::open(path)?, options)
+        Model::load(Checkpoint::open_with(path, options.access)?, options)
     }
 
     /// Loads an opened checkpoint.

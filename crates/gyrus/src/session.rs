@@ -238,6 +238,26 @@ impl Session {
         }
     }
 
+    /// Appends ids and computes them, with the logits of the last one. No token is sampled, so the sequence may fill the
+    /// context. If it fails, the tokens stay as they were.
+    pub fn prefill(&mut self, ids: &[u32]) -> Result<(), Error> {
+        self.check_ids(ids)?;
+        let (before, context) = (self.text.tokens.len(), self.model.context().tokens);
+        let tokens = before + ids.len();
+        if tokens > context {
+            return Err(Error::PromptTooLong { tokens, context });
+        }
+        self.text.tokens.extend_from_slice(ids);
+        self.text.sequence.reach(self.model.plan(), tokens);
+        while self.text.cached() < tokens {
+            if let Err(error) = self.text.advance(&self.model, |_, _| ()) {
+                self.text.truncate(before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the text `ids` and computes the logits behind every one of them. `visit` gets the position
     /// and the logits, `[vocab]`.
     pub fn score(&mut self, ids: &[u32], mut visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {

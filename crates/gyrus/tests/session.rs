@@ -49,6 +49,43 @@ fn a_text_continued_is_a_text_uninterrupted() {
 }
 
 #[test]
+fn a_prefilled_prompt_may_fill_the_context_and_goes_on_like_any_other() {
+    let Some(model) = fast() else { return };
+    let ids: Vec<u32> = (0..600).map(|i| i * 7 % 4000).collect();
+    let (expected, _) = run(&mut model.session(), Request::ids(ids.clone()).max_tokens(8).ignore_end(true));
+    let mut session = model.session();
+    session.prefill(&[]).unwrap();
+    session.prefill(&ids[..10]).unwrap();
+    session.prefill(&ids[10..]).unwrap();
+    assert_eq!(session.tokens(), ids);
+    let request = Request::new(Prompt::Continue).max_tokens(8).ignore_end(true);
+    assert_eq!(run(&mut session, request).0, expected);
+    // Up to the last token of the context, and not beyond.
+    let context = model.context().tokens;
+    session.prefill(&vec![1; context - session.tokens().len()]).unwrap();
+    let full = session.tokens().to_vec();
+    assert_eq!(full.len(), context);
+    assert!(matches!(session.prefill(&[1]), Err(Error::PromptTooLong { .. })));
+    assert!(matches!(session.prefill(&[u32::MAX]), Err(Error::TokenId { .. })));
+    assert_eq!(session.tokens(), full);
+}
+
+#[test]
+fn a_prompt_that_is_not_read_has_no_speed() {
+    let Some(model) = fast() else { return };
+    for (most, read, decoded) in [(0, false, false), (1, true, false), (3, true, true)] {
+        let mut session = model.session();
+        let mut generation =
+            session.generate(Request::text("Once").max_tokens(most).ignore_end(true)).unwrap();
+        while let Some(event) = generation.next().unwrap() {
+            if let Event::Stop { usage, .. } = event {
+                assert_eq!((usage.prompt_speed().is_some(), usage.decode_speed().is_some()), (read, decoded));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_generation_dropped_in_mid_stream_leaves_what_was_emitted() {
     let Some(model) = fast() else { return };
     let mut whole = model.session();

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::report::{TableRow, table};
 use crate::cli::BenchArgs;
+use crate::text::ratio;
 
 /// Query heads, key heads and elements of a head.
 const HEADS: [(u32, u32, u32); 3] = [(32, 8, 64), (16, 8, 128), (32, 8, 128)];
@@ -208,7 +209,7 @@ impl Prompt {
             shape: format!("{rows} at {depth}, {n_heads}/{n_kv_heads} heads of {head_dim}"),
             division,
             microseconds: time.as_secs_f64() * 1e6,
-            teraflops: operations as f64 / time.as_secs_f64() * 1e-12,
+            teraflops: ratio(operations as f64, time.as_secs_f64()) * 1e-12,
             difference,
             device: runner.name(),
         }

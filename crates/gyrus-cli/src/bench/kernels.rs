@@ -14,6 +14,8 @@ use serde::Serialize;
 use super::report::{TableRow, table};
 use super::{decode, rows, select};
 use crate::cli::BenchArgs;
+use crate::text::ratio;
+use crate::usage::usage;
 
 const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
@@ -50,7 +52,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             }
         }
         names.extend(["tiles".to_owned(), "flash".to_owned()]);
-        bail!("no kernel's name contains '{part}'; there are: {}", names.join(", "));
+        return Err(usage(format!("no kernel's name contains '{part}'; there are: {}", names.join(", "))));
     }
     jobs.retain(|job| job.name().contains(part));
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
@@ -62,7 +64,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     for at in order {
         times[at] = jobs[at].time(&mut runner, args.repetitions)?;
     }
-    let bandwidth = 2.0 * copied as f64 / times[0].as_secs_f64();
+    let bandwidth = ratio(2.0 * copied as f64, times[0].as_secs_f64());
     let rows: Vec<Row> =
         jobs.iter().zip(times).map(|(job, time)| row(job, time, bandwidth, &runner)).collect();
     table(&rows, args.report.output)
@@ -126,14 +128,14 @@ impl Job {
 
 fn row(job: &Job, time: Duration, bandwidth: f64, runner: &GpuRunner) -> Row {
     let bytes = job.bytes();
-    let speed = bytes as f64 / time.as_secs_f64();
+    let speed = ratio(bytes as f64, time.as_secs_f64());
     Row {
         kernel: job.name(),
         shape: job.shape(),
         microseconds: time.as_secs_f64() * 1e6,
         bytes,
         gigabytes_per_second: speed * 1e-9,
-        share_of_copy: speed / bandwidth,
+        share_of_copy: ratio(speed, bandwidth),
         device: runner.name(),
     }
 }

@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::report::median;
 use crate::cli::BenchArgs;
-use crate::load;
 use crate::options::BenchOutput;
+use crate::text::ratio;
+use crate::{json, load};
 
 const SHORT: &str = "Why is the sky blue?";
 const SENTENCE: &str = "The lighthouse keeper wrote down the weather every morning, counted the ships that \
@@ -63,11 +64,11 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
                     json!({
                         "test": label, "model": name, "device": load::device(model.place()),
                         "threads": model.threads(), "prompt_tokens": n, "first_token_seconds": first,
-                        "token_seconds_p50": p50, "token_seconds_p95": p95, "tokens_per_second": 1.0 / p50,
+                        "token_seconds_p50": p50, "token_seconds_p95": p95, "tokens_per_second": ratio(1.0, *p50),
                     })
                 })
                 .collect();
-            writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+            json::pretty(&mut out, &all)?;
         }
         BenchOutput::Csv => {
             writeln!(out, "prompt,tokens,first_token_ms,p50_ms,p95_ms")?;

@@ -4,8 +4,9 @@ use anyhow::Result;
 use gyrus::Model;
 use serde::Serialize;
 
-use crate::load;
+use crate::foreign;
 use crate::options::BenchOutput;
+use crate::{json, load};
 
 /// A measured test.
 #[derive(Debug, Serialize)]
@@ -69,18 +70,21 @@ fn deviation(values: &[f64]) -> f64 {
 pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match format {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, measured).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
+        BenchOutput::Json => json::pretty(&mut out, &measured)?,
         BenchOutput::Csv => {
             writeln!(out, "test,tokens_per_second,deviation,repetitions,model,device,threads,precision")?;
             for m in measured {
-                let model = m.model.replace('"', "\"\"");
                 writeln!(
                     out,
-                    "{},{:.3},{:.3},{},\"{model}\",{},{},{}",
-                    m.test, m.tokens_per_second, m.deviation, m.repetitions, m.device, m.threads, m.precision
+                    "{},{:.3},{:.3},{},{},{},{},{}",
+                    m.test,
+                    m.tokens_per_second,
+                    m.deviation,
+                    m.repetitions,
+                    foreign::csv(&m.model),
+                    foreign::csv(&m.device),
+                    m.threads,
+                    m.precision
                 )?;
             }
         }
@@ -91,8 +95,8 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
                 writeln!(
                     out,
                     "| {} | {} | {} | {} | {} | {:.2} ± {:.2} |",
-                    m.model.replace('|', "\\|"),
-                    m.device,
+                    foreign::markdown(&m.model),
+                    foreign::markdown(&m.device),
                     m.threads,
                     m.precision,
                     m.test,
@@ -127,10 +131,7 @@ pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> 
     let mut out = std::io::stdout().lock();
     let [csv, head, rule] = R::HEADS;
     match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, rows).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
+        BenchOutput::Json => json::pretty(&mut out, &rows)?,
         BenchOutput::Csv => {
             writeln!(out, "{csv}")?;
             for row in rows {
@@ -139,7 +140,7 @@ pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> 
         }
         BenchOutput::Md => {
             if let Some(first) = rows.first() {
-                writeln!(out, "{}\n", first.device())?;
+                writeln!(out, "{}\n", foreign::Foreign(first.device()))?;
             }
             writeln!(out, "{head}\n{rule}")?;
             for row in rows {

@@ -1,6 +1,6 @@
 //! `gyrus bench --kernels tiles`: mat-muls of prompts at the shapes of a model of a billion parameters, in every tile.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner, Options};
 use gyrus_kernels::call::{F16RowsCall, Storage, SumTilesCall, TileCall, TileShape, TileTuning};
 use gyrus_kernels::grid::{Noise, Runner};
@@ -11,6 +11,8 @@ use serde::Serialize;
 
 use super::report::{TableRow, table};
 use crate::cli::BenchArgs;
+use crate::text::ratio;
+use crate::usage::usage;
 
 /// Outputs and inputs: Q, K and V; the attention's output; gate and up; down.
 const SHAPES: [(u32, u32); 4] = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192)];
@@ -56,7 +58,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let mut timed = all(tokens, gpu.rungs())?;
     timed.retain(|timed| timed.kernel.contains(part));
     if timed.is_empty() {
-        bail!("no kernel's name contains '{part}'");
+        return Err(usage(format!("no kernel's name contains '{part}'")));
     }
     let mut rows = Vec::new();
     for timed in timed {
@@ -74,8 +76,8 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             shape: timed.shape,
             tile: timed.tile,
             microseconds: seconds * 1e6,
-            teraflops: timed.operations / seconds * 1e-12,
-            gigabytes_per_second: bytes as f64 / seconds * 1e-9,
+            teraflops: ratio(timed.operations, seconds) * 1e-12,
+            gigabytes_per_second: ratio(bytes as f64, seconds) * 1e-9,
             device: runner.name(),
         });
     }

@@ -11,7 +11,7 @@ use ureq::{Agent, Body};
 
 use super::Unavailable;
 use crate::environment::Hub;
-use crate::text;
+use crate::foreign;
 
 const CONNECT: Duration = Duration::from_secs(15);
 const MOST_HOPS: usize = 10;
@@ -49,12 +49,15 @@ impl<'a> Client<'a> {
     pub(crate) fn new(hub: &'a Hub) -> Result<Client<'a>> {
         let uri: Uri =
             hub.endpoint.parse().ok().filter(|uri: &Uri| uri.host().is_some()).with_context(|| {
-                format!("HF_ENDPOINT: {:?} is not the address of a server", text::one_line(&hub.endpoint, 80))
+                format!(
+                    "HF_ENDPOINT: {:?} is not the address of a server",
+                    foreign::one_line(&hub.endpoint, 80)
+                )
             })?;
         ensure!(
             matches!(uri.scheme_str(), Some("https" | "http")),
             "HF_ENDPOINT: {:?} does not begin with https://",
-            text::one_line(&hub.endpoint, 80)
+            foreign::one_line(&hub.endpoint, 80)
         );
         let roots = match &hub.authorities {
             Some(path) => authorities(path)?,
@@ -91,7 +94,7 @@ impl<'a> Client<'a> {
                 request = request.header("authorization", format!("Bearer {}", token.0));
             }
             let response = request.call().map_err(|error| {
-                let server = text::one_line(origin(&url), 80);
+                let server = foreign::one_line(origin(&url), 80);
                 let (cannot, reason) = match error {
                     ureq::Error::Io(error) => ("reach", error.to_string()),
                     ureq::Error::Protocol(error) => ("understand", error.to_string()),
@@ -118,7 +121,7 @@ impl<'a> Client<'a> {
             ensure!(
                 next.starts_with("https://") || (next.starts_with("http://") && !url.starts_with("https://")),
                 "a redirect leads to {:?}, which is no secure address",
-                text::one_line(&next, 80)
+                foreign::one_line(&next, 80)
             );
             url = next;
         }

@@ -16,7 +16,7 @@ use super::progress::Progress;
 use crate::cache::{self, Provenance, beside};
 use crate::catalogue::HubFile;
 use crate::environment::Hub;
-use crate::text;
+use crate::{foreign, text};
 
 /// How often a lost connection is taken up again without getting on.
 const MOST_FAILURES: u32 = 5;
@@ -164,11 +164,9 @@ impl Download<'_> {
             let total = part.bytes().saturating_add(length);
             self.check_size(total)?;
             part.expect_bytes(total);
-        } else {
-            let chunked = reply.header("transfer-encoding").is_some_and(|text| text.ends_with("chunked"));
-            let checked = self.known.bytes.is_some() || self.known.sha256.is_some();
-            ensure!(chunked || checked, "the server says neither how long the file is nor its checksum");
         }
+        // A part takes no more than is expected of it. Without that, a server could fill the disk.
+        ensure!(part.expected_bytes().is_some(), "neither the hub nor the server says how long the file is");
         progress.begin(part.expected_bytes(), part.bytes());
         read(&mut reply, part, progress)
     }
@@ -275,7 +273,7 @@ fn refused(reply: &Reply, file: &HubFile, hub: &Hub) -> anyhow::Error {
     };
     let said = reply
         .header("x-error-message")
-        .map_or_else(String::new, |said| format!("; it says: {}", text::one_line(said, 200)));
+        .map_or_else(String::new, |said| format!("; it says: {}", foreign::one_line(said, 200)));
     if reply.status >= 500 || reply.status == 429 {
         return anyhow!(Unavailable(format!("{message}{said}")));
     }

@@ -3,10 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::digest::{Digest, Hasher};
+use crate::interrupt::{self, Undo};
 use crate::text;
 
 /// What a complete file must be.
@@ -24,9 +27,10 @@ pub(crate) struct Part {
     hasher: Hasher,
     bytes: u64,
     expected: Expected,
-    /// Whether what is there is worth keeping if the rest does not come.
-    resumable: bool,
+    /// Whether what is there is worth keeping if the rest does not come, be it for a signal.
+    resumable: Arc<AtomicBool>,
     finished: bool,
+    _undo: Undo,
 }
 
 impl Part {
@@ -58,7 +62,17 @@ impl Part {
             .open(&path)
             .with_context(|| format!("{}: cannot write", path.display()))?;
         let hasher = Hasher::default();
-        Ok(Part { path, file, hasher, bytes: 0, expected, resumable: false, finished: false })
+        let resumable = Arc::new(AtomicBool::new(false));
+        let undo = {
+            let (path, resumable) = (path.clone(), Arc::clone(&resumable));
+            move || {
+                if !resumable.load(Ordering::Relaxed) {
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        };
+        let _undo = interrupt::undo(undo);
+        Ok(Part { path, file, hasher, bytes: 0, expected, resumable, finished: false, _undo })
     }
 
     /// Forgets what is there.
@@ -76,14 +90,12 @@ impl Part {
     }
 
     /// Says whether to keep what is there if the rest does not come.
-    #[cfg(feature = "download")]
     pub(crate) fn set_resumable(&mut self, resumable: bool) {
-        self.resumable = resumable;
+        self.resumable.store(resumable, Ordering::Relaxed);
     }
 
-    #[cfg(feature = "download")]
     pub(crate) fn is_resumable(&self) -> bool {
-        self.resumable
+        self.resumable.load(Ordering::Relaxed)
     }
 
     #[cfg(feature = "download")]
@@ -108,7 +120,7 @@ impl Part {
         if let Some(expected) = self.expected.bytes
             && total > expected
         {
-            self.resumable = false;
+            self.set_resumable(false);
             bail!("more than the expected {expected} bytes came");
         }
         if let Err(error) = self.file.write_all(bytes) {
@@ -121,7 +133,7 @@ impl Part {
 
     /// Whether the file is complete and right. If not, it cannot be made right by resuming.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.resumable = false;
+        self.set_resumable(false);
         if let Some(expected) = self.expected.bytes
             && self.bytes != expected
         {
@@ -160,7 +172,7 @@ impl Part {
             return anyhow!(error).context(format!("{}: cannot write", self.path.display()));
         }
         // A full disk troubles every program of the machine: give the room back rather than keep a part.
-        self.resumable = false;
+        self.set_resumable(false);
         let after = text::bytes(self.bytes);
         let of = self.expected.bytes.map_or_else(String::new, |bytes| format!(" of {}", text::bytes(bytes)));
         let folder = self.path.parent().unwrap_or(&self.path).display();
@@ -170,7 +182,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let kept = self.finished || (self.resumable && self.bytes > 0);
+        let kept = self.finished || (self.is_resumable() && self.bytes > 0);
         if !kept {
             let _ = fs::remove_file(&self.path);
         }
@@ -257,7 +269,7 @@ mod tests {
         let path = folder.path().join("m.part");
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
         let mut part = Part::open(path, expected(&[0; 4096])).unwrap();
-        part.resumable = true;
+        part.set_resumable(true);
         let error = part.write(&[0; 4096]).unwrap_err().to_string();
         assert!(error.contains("the disk is full after 0 B of 4.00 KiB"), "{error}");
         drop(part);

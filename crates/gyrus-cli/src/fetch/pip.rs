@@ -2,14 +2,17 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::progress::Progress;
 use super::{Unavailable, full_disk_text};
 use crate::environment::Environment;
-use crate::text;
+use crate::foreign;
+use crate::interrupt::{self, Undo};
 
 /// The ways to call pip, in the order they are tried. An interpreter's own pip comes first: a `pip` on the
 /// path may belong to an interpreter that is gone.
@@ -86,8 +89,9 @@ impl<'a> Pip<'a> {
             command.env(name, self.folder);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", self.way.join(" ")))?;
-        let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+        let child = command.spawn().with_context(|| format!("cannot start {}", self.way.join(" ")))?;
+        let mut child = Running::new(child);
+        let (mut out, mut err) = child.pipes();
         let said = std::thread::scope(|scope| {
             let complaints = scope.spawn(|| err.as_mut().map_or_else(Vec::new, last_bytes));
             if let Some(out) = &mut out {
@@ -96,6 +100,7 @@ impl<'a> Pip<'a> {
             complaints.join().unwrap_or_default()
         });
         let status = child.wait().with_context(|| format!("cannot wait for {}", self.way.join(" ")))?;
+        drop(child);
         if !status.success() {
             let reason = reason(&said).unwrap_or_else(|| status.to_string());
             if full_disk_text(&String::from_utf8_lossy(&said)) {
@@ -120,6 +125,55 @@ impl<'a> Pip<'a> {
             }
         }
     }
+}
+
+/// A program that ends with this one, however that ends.
+struct Running {
+    child: Arc<Mutex<Child>>,
+    _undo: Undo,
+}
+
+/// How often is looked whether a program has ended that has closed its output.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Running {
+    fn new(child: Child) -> Running {
+        let child = Arc::new(Mutex::new(child));
+        let ended = Arc::clone(&child);
+        Running { child, _undo: interrupt::undo(move || end(&ended)) }
+    }
+
+    fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        let mut child = lock(&self.child);
+        (child.stdout.take(), child.stderr.take())
+    }
+
+    /// Waits for its end, in steps, since it may have to be ended meanwhile.
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = lock(&self.child).try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        end(&self.child);
+    }
+}
+
+fn end(child: &Mutex<Child>) {
+    let mut child = lock(child);
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads `pip 24.1.2 from …`.
@@ -182,11 +236,11 @@ fn reason(said: &[u8]) -> Option<String> {
         let trouble = trouble.strip_suffix("')").or(trouble.strip_suffix("\")")).unwrap_or(trouble);
         let words = [">: ", "): "].iter().find_map(|end| trouble.split_once(end));
         let trouble = words.map_or(trouble, |(_, words)| words);
-        return Some(format!("no connection to the package index ({})", text::one_line(trouble, 200)));
+        return Some(format!("no connection to the package index ({})", foreign::one_line(trouble, 200)));
     }
     let named = lines().find_map(|line| line.strip_prefix("ERROR: "));
     let line = named.or_else(|| lines().next())?;
-    Some(text::one_line(line, 200))
+    Some(foreign::one_line(line, 200))
 }
 
 #[cfg(test)]

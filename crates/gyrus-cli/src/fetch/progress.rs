@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::text;
+use crate::{diagnostics, foreign, text};
 
 /// How long a log stays silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             set_template(&bar, WAITING);
             // The file's name is the telling part of a long name, and leaves room for the bar.
-            bar.set_prefix(text::one_line(name.rsplit('/').next().unwrap_or(name), 28));
+            bar.set_prefix(foreign::one_line(name.rsplit('/').next().unwrap_or(name), 28));
             bar.set_message(doing.to_owned());
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
@@ -68,16 +68,11 @@ impl Progress {
     /// Says something in a line of its own.
     pub(crate) fn note(&mut self, message: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| note(&self.name, message)),
-            None => note(&self.name, message),
+            Some(bar) => bar.suspend(|| diagnostics::about(&self.name, message)),
+            None => diagnostics::about(&self.name, message),
         }
         self.spoken = Instant::now();
     }
-}
-
-/// Says something about a model.
-pub(crate) fn note(name: &str, message: &str) {
-    anstream::eprintln!("{}{name}:{} {message}", text::NAME.render(), text::NAME.render_reset());
 }
 
 fn set_template(bar: &ProgressBar, template: &str) {

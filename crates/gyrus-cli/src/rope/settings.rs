@@ -1,5 +1,6 @@
 //! Rotary embeddings from options: what `--scaling` and `--compare` mean.
 
+use std::ffi::OsString;
 use std::str::FromStr;
 
 use gyrus::rope::{LongRope, Magnitude, Pairing, RopeSpec, Scaling, Sections, Yarn};
@@ -195,20 +196,20 @@ impl From<PairingArg> for Pairing {
 /// What `--compare` names: a model, or changes such as `base=1e6 scaling=linear:factor=8`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Changes {
-    Model(String),
+    Model(OsString),
     Options { text: String, options: Box<Options> },
 }
 
 const KEYS: [&str; 6] = ["head-dim", "rope-dim", "offset", "base", "pairing", "scaling"];
 
-impl FromStr for Changes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Changes, String> {
+impl Changes {
+    /// Reads what was typed: changes begin with one of their keys.
+    pub(crate) fn parse(argument: OsString) -> Result<Changes, String> {
         let is_change = |word: &str| word.split_once('=').is_some_and(|(key, _)| KEYS.contains(&key));
-        if !text.split_whitespace().next().is_some_and(is_change) {
-            return Ok(Changes::Model(text.to_owned()));
-        }
+        let text = match argument.to_str() {
+            Some(text) if text.split_whitespace().next().is_some_and(is_change) => text,
+            _ => return Ok(Changes::Model(argument)),
+        };
         let mut options = Options::default();
         for word in text.split_whitespace() {
             let (key, value) = word.split_once('=').ok_or_else(|| format!("\"{word}\" is not KEY=VALUE"))?;
@@ -267,9 +268,9 @@ mod tests {
 
     #[test]
     fn changes_are_told_from_models() {
-        let read = |text: &str| text.parse::<Changes>();
-        assert_eq!(read("model.gguf"), Ok(Changes::Model("model.gguf".to_owned())));
-        assert_eq!(read("odd=name.gguf"), Ok(Changes::Model("odd=name.gguf".to_owned())));
+        let read = |text: &str| Changes::parse(text.into());
+        assert_eq!(read("model.gguf"), Ok(Changes::Model("model.gguf".into())));
+        assert_eq!(read("odd=name.gguf"), Ok(Changes::Model("odd=name.gguf".into())));
         let Ok(Changes::Options { options, .. }) = read("base=1e6 pairing=adjacent scaling=ntk:factor=2")
         else {
             panic!("changes");

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::report::{Band, Kind, Report, in_words};
+use crate::foreign;
 use crate::text::{self, Column, FAINT, HEADING};
 
 /// The summary, then the table of every kind of layer.
@@ -18,7 +19,7 @@ pub(crate) fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 out,
                 "{}{}{}",
                 HEADING.render(),
-                text::one_line(&kind.layers, 40),
+                foreign::one_line(&kind.layers, 40),
                 HEADING.render_reset()
             )?;
         }
@@ -28,9 +29,9 @@ pub(crate) fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn head(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let name = text::one_line(&report.name, 200);
+    let name = foreign::one_line(&report.name, 200);
     writeln!(out, "{}{name}{}", HEADING.render(), HEADING.render_reset())?;
-    let mut facts: Vec<String> = report.architecture.iter().map(|name| text::one_line(name, 40)).collect();
+    let mut facts: Vec<String> = report.architecture.iter().map(|name| foreign::one_line(name, 40)).collect();
     facts.extend(report.context.map(|context| format!("context {context}")));
     match facts.is_empty() {
         true => Ok(()),
@@ -40,7 +41,7 @@ fn head(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 fn summary(out: &mut impl Write, report: &Report, kind: &Kind) -> io::Result<()> {
     if report.kinds.len() > 1 {
-        let name = text::one_line(&kind.layers, 40);
+        let name = foreign::one_line(&kind.layers, 40);
         let (bold, reset) = (HEADING.render(), HEADING.render_reset());
         writeln!(out, "\n{bold}{name}{reset}, {}", layers(&kind.which))?;
     }
@@ -161,7 +162,7 @@ pub(crate) fn comparison(out: &mut impl Write, ours: &Report, theirs: &Report) -
         }
         if ours.kinds.len() > 1 {
             let (bold, reset) = (HEADING.render(), HEADING.render_reset());
-            writeln!(out, "{bold}{}{reset}", text::one_line(&a.layers, 40))?;
+            writeln!(out, "{bold}{}{reset}", foreign::one_line(&a.layers, 40))?;
         }
         differences(out, a, b)?;
     }

@@ -1,4 +1,5 @@
 //! A server on this machine that stands for the hub.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::gguf::Gguf;
 use crate::quote::Quote;
-use crate::{FormatError, Problem};
+use crate::{Access, FormatError, Problem};
 
 /// A file name taken apart: what stands before the number, the number (from 1), and how many there are.
 struct Part<'a> {
@@ -40,7 +40,11 @@ pub(super) fn is_later_part(path: &Path) -> bool {
 
 /// Opens the other parts of a split model, given any of them, and checks that they belong together.
 /// A file that is whole comes back alone.
-pub(super) fn open_all(path: &Path, opened: Gguf) -> Result<Vec<(PathBuf, Gguf)>, FormatError> {
+pub(super) fn open_all(
+    path: &Path,
+    opened: Gguf,
+    access: Access,
+) -> Result<Vec<(PathBuf, Gguf)>, FormatError> {
     let count = split_count(path, &opened)?;
     if count <= 1 {
         return Ok(vec![(path.to_owned(), opened)]);
@@ -60,7 +64,7 @@ pub(super) fn open_all(path: &Path, opened: Gguf) -> Result<Vec<(PathBuf, Gguf)>
         let part_path = path.with_file_name(name);
         let file = match opened.take_if(|_| number == part.number) {
             Some(file) => file,
-            None => Gguf::open(&part_path)?,
+            None => Gguf::open_with(&part_path, access)?,
         };
         check_part(&part_path, &file, number, count)?;
         parts.push((part_path, file));

@@ -7,7 +7,7 @@ use super::dtype::{dtype_of, withdrawn};
 use super::error::{GgufError, GgufProblem, Subject};
 use super::metadata::Metadata;
 use super::value::{Number, ValueType};
-use crate::{Bytes, FormatError, TensorView};
+use crate::{Access, Bytes, FormatError, TensorView};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
@@ -87,7 +87,12 @@ impl Tensor {
 impl Gguf {
     /// Maps and checks a file.
     pub fn open(path: &Path) -> Result<Gguf, FormatError> {
-        let bytes = Bytes::map(path).map_err(|e| FormatError::new(path, e))?;
+        Gguf::open_with(path, Access::Map)
+    }
+
+    /// Maps a file, or reads it into memory, and checks it.
+    pub fn open_with(path: &Path, access: Access) -> Result<Gguf, FormatError> {
+        let bytes = Bytes::open(path, access).map_err(|e| FormatError::new(path, e))?;
         Gguf::parse(bytes).map_err(|e| FormatError::new(path, e))
     }
 

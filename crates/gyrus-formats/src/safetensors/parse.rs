@@ -5,7 +5,7 @@ use gyrus_tensor::{DType, Shape, TensorError};
 
 use super::error::{SafeTensorsError, SafeTensorsProblem};
 use super::header::{Described, Header};
-use crate::{Bytes, FormatError, TensorView};
+use crate::{Access, Bytes, FormatError, TensorView};
 
 /// The longest header the format allows.
 const MAX_HEADER: u64 = 100_000_000;
@@ -32,7 +32,12 @@ struct Tensor {
 impl SafeTensors {
     /// Maps and checks a file.
     pub fn open(path: &Path) -> Result<SafeTensors, FormatError> {
-        let bytes = Bytes::map(path).map_err(|e| FormatError::new(path, e))?;
+        SafeTensors::open_with(path, Access::Map)
+    }
+
+    /// Maps a file, or reads it into memory, and checks it.
+    pub fn open_with(path: &Path, access: Access) -> Result<SafeTensors, FormatError> {
+        let bytes = Bytes::open(path, access).map_err(|e| FormatError::new(path, e))?;
         SafeTensors::parse(bytes).map_err(|e| FormatError::new(path, e))
     }
 

@@ -1,0 +1,186 @@
+//! Arguments of the commands that measure a model.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::options::{ModelArgs, ReportArgs, SubjectArgs};
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+
+    /// Write the random model to a GGUF file, for another program to read, and measure nothing
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    pub(crate) write: Option<PathBuf>,
+
+    /// Prompt lengths; 0 for none
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    pub(crate) prompt_tokens: Vec<usize>,
+
+    /// Tokens to generate; 0 for none
+    #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    pub(crate) gen_tokens: Vec<usize>,
+
+    /// Tokens in the cache before
+    #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
+    pub(crate) depth: Vec<usize>,
+
+    /// Texts that are written at once, each of as many tokens
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) sequences: Vec<u8>,
+
+    /// Draw tokens (temperature 0.8, top-k 40, top-p 0.95) instead of taking the likeliest
+    #[arg(long)]
+    pub(crate) sampled: bool,
+
+    /// Times each test is run
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
+    pub(crate) repetitions: usize,
+
+    /// Count the first run too, which otherwise warms caches and page tables
+    #[arg(long)]
+    pub(crate) no_warmup: bool,
+
+    /// Time single kernels on a GPU instead of a model: those whose names contain PART, or all
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "model")]
+    pub(crate) kernels: Option<String>,
+
+    /// The GPU to time kernels on, by a part of its name [default: the best]
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "NAME", requires = "kernels")]
+    pub(crate) adapter: Option<String>,
+
+    /// Tokens of the large tensors
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub(crate) tokens: Option<u32>,
+
+    /// Invocations of a workgroup
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
+    pub(crate) workgroup: Option<u32>,
+
+    /// Heads of a token that different invocations take
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "N", requires = "kernels", hide = true)]
+    pub(crate) lanes: Option<u32>,
+
+    /// Real prompts: time to the first token, and from token to token
+    #[arg(long)]
+    pub(crate) prompts: bool,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+fn repetitions(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=1000) => Ok(n),
+        _ => Err("a number from 1 to 1000 is needed".to_owned()),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+
+    /// Prompt lengths, at depth 0 and in chunks of 512 tokens; 0 for none
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    pub(crate) prompt_tokens: Vec<usize>,
+
+    /// Texts that are written at once, a token of each; 0 for none
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(0..=16))]
+    pub(crate) sequences: Vec<u8>,
+
+    /// Tokens in the cache before those
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 512)]
+    pub(crate) depth: usize,
+
+    /// Draw where the time goes into an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PerplexityArgs {
+    /// A model file, folder or catalogue name
+    pub(crate) model: OsString,
+
+    /// The text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Score as llama-perplexity does: the second half of whole windows
+    #[arg(long)]
+    pub(crate) llama: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print nothing but the result
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogitsArgs {
+    /// A model file, folder or catalogue name
+    pub(crate) model: OsString,
+
+    /// Token ids, separated by spaces or commas
+    #[arg(long, value_name = "IDS", value_parser = ids)]
+    pub(crate) ids: Ids,
+
+    /// Where to write: singles, one row for each id
+    #[arg(long, value_name = "FILE.npy")]
+    pub(crate) out: PathBuf,
+
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
+}
+
+/// Token ids, one at least.
+#[derive(Debug, Clone)]
+pub(crate) struct Ids(pub(crate) Vec<u32>);
+
+fn ids(text: &str) -> Result<Ids, String> {
+    match crate::tokenize::parse_ids(text) {
+        Ok(ids) if ids.is_empty() => Err("at least one token id is needed".to_owned()),
+        Ok(ids) => Ok(Ids(ids)),
+        Err(error) => Err(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,46 @@
+//! All that goes to stderr: errors, notes and what a run took.
+//!
+//! A line says what it can. That stderr is closed or its disk is full is no reason for a command to fail, so errors of
+//! writing are ignored here, and the macros that panic on them are forbidden in this crate. Whatever a line quotes may
+//! come from outside, so all of it is escaped; the styles around it are ours.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use anstyle::Style;
+
+use crate::foreign::Foreign;
+use crate::text::{BAD, FAINT, NAME};
+
+/// Why something failed, with all causes, in one line.
+pub(crate) fn error(error: &anyhow::Error) {
+    line("error:", BAD, &format!("{error:#}"), Style::new());
+}
+
+/// What the user should know.
+pub(crate) fn note(message: impl Display) {
+    line("note:", Style::new(), &message.to_string(), Style::new());
+}
+
+/// What happens to a thing that has a name.
+pub(crate) fn about(name: impl Display, message: impl Display) {
+    line(&format!("{}:", Foreign(&name.to_string())), NAME, &message.to_string(), Style::new());
+}
+
+/// What matters less: the model, the time that was taken.
+pub(crate) fn aside(message: impl Display) {
+    line("", Style::new(), &message.to_string(), FAINT);
+}
+
+fn line(label: &str, label_style: Style, message: &str, style: Style) {
+    let space = if label.is_empty() { "" } else { " " };
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "{}{label}{}{space}{}{}{}",
+        label_style.render(),
+        label_style.render_reset(),
+        style.render(),
+        Foreign(message),
+        style.render_reset()
+    );
+}

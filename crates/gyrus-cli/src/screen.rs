@@ -1,0 +1,84 @@
+//! What a model says, on stdout: as it is in a file or a pipe, without control characters on a terminal.
+//!
+//! A model's text is data from outside like its file. On a terminal its control characters would be obeyed, so all but
+//! the newline and the tab are shown escaped there. Other programs get every byte.
+
+use std::io::{self, IsTerminal, StdoutLock, Write};
+
+/// Stdout for the text of a model; what is written to it through [`Write`] is ours and not escaped.
+pub(crate) struct Screen<W = StdoutLock<'static>> {
+    out: W,
+    terminal: bool,
+}
+
+impl Screen {
+    /// Stdout, locked.
+    pub(crate) fn stdout() -> Screen {
+        let out = io::stdout().lock();
+        Screen { terminal: out.is_terminal(), out }
+    }
+}
+
+impl<W: Write> Screen<W> {
+    /// Shows text of a model at once.
+    pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
+        if self.terminal {
+            let mut rest = text;
+            while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_obeyed(*c)) {
+                write!(self.out, "{}{}", &rest[..at], c.escape_default())?;
+                rest = &rest[at + c.len_utf8()..];
+            }
+            self.out.write_all(rest.as_bytes())?;
+        } else {
+            self.out.write_all(text.as_bytes())?;
+        }
+        self.out.flush()
+    }
+
+    /// Shows bytes of a model, which may hold half a character.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.terminal {
+            return self.text(&String::from_utf8_lossy(bytes));
+        }
+        self.out.write_all(bytes)?;
+        self.out.flush()
+    }
+}
+
+/// Whether a terminal does something at this character that no text asks for. Joiners and marks of direction stay:
+/// emoji and whole scripts are written with them.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+}
+
+impl<W: Write> Write for Screen<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(terminal: bool, bytes: &[u8]) -> Vec<u8> {
+        let mut screen = Screen { out: Vec::new(), terminal };
+        screen.bytes(bytes).unwrap();
+        screen.out
+    }
+
+    #[test]
+    fn a_terminal_gets_text_and_a_pipe_every_byte() {
+        let text = "one\n\ttwo \u{1b}]0;title\u{7}\r\u{9b}2J 👩\u{200d}🚀 שלום\u{200f}";
+        assert_eq!(shown(false, text.as_bytes()), text.as_bytes());
+        let expected = "one\n\ttwo \\u{1b}]0;title\\u{7}\\r\\u{9b}2J 👩\u{200d}🚀 שלום\u{200f}";
+        assert_eq!(String::from_utf8(shown(true, text.as_bytes())).unwrap(), expected);
+        assert_eq!(shown(false, b"half \xe4\xb8"), b"half \xe4\xb8");
+        assert_eq!(shown(true, b"half \xe4\xb8\x9b"), "half 丛".as_bytes());
+        assert_eq!(shown(true, b"\x9b1m"), "\u{fffd}1m".as_bytes());
+    }
+}

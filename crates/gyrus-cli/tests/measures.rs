@@ -1,0 +1,161 @@
+//! What is measured: sums that fit a context, rates of nothing, and numbers that are none.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{gyrus, refused, run, said, stdout, tales};
+use gyrus_formats::Checkpoint;
+use gyrus_testkit::tempfile;
+use serde_json::Value;
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(args, "")).unwrap()
+}
+
+/// The storyteller has a context of 1,024 tokens.
+#[test]
+fn a_test_may_fill_the_context() {
+    fn bench<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["bench", "tales-7m", "-r", "1", "--no-warmup", "-q", "-o", "json"], more].concat()
+    }
+    for (more, test) in [
+        (&["-p", "1024", "-n", "0"][..], "pp1024"),
+        (&["-p", "24", "-d", "1000", "-n", "0"], "pp24@d1000"),
+        (&["-p", "0", "-d", "1000", "-n", "24"], "tg24@d1000"),
+        (&["-p", "0", "-d", "1000", "-n", "24", "-s", "2"], "tg24x2@d1000"),
+        (&["-p", "0", "-n", "1023"], "tg1023"),
+    ] {
+        let measured = json(&bench(more));
+        assert_eq!(measured[0]["test"], test);
+        assert!(measured[0]["tokens_per_second"].as_f64().unwrap() > 0.0);
+    }
+    for (more, line) in [
+        (&["-p", "1025", "-n", "0"][..], "error: pp1025: needs 1025 tokens of context, there are 1024\n"),
+        (
+            &["-p", "24", "-d", "1001", "-n", "0"],
+            "error: pp24@d1001: needs 1025 tokens of context, there are 1024\n",
+        ),
+        (
+            &["-p", "0", "-d", "1000", "-n", "25"],
+            "error: tg25@d1000: needs 1025 tokens of context, there are 1024\n",
+        ),
+        (&["-p", "0", "-n", "1024"], "error: tg1024: needs 1025 tokens of context, there are 1024\n"),
+        (
+            &["-p", "18446744073709551615", "-d", "9", "-n", "0"],
+            "more tokens of context than can be counted\n",
+        ),
+    ] {
+        let said = refused(&bench(more), 1);
+        assert!(said.ends_with(line), "{said}");
+    }
+}
+
+#[test]
+fn a_rate_of_nothing_is_none() {
+    let nothing = json(&["run", "tales-7m", "Once upon a time", "-n", "0", "-q", "--output", "json"]);
+    assert_eq!(nothing["generated_tokens"], 0);
+    assert_eq!(nothing["prompt_tokens_per_second"], Value::Null);
+    assert_eq!(nothing["tokens_per_second"], Value::Null);
+    // The first token belongs to the prompt.
+    let one = json(&["run", "tales-7m", "Once upon a time", "-n", "1", "-q", "--output", "json"]);
+    assert!(one["prompt_tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert_eq!(one["tokens_per_second"], Value::Null);
+    for (tokens, line) in [
+        ("0", "5 prompt tokens at -/s · 0 tokens at -/s · as many as asked for"),
+        ("1", " · 1 tokens at -/s · as many as asked for"),
+    ] {
+        let output = run(&["run", "tales-7m", "Once upon a time", "-n", tokens], "");
+        let said = said(&output);
+        assert!(said.trim_end().ends_with(line), "{said}");
+    }
+}
+
+/// The storyteller with numbers that are none among its weights.
+fn without_numbers(path: &Path) {
+    let model = Checkpoint::open(&tales()).unwrap();
+    let norm = model.tensor("output_norm.weight").unwrap();
+    let (at, length) = (norm.at as usize, norm.data.len());
+    let mut bytes = std::fs::read(tales()).unwrap();
+    for value in bytes[at..at + length].chunks_exact_mut(4) {
+        value.copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn scores_that_are_no_numbers_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, text) = (folder.path().join("nan.gguf"), folder.path().join("text"));
+    without_numbers(&model);
+    std::fs::write(&text, "Once upon a time, there was a little girl.").unwrap();
+    let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
+    for args in [
+        &["perplexity", model, "--file", text, "-q"][..],
+        &["perplexity", model, "--file", text, "-q", "--json"],
+        &["run", model, "Once upon a time", "--verify", "-q"],
+    ] {
+        let said = refused(args, 1);
+        assert!(said.contains("finite"), "{said}");
+    }
+}
+
+/// A model that was read into memory does not depend on its file any more.
+#[test]
+fn a_file_cut_after_loading_changes_nothing_without_a_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::copy(tales(), &path).unwrap();
+    let answers = |cut: bool| {
+        let mut command = gyrus();
+        command.arg("chat").arg(&path).args([
+            "--no-mmap",
+            "--precision",
+            "exact",
+            "--temp",
+            "0",
+            "-n",
+            "8",
+            "-q",
+        ]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut typed, mut answers) =
+            (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut lines = vec![String::new(); 2];
+        for line in &mut lines {
+            writeln!(typed, "Tell me of a dog.").unwrap();
+            let read = answers.read_line(line).unwrap();
+            assert!(read > 0, "no answer");
+            if cut {
+                std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+            }
+        }
+        drop(typed);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        lines
+    };
+    let whole = answers(false);
+    assert_eq!(answers(true), whole);
+}
+
+/// Every command that loads a model can do without a map.
+#[test]
+fn commands_that_load_a_model_take_no_mmap() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, text) = (tales(), folder.path().join("text"));
+    std::fs::write(&text, "Once upon a time").unwrap();
+    let (model, text, out) = (model.to_str().unwrap(), text.to_str().unwrap(), folder.path().join("out"));
+    for args in [
+        &["run", model, "x", "-n", "1", "-q", "--no-mmap"][..],
+        &["run", model, "x", "--verify", "-q", "--no-mmap"],
+        &["bench", model, "-p", "1", "-n", "0", "-r", "1", "-q", "--no-mmap"],
+        &["perplexity", model, "--file", text, "-q", "--no-mmap"],
+        &["logits", model, "--ids", "1", "--out", out.to_str().unwrap(), "-q", "--no-mmap"],
+    ] {
+        stdout(args, "");
+    }
+}
