@@ -8,13 +8,22 @@ use std::fmt::Display;
 use std::io::Write;
 
 use anstyle::Style;
+use gyrus::Precision;
 
 use crate::foreign::Foreign;
 use crate::text::{BAD, FAINT, NAME};
 
 /// Why something failed, with all causes, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
-    line("error:", BAD, &format!("{error:#}"), Style::new());
+    line("error:", BAD, &format!("{error:#}{}", hint(error)), Style::new());
+}
+
+/// The flag that may help against an error of the engine, which knows nothing of flags.
+fn hint(error: &anyhow::Error) -> &'static str {
+    match error.downcast_ref() {
+        Some(gyrus::Error::NotFinite { precision: Precision::Fast, .. }) => "; try --precision exact",
+        _ => "",
+    }
 }
 
 /// What the user should know.

@@ -142,7 +142,7 @@ fn on_a_terminal(args: &[&str]) -> Option<String> {
     match command.output() {
         Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
         Err(_) => {
-            println!("skipped: there is no script(1) here to make a terminal");
+            gyrus_testkit::skip(gyrus_testkit::Need::Extra, "there is no script(1) here to make a terminal");
             None
         }
     }

@@ -86,7 +86,7 @@ fn without_numbers(path: &Path) {
 }
 
 #[test]
-fn scores_that_are_no_numbers_are_an_error() {
+fn what_is_not_finite_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (model, text) = (folder.path().join("nan.gguf"), folder.path().join("text"));
     without_numbers(&model);
@@ -96,9 +96,14 @@ fn scores_that_are_no_numbers_are_an_error() {
         &["perplexity", model, "--file", text, "-q"][..],
         &["perplexity", model, "--file", text, "-q", "--json"],
         &["run", model, "Once upon a time", "--verify", "-q"],
+        &["run", model, "Once upon a time", "-q"],
+        &["run", model, "Once upon a time", "-q", "--precision", "exact"],
+        &["logits", model, "--ids", "1,2,3", "--out", "/dev/null", "-q"],
     ] {
         let said = refused(args, 1);
-        assert!(said.contains("finite"), "{said}");
+        assert!(said.contains("the model computed NaN or infinity at position "), "{said}");
+        let fast = args[0] == "run" && !args.contains(&"exact");
+        assert_eq!(said.contains("; try --precision exact"), fast, "{said}");
     }
 }
 

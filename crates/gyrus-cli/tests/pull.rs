@@ -162,7 +162,7 @@ fn interrupts_are_ignored() -> bool {
 #[test]
 fn an_interrupted_pull_is_resumed() {
     if interrupts_are_ignored() {
-        println!("skipped: interrupts are ignored here");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "interrupts are ignored here");
         return;
     }
     let (cache, content) = (Cache::new(), content());
@@ -197,7 +197,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(SmallDisk(path));
         }
-        eprintln!("skipped: mounting a small file system is not permitted here");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "mounting a small file system is not permitted here");
         None
     }
 }

@@ -148,10 +148,10 @@ pub enum Error {
     Gpu(#[from] gyrus_gpu::GpuError),
 }
 
-/// What a reader can do about logits that are not finite.
+/// Where logits that are not finite may come from.
 fn not_finite(precision: Precision) -> &'static str {
     match precision {
-        Precision::Fast => "in fast precision; exact precision may not",
+        Precision::Fast => "in fast precision",
         Precision::Exact => "in exact precision: a weight may be damaged",
     }
 }
