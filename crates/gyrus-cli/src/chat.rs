@@ -153,7 +153,7 @@ impl Chat {
         let conversation = Conversation::new(self.messages.clone())?;
         let model = self.session.model();
         let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-        let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true)?);
+        let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true, |_| None)?);
         self.cancel.reset();
         let mut request = Request::new(prompt).sampler(self.sampler.clone()).cancel(self.cancel.clone());
         if let Some(most) = self.max_tokens {

@@ -81,7 +81,7 @@ fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     messages.push(json!({ "role": "user", "content": prompt }));
     let conversation = Conversation::new(messages)?;
     let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true)?))
+    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true, |_| None)?))
 }
 
 /// The prompt as token ids.
