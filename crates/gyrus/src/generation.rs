@@ -67,9 +67,9 @@ impl<'a> Generation<'a> {
         Generation {
             model,
             text,
-            request,
             detokenizer,
             stops,
+            request,
             piece: String::with_capacity(LONGEST_PIECE),
             shown: String::with_capacity(LONGEST_PIECE),
             counts: Counts::new(),
@@ -134,11 +134,13 @@ impl<'a> Generation<'a> {
         if self.text.tokens.len() >= self.model.context().tokens {
             return self.stop(StopReason::ContextFull);
         }
-        match self.advance()? {
-            Some(draw) => self.token(draw),
-            // One token is always the last piece of what the cache lacks.
-            None => self.stop(StopReason::Cancelled),
-        }
+        // The cache lacks one token, which is one piece; were it more, it would take more pieces.
+        let draw = loop {
+            if let Some(draw) = self.advance()? {
+                break draw;
+            }
+        };
+        self.token(draw)
     }
 
     /// Computes the next piece and, when the logits are there, draws.
@@ -196,5 +198,34 @@ impl<'a> Generation<'a> {
         }
         self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();
         Ok(Some(Event::Stop { reason, text: &self.shown, usage: self.usage }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Prompt};
+    use gyrus_testkit::data;
+
+    #[test]
+    fn nothing_is_cancelled_that_nobody_cancelled() {
+        let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
+        // One token at a time, so that a prompt takes several pieces.
+        let model = Model::open(&path, &Options { chunk: 1, ..Options::default() }).unwrap();
+        let first = |state: State| {
+            let mut session = model.session();
+            let request = Request::new(Prompt::Text("Once upon a time".to_owned()));
+            let mut generation = session.generate(request).unwrap();
+            generation.state = state;
+            loop {
+                match generation.next().unwrap() {
+                    Some(Event::Token { id, .. }) => return id,
+                    Some(Event::Stop { reason, .. }) => panic!("stopped: {reason:?}"),
+                    Some(_) => {}
+                    None => panic!("no token"),
+                }
+            }
+        };
+        assert_eq!(first(State::Tokens), first(State::Prompt));
     }
 }

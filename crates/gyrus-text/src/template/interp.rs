@@ -25,8 +25,8 @@ pub(crate) struct Interp<'t> {
     macros: Vec<&'t Macro>,
     /// The loops that can be called again by `loop(…)`.
     recursive_loops: Vec<&'t ForLoop>,
-    /// Text written so far: the innermost capture last.
-    output: Vec<Writer>,
+    /// Text written so far, of the innermost capture.
+    output: Writer,
 }
 
 /// What a call of a macro or loop counts for in depth.
@@ -62,13 +62,13 @@ impl<'t> Interp<'t> {
             scope: 0,
             macros: Vec::new(),
             recursive_loops: Vec::new(),
-            output: vec![Writer::default()],
+            output: Writer::default(),
         }
     }
 
     pub(crate) fn render(mut self, body: &'t [Stmt]) -> Outcome<Text> {
         self.run(body)?;
-        Ok(self.output.pop().unwrap_or_default().finish())
+        Ok(self.output.finish())
     }
 
     // Names.
@@ -154,17 +154,16 @@ impl<'t> Interp<'t> {
 
     fn write(&mut self, text: &Text) -> Outcome<()> {
         self.budget.work(text.weight())?;
-        let Some(output) = self.output.last_mut() else { return Ok(()) };
-        self.budget.check_output(output.len() + text.len())?;
-        output.push(text);
+        self.budget.check_output(self.output.len() + text.len())?;
+        self.output.push(text);
         Ok(())
     }
 
     /// Runs `work` and returns what it wrote.
     fn captured(&mut self, work: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<Text> {
-        self.output.push(Writer::default());
+        let outer = std::mem::take(&mut self.output);
         let result = work(self);
-        let text = self.output.pop().unwrap_or_default();
+        let text = std::mem::replace(&mut self.output, outer);
         result.map(|()| text.finish())
     }
 
