@@ -33,7 +33,8 @@ fn text_in_parts_is_tokenised_as_one() {
             let parts = cut(&mut rng, &text);
             // Text that spells out no control token is the same however its parts are read.
             let plain = tokenizer.encode(&text, Special::Parse, false) == literal;
-            let read = |n: usize| if plain && n.is_multiple_of(2) { Special::Parse } else { Special::Literal };
+            let read =
+                |n: usize| if plain && n.is_multiple_of(2) { Special::Parse } else { Special::Literal };
             let parts = parts.iter().enumerate().map(|(n, part)| Part::Text(part, read(n)));
             assert_eq!(tokenizer.encode_parts(parts), literal, "{name}: {text:?}");
         }

@@ -13,6 +13,7 @@ use crate::context::ContextChoice;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::place::{Loading, Place, Placed};
+use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::tokenizer;
 
@@ -71,6 +72,7 @@ struct Shared {
     chunk: usize,
     tokenizer: Option<Tokenizer>,
     template: Option<String>,
+    sampling: Sampling,
     engine: Mutex<Engine>,
 }
 
@@ -108,6 +110,7 @@ impl Model {
                 expected: format!("the embedding has rows for {} tokens only", plan.vocab),
             });
         }
+        let sampling = Sampling::read(&checkpoint)?;
         let checkpoint = Arc::new(checkpoint);
         let loading = Loading {
             checkpoint: &checkpoint,
@@ -119,7 +122,7 @@ impl Model {
         let Placed { backend, place, context } = loading.place()?;
         let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
-        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, engine };
+        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, sampling, engine };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -159,6 +162,11 @@ impl Model {
     /// The tokenizer, if the model carries one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
+    }
+
+    /// The sampling settings that the model carries.
+    pub fn sampling(&self) -> &Sampling {
+        &self.shared.sampling
     }
 
     /// Whether the model carries a chat template, as models that answer instructions do.
