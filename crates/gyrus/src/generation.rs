@@ -7,6 +7,7 @@ use crate::Error;
 use crate::engine::Run;
 use crate::event::{Event, StopReason, Usage};
 use crate::model::Model;
+use crate::repetition::Repetition;
 use crate::request::Request;
 use crate::session::Text;
 use crate::stops::Stops;
@@ -23,6 +24,7 @@ pub struct Generation<'a> {
     request: Request,
     detokenizer: Option<Detokenizer<'a>>,
     stops: Stops,
+    repetition: Option<Repetition>,
     /// The text of the present token and of the present event, reused from one to the next.
     piece: String,
     shown: String,
@@ -69,6 +71,7 @@ impl<'a> Generation<'a> {
             text,
             detokenizer,
             stops,
+            repetition: request.stop_at_repetition.then(Repetition::new),
             request,
             piece: String::with_capacity(LONGEST_PIECE),
             shown: String::with_capacity(LONGEST_PIECE),
@@ -174,7 +177,8 @@ impl<'a> Generation<'a> {
         }
         self.text.tokens.push(draw.token);
         self.usage.generated_tokens += 1;
-        self.state = State::Tokens;
+        let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(draw.token));
+        self.state = if repeats { State::Stop(StopReason::Repetition) } else { State::Tokens };
         if let Some(detokenizer) = &mut self.detokenizer {
             self.piece.clear();
             detokenizer.push_into(draw.token, &mut self.piece);

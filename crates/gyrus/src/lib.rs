@@ -33,6 +33,7 @@ mod event;
 mod generation;
 mod model;
 mod place;
+mod repetition;
 mod request;
 mod sampling;
 mod session;
