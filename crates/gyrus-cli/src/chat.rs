@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Event, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Session, StopReason};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
+use crate::answer;
 use crate::cli::ChatArgs;
 use crate::interrupt;
 use crate::load::load;
-use crate::progress::Progress;
-use crate::run::statistics;
 use crate::source::Source;
 use crate::text::{BAD, FAINT, NAME};
 
@@ -160,40 +159,19 @@ impl Chat {
             request = request.max_tokens(most);
         }
         let mut out = std::io::stdout().lock();
-        let mut answer = String::new();
-        let mut generation = self.session.generate(request)?;
-        let mut end = None;
-        let mut reading = (!self.quiet).then(|| Progress::new("reading"));
-        while let Some(event) = generation.next()? {
-            let text = match event {
-                Event::Reading { done, total } => {
-                    reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
-                    continue;
-                }
-                Event::Prompt { .. } => {
-                    reading = None;
-                    continue;
-                }
-                Event::Token { text, .. } => text,
-                Event::Stop { reason, text, usage } => {
-                    end = Some((reason, usage));
-                    text
-                }
-            };
-            answer.push_str(text);
+        let generation = self.session.generate(request)?;
+        let answer = answer::draw(generation, self.quiet, |text| {
             out.write_all(text.as_bytes())?;
-            out.flush()?;
-        }
+            Ok(out.flush()?)
+        })?;
         writeln!(out)?;
         drop(out);
         // A switch thrown during the answer has done its work.
         self.cancel.reset();
-        if let Some((reason, usage)) = end
-            && (!self.quiet || reason == StopReason::ContextFull)
-        {
-            anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+        if !self.quiet || answer.reason == StopReason::ContextFull {
+            anstream::eprintln!("{}{}{}", FAINT.render(), answer.statistics(), FAINT.render_reset());
         }
-        Ok(answer)
+        Ok(answer.text)
     }
 
     fn save(&self, path: &Path) -> Result<()> {

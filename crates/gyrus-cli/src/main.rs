@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod bench;
 mod cache;
 mod catalogue;

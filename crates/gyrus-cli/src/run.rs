@@ -4,13 +4,13 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, bail};
 use gyrus::text::template::Conversation;
-use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
+use gyrus::{Model, Precision, Prompt, Request, StopReason};
 use serde_json::json;
 
+use crate::answer;
 use crate::cli::{Output, RunArgs};
 use crate::interrupt;
 use crate::load::load;
-use crate::progress::Progress;
 use crate::source::Source;
 use crate::text::FAINT;
 
@@ -95,50 +95,25 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mut session = model.session();
-    let mut generation = session.generate(request)?;
-    let (mut ids, mut whole) = (Vec::new(), String::new());
-    let mut end = None;
-    let mut reading = (!args.quiet).then(|| Progress::new("reading"));
-    while let Some(event) = generation.next()? {
-        let text = match event {
-            Event::Reading { done, total } => {
-                reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
-                continue;
-            }
-            Event::Prompt { .. } => {
-                reading = None;
-                continue;
-            }
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                text
-            }
-            Event::Stop { reason, text, usage } => {
-                end = Some((reason, usage));
-                text
-            }
-        };
-        match args.output {
-            Output::Text => {
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
-            Output::Json => whole.push_str(text),
-            Output::Ids => {}
+    let answer = answer::draw(session.generate(request)?, args.quiet, |text| {
+        if args.output == Output::Text {
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
         }
-    }
-    let (reason, usage) = end.context("the answer broke off")?;
+        Ok(())
+    })?;
     match args.output {
         Output::Text => writeln!(out)?,
         Output::Ids => {
-            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
             writeln!(out, "{}", ids.join(" "))?;
         }
         Output::Json => {
+            let usage = &answer.usage;
             let document = json!({
-                "text": whole,
-                "ids": ids,
-                "stop": reason_name(&reason),
+                "text": answer.text,
+                "ids": answer.ids,
+                "stop": answer.reason_name(),
                 "prompt_tokens": usage.prompt_tokens,
                 "generated_tokens": usage.generated_tokens,
                 "prompt_tokens_per_second": usage.prompt_speed(),
@@ -148,40 +123,10 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
         }
     }
     if !args.quiet {
-        anstream::eprintln!("{}{}{}", FAINT.render(), statistics(&usage, &reason), FAINT.render_reset());
+        anstream::eprintln!("{}{}{}", FAINT.render(), answer.statistics(), FAINT.render_reset());
     }
-    if reason == StopReason::Cancelled {
+    if answer.reason == StopReason::Cancelled {
         return Err(interrupt::Interrupted.into());
     }
     Ok(())
-}
-
-/// One line on what an answer took.
-pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
-    let fresh = usage.prompt_tokens - usage.cached_tokens;
-    format!(
-        "{fresh} prompt tokens at {:.0}/s · {} tokens at {:.1}/s · {}",
-        usage.prompt_speed(),
-        usage.generated_tokens,
-        usage.decode_speed(),
-        match reason {
-            StopReason::EndToken(_) => "the model ended".to_owned(),
-            StopReason::MaxTokens => "as many as asked for".to_owned(),
-            StopReason::ContextFull => "the context is full".to_owned(),
-            StopReason::StopString(text) => format!("stopped at {text:?}"),
-            StopReason::Cancelled => "interrupted".to_owned(),
-            _ => "stopped".to_owned(),
-        }
-    )
-}
-
-fn reason_name(reason: &StopReason) -> &'static str {
-    match reason {
-        StopReason::EndToken(_) => "end",
-        StopReason::MaxTokens => "max_tokens",
-        StopReason::ContextFull => "context_full",
-        StopReason::StopString(_) => "stop_string",
-        StopReason::Cancelled => "cancelled",
-        _ => "other",
-    }
 }
