@@ -63,6 +63,8 @@ impl Answer {
                 StopReason::MaxTokens => "as many as asked for".to_owned(),
                 StopReason::ContextFull => "the context is full".to_owned(),
                 StopReason::StopString(text) => format!("stopped at {text:?}"),
+                StopReason::Repetition =>
+                    "stopped because it repeats itself (--allow-repetition goes on)".to_owned(),
                 StopReason::Cancelled => "interrupted".to_owned(),
                 _ => "stopped".to_owned(),
             }
@@ -76,6 +78,7 @@ impl Answer {
             StopReason::MaxTokens => "max_tokens",
             StopReason::ContextFull => "context_full",
             StopReason::StopString(_) => "stop_string",
+            StopReason::Repetition => "repetition",
             StopReason::Cancelled => "cancelled",
             _ => "other",
         }

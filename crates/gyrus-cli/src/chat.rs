@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Sampling, Session, StopReason};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
@@ -26,7 +26,8 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps what was said.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
-    let sampler = args.sampler.sampler()?;
+    // Flags that cannot be are said before a model is loaded.
+    args.sampler.sampler(&Sampling::default())?;
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
@@ -36,7 +37,8 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let chat = Chat {
         session: model.session(),
         format,
-        sampler,
+        sampler: args.sampler.sampler(model.sampling())?,
+        stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
         messages: Vec::new(),
         quiet: args.quiet,
@@ -49,6 +51,7 @@ struct Chat {
     session: Session,
     format: ChatFormat,
     sampler: Sampler,
+    stop_at_repetition: bool,
     max_tokens: Option<usize>,
     /// Role and content, as the template takes them.
     messages: Vec<Value>,
@@ -154,7 +157,10 @@ impl Chat {
         let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
         let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true, |_| None)?);
         self.cancel.reset();
-        let mut request = Request::new(prompt).sampler(self.sampler.clone()).cancel(self.cancel.clone());
+        let mut request = Request::new(prompt)
+            .sampler(self.sampler.clone())
+            .stop_at_repetition(self.stop_at_repetition)
+            .cancel(self.cancel.clone());
         if let Some(most) = self.max_tokens {
             request = request.max_tokens(most);
         }

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, bail};
 use gyrus::text::template::Conversation;
-use gyrus::{Model, Precision, Prompt, Request, StopReason};
+use gyrus::{Model, Precision, Prompt, Request, Sampling, StopReason};
 use serde_json::json;
 
 use crate::answer;
@@ -19,7 +19,8 @@ const NO_PROMPT: &str =
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, prompt) = split(args);
-    let sampler = args.sampler.sampler()?;
+    // Flags that cannot be are said before a model is loaded.
+    args.sampler.sampler(&Sampling::default())?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         bail!(NO_PROMPT);
     }
@@ -39,7 +40,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
     let prompt = prepare(&model, &prompt, args)?;
     let cancel = interrupt::on_ctrl_c();
-    let mut request = Request::new(prompt).sampler(sampler).stop(args.stop.clone()).cancel(cancel);
+    let mut request = Request::new(prompt)
+        .sampler(args.sampler.sampler(model.sampling())?)
+        .stop(args.stop.clone())
+        .stop_at_repetition(!args.raw && !args.sampler.allow_repetition)
+        .cancel(cancel);
     if let Some(most) = args.max_tokens {
         request = request.max_tokens(most);
     }

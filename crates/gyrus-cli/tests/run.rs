@@ -90,6 +90,21 @@ fn a_seed_repeats_and_stop_strings_stop() {
 }
 
 #[test]
+fn an_answer_that_repeats_itself_is_stopped_unless_it_may() {
+    // A penalty below one makes what occurred likelier, so that the same comes again and again.
+    let stop = |command: &str, more: &[&str]| {
+        let args = [command, "tales-7m", "Once upon a time", "--temp", "0", "--repeat-penalty", "0.01"];
+        let rest = ["-n", "300", "--output", "json", "-q"];
+        let json = stdout(&[&args[..], &rest, more].concat(), "");
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["stop"].clone()
+    };
+    assert_eq!(stop("run", &[]), "repetition");
+    assert_eq!(stop("run", &["--allow-repetition"]), "max_tokens");
+    assert_eq!(stop("run", &["--raw"]), "max_tokens");
+    assert_eq!(stop("complete", &[]), "max_tokens");
+}
+
+#[test]
 fn fast_is_verified_against_exact() {
     let text = stdout(&["run", "tales-7m", "Once upon a time, there was a dog", "--verify", "-q"], "");
     assert!(text.contains("positions: fast against exact"), "{text}");
