@@ -1,20 +1,23 @@
 //! `gyrus chat`: a conversation with a model.
 
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+mod history;
+mod input;
+
+use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Sampling, Session, StopReason};
-use rustyline::error::ReadlineError;
-use serde_json::{Value, json};
+use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Sampling, Session};
 
-use crate::answer;
-use crate::cli::ChatArgs;
+use crate::answer::{self, Answer};
+use crate::cli::{ChatArgs, OnFull};
 use crate::interrupt;
 use crate::load::load;
 use crate::source::Source;
-use crate::text::{BAD, FAINT, NAME};
+use crate::text::{BAD, FAINT};
+use history::History;
+use input::{Input, Lines};
 
 const HELP: &str = "\
 /help            this list
@@ -31,7 +34,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
-    if let Some(name) = format.fallback() {
+    if let Some(name) = format.fallback().filter(|_| !args.quiet) {
         anstream::eprintln!("the model carries no chat template, using the {name} form");
     }
     let chat = Chat {
@@ -40,11 +43,13 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
         sampler: args.sampler.sampler(model.sampling())?,
         stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
-        messages: Vec::new(),
+        on_full: args.on_full,
+        told_full: false,
+        history: History::new(args.system.as_deref()),
         quiet: args.quiet,
         cancel: interrupt::on_ctrl_c(),
     };
-    chat.run(args.system.as_deref())
+    chat.run()
 }
 
 struct Chat {
@@ -53,8 +58,10 @@ struct Chat {
     sampler: Sampler,
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
-    /// Role and content, as the template takes them.
-    messages: Vec<Value>,
+    on_full: OnFull,
+    /// Whether the user knows that old turns are left out.
+    told_full: bool,
+    history: History,
     quiet: bool,
     cancel: Cancel,
 }
@@ -65,25 +72,17 @@ enum Turn {
 }
 
 impl Chat {
-    fn run(mut self, system: Option<&str>) -> Result<()> {
-        self.begin(system);
-        let mut editor = Editor::new();
+    fn run(mut self) -> Result<()> {
+        let mut lines = Lines::new();
         let mut failed = false;
-        if editor.is_interactive() && !self.quiet {
-            anstream::eprintln!(
-                "{}/help lists what else can be typed here{}",
-                FAINT.render(),
-                FAINT.render_reset()
-            );
+        if lines.is_interactive() {
+            self.note("/help lists what else can be typed here");
         }
-        while let Some(line) = editor.line()? {
-            let line = line.trim();
-            if line.is_empty() {
-                continue;
-            }
-            let turn = match line.strip_prefix('/') {
-                Some(command) => self.command(command),
-                None => self.say(line).map(|()| Turn::Go),
+        loop {
+            let turn = match lines.next()? {
+                Input::End => break,
+                Input::Refused(error) => Err(error),
+                Input::Line(line) => self.turn(line.trim()),
             };
             match turn {
                 Ok(Turn::Go) => {}
@@ -96,32 +95,36 @@ impl Chat {
                 }
             }
         }
-        editor.save();
+        lines.save();
         // A person has seen it; a script must be told.
-        anyhow::ensure!(!failed || editor.is_interactive(), "a turn failed");
+        anyhow::ensure!(!failed || lines.is_interactive(), "a turn failed");
         Ok(())
     }
 
-    fn begin(&mut self, system: Option<&str>) {
-        self.messages.clear();
-        self.session.reset();
-        if let Some(text) = system {
-            self.messages.push(json!({ "role": "system", "content": text }));
+    fn turn(&mut self, line: &str) -> Result<Turn> {
+        match line.strip_prefix('/') {
+            Some(command) => self.command(command),
+            None if line.is_empty() => Ok(Turn::Go),
+            None => self.say(line).map(|()| Turn::Go),
         }
+    }
+
+    /// Begins anew.
+    fn begin(&mut self, history: History) {
+        self.history = history;
+        self.told_full = false;
+        self.session.reset();
     }
 
     fn command(&mut self, command: &str) -> Result<Turn> {
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match (name, rest) {
-            ("help" | "?", _) => self.tell(HELP)?,
+            ("help" | "?", _) => anstream::eprintln!("{HELP}"),
             ("exit" | "quit" | "bye", _) => return Ok(Turn::Leave),
-            ("reset", _) => {
-                let system = self.system().map(str::to_owned);
-                self.begin(system.as_deref());
-            }
-            ("system", "") => self.tell(self.system().unwrap_or("no instructions"))?,
-            ("system", text) => self.begin(Some(text)),
+            ("reset", _) => self.begin(History::new(self.history.system())),
+            ("system", "") => anstream::eprintln!("{}", self.history.system().unwrap_or("no instructions")),
+            ("system", text) => self.begin(History::new(Some(text))),
             ("save" | "load", "") => anyhow::bail!("/{name} needs the name of a file"),
             ("save", file) => self.save(Path::new(file))?,
             ("load", file) => self.load(Path::new(file))?,
@@ -130,34 +133,53 @@ impl Chat {
         Ok(Turn::Go)
     }
 
-    fn tell(&self, text: &str) -> Result<()> {
-        Ok(writeln!(std::io::stdout().lock(), "{text}")?)
-    }
-
-    fn system(&self) -> Option<&str> {
-        let first = self.messages.first()?;
-        (first["role"] == "system").then(|| first["content"].as_str())?
+    /// A remark that nobody asked for.
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            anstream::eprintln!("{}{text}{}", FAINT.render(), FAINT.render_reset());
+        }
     }
 
     /// One turn: the user's words, then the model's. If there is no answer, the user's words are taken back,
     /// so that they can be said again.
     fn say(&mut self, text: &str) -> Result<()> {
-        self.messages.push(json!({ "role": "user", "content": text }));
-        let answered = self.answer();
-        match &answered {
-            Ok(answer) => self.messages.push(json!({ "role": "assistant", "content": answer })),
-            Err(_) => drop(self.messages.pop()),
+        self.history.ask(text);
+        let answered = self.prompt().and_then(|prompt| self.answer(prompt));
+        match answered {
+            Ok(answer) => {
+                self.history.answer(&answer.text, answer.ids);
+                Ok(())
+            }
+            Err(error) => {
+                self.history.take_back();
+                Err(error)
+            }
         }
-        answered.map(|_| ())
     }
 
-    fn answer(&mut self) -> Result<String> {
-        let conversation = Conversation::new(self.messages.clone())?;
+    /// The ids of the conversation, as much of it as the context holds.
+    fn prompt(&mut self) -> Result<Vec<u32>> {
         let model = self.session.model();
         let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-        let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true, |_| None)?);
+        let context = model.context().tokens;
+        let fitted = self.history.fit(context, self.max_tokens, self.on_full, |messages| {
+            let conversation = Conversation::new(messages.iter().map(|m| m.json.clone()).collect())?;
+            Ok(self.format.tokens(&conversation, tokenizer, true, |n| messages.get(n)?.ids.as_deref())?)
+        })?;
+        if fitted.dropped > 0 && !self.told_full {
+            self.told_full = true;
+            self.note(&format!(
+                "the context of {context} tokens is full: from here on the oldest turns are left out, {} \
+                 messages so far (--on-full stop refuses instead)",
+                fitted.dropped
+            ));
+        }
+        Ok(fitted.ids)
+    }
+
+    fn answer(&mut self, prompt: Vec<u32>) -> Result<Answer> {
         self.cancel.reset();
-        let mut request = Request::new(prompt)
+        let mut request = Request::new(Prompt::Whole(prompt))
             .sampler(self.sampler.clone())
             .stop_at_repetition(self.stop_at_repetition)
             .cancel(self.cancel.clone());
@@ -174,81 +196,23 @@ impl Chat {
         drop(out);
         // A switch thrown during the answer has done its work.
         self.cancel.reset();
-        if !self.quiet || answer.reason == StopReason::ContextFull {
-            anstream::eprintln!("{}{}{}", FAINT.render(), answer.statistics(), FAINT.render_reset());
-        }
-        Ok(answer.text)
+        self.note(&answer.statistics());
+        Ok(answer)
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.messages)?;
+        let messages: Vec<_> = self.history.all().collect();
+        let text = serde_json::to_string_pretty(&messages)?;
         std::fs::write(path, text + "\n").with_context(|| path.display().to_string())?;
-        self.tell(&format!("saved {} messages to {}", self.messages.len(), path.display()))
+        self.note(&format!("saved {} messages to {}", messages.len(), path.display()));
+        Ok(())
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let conversation = Conversation::from_json(&text).with_context(|| path.display().to_string())?;
-        self.messages = conversation.messages().to_vec();
-        self.tell(&format!("{} messages from {}", self.messages.len(), path.display()))
-    }
-}
-
-/// Lines from the user: with editing and history on a terminal, plain from a pipe.
-struct Editor {
-    terminal: Option<rustyline::DefaultEditor>,
-    history: Option<PathBuf>,
-}
-
-impl Editor {
-    fn new() -> Editor {
-        let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = crate::environment::Environment::of_process()
-            .cache()
-            .ok()
-            .map(|folder| folder.join("history.txt"));
-        if let (Some(editor), Some(path)) = (&mut terminal, &history) {
-            // No history yet is the usual first time.
-            let _ = editor.load_history(path);
-        }
-        Editor { terminal, history }
-    }
-
-    fn is_interactive(&self) -> bool {
-        self.terminal.is_some()
-    }
-
-    /// The next line; `None` at the end of input. Ctrl-C on an empty prompt only clears the line.
-    fn line(&mut self) -> Result<Option<String>> {
-        let Some(editor) = &mut self.terminal else {
-            let mut line = String::new();
-            let read = std::io::stdin().read_line(&mut line).context("stdin")?;
-            return Ok((read > 0).then_some(line));
-        };
-        // The editor writes to the terminal itself, so the choice about colour is made here.
-        let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-        let style = if colour { NAME } else { anstyle::Style::new() };
-        let prompt = format!("{}>{} ", style.render(), style.render_reset());
-        loop {
-            match editor.readline(&prompt) {
-                Ok(line) => {
-                    let _ = editor.add_history_entry(&line);
-                    return Ok(Some(line));
-                }
-                Err(ReadlineError::Interrupted) => {}
-                Err(ReadlineError::Eof) => return Ok(None),
-                Err(error) => return Err(error).context("the terminal"),
-            }
-        }
-    }
-
-    fn save(&mut self) {
-        if let (Some(editor), Some(path)) = (&mut self.terminal, &self.history) {
-            if let Some(folder) = path.parent() {
-                let _ = std::fs::create_dir_all(folder);
-            }
-            let _ = editor.save_history(path);
-        }
+        self.begin(History::from(conversation.messages().to_vec()));
+        self.note(&format!("{} messages from {}", self.history.all().len(), path.display()));
+        Ok(())
     }
 }

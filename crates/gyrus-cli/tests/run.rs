@@ -309,30 +309,6 @@ fn bench_reports_what_it_measured() {
 }
 
 #[test]
-fn a_chat_goes_on_over_turns_and_commands() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("talk.json");
-    let script = format!(
-        "/help\nTell me of a dog.\n/nonsense\n/save {0}\n/reset\n/system Be kind.\n/system\n/load {0}\nAnd a cat?\n/exit\n",
-        file.display()
-    );
-    let args = ["chat", "tales-7m", "--temp", "0", "-n", "12", "-q"];
-    let output = run(&args, &script);
-    // One turn failed, which a script is told at the end.
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        said.contains("/reset") && said.contains("Be kind.") && said.contains("2 messages from"),
-        "{said}"
-    );
-    let complaint = String::from_utf8(output.stderr).unwrap();
-    assert!(complaint.contains("/nonsense is not known"), "{complaint}");
-    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert_eq!(saved[0]["content"], "Tell me of a dog.");
-    assert_eq!(saved[1]["role"], "assistant");
-}
-
-#[test]
 fn tokenize_and_detokenize_are_each_others_inverse() {
     let text = "Once upon a time 🐕 <|endoftext|>\n";
     let ids = stdout(&["tokenize", "tales-7m"], text);
