@@ -3,7 +3,6 @@
 mod history;
 mod input;
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -16,6 +15,7 @@ use crate::interrupt;
 use crate::load::load;
 use crate::source::Source;
 use crate::text::{BAD, FAINT};
+use crate::wrap::{self, Wrap};
 use history::History;
 use input::{Input, Lines};
 
@@ -186,14 +186,12 @@ impl Chat {
         if let Some(most) = self.max_tokens {
             request = request.max_tokens(most);
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let generation = self.session.generate(request)?;
-        let answer = answer::draw(generation, self.quiet, |text| {
-            out.write_all(text.as_bytes())?;
-            Ok(out.flush()?)
-        })?;
-        writeln!(out)?;
-        drop(out);
+        let drawn = answer::draw(generation, self.quiet, |text| Ok(out.push(text)?));
+        // What was held back belongs to the answer even if that broke off.
+        out.finish()?;
+        let answer = drawn?;
         // A switch thrown during the answer has done its work.
         self.cancel.reset();
         self.note(&answer.statistics());

@@ -35,6 +35,7 @@ mod text;
 mod tokenize;
 mod tune;
 mod verify;
+mod wrap;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
