@@ -76,7 +76,7 @@ impl History {
     }
 
     /// The instructions and the messages from `first` on.
-    fn from_message(&self, first: usize) -> Vec<&Message> {
+    fn messages_from(&self, first: usize) -> Vec<&Message> {
         let instructions = self.instructions();
         self.messages[..instructions].iter().chain(&self.messages[first.max(instructions)..]).collect()
     }
@@ -93,7 +93,7 @@ impl History {
         encode: impl Fn(&[&Message]) -> Result<Vec<u32>>,
     ) -> Result<Fitted> {
         let room = |part: usize| (context / part).min(max_tokens.unwrap_or(usize::MAX)).max(1);
-        let ids = encode(&self.from_message(self.first))?;
+        let ids = encode(&self.messages_from(self.first))?;
         let full = match on_full {
             OnFull::Drop => ids.len() + room(LEAST_ROOM) > context,
             OnFull::Stop => ids.len() >= context,
@@ -106,7 +106,7 @@ impl History {
         let begins = |at: &usize| self.messages[*at].json["role"] == "user";
         let starts: Vec<usize> = (kept + 1..self.messages.len()).filter(begins).collect();
         let last = starts.last().copied().unwrap_or(self.first);
-        let alone = encode(&self.from_message(last))?;
+        let alone = encode(&self.messages_from(last))?;
         if alone.len() >= context {
             bail!(
                 "the message and the instructions have {} tokens, which does not fit into the context of \
@@ -128,14 +128,14 @@ impl History {
         let (mut low, mut high) = (0, starts.len() - 1);
         while low < high {
             let middle = (low + high) / 2;
-            if encode(&self.from_message(starts[middle]))?.len() <= target {
+            if encode(&self.messages_from(starts[middle]))?.len() <= target {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
         self.first = starts[low];
-        let ids = encode(&self.from_message(self.first))?;
+        let ids = encode(&self.messages_from(self.first))?;
         Ok(Fitted { ids, dropped: self.first - kept })
     }
 }
@@ -181,8 +181,8 @@ mod tests {
     fn the_oldest_exchanges_go_and_the_instructions_stay() {
         let mut history = talk(Some("be kind"), 3);
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 2));
-        assert_eq!(history.from_message(history.first)[0].json["content"], "be kind");
-        assert_eq!(history.from_message(history.first)[1].json["role"], "user");
+        assert_eq!(history.messages_from(history.first)[0].json["content"], "be kind");
+        assert_eq!(history.messages_from(history.first)[1].json["role"], "user");
         // What was left out stays out, and the history keeps it.
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 0));
         assert_eq!(history.all().len(), 8);
