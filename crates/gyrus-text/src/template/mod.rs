@@ -163,8 +163,18 @@ impl ChatTemplate {
 
 /// The roles that published templates know. A role is chosen by the program, not said by a party, and
 /// none of these words is or holds a control token.
-const ROLES: [&str; 9] =
-    ["system", "developer", "user", "assistant", "tool", "function", "ipython", "environment", "model"];
+const ROLES: &[&str] = &[
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "ipython",
+    "environment",
+    "observation",
+    "model",
+];
 
 fn globals(inputs: &Inputs<'_>) -> Result<HashMap<Arc<str>, Value>, TemplateError> {
     let mut globals: HashMap<Arc<str>, Value> = HashMap::new();
