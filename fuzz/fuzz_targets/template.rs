@@ -23,8 +23,11 @@ fuzz_target!(|data: &str| {
             limits.output = 1 << 20;
             let mut inputs = Inputs::new(&conversation);
             inputs.add_generation_prompt = true;
-            match template.with_limits(limits).render(&inputs) {
-                Ok(text) => assert!(text.len() <= 1 << 20),
+            match template.with_limits(limits).render_parts(&inputs) {
+                Ok(rendered) => {
+                    assert!(rendered.text().len() <= 1 << 20);
+                    assert_eq!(rendered.parts().map(|(text, _)| text).collect::<String>(), rendered.text());
+                }
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
         }

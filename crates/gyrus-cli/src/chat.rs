@@ -1,25 +1,26 @@
 //! `gyrus chat`: a conversation with a model.
 
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+mod history;
+mod input;
+
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Event, Precision, Prompt, Request, Sampler, Session, StopReason};
-use rustyline::error::ReadlineError;
-use serde_json::{Value, json};
+use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Session};
 
-use crate::cli::ChatArgs;
+use crate::answer::{self, Answer};
+use crate::cli::{ChatArgs, OnFull};
 use crate::diagnostics;
 use crate::foreign;
 use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
-use crate::progress::Progress;
-use crate::run::statistics;
-use crate::screen::Screen;
+use crate::screen;
 use crate::source::Source;
-use crate::text::NAME;
+use crate::wrap::{self, Wrap};
+use history::History;
+use input::{Input, Lines};
 
 const HELP: &str = "\
 /help            this list
@@ -31,32 +32,37 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps what was said.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
-    let sampler = args.sampler.sampler();
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
-    if let Some(name) = format.fallback() {
+    if let Some(name) = format.fallback().filter(|_| !args.quiet) {
         diagnostics::note(format!("the model carries no chat template, using the {name} form"));
     }
     let chat = Chat {
         session: model.session(),
         format,
-        sampler,
+        sampler: args.sampler.sampler(model.sampling()),
+        stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
-        messages: Vec::new(),
+        on_full: args.on_full,
+        told_full: false,
+        history: History::new(args.system.as_deref()),
         quiet: args.quiet,
         cancel: interrupt::on_ctrl_c(),
     };
-    chat.run(args.system.as_deref())
+    chat.run()
 }
 
 struct Chat {
     session: Session,
     format: ChatFormat,
     sampler: Sampler,
+    stop_at_repetition: bool,
     max_tokens: Option<usize>,
-    /// Role and content, as the template takes them.
-    messages: Vec<Value>,
+    on_full: OnFull,
+    /// Whether the user knows that old turns are left out.
+    told_full: bool,
+    history: History,
     quiet: bool,
     cancel: Cancel,
 }
@@ -67,21 +73,17 @@ enum Turn {
 }
 
 impl Chat {
-    fn run(mut self, system: Option<&str>) -> Result<()> {
-        self.begin(system);
-        let mut editor = Editor::new();
+    fn run(mut self) -> Result<()> {
+        let mut lines = Lines::new();
         let mut failed = false;
-        if editor.is_interactive() && !self.quiet {
-            diagnostics::aside("/help lists what else can be typed here");
+        if lines.is_interactive() {
+            self.note("/help lists what else can be typed here");
         }
-        while let Some(line) = editor.line()? {
-            let line = line.trim();
-            if line.is_empty() {
-                continue;
-            }
-            let turn = match line.strip_prefix('/') {
-                Some(command) => self.command(command),
-                None => self.say(line).map(|()| Turn::Go),
+        loop {
+            let turn = match lines.next()? {
+                Input::End => break,
+                Input::Refused(error) => Err(error),
+                Input::Line(line) => self.turn(line.trim()),
             };
             match turn {
                 Ok(Turn::Go) => {}
@@ -94,32 +96,36 @@ impl Chat {
                 }
             }
         }
-        editor.save();
+        lines.save();
         // A person has seen it; a script must be told.
-        anyhow::ensure!(!failed || editor.is_interactive(), "a turn failed");
+        anyhow::ensure!(!failed || lines.is_interactive(), "a turn failed");
         Ok(())
     }
 
-    fn begin(&mut self, system: Option<&str>) {
-        self.messages.clear();
-        self.session.reset();
-        if let Some(text) = system {
-            self.messages.push(json!({ "role": "system", "content": text }));
+    fn turn(&mut self, line: &str) -> Result<Turn> {
+        match line.strip_prefix('/') {
+            Some(command) => self.command(command),
+            None if line.is_empty() => Ok(Turn::Go),
+            None => self.say(line).map(|()| Turn::Go),
         }
+    }
+
+    /// Begins anew.
+    fn begin(&mut self, history: History) {
+        self.history = history;
+        self.told_full = false;
+        self.session.reset();
     }
 
     fn command(&mut self, command: &str) -> Result<Turn> {
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match (name, rest) {
-            ("help" | "?", _) => self.tell(HELP)?,
+            ("help" | "?", _) => diagnostics::lines(HELP),
             ("exit" | "quit" | "bye", _) => return Ok(Turn::Leave),
-            ("reset", _) => {
-                let system = self.system().map(str::to_owned);
-                self.begin(system.as_deref());
-            }
-            ("system", "") => self.tell(self.system().unwrap_or("no instructions"))?,
-            ("system", text) => self.begin(Some(text)),
+            ("reset", _) => self.begin(History::new(self.history.system())),
+            ("system", "") => diagnostics::lines(self.history.system().unwrap_or("no instructions")),
+            ("system", text) => self.begin(History::new(Some(text))),
             ("save" | "load", "") => anyhow::bail!("/{name} needs the name of a file"),
             ("save", file) => self.save(Path::new(file))?,
             ("load", file) => self.load(Path::new(file))?,
@@ -128,142 +134,84 @@ impl Chat {
         Ok(Turn::Go)
     }
 
-    fn tell(&self, text: &str) -> Result<()> {
-        Ok(Screen::stdout().text(&format!("{text}\n"))?)
-    }
-
-    fn system(&self) -> Option<&str> {
-        let first = self.messages.first()?;
-        (first["role"] == "system").then(|| first["content"].as_str())?
+    /// A remark that nobody asked for.
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            diagnostics::aside(text);
+        }
     }
 
     /// One turn: the user's words, then the model's. If there is no answer, the user's words are taken back,
     /// so that they can be said again.
     fn say(&mut self, text: &str) -> Result<()> {
-        self.messages.push(json!({ "role": "user", "content": text }));
-        let answered = self.answer();
-        match &answered {
-            Ok(answer) => self.messages.push(json!({ "role": "assistant", "content": answer })),
-            Err(_) => drop(self.messages.pop()),
+        self.history.ask(text);
+        let answered = self.prompt().and_then(|prompt| self.answer(prompt));
+        match answered {
+            Ok(answer) => {
+                self.history.answer(&answer.text, answer.ids);
+                Ok(())
+            }
+            Err(error) => {
+                self.history.take_back();
+                Err(error)
+            }
         }
-        answered.map(|_| ())
     }
 
-    fn answer(&mut self) -> Result<String> {
-        let conversation = Conversation::new(self.messages.clone())?;
+    /// The ids of the conversation, as much of it as the context holds.
+    fn prompt(&mut self) -> Result<Vec<u32>> {
         let model = self.session.model();
         let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-        let prompt = Prompt::Whole(self.format.tokens(&conversation, tokenizer, true)?);
+        let context = model.context().tokens;
+        let fitted = self.history.fit(context, self.max_tokens, self.on_full, |messages| {
+            let conversation = Conversation::new(messages.iter().map(|m| m.json.clone()).collect())?;
+            Ok(self.format.tokens(&conversation, tokenizer, true, |n| messages.get(n)?.ids.as_deref())?)
+        })?;
+        if fitted.dropped > 0 && !self.told_full {
+            self.told_full = true;
+            self.note(&format!(
+                "the context of {context} tokens is full: from here on the oldest turns are left out, {} \
+                 messages so far (--on-full stop refuses instead)",
+                fitted.dropped
+            ));
+        }
+        Ok(fitted.ids)
+    }
+
+    fn answer(&mut self, prompt: Vec<u32>) -> Result<Answer> {
         self.cancel.reset();
-        let mut request = Request::new(prompt).sampler(self.sampler.clone()).cancel(self.cancel.clone());
+        let mut request = Request::new(Prompt::Whole(prompt))
+            .sampler(self.sampler.clone())
+            .stop_at_repetition(self.stop_at_repetition)
+            .cancel(self.cancel.clone());
         if let Some(most) = self.max_tokens {
             request = request.max_tokens(most);
         }
-        let mut out = Screen::stdout();
-        let mut answer = String::new();
-        let mut generation = self.session.generate(request)?;
-        let mut end = None;
-        let mut reading = (!self.quiet).then(|| Progress::new("reading"));
-        while let Some(event) = generation.next()? {
-            let text = match event {
-                Event::Reading { done, total } => {
-                    reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
-                    continue;
-                }
-                Event::Prompt { .. } => {
-                    reading = None;
-                    continue;
-                }
-                Event::Token { text, .. } => text,
-                Event::Stop { reason, text, usage } => {
-                    end = Some((reason, usage));
-                    text
-                }
-            };
-            answer.push_str(text);
-            out.text(text)?;
-        }
-        writeln!(out)?;
-        drop(out);
+        let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
+        let generation = self.session.generate(request)?;
+        let drawn = answer::draw(generation, self.quiet, |text| Ok(out.push(&screen::shown(text))?));
+        // What was held back belongs to the answer even if that broke off.
+        out.finish()?;
+        let answer = drawn?;
         // A switch thrown during the answer has done its work.
         self.cancel.reset();
-        if let Some((reason, usage)) = end
-            && (!self.quiet || reason == StopReason::ContextFull)
-        {
-            diagnostics::aside(statistics(&usage, &reason));
-        }
+        self.note(&answer.statistics());
         Ok(answer)
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.messages)?;
+        let messages: Vec<_> = self.history.all().collect();
+        let text = serde_json::to_string_pretty(&messages)?;
         OutputFile::write(path, text + "\n")?;
-        self.tell(&format!("saved {} messages to {}", self.messages.len(), foreign::path(path)))
+        self.note(&format!("saved {} messages to {}", messages.len(), foreign::path(path)));
+        Ok(())
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let conversation = Conversation::from_json(&text).with_context(|| path.display().to_string())?;
-        self.messages = conversation.messages().to_vec();
-        self.tell(&format!("{} messages from {}", self.messages.len(), foreign::path(path)))
-    }
-}
-
-/// Lines from the user: with editing and history on a terminal, plain from a pipe.
-struct Editor {
-    terminal: Option<rustyline::DefaultEditor>,
-    history: Option<PathBuf>,
-}
-
-impl Editor {
-    fn new() -> Editor {
-        let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = crate::environment::Environment::of_process()
-            .cache()
-            .ok()
-            .map(|folder| folder.join("history.txt"));
-        if let (Some(editor), Some(path)) = (&mut terminal, &history) {
-            // No history yet is the usual first time.
-            let _ = editor.load_history(path);
-        }
-        Editor { terminal, history }
-    }
-
-    fn is_interactive(&self) -> bool {
-        self.terminal.is_some()
-    }
-
-    /// The next line; `None` at the end of input. Ctrl-C on an empty prompt only clears the line.
-    fn line(&mut self) -> Result<Option<String>> {
-        let Some(editor) = &mut self.terminal else {
-            let mut line = String::new();
-            let read = std::io::stdin().read_line(&mut line).context("stdin")?;
-            return Ok((read > 0).then_some(line));
-        };
-        // The editor writes to the terminal itself, so the choice about colour is made here.
-        let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-        let style = if colour { NAME } else { anstyle::Style::new() };
-        let prompt = format!("{}>{} ", style.render(), style.render_reset());
-        loop {
-            match editor.readline(&prompt) {
-                Ok(line) => {
-                    let _ = editor.add_history_entry(&line);
-                    return Ok(Some(line));
-                }
-                Err(ReadlineError::Interrupted) => {}
-                Err(ReadlineError::Eof) => return Ok(None),
-                Err(error) => return Err(error).context("the terminal"),
-            }
-        }
-    }
-
-    fn save(&mut self) {
-        if let (Some(editor), Some(path)) = (&mut self.terminal, &self.history) {
-            if let Some(folder) = path.parent() {
-                let _ = std::fs::create_dir_all(folder);
-            }
-            let _ = editor.save_history(path);
-        }
+        self.begin(History::from(conversation.messages().to_vec()));
+        self.note(&format!("{} messages from {}", self.history.all().len(), foreign::path(path)));
+        Ok(())
     }
 }

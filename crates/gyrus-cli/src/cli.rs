@@ -169,7 +169,11 @@ pub(crate) struct ChatArgs {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
 
-    /// Print nothing but the answers
+    /// What to do when the conversation no longer fits the context
+    #[arg(long, value_enum, default_value_t = OnFull::Drop)]
+    pub(crate) on_full: OnFull,
+
+    /// Print nothing but the answers, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -178,6 +182,14 @@ pub(crate) struct ChatArgs {
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnFull {
+    /// Leave the oldest turns out of prompts, but never the instructions
+    Drop,
+    /// Refuse to go on
+    Stop,
 }
 
 #[derive(Debug, Args)]

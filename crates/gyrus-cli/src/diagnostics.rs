@@ -41,6 +41,11 @@ pub(crate) fn aside(message: impl Display) {
     line("", Style::new(), &message.to_string(), FAINT);
 }
 
+/// Several lines that the user asked for.
+pub(crate) fn lines(text: &str) {
+    text.lines().for_each(|text| line("", Style::new(), text, Style::new()));
+}
+
 fn line(label: &str, label_style: Style, message: &str, style: Style) {
     let space = if label.is_empty() { "" } else { " " };
     let _ = writeln!(

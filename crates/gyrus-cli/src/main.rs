@@ -7,6 +7,7 @@
 // They panic where a stream cannot be written to: results go through `Write`, all else through `diagnostics`.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_macros)]
 
+mod answer;
 mod bench;
 mod cache;
 mod catalogue;
@@ -43,6 +44,7 @@ mod tokenize;
 mod tune;
 mod usage;
 mod verify;
+mod wrap;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use gyrus::{Access, Device, Options, Precision, Sampler};
+use gyrus::{Access, Device, Options, Precision, Sampler, Sampling};
 
 use crate::cache;
 use crate::environment::Environment;
@@ -132,29 +132,30 @@ pub(crate) enum BenchOutput {
     Csv,
 }
 
-/// How tokens are chosen.
+/// How tokens are chosen. What no flag says, the model's own settings do; what they leave open is as below.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling options")]
 pub(crate) struct SamplerArgs {
-    /// 0 always takes the likeliest token; more gives more variety
-    #[arg(long = "temp", value_name = "T", default_value_t = 0.5, value_parser = number(|s, t| s.temperature = t))]
-    pub(crate) temperature: f32,
+    /// 0 always takes the likeliest token; more gives more variety [default: the model's, else 0.5]
+    #[arg(long = "temp", value_name = "T", value_parser = number(|s, t| s.temperature = t))]
+    pub(crate) temperature: Option<f32>,
 
-    /// Choose among this many likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub(crate) top_k: u32,
+    /// Choose among this many likeliest tokens; 0 for all [default: the model's, else 40]
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<u32>,
 
-    /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = number(|s, p| s.top_p = p))]
-    pub(crate) top_p: f32,
+    /// Choose among the likeliest tokens that together have this probability [default: the model's, else 0.95]
+    #[arg(long, value_name = "P", value_parser = number(|s, p| s.top_p = p))]
+    pub(crate) top_p: Option<f32>,
 
-    /// Leave out tokens less likely than this fraction of the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = number(|s, p| s.min_p = p))]
-    pub(crate) min_p: f32,
+    /// Leave out tokens less likely than this fraction of the likeliest [default: the model's, else 0.05]
+    #[arg(long, value_name = "P", value_parser = number(|s, p| s.min_p = p))]
+    pub(crate) min_p: Option<f32>,
 
-    /// Make tokens that occurred less likely; 1 for no change
-    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = number(|s, f| s.repetition_penalty = f))]
-    pub(crate) repeat_penalty: f32,
+    /// Make tokens that occurred less likely; 1 for no change [default: the model's; else 1.1, or 1 with --temp 0 or
+    /// a model that has other settings]
+    #[arg(long, value_name = "F", value_parser = number(|s, f| s.repetition_penalty = f))]
+    pub(crate) repeat_penalty: Option<f32>,
 
     /// Subtract this from tokens that occurred
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.presence_penalty = f))]
@@ -164,26 +165,36 @@ pub(crate) struct SamplerArgs {
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.frequency_penalty = f))]
     pub(crate) frequency_penalty: f32,
 
-    /// How many of the last tokens the penalties look at
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) penalty_window: u32,
+    /// How many of the last tokens the penalties look at [default: the model's, else 64]
+    #[arg(long, value_name = "N")]
+    pub(crate) penalty_window: Option<u32>,
 
     /// The same seed gives the same text [default: another each time]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    /// Let an answer repeat itself for ever; without this it is stopped when a few words come 20 times over. complete
+    /// and --raw never stop it
+    #[arg(long)]
+    pub(crate) allow_repetition: bool,
 }
 
 impl SamplerArgs {
-    pub(crate) fn sampler(&self) -> Sampler {
+    /// The flags, else what the model names, else what people are used to.
+    pub(crate) fn sampler(&self, model: &Sampling) -> Sampler {
+        let temperature = self.temperature.or(model.temperature).unwrap_or(0.5);
+        // Makers who name settings had no penalty in mind that they do not name, and whoever asks for the likeliest
+        // token means it.
+        let penalty = if model.is_empty() && temperature > 0.0 { 1.1 } else { 1.0 };
         Sampler {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
+            temperature,
+            top_k: self.top_k.or(model.top_k).unwrap_or(40),
+            top_p: self.top_p.or(model.top_p).unwrap_or(0.95),
+            min_p: self.min_p.or(model.min_p).unwrap_or(0.05),
+            repetition_penalty: self.repeat_penalty.or(model.repetition_penalty).unwrap_or(penalty),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            penalty_window: self.penalty_window,
+            penalty_window: self.penalty_window.or(model.penalty_window).unwrap_or(64),
             seed: self.seed.unwrap_or_else(any_seed),
         }
     }
@@ -205,4 +216,53 @@ fn number(
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos() ^ now.as_secs() as u32) % 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        sampler: SamplerArgs,
+    }
+
+    fn sampler(flags: &[&str], model: &Sampling) -> Sampler {
+        let flags = Flags::parse_from([&["gyrus"], flags].concat());
+        Sampler { seed: 0, ..flags.sampler.sampler(model) }
+    }
+
+    #[test]
+    fn flags_beat_the_model_and_the_model_beats_the_defaults() {
+        let none = Sampling::default();
+        let usual = Sampler {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            penalty_window: 64,
+            ..Sampler::default()
+        };
+        assert_eq!(sampler(&[], &none), usual);
+        let mut own = Sampling::default();
+        (own.temperature, own.top_k, own.min_p) = (Some(0.7), Some(20), Some(0.0));
+        // A model with settings of its own is not penalised unless it says so.
+        let models =
+            Sampler { temperature: 0.7, top_k: 20, min_p: 0.0, repetition_penalty: 1.0, ..usual.clone() };
+        assert_eq!(sampler(&[], &own), models);
+        assert_eq!(sampler(&["--top-k", "5"], &own), Sampler { top_k: 5, ..models.clone() });
+        own.repetition_penalty = Some(1.05);
+        assert_eq!(sampler(&[], &own), Sampler { repetition_penalty: 1.05, ..models });
+        assert_eq!(sampler(&["--repeat-penalty", "1"], &none).repetition_penalty, 1.0);
+    }
+
+    #[test]
+    fn whoever_asks_for_the_likeliest_token_gets_it() {
+        let greedy = sampler(&["--temp", "0"], &Sampling::default());
+        assert!(greedy.is_greedy() && !greedy.has_penalties());
+        assert!(sampler(&["--temp", "0", "--repeat-penalty", "1.2"], &Sampling::default()).has_penalties());
+    }
 }

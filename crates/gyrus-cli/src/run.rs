@@ -5,19 +5,18 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gyrus::text::template::Conversation;
-use gyrus::{Event, Model, Precision, Prompt, Request, StopReason, Usage};
+use gyrus::{Model, Precision, Prompt, Request, StopReason};
 use gyrus_formats::FormatError;
 use serde_json::json;
 
 use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
 use crate::load::load_opened;
-use crate::progress::Progress;
 use crate::resolve::{Missing, looks_like_model};
 use crate::screen::Screen;
 use crate::source::Source;
 use crate::usage::usage;
-use crate::{cache, diagnostics, interrupt, json};
+use crate::{answer, cache, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str =
     "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
@@ -30,7 +29,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         return Err(usage("--system needs a chat template, which --raw and `complete` do without"));
     }
     let (model, prompt) = split(args)?;
-    let sampler = args.sampler.sampler();
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(usage(NO_PROMPT));
     }
@@ -56,7 +54,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
     let prompt = prepare(&model, &prompt, args)?;
     let cancel = interrupt::on_ctrl_c();
-    let mut request = Request::new(prompt).sampler(sampler).stop(args.stop.clone()).cancel(cancel);
+    let mut request = Request::new(prompt)
+        .sampler(args.sampler.sampler(model.sampling()))
+        .stop(args.stop.clone())
+        .stop_at_repetition(!args.raw && !args.sampler.allow_repetition)
+        .cancel(cancel);
     if let Some(most) = args.max_tokens {
         request = request.max_tokens(most);
     }
@@ -105,7 +107,7 @@ fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     messages.push(json!({ "role": "user", "content": prompt }));
     let conversation = Conversation::new(messages)?;
     let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true)?))
+    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true, |_| None)?))
 }
 
 /// The prompt as token ids.
@@ -119,47 +121,24 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut out = Screen::stdout();
     let mut session = model.session();
-    let mut generation = session.generate(request)?;
-    let (mut ids, mut whole) = (Vec::new(), String::new());
-    let mut end = None;
-    let mut reading = (!args.quiet).then(|| Progress::new("reading"));
-    while let Some(event) = generation.next()? {
-        let text = match event {
-            Event::Reading { done, total } => {
-                reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
-                continue;
-            }
-            Event::Prompt { .. } => {
-                reading = None;
-                continue;
-            }
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                text
-            }
-            Event::Stop { reason, text, usage } => {
-                end = Some((reason, usage));
-                text
-            }
-        };
-        match args.output {
-            Output::Text => out.text(text)?,
-            Output::Json => whole.push_str(text),
-            Output::Ids => {}
+    let answer = answer::draw(session.generate(request)?, args.quiet, |text| {
+        if args.output == Output::Text {
+            out.text(text)?;
         }
-    }
-    let (reason, usage) = end.context("the answer broke off")?;
+        Ok(())
+    })?;
     match args.output {
         Output::Text => writeln!(out)?,
         Output::Ids => {
-            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
             writeln!(out, "{}", ids.join(" "))?;
         }
         Output::Json => {
+            let usage = &answer.usage;
             let document = json!({
-                "text": whole,
-                "ids": ids,
-                "stop": reason_name(&reason),
+                "text": answer.text,
+                "ids": answer.ids,
+                "stop": answer.reason_name(),
                 "prompt_tokens": usage.prompt_tokens,
                 "generated_tokens": usage.generated_tokens,
                 "prompt_tokens_per_second": usage.prompt_speed(),
@@ -169,45 +148,10 @@ fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
         }
     }
     if !args.quiet {
-        diagnostics::aside(statistics(&usage, &reason));
+        diagnostics::aside(answer.statistics());
     }
-    if reason == StopReason::Cancelled {
+    if answer.reason == StopReason::Cancelled {
         return Err(interrupt::Interrupted.into());
     }
     Ok(())
-}
-
-/// One line on what an answer took.
-pub(crate) fn statistics(usage: &Usage, reason: &StopReason) -> String {
-    let fresh = usage.prompt_tokens - usage.cached_tokens;
-    format!(
-        "{fresh} prompt tokens at {}/s · {} tokens at {}/s · {}",
-        rate(usage.prompt_speed(), 0),
-        usage.generated_tokens,
-        rate(usage.decode_speed(), 1),
-        match reason {
-            StopReason::EndToken(_) => "the model ended".to_owned(),
-            StopReason::MaxTokens => "as many as asked for".to_owned(),
-            StopReason::ContextFull => "the context is full".to_owned(),
-            StopReason::StopString(text) => format!("stopped at {text:?}"),
-            StopReason::Cancelled => "interrupted".to_owned(),
-            _ => "stopped".to_owned(),
-        }
-    )
-}
-
-/// A speed with so many decimals, or a dash if nothing was measured.
-fn rate(speed: Option<f64>, decimals: usize) -> String {
-    speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.decimals$}"))
-}
-
-fn reason_name(reason: &StopReason) -> &'static str {
-    match reason {
-        StopReason::EndToken(_) => "end",
-        StopReason::MaxTokens => "max_tokens",
-        StopReason::ContextFull => "context_full",
-        StopReason::StopString(_) => "stop_string",
-        StopReason::Cancelled => "cancelled",
-        _ => "other",
-    }
 }

@@ -3,6 +3,7 @@
 //! A model's text is data from outside like its file. On a terminal its control characters would be obeyed, so all but
 //! the newline and the tab are shown escaped there. Other programs get every byte.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
 /// Stdout for the text of a model; what is written to it through [`Write`] is ours and not escaped.
@@ -22,16 +23,8 @@ impl Screen {
 impl<W: Write> Screen<W> {
     /// Shows text of a model at once.
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
-        if self.terminal {
-            let mut rest = text;
-            while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_obeyed(*c)) {
-                write!(self.out, "{}{}", &rest[..at], c.escape_default())?;
-                rest = &rest[at + c.len_utf8()..];
-            }
-            self.out.write_all(rest.as_bytes())?;
-        } else {
-            self.out.write_all(text.as_bytes())?;
-        }
+        let shown = if self.terminal { escaped(text) } else { Cow::Borrowed(text) };
+        self.out.write_all(shown.as_bytes())?;
         self.out.flush()
     }
 
@@ -43,6 +36,23 @@ impl<W: Write> Screen<W> {
         self.out.write_all(bytes)?;
         self.out.flush()
     }
+}
+
+/// Text of a model as stdout is to get it, for those who write it there themselves.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    if io::stdout().is_terminal() { escaped(text) } else { Cow::Borrowed(text) }
+}
+
+/// Text without what a terminal would obey.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_obeyed(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Whether a terminal does something at this character that no text asks for. Joiners and marks of direction stay:

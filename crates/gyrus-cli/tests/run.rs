@@ -55,6 +55,21 @@ fn a_seed_repeats_and_stop_strings_stop() {
 }
 
 #[test]
+fn an_answer_that_repeats_itself_is_stopped_unless_it_may() {
+    // A penalty below one makes what occurred likelier, so that the same comes again and again.
+    let stop = |command: &str, more: &[&str]| {
+        let args = [command, "tales-7m", "Once upon a time", "--temp", "0", "--repeat-penalty", "0.01"];
+        let rest = ["-n", "300", "--output", "json", "-q"];
+        let json = stdout(&[&args[..], &rest, more].concat(), "");
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["stop"].clone()
+    };
+    assert_eq!(stop("run", &[]), "repetition");
+    assert_eq!(stop("run", &["--allow-repetition"]), "max_tokens");
+    assert_eq!(stop("run", &["--raw"]), "max_tokens");
+    assert_eq!(stop("complete", &[]), "max_tokens");
+}
+
+#[test]
 fn fast_is_verified_against_exact() {
     let text = stdout(&["run", "tales-7m", "Once upon a time, there was a dog", "--verify", "-q"], "");
     assert!(text.contains("positions: fast against exact"), "{text}");
@@ -233,30 +248,6 @@ fn bench_reports_what_it_measured() {
     assert_eq!(table.lines().count(), 4, "{table}");
     let csv = stdout(&["bench", "tales-7m", "--prompts", "-n", "4", "-r", "1", "-o", "csv", "-q"], "");
     assert_eq!(csv.lines().count(), 4, "{csv}");
-}
-
-#[test]
-fn a_chat_goes_on_over_turns_and_commands() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("talk.json");
-    let script = format!(
-        "/help\nTell me of a dog.\n/nonsense\n/save {0}\n/reset\n/system Be kind.\n/system\n/load {0}\nAnd a cat?\n/exit\n",
-        file.display()
-    );
-    let args = ["chat", "tales-7m", "--temp", "0", "-n", "12", "-q"];
-    let output = run(&args, &script);
-    // One turn failed, which a script is told at the end.
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        said.contains("/reset") && said.contains("Be kind.") && said.contains("2 messages from"),
-        "{said}"
-    );
-    let complaint = String::from_utf8(output.stderr).unwrap();
-    assert!(complaint.contains("/nonsense is not known"), "{complaint}");
-    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert_eq!(saved[0]["content"], "Tell me of a dog.");
-    assert_eq!(saved[1]["role"], "assistant");
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub struct Checkpoint {
     path: PathBuf,
     files: Files,
     config: Option<serde_json::Value>,
+    generation_config: Option<serde_json::Value>,
 }
 
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Checkpoint {
             Ok(Format::Gguf) => {
                 let first = Gguf::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
                 let parts = split::open_all(&file, first, access)?;
-                Ok(Checkpoint { path: path.to_owned(), files: Files::Gguf(parts), config: None })
+                Ok(Checkpoint::of_gguf(path.to_owned(), parts))
             }
             Ok(Format::SafeTensors) => {
                 // One shard of several is opened with the rest if its index lies beside it.
@@ -67,9 +68,7 @@ impl Checkpoint {
                     return open_index(path, &index, access);
                 }
                 let single = SafeTensors::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
-                let config = read_config(&file)?;
-                let files = Files::SafeTensors(vec![(file, single)]);
-                Ok(Checkpoint { path: path.to_owned(), files, config })
+                Checkpoint::of_safetensors(path, vec![(file, single)])
             }
             Err(problem) => Err(FormatError::new(&file, problem)),
         }
@@ -79,7 +78,18 @@ impl Checkpoint {
     pub fn from_gguf(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
         let path = PathBuf::from(name);
         let file = Gguf::parse(bytes).map_err(|e| FormatError::new(&path, e))?;
-        Ok(Checkpoint { files: Files::Gguf(vec![(path.clone(), file)]), path, config: None })
+        Ok(Checkpoint::of_gguf(path.clone(), vec![(path, file)]))
+    }
+
+    fn of_gguf(path: PathBuf, parts: Vec<(PathBuf, Gguf)>) -> Checkpoint {
+        Checkpoint { path, files: Files::Gguf(parts), config: None, generation_config: None }
+    }
+
+    /// With the descriptions that lie beside the shards.
+    fn of_safetensors(path: &Path, shards: Vec<(PathBuf, SafeTensors)>) -> Result<Checkpoint, FormatError> {
+        let beside = |name: &str| shards.first().map_or(Ok(None), |(file, _)| read_beside(file, name));
+        let (config, generation_config) = (beside("config.json")?, beside("generation_config.json")?);
+        Ok(Checkpoint { path: path.to_owned(), files: Files::SafeTensors(shards), config, generation_config })
     }
 
     /// The path that was opened.
@@ -118,6 +128,11 @@ impl Checkpoint {
     /// The `config.json` beside a SafeTensors model, if it has one.
     pub fn config(&self) -> Option<&serde_json::Value> {
         self.config.as_ref()
+    }
+
+    /// The `generation_config.json` beside a SafeTensors model, if it has one.
+    pub fn generation_config(&self) -> Option<&serde_json::Value> {
+        self.generation_config.as_ref()
     }
 
     /// A range of one of the files, as [`TensorView::shard`] and [`TensorView::at`] name it; empty if it
@@ -264,12 +279,12 @@ fn open_index(path: &Path, index_path: &Path, access: Access) -> Result<Checkpoi
             ))));
         }
     }
-    let config = read_config(index_path)?;
-    Ok(Checkpoint { path: path.to_owned(), files: Files::SafeTensors(shards), config })
+    Checkpoint::of_safetensors(path, shards)
 }
 
-fn read_config(beside: &Path) -> Result<Option<serde_json::Value>, FormatError> {
-    let path = beside.with_file_name("config.json");
+/// The JSON file of that name beside another file, if there is one.
+fn read_beside(file: &Path, name: &str) -> Result<Option<serde_json::Value>, FormatError> {
+    let path = file.with_file_name(name);
     if !path.is_file() {
         return Ok(None);
     }

@@ -51,4 +51,4 @@ pub use data::{SpecialIds, TokenKind, TokenizerData};
 pub use detokenizer::Detokenizer;
 pub use error::TokenizerError;
 pub use pretok::{pre_names, pretokenize};
-pub use tokenizer::{MODEL_NAMES, Special, Tokenizer};
+pub use tokenizer::{MODEL_NAMES, Part, Special, Tokenizer};

@@ -1,5 +1,9 @@
 //! Finding special tokens in text: leftmost first, the longest where several begin together.
 
+use std::cmp::Reverse;
+use std::ops::Range;
+use std::slice;
+
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 
 use crate::data::TokenKind;
@@ -24,9 +28,9 @@ pub(crate) enum Fragment<'a> {
 
 /// Search automata for the two ways to read text.
 pub(crate) struct SpecialFinder {
-    /// Control, unknown and user-defined tokens.
+    /// Control, unknown and user-defined tokens: for text of the program's own making.
     parse: Finder,
-    /// User-defined tokens only: they are text, though of a fixed form.
+    /// User-defined tokens only: they are text, though of a fixed form, and found in any.
     literal: Finder,
     strips: Vec<(u32, Strip)>,
 }
@@ -53,6 +57,40 @@ impl Finder {
             .map_err(|error| TokenizerError::SpecialSearch { what: error.to_string() })?;
         Ok(Self { automaton: Some(automaton), ids })
     }
+
+    /// The first token that lies within `range`, the longest of those that begin there.
+    fn find(&self, text: &[u8], range: Range<usize>) -> Option<Found> {
+        let found = self.automaton.as_ref()?.find(Input::new(text).range(range))?;
+        Some(Found { id: self.ids[found.pattern().as_usize()], start: found.start(), end: found.end() })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    id: u32,
+    start: usize,
+    end: usize,
+}
+
+/// One finder's way through a text: what it finds next is looked for once.
+struct Search<'f> {
+    finder: &'f Finder,
+    next: Option<Found>,
+}
+
+impl Search<'_> {
+    /// The first token from `at` on in one of `ranges`, of which those that are passed are dropped.
+    fn next(&mut self, text: &[u8], at: usize, ranges: &mut &[Range<usize>]) -> Option<Found> {
+        while self.next.is_none_or(|found| found.start < at) {
+            let (first, rest) = ranges.split_first()?;
+            let from = first.start.max(at);
+            self.next = if from < first.end { self.finder.find(text, from..first.end) } else { None };
+            if self.next.is_none() {
+                *ranges = rest;
+            }
+        }
+        self.next
+    }
 }
 
 impl SpecialFinder {
@@ -66,27 +104,36 @@ impl SpecialFinder {
         })
     }
 
-    /// Cuts `text` at its special tokens.
-    pub(crate) fn split<'a>(&self, text: &'a [u8], parse: bool, mut emit: impl FnMut(Fragment<'a>)) {
-        let finder = if parse { &self.parse } else { &self.literal };
+    /// Cuts `text` at its special tokens. Control and unknown tokens are found where they lie within one of
+    /// the `own` ranges, which are in order and apart; user-defined ones anywhere.
+    pub(crate) fn split<'a>(
+        &self,
+        text: &'a [u8],
+        mut own: &[Range<usize>],
+        mut emit: impl FnMut(Fragment<'a>),
+    ) {
+        let all = 0..text.len();
+        // What is all our own holds no token that only the second search would find.
+        let mut anywhere = if *own == [all.clone()] { &[] } else { slice::from_ref(&all) };
+        let mut parse = Search { finder: &self.parse, next: None };
+        let mut literal = Search { finder: &self.literal, next: None };
         let mut at = 0;
-        if let Some(automaton) = &finder.automaton {
-            while let Some(found) = automaton.find(Input::new(text).range(at..)) {
-                let id = finder.ids[found.pattern().as_usize()];
-                let strip =
-                    self.strips.iter().find(|(other, _)| *other == id).map_or(Strip::default(), |s| s.1);
-                let mut before = &text[at..found.start()];
-                if strip.left {
-                    before = before.trim_ascii_end();
-                }
-                if !before.is_empty() {
-                    emit(Fragment::Text(before));
-                }
-                emit(Fragment::Token(id));
-                at = found.end();
-                if strip.right {
-                    at = text.len() - text[at..].trim_ascii_start().len();
-                }
+        loop {
+            let candidates = [parse.next(text, at, &mut own), literal.next(text, at, &mut anywhere)];
+            let first = candidates.into_iter().flatten().min_by_key(|f| (f.start, Reverse(f.end)));
+            let Some(Found { id, start, end }) = first else { break };
+            let strip = self.strips.iter().find(|(other, _)| *other == id).map_or(Strip::default(), |s| s.1);
+            let mut before = &text[at..start];
+            if strip.left {
+                before = before.trim_ascii_end();
+            }
+            if !before.is_empty() {
+                emit(Fragment::Text(before));
+            }
+            emit(Fragment::Token(id));
+            at = end;
+            if strip.right {
+                at = text.len() - text[at..].trim_ascii_start().len();
             }
         }
         if at < text.len() {
@@ -101,12 +148,17 @@ mod tests {
     use crate::vocab::Spelling;
 
     fn fragments(text: &str, parse: bool, strips: Vec<(u32, Strip)>) -> Vec<String> {
+        let all = 0..text.len();
+        fragments_of(text, if parse { slice::from_ref(&all) } else { &[] }, strips)
+    }
+
+    fn fragments_of(text: &str, own: &[Range<usize>], strips: Vec<(u32, Strip)>) -> Vec<String> {
         let tokens = ["<a>", "<a><b>", "b><c", "ud"].map(String::from).to_vec();
         let mut kinds = vec![TokenKind::Control; 4];
         kinds[3] = TokenKind::UserDefined;
         let vocab = Vocab::new(tokens, kinds, Vec::new(), Spelling::Escaped).expect("fine");
         let mut found = Vec::new();
-        SpecialFinder::new(&vocab, strips).expect("fine").split(text.as_bytes(), parse, |fragment| {
+        SpecialFinder::new(&vocab, strips).expect("fine").split(text.as_bytes(), own, |fragment| {
             found.push(match fragment {
                 Fragment::Text(text) => String::from_utf8_lossy(text).into_owned(),
                 Fragment::Token(id) => format!("#{id}"),
@@ -121,6 +173,19 @@ mod tests {
         assert_eq!(fragments("<b><c", true, vec![]), ["<", "#2"]);
         assert_eq!(fragments("<a>ud", false, vec![]), ["<a>", "#3"]);
         assert!(fragments("", true, vec![]).is_empty());
+    }
+
+    #[test]
+    fn control_tokens_lie_within_one_own_range() {
+        let found = |own: &[Range<usize>]| fragments_of("<a><b>ud<a>ud", own, vec![]);
+        assert_eq!(found(slice::from_ref(&(0..13))), ["#1", "#3", "#0", "#3"]);
+        assert_eq!(found(&[]), ["<a><b>", "#3", "<a>", "#3"]);
+        // A shorter token where the longest is not whole, and none across two ranges.
+        assert_eq!(found(slice::from_ref(&(0..4))), ["#0", "<b>", "#3", "<a>", "#3"]);
+        assert_eq!(found(&[0..2, 2..8, 8..10, 10..13]), ["<a><b>", "#3", "<a>", "#3"]);
+        assert_eq!(found(&[0..2, 8..11]), ["<a><b>", "#3", "#0", "#3"]);
+        // A user-defined token across a boundary is text of a fixed form all the same.
+        assert_eq!(found(&[0..7, 7..13]), ["#1", "#3", "#0", "#3"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The tokenizer: one type over all families.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::bpe::{ByteLevelBpe, CharBpe};
 use crate::data::{SpecialIds, TokenKind, TokenizerData};
@@ -29,6 +30,15 @@ pub enum Special {
     /// They are letters like any others: for text of strangers. Tokens the vocabulary's author defined
     /// as text of a fixed form are still found.
     Literal,
+}
+
+/// A part of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Text, and how to read the special tokens spelt out in it.
+    Text(&'a str, Special),
+    /// Ids as they are, such as those a model generated.
+    Ids(&'a [u32]),
 }
 
 enum Family {
@@ -193,14 +203,51 @@ impl Tokenizer {
         if add_special {
             out.extend(self.first);
         }
+        let all = 0..text.len();
+        let own = if special == Special::Parse { std::slice::from_ref(&all) } else { &[] };
+        // The begin of the text counts as a special token: both are followed by a fresh word.
+        self.encode_own(text, own, &mut true, out);
+        if add_special {
+            out.extend(self.last);
+        }
+    }
+
+    /// The ids of a prompt in parts. Parts of text that follow each other are tokenised as one text, but a
+    /// control token is found only within a single part that is read with [`Special::Parse`].
+    pub fn encode_parts<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Vec<u32> {
+        let mut out = Vec::new();
+        let mut text = String::new();
+        let mut own: Vec<Range<usize>> = Vec::new();
+        let mut after_special = true;
+        for part in parts {
+            match part {
+                Part::Text(part, special) => {
+                    if special == Special::Parse {
+                        own.push(text.len()..text.len() + part.len());
+                    }
+                    text.push_str(part);
+                }
+                Part::Ids(ids) => {
+                    self.encode_own(text.as_bytes(), &own, &mut after_special, &mut out);
+                    text.clear();
+                    own.clear();
+                    out.extend_from_slice(ids);
+                    after_special = ids.last().map_or(after_special, |&id| self.is_special(id));
+                }
+            }
+        }
+        self.encode_own(text.as_bytes(), &own, &mut after_special, &mut out);
+        out
+    }
+
+    /// Appends the ids of `text`, in which control tokens are found within the `own` ranges.
+    fn encode_own(&self, text: &[u8], own: &[Range<usize>], after_special: &mut bool, out: &mut Vec<u32>) {
         let mut scratch = Scratch::default();
         let mut spm_scratch = SpmScratch::default();
-        // The begin of the text counts as a special token: both are followed by a fresh word.
-        let mut after_special = true;
-        self.special.split(text, special == Special::Parse, |fragment| match fragment {
+        self.special.split(text, own, |fragment| match fragment {
             Fragment::Token(id) => {
                 out.push(id);
-                after_special = true;
+                *after_special = true;
             }
             Fragment::Text(bytes) => {
                 if let Family::ByteLevel(bpe) = &self.family {
@@ -211,18 +258,15 @@ impl Tokenizer {
                     Family::ByteLevel(_) => {}
                     Family::Characters(bpe) => bpe.encode(&self.vocab, &text, &mut scratch, out),
                     Family::Spm(spm) => {
-                        let prefix = self.space_prefix && after_special;
+                        let prefix = self.space_prefix && *after_special;
                         spm.encode(&self.vocab, &text, prefix, &mut spm_scratch, out);
                     }
                     Family::WordPiece(wordpiece) => wordpiece.encode(&text, out),
                     Family::Unigram(unigram) => unigram.encode(&text, out),
                 }
-                after_special = false;
+                *after_special = false;
             }
         });
-        if add_special {
-            out.extend(self.last);
-        }
     }
 
     /// The text of `ids`. With `render_special`, control tokens appear as written; else they are passed

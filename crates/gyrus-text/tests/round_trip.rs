@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use common::{random_requests, tokenizer};
 use gyrus_testkit::Rng;
-use gyrus_text::{Detokenizer, Special, Tokenizer};
+use gyrus_text::{Detokenizer, Special, Tokenizer, TokenizerData};
 
 fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
@@ -47,6 +47,26 @@ fn byte_level_vocabularies_write_any_bytes() {
             assert_eq!(stream(Detokenizer::new(&tokenizer, true), &ids), lossy, "{name}");
             assert_eq!(tokenizer.decode(&ids, true), lossy);
         }
+    }
+}
+
+/// A vocabulary of the bytes and `é`.
+fn bytes_and_accent(rule: &str) -> Tokenizer {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 0x100..;
+    let letters = (0..256).map(|byte| if printable(byte) { byte } else { others.next().unwrap() });
+    let mut tokens: Vec<String> = letters.map(|code| char::from_u32(code).unwrap().to_string()).collect();
+    tokens.push("Ã©".to_owned());
+    let merges = vec!["Ã ©".to_owned()];
+    let (model, pre, add_bos) = ("gpt2".to_owned(), Some(rule.to_owned()), Some(false));
+    Tokenizer::new(TokenizerData { model, pre, tokens, merges, add_bos, ..TokenizerData::default() }).unwrap()
+}
+
+#[test]
+fn decomposed_accents_are_composed_where_the_published_tokenizer_does() {
+    for (rule, composes) in [("qwen2", true), ("qwen35", true), ("llama-bpe", false), ("gpt-2", false)] {
+        let ids = bytes_and_accent(rule).encode("e\u{301}", Special::Literal, false);
+        assert_eq!(ids == [256], composes, "{rule}: {ids:?}");
     }
 }
 

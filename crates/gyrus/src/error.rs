@@ -18,6 +18,17 @@ pub enum Error {
     /// A field of `config.json` is missing or of the wrong kind.
     #[error("config.json: {0}")]
     Config(String),
+    /// A setting in a file of the model is of the wrong kind.
+    #[error("{0}")]
+    Setting(String),
+    /// A sampling setting of the model is out of range.
+    #[error("{place}: {source}")]
+    Sampling {
+        /// Where it is.
+        place: &'static str,
+        /// Which it is.
+        source: SamplerError,
+    },
     /// A model we have no plan for.
     #[error("architecture '{found}' is not supported, only {known}")]
     Architecture {

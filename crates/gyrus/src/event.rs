@@ -52,6 +52,8 @@ pub enum StopReason {
     ContextFull,
     /// One of the request's stop strings came up; it is not part of the text.
     StopString(String),
+    /// The text repeats one short cycle of tokens, and the request asked to stop there.
+    Repetition,
     /// Cancelled by the caller.
     Cancelled,
 }

@@ -7,6 +7,7 @@ use crate::Error;
 use crate::engine::Run;
 use crate::event::{Event, StopReason, Usage};
 use crate::model::Model;
+use crate::repetition::Repetition;
 use crate::request::Request;
 use crate::session::Text;
 use crate::stops::Stops;
@@ -23,6 +24,7 @@ pub struct Generation<'a> {
     request: Request,
     detokenizer: Option<Detokenizer<'a>>,
     stops: Stops,
+    repetition: Option<Repetition>,
     /// The text of the present token and of the present event, reused from one to the next.
     piece: String,
     shown: String,
@@ -67,9 +69,10 @@ impl<'a> Generation<'a> {
         Generation {
             model,
             text,
-            request,
             detokenizer,
             stops,
+            repetition: request.stop_at_repetition.then(Repetition::new),
+            request,
             piece: String::with_capacity(LONGEST_PIECE),
             shown: String::with_capacity(LONGEST_PIECE),
             counts: Counts::new(),
@@ -136,11 +139,13 @@ impl<'a> Generation<'a> {
         if self.text.tokens.len() >= self.model.context().tokens {
             return self.stop(StopReason::ContextFull);
         }
-        match self.advance()? {
-            Some(draw) => self.token(draw),
-            // One token is always the last piece of what the cache lacks.
-            None => self.stop(StopReason::Cancelled),
-        }
+        // The cache lacks one token, which is one piece; were it more, it would take more pieces.
+        let draw = loop {
+            if let Some(draw) = self.advance()? {
+                break draw;
+            }
+        };
+        self.token(draw)
     }
 
     /// Computes the next piece and, when the logits are there, draws.
@@ -174,7 +179,8 @@ impl<'a> Generation<'a> {
         }
         self.text.tokens.push(draw.token);
         self.usage.generated_tokens += 1;
-        self.state = State::Tokens;
+        let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(draw.token));
+        self.state = if repeats { State::Stop(StopReason::Repetition) } else { State::Tokens };
         if let Some(detokenizer) = &mut self.detokenizer {
             self.piece.clear();
             detokenizer.push_into(draw.token, &mut self.piece);
@@ -198,5 +204,34 @@ impl<'a> Generation<'a> {
         }
         self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();
         Ok(Some(Event::Stop { reason, text: &self.shown, usage: self.usage }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Prompt};
+    use gyrus_testkit::data;
+
+    #[test]
+    fn nothing_is_cancelled_that_nobody_cancelled() {
+        let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
+        // One token at a time, so that a prompt takes several pieces.
+        let model = Model::open(&path, &Options { chunk: 1, ..Options::default() }).unwrap();
+        let first = |state: State| {
+            let mut session = model.session();
+            let request = Request::new(Prompt::Text("Once upon a time".to_owned()));
+            let mut generation = session.generate(request).unwrap();
+            generation.state = state;
+            loop {
+                match generation.next().unwrap() {
+                    Some(Event::Token { id, .. }) => return id,
+                    Some(Event::Stop { reason, .. }) => panic!("stopped: {reason:?}"),
+                    Some(_) => {}
+                    None => panic!("no token"),
+                }
+            }
+        };
+        assert_eq!(first(State::Tokens), first(State::Prompt));
     }
 }

@@ -13,6 +13,7 @@ use crate::context::ContextChoice;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::place::{Loading, Place, Placed};
+use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::tokenizer;
 
@@ -74,6 +75,7 @@ struct Shared {
     chunk: usize,
     tokenizer: Option<Tokenizer>,
     template: Option<String>,
+    sampling: Sampling,
     engine: Mutex<Engine>,
 }
 
@@ -115,6 +117,7 @@ impl Model {
                 expected: format!("the embedding has rows for {} tokens only", plan.vocab),
             });
         }
+        let sampling = Sampling::read(&checkpoint)?;
         let checkpoint = Arc::new(checkpoint);
         let loading = Loading {
             checkpoint: &checkpoint,
@@ -126,7 +129,7 @@ impl Model {
         let Placed { backend, place, context } = loading.place()?;
         let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
-        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, engine };
+        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, sampling, engine };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -166,6 +169,11 @@ impl Model {
     /// The tokenizer, if the model carries one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
+    }
+
+    /// The sampling settings that the model carries.
+    pub fn sampling(&self) -> &Sampling {
+        &self.shared.sampling
     }
 
     /// Whether the model carries a chat template, as models that answer instructions do.

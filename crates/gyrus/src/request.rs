@@ -23,6 +23,7 @@ pub struct Request {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_end: bool,
+    pub(crate) stop_at_repetition: bool,
     pub(crate) logprobs: bool,
     pub(crate) cancel: Cancel,
 }
@@ -36,6 +37,7 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             ignore_end: false,
+            stop_at_repetition: false,
             logprobs: false,
             cancel: Cancel::new(),
         }
@@ -72,6 +74,13 @@ impl Request {
     /// Treats end tokens as any other, for benchmarks.
     pub fn ignore_end(mut self, ignore: bool) -> Request {
         self.ignore_end = ignore;
+        self
+    }
+
+    /// Stops a generation that repeats one short cycle of tokens many times over, which small models fall
+    /// into and do not leave: at least 20 times, at least 160 tokens, a cycle of at most 32.
+    pub fn stop_at_repetition(mut self, stop: bool) -> Request {
+        self.stop_at_repetition = stop;
         self
     }
 

@@ -245,3 +245,19 @@ fn contexts_beyond_the_model_are_refused() {
     assert_eq!(error(1025), "a context of 1025 tokens is more than the 1024 the model was made for");
     assert!(error(0).contains("context is 0"));
 }
+
+#[test]
+fn a_cycle_stops_a_generation_that_asked_for_it() {
+    let Some(model) = fast() else { return };
+    // A penalty below one makes what occurred likelier, so that the same comes again and again.
+    let sampler = Sampler { repetition_penalty: 0.01, ..Sampler::default() };
+    let request =
+        || Request::text("Once upon a time").sampler(sampler.clone()).ignore_end(true).max_tokens(400);
+    let (free, reason) = run(&mut model.session(), request());
+    assert_eq!((free.len(), reason), (400, StopReason::MaxTokens), "nobody asked to stop");
+    let mut session = model.session();
+    let (ids, reason) = run(&mut session, request().stop_at_repetition(true));
+    assert_eq!(reason, StopReason::Repetition);
+    assert!((160..400).contains(&ids.len()), "{} tokens", ids.len());
+    assert!(free.starts_with(&ids) && session.tokens().ends_with(&ids));
+}

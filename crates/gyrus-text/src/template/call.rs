@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::clock;
 use super::dict::Dict;
@@ -10,6 +9,7 @@ use super::error::{Fault, Outcome};
 use super::interp::Interp;
 use super::methods;
 use super::ops;
+use super::text::Text;
 use super::value::{Cycler, LoopState, Range, Seq, Value};
 
 /// The sandbox that chat templates are written for refuses longer ranges.
@@ -19,7 +19,7 @@ const MAX_RANGE: usize = 100_000;
 #[derive(Debug, Default)]
 pub(crate) struct CallArgs {
     pub(crate) positional: Vec<Value>,
-    pub(crate) named: Vec<(Arc<str>, Value)>,
+    pub(crate) named: Vec<(Text, Value)>,
 }
 
 impl CallArgs {
@@ -76,7 +76,7 @@ impl Interp<'_> {
             }
             Value::Joiner(joiner) => {
                 args.none("joiner")?;
-                Ok(if joiner.1.replace(true) { Value::Str(joiner.0.clone()) } else { "".into() })
+                Ok(if joiner.1.replace(true) { Value::Str(joiner.0.clone()) } else { Value::literal("") })
             }
             other => Err(Fault::failed(format!("'{}' object is not callable", other.type_name()))),
         }
@@ -115,7 +115,7 @@ impl Interp<'_> {
                         "strftime_now: this platform has no clock, and no time was given",
                     ));
                 };
-                Ok(clock::strftime(now, &format).into())
+                Ok(format.rewritten(clock::strftime(now, &format)).into())
             }
             "cycler" => {
                 if args.positional.is_empty() || !args.named.is_empty() {
@@ -128,7 +128,7 @@ impl Interp<'_> {
                 let [separator] = args.bind(name, ["sep"])?;
                 let separator = match separator {
                     Some(value) => self.text(&value)?,
-                    None => ", ".into(),
+                    None => Text::literal(", "),
                 };
                 Ok(Value::Joiner(Rc::new((separator, RefCell::new(false)))))
             }
@@ -219,7 +219,7 @@ impl Interp<'_> {
             Value::Namespace(index) => self.namespaces[*index].get_str(name).cloned(),
             Value::Loop(state) => loop_attribute(state, name),
             Value::Cycler(cycler) if name == "current" => cycler.items.items.get(cycler.at.get()).cloned(),
-            Value::Macro(called) if name == "name" => Some(Value::Str(called.name.clone())),
+            Value::Macro(called) if name == "name" => Some(Value::literal(called.name.clone())),
             _ => None,
         })
     }

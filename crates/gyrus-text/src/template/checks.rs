@@ -146,7 +146,7 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::None, Value::None) => true,
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Int(a), Value::Int(b)) => a == b,
-        (Value::Str(a), Value::Str(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => **a == **b,
         (Value::Namespace(a), Value::Namespace(b)) => a == b,
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => std::rc::Rc::ptr_eq(a, b),
         (Value::Dict(a), Value::Dict(b)) => std::rc::Rc::ptr_eq(a, b),

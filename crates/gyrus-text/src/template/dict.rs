@@ -34,7 +34,7 @@ fn key(value: &Value) -> Outcome<Key> {
         Value::Int(value) => Key::Int(*value),
         Value::Float(value) if *value == value.trunc() && value.abs() < 1e30 => Key::Int(*value as i128),
         Value::Float(value) => Key::Bits(value.to_bits()),
-        Value::Str(text) => Key::Str(text.clone()),
+        Value::Str(text) => Key::Str(text.shared().clone()),
         Value::Tuple(seq) => Key::Tuple(seq.items.iter().map(key).collect::<Outcome<_>>()?),
         Value::Namespace(index) => Key::Object(*index),
         Value::Undefined(_) => Key::Object(usize::MAX),
@@ -77,7 +77,7 @@ impl Dict {
             return Ok(self.index.get(&key(name)?).copied());
         }
         if let Value::Str(name) = name {
-            let is_it = |(other, _): &(Value, Value)| other.as_str() == Some(name);
+            let is_it = |(other, _): &(Value, Value)| other.as_str() == Some(&**name);
             return Ok(self.entries.iter().position(is_it));
         }
         let wanted = key(name)?;

@@ -7,6 +7,7 @@ use super::call::{CallArgs, global};
 use super::dict::Dict;
 use super::error::{Fault, Outcome};
 use super::interp::Interp;
+use super::text::{Text, Writer};
 use super::value::{Value, compare, equal};
 use super::{checks, filters, ops};
 
@@ -27,7 +28,7 @@ impl<'t> Interp<'t> {
             ExprKind::Bool(value) => Ok(Value::Bool(*value)),
             ExprKind::Int(value) => Ok(Value::Int(*value)),
             ExprKind::Float(value) => Ok(Value::Float(*value)),
-            ExprKind::Str(text) => Ok(Value::Str(text.clone())),
+            ExprKind::Str(text) => Ok(Value::literal(text.clone())),
             ExprKind::Name(name) => Ok(self.name(name)),
             ExprKind::List(items) => Value::list(self.eval_all(items)?),
             ExprKind::Tuple(items) => Value::tuple(self.eval_all(items)?),
@@ -135,15 +136,15 @@ impl<'t> Interp<'t> {
     }
 
     fn eval_concat(&mut self, parts: &'t [Expr]) -> Outcome<Value> {
-        let mut joined = String::new();
+        let mut joined = Writer::default();
         for part in parts {
             let value = self.eval(part)?;
             let text = self.text(&value)?;
-            self.budget.work(text.len())?;
-            joined.push_str(&text);
+            self.budget.work(text.weight())?;
+            joined.push(&text);
             self.budget.check_output(joined.len())?;
         }
-        Ok(joined.into())
+        Ok(joined.finish().into())
     }
 
     fn eval_compare(&mut self, left: &'t Expr, rest: &'t [(Comparison, Expr)]) -> Outcome<Value> {
@@ -195,7 +196,7 @@ impl<'t> Interp<'t> {
         let mut positional = self.eval_all(&args.positional)?;
         let mut named = Vec::with_capacity(args.named.len());
         for (name, expr) in &args.named {
-            named.push((name.clone(), self.eval(expr)?));
+            named.push((Text::literal(name.clone()), self.eval(expr)?));
         }
         if let Some(list) = &args.list {
             let list = self.eval(list)?;
@@ -212,7 +213,7 @@ impl<'t> Interp<'t> {
         }
         for (at, (name, _)) in named.iter().enumerate() {
             self.budget.items(at)?;
-            if named[..at].iter().any(|(other, _)| other == name) {
+            if named[..at].iter().any(|(other, _)| **other == **name) {
                 return Err(Fault::failed(format!("got two values for argument '{name}'")));
             }
         }
@@ -226,7 +227,7 @@ impl<'t> Interp<'t> {
         };
         let function = self.eval(function)?;
         let mut args = self.eval_args(args)?;
-        args.named.push(("caller".into(), caller));
+        args.named.push((Text::literal("caller"), caller));
         self.call(&function, args).map_err(|fault| fault.or_at(call.at))
     }
 

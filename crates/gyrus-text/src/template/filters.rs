@@ -9,6 +9,7 @@ use super::methods;
 use super::ops;
 use super::python::{self, is_space};
 use super::sequences;
+use super::text::{Text, Writer};
 use super::value::Value;
 
 /// The filters of this file.
@@ -55,7 +56,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
         "default" | "d" => {
             let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
             let replace = value.is_undefined() || boolean.is_some_and(|b| b.truthy()) && !value.truthy();
-            Ok(if replace { default.unwrap_or_else(|| "".into()) } else { value })
+            Ok(if replace { default.unwrap_or_else(|| Value::literal("")) } else { value })
         }
         "tojson" => Ok(json::filter(&value, args, &mut interp.budget)?.into()),
         "attr" => {
@@ -114,7 +115,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
 /// Filters that turn their subject into text first.
 fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> Outcome<Value> {
     let text = interp.text(value)?;
-    interp.budget.work(text.len())?;
+    interp.budget.work(text.weight())?;
     match name {
         "trim" => {
             let [chars] = args.bind(name, ["chars"])?;
@@ -124,7 +125,7 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
                 Some(_) => return Err(Fault::failed("trim needs a string or None")),
             };
             let trimmed = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
-            Ok(text.trim_matches(trimmed).into())
+            Ok(text.part(text.trim_matches(trimmed)).into())
         }
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
@@ -154,11 +155,11 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
         _ => {
             args.none(name)?;
             Ok(match name {
-                "upper" => text.to_uppercase().into(),
-                "lower" => text.to_lowercase().into(),
-                "capitalize" => python::capitalize(&text).into(),
-                "title" => title(&text).into(),
-                "escape" | "e" | "forceescape" => escape(&text).into(),
+                "upper" => text.rewritten(text.to_uppercase()).into(),
+                "lower" => text.rewritten(text.to_lowercase()).into(),
+                "capitalize" => text.rewritten(python::capitalize(&text)).into(),
+                "title" => text.rewritten(title(&text)).into(),
+                "escape" | "e" | "forceescape" => text.rewritten(escape(&text)).into(),
                 "wordcount" => words(&text).into(),
                 // `string` and `safe`: nothing is escaped here, so nothing needs to be marked safe.
                 _ => Value::Str(text),
@@ -231,36 +232,39 @@ fn round(value: &Value, args: CallArgs) -> Outcome<Value> {
     })
 }
 
-fn indent(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+fn indent(interp: &mut Interp<'_>, text: &Text, args: CallArgs) -> Outcome<Value> {
     let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
     let margin = match width {
-        None => "    ".into(),
-        Some(Value::Str(margin)) => margin.to_string(),
+        None => Text::literal("    "),
+        Some(Value::Str(margin)) => margin,
         Some(width) => {
             let width = width.as_int().ok_or_else(|| Fault::failed("width must be a number or a string"))?;
             let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
             interp.budget.work(width)?;
             interp.budget.check_output(width)?;
-            " ".repeat(width)
+            Text::literal(" ".repeat(width))
         }
     };
     let is_set = |flag: Option<Value>| flag.is_some_and(|flag| flag.truthy());
     let (first, blank) = (is_set(first), is_set(blank));
     // A last newline is kept as an empty line.
-    let padded = format!("{text}\n");
-    let mut out = String::new();
+    let mut padded = Writer::default();
+    padded.push(text);
+    padded.literal("\n");
+    let padded = padded.finish();
+    let mut out = Writer::default();
     for (i, line) in python::split_lines(&padded, false).into_iter().enumerate() {
         if i > 0 {
-            out.push('\n');
+            out.literal("\n");
         }
         if if i == 0 { first } else { blank || !line.is_empty() } {
-            interp.budget.work(margin.len())?;
+            interp.budget.work(margin.weight())?;
             interp.budget.check_output(out.len() + margin.len())?;
-            out.push_str(&margin);
+            out.push(&margin);
         }
-        out.push_str(line);
+        out.push(&padded.part(line));
     }
-    Ok(out.into())
+    Ok(out.finish().into())
 }
 
 fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
@@ -276,7 +280,7 @@ fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Va
     let leeway = number(leeway, 5)?;
     let end = match end {
         Some(end) => interp.text(&end)?,
-        None => "...".into(),
+        None => Text::literal("..."),
     };
     let tail = end.chars().count();
     if length < tail {
@@ -289,14 +293,17 @@ fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Va
     let Value::Str(text) = &value else {
         return Err(Fault::failed(format!("cannot truncate a '{}'", value.type_name())));
     };
-    let chars: Vec<char> = text.chars().collect();
-    let mut head: String = chars[..length - tail].iter().collect();
+    let kept = text.char_indices().nth(length - tail).map_or(text.len(), |(at, _)| at);
+    let mut head = &text[..kept];
     if !killwords.is_some_and(|kill| kill.truthy())
         && let Some(at) = head.rfind(' ')
     {
-        head.truncate(at);
+        head = &head[..at];
     }
-    Ok((head + &end).into())
+    let mut out = Writer::default();
+    out.push(&text.part(head));
+    out.push(&end);
+    Ok(out.finish().into())
 }
 
 /// Jinja's `title` filter: words start behind whitespace, dashes and opening brackets only.
@@ -334,25 +341,25 @@ fn urlencode(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     if matches!(value, Value::Str(_)) || !value.is_iterable() {
         let text = interp.text(value)?;
         interp.budget.work(text.len() * 3)?;
-        return Ok(url_quote(&text, false).into());
+        return Ok(text.rewritten(url_quote(&text, false)).into());
     }
     let pairs = match value {
         Value::Dict(dict) => methods::pairs(dict)?,
         other => other.items(&mut interp.budget)?,
     };
-    let mut query = String::new();
+    let mut query = Writer::default();
     for (i, pair) in pairs.iter().enumerate() {
         let pair = pair.items(&mut interp.budget)?;
         let [key, value] = &pair[..] else { return Err(Fault::failed("urlencode needs pairs")) };
         let (key, value) = (interp.text(key)?, interp.text(value)?);
         interp.budget.work((key.len() + value.len()) * 3)?;
         interp.budget.check_output(query.len())?;
-        query.push_str(if i > 0 { "&" } else { "" });
-        query.push_str(&url_quote(&key, true));
-        query.push('=');
-        query.push_str(&url_quote(&value, true));
+        query.literal(if i > 0 { "&" } else { "" });
+        query.push_as(&url_quote(&key, true), key.overall());
+        query.literal("=");
+        query.push_as(&url_quote(&value, true), value.overall());
     }
-    Ok(query.into())
+    Ok(query.finish().into())
 }
 
 fn url_quote(text: &str, in_query: bool) -> String {

@@ -1,9 +1,12 @@
 //! Python's two ways to format: the `%` operator and `str.format`.
 
+use std::str::Chars;
+
 use super::call::CallArgs;
 use super::error::{Fault, Outcome};
 use super::interp::Interp;
 use super::python;
+use super::text::{Origin, Text, Writer};
 use super::value::Value;
 
 /// How one value is to be laid out; both ways of formatting come down to this.
@@ -18,6 +21,8 @@ struct Spec {
     width: usize,
     precision: Option<usize>,
     kind: Option<char>,
+    /// Where the fill came from.
+    origin: Origin,
 }
 
 const PLAIN: Spec = Spec {
@@ -29,13 +34,22 @@ const PLAIN: Spec = Spec {
     width: 0,
     precision: None,
     kind: None,
+    origin: Origin::Template,
 };
 
 /// Digits beyond this are refused: no double has more.
 const MAX_PRECISION: usize = 1100;
 
+/// The next character, if it passes the test.
+fn next_if(chars: &mut Chars<'_>, test: impl FnOnce(char) -> bool) -> Option<char> {
+    let mut ahead = chars.clone();
+    let next = ahead.next().filter(|&c| test(c))?;
+    *chars = ahead;
+    Some(next)
+}
+
 /// `pattern % values`.
-pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) -> Outcome<Value> {
+pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &Text, values: &Value) -> Outcome<Value> {
     let mut positional = match values {
         Value::Tuple(seq) => seq.items.clone(),
         other => vec![other.clone()],
@@ -43,20 +57,19 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
     .into_iter();
     let mut next =
         || positional.next().ok_or_else(|| Fault::failed("not enough arguments for format string"));
-    let mut out = String::new();
-    let mut chars = pattern.chars().peekable();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
+    let mut out = Writer::default();
+    let mut rest = &**pattern;
+    while let Some(at) = rest.find('%') {
+        out.push(&pattern.part(&rest[..at]));
+        let sign = &rest[at..=at];
+        let mut chars = rest[at + 1..].chars();
         let mut spec = PLAIN;
         let mut key = None;
-        if chars.next_if_eq(&'(').is_some() {
+        if next_if(&mut chars, |c| c == '(').is_some() {
             let name: String = chars.by_ref().take_while(|&c| c != ')').collect();
             key = Some(name);
         }
-        while let Some(flag) = chars.next_if(|c| "-+ 0#".contains(*c)) {
+        while let Some(flag) = next_if(&mut chars, |c| "-+ 0#".contains(c)) {
             match flag {
                 '-' => spec.align = Some('<'),
                 '0' if spec.align.is_none() => (spec.fill, spec.align) = ('0', Some('=')),
@@ -66,13 +79,13 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
                 _ => {}
             }
         }
-        let mut number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| -> Outcome<Option<i128>> {
-            if chars.next_if_eq(&'*').is_some() {
+        let mut number = |chars: &mut Chars<'_>| -> Outcome<Option<i128>> {
+            if next_if(chars, |c| c == '*').is_some() {
                 let value = next()?.as_int();
                 return value.map(Some).ok_or_else(|| Fault::failed("* wants an integer"));
             }
             let mut value = None;
-            while let Some(digit) = chars.next_if(char::is_ascii_digit) {
+            while let Some(digit) = next_if(chars, |c| c.is_ascii_digit()) {
                 let digit = i128::from(digit as u8 - b'0');
                 value = Some((value.unwrap_or(0) * 10 + digit).min(i128::from(u32::MAX)));
             }
@@ -84,14 +97,15 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
             }
             spec.width = usize::try_from(width.unsigned_abs()).unwrap_or(usize::MAX);
         }
-        if chars.next_if_eq(&'.').is_some() {
+        if next_if(&mut chars, |c| c == '.').is_some() {
             spec.precision =
                 Some(usize::try_from(number(&mut chars)?.unwrap_or(0).max(0)).unwrap_or(usize::MAX));
         }
-        while chars.next_if(|c| "hlL".contains(*c)).is_some() {}
+        while next_if(&mut chars, |c| "hlL".contains(c)).is_some() {}
         let Some(kind) = chars.next() else { return Err(Fault::failed("incomplete format")) };
+        rest = chars.as_str();
         if kind == '%' {
-            out.push('%');
+            out.push(&pattern.part(sign));
             continue;
         }
         let value = match (&key, values) {
@@ -103,9 +117,10 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
             (None, _) => next()?,
         };
         let text = percent_value(interp, &value, kind, spec)?;
-        out.push_str(&text);
+        out.push(&text);
         interp.budget.check_output(out.len())?;
     }
+    out.push(&pattern.part(rest));
     interp.budget.work(out.len())?;
     // Whatever can be indexed passes for a mapping, of which not all need be used.
     let is_mapping =
@@ -113,14 +128,14 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &str, values: &Value) ->
     if positional.next().is_some() && !is_mapping {
         return Err(Fault::failed("not all arguments converted during string formatting"));
     }
-    Ok(out.into())
+    Ok(out.finish().into())
 }
 
-fn percent_value(interp: &mut Interp<'_>, value: &Value, kind: char, mut spec: Spec) -> Outcome<String> {
+fn percent_value(interp: &mut Interp<'_>, value: &Value, kind: char, mut spec: Spec) -> Outcome<Text> {
     spec.align = spec.align.or(Some('>'));
     match kind {
         's' | 'r' | 'a' => {
-            let text = if kind == 's' { interp.text(value)?.to_string() } else { interp.repr(value)? };
+            let text = if kind == 's' { interp.text(value)? } else { interp.repr(value)? };
             if spec.align == Some('=') {
                 (spec.align, spec.fill) = (Some('>'), ' ');
             }
@@ -128,13 +143,14 @@ fn percent_value(interp: &mut Interp<'_>, value: &Value, kind: char, mut spec: S
         }
         'c' => {
             let text = match value {
-                Value::Str(text) if text.chars().count() == 1 => text.to_string(),
+                Value::Str(text) if text.chars().count() == 1 => text.clone(),
+                // A number has no origin, and any text can be spelt by numbers.
                 _ => value
                     .as_int()
                     .and_then(|code| u32::try_from(code).ok())
                     .and_then(char::from_u32)
-                    .ok_or_else(|| Fault::failed("%c requires an integer or a character"))?
-                    .to_string(),
+                    .map(|c| Text::new(c.to_string(), Origin::Data))
+                    .ok_or_else(|| Fault::failed("%c requires an integer or a character"))?,
             };
             text_field(interp, &text, Spec { precision: None, ..spec })
         }
@@ -174,16 +190,16 @@ pub(crate) fn truncate(value: f64) -> Outcome<i128> {
 }
 
 /// `pattern.format(…)`.
-pub(crate) fn str_format(interp: &mut Interp<'_>, pattern: &str, args: CallArgs) -> Outcome<Value> {
+pub(crate) fn str_format(interp: &mut Interp<'_>, pattern: &Text, args: CallArgs) -> Outcome<Value> {
     let mut auto = 0;
-    let mut out = String::new();
-    let mut rest = pattern;
+    let mut out = Writer::default();
+    let mut rest = &**pattern;
     while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
+        out.push(&pattern.part(&rest[..at]));
         let brace = &rest[at..=at];
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix(brace) {
-            out.push_str(brace);
+            out.push(&pattern.part(brace));
             rest = after;
             continue;
         }
@@ -200,10 +216,10 @@ pub(crate) fn str_format(interp: &mut Interp<'_>, pattern: &str, args: CallArgs)
         match conversion {
             "" => {}
             "s" => value = Value::Str(interp.text(&value)?),
-            "r" | "a" => value = interp.repr(&value)?.into(),
+            "r" | "a" => value = Value::Str(interp.repr(&value)?),
             other => return Err(Fault::failed(format!("unknown conversion '{other}'"))),
         }
-        let spec = parse_spec(spec)?;
+        let spec = Spec { origin: pattern.overall(), ..parse_spec(spec)? };
         let numeric = matches!(value, Value::Int(_) | Value::Float(_))
             || matches!(value, Value::Bool(_)) && spec.kind.is_some_and(|kind| kind != 's');
         let text = if numeric {
@@ -216,12 +232,12 @@ pub(crate) fn str_format(interp: &mut Interp<'_>, pattern: &str, args: CallArgs)
             let text = interp.text(&value)?;
             text_field(interp, &text, spec)?
         };
-        out.push_str(&text);
-        interp.budget.work(text.len())?;
+        out.push(&text);
+        interp.budget.work(text.weight())?;
         interp.budget.check_output(out.len())?;
     }
-    out.push_str(rest);
-    Ok(out.into())
+    out.push(&pattern.part(rest));
+    Ok(out.finish().into())
 }
 
 /// `0.name[key]`: the argument, then attributes and items of it.
@@ -246,7 +262,7 @@ fn field_value(interp: &mut Interp<'_>, path: &str, args: &CallArgs, auto: &mut 
             value = interp.attribute(&value, &after[..end])?;
             rest = &after[end..];
         } else if let Some((key, after)) = rest[1..].split_once(']') {
-            let key = key.parse().map(Value::Int).unwrap_or_else(|_| key.into());
+            let key = key.parse().map(Value::Int).unwrap_or_else(|_| Value::literal(key));
             value = interp.item(&value, &key)?;
             rest = after;
         } else {
@@ -299,16 +315,14 @@ fn parse_spec(text: &str) -> Outcome<Spec> {
     Ok(spec)
 }
 
-fn text_field(interp: &mut Interp<'_>, text: &str, spec: Spec) -> Outcome<String> {
-    interp.budget.work(text.len())?;
-    let text: String = match spec.precision {
-        Some(precision) => text.chars().take(precision).collect(),
-        None => text.into(),
-    };
+fn text_field(interp: &mut Interp<'_>, text: &Text, spec: Spec) -> Outcome<Text> {
+    interp.budget.work(text.weight())?;
+    let shown = spec.precision.and_then(|precision| text.char_indices().nth(precision));
+    let text = text.slice(0..shown.map_or(text.len(), |(at, _)| at));
     lay_out(interp, "", &text, Spec { align: spec.align.or(Some('<')), ..spec })
 }
 
-fn number_field(interp: &mut Interp<'_>, value: &Value, spec: Spec) -> Outcome<String> {
+fn number_field(interp: &mut Interp<'_>, value: &Value, spec: Spec) -> Outcome<Text> {
     let precision = spec.precision;
     if precision.is_some_and(|precision| precision > MAX_PRECISION) {
         return Err(Fault::failed("the precision is too large"));
@@ -360,7 +374,7 @@ fn number_field(interp: &mut Interp<'_>, value: &Value, spec: Spec) -> Outcome<S
         (false, ' ') => " ",
         _ => "",
     };
-    lay_out(interp, sign, &digits, spec)
+    lay_out(interp, sign, &Text::literal(digits), spec)
 }
 
 fn grouped(digits: &str, separator: char) -> String {
@@ -403,15 +417,23 @@ fn general(value: f64, precision: usize) -> String {
     trim(&format!("{value:.decimals$}"))
 }
 
-fn lay_out(interp: &mut Interp<'_>, sign: &str, body: &str, spec: Spec) -> Outcome<String> {
+fn lay_out(interp: &mut Interp<'_>, sign: &str, body: &Text, spec: Spec) -> Outcome<Text> {
     let missing = spec.width.saturating_sub(sign.len() + body.chars().count());
     interp.budget.work(missing.saturating_mul(4))?;
     interp.budget.check_output(missing)?;
-    let run = |count: usize| spec.fill.to_string().repeat(count);
-    Ok(match spec.align {
-        Some('=') => format!("{sign}{}{body}", run(missing)),
-        Some('>') => format!("{}{sign}{body}", run(missing)),
-        Some('^') => format!("{}{sign}{body}{}", run(missing / 2), run(missing - missing / 2)),
-        _ => format!("{sign}{body}{}", run(missing)),
-    })
+    // Fills in front of the sign, between it and the body, and behind.
+    let fills = match spec.align {
+        Some('=') => [0, missing, 0],
+        Some('>') => [missing, 0, 0],
+        Some('^') => [missing / 2, 0, missing - missing / 2],
+        _ => [0, 0, missing],
+    };
+    let [before, inside, behind] = fills.map(|count| spec.fill.to_string().repeat(count));
+    let mut out = Writer::default();
+    out.push_as(&before, spec.origin);
+    out.literal(sign);
+    out.push_as(&inside, spec.origin);
+    out.push(body);
+    out.push_as(&behind, spec.origin);
+    Ok(out.finish())
 }

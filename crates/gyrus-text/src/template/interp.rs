@@ -11,6 +11,7 @@ use super::call::CallArgs;
 use super::clock::DateTime;
 use super::dict::Dict;
 use super::error::{Fault, Outcome};
+use super::text::{Text, Writer};
 use super::value::{LoopState, MacroValue, Seq, Value};
 
 /// One render of one template.
@@ -24,8 +25,8 @@ pub(crate) struct Interp<'t> {
     macros: Vec<&'t Macro>,
     /// The loops that can be called again by `loop(…)`.
     recursive_loops: Vec<&'t ForLoop>,
-    /// Text written so far: the innermost capture last.
-    output: Vec<String>,
+    /// Text written so far, of the innermost capture.
+    output: Writer,
 }
 
 /// What a call of a macro or loop counts for in depth.
@@ -61,13 +62,13 @@ impl<'t> Interp<'t> {
             scope: 0,
             macros: Vec::new(),
             recursive_loops: Vec::new(),
-            output: vec![String::new()],
+            output: Writer::default(),
         }
     }
 
-    pub(crate) fn render(mut self, body: &'t [Stmt]) -> Outcome<String> {
+    pub(crate) fn render(mut self, body: &'t [Stmt]) -> Outcome<Text> {
         self.run(body)?;
-        Ok(self.output.pop().unwrap_or_default())
+        Ok(self.output.finish())
     }
 
     // Names.
@@ -125,7 +126,8 @@ impl<'t> Interp<'t> {
                     return Err(Fault::failed(message).or_at(*at));
                 };
                 let index = *index;
-                self.set_member(index, member, value).map_err(|fault| fault.or_at(*at))
+                self.set_member(index, &Text::literal(member.clone()), value)
+                    .map_err(|fault| fault.or_at(*at))
             }
             Target::Tuple(targets) => {
                 let items = value.items(&mut self.budget)?;
@@ -141,29 +143,28 @@ impl<'t> Interp<'t> {
         }
     }
 
-    pub(super) fn set_member(&mut self, namespace: usize, name: &str, value: Value) -> Outcome<()> {
+    pub(super) fn set_member(&mut self, namespace: usize, name: &Text, value: Value) -> Outcome<()> {
         if name.starts_with('_') {
             return Err(Fault::failed(format!("namespace attribute '{name}' starts with an underscore")));
         }
-        self.namespaces[namespace].insert(name.into(), value)
+        self.namespaces[namespace].insert(Value::Str(name.clone()), value)
     }
 
     // Output.
 
-    pub(super) fn write(&mut self, text: &str) -> Outcome<()> {
-        self.budget.work(text.len())?;
-        let Some(output) = self.output.last_mut() else { return Ok(()) };
-        self.budget.check_output(output.len() + text.len())?;
-        output.push_str(text);
+    fn write(&mut self, text: &Text) -> Outcome<()> {
+        self.budget.work(text.weight())?;
+        self.budget.check_output(self.output.len() + text.len())?;
+        self.output.push(text);
         Ok(())
     }
 
     /// Runs `work` and returns what it wrote.
-    fn captured(&mut self, work: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<String> {
-        self.output.push(String::new());
+    fn captured(&mut self, work: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<Text> {
+        let outer = std::mem::take(&mut self.output);
         let result = work(self);
-        let text = self.output.pop().unwrap_or_default();
-        result.map(|()| text)
+        let text = std::mem::replace(&mut self.output, outer);
+        result.map(|()| text.finish())
     }
 
     // Statements.
@@ -184,7 +185,7 @@ impl<'t> Interp<'t> {
     fn statement(&mut self, statement: &'t Stmt) -> Outcome<Flow> {
         self.budget.step()?;
         match statement {
-            Stmt::Text(text) => self.write(text)?,
+            Stmt::Text(text) => self.write(&Text::literal(text.clone()))?,
             Stmt::Print(expr) => {
                 let value = self.eval(expr)?;
                 self.print(&value, expr.at)?;
@@ -262,7 +263,7 @@ impl<'t> Interp<'t> {
         })
     }
 
-    fn scoped_capture(&mut self, body: &'t [Stmt]) -> Outcome<String> {
+    fn scoped_capture(&mut self, body: &'t [Stmt]) -> Outcome<Text> {
         self.budget.enter()?;
         let scope = self.scope;
         let text = self.captured(|interp| interp.scoped(scope, |interp| interp.run(body).map(drop)))?;
@@ -382,7 +383,7 @@ impl<'t> Interp<'t> {
             self.define("caller".into(), caller.unwrap_or_else(|| Value::undefined("no caller is defined")));
         }
         for (parameter, default) in &definition.parameters {
-            let by_name = named.iter().position(|(key, _)| key == parameter);
+            let by_name = named.iter().position(|(key, _)| **key == **parameter);
             let value = match (positional.next(), by_name) {
                 (Some(_), Some(_)) => {
                     return Err(Fault::failed(format!("macro '{name}' got two values for '{parameter}'")));

@@ -1,28 +1,27 @@
 //! The `tojson` filter: Python's `json.dumps` with `ensure_ascii` off unless asked for.
 
-use std::sync::Arc;
-
 use super::budget::Budget;
 use super::call::CallArgs;
 use super::error::{Fault, Outcome};
 use super::python;
+use super::text::{Text, Writer};
 use super::value::{Value, compare, sort};
 
 struct Style {
     ensure_ascii: bool,
-    indent: Option<String>,
-    item_separator: Arc<str>,
-    key_separator: Arc<str>,
+    indent: Option<Text>,
+    item_separator: Text,
+    key_separator: Text,
     sort_keys: bool,
 }
 
 /// `value | tojson(ensure_ascii, indent, separators, sort_keys)`.
-pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outcome<String> {
+pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outcome<Text> {
     let [ensure_ascii, indent, separators, sort_keys] =
         args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match indent {
         None | Some(Value::None) => None,
-        Some(Value::Str(text)) => Some(text.to_string()),
+        Some(Value::Str(text)) => Some(text),
         Some(value) => {
             let Some(width) = value.as_int() else {
                 return Err(Fault::failed("tojson: indent must be a number or a string"));
@@ -30,7 +29,7 @@ pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outc
             let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
             budget.work(width)?;
             budget.check_output(width)?;
-            Some(" ".repeat(width))
+            Some(Text::literal(" ".repeat(width)))
         }
     };
     let separators = match separators {
@@ -40,8 +39,8 @@ pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outc
             _ => return Err(Fault::failed("tojson: separators must be two strings")),
         },
     };
-    let (item_separator, key_separator) =
-        separators.unwrap_or_else(|| (if indent.is_some() { ",".into() } else { ", ".into() }, ": ".into()));
+    let (item_separator, key_separator) = separators
+        .unwrap_or_else(|| (Text::literal(if indent.is_some() { "," } else { ", " }), Text::literal(": ")));
     let style = Style {
         ensure_ascii: ensure_ascii.is_some_and(|value| value.truthy()),
         indent,
@@ -49,40 +48,40 @@ pub(crate) fn filter(value: &Value, args: CallArgs, budget: &mut Budget) -> Outc
         key_separator,
         sort_keys: sort_keys.is_some_and(|value| value.truthy()),
     };
-    let mut out = String::new();
+    let mut out = Writer::default();
     write(value, &style, 0, &mut out, budget)?;
-    Ok(out)
+    Ok(out.finish())
 }
 
-fn write(value: &Value, style: &Style, level: usize, out: &mut String, budget: &mut Budget) -> Outcome<()> {
+fn write(value: &Value, style: &Style, level: usize, out: &mut Writer, budget: &mut Budget) -> Outcome<()> {
     budget.step()?;
     budget.check_output(out.len())?;
     match value {
-        Value::None => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
-        Value::Int(int) => out.push_str(&int.to_string()),
-        Value::Float(float) => out.push_str(&number(*float)),
+        Value::None => out.literal("null"),
+        Value::Bool(true) => out.literal("true"),
+        Value::Bool(false) => out.literal("false"),
+        Value::Int(int) => out.literal(&int.to_string()),
+        Value::Float(float) => out.literal(&number(*float)),
         Value::Str(text) => {
             budget.work(text.len() * 2)?;
-            quote(text, style.ensure_ascii, out);
+            out.push_as(&quote(text, style.ensure_ascii), text.overall());
         }
         Value::List(seq) | Value::Tuple(seq) => {
             if seq.items.is_empty() {
-                out.push_str("[]");
+                out.literal("[]");
                 return Ok(());
             }
-            out.push('[');
+            out.literal("[");
             for (i, item) in seq.items.iter().enumerate() {
                 separate(i, style, level + 1, out, budget)?;
                 write(item, style, level + 1, out, budget)?;
             }
             newline(style, level, out, budget)?;
-            out.push(']');
+            out.literal("]");
         }
         Value::Dict(dict) => {
             if dict.len() == 0 {
-                out.push_str("{}");
+                out.literal("{}");
                 return Ok(());
             }
             let mut entries: Vec<(&Value, &Value)> = dict.iter().collect();
@@ -92,26 +91,26 @@ fn write(value: &Value, style: &Style, level: usize, out: &mut String, budget: &
                 };
                 entries = sort(entries, less)?;
             }
-            out.push('{');
+            out.literal("{");
             for (i, (key, item)) in entries.into_iter().enumerate() {
                 separate(i, style, level + 1, out, budget)?;
-                let key: Arc<str> = match key {
+                let key = match key {
                     Value::Str(text) => text.clone(),
-                    Value::None => "null".into(),
-                    Value::Bool(value) => if *value { "true" } else { "false" }.into(),
-                    Value::Int(int) => int.to_string().into(),
-                    Value::Float(float) => number(*float).into(),
+                    Value::None => Text::literal("null"),
+                    Value::Bool(value) => Text::literal(if *value { "true" } else { "false" }),
+                    Value::Int(int) => Text::literal(int.to_string()),
+                    Value::Float(float) => Text::literal(number(*float)),
                     other => {
                         return Err(Fault::failed(format!("tojson: keys cannot be '{}'", other.type_name())));
                     }
                 };
                 budget.work(key.len() * 2)?;
-                quote(&key, style.ensure_ascii, out);
-                out.push_str(&style.key_separator);
+                out.push_as(&quote(&key, style.ensure_ascii), key.overall());
+                out.push(&style.key_separator);
                 write(item, style, level + 1, out, budget)?;
             }
             newline(style, level, out, budget)?;
-            out.push('}');
+            out.literal("}");
         }
         Value::Undefined(description) => {
             return Err(Fault::failed(format!("tojson: {description}")));
@@ -132,25 +131,26 @@ fn number(value: f64) -> String {
     }
 }
 
-fn separate(i: usize, style: &Style, level: usize, out: &mut String, budget: &mut Budget) -> Outcome<()> {
+fn separate(i: usize, style: &Style, level: usize, out: &mut Writer, budget: &mut Budget) -> Outcome<()> {
     if i > 0 {
-        budget.work(style.item_separator.len())?;
-        out.push_str(&style.item_separator);
+        budget.work(style.item_separator.weight())?;
+        out.push(&style.item_separator);
     }
     newline(style, level, out, budget)
 }
 
-fn newline(style: &Style, level: usize, out: &mut String, budget: &mut Budget) -> Outcome<()> {
+fn newline(style: &Style, level: usize, out: &mut Writer, budget: &mut Budget) -> Outcome<()> {
     let Some(indent) = &style.indent else { return Ok(()) };
-    budget.work(indent.len().saturating_mul(level))?;
-    out.push('\n');
+    budget.work(indent.weight().saturating_mul(level))?;
+    out.literal("\n");
     for _ in 0..level {
-        out.push_str(indent);
+        out.push(indent);
     }
     Ok(())
 }
 
-fn quote(text: &str, ensure_ascii: bool, out: &mut String) {
+fn quote(text: &str, ensure_ascii: bool) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
         match c {
@@ -171,4 +171,5 @@ fn quote(text: &str, ensure_ascii: bool, out: &mut String) {
         }
     }
     out.push('"');
+    out
 }

@@ -7,9 +7,8 @@ use super::error::{Fault, Outcome};
 use super::format;
 use super::interp::Interp;
 use super::python::{self, is_space};
+use super::text::{Text, Writer};
 use super::value::{Seq, Value, equal};
-
-type Text = std::sync::Arc<str>;
 
 pub(crate) enum Found {
     Method(&'static str),
@@ -98,7 +97,7 @@ pub(crate) fn find(value: &Value, name: &str) -> Option<Found> {
 pub(crate) fn call(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs) -> Outcome<Value> {
     match object {
         Value::Str(text) => {
-            interp.budget.work(text.len())?;
+            interp.budget.work(text.weight())?;
             string(interp, text, name, args)
         }
         Value::Dict(_) | Value::Function(_) => dict(interp, object, name, args),
@@ -111,7 +110,7 @@ pub(crate) fn call(interp: &mut Interp<'_>, object: &Value, name: &str, args: Ca
             Ok(args.positional[state.index.get() % args.positional.len()].clone())
         }
         Value::Loop(state) => {
-            let seen = interp.repr(&Value::tuple(args.positional)?)?;
+            let seen = interp.repr(&Value::tuple(args.positional)?)?.to_string();
             let last = state.last_changed.replace(Some(seen.clone()));
             Ok(Value::Bool(last.as_deref() != Some(&*seen)))
         }
@@ -185,6 +184,7 @@ fn sequence(interp: &mut Interp<'_>, object: &Value, name: &str, args: CallArgs)
 
 fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
     let verdict = |test: bool| Ok(Value::Bool(test));
+    let rewritten = |new: String| Ok(text.rewritten(new).into());
     let all = |test: fn(char) -> bool| verdict(!text.is_empty() && text.chars().all(test));
     match name {
         "strip" | "lstrip" | "rstrip" => strip(text, name, args),
@@ -198,7 +198,7 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
             let [items] = args.bind(name, ["iterable"])?;
             let items =
                 items.ok_or_else(|| Fault::failed("join needs an iterable"))?.items(&mut interp.budget)?;
-            let mut joined = String::new();
+            let mut joined = Writer::default();
             for (i, item) in items.iter().enumerate() {
                 let Value::Str(item) = item else {
                     let kind = item.type_name();
@@ -206,20 +206,20 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
                         "sequence item {i}: expected str instance, {kind} found"
                     )));
                 };
-                interp.budget.work(text.len() + item.len())?;
+                interp.budget.work(text.weight() + item.weight())?;
                 if i > 0 {
-                    joined.push_str(text);
+                    joined.push(text);
                 }
-                joined.push_str(item);
+                joined.push(item);
                 interp.budget.check_output(joined.len())?;
             }
-            Ok(joined.into())
+            Ok(joined.finish().into())
         }
         "removeprefix" | "removesuffix" => {
             let affix = one_string(name, args)?;
             let rest =
                 if name == "removeprefix" { text.strip_prefix(&*affix) } else { text.strip_suffix(&*affix) };
-            Ok(rest.unwrap_or(text).into())
+            Ok(text.part(rest.unwrap_or(text)).into())
         }
         "partition" | "rpartition" => {
             let separator = one_string(name, args)?;
@@ -228,17 +228,20 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
             }
             let found = if name == "partition" { text.find(&*separator) } else { text.rfind(&*separator) };
             let parts = match found {
-                Some(at) => [&text[..at], &*separator, &text[at + separator.len()..]],
-                None if name == "partition" => [&**text, "", ""],
-                None => ["", "", &**text],
+                Some(at) => {
+                    let end = at + separator.len();
+                    [text.slice(0..at), separator, text.slice(end..text.len())]
+                }
+                None if name == "partition" => [text.clone(), Text::literal(""), Text::literal("")],
+                None => [Text::literal(""), Text::literal(""), text.clone()],
             };
-            Value::tuple(parts.map(Value::from).into())
+            Value::tuple(parts.map(Value::Str).into())
         }
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"])?;
             let lines = python::split_lines(text, keep.is_some_and(|keep| keep.truthy()));
             interp.budget.items(lines.len() * 2)?;
-            Value::list(lines.into_iter().map(Value::from).collect())
+            Value::list(lines.into_iter().map(|line| text.part(line).into()).collect())
         }
         "expandtabs" => {
             let [size] = args.bind(name, ["tabsize"])?;
@@ -250,21 +253,21 @@ fn string(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> O
         _ => {
             args.none(name)?;
             match name {
-                "lower" | "casefold" => Ok(text.to_lowercase().into()),
-                "upper" => Ok(text.to_uppercase().into()),
-                "title" => Ok(python::title(text).into()),
-                "capitalize" => Ok(python::capitalize(text).into()),
-                "swapcase" => Ok(text
-                    .chars()
-                    .map(|c| {
-                        if c.is_uppercase() {
-                            c.to_lowercase().to_string()
-                        } else {
-                            c.to_uppercase().to_string()
-                        }
-                    })
-                    .collect::<String>()
-                    .into()),
+                "lower" | "casefold" => rewritten(text.to_lowercase()),
+                "upper" => rewritten(text.to_uppercase()),
+                "title" => rewritten(python::title(text)),
+                "capitalize" => rewritten(python::capitalize(text)),
+                "swapcase" => rewritten(
+                    text.chars()
+                        .map(|c| {
+                            if c.is_uppercase() {
+                                c.to_lowercase().to_string()
+                            } else {
+                                c.to_uppercase().to_string()
+                            }
+                        })
+                        .collect(),
+                ),
                 "isalpha" => all(char::is_alphabetic),
                 "isalnum" => all(char::is_alphanumeric),
                 "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit() || is_decimal(c)),
@@ -304,7 +307,7 @@ fn one_string(name: &str, args: CallArgs) -> Outcome<Text> {
     }
 }
 
-fn strip(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+fn strip(text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
     let [chars] = args.bind(name, ["chars"])?;
     let set = match chars {
         None | Some(Value::None) => None,
@@ -314,15 +317,15 @@ fn strip(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
         }
     };
     let stripped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
-    Ok(match name {
+    let kept = match name {
         "strip" => text.trim_matches(stripped),
         "lstrip" => text.trim_start_matches(stripped),
         _ => text.trim_end_matches(stripped),
-    }
-    .into())
+    };
+    Ok(text.part(kept).into())
 }
 
-fn split(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+fn split(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
     let [separator, limit] = args.bind(name, ["sep", "maxsplit"])?;
     let limit = match limit {
         None => None,
@@ -352,7 +355,7 @@ fn split(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Out
         }
     };
     interp.budget.items(parts.len() * 2)?;
-    Value::list(parts.into_iter().map(Value::from).collect())
+    Value::list(parts.into_iter().map(|part| text.part(part).into()).collect())
 }
 
 /// `split` without a separator: runs of whitespace separate, and the ends do not count.
@@ -394,15 +397,15 @@ fn text_before<'s>(text: &'s str, rest: &'s str) -> &'s str {
     &text[..lead + rest.len()]
 }
 
-fn affix(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+fn affix(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
     let [wanted, start, end] = args.bind(name, ["prefix", "start", "end"])?;
     let wanted = wanted.ok_or_else(|| Fault::failed(format!("{name} needs a string")))?;
     let bounds = [start, end].map(|bound| bound.and_then(|bound| bound.as_int()));
     let part;
     let text = if bounds == [None, None] {
-        text
+        &**text
     } else {
-        part = super::ops::slice(&text.into(), [bounds[0], bounds[1], None], &mut interp.budget)?;
+        part = super::ops::slice(&text.clone().into(), [bounds[0], bounds[1], None], &mut interp.budget)?;
         part.as_str().unwrap_or_default()
     };
     let test = |wanted: &Value| match wanted {
@@ -425,7 +428,7 @@ fn affix(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Out
     test(&wanted).map(Value::Bool)
 }
 
-fn replace(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value> {
+fn replace(interp: &mut Interp<'_>, text: &Text, args: CallArgs) -> Outcome<Value> {
     let [old, new, count] = args.bind("replace", ["old", "new", "count"])?;
     let (Some(Value::Str(old)), Some(Value::Str(new))) = (&old, &new) else {
         return Err(Fault::failed("replace needs two strings"));
@@ -440,18 +443,26 @@ fn replace(interp: &mut Interp<'_>, text: &str, args: CallArgs) -> Outcome<Value
 /// Replaces up to `count` occurrences, paying for the result before it is made.
 pub(crate) fn replace_text(
     interp: &mut Interp<'_>,
-    text: &str,
-    old: &str,
-    new: &str,
+    text: &Text,
+    old: &Text,
+    new: &Text,
     count: Option<usize>,
-) -> Outcome<String> {
+) -> Outcome<Text> {
     let count = count.unwrap_or(usize::MAX);
-    let found = text.matches(old).take(count).count();
+    let found = text.matches(&**old).take(count).count();
     let length = (text.len() + found.saturating_mul(new.len())).saturating_sub(found * old.len());
     interp.budget.items(found)?;
-    interp.budget.work(text.len() + length)?;
+    interp.budget.work((text.weight() + length).saturating_add(found.saturating_mul(new.weight())))?;
     interp.budget.check_output(length)?;
-    Ok(text.replacen(old, new, count))
+    let mut replaced = Writer::default();
+    let mut at = 0;
+    for (begin, old) in text.match_indices(&**old).take(count) {
+        replaced.push_slice(text, at..begin);
+        replaced.push(new);
+        at = begin + old.len();
+    }
+    replaced.push_slice(text, at..text.len());
+    Ok(replaced.finish())
 }
 
 fn search(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
@@ -467,38 +478,40 @@ fn search(text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
     }
 }
 
-fn pad(interp: &mut Interp<'_>, text: &str, name: &str, args: CallArgs) -> Outcome<Value> {
+fn pad(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outcome<Value> {
     let [width, fill] = args.bind(name, ["width", "fillchar"])?;
     let width = width.and_then(|width| width.as_int());
     let width = width.ok_or_else(|| Fault::failed(format!("{name} needs an integer width")))?;
-    let fill = match &fill {
-        None => ' ',
-        Some(Value::Str(fill)) if fill.chars().count() == 1 => fill.chars().next().unwrap_or(' '),
+    let fill = match fill {
+        _ if name == "zfill" => Text::literal("0"),
+        None => Text::literal(" "),
+        Some(Value::Str(fill)) if fill.chars().count() == 1 => fill,
         _ => return Err(Fault::failed("the fill character must be exactly one character long")),
     };
     let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
     let missing = width.saturating_sub(text.chars().count());
-    interp.budget.work(missing.saturating_mul(4).saturating_add(text.len()))?;
+    interp.budget.work(missing.saturating_mul(4).saturating_add(text.weight()))?;
     interp.budget.check_output(missing)?;
-    let run = |count: usize| fill.to_string().repeat(count);
-    Ok(match name {
-        "ljust" => format!("{text}{}", run(missing)),
-        "rjust" => format!("{}{text}", run(missing)),
+    // Fills go in front of the text behind its sign, and behind it.
+    let (sign, left) = match name {
+        "ljust" => (0, 0),
+        "rjust" => (0, missing),
         "zfill" => {
             let unsigned = text.trim_start_matches(['+', '-']);
-            let sign = if text.len() - unsigned.len() == 1 { &text[..1] } else { "" };
-            format!("{sign}{}{}", "0".repeat(missing), &text[sign.len()..])
+            (usize::from(text.len() - unsigned.len() == 1), missing)
         }
-        _ => {
-            // Python puts the odd blank to the left when the width is odd.
-            let left = missing / 2 + (missing & width & 1);
-            format!("{}{text}{}", run(left), run(missing - left))
-        }
-    }
-    .into())
+        // Python puts the odd blank to the left when the width is odd.
+        _ => (0, missing / 2 + (missing & width & 1)),
+    };
+    let mut padded = Writer::default();
+    padded.push_slice(text, 0..sign);
+    padded.push(&fill.repeat(left));
+    padded.push_slice(text, sign..text.len());
+    padded.push(&fill.repeat(missing - left));
+    Ok(padded.finish().into())
 }
 
-fn expand_tabs(interp: &mut Interp<'_>, text: &str, size: usize) -> Outcome<Value> {
+fn expand_tabs(interp: &mut Interp<'_>, text: &Text, size: usize) -> Outcome<Value> {
     let mut out = String::new();
     let mut column = 0;
     for c in text.chars() {
@@ -513,5 +526,5 @@ fn expand_tabs(interp: &mut Interp<'_>, text: &str, size: usize) -> Outcome<Valu
             column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
         }
     }
-    Ok(out.into())
+    Ok(text.rewritten(out).into())
 }

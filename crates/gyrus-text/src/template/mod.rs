@@ -42,7 +42,9 @@ mod parse_expr;
 mod parser;
 mod print;
 mod python;
+mod rendered;
 mod sequences;
+mod text;
 mod value;
 
 use std::collections::{BTreeMap, HashMap};
@@ -55,8 +57,10 @@ pub use clock::DateTime;
 pub use conversation::Conversation;
 pub use error::{Limit, Position, TemplateError};
 pub use fallback::{Fallback, fallback};
+pub use rendered::{Rendered, Source};
 
 use error::{Fault, Outcome};
+use text::{Origin, Text};
 use value::Value;
 
 /// Real templates have some tens of kilobytes.
@@ -135,38 +139,89 @@ impl ChatTemplate {
     /// does too much; each with line and column. [`TemplateError::Conversation`] if an input nests
     /// too deeply.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, TemplateError> {
+        Ok(self.render_parts(inputs)?.text().to_owned())
+    }
+
+    /// As [`render`](ChatTemplate::render), with the source of each part of the text.
+    ///
+    /// The template's own are its literals, the special tokens, and the usual role names, of which some
+    /// templates make control tokens (`<|user|>`). Everything else in the inputs is data, keys and
+    /// values alike. Numbers have no source: they print as the template's.
+    ///
+    /// # Errors
+    /// As [`render`](ChatTemplate::render).
+    pub fn render_parts(&self, inputs: &Inputs<'_>) -> Result<Rendered, TemplateError> {
         let globals = globals(inputs)?;
         let now = inputs.now.or_else(DateTime::now_utc);
-        interp::Interp::new(self.limits, now, globals)
+        let text = interp::Interp::new(self.limits, now, globals)
             .render(&self.body)
-            .map_err(|fault| fault.locate(&self.source))
+            .map_err(|fault| fault.locate(&self.source))?;
+        let length = |message: &Json| message.get("content").and_then(Json::as_str).map(str::len);
+        Ok(Rendered::new(text, inputs.conversation.messages().iter().map(length).collect()))
     }
 }
+
+/// The roles that published templates know. A role is chosen by the program, not said by a party, and
+/// none of these words is or holds a control token.
+const ROLES: &[&str] = &[
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "ipython",
+    "environment",
+    "observation",
+    "model",
+];
 
 fn globals(inputs: &Inputs<'_>) -> Result<HashMap<Arc<str>, Value>, TemplateError> {
     let mut globals: HashMap<Arc<str>, Value> = HashMap::new();
     for (name, token) in &inputs.special_tokens {
-        globals.insert(name.as_str().into(), token.as_str().into());
+        globals.insert(name.as_str().into(), Value::literal(token.as_str()));
     }
     for (name, json) in &inputs.variables {
         globals.insert(name.as_str().into(), plain(json, name)?);
     }
     let conversation = inputs.conversation;
-    let messages: Vec<Json> = conversation.messages().iter().map(conversation::with_reasoning).collect();
+    let messages = conversation.messages().iter().enumerate();
+    let messages = messages.map(|(i, json)| message(&conversation::with_reasoning(json), i));
     let list = |items: &Option<Vec<Json>>, path: &str| match items {
-        Some(items) => plain_list(items, path),
+        Some(items) => plain_list(items.iter().map(|item| convert(item, 1)), path),
         None => Ok(Value::None),
     };
-    globals.insert("messages".into(), plain_list(&messages, "messages")?);
+    globals.insert("messages".into(), plain_list(messages, "messages")?);
     globals.insert("tools".into(), list(&conversation.tools, "tools")?);
     globals.insert("documents".into(), list(&conversation.documents, "documents")?);
     globals.insert("add_generation_prompt".into(), Value::Bool(inputs.add_generation_prompt));
     Ok(globals)
 }
 
-fn plain_list(items: &[Json], path: &str) -> Result<Value, TemplateError> {
-    let convert = || Value::list(items.iter().map(|item| convert(item, 1)).collect::<Outcome<_>>()?);
-    convert().map_err(|_| too_deep(path))
+fn plain_list(items: impl Iterator<Item = Outcome<Value>>, path: &str) -> Result<Value, TemplateError> {
+    items.collect::<Outcome<_>>().and_then(Value::list).map_err(|_| too_deep(path))
+}
+
+/// A message, with its role as the template's word if it is a usual one and its content marked as such.
+fn message(json: &Json, index: usize) -> Outcome<Value> {
+    let Json::Object(fields) = json else { return convert(json, 1) };
+    let mut dict = dict::Dict::new([])?;
+    for (key, value) in fields {
+        let value = match (key.as_str(), value) {
+            ("role", Json::String(role)) if ROLES.contains(&role.as_str()) => Value::literal(role.as_str()),
+            ("content", Json::String(text)) => match u32::try_from(index) {
+                Ok(message) => Value::Str(Text::new(text.as_str(), Origin::Content { message, start: 0 })),
+                Err(_) => convert(value, 2)?,
+            },
+            _ => convert(value, 2)?,
+        };
+        dict.insert(data(key), value)?;
+    }
+    Ok(Value::Dict(dict.into()))
+}
+
+fn data(text: &str) -> Value {
+    Value::Str(Text::new(text, Origin::Data))
 }
 
 fn plain(json: &Json, path: &str) -> Result<Value, TemplateError> {
@@ -190,14 +245,14 @@ fn convert(json: &Json, level: u16) -> Outcome<Value> {
             (_, Some(int)) => Value::Int(int.into()),
             _ => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => text.as_str().into(),
+        Json::String(text) => data(text),
         Json::Array(items) => {
             Value::list(items.iter().map(|item| convert(item, level + 1)).collect::<Outcome<_>>()?)?
         }
         Json::Object(entries) => {
             let mut dict = dict::Dict::new([])?;
             for (key, value) in entries {
-                dict.insert(key.as_str().into(), convert(value, level + 1)?)?;
+                dict.insert(data(key), convert(value, level + 1)?)?;
             }
             Value::Dict(dict.into())
         }

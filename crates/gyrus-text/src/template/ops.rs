@@ -5,6 +5,7 @@ use super::budget::Budget;
 use super::error::{Fault, Outcome};
 use super::format;
 use super::interp::Interp;
+use super::text::Writer;
 use super::value::{Value, equal};
 
 /// Integers are 128 bits wide; Python's have no end.
@@ -29,9 +30,12 @@ pub(crate) fn binary(interp: &mut Interp<'_>, op: Binary, left: &Value, right: &
     let budget = &mut interp.budget;
     match (op, left, right) {
         (Binary::Add, Value::Str(a), Value::Str(b)) => {
-            budget.work(a.len() + b.len())?;
+            budget.work(a.weight() + b.weight())?;
             budget.check_output(a.len() + b.len())?;
-            Ok([&**a, &**b].concat().into())
+            let mut joined = Writer::default();
+            joined.push(a);
+            joined.push(b);
+            Ok(joined.finish().into())
         }
         (Binary::Add, Value::List(a), Value::List(b)) => {
             budget.items(a.items.len() + b.items.len())?;
@@ -71,9 +75,8 @@ fn repeat(value: &Value, times: i128, budget: &mut Budget) -> Outcome<Value> {
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     match value {
         Value::Str(text) => {
-            let length = text.len().saturating_mul(times);
-            budget.work(length)?;
-            budget.check_output(length)?;
+            budget.work(text.weight().saturating_mul(times))?;
+            budget.check_output(text.len().saturating_mul(times))?;
             Ok(text.repeat(times).into())
         }
         Value::List(seq) | Value::Tuple(seq) => {
@@ -199,10 +202,8 @@ pub(crate) fn index(subject: &Value, index: i128, budget: &mut Budget) -> Outcom
     Ok(match subject {
         Value::Str(text) => {
             budget.work(text.len())?;
-            let length = text.chars().count();
-            at(length)
-                .and_then(|at| text.chars().nth(at))
-                .map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str))
+            let found = at(text.chars().count()).and_then(|at| text.char_indices().nth(at));
+            found.map(|(at, c)| text.slice(at..at + c.len_utf8()).into())
         }
         Value::List(seq) | Value::Tuple(seq) => at(seq.items.len()).map(|at| seq.items[at].clone()),
         Value::Range(range) => at(range.len()).map(|at| range.get(at)),
@@ -215,10 +216,18 @@ pub(crate) fn slice(subject: &Value, bounds: [Option<i128>; 3], budget: &mut Bud
     subject.defined()?;
     match subject {
         Value::Str(text) => {
-            budget.work(text.len() * 5)?;
-            let chars: Vec<char> = text.chars().collect();
-            let picked: String = positions(chars.len(), bounds)?.map(|i| chars[i]).collect();
-            Ok(picked.into())
+            budget.work(text.len() * 9 + text.weight())?;
+            let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+            let mut positions = positions(ends.len() - 1, bounds)?;
+            let mut picked = Writer::default();
+            if matches!(bounds[2], None | Some(1)) {
+                if let Some(first) = positions.next() {
+                    picked.push_slice(text, ends[first]..ends[first + 1 + positions.len()]);
+                }
+            } else {
+                positions.for_each(|i| picked.push_slice(text, ends[i]..ends[i + 1]));
+            }
+            Ok(picked.finish().into())
         }
         Value::List(seq) | Value::Tuple(seq) => {
             let positions = positions(seq.items.len(), bounds)?;

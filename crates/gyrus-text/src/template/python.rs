@@ -24,8 +24,9 @@ pub(crate) fn float(value: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// Appends `repr` of a string.
-pub(crate) fn quote(text: &str, out: &mut String) {
+/// `repr` of a string.
+pub(crate) fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
@@ -51,6 +52,7 @@ pub(crate) fn quote(text: &str, out: &mut String) {
         }
     }
     out.push(quote);
+    out
 }
 
 /// `str.isprintable` of a character beyond ASCII. Rust's debug escapes draw the same line; the
@@ -156,9 +158,7 @@ mod tests {
             ("'\"", "'\\'\"'"),
             ("\n\x00é\u{200b}\u{301}😀\u{e000}", "'\\n\\x00é\\u200b\u{301}😀\\ue000'"),
         ] {
-            let mut out = String::new();
-            quote(text, &mut out);
-            assert_eq!(out, quoted);
+            assert_eq!(quote(text), quoted);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::filters;
 use super::interp::Interp;
 use super::methods::pairs;
 use super::ops;
+use super::text::{Text, Writer};
 use super::value::{Value, compare, equal, sort};
 
 /// The filters of this file.
@@ -100,29 +101,29 @@ fn join(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value
     let [separator, attribute] = args.bind("join", ["d", "attribute"])?;
     let separator = match separator {
         Some(separator) => interp.text(&separator)?,
-        None => "".into(),
+        None => Text::literal(""),
     };
-    let mut joined = String::new();
+    let mut joined = Writer::default();
     for (i, item) in value.items(&mut interp.budget)?.iter().enumerate() {
         let item = match &attribute {
             Some(path) if !matches!(path, Value::None) => lookup(interp, item, path)?,
             _ => item.clone(),
         };
         let text = interp.text(&item)?;
-        interp.budget.work(separator.len() + text.len())?;
+        interp.budget.work(separator.weight() + text.weight())?;
         if i > 0 {
-            joined.push_str(&separator);
+            joined.push(&separator);
         }
-        joined.push_str(&text);
+        joined.push(&text);
         interp.budget.check_output(joined.len())?;
     }
-    Ok(joined.into())
+    Ok(joined.finish().into())
 }
 
 fn reverse(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     if let Value::Str(text) = value {
         interp.budget.work(text.len())?;
-        return Ok(text.chars().rev().collect::<String>().into());
+        return Ok(text.rewritten(text.chars().rev().collect::<String>()).into());
     }
     let mut items = value.items(&mut interp.budget)?;
     items.reverse();
@@ -145,7 +146,7 @@ fn lookup(interp: &mut Interp<'_>, item: &Value, path: &Value) -> Outcome<Value>
                 interp.budget.step()?;
                 value = match part.parse() {
                     Ok(index) => interp.item(&value, &Value::Int(index))?,
-                    Err(_) => interp.item(&value, &part.into())?,
+                    Err(_) => interp.item(&value, &path.part(part).into())?,
                 };
             }
             Ok(value)
@@ -169,7 +170,7 @@ fn sort_key(
         match &value {
             Value::Str(text) if !case_sensitive => {
                 interp.budget.work(text.len())?;
-                Ok(text.to_lowercase().into())
+                Ok(text.rewritten(text.to_lowercase()).into())
             }
             _ => Ok(value),
         }
@@ -179,7 +180,7 @@ fn sort_key(
         Some(Value::Str(paths)) if paths.contains(',') => {
             let mut keys = Vec::new();
             for path in paths.split(',') {
-                let key = lookup(interp, item, &path.into())?;
+                let key = lookup(interp, item, &paths.part(path).into())?;
                 keys.push(fold(interp, key)?);
             }
             Value::list(keys)

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::dict::Dict;
 use super::error::{Fault, FaultKind, Limit, Outcome};
+use super::text::Text;
 
 /// Containers nest no deeper, so that recursion over a value, its release included, stays shallow.
 pub(crate) const MAX_VALUE_DEPTH: u16 = 200;
@@ -21,7 +22,7 @@ pub(crate) enum Value {
     Bool(bool),
     Int(i128),
     Float(f64),
-    Str(Arc<str>),
+    Str(Text),
     List(Rc<Seq>),
     Tuple(Rc<Seq>),
     Dict(Rc<Dict>),
@@ -40,7 +41,7 @@ pub(crate) enum Value {
     Loop(Rc<LoopState>),
     Cycler(Rc<Cycler>),
     /// The separator, and whether it was called before.
-    Joiner(Rc<(Arc<str>, RefCell<bool>)>),
+    Joiner(Rc<(Text, RefCell<bool>)>),
 }
 
 /// The items of a list or tuple, and how deep they nest.
@@ -141,15 +142,9 @@ pub(crate) fn deeper<'v>(items: impl Iterator<Item = &'v Value>) -> Outcome<u16>
     Ok(depth)
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::Str(text.into())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Str(text.into())
+impl From<Text> for Value {
+    fn from(text: Text) -> Value {
+        Value::Str(text)
     }
 }
 
@@ -162,6 +157,11 @@ impl From<usize> for Value {
 impl Value {
     pub(crate) fn undefined(description: impl AsRef<str>) -> Value {
         Value::Undefined(description.as_ref().into())
+    }
+
+    /// A string of the template's own.
+    pub(crate) fn literal(text: impl Into<Arc<str>>) -> Value {
+        Value::Str(Text::literal(text))
     }
 
     pub(crate) fn list(items: Vec<Value>) -> Outcome<Value> {
@@ -290,7 +290,7 @@ impl Value {
             Value::Undefined(_) => Vec::new(),
             Value::Str(text) => {
                 budget.work(text.len() * 64)?; // a character becomes a value of its own
-                text.chars().map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str)).collect()
+                text.characters().map(Value::Str).collect()
             }
             Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => {
                 budget.items(seq.items.len())?;
@@ -349,7 +349,7 @@ pub(crate) fn equal(a: &Value, b: &Value, budget: &mut Budget) -> Outcome<bool> 
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
         (Value::Str(a), Value::Str(b)) => {
             budget.work(a.len().min(b.len()))?;
-            a == b
+            **a == **b
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
             if a.items.len() != b.items.len() {
@@ -398,7 +398,7 @@ pub(crate) fn compare(a: &Value, b: &Value, op: &str, budget: &mut Budget) -> Ou
     match (a, b) {
         (Value::Str(a), Value::Str(b)) => {
             budget.work(a.len().min(b.len()))?;
-            Ok(Some(a.cmp(b)))
+            Ok(Some((**a).cmp(&**b)))
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
             for (a, b) in a.items.iter().zip(&b.items) {

@@ -45,6 +45,24 @@ fn endless_work_runs_out_of_fuel() {
 }
 
 #[test]
+fn origins_of_text_are_paid_for() {
+    let said = "messages[0].content[0]";
+    hits(
+        &format!(
+            "{{% set n = namespace(x='') %}}{{% for a in range(99999) %}}{{% set n.x = n.x ~ 'a' ~ {said} %}}{{% endfor %}}"
+        ),
+        Limit::Fuel,
+    );
+    hits(
+        &format!(
+            "{{% set n = namespace(x='a' ~ {said}) %}}{{% for a in range(99) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}"
+        ),
+        Limit::Fuel,
+    );
+    hits(&format!("{{% for a in range(99999) %}}{{{{ ('a' ~ {said}) * 9999 }}}}{{% endfor %}}"), Limit::Fuel);
+}
+
+#[test]
 fn endless_text_is_refused_before_it_is_made() {
     hits(
         "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",

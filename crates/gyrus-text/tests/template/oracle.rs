@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use gyrus_testkit::{python, repository};
-use gyrus_text::template::{ChatTemplate, Conversation, DateTime, Inputs, TemplateError};
+use gyrus_text::template::{ChatTemplate, Conversation, DateTime, Inputs, Rendered, TemplateError};
 use serde_json::{Value as Json, json};
 
 /// 2024-07-26 09:05:03, the time both sides print.
@@ -100,14 +100,23 @@ pub(crate) fn assert_none(differences: &[String]) {
 }
 
 pub(crate) fn render(template: &ChatTemplate, input: &Json) -> Result<String, TemplateError> {
+    Ok(render_parts(template, input)?.text().to_owned())
+}
+
+pub(crate) fn render_parts(template: &ChatTemplate, input: &Json) -> Result<Rendered, TemplateError> {
     let conversation = Conversation::from_json(&input.to_string())?;
     let mut inputs = Inputs::new(&conversation);
     inputs.add_generation_prompt = input["add_generation_prompt"].as_bool().unwrap_or(false);
     if let Some(variables) = input["variables"].as_object() {
-        inputs.variables = variables.clone();
+        for (name, value) in variables {
+            match value.as_str().filter(|_| name.ends_with("_token")) {
+                Some(token) => drop(inputs.special_tokens.insert(name.clone(), token.to_owned())),
+                None => drop(inputs.variables.insert(name.clone(), value.clone())),
+            }
+        }
     }
     inputs.now = Some(DateTime::from_unix(NOW));
-    template.render(&inputs)
+    template.render_parts(&inputs)
 }
 
 /// A small deterministic generator (xorshift with a multiplier).

@@ -4,12 +4,13 @@ use std::fs;
 
 use super::grid;
 use gyrus_testkit::data;
+use gyrus_text::template::{ChatTemplate, Fallback, Source};
 
-use super::oracle::{Batch, assert_none};
+use super::oracle::{Batch, assert_none, render_parts};
 
-#[test]
-fn real_templates_render_as_jinja_renders_them() {
-    let Some(folder) = data("templates") else { return };
+/// Every template with every input of the grid.
+fn batch() -> Option<Batch> {
+    let folder = data("templates")?;
     let mut batch = Batch { inputs: grid::inputs(), ..Batch::default() };
     for entry in fs::read_dir(folder).expect("the folder can be listed") {
         let path = entry.expect("the folder can be listed").path();
@@ -20,6 +21,12 @@ fn real_templates_render_as_jinja_renders_them() {
     }
     assert!(!batch.templates.is_empty(), "no templates to test");
     batch.templates.sort();
+    Some(batch)
+}
+
+#[test]
+fn real_templates_render_as_jinja_renders_them() {
+    let Some(batch) = batch() else { return };
     let start = std::time::Instant::now();
     let results = batch.results();
     println!("{} cases in {:?}", results.len(), start.elapsed());
@@ -35,4 +42,54 @@ fn real_templates_render_as_jinja_renders_them() {
     }
     println!("{} cases, {rendered} rendered by the reference", reference.len());
     assert_none(&differences);
+}
+
+/// Where the text has what looks like a control token of the published vocabularies.
+fn markers(text: &str) -> Vec<std::ops::Range<usize>> {
+    let named =
+        ["<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<start_of_turn>", "<end_of_turn>", "<turn|>"];
+    let mut found: Vec<_> = named
+        .iter()
+        .flat_map(|name| text.match_indices(name))
+        .map(|(at, name)| at..at + name.len())
+        .collect();
+    for (open, close) in [("<|", "|>"), ("<｜", "｜>")] {
+        for (at, _) in text.match_indices(open) {
+            let inside = &text[at + open.len()..];
+            if let Some(end) = inside.find(close).filter(|&end| !inside[..end].contains(['<', ' ', '\n'])) {
+                found.push(at..at + open.len() + end + close.len());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_control_token_of_a_template_is_its_own() {
+    let Some(mut batch) = batch() else { return };
+    batch.templates.extend(Fallback::all().map(|form| (form.name.to_owned(), form.template.to_owned())));
+    let mut seen = 0;
+    for (name, source) in &batch.templates {
+        let template = ChatTemplate::new(source).expect("it parses");
+        for input in &batch.inputs {
+            let Ok(rendered) = render_parts(&template, input) else { continue };
+            let mut end = 0;
+            let own: Vec<_> = rendered
+                .parts()
+                .filter_map(|(text, source)| {
+                    end += text.len();
+                    (source == Source::Template).then(|| end - text.len()..end)
+                })
+                .collect();
+            assert_eq!(end, rendered.text().len(), "the parts are the text");
+            for marker in markers(rendered.text()) {
+                let is_own = own.iter().any(|own| own.start <= marker.start && marker.end <= own.end);
+                // A role that nobody knows is data.
+                let is_own = is_own || &rendered.text()[marker.clone()] == "<|critic|>";
+                assert!(is_own, "{name}: {:?} in {:?}", &rendered.text()[marker], rendered.text());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 10_000, "{seen} control tokens");
 }

@@ -1,0 +1,221 @@
+//! What was said in a chat, and how much of it a prompt can hold.
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::cli::OnFull;
+
+/// A prompt leaves at least this part of the context to the answer, or is full.
+const LEAST_ROOM: usize = 8;
+
+/// When turns are left out, so many are that this part of the context is free: each time the prompt is read
+/// anew, which should not be for every turn.
+const FREED: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// Role and content, as the template takes them.
+    pub(crate) json: Value,
+    /// The ids it was generated as.
+    pub(crate) ids: Option<Vec<u32>>,
+}
+
+/// All messages of a chat, and those that prompts are made of.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    messages: Vec<Message>,
+    /// Messages before this one are left out of prompts, but for the instructions.
+    first: usize,
+}
+
+/// A prompt that fits.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Fitted {
+    pub(crate) ids: Vec<u32>,
+    /// Messages that were left out of this prompt and not of the one before.
+    pub(crate) dropped: usize,
+}
+
+impl History {
+    pub(crate) fn new(system: Option<&str>) -> History {
+        let system = system.map(|text| json!({ "role": "system", "content": text }));
+        History::from(system.into_iter().collect::<Vec<_>>())
+    }
+
+    pub(crate) fn ask(&mut self, text: &str) {
+        self.messages.push(Message { json: json!({ "role": "user", "content": text }), ids: None });
+    }
+
+    /// Forgets the last message, so that it can be said again.
+    pub(crate) fn take_back(&mut self) {
+        self.messages.pop();
+        self.first = self.first.min(self.messages.len());
+    }
+
+    pub(crate) fn answer(&mut self, text: &str, ids: Vec<u32>) {
+        let json = json!({ "role": "assistant", "content": text });
+        self.messages.push(Message { json, ids: Some(ids) });
+    }
+
+    /// The instructions, if there are any.
+    pub(crate) fn system(&self) -> Option<&str> {
+        let first = &self.messages.first()?.json;
+        (first["role"] == "system").then(|| first["content"].as_str())?
+    }
+
+    /// Every message, those that prompts leave out included.
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &Value> {
+        self.messages.iter().map(|message| &message.json)
+    }
+
+    /// How many of the first messages are instructions, which every prompt keeps.
+    fn instructions(&self) -> usize {
+        let is_one =
+            |message: &&Message| message.json["role"] == "system" || message.json["role"] == "developer";
+        self.messages.iter().take_while(is_one).count()
+    }
+
+    /// The instructions and the messages from `first` on.
+    fn messages_from(&self, first: usize) -> Vec<&Message> {
+        let instructions = self.instructions();
+        self.messages[..instructions].iter().chain(&self.messages[first.max(instructions)..]).collect()
+    }
+
+    /// The prompt that `encode` makes of the messages. Where they leave an answer too little of the
+    /// context, the oldest exchanges are left out, whole, or it is an error, as `on_full` says.
+    ///
+    /// On an error the history is as it was.
+    pub(crate) fn fit(
+        &mut self,
+        context: usize,
+        max_tokens: Option<usize>,
+        on_full: OnFull,
+        encode: impl Fn(&[&Message]) -> Result<Vec<u32>>,
+    ) -> Result<Fitted> {
+        let room = |part: usize| (context / part).min(max_tokens.unwrap_or(usize::MAX)).max(1);
+        let ids = encode(&self.messages_from(self.first))?;
+        let full = match on_full {
+            OnFull::Drop => ids.len() + room(LEAST_ROOM) > context,
+            OnFull::Stop => ids.len() >= context,
+        };
+        if !full {
+            return Ok(Fitted { ids, dropped: 0 });
+        }
+        // An exchange begins with what the user says; the last one is never left out.
+        let kept = self.first.max(self.instructions());
+        let begins = |at: &usize| self.messages[*at].json["role"] == "user";
+        let starts: Vec<usize> = (kept + 1..self.messages.len()).filter(begins).collect();
+        let last = starts.last().copied().unwrap_or(self.first);
+        let alone = encode(&self.messages_from(last))?;
+        if alone.len() >= context {
+            bail!(
+                "the message and the instructions have {} tokens, which does not fit into the context of \
+                 {context}; the message was not kept (--ctx sets a larger context)",
+                alone.len()
+            );
+        }
+        if starts.is_empty() {
+            return Ok(Fitted { ids, dropped: 0 });
+        }
+        if on_full == OnFull::Stop {
+            bail!(
+                "the context of {context} tokens is full; /reset begins anew, --on-full drop leaves out the \
+                 oldest turns, --ctx sets a larger context"
+            );
+        }
+        // The fewer exchanges, the shorter the prompt.
+        let target = context.saturating_sub(room(FREED));
+        let (mut low, mut high) = (0, starts.len() - 1);
+        while low < high {
+            let middle = (low + high) / 2;
+            if encode(&self.messages_from(starts[middle]))?.len() <= target {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        self.first = starts[low];
+        let ids = encode(&self.messages_from(self.first))?;
+        Ok(Fitted { ids, dropped: self.first - kept })
+    }
+}
+
+impl From<Vec<Value>> for History {
+    fn from(messages: Vec<Value>) -> History {
+        let messages = messages.into_iter().map(|json| Message { json, ids: None });
+        History { messages: messages.collect(), first: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten tokens a message.
+    fn encode(messages: &[&Message]) -> Result<Vec<u32>> {
+        Ok(vec![0; messages.len() * 10])
+    }
+
+    fn fit(history: &mut History, context: usize, on_full: OnFull) -> Result<(usize, usize)> {
+        history.fit(context, None, on_full, encode).map(|fitted| (fitted.ids.len(), fitted.dropped))
+    }
+
+    fn talk(system: Option<&str>, turns: usize) -> History {
+        let mut history = History::new(system);
+        for _ in 0..turns {
+            history.ask("question");
+            history.answer("answer", vec![7]);
+        }
+        history.ask("question");
+        history
+    }
+
+    #[test]
+    fn what_fits_is_whole() {
+        let mut history = talk(None, 3);
+        assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (70, 0));
+        assert_eq!(fit(&mut history, 71, OnFull::Stop).unwrap(), (70, 0));
+    }
+
+    #[test]
+    fn the_oldest_exchanges_go_and_the_instructions_stay() {
+        let mut history = talk(Some("be kind"), 3);
+        assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 2));
+        assert_eq!(history.messages_from(history.first)[0].json["content"], "be kind");
+        assert_eq!(history.messages_from(history.first)[1].json["role"], "user");
+        // What was left out stays out, and the history keeps it.
+        assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 0));
+        assert_eq!(history.all().len(), 8);
+        history.answer("answer", vec![]);
+        history.ask("question");
+        assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 2));
+    }
+
+    #[test]
+    fn a_long_history_is_cut_at_once() {
+        let mut history = talk(None, 1000);
+        assert_eq!(fit(&mut history, 100, OnFull::Drop).unwrap(), (70, 1994));
+    }
+
+    #[test]
+    fn a_full_context_can_be_an_error() {
+        let mut history = talk(None, 3);
+        let error = fit(&mut history, 70, OnFull::Stop).unwrap_err().to_string();
+        assert!(error.starts_with("the context of 70 tokens is full; /reset"), "{error}");
+        assert_eq!(history.first, 0);
+    }
+
+    #[test]
+    fn the_last_message_alone_may_take_what_there_is_but_not_more() {
+        for on_full in [OnFull::Drop, OnFull::Stop] {
+            assert_eq!(fit(&mut talk(Some("be kind"), 0), 21, on_full).unwrap(), (20, 0));
+            let error = fit(&mut talk(Some("be kind"), 0), 20, on_full).unwrap_err().to_string();
+            assert!(error.contains("have 20 tokens"), "{error}");
+        }
+        let mut history = talk(None, 2);
+        assert_eq!(fit(&mut history, 11, OnFull::Drop).unwrap(), (10, 4));
+        let mut history = talk(None, 2);
+        assert!(fit(&mut history, 10, OnFull::Drop).is_err());
+        assert_eq!(history.first, 0, "nothing was left out in vain");
+    }
+}
