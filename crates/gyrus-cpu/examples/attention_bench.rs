@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use gyrus_cpu::{Attention, BLOCK, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention};
+use gyrus_cpu::{Attention, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention};
+use gyrus_kernels::KV_BLOCK;
 
 fn best(mut body: impl FnMut()) -> f64 {
     let (begin, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
@@ -31,7 +32,7 @@ fn main() {
                 for threads in [1, 2] {
                     let pool = Pool::new(threads);
                     let len: usize = m + depth;
-                    let blocks = len.div_ceil(BLOCK);
+                    let blocks = len.div_ceil(KV_BLOCK);
                     let shape = KvShape { layers: 1, blocks, kv_heads, head_dim };
                     let mut store = KvStore::new(shape, dtype).expect("a good shape");
                     let table: Vec<u32> = (0..blocks as u32).rev().collect();

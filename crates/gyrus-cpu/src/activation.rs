@@ -10,7 +10,7 @@ use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
 
 /// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
+const SERIAL_ELEMS: usize = 16 << 10;
 
 const TWO_SQRT_2_PI: f32 = 1.595_769_2;
 const CUBIC: f32 = 0.044_715;
@@ -56,7 +56,7 @@ pub fn gate(pool: &Pool, activation: Activation, gate_up: &[f32], n: usize, out:
     assert!(n > 0 && out.len().is_multiple_of(n), "{} outputs are not rows of {n}", out.len());
     assert_eq!(gate_up.len(), 2 * out.len(), "a gate and an up for each output");
     let rows = out.len() / n;
-    let per_task = if out.len() <= ALONE { rows.max(1) } else { rows.div_ceil(pool.threads() * 4) };
+    let per_task = if out.len() <= SERIAL_ELEMS { rows.max(1) } else { rows.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(out);
     pool.run(rows.div_ceil(per_task), &|task| {
         for row in task * per_task..rows.min((task + 1) * per_task) {
@@ -96,7 +96,7 @@ unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], o
 }
 
 /// Multiplies every element.
-pub fn scale(out: &mut [f32], factor: f32) {
+pub(crate) fn scale(out: &mut [f32], factor: f32) {
     out.iter_mut().for_each(|v| *v *= factor);
 }
 

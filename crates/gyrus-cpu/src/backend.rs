@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, KV_BLOCK, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -18,8 +18,6 @@ use crate::{CpuError, activation, matmul};
 
 /// The most rows of one batch; where each stands is gathered on the stack.
 pub const MAX_ROWS: usize = 512;
-
-const _: () = assert!(crate::kv::BLOCK == KV_BLOCK, "plans and the cache agree on the size of a block");
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;

@@ -16,7 +16,7 @@ const C: [f32; 5] = [0.499_999_94, 0.166_665_2, 0.041_668_393, 0.008_368_781, 0.
 /// `eˣ`: the definition that the SIMD form repeats.
 // Inlined everywhere, so that `mul_add` is one instruction where the caller has it.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Written so that a NaN stays.
     let x = if LOWEST > x { LOWEST } else { x };
     let x = if HIGHEST < x { HIGHEST } else { x };

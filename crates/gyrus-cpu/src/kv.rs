@@ -1,12 +1,13 @@
 //! The paged key-value cache.
 //!
-//! A layer has one buffer of keys and one of values, both of numbered blocks of [`BLOCK`] positions. A
+//! A layer has one buffer of keys and one of values, both of numbered blocks of [`KV_BLOCK`] positions. A
 //! sequence is a list of block numbers: position `p` lies in slot `p mod 32` of its block `p / 32`.
 //! A value block is `[kv_head, 32, head_dim]`. A key block is `[kv_head, head_dim, 32]`: with positions
 //! innermost a SIMD lane owns a position, and scores need no horizontal sums.
 
 use std::io::ErrorKind;
 
+use gyrus_kernels::KV_BLOCK;
 use half::f16;
 use memmap2::MmapMut;
 
@@ -15,9 +16,6 @@ use crate::isa::Isa;
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
-
-/// Positions of a block.
-pub const BLOCK: usize = 32;
 
 /// How the cache stores numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,7 +103,7 @@ impl KvStore {
         if layers == 0 || blocks == 0 || kv_heads == 0 || head_dim == 0 {
             return Err(refuse("a size is zero"));
         }
-        let elems = [kv_heads, head_dim, BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
+        let elems = [kv_heads, head_dim, KV_BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
         let bytes = elems.and_then(|n| n.checked_mul(dtype.bytes()));
         let all = bytes.and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_mul(layers));
         let (Some(elems), Some(_)) = (elems, all.filter(|&n| isize::try_from(n).is_ok())) else {
@@ -139,17 +137,17 @@ impl KvStore {
     pub fn write_rows(&mut self, pool: &Pool, layer: usize, rows: &[KvRow], keys: Strided, values: Strided) {
         let KvShape { blocks, kv_heads, head_dim, .. } = self.shape;
         for row in rows {
-            let block = row.table[row.position as usize / BLOCK];
+            let block = row.table[row.position as usize / KV_BLOCK];
             assert!((block as usize) < blocks, "block {block} of {blocks}");
         }
         let isa = pool.isa();
         let layer = &mut self.layers[layer];
-        let size = BLOCK * head_dim;
+        let size = KV_BLOCK * head_dim;
         let body = |keys_out: &Out, values_out: &Out, head: usize| {
             for (i, row) in rows.iter().enumerate() {
                 let position = row.position as usize;
-                let first = (row.table[position / BLOCK] as usize * kv_heads + head) * size;
-                let slot = position % BLOCK;
+                let first = (row.table[position / KV_BLOCK] as usize * kv_heads + head) * size;
+                let slot = position % KV_BLOCK;
                 let key = &keys.data[i * keys.stride + head * head_dim..][..head_dim];
                 let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
                 // SAFETY: a task writes within the regions of its own head alone.
@@ -169,7 +167,7 @@ impl KvStore {
 
     /// Keys (`[head_dim, 32]`) and values (`[32, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
-        let size = BLOCK * self.shape.head_dim;
+        let size = KV_BLOCK * self.shape.head_dim;
         let at = (block as usize * self.shape.kv_heads + head) * size;
         let layer = &self.layers[layer];
         (layer.keys.range(at..at + size), layer.values.range(at..at + size))
@@ -200,7 +198,7 @@ enum Out {
 }
 
 impl Out {
-    /// Writes `values` to every [`BLOCK`]-th element of `range` from `slot` on.
+    /// Writes `values` to every [`KV_BLOCK`]-th element of `range` from `slot` on.
     ///
     /// # Safety
     /// No other thread touches `range` during the loop.
@@ -209,14 +207,14 @@ impl Out {
         unsafe {
             match self {
                 Out::F32(out) => {
-                    let places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    let places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
                     places.zip(values).for_each(|(o, v)| *o = *v);
                 }
                 Out::F16(out) => {
-                    let mut places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    let mut places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
                     let mut halves = [f16::ZERO; 64];
                     for values in values.chunks(halves.len()) {
-                        narrow(isa, values, &mut halves[..values.len()]);
+                        f32_to_f16(isa, values, &mut halves[..values.len()]);
                         places.by_ref().zip(&halves[..values.len()]).for_each(|(o, v)| *o = *v);
                     }
                 }
@@ -234,7 +232,7 @@ impl Out {
         unsafe {
             match self {
                 Out::F32(out) => out.part(range).copy_from_slice(values),
-                Out::F16(out) => narrow(isa, values, out.part(range)),
+                Out::F16(out) => f32_to_f16(isa, values, out.part(range)),
             }
         }
     }
@@ -243,10 +241,10 @@ impl Out {
 dispatch! {
     /// f32 to f16, to nearest even. Values beyond the range of f16 saturate: an infinity in the cache would make NaN of
     /// every later row. NaN stays NaN.
-    fn narrow(from: &[f32], to: &mut [f16]) { plain_narrow, simd_narrow }
+    fn f32_to_f16(from: &[f32], to: &mut [f16]) { plain_f32_to_f16, simd_f32_to_f16 }
 }
 
-fn plain_narrow(from: &[f32], to: &mut [f16]) {
+fn plain_f32_to_f16(from: &[f32], to: &mut [f16]) {
     let most = f16::MAX.to_f32();
     from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(v.clamp(-most, most)));
 }
@@ -254,7 +252,7 @@ fn plain_narrow(from: &[f32], to: &mut [f16]) {
 /// # Safety
 /// As [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_narrow<S: Simd>(from: &[f32], to: &mut [f16]) {
+unsafe fn simd_f32_to_f16<S: Simd>(from: &[f32], to: &mut [f16]) {
     let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
     let most = f16::MAX.to_f32();
     for (v, h) in from.iter().zip(to) {
@@ -265,28 +263,28 @@ unsafe fn simd_narrow<S: Simd>(from: &[f32], to: &mut [f16]) {
             S::store_f16(h.as_mut_ptr(), S::max(S::splat(-most), low));
         }
     }
-    plain_narrow(rest, tail);
+    plain_f32_to_f16(rest, tail);
 }
 
 dispatch! {
     /// Half precision to single.
-    pub(crate) fn widen(from: &[f16], to: &mut [f32]) { plain_widen, simd_widen }
+    pub(crate) fn f16_to_f32(from: &[f16], to: &mut [f32]) { plain_f16_to_f32, simd_f16_to_f32 }
 }
 
-fn plain_widen(from: &[f16], to: &mut [f32]) {
+fn plain_f16_to_f32(from: &[f16], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32());
 }
 
 /// # Safety
 /// As [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_widen<S: Simd>(from: &[f16], to: &mut [f32]) {
+unsafe fn simd_f16_to_f32<S: Simd>(from: &[f16], to: &mut [f32]) {
     let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
     for (h, v) in from.iter().zip(to) {
         // SAFETY: eight numbers in, eight out.
         unsafe { S::store(v.as_mut_ptr(), S::load_f16(h.as_ptr().cast())) };
     }
-    plain_widen(rest, tail);
+    plain_f16_to_f32(rest, tail);
 }
 
 #[cfg(test)]
@@ -302,7 +300,7 @@ mod tests {
         from.extend((0..64).map(|i| (i as f32 - 31.5) * 3001.7));
         let narrowed = |isa| {
             let mut to = vec![f16::ONE; from.len()];
-            narrow(isa, &from, &mut to);
+            f32_to_f16(isa, &from, &mut to);
             to
         };
         let plain = narrowed(Isa::PORTABLE);

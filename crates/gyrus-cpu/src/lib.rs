@@ -16,12 +16,11 @@
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
 mod activation;
-mod arena;
 mod attention;
 mod backend;
 mod error;
 mod exp;
-mod float;
+mod f32_dot;
 mod isa;
 mod kv;
 mod matmul;
@@ -35,18 +34,18 @@ mod scratch;
 mod simd;
 mod slab;
 mod storage;
+mod thread_scratch;
 
-pub use activation::{gate, scale};
+pub use activation::gate;
 pub use attention::{Attention, attention};
 pub use backend::{CpuBackend, MAX_ROWS};
 pub use error::CpuError;
-pub use exp::exp;
 pub use gyrus_kernels::{Activation, Precision};
 pub use isa::Isa;
-pub use kv::{BLOCK, KvRow, KvShape, KvStore, KvType, Strided};
+pub use kv::{KvRow, KvShape, KvStore, KvType, Strided};
 pub use matmul::matmul;
 pub use matrix::Matrix;
-pub use norm::{rms_norm, rms_norm_heads};
+pub use norm::rms_norm;
 pub use pool::Pool;
 pub use quantize_rows::{GROUP, QBlock, quantize_row};
 pub use rope::{CpuRunner, rope};

@@ -1,8 +1,8 @@
 use gyrus_kernels::Precision;
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
-use crate::float;
-use crate::panel::{self, Columns, Panels};
+use crate::f32_dot;
+use crate::panel::{self, FloatPanels, QuantPanels, float_panels};
 use crate::pool::Pool;
 use crate::simd;
 use crate::storage::Bytes;
@@ -18,9 +18,9 @@ pub struct Matrix {
 
 pub(crate) enum Body {
     /// Re-laid for integer SIMD.
-    Panels(Panels),
+    QuantPanels(QuantPanels),
     /// Re-laid for `f32` SIMD.
-    Columns(Columns),
+    FloatPanels(FloatPanels),
     /// As the file has it, decoded while it is read.
     Raw(Bytes),
 }
@@ -51,10 +51,10 @@ impl Matrix {
         }
         let body = match precision {
             Precision::Exact => Body::Raw(data),
-            Precision::Fast => match Panels::pack(pool, dtype, rows, cols, data.as_slice())? {
-                Some(panels) => Body::Panels(panels),
-                None => match Columns::pack(pool, dtype, rows, cols, data.as_slice())? {
-                    Some(columns) => Body::Columns(columns),
+            Precision::Fast => match QuantPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
+                Some(panels) => Body::QuantPanels(panels),
+                None => match FloatPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
+                    Some(columns) => Body::FloatPanels(columns),
                     None => Body::Raw(data),
                 },
             },
@@ -80,22 +80,22 @@ impl Matrix {
     /// Bytes a mat-mul reads.
     pub fn bytes(&self) -> usize {
         match &self.body {
-            Body::Panels(panels) => panels.bytes(),
-            Body::Columns(columns) => columns.bytes(),
+            Body::QuantPanels(panels) => panels.bytes(),
+            Body::FloatPanels(columns) => columns.bytes(),
             Body::Raw(data) => data.as_slice().len(),
         }
     }
 
     /// Whether a mat-mul reads activations as signed bytes.
-    pub fn takes_bytes(&self) -> bool {
-        matches!(self.body, Body::Panels(_))
+    pub fn takes_int8(&self) -> bool {
+        matches!(self.body, Body::QuantPanels(_))
     }
 
     /// Outputs that are computed together.
     pub(crate) fn unit(&self) -> usize {
         match self.body {
-            Body::Panels(_) | Body::Raw(_) => panel::LANES,
-            Body::Columns(_) => panel::columns::ROWS,
+            Body::QuantPanels(_) | Body::Raw(_) => panel::LANES,
+            Body::FloatPanels(_) => float_panels::ROWS,
         }
     }
 
@@ -111,8 +111,8 @@ impl Matrix {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "a row's length");
         match &self.body {
-            Body::Panels(panels) => panels.dequantize_row(row, out),
-            Body::Columns(columns) => columns.row(row, out),
+            Body::QuantPanels(panels) => panels.dequantize_row(row, out),
+            Body::FloatPanels(columns) => columns.row(row, out),
             Body::Raw(data) => {
                 let bytes = self.raw_rows(data, row, 1);
                 dequantize(self.dtype, bytes, out).expect("type and length were checked");
@@ -143,7 +143,7 @@ impl Matrix {
         let buffer = &mut buffer[..count * width];
         for (bytes, out) in bytes.chunks_exact(row_bytes).zip(buffer.chunks_exact_mut(width)) {
             let (values, padding) = out.split_at_mut(self.cols);
-            float::decode(isa, self.dtype, bytes, values);
+            f32_dot::decode(isa, self.dtype, bytes, values);
             padding.fill(0.0);
         }
         buffer

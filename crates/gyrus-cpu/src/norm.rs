@@ -3,7 +3,7 @@
 //! The squares are summed in 32 lanes (element `k` in lane `k mod 32`, fused, ascending); lanes `l`,
 //! `l + 16` and then `l`, `l + 8` are added, and the last eight as everywhere.
 
-use crate::float::add_lanes;
+use crate::f32_dot::add_lanes;
 use crate::isa::Isa;
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
@@ -12,7 +12,7 @@ use crate::storage::Disjoint;
 const SUMS: usize = 32;
 
 /// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
+const SERIAL_ELEMS: usize = 16 << 10;
 
 /// `out = x / √(mean(x²) + eps) · weight` for each row of `x` and `out` (`[m, k]`), `weight` being `[k]`.
 ///
@@ -25,7 +25,7 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
     assert!(k > 0 && x.len().is_multiple_of(k), "{} elements are not rows of {k}", x.len());
     assert_eq!(x.len(), out.len());
     let m = x.len() / k;
-    let per_task = if x.len() <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
+    let per_task = if x.len() <= SERIAL_ELEMS { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(out);
     pool.run(m.div_ceil(per_task), &|task| {
         for row in task * per_task..m.min((task + 1) * per_task) {
@@ -45,7 +45,7 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
 ///
 /// # Panics
 /// If the heads do not fit the rows.
-pub fn rms_norm_heads(
+pub(crate) fn rms_norm_heads(
     pool: &Pool,
     x: &mut [f32],
     stride: usize,
@@ -58,7 +58,7 @@ pub fn rms_norm_heads(
     assert!(stride > 0 && x.len().is_multiple_of(stride), "{} elements are not rows of {stride}", x.len());
     assert!(k > 0 && offset + heads * k <= stride, "{heads} heads of {k} from {offset} in rows of {stride}");
     let m = x.len() / stride;
-    let per_task = if m * heads * k <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
+    let per_task = if m * heads * k <= SERIAL_ELEMS { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(x);
     pool.run(m.div_ceil(per_task), &|task| {
         for row in task * per_task..m.min((task + 1) * per_task) {

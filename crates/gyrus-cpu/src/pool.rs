@@ -26,7 +26,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
     /// Held while a loop runs: callers on several threads take turns.
-    turn: Mutex<()>,
+    run_lock: Mutex<()>,
     isa: Isa,
 }
 
@@ -65,7 +65,7 @@ const INSIDE: u64 = OPEN - 1;
 
 thread_local! {
     /// Set while this thread runs a task: a loop started from within one runs inline.
-    static BUSY: Cell<bool> = const { Cell::new(false) };
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pool {
@@ -95,7 +95,7 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        Pool { shared, workers, turn: Mutex::new(()), isa }
+        Pool { shared, workers, run_lock: Mutex::new(()), isa }
     }
 
     /// The number of processors this process may use, quotas of its container included.
@@ -119,12 +119,12 @@ impl Pool {
     /// If a task panics, tasks not yet begun may be skipped, and the panic continues on the caller.
     /// A call from inside a task runs its loop on the thread it is on.
     pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        if tasks <= 1 || self.workers.is_empty() || BUSY.get() {
+        if tasks <= 1 || self.workers.is_empty() || IN_TASK.get() {
             (0..tasks).for_each(body);
             return;
         }
         // A poisoned lock only tells that a task panicked; the state below is whole all the same.
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let run_lock = self.run_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. The pointer is read by workers inside the loop opened below,
         // and `close` returns when none is left, before `body` can go.
@@ -145,7 +145,7 @@ impl Pool {
         shared.take_tasks(body, tasks);
         shared.close();
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(turn);
+        drop(run_lock);
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
@@ -155,7 +155,7 @@ impl Pool {
 impl Shared {
     /// Runs tasks until none is left. Never unwinds: a panic is kept for the caller.
     fn take_tasks(&self, body: &(dyn Fn(usize) + Sync), tasks: usize) {
-        BUSY.set(true);
+        IN_TASK.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +165,7 @@ impl Shared {
                 body(task);
             }
         }));
-        BUSY.set(false);
+        IN_TASK.set(false);
         if let Err(payload) = result {
             self.next.store(tasks, Ordering::Relaxed);
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
@@ -223,8 +223,8 @@ impl Shared {
             // flag then, all sequentially consistent, so one of the two sees the other.
             parked.store(true, Ordering::SeqCst);
             let state = self.state.load(Ordering::SeqCst);
-            let news = state & OPEN != 0 && state / EPOCH != seen;
-            if !news && !self.stop.load(Ordering::SeqCst) {
+            let open_loop = state & OPEN != 0 && state / EPOCH != seen;
+            if !open_loop && !self.stop.load(Ordering::SeqCst) {
                 thread::park();
             }
             parked.store(false, Ordering::SeqCst);

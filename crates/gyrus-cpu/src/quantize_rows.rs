@@ -94,13 +94,13 @@ unsafe fn simd_block<S: Simd>(x: &[f32; GROUP]) -> QBlock {
         for (i, v) in v.iter_mut().enumerate() {
             *v = S::load(x.as_ptr().add(LANES * i));
         }
-        let amax = f32::from_bits(S::greatest_magnitude(v));
+        let amax = f32::from_bits(S::max_abs_bits(v));
         let inverse = S::splat(inverse(amax));
         for v in &mut v {
             let scaled = S::round(S::mul(*v, inverse));
             *v = S::max(S::min(scaled, S::splat(127.0)), S::splat(-127.0));
         }
-        let (qs, [first_sum, last_sum]) = S::to_bytes(v);
+        let (qs, [first_sum, last_sum]) = S::to_i8(v);
         finish(qs, first_sum, last_sum, amax)
     }
 }

@@ -1,8 +1,9 @@
 //! Attention against plain arithmetic, between instruction sets, and against itself.
 
 use gyrus_cpu::{
-    Attention, BLOCK, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
+    Attention, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
 };
+use gyrus_kernels::KV_BLOCK;
 use gyrus_testkit::Rng;
 
 struct Sequence {
@@ -38,11 +39,12 @@ impl Case {
 
     /// Sequences whose blocks lie scattered over the store.
     fn sequences(&self, rng: &mut Rng, lens: &[usize]) -> Vec<Sequence> {
-        let mut free: Vec<u32> = (0..lens.iter().map(|l| l.div_ceil(BLOCK) as u32).sum()).collect();
+        let mut free: Vec<u32> = (0..lens.iter().map(|l| l.div_ceil(KV_BLOCK) as u32).sum()).collect();
         let random = |rng: &mut Rng, n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
         let mut sequences = Vec::new();
         for &len in lens {
-            let table = (0..len.div_ceil(BLOCK)).map(|_| free.swap_remove(rng.below(free.len()))).collect();
+            let table =
+                (0..len.div_ceil(KV_BLOCK)).map(|_| free.swap_remove(rng.below(free.len()))).collect();
             let q = random(rng, len * self.q_width());
             let (k, v) = (random(rng, len * self.kv_width()), random(rng, len * self.kv_width()));
             sequences.push(Sequence { table, q, k, v, len });
@@ -57,8 +59,8 @@ impl Case {
         // Stale numbers of an earlier owner must not be seen: fill all blocks with NaN first.
         let all: Vec<u32> = (0..blocks as u32).collect();
         let rows: Vec<KvRow> =
-            (0..blocks * BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
-        let poison = vec![f32::NAN; blocks * BLOCK * self.kv_width()];
+            (0..blocks * KV_BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
+        let poison = vec![f32::NAN; blocks * KV_BLOCK * self.kv_width()];
         store.write_rows(
             pool,
             1,

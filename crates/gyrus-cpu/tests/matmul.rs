@@ -113,7 +113,7 @@ fn products_are_right_in_every_type_precision_and_shape() {
                             let w = matrix(&pool, dtype, n, k, &bytes, precision);
                             let mut out = vec![f32::NAN; m * n];
                             matmul(&pool, &[&w], &x, &mut out, false, &mut Scratch::new());
-                            let truth = reference(dtype, &bytes, n, &x, k, w.takes_bytes());
+                            let truth = reference(dtype, &bytes, n, &x, k, w.takes_int8());
                             for (got, (want, size)) in out.iter().zip(truth) {
                                 let error = (f64::from(*got) - want).abs();
                                 assert!(
@@ -164,8 +164,8 @@ fn integer_kernels_serve_the_types_they_should() {
     for dtype in TYPES {
         let w = weight(&mut Rng::new(1), dtype, 3, 256);
         let panels = PANELS.contains(&dtype);
-        assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_bytes(), panels, "{dtype}");
-        assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_bytes());
+        assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_int8(), panels, "{dtype}");
+        assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_int8());
     }
 }
 

@@ -1,20 +1,21 @@
-//! The steps of attention over one block: a small matrix product, the softmax update, the merge.
+//! The steps of attention over one block: a small matrix gemm, the softmax update, the merge.
 //!
-//! Products sum in ascending order with fused multiply-adds, one accumulator per output, whatever the
+//! Products sum in ascending order with fused dispatch_gemm-adds, one accumulator per output, whatever the
 //! tiling; the SIMD forms repeat the plain ones bit for bit.
 
+use gyrus_kernels::KV_BLOCK;
 use half::f16;
 
 use crate::exp::{exp, exp_lanes};
-use crate::float::{Element, add_lanes};
+use crate::f32_dot::{Element, add_lanes};
 use crate::isa::Isa;
-use crate::kv::{BLOCK, Stored};
+use crate::kv::Stored;
 use crate::simd::{LANES, Simd, dispatch};
 
-/// The extent of a product: `c[r][j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` below `rows`, `j`
+/// The extent of a gemm: `c[r][j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` below `rows`, `j`
 /// below `cols`, `t` from `depth.start` to `depth.end` in order; `c[r]` begins at `r · ldc`.
 #[derive(Clone)]
-pub(super) struct Extent {
+pub(super) struct GemmShape {
     pub rows: usize,
     pub cols: usize,
     pub depth: std::ops::Range<usize>,
@@ -23,8 +24,8 @@ pub(super) struct Extent {
     pub ldc: usize,
 }
 
-/// Adds a product to `c`.
-pub(super) fn product(isa: Isa, e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+/// Adds a gemm to `c`.
+pub(super) fn gemm(isa: Isa, e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     if e.rows == 0 || e.depth.is_empty() || e.cols == 0 {
         return;
     }
@@ -35,21 +36,21 @@ pub(super) fn product(isa: Isa, e: &Extent, a: &[f32], b: Stored, c: &mut [f32])
     assert!((e.rows - 1) * e.lda + e.depth.end <= a.len(), "a is too short");
     assert!((e.depth.end - 1) * e.ldb + e.cols <= b_len, "b is too short");
     assert!((e.rows - 1) * e.ldc + e.cols <= c.len(), "c is too short");
-    multiply(isa, e, a, b, c);
+    dispatch_gemm(isa, e, a, b, c);
 }
 
 dispatch! {
-    fn multiply(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) { plain_multiply, simd_multiply }
+    fn dispatch_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) { plain_gemm, simd_gemm }
 }
 
-fn plain_multiply(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+fn plain_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     match b {
-        Stored::F32(b) => plain_product(e, a, |i| b[i], c),
-        Stored::F16(b) => plain_product(e, a, |i: usize| f16::to_f32(b[i]), c),
+        Stored::F32(b) => plain_gemm_of(e, a, |i| b[i], c),
+        Stored::F16(b) => plain_gemm_of(e, a, |i: usize| f16::to_f32(b[i]), c),
     }
 }
 
-fn plain_product(e: &Extent, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32]) {
+fn plain_gemm_of(e: &GemmShape, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32]) {
     for r in 0..e.rows {
         for t in e.depth.clone() {
             let a = a[r * e.lda + t];
@@ -61,45 +62,45 @@ fn plain_product(e: &Extent, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32])
     }
 }
 
-/// What a row has seen of its softmax.
+/// What a row has state of its softmax.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct SoftmaxState {
     /// The largest score.
     pub max: f32,
     /// `Σ e^(score − max)`.
     pub sum: f32,
 }
 
-impl Seen {
-    pub(super) const NOTHING: Seen = Seen { max: f32::NEG_INFINITY, sum: 0.0 };
+impl SoftmaxState {
+    pub(super) const EMPTY: SoftmaxState = SoftmaxState { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
 dispatch! {
     /// Turns a block's dot products into weights: `e^(score − max)` for the slots in `slots`, zero elsewhere,
-    /// with `score` the scaled, perhaps capped product. Returns the factor that earlier sums must take.
-    pub(super) fn soften(
-        s: &mut [f32; BLOCK],
+    /// with `score` the scaled, perhaps capped gemm. Returns the factor that earlier sums must take.
+    pub(super) fn softmax_block(
+        s: &mut [f32; KV_BLOCK],
         slots: std::ops::Range<usize>,
         scale: f32,
         softcap: Option<f32>,
-        seen: &mut Seen,
+        state: &mut SoftmaxState,
     ) -> f32 {
-        plain_soften, simd_soften
+        plain_softmax_block, simd_softmax_block
     }
 }
 
-fn plain_soften(
-    s: &mut [f32; BLOCK],
+fn plain_softmax_block(
+    s: &mut [f32; KV_BLOCK],
     slots: std::ops::Range<usize>,
     scale: f32,
     softcap: Option<f32>,
-    seen: &mut Seen,
+    state: &mut SoftmaxState,
 ) -> f32 {
     for (i, s) in s.iter_mut().enumerate() {
         let score = cap(*s * scale, softcap);
         *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
     }
-    let max = s.iter().fold(seen.max, |max, &v| if v > max { v } else { max });
+    let max = s.iter().fold(state.max, |max, &v| if v > max { v } else { max });
     // Nothing finite yet: keep zeros rather than ∞ − ∞.
     let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
     let mut lanes = [[0.0; LANES]; 4];
@@ -108,8 +109,8 @@ fn plain_soften(
         lanes[i / LANES][i % LANES] = *s;
     }
     let sum = add_lanes(std::array::from_fn(|l| (lanes[0][l] + lanes[2][l]) + (lanes[1][l] + lanes[3][l])));
-    let factor = exp(seen.max - shift);
-    *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
+    let factor = exp(state.max - shift);
+    *state = SoftmaxState { max, sum: state.sum.mul_add(factor, sum) };
     factor
 }
 
@@ -124,16 +125,16 @@ fn cap(score: f32, softcap: Option<f32>) -> f32 {
     }
 }
 
-/// Adds a later run of positions (`part`, `part_out`) to an earlier one (`seen`, `out`).
-pub(super) fn merge(seen: &mut Seen, out: &mut [f32], part: Seen, part_out: &[f32]) {
-    if seen.sum == 0.0 {
-        *seen = part;
+/// Adds a later run of positions (`part`, `part_out`) to an earlier one (`state`, `out`).
+pub(super) fn merge(state: &mut SoftmaxState, out: &mut [f32], part: SoftmaxState, part_out: &[f32]) {
+    if state.sum == 0.0 {
+        *state = part;
         out.copy_from_slice(part_out);
         return;
     }
-    let max = if part.max > seen.max { part.max } else { seen.max };
-    let (a, b) = (exp(seen.max - max), exp(part.max - max));
-    *seen = Seen { max, sum: seen.sum * a + part.sum * b };
+    let max = if part.max > state.max { part.max } else { state.max };
+    let (a, b) = (exp(state.max - max), exp(part.max - max));
+    *state = SoftmaxState { max, sum: state.sum * a + part.sum * b };
     for (out, part) in out.iter_mut().zip(part_out) {
         *out = *out * a + part * b;
     }
@@ -142,15 +143,15 @@ pub(super) fn merge(seen: &mut Seen, out: &mut [f32], part: Seen, part_out: &[f3
 /// # Safety
 /// The extent lies within the buffers; else as [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_multiply<S: Simd>(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]) {
+unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     if !e.cols.is_multiple_of(LANES) {
-        return plain_multiply(e, a, b, c);
+        return plain_gemm(e, a, b, c);
     }
     // SAFETY: passed on, and `cols` is whole registers.
     unsafe {
         match b {
-            Stored::F32(b) => simd_product::<S, f32>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
-            Stored::F16(b) => simd_product::<S, f16>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
+            Stored::F32(b) => simd_gemm_of::<S, f32>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
+            Stored::F16(b) => simd_gemm_of::<S, f16>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
         }
     }
 }
@@ -158,7 +159,7 @@ unsafe fn simd_multiply<S: Simd>(e: &Extent, a: &[f32], b: Stored, c: &mut [f32]
 /// # Safety
 /// The extent lies within the buffers, `cols` is a multiple of eight; else as [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_product<S: Simd, B: Element>(e: &Extent, a: *const f32, b: *const B, c: *mut f32) {
+unsafe fn simd_gemm_of<S: Simd, B: Element>(e: &GemmShape, a: *const f32, b: *const B, c: *mut f32) {
     let mut r = 0;
     while r < e.rows {
         // SAFETY: `r` and the rows taken stay below `e.rows`.
@@ -178,10 +179,10 @@ unsafe fn simd_product<S: Simd, B: Element>(e: &Extent, a: *const f32, b: *const
 /// All columns of `R` rows, `W` registers at a time; returns `R`.
 ///
 /// # Safety
-/// As for [`simd_product`], with `R` rows at `a` and `c`.
+/// As for [`simd_gemm_of`], with `R` rows at `a` and `c`.
 #[inline(always)]
 unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
-    e: &Extent,
+    e: &GemmShape,
     a: *const f32,
     b: *const B,
     c: *mut f32,
@@ -202,10 +203,10 @@ unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
 }
 
 /// # Safety
-/// As for [`simd_product`], with `R` rows and `W` registers of columns.
+/// As for [`simd_gemm_of`], with `R` rows and `W` registers of columns.
 #[inline(always)]
 unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
-    e: &Extent,
+    e: &GemmShape,
     a: *const f32,
     b: *const B,
     c: *mut f32,
@@ -255,12 +256,12 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
 /// # Safety
 /// As [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_soften<S: Simd>(
-    s: &mut [f32; BLOCK],
+unsafe fn simd_softmax_block<S: Simd>(
+    s: &mut [f32; KV_BLOCK],
     slots: std::ops::Range<usize>,
     scale: f32,
     softcap: Option<f32>,
-    seen: &mut Seen,
+    state: &mut SoftmaxState,
 ) -> f32 {
     // SAFETY: four registers of eight are the 32 numbers.
     unsafe {
@@ -275,25 +276,25 @@ unsafe fn simd_soften<S: Simd>(
             }
             *v = score;
         }
-        if slots != (0..BLOCK) {
+        if slots != (0..KV_BLOCK) {
             for (i, v) in v.iter_mut().enumerate() {
                 let first = (LANES * i) as i32;
                 let (start, end) = (slots.start as i32 - first, slots.end as i32 - first);
-                *v = S::keep(*v, start, end, S::splat(f32::NEG_INFINITY));
+                *v = S::select_lanes(*v, start, end, S::splat(f32::NEG_INFINITY));
             }
         }
-        let most = S::greatest(S::max(S::max(v[0], v[1]), S::max(v[2], v[3])));
-        let max = if most > seen.max { most } else { seen.max };
+        let most = S::reduce_max(S::max(S::max(v[0], v[1]), S::max(v[2], v[3])));
+        let max = if most > state.max { most } else { state.max };
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         for (i, v) in v.iter_mut().enumerate() {
             *v = exp_lanes::<S>(S::sub(*v, S::splat(shift)));
             S::store(s.as_mut_ptr().add(LANES * i), *v);
         }
-        let sum = S::sum(S::add(S::add(v[0], v[2]), S::add(v[1], v[3])));
+        let sum = S::reduce_add(S::add(S::add(v[0], v[2]), S::add(v[1], v[3])));
         // Commonly the largest score is an old one, and e⁰ is one.
         let factor =
-            if seen.max == max && seen.max != f32::NEG_INFINITY { 1.0 } else { exp(seen.max - shift) };
-        *seen = Seen { max, sum: seen.sum.mul_add(factor, sum) };
+            if state.max == max && state.max != f32::NEG_INFINITY { 1.0 } else { exp(state.max - shift) };
+        *state = SoftmaxState { max, sum: state.sum.mul_add(factor, sum) };
         factor
     }
 }
@@ -314,11 +315,11 @@ mod tests {
                     let mut random = |n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
                     let (a, b, c) = (random(rows * lda), random(32 * ldb), random(rows * ldc));
                     let halves: Vec<f16> = b.iter().map(|v| f16::from_f32(*v)).collect();
-                    let e = Extent { rows, cols, depth: depth.clone(), lda, ldb, ldc };
+                    let e = GemmShape { rows, cols, depth: depth.clone(), lda, ldb, ldc };
                     for b in [Stored::F32(&b), Stored::F16(&halves)] {
                         let (mut plain, mut fast) = (c.clone(), c.clone());
-                        product(Isa::PORTABLE, &e, &a, b, &mut plain);
-                        product(Isa::detect(), &e, &a, b, &mut fast);
+                        gemm(Isa::PORTABLE, &e, &a, b, &mut plain);
+                        gemm(Isa::detect(), &e, &a, b, &mut fast);
                         assert_eq!(fast, plain, "{rows}×{cols} {depth:?}");
                     }
                 }
@@ -330,15 +331,17 @@ mod tests {
     fn softening_agrees_bit_for_bit() {
         let mut rng = Rng::new(8);
         for round in 0..500 {
-            let s: [f32; BLOCK] = std::array::from_fn(|_| 30.0 * rng.gaussian() as f32);
-            let start = rng.below(BLOCK);
-            let slots = if round % 3 == 0 { 0..BLOCK } else { start..start + 1 + rng.below(BLOCK - start) };
-            let before = if round % 2 == 0 { Seen::NOTHING } else { Seen { max: 3.0, sum: 1.5 } };
+            let s: [f32; KV_BLOCK] = std::array::from_fn(|_| 30.0 * rng.gaussian() as f32);
+            let start = rng.below(KV_BLOCK);
+            let slots =
+                if round % 3 == 0 { 0..KV_BLOCK } else { start..start + 1 + rng.below(KV_BLOCK - start) };
+            let before =
+                if round % 2 == 0 { SoftmaxState::EMPTY } else { SoftmaxState { max: 3.0, sum: 1.5 } };
             for softcap in [None, Some(50.0)] {
                 let run = |isa| {
-                    let (mut s, mut seen) = (s, before);
-                    let factor = soften(isa, &mut s, slots.clone(), 0.125, softcap, &mut seen);
-                    let rest = [factor, seen.max, seen.sum];
+                    let (mut s, mut state) = (s, before);
+                    let factor = softmax_block(isa, &mut s, slots.clone(), 0.125, softcap, &mut state);
+                    let rest = [factor, state.max, state.sum];
                     s.iter().chain(&rest).map(|v| v.to_bits()).collect::<Vec<_>>()
                 };
                 assert_eq!(run(Isa::detect()), run(Isa::PORTABLE));

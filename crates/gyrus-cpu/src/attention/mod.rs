@@ -7,13 +7,14 @@
 
 mod kernel;
 
-use kernel::{Extent, Seen, merge, product, soften};
+use gyrus_kernels::KV_BLOCK;
+use kernel::{GemmShape, SoftmaxState, gemm, merge, softmax_block};
 
-use crate::arena;
-use crate::kv::{BLOCK, KvRow, KvStore, Stored, Strided, widen};
+use crate::kv::{KvRow, KvStore, Stored, Strided, f16_to_f32};
 use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
 use crate::storage::Disjoint;
+use crate::thread_scratch;
 
 /// Blocks that one running softmax covers: 256 positions.
 const SPLIT: usize = 8;
@@ -66,7 +67,7 @@ pub(crate) struct Group {
 pub fn attention(
     pool: &Pool,
     store: &KvStore,
-    how: &Attention,
+    params: &Attention,
     rows: &[KvRow],
     q: Strided,
     out: &mut [f32],
@@ -74,27 +75,31 @@ pub fn attention(
 ) {
     let shape = store.shape();
     let (hd, kv_heads) = (shape.head_dim, shape.kv_heads);
-    assert!(how.heads > 0 && how.heads.is_multiple_of(kv_heads), "{} heads over {kv_heads}", how.heads);
-    assert_eq!(out.len(), rows.len() * how.heads * hd, "an output for each row");
-    assert!(how.window != Some(0), "a window sees at least the row itself");
+    assert!(
+        params.heads > 0 && params.heads.is_multiple_of(kv_heads),
+        "{} heads over {kv_heads}",
+        params.heads
+    );
+    assert_eq!(out.len(), rows.len() * params.heads * hd, "an output for each row");
+    assert!(params.window != Some(0), "a window sees at least the row itself");
     if rows.is_empty() {
         return;
     }
-    assert!(q.data.len() >= (rows.len() - 1) * q.stride + how.heads * hd, "a query for each row");
+    assert!(q.data.len() >= (rows.len() - 1) * q.stride + params.heads * hd, "a query for each row");
     for row in rows {
-        let needed = row.position as usize / BLOCK + 1;
+        let needed = row.position as usize / KV_BLOCK + 1;
         assert!(row.table.len() >= needed, "position {} needs {needed} blocks", row.position);
-        let seen = &row.table[first_position(row, how) / BLOCK..needed];
-        assert!(seen.iter().all(|&b| (b as usize) < shape.blocks), "a block number is out of range");
+        let state = &row.table[first_position(row, params) / KV_BLOCK..needed];
+        assert!(state.iter().all(|&b| (b as usize) < shape.blocks), "a block number is out of range");
     }
 
-    let per_head = how.heads / kv_heads;
+    let per_head = params.heads / kv_heads;
     assert!(per_head <= MAX_SHARE, "{per_head} query heads share a key-value head, at most {MAX_SHARE} may");
     group_rows(rows, (ROWS / per_head).max(1), &mut scratch.groups);
-    let job = Job { pool, store, how, rows, q, per_head, hd };
+    let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
-    let splits = |row: &KvRow| row.position as usize / (SPLIT * BLOCK) + 1;
+    let splits = |row: &KvRow| row.position as usize / (SPLIT * KV_BLOCK) + 1;
     let most = rows.iter().map(splits).max().unwrap_or(1);
     let output = Disjoint::new(out);
     if tasks >= 4 * pool.threads() || most == 1 || rows.len() > SPLIT_ROWS || pool.threads() == 1 {
@@ -108,15 +113,15 @@ pub fn attention(
 
     // Few rows, long sequences: splits are tasks, their results are merged afterwards.
     let size = hd + 2;
-    grow(&mut scratch.partials, rows.len() * how.heads * most * size);
+    grow(&mut scratch.partials, rows.len() * params.heads * most * size);
     let partials = Disjoint::new(&mut scratch.partials);
     pool.run(tasks * most, &|task| {
         let (task, split) = (task / most, task % most);
         job.part(groups[task / kv_heads], task % kv_heads, split, most, &partials);
     });
     pool.run(rows.len(), &|row| {
-        for head in 0..how.heads {
-            let at = row * how.heads + head;
+        for head in 0..params.heads {
+            let at = row * params.heads + head;
             // SAFETY: each row belongs to one task, in both buffers, and the loop before has ended.
             let (out, parts) = unsafe {
                 (
@@ -124,15 +129,15 @@ pub fn attention(
                     partials.part(at * most * size..(at * most + splits(&rows[row])) * size),
                 )
             };
-            let mut seen = Seen::NOTHING;
+            let mut state = SoftmaxState::EMPTY;
             for part in parts.chunks_exact(size) {
-                let (state, part) = part.split_at(2);
-                let state = Seen { max: state[0], sum: state[1] };
-                if state.sum != 0.0 {
-                    merge(&mut seen, out, state, part);
+                let (head, part_out) = part.split_at(2);
+                let part_state = SoftmaxState { max: head[0], sum: head[1] };
+                if part_state.sum != 0.0 {
+                    merge(&mut state, out, part_state, part_out);
                 }
             }
-            finish(out, seen.sum);
+            finish(out, state.sum);
         }
     });
 }
@@ -148,8 +153,8 @@ fn finish(out: &mut [f32], sum: f32) {
 }
 
 /// The first position that a row sees.
-fn first_position(row: &KvRow, how: &Attention) -> usize {
-    how.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
+fn first_position(row: &KvRow, params: &Attention) -> usize {
+    params.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
 }
 
 /// Cuts the batch into runs of at most `most` neighbours with the same table.
@@ -168,7 +173,7 @@ fn group_rows(rows: &[KvRow], most: usize, groups: &mut Vec<Group>) {
 struct Job<'a> {
     pool: &'a Pool,
     store: &'a KvStore,
-    how: &'a Attention,
+    params: &'a Attention,
     rows: &'a [KvRow<'a>],
     q: Strided<'a>,
     /// Query heads of a key-value head.
@@ -190,28 +195,28 @@ struct Work<'a> {
     keys: &'a mut [f32],
     /// `[32, head_dim]`, decoded
     values: &'a mut [f32],
-    seen: [Seen; MAX_SHARE],
-    total_seen: [Seen; MAX_SHARE],
+    state: [SoftmaxState; MAX_SHARE],
+    total_state: [SoftmaxState; MAX_SHARE],
 }
 
 impl Job<'_> {
     /// Runs `body` with buffers that hold the group's queries of a head.
     fn with_work(&self, group: Group, head: usize, body: impl FnOnce(&mut Work)) {
         let (hd, n) = (self.hd, group.count * self.per_head);
-        arena::with(3 * n * hd + n * BLOCK + 2 * BLOCK * hd, |buffer| {
+        thread_scratch::with(3 * n * hd + n * KV_BLOCK + 2 * KV_BLOCK * hd, |buffer| {
             let (q, rest) = buffer.split_at_mut(n * hd);
             let (out, rest) = rest.split_at_mut(n * hd);
             let (total, rest) = rest.split_at_mut(n * hd);
-            let (scores, rest) = rest.split_at_mut(n * BLOCK);
-            let (keys, values) = rest.split_at_mut(BLOCK * hd);
+            let (scores, rest) = rest.split_at_mut(n * KV_BLOCK);
+            let (keys, values) = rest.split_at_mut(KV_BLOCK * hd);
             // A row's query heads of one key-value head lie side by side.
             let run = self.per_head * hd;
             for (i, q) in q.chunks_exact_mut(run).enumerate() {
                 let at = (group.first + i) * self.q.stride + head * run;
                 q.copy_from_slice(&self.q.data[at..at + run]);
             }
-            let (seen, total_seen) = ([Seen::NOTHING; MAX_SHARE], [Seen::NOTHING; MAX_SHARE]);
-            body(&mut Work { q, scores, out, total, keys, values, seen, total_seen });
+            let (state, total_state) = ([SoftmaxState::EMPTY; MAX_SHARE], [SoftmaxState::EMPTY; MAX_SHARE]);
+            body(&mut Work { q, scores, out, total, keys, values, state, total_state });
         });
     }
 
@@ -219,27 +224,27 @@ impl Job<'_> {
     fn whole(&self, group: Group, head: usize, output: &Disjoint<f32>) {
         let (hd, n) = (self.hd, group.count * self.per_head);
         let rows = &self.rows[group.first..group.first + group.count];
-        let first = rows.iter().map(|row| first_position(row, self.how)).min().unwrap_or(0);
+        let first = rows.iter().map(|row| first_position(row, self.params)).min().unwrap_or(0);
         let last = rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
         self.with_work(group, head, |work| {
-            for split in first / (SPLIT * BLOCK)..=last / (SPLIT * BLOCK) {
+            for split in first / (SPLIT * KV_BLOCK)..=last / (SPLIT * KV_BLOCK) {
                 self.split(group, head, split, work);
                 for r in 0..n {
-                    if work.seen[r].sum != 0.0 {
+                    if work.state[r].sum != 0.0 {
                         let range = r * hd..(r + 1) * hd;
                         let (total, out) = (&mut work.total[range.clone()], &work.out[range]);
-                        merge(&mut work.total_seen[r], total, work.seen[r], out);
+                        merge(&mut work.total_state[r], total, work.state[r], out);
                     }
                 }
             }
             for (r, total) in work.total.chunks_exact_mut(hd).enumerate() {
-                let at = (group.first + r / self.per_head) * self.how.heads
+                let at = (group.first + r / self.per_head) * self.params.heads
                     + head * self.per_head
                     + r % self.per_head;
                 // SAFETY: each row and head belongs to one task.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
                 out.copy_from_slice(total);
-                finish(out, work.total_seen[r].sum);
+                finish(out, work.total_state[r].sum);
             }
         });
     }
@@ -251,11 +256,11 @@ impl Job<'_> {
             self.split(group, head, split, work);
             for (r, out) in work.out.chunks_exact(hd).enumerate() {
                 let row = group.first + r / self.per_head;
-                let at = row * self.how.heads + head * self.per_head + r % self.per_head;
+                let at = row * self.params.heads + head * self.per_head + r % self.per_head;
                 let at = (at * splits + split) * size;
                 // SAFETY: each row, head and split belongs to one task.
                 let part = unsafe { partials.part(at..at + size) };
-                part[..2].copy_from_slice(&[work.seen[r].max, work.seen[r].sum]);
+                part[..2].copy_from_slice(&[work.state[r].max, work.state[r].sum]);
                 part[2..].copy_from_slice(out);
             }
         });
@@ -263,17 +268,17 @@ impl Job<'_> {
 
     /// The running softmax over one split, for all rows of a group that see into it.
     fn split(&self, group: Group, head: usize, split: usize, work: &mut Work) {
-        work.seen = [Seen::NOTHING; MAX_SHARE];
+        work.state = [SoftmaxState::EMPTY; MAX_SHARE];
         work.out.fill(0.0);
         let rows = &self.rows[group.first..group.first + group.count];
         for block in split * SPLIT..(split + 1) * SPLIT {
             // Slots of this block that a row sees.
             let slots = |i: usize| {
                 let row: &KvRow = &rows[i];
-                let first = first_position(row, self.how).max(block * BLOCK) - block * BLOCK;
-                let end =
-                    (row.position as usize + 1).clamp(block * BLOCK, (block + 1) * BLOCK) - block * BLOCK;
-                first.min(BLOCK)..end
+                let first = first_position(row, self.params).max(block * KV_BLOCK) - block * KV_BLOCK;
+                let end = (row.position as usize + 1).clamp(block * KV_BLOCK, (block + 1) * KV_BLOCK)
+                    - block * KV_BLOCK;
+                first.min(KV_BLOCK)..end
             };
             let mut i = 0;
             while i < rows.len() {
@@ -298,27 +303,29 @@ impl Job<'_> {
         work: &mut Work,
     ) {
         let (isa, hd, per_head) = (self.pool.isa(), self.hd, self.per_head);
-        let (mut keys, mut values) = self.store.block(self.how.layer, block, head);
+        let (mut keys, mut values) = self.store.block(self.params.layer, block, head);
         let r = rows.start * per_head..rows.end * per_head;
         if r.len() > FEW
             && let (Stored::F16(k), Stored::F16(v)) = (keys, values)
         {
-            widen(isa, k, work.keys);
-            widen(isa, v, work.values);
+            f16_to_f32(isa, k, work.keys);
+            f16_to_f32(isa, v, work.values);
             (keys, values) = (Stored::F32(work.keys), Stored::F32(work.values));
         }
 
-        let scores = &mut work.scores[r.start * BLOCK..r.end * BLOCK];
+        let scores = &mut work.scores[r.start * KV_BLOCK..r.end * KV_BLOCK];
         scores.fill(0.0);
-        let e = Extent { rows: r.len(), cols: BLOCK, depth: 0..hd, lda: hd, ldb: BLOCK, ldc: BLOCK };
-        product(isa, &e, &work.q[r.start * hd..r.end * hd], keys, scores);
+        let e =
+            GemmShape { rows: r.len(), cols: KV_BLOCK, depth: 0..hd, lda: hd, ldb: KV_BLOCK, ldc: KV_BLOCK };
+        gemm(isa, &e, &work.q[r.start * hd..r.end * hd], keys, scores);
 
         let out = &mut work.out[r.start * hd..r.end * hd];
-        let (each_score, _) = scores.as_chunks_mut::<BLOCK>();
+        let (each_score, _) = scores.as_chunks_mut::<KV_BLOCK>();
         for (n, (s, out)) in each_score.iter_mut().zip(out.chunks_exact_mut(hd)).enumerate() {
             let r = r.start + n;
-            let seen = &mut work.seen[r];
-            let factor = soften(isa, s, slots(r / per_head), self.how.scale, self.how.softcap, seen);
+            let state = &mut work.state[r];
+            let factor =
+                softmax_block(isa, s, slots(r / per_head), self.params.scale, self.params.softcap, state);
             if factor != 1.0 {
                 crate::activation::scale(out, factor);
             }
@@ -330,8 +337,8 @@ impl Job<'_> {
             let depth = slots(i);
             let end = (i + 1..rows.end).find(|&j| slots(j) != depth).unwrap_or(rows.end);
             let (a, b) = ((i - rows.start) * per_head, (end - rows.start) * per_head);
-            let e = Extent { rows: b - a, cols: hd, depth, lda: BLOCK, ldb: hd, ldc: hd };
-            product(isa, &e, &scores[a * BLOCK..b * BLOCK], values, &mut out[a * hd..b * hd]);
+            let e = GemmShape { rows: b - a, cols: hd, depth, lda: KV_BLOCK, ldb: hd, ldc: hd };
+            gemm(isa, &e, &scores[a * KV_BLOCK..b * KV_BLOCK], values, &mut out[a * hd..b * hd]);
             i = end;
         }
     }

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::tile::{Kernel, walk};
 use super::{LANES, TILE};
@@ -18,7 +18,7 @@ impl Kernel for Avx2 {
     /// several: with four-bit numbers those of a whole block (15 · 127 · 16 < 2¹⁵), with five bits of half
     /// a block, with six of a quarter. Numbers of eight bits are split into nibbles, `16·h + l`.
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[__m256i; 2]; M] {
@@ -30,13 +30,13 @@ impl Kernel for Avx2 {
             // Sixteen-bit sums, and those of the upper nibbles.
             let (mut low, mut high) = ([[zero; 2]; M], [[zero; 2]; M]);
             // Where one sum of 16 bits holds a block, both halves go there.
-            let joined = !L::SPLIT && (C::MOST <= 15 || C::MOST > 63);
-            let widen_every = if C::MOST > 31 && C::MOST <= 63 { 2 } else { 4 };
+            let joined = !L::PER_16 && (C::MAX <= 15 || C::MAX > 63);
+            let widen_every = if C::MAX > 31 && C::MAX <= 63 { 2 } else { 4 };
             for c in 0..4 {
                 for half in 0..2 {
                     let to = if joined { 0 } else { half };
                     let w = C::group::<Avx2>(body, c + 4 * half);
-                    if C::MOST > 63 {
+                    if C::MAX > 63 {
                         let mask = _mm256_set1_epi8(15);
                         let l = _mm256_and_si256(w, mask);
                         let h = _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask);
@@ -58,7 +58,7 @@ impl Kernel for Avx2 {
                             let wide = _mm256_madd_epi16(low[r][half], one);
                             sums[r][half] = _mm256_add_epi32(sums[r][half], wide);
                             low[r][half] = zero;
-                            if C::MOST > 63 {
+                            if C::MAX > 63 {
                                 let wide = _mm256_madd_epi16(high[r][half], sixteen);
                                 sums[r][half] = _mm256_add_epi32(sums[r][half], wide);
                             }
@@ -66,7 +66,7 @@ impl Kernel for Avx2 {
                     }
                 }
             }
-            if !L::SPLIT && !joined {
+            if !L::PER_16 && !joined {
                 for sums in &mut sums {
                     sums[0] = _mm256_add_epi32(sums[0], sums[1]);
                 }

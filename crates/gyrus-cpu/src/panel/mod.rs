@@ -14,11 +14,11 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-mod coding;
-pub(crate) mod columns;
+pub(crate) mod float_panels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod scheme;
+mod quant_layout;
+mod scale_layout;
 mod source;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -34,10 +34,10 @@ use crate::quantize_rows::{GROUP, QBlock};
 use crate::slab::SlabBytes;
 use crate::storage::Disjoint;
 
-pub(crate) use columns::Columns;
+pub(crate) use float_panels::FloatPanels;
 
-use coding::Coding;
-use scheme::Scheme;
+use quant_layout::QuantLayout;
+use scale_layout::ScaleLayout;
 use source::Source;
 
 /// Output rows of a panel.
@@ -53,12 +53,12 @@ const fn subs<F: Source>() -> usize {
 
 /// Bytes of a body.
 const fn body_bytes<F: Source>() -> usize {
-    F::Coding::BYTES + F::Scheme::BYTES
+    F::QuantLayout::BYTES + F::ScaleLayout::BYTES
 }
 
 /// Bytes of a group.
 const fn group_bytes<F: Source>() -> usize {
-    F::Scheme::HEADER + subs::<F>() * body_bytes::<F>()
+    F::ScaleLayout::HEADER + subs::<F>() * body_bytes::<F>()
 }
 
 /// Multiplies a panel with up to [`TILE`] rows of activations, `[rows, blocks]` in `x` with `blocks` the
@@ -70,7 +70,7 @@ const fn group_bytes<F: Source>() -> usize {
 pub(crate) type Tile = unsafe fn(panel: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; LANES]; TILE]);
 
 /// The row-interleaved form of a weight matrix.
-pub(crate) struct Panels {
+pub(crate) struct QuantPanels {
     data: SlabBytes,
     panel_bytes: usize,
     rows: usize,
@@ -124,27 +124,27 @@ const fn vtable<F: Source>() -> VTable {
         #[cfg(target_arch = "x86_64")]
         vnni: vnni::tile::<F>,
         #[cfg(target_arch = "aarch64")]
-        neon: neon::plain_tile::<F>,
+        neon: neon::widening_tile::<F>,
         #[cfg(target_arch = "aarch64")]
         dot: neon::dot_tile::<F>,
         #[cfg(target_arch = "aarch64")]
-        i8mm: neon::matrix_tile::<F>,
+        i8mm: neon::i8mm_tile::<F>,
     }
 }
 
 /// Writes the source block of row `row` to its group.
 fn pack<F: Source>(source: &[u8], row: usize, group: &mut [u8]) {
     let block: &F = bytemuck::from_bytes(source);
-    let (header, bodies) = group.split_at_mut(F::Scheme::HEADER);
-    F::Scheme::put_header(header, row, &block.scales(0));
+    let (header, bodies) = group.split_at_mut(F::ScaleLayout::HEADER);
+    F::ScaleLayout::put_header(header, row, &block.scales(0));
     for (sub, body) in bodies.chunks_exact_mut(body_bytes::<F>()).enumerate() {
-        let (quants, scales) = body.split_at_mut(F::Coding::BYTES);
-        F::Coding::put(quants, row, &block.quants(sub));
-        F::Scheme::put(scales, row, &block.scales(sub));
+        let (quants, scales) = body.split_at_mut(F::QuantLayout::BYTES);
+        F::QuantLayout::put(quants, row, &block.quants(sub));
+        F::ScaleLayout::put(scales, row, &block.scales(sub));
     }
 }
 
-impl Panels {
+impl QuantPanels {
     /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type has no panel form.
     pub(crate) fn pack(
         pool: &Pool,
@@ -152,7 +152,7 @@ impl Panels {
         rows: usize,
         cols: usize,
         source: &[u8],
-    ) -> Result<Option<Panels>, CpuError> {
+    ) -> Result<Option<QuantPanels>, CpuError> {
         let Some(vtable) = FORMATS.iter().find(|format| format.dtype == dtype) else {
             return Ok(None);
         };
@@ -175,7 +175,7 @@ impl Panels {
                 }
             }
         });
-        Ok(Some(Panels { data, panel_bytes, rows, vtable }))
+        Ok(Some(QuantPanels { data, panel_bytes, rows, vtable }))
     }
 
     pub(crate) fn bytes(&self) -> usize {

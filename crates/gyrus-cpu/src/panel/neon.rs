@@ -9,8 +9,8 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::tile::{Kernel, walk};
 use super::{LANES, TILE};
@@ -18,25 +18,25 @@ use crate::quantize_rows::QBlock;
 use crate::simd::Neon;
 
 /// Multiplications, widened twice.
-struct Plain;
+struct Widening;
 
 /// `sdot`: sums of four products.
-struct Dot;
+struct DotProd;
 
 /// `smmla`: a 2×8 matrix times an 8×2 one, for two rows of activations at a time.
-struct Matrix;
+struct I8mm;
 
 /// Four consecutive signed numbers of the rows 0..4 and 4..8.
 ///
 /// # Safety
-/// As for [`Coding::group`]; the caller is compiled with NEON.
+/// As for [`QuantLayout::group`]; the caller is compiled with NEON.
 #[inline(always)]
-unsafe fn signed<C: Coding>(body: *const u8, group: usize) -> [int8x16_t; 2] {
-    const { assert!(C::MOST <= 127 || C::MIDDLE == 128) };
+unsafe fn signed<C: QuantLayout>(body: *const u8, group: usize) -> [int8x16_t; 2] {
+    const { assert!(C::MAX <= 127 || C::ZERO_POINT == 128) };
     // SAFETY: passed on.
     unsafe {
         let mut w = C::group::<Neon>(body, group);
-        if C::MOST > 127 {
+        if C::MAX > 127 {
             w = [veorq_u8(w[0], vdupq_n_u8(0x80)), veorq_u8(w[1], vdupq_n_u8(0x80))];
         }
         [vreinterpretq_s8_u8(w[0]), vreinterpretq_s8_u8(w[1])]
@@ -49,12 +49,12 @@ fn prefetch(p: *const u8) {
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
 }
 
-impl Kernel for Plain {
+impl Kernel for Widening {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
@@ -79,7 +79,7 @@ impl Kernel for Plain {
                         }
                     }
                 }
-                let to = if L::SPLIT { half } else { 0 };
+                let to = if L::PER_16 { half } else { 0 };
                 for r in 0..M {
                     for i in 0..2 {
                         let sum = vpaddq_s32(wide[r][2 * i], wide[r][2 * i + 1]);
@@ -115,12 +115,12 @@ unsafe fn sdot<const LANE: i32>(sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> i
     sum
 }
 
-impl Kernel for Dot {
+impl Kernel for DotProd {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
@@ -128,7 +128,7 @@ impl Kernel for Dot {
         unsafe {
             let mut sums = [[[vdupq_n_s32(0); 2]; 2]; M];
             for half in 0..2 {
-                let to = if L::SPLIT { half } else { 0 };
+                let to = if L::PER_16 { half } else { 0 };
                 let w = [
                     signed::<C>(body, 4 * half),
                     signed::<C>(body, 4 * half + 1),
@@ -175,12 +175,12 @@ unsafe fn smmla(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sum
 }
 
-impl Kernel for Matrix {
+impl Kernel for I8mm {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
@@ -194,7 +194,7 @@ impl Kernel for Matrix {
                 // Per half and pair of weight rows: their products with both rows of activations.
                 let mut pairs = [[zero; 4]; 2];
                 for half in 0..2 {
-                    let to = if L::SPLIT { half } else { 0 };
+                    let to = if L::PER_16 { half } else { 0 };
                     for eight in 0..2 {
                         let group = 4 * half + 2 * eight;
                         let (first, second) = (signed::<C>(body, group), signed::<C>(body, group + 1));
@@ -261,6 +261,6 @@ macro_rules! tile {
     };
 }
 
-tile!(plain_tile, Plain, Plain, "neon");
-tile!(dot_tile, Dot, Dot, "neon,dotprod");
-tile!(matrix_tile, Matrix, Dot, "neon,dotprod,i8mm");
+tile!(widening_tile, Widening, Widening, "neon");
+tile!(dot_tile, DotProd, DotProd, "neon,dotprod");
+tile!(i8mm_tile, I8mm, DotProd, "neon,dotprod,i8mm");

@@ -2,14 +2,14 @@
 
 use gyrus_tensor::block::*;
 
-use super::coding::{Bits, Coding, Levels};
-use super::scheme::{Plain, Scheme, Super};
+use super::quant_layout::{Bits, Iq4Levels, QuantLayout};
+use super::scale_layout::{BlockScales, ScaleLayout, SuperBlockScales};
 use crate::quantize_rows::GROUP;
 
 /// A format of blocks that has panels: the pair of its coding and its scheme, and how to read a block.
 pub(crate) trait Source: Block {
-    type Coding: Coding;
-    type Scheme: Scheme;
+    type QuantLayout: QuantLayout;
+    type ScaleLayout: ScaleLayout;
 
     /// The quants of the elements `32·sub..`.
     fn quants(&self, sub: usize) -> [u8; GROUP];
@@ -62,8 +62,8 @@ fn pairs(qs: &[u8; 64], sub: usize) -> [u8; GROUP] {
 }
 
 impl Source for BlockQ4_0 {
-    type Coding = Bits<4, 0>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         halves(&self.qs)
@@ -75,8 +75,8 @@ impl Source for BlockQ4_0 {
 }
 
 impl Source for BlockQ4_1 {
-    type Coding = Bits<4, 0>;
-    type Scheme = Plain<true>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = BlockScales<true>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         halves(&self.qs)
@@ -88,8 +88,8 @@ impl Source for BlockQ4_1 {
 }
 
 impl Source for BlockQ5_0 {
-    type Coding = Bits<4, 1>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         five_bits(&self.qs, self.qh)
@@ -101,8 +101,8 @@ impl Source for BlockQ5_0 {
 }
 
 impl Source for BlockQ5_1 {
-    type Coding = Bits<4, 1>;
-    type Scheme = Plain<true>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = BlockScales<true>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         five_bits(&self.qs, self.qh)
@@ -114,8 +114,8 @@ impl Source for BlockQ5_1 {
 }
 
 impl Source for BlockQ8_0 {
-    type Coding = Bits<8, 0>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<8, 0>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         self.qs.map(|q| q as u8 ^ 0x80)
@@ -127,8 +127,8 @@ impl Source for BlockQ8_0 {
 }
 
 impl Source for BlockIq4Nl {
-    type Coding = Levels;
-    type Scheme = Plain<false>;
+    type QuantLayout = Iq4Levels;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         halves(&self.qs)
@@ -140,8 +140,8 @@ impl Source for BlockIq4Nl {
 }
 
 impl Source for BlockIq4Xs {
-    type Coding = Levels;
-    type Scheme = Super<false, false>;
+    type QuantLayout = Iq4Levels;
+    type ScaleLayout = SuperBlockScales<false, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         halves(&self.qs.as_chunks().0[sub])
@@ -155,8 +155,8 @@ impl Source for BlockIq4Xs {
 }
 
 impl Source for BlockQ2K {
-    type Coding = Bits<2, 0>;
-    type Scheme = Super<true, true>;
+    type QuantLayout = Bits<2, 0>;
+    type ScaleLayout = SuperBlockScales<true, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         pairs(&self.qs, sub)
@@ -174,8 +174,8 @@ impl Source for BlockQ2K {
 }
 
 impl Source for BlockQ3K {
-    type Coding = Bits<2, 1>;
-    type Scheme = Super<true, false>;
+    type QuantLayout = Bits<2, 1>;
+    type ScaleLayout = SuperBlockScales<true, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         let (low, third) = (pairs(&self.qs, sub), field(&self.hmask, sub, 1));
@@ -190,8 +190,8 @@ impl Source for BlockQ3K {
 }
 
 impl Source for BlockQ4K {
-    type Coding = Bits<4, 0>;
-    type Scheme = Super<false, true>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = SuperBlockScales<false, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         runs(&self.qs, sub)
@@ -203,8 +203,8 @@ impl Source for BlockQ4K {
 }
 
 impl Source for BlockQ5K {
-    type Coding = Bits<4, 1>;
-    type Scheme = Super<false, true>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = SuperBlockScales<false, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         let (low, fifth) = (runs(&self.qs, sub), field(&self.qh, sub, 1));
@@ -223,8 +223,8 @@ fn super_scales(d: HalfLe, dmin: HalfLe, scales: &[u8; 12], sub: usize) -> Scale
 }
 
 impl Source for BlockQ6K {
-    type Coding = Bits<4, 2>;
-    type Scheme = Super<true, false>;
+    type QuantLayout = Bits<4, 2>;
+    type ScaleLayout = SuperBlockScales<true, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         let (half, run) = (sub / 4, sub % 4);

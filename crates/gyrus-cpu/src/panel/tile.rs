@@ -1,8 +1,8 @@
 //! The product of a panel with a few rows of activations: its plain form, and the form that all SIMD
 //! kernels share but for their integer sums.
 
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::{LANES, TILE, body_bytes, group_bytes, subs};
 use crate::quantize_rows::{GROUP, QBlock};
@@ -19,11 +19,11 @@ struct Lane {
 
 /// What row `row` holds in the body number `sub` of a group.
 fn lane<F: Source>(group: &[u8], sub: usize, row: usize) -> Lane {
-    let (header, bodies) = group.split_at(F::Scheme::HEADER);
-    let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::Coding::BYTES);
-    let (scale, offset) = F::Scheme::get(header, scales, row);
-    let zero = if F::Scheme::OFFSET { 0 } else { F::Coding::MIDDLE as u8 };
-    Lane { q: F::Coding::get(quants, row), zero, scale, offset }
+    let (header, bodies) = group.split_at(F::ScaleLayout::HEADER);
+    let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::QuantLayout::BYTES);
+    let (scale, offset) = F::ScaleLayout::get(header, scales, row);
+    let zero = if F::ScaleLayout::OFFSET { 0 } else { F::QuantLayout::ZERO_POINT as u8 };
+    Lane { q: F::QuantLayout::get(quants, row), zero, scale, offset }
 }
 
 /// The values of one row of a panel, bit-equal to those of the source blocks.
@@ -34,7 +34,7 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
             let lane = lane::<F>(group, sub, row);
             for (k, v) in out.iter_mut().enumerate() {
                 *v = lane.scale[k / 16] * (f32::from(lane.q[k]) - f32::from(lane.zero));
-                if F::Scheme::OFFSET {
+                if F::ScaleLayout::OFFSET {
                     *v += lane.offset[k / 16];
                 }
             }
@@ -57,7 +57,7 @@ pub(super) unsafe fn plain<F: Source>(
                 let lane = lane::<F>(group, sub, row);
                 for (r, acc) in acc[..rows].iter_mut().enumerate() {
                     let x = &x[r * blocks + g * subs::<F>() + sub];
-                    acc[row] = lane.accumulate::<F::Scheme>(x, acc[row]);
+                    acc[row] = lane.accumulate::<F::ScaleLayout>(x, acc[row]);
                 }
             }
         }
@@ -67,18 +67,18 @@ pub(super) unsafe fn plain<F: Source>(
 
 impl Lane {
     /// Adds this block's product with `x` to a row's sum: the operations and the order every kernel keeps.
-    fn accumulate<L: Scheme>(&self, x: &QBlock, acc: f32) -> f32 {
+    fn accumulate<L: ScaleLayout>(&self, x: &QBlock, acc: f32) -> f32 {
         let dot = |range: std::ops::Range<usize>| -> i32 {
             range.map(|k| (i32::from(self.q[k]) - i32::from(self.zero)) * i32::from(x.qs[k])).sum()
         };
         let mut acc = acc;
-        if L::SPLIT {
+        if L::PER_16 {
             acc = (dot(0..16) as f32).mul_add(self.scale[0] * x.scale, acc);
             acc = (dot(16..32) as f32).mul_add(self.scale[1] * x.scale, acc);
         } else {
             acc = (dot(0..32) as f32).mul_add(self.scale[0] * x.scale, acc);
         }
-        if L::OFFSET && L::SPLIT {
+        if L::OFFSET && L::PER_16 {
             let last_sum = x.minus8_sum / -8 - x.first_sum;
             acc = self.offset[0].mul_add(x.scale * x.first_sum as f32, acc);
             acc = self.offset[1].mul_add(x.scale * last_sum as f32, acc);
@@ -101,7 +101,7 @@ pub(super) trait Kernel {
     ///
     /// # Safety
     /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; else as [`Simd`] asks.
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[Ints<Self>; 2]; M];
@@ -145,12 +145,13 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
                     K::prefetch(group.wrapping_add(PREFETCH + line));
                 }
             }
-            let header = F::Scheme::header::<K::Simd>(group);
+            let header = F::ScaleLayout::header::<K::Simd>(group);
             for sub in 0..subs::<F>() {
-                let body = group.add(F::Scheme::HEADER + sub * body_bytes::<F>());
-                let (scale, offset) = F::Scheme::scales::<K::Simd>(header, body.add(F::Coding::BYTES));
-                let dots = K::dots::<F::Coding, F::Scheme, M>(body, at);
-                add::<K, F::Coding, F::Scheme, M>(scale, offset, at, dots, &mut acc);
+                let body = group.add(F::ScaleLayout::HEADER + sub * body_bytes::<F>());
+                let (scale, offset) =
+                    F::ScaleLayout::scales::<K::Simd>(header, body.add(F::QuantLayout::BYTES));
+                let dots = K::dots::<F::QuantLayout, F::ScaleLayout, M>(body, at);
+                add::<K, F::QuantLayout, F::ScaleLayout, M>(scale, offset, at, dots, &mut acc);
                 for at in &mut at {
                     *at = at.add(1);
                 }
@@ -168,7 +169,7 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
 /// # Safety
 /// Each of `x` points to a block; else as [`Simd`] asks.
 #[inline(always)]
-unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
+unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     scale: [Floats<K>; 2],
     offset: [Floats<K>; 2],
     x: [*const QBlock; M],
@@ -176,8 +177,8 @@ unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
     acc: &mut [Floats<K>; M],
 ) {
     // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
-    let centre = !(L::OFFSET || K::SIGNED && C::MOST > 127);
-    let middle = C::MIDDLE.trailing_zeros() as i32;
+    let centre = !(L::OFFSET || K::SIGNED && C::MAX > 127);
+    let middle = C::ZERO_POINT.trailing_zeros() as i32;
     // SAFETY: by contract.
     unsafe {
         for r in 0..M {
@@ -187,7 +188,7 @@ unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
             if centre {
                 // −8·Σx, scaled to −middle·Σx.
                 let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), middle - 3);
-                if L::SPLIT {
+                if L::PER_16 {
                     let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), middle);
                     first = K::Simd::sub_i(first, zero);
                     last = K::Simd::add_i(last, K::Simd::add_i(all, zero));
@@ -197,10 +198,10 @@ unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
             }
             let mut sum = acc[r];
             sum = K::Simd::fma(K::Simd::to_f(first), K::Simd::mul(scale[0], x_scale), sum);
-            if L::SPLIT {
+            if L::PER_16 {
                 sum = K::Simd::fma(K::Simd::to_f(last), K::Simd::mul(scale[1], x_scale), sum);
             }
-            if L::OFFSET && L::SPLIT {
+            if L::OFFSET && L::PER_16 {
                 let last_sum = x.minus8_sum / -8 - x.first_sum;
                 let first_sum = K::Simd::splat(x.scale * x.first_sum as f32);
                 sum = K::Simd::fma(offset[0], first_sum, sum);

@@ -1,6 +1,6 @@
 //! Integer sums with AVX-512 VNNI.
 //!
-//! `vpdpbusd` adds four products of an unsigned and a signed byte to a 32-bit lane. Panels hold unsigned
+//! `vpdpbusd` adds four products of an unsigned and a signed byte to a 32-bit lane. QuantPanels hold unsigned
 //! quants and activations are signed, so a block is eight of them per row, and nothing can overflow:
 //! 255 · 127 · 32 < 2³¹. What follows the integers is the AVX2 code. Registers stay 256 bits wide, a panel's
 //! width; of AVX-512 the kernels use the broadcast from memory and the second sixteen registers.
@@ -8,8 +8,8 @@
 use std::arch::x86_64::*;
 
 use super::avx2::broadcast;
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::tile::{Kernel, walk};
 use super::{LANES, TILE};
@@ -24,7 +24,7 @@ impl Kernel for Vnni {
 
     /// Two chains per row keep the product's latency out of sight.
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[__m256i; 2]; M] {
@@ -38,7 +38,7 @@ impl Kernel for Vnni {
                     sums[r][1] = _mm256_dpbusd_epi32(sums[r][1], w[1], broadcast(x[r], c + 4));
                 }
             }
-            if !L::SPLIT {
+            if !L::PER_16 {
                 for sums in &mut sums {
                     sums[0] = _mm256_add_epi32(sums[0], sums[1]);
                 }

@@ -48,7 +48,7 @@ enum Source<'a> {
 }
 
 /// What one task remembers from token to token.
-pub(super) struct Memory {
+pub(super) struct PhaseCache {
     /// The multiple of [`STEPS`] that `whole` is of.
     base: Option<u32>,
     /// `[2, turns.len()]` cosines and sines of it.
@@ -102,33 +102,33 @@ impl<'a> Angles<'a> {
         Angles { source, pairing, pairs, scale }
     }
 
-    pub(super) fn memory(&self) -> Memory {
+    pub(super) fn phase_cache(&self) -> PhaseCache {
         let len = if let Source::Turns { turns, .. } = &self.source { 2 * turns.len() } else { 0 };
-        Memory { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
+        PhaseCache { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
     }
 
-    /// Cosines and sines of a token's pairs, all factors included, [`super::turn::Turn::width`] of each.
+    /// Cosines and sines of a token's pairs, all factors included, [`super::rotate::Rotation::width`] of each.
     pub(super) fn phases(
         &self,
         isa: Isa,
-        memory: &mut Memory,
+        cache: &mut PhaseCache,
         token: usize,
         (cos, sin): (&mut [f32], &mut [f32]),
     ) {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this level exists only where the instructions do.
-            Level::Avx2 => unsafe { avx2(self, memory, token, cos, sin) },
+            Level::Avx2 => unsafe { avx2(self, cache, token, cos, sin) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this level exists only where the instructions do.
-            Level::Avx512Vnni => unsafe { avx512(self, memory, token, cos, sin) },
-            _ => self.row(memory, token, cos, sin),
+            Level::Avx512Vnni => unsafe { avx512(self, cache, token, cos, sin) },
+            _ => self.row(cache, token, cos, sin),
         }
     }
 
     /// The one source of it; with a target feature the compiler makes wider registers of the same operations.
     #[inline(always)]
-    fn row(&self, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    fn row(&self, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
         match &self.source {
             Source::Turns { turns, rows, first, positions, tokens, steps } => {
                 let at = |row: u8| match positions.len() {
@@ -136,7 +136,7 @@ impl<'a> Angles<'a> {
                     _ => positions[usize::from(row) * tokens + token],
                 };
                 let (position, len) = (at(0), turns.len());
-                let Memory { base, whole, rest } = memory;
+                let PhaseCache { base, whole, rest } = cache;
                 let rest: &[f64] = if rows.is_empty() {
                     let step = position % STEPS;
                     if *base != Some(position - step) {
@@ -167,12 +167,12 @@ impl<'a> Angles<'a> {
             Source::Radians { angles, width } => {
                 let (chunks, last) = angles[token * width..][..self.pairs].as_chunks::<CHUNK>();
                 for (i, angles) in chunks.iter().enumerate() {
-                    self.turned(i * CHUNK, *angles, cos, sin);
+                    self.put_radians(i * CHUNK, *angles, cos, sin);
                 }
                 if !last.is_empty() {
                     let mut angles = [0; CHUNK];
                     angles[..last.len()].copy_from_slice(last);
-                    self.turned(chunks.len() * CHUNK, angles, cos, sin);
+                    self.put_radians(chunks.len() * CHUNK, angles, cos, sin);
                 }
             }
         }
@@ -180,13 +180,16 @@ impl<'a> Angles<'a> {
 
     /// Stores the cosines and sines of a chunk of angles in radians.
     #[inline(always)]
-    fn turned(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
+    fn put_radians(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
         let radians = angles.map(f32::from_bits);
         // All are looked at, whatever the first says: that is one comparison of registers. What is not a number is
         // not below either.
         let near = radians.iter().fold(true, |near, angle| near & (angle.abs() < LARGE));
-        let (cosines, sines) =
-            if near { cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU))) } else { far(radians) };
+        let (cosines, sines) = if near {
+            cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU)))
+        } else {
+            cos_sin_large(radians)
+        };
         let rounded = |v: [f64; CHUNK], scale: f64| v.map(|v| (v * scale) as f32);
         self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
     }
@@ -214,7 +217,7 @@ impl<'a> Angles<'a> {
 /// Cosines and sines of a chunk of angles in radians, some of which are [`LARGE`].
 #[cold]
 #[inline(never)]
-fn far(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
+fn cos_sin_large(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
     let near = radians.map(|angle| angle.abs() < LARGE);
     let turns = std::array::from_fn(|i| if near[i] { f64::from(radians[i]) * (1.0 / TAU) } else { 0.0 });
     let (mut cosines, mut sines) = cos_sin(turns);
@@ -249,16 +252,22 @@ fn tabulate(isa: Isa, turns: &[u64], sign: f64, steps: &mut [f64]) {
 /// The processor has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
-    angles.row(memory, token, cos, sin);
+unsafe fn avx2(angles: &Angles<'_>, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    angles.row(cache, token, cos, sin);
 }
 
 /// # Safety
 /// The processor has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
-    angles.row(memory, token, cos, sin);
+unsafe fn avx512(
+    angles: &Angles<'_>,
+    cache: &mut PhaseCache,
+    token: usize,
+    cos: &mut [f32],
+    sin: &mut [f32],
+) {
+    angles.row(cache, token, cos, sin);
 }
 
 /// The chunk, or what there is room for.
@@ -286,7 +295,7 @@ fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f6
     }
 }
 
-/// Radians per position as a fraction of a turn.
+/// Radians per position as a fraction of a rotation.
 fn fixed(frequency: f64) -> u64 {
     // The cast saturates, which is right to the last unit for a fraction that rounds up to one.
     ((frequency / TAU).rem_euclid(1.0) * TURN) as u64

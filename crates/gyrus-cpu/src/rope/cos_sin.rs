@@ -1,4 +1,4 @@
-//! Cosine and sine of fractions of a turn, within `6e-11`.
+//! Cosine and sine of fractions of a rotation, within `6e-11`.
 
 use std::f64::consts::TAU;
 
@@ -28,7 +28,7 @@ pub(super) fn cos_sin(turns: [f64; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
     let (mut cosines, mut sines) = ([0.0; CHUNK], [0.0; CHUNK]);
     for i in 0..CHUNK {
         let t = turns[i];
-        // The nearest quarter, which only permutes and negates, and an angle within an eighth of a turn.
+        // The nearest quarter, which only permutes and negates, and an angle within an eighth of a rotation.
         let quarters = 4.0 * t + WHOLE;
         let quarter = quarters.to_bits();
         let x = (t - (quarters - WHOLE) * 0.25) * TAU;
@@ -38,7 +38,7 @@ pub(super) fn cos_sin(turns: [f64; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
         let c = 1.0 + z * (C[0] + z * (C[1] + z * (C[2] + z * C[3])));
         let swapped = quarter & 1 != 0;
         let (cos, sin) = if swapped { (s, c) } else { (c, s) };
-        // The cosine is negative in the two quarters around half a turn, the sine in the second half.
+        // The cosine is negative in the two quarters around half a rotation, the sine in the second half.
         let sign = |bit: u64, v: f64| f64::from_bits(v.to_bits() ^ (bit & 2) << 62);
         cosines[i] = sign(quarter.wrapping_add(1), cos);
         sines[i] = sign(quarter, sin);

@@ -14,7 +14,7 @@ pub(super) struct Layout {
     pub(super) pairing: Pairing,
     pub(super) scale: f32,
     /// Whether tokens of a head lie side by side, rather than heads of a token.
-    pub(super) planes: bool,
+    pub(super) head_major: bool,
     /// Names of the tensors.
     pub(super) tensors: Vec<&'static str>,
     pub(super) sections: Vec<Section>,
@@ -27,7 +27,7 @@ pub(super) struct Section {
     pub(super) from: Rows,
     /// `None`: where they were read.
     pub(super) target: Option<(usize, Rows)>,
-    pub(super) turned: bool,
+    pub(super) rotated: bool,
     /// Which of the norms comes first.
     pub(super) norm: Option<usize>,
 }
@@ -35,9 +35,9 @@ pub(super) struct Section {
 /// Where heads begin in a tensor.
 pub(super) enum Rows {
     /// Heads of a token side by side.
-    Strided { first: usize, row: usize, head_dim: usize },
+    TokenMajor { first: usize, row: usize, head_dim: usize },
     /// Tokens of a head side by side: `[heads, tokens, head_dim]`.
-    Planes { tokens: usize, head_dim: usize },
+    HeadMajor { tokens: usize, head_dim: usize },
     /// Blocks of `[kv_heads, length, head_dim]`: of each token its block and the slot in it.
     Cache { slots: Vec<(usize, usize)>, kv_heads: usize, length: usize, head_dim: usize },
 }
@@ -46,8 +46,8 @@ impl Rows {
     /// The first element of a head.
     pub(super) fn at(&self, token: usize, head: usize) -> usize {
         match self {
-            Rows::Strided { first, row, head_dim } => first + token * row + head * head_dim,
-            Rows::Planes { tokens, head_dim } => (head * tokens + token) * head_dim,
+            Rows::TokenMajor { first, row, head_dim } => first + token * row + head * head_dim,
+            Rows::HeadMajor { tokens, head_dim } => (head * tokens + token) * head_dim,
             Rows::Cache { slots, kv_heads, length, head_dim } => {
                 let (block, slot) = slots[token];
                 ((block * kv_heads + head) * length + slot) * head_dim
@@ -66,14 +66,14 @@ impl Layout {
             source,
             from,
             target: None,
-            turned: true,
+            rotated: true,
             norm: None,
         };
         let layout = match call.kernel {
             RopeKernel::InPlace { pairing, params: p } => {
                 let (head_dim, dense) = (size(p.head_dim), size(p.n_heads) * size(p.head_dim));
                 let row = if p.row_stride == 0 { dense } else { size(p.row_stride) };
-                let rows = Rows::Strided { first: 0, row, head_dim };
+                let rows = Rows::TokenMajor { first: 0, row, head_dim };
                 Layout {
                     tokens: size(p.seq_len),
                     head_dim,
@@ -81,14 +81,14 @@ impl Layout {
                     offset: size(p.rope_offset),
                     pairing,
                     scale: 1.0,
-                    planes: false,
+                    head_major: false,
                     tensors: vec!["x"],
                     sections: vec![section(p.n_heads, 0, rows)],
                 }
             }
             RopeKernel::X { dims, .. } => {
                 let head_dim = size(dims.head_dim);
-                let rows = Rows::Strided { first: 0, row: size(dims.n_heads) * head_dim, head_dim };
+                let rows = Rows::TokenMajor { first: 0, row: size(dims.n_heads) * head_dim, head_dim };
                 Layout {
                     tokens: size(dims.seq_len),
                     head_dim,
@@ -96,7 +96,7 @@ impl Layout {
                     offset: 0,
                     pairing: Pairing::Adjacent,
                     scale: 1.0,
-                    planes: false,
+                    head_major: false,
                     tensors: vec!["x"],
                     sections: vec![section(dims.n_heads, 0, rows)],
                 }
@@ -104,8 +104,8 @@ impl Layout {
             RopeKernel::Op { params: p } => {
                 let (tokens, head_dim) = (size(p.seq_len), size(p.head_dim));
                 // Sequences have the same angles: their heads are more heads of the same tokens.
-                let target = Some((1, Rows::Planes { tokens, head_dim }));
-                let heads = section(p.batch * p.n_heads, 0, Rows::Planes { tokens, head_dim });
+                let target = Some((1, Rows::HeadMajor { tokens, head_dim }));
+                let heads = section(p.batch * p.n_heads, 0, Rows::HeadMajor { tokens, head_dim });
                 Layout {
                     tokens,
                     head_dim,
@@ -113,7 +113,7 @@ impl Layout {
                     offset: head_dim - size(p.rope_dim),
                     pairing: Pairing::Split,
                     scale: p.output_scale,
-                    planes: true,
+                    head_major: true,
                     tensors: vec!["x", "y"],
                     sections: vec![Section { target, ..heads }],
                 }
@@ -154,7 +154,7 @@ fn fused(
         let (kv_heads, length) = (p.n_kv_heads as usize, p.max_seq_len as usize);
         Some((tensor, Rows::Cache { slots: slots.clone(), kv_heads, length, head_dim }))
     };
-    let from = |first: u32| Rows::Strided { first: first as usize, row: 0, head_dim };
+    let from = |first: u32| Rows::TokenMajor { first: first as usize, row: 0, head_dim };
     let (heads, kv_heads) = (p.n_heads as usize, p.n_kv_heads as usize);
     let norm = |i| norm.then_some(i);
     Ok(Layout {
@@ -164,16 +164,16 @@ fn fused(
         offset: p.rope_offset as usize,
         pairing,
         scale: 1.0,
-        planes: false,
+        head_major: false,
         tensors: vec!["qkv", "k_cache", "v_cache"],
         sections: vec![
-            Section { heads, source: 0, from: from(0), target: None, turned: true, norm: norm(0) },
+            Section { heads, source: 0, from: from(0), target: None, rotated: true, norm: norm(0) },
             Section {
                 heads: kv_heads,
                 source: 0,
                 from: from(p.k_elem_offset),
                 target: to(1),
-                turned: true,
+                rotated: true,
                 norm: norm(1),
             },
             Section {
@@ -181,7 +181,7 @@ fn fused(
                 source: 0,
                 from: from(p.v_elem_offset),
                 target: to(2),
-                turned: false,
+                rotated: false,
                 norm: None,
             },
         ],
@@ -194,7 +194,7 @@ fn batch(mut layout: Layout) -> Layout {
     let head_dim = layout.head_dim;
     for (i, section) in layout.sections.iter_mut().enumerate() {
         section.source = i;
-        section.from = Rows::Strided { first: 0, row: section.heads * head_dim, head_dim };
+        section.from = Rows::TokenMajor { first: 0, row: section.heads * head_dim, head_dim };
         if let Some((tensor, _)) = &mut section.target {
             *tensor += 2;
         }

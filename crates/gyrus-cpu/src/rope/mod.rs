@@ -11,10 +11,10 @@ mod element;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod layout;
+mod rotate;
 mod runner;
 #[cfg(target_arch = "x86_64")]
 mod stream;
-mod turn;
 
 use std::ops::Range;
 
@@ -25,23 +25,23 @@ use half::{bf16, f16};
 pub use runner::CpuRunner;
 
 use crate::CpuError;
-use crate::arena;
 use crate::norm::rms_norm_heads;
 use crate::pool::Pool;
 use crate::storage::Disjoint;
+use crate::thread_scratch;
 use angles::Angles;
 use element::Element;
 use layout::{Layout, Section};
-use turn::{Phases, Turn};
+use rotate::{Phases, Rotation};
 
 /// Elements of a task: enough to be worth a thread's while, few enough for all to end together.
 const TASK: usize = 64 << 10;
 
 /// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
+const SERIAL_ELEMS: usize = 16 << 10;
 
 /// Numbers of the cosines and sines that are computed at once where tokens of a head lie side by side: many tokens
-/// make long runs of memory, and the second cache holds their phases. Otherwise it is those of one token, short
+/// make long runs of cache, and the second cache holds their phases. Otherwise it is those of one token, short
 /// enough for memory to bring the next heads meanwhile.
 const PHASES: usize = 32 << 10;
 
@@ -80,7 +80,7 @@ struct Job<'a, T> {
     pool: &'a Pool,
     layout: Layout,
     angles: Angles<'a>,
-    turn: Turn,
+    rotation: Rotation,
     /// Tensors by the numbers that sections know them by.
     tensors: Vec<Disjoint<T>>,
     /// Head norms of queries and keys, and their epsilon.
@@ -109,7 +109,7 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     };
     let tensor = |name: &&str| Disjoint::new(bytemuck::cast_slice_mut::<u32, T>(buffers.take(name)));
     let tensors = layout.tensors.iter().map(tensor).collect();
-    let turn = Turn {
+    let rotation = Rotation {
         isa: pool.isa(),
         pairing: layout.pairing,
         head_dim: layout.head_dim,
@@ -122,25 +122,25 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     let (tokens, heads) = (layout.tokens, layout.heads());
     let row = heads * layout.head_dim;
     // A block is at least as long as its phases are computed at once: they are what a short one would waste.
-    let least = if layout.planes { PHASES / (2 * turn.width()) } else { 1 };
+    let least = if layout.head_major { PHASES / (2 * rotation.width()) } else { 1 };
     let block = (TASK / row).max(least).clamp(1, tokens);
-    let alone = tokens * row <= ALONE;
+    let alone = tokens * row <= SERIAL_ELEMS;
     let blocks = if alone { 1 } else { tokens.div_ceil(block) };
     let block = if alone { tokens } else { block };
     let threads = 4 * pool.threads();
     let pieces =
-        if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(ALONE)) };
+        if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(SERIAL_ELEMS)) };
     let piece = heads.div_ceil(pieces);
     let job = Job {
         pool,
         #[cfg(target_arch = "x86_64")]
-        streamed: layout.planes && {
+        streamed: layout.head_major && {
             let bytes = |elements: usize| elements * size_of::<T>();
-            stream::pays(pool.isa(), bytes(tokens * row), bytes(block * layout.head_dim))
+            stream::is_worthwhile(pool.isa(), bytes(tokens * row), bytes(block * layout.head_dim))
         },
         layout,
         angles,
-        turn,
+        rotation,
         tensors,
         norms,
         eps,
@@ -155,21 +155,21 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
 impl<T: Element> Job<'_, T> {
     /// Does the heads of a block of tokens.
     fn block(&self, tokens: Range<usize>, heads: Range<usize>) {
-        let width = self.turn.width();
-        let at_once = if self.layout.planes { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
-        let mut memory = self.angles.memory();
+        let width = self.rotation.width();
+        let at_once = if self.layout.head_major { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
+        let mut cache = self.angles.phase_cache();
         // Behind the phases, at a line's beginning, lies room for a head that is normed or some that are streamed.
         let room = (2 * width * at_once).next_multiple_of(16);
-        arena::with(room + self.room(), |scratch| {
+        thread_scratch::with(room + self.scratch_len(), |scratch| {
             let (phases, room) = scratch.split_at_mut(room);
             for first in tokens.clone().step_by(at_once) {
                 let some = first..tokens.end.min(first + at_once);
                 for (token, phases) in some.clone().zip(phases.chunks_exact_mut(2 * width)) {
-                    self.angles.phases(self.turn.isa, &mut memory, token, phases.split_at_mut(width));
+                    self.angles.phases(self.rotation.isa, &mut cache, token, phases.split_at_mut(width));
                 }
                 let phases = Phases { values: phases, step: 2 * width };
-                if self.layout.planes {
-                    self.planes(some, heads.clone(), phases, room);
+                if self.layout.head_major {
+                    self.head_major(some, heads.clone(), phases, room);
                 } else {
                     for token in some {
                         let values = &phases.values[(token - first) * phases.step..][..phases.step];
@@ -181,7 +181,7 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// Numbers of scratch memory besides the phases.
-    fn room(&self) -> usize {
+    fn scratch_len(&self) -> usize {
         #[cfg(target_arch = "x86_64")]
         if self.streamed {
             return stream::scratch::<T>(self.layout.head_dim);
@@ -190,12 +190,18 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// Tokens of a head lie side by side here, not heads of a token.
-    fn planes(&self, tokens: Range<usize>, heads: Range<usize>, phases: Phases<'_>, _room: &mut [f32]) {
+    fn head_major(
+        &self,
+        tokens: Range<usize>,
+        heads: Range<usize>,
+        phases: Phases<'_>,
+        _scratch: &mut [f32],
+    ) {
         let len = tokens.len() * self.layout.head_dim;
         for section in &self.layout.sections {
             let source = |head| self.tensor(section.source, section.from.at(tokens.start, head), len);
             let Some((to, rows)) = &section.target else {
-                heads.clone().for_each(|head| self.turn.in_place(source(head), phases));
+                heads.clone().for_each(|head| self.rotation.in_place(source(head), phases));
                 continue;
             };
             let target = |head| self.tensor(*to, rows.at(tokens.start, head), len);
@@ -205,14 +211,14 @@ impl<T: Element> Job<'_, T> {
                 while !left.is_empty() {
                     // None is left alone.
                     let some =
-                        if left.len() == stream::PLANES + 1 { 2 } else { stream::PLANES.min(left.len()) };
+                        if left.len() == stream::MAX_RUNS + 1 { 2 } else { stream::MAX_RUNS.min(left.len()) };
                     let runs = left.by_ref().take(some).map(|head| (&*source(head), target(head)));
-                    stream::across(&self.turn, runs, phases, _room);
+                    stream::rotate_runs(&self.rotation, runs, phases, _scratch);
                 }
                 stream::fence();
                 continue;
             }
-            heads.clone().for_each(|head| self.turn.across(source(head), target(head), phases));
+            heads.clone().for_each(|head| self.rotation.out_of_place(source(head), target(head), phases));
         }
     }
 
@@ -239,7 +245,7 @@ impl<T: Element> Job<'_, T> {
         let n = self.layout.head_dim;
         if section.norm.is_none() && section.target.is_none() {
             let all = self.tensor(section.source, section.from.at(token, heads.start), heads.len() * n);
-            self.turn.in_place(all, phases);
+            self.rotation.in_place(all, phases);
             return;
         }
         for head in heads {
@@ -249,12 +255,12 @@ impl<T: Element> Job<'_, T> {
                 rms_norm_heads(self.pool, normed, n, 0, 1, &self.norms[norm], self.eps);
             }
             match (&section.target, section.norm) {
-                (None, _) => self.turn.across(normed, source, phases),
+                (None, _) => self.rotation.out_of_place(normed, source, phases),
                 (Some((to, rows)), norm) => {
                     let target = self.tensor(*to, rows.at(token, head), n);
                     match norm {
-                        Some(_) => self.turn.across(normed, target, phases),
-                        None if section.turned => self.turn.across(source, target, phases),
+                        Some(_) => self.rotation.out_of_place(normed, target, phases),
+                        None if section.rotated => self.rotation.out_of_place(source, target, phases),
                         None => target.copy_from_slice(source),
                     }
                 }

@@ -99,7 +99,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn keep(a: __m256, start: i32, end: i32, b: __m256) -> __m256 {
+    unsafe fn select_lanes(a: __m256, start: i32, end: i32, b: __m256) -> __m256 {
         unsafe {
             let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let from = _mm256_cmpgt_epi32(index, _mm256_set1_epi32(start - 1));
@@ -109,7 +109,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sum(a: __m256) -> f32 {
+    unsafe fn reduce_add(a: __m256) -> f32 {
         unsafe {
             let v = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
@@ -118,7 +118,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn greatest(a: __m256) -> f32 {
+    unsafe fn reduce_max(a: __m256) -> f32 {
         unsafe {
             let v = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
@@ -127,7 +127,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn greatest_magnitude(a: [__m256; 4]) -> u32 {
+    unsafe fn max_abs_bits(a: [__m256; 4]) -> u32 {
         unsafe {
             let mut most = _mm256_setzero_si256();
             for a in a {
@@ -142,7 +142,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [__m256; 4]) -> ([i8; 32], [i32; 2]) {
+    unsafe fn to_i8(a: [__m256; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let first = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
             let last = _mm256_packs_epi32(_mm256_cvtps_epi32(a[2]), _mm256_cvtps_epi32(a[3]));
@@ -203,7 +203,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> __m256i {
+    unsafe fn load_u8(p: *const u8) -> __m256i {
         unsafe { _mm256_loadu_si256(p.cast()) }
     }
 

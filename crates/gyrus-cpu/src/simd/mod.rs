@@ -59,15 +59,15 @@ pub(crate) trait Simd {
     /// To whole numbers, ties to even.
     unsafe fn round(a: Self::F) -> Self::F;
     /// Lanes from `start` to before `end` of `a`, the others of `b`; the bounds may lie outside the lanes.
-    unsafe fn keep(a: Self::F, start: i32, end: i32, b: Self::F) -> Self::F;
+    unsafe fn select_lanes(a: Self::F, start: i32, end: i32, b: Self::F) -> Self::F;
     /// `((0+4)+(2+6)) + ((1+5)+(3+7))`.
-    unsafe fn sum(a: Self::F) -> f32;
+    unsafe fn reduce_add(a: Self::F) -> f32;
     /// The greatest lane, if none is NaN.
-    unsafe fn greatest(a: Self::F) -> f32;
+    unsafe fn reduce_max(a: Self::F) -> f32;
     /// The greatest magnitude of all 32 as bits, a NaN being above all numbers.
-    unsafe fn greatest_magnitude(a: [Self::F; 4]) -> u32;
+    unsafe fn max_abs_bits(a: [Self::F; 4]) -> u32;
     /// 32 whole numbers within −128..=127 as bytes, and the sums of the first and the last 16.
-    unsafe fn to_bytes(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
+    unsafe fn to_i8(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
 
     unsafe fn splat_i(v: i32) -> Self::I;
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
@@ -80,7 +80,7 @@ pub(crate) trait Simd {
     /// `2ⁿ` for `n` in −126..=127.
     unsafe fn power_of_two(n: Self::I) -> Self::F;
 
-    unsafe fn load_bytes(p: *const u8) -> Self::B;
+    unsafe fn load_u8(p: *const u8) -> Self::B;
     /// Each byte shifted up by `up` bits (down if negative), and of that the bits of `mask`, among which
     /// are none that the shift brought in.
     unsafe fn field(v: Self::B, up: i32, mask: u8) -> Self::B;

@@ -123,7 +123,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn keep(a: F, start: i32, end: i32, b: F) -> F {
+    unsafe fn select_lanes(a: F, start: i32, end: i32, b: F) -> F {
         unsafe {
             let mut kept = b;
             for half in 0..2 {
@@ -138,7 +138,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn sum(a: F) -> f32 {
+    unsafe fn reduce_add(a: F) -> f32 {
         unsafe {
             let v = vaddq_f32(a[0], a[1]);
             let v = vadd_f32(vget_low_f32(v), vget_high_f32(v));
@@ -147,12 +147,12 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn greatest(a: F) -> f32 {
+    unsafe fn reduce_max(a: F) -> f32 {
         unsafe { vmaxvq_f32(vmaxq_f32(a[0], a[1])) }
     }
 
     #[inline(always)]
-    unsafe fn greatest_magnitude(a: [F; 4]) -> u32 {
+    unsafe fn max_abs_bits(a: [F; 4]) -> u32 {
         unsafe {
             let mut most = vdupq_n_u32(0);
             for a in a {
@@ -165,7 +165,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [F; 4]) -> ([i8; 32], [i32; 2]) {
+    unsafe fn to_i8(a: [F; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let mut bytes = [0i8; 32];
             for (a, bytes) in a.iter().zip(bytes.chunks_exact_mut(8)) {
@@ -214,7 +214,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> B {
+    unsafe fn load_u8(p: *const u8) -> B {
         unsafe { [vld1q_u8(p), vld1q_u8(p.add(16))] }
     }
 

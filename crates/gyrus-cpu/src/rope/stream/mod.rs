@@ -5,39 +5,39 @@
 //! than the reading would have. Tensors begin where an allocator put them, rarely at a line's beginning, and halves of a
 //! head are turned together; so heads are cut into lines anew, in registers where they fit and else in the first cache.
 
-mod cache;
+mod cache_size;
 mod registers;
-mod room;
+mod staging;
 
 use std::arch::x86_64::_mm_sfence;
 
 use super::element::Element;
-use super::turn::{Phases, Turn};
+use super::rotate::{Phases, Rotation};
 use crate::isa::{Isa, Level};
 
 /// Bytes of a line.
 const LINE: usize = 64;
 
 /// Bytes that lie side by side in the least; lines at both ends are written as usual.
-const LEAST: usize = 4096;
+const MIN_RUN_BYTES: usize = 4096;
 
 /// How many planes are turned together at most: they share a token's phases while registers or the first cache have
 /// them, and memory serves some pages faster than one. Four were slower than three for 16-bit elements.
-pub(super) const PLANES: usize = 3;
+pub(super) const MAX_RUNS: usize = 3;
 
 /// How far ahead of what is turned memory is asked for what comes next; nearer than in place, with more planes.
-const AHEAD: usize = 4096;
+const PREFETCH_BYTES: usize = 4096;
 
 /// Whether a tensor of so many bytes, `run` of them side by side, is better sent past the caches.
-pub(super) fn pays(isa: Isa, bytes: usize, run: usize) -> bool {
+pub(super) fn is_worthwhile(isa: Isa, bytes: usize, run: usize) -> bool {
     // Tests are about what is written, not where it waits meanwhile.
-    let cached = if cfg!(test) { 0 } else { cache::last_cache() };
-    isa.level() >= Level::Avx2 && run >= LEAST && bytes > cached
+    let cached = if cfg!(test) { 0 } else { cache_size::last_level_cache() };
+    isa.level() >= Level::Avx2 && run >= MIN_RUN_BYTES && bytes > cached
 }
 
 /// Numbers of scratch memory that turning heads of `head_dim` elements needs.
 pub(super) fn scratch<T: Element>(head_dim: usize) -> usize {
-    PLANES * room::bytes::<T>(head_dim) / size_of::<f32>()
+    MAX_RUNS * staging::bytes::<T>(head_dim) / size_of::<f32>()
 }
 
 /// Heads that lie side by side, and where they go.
@@ -47,18 +47,18 @@ struct Run<T> {
     to: *mut T,
 }
 
-/// Turns up to [`PLANES`] runs of as many heads, the same tokens of each, as [`Turn::across`] turns one. What is written
+/// Turns up to [`MAX_RUNS`] runs of as many heads, the same tokens of each, as [`Rotation::out_of_place`] turns one. What is written
 /// is there for other threads after [`fence`].
-pub(super) fn across<'a, T: Element>(
-    turn: &Turn,
+pub(super) fn rotate_runs<'a, T: Element>(
+    rotation: &Rotation,
     runs: impl IntoIterator<Item = (&'a [T], &'a mut [T])>,
     phases: Phases<'_>,
     scratch: &mut [f32],
 ) {
-    let mut all = [Run { from: std::ptr::null(), to: std::ptr::null_mut() }; PLANES];
+    let mut all = [Run { from: std::ptr::null(), to: std::ptr::null_mut() }; MAX_RUNS];
     let (mut planes, mut count) = (0, 0);
     for (from, to) in runs {
-        let heads = turn.count(from.len(), phases);
+        let heads = rotation.count(from.len(), phases);
         assert!(from.len() == to.len() && (planes == 0 || heads == count));
         all[planes] = Run { from: from.as_ptr(), to: to.as_mut_ptr() };
         (planes, count) = (planes + 1, heads);
@@ -67,15 +67,15 @@ pub(super) fn across<'a, T: Element>(
     if planes == 0 || count == 0 {
         return;
     }
-    let room = scratch.as_mut_ptr().cast::<u8>();
-    assert!(room.addr().is_multiple_of(LINE));
-    assert!(size_of_val(scratch) >= planes * room::bytes::<T>(turn.head_dim));
+    let staging = scratch.as_mut_ptr().cast::<u8>();
+    assert!(staging.addr().is_multiple_of(LINE));
+    assert!(size_of_val(scratch) >= planes * staging::bytes::<T>(rotation.head_dim));
     // SAFETY: heads and phases were counted, and the scratch memory is large enough.
     unsafe {
-        if registers::fit(turn, runs) {
-            registers::across(turn, runs, count, phases);
+        if registers::fits(rotation, runs) {
+            registers::rotate_runs(rotation, runs, count, phases);
         } else {
-            room::across(turn, runs, count, phases, room);
+            staging::rotate_runs(rotation, runs, count, phases, staging);
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::{CpuRunner, Pool, arena};
+    use crate::{CpuRunner, Pool, thread_scratch};
 
     fn runs_of<'a, T>(
         from: &'a [T],
@@ -121,7 +121,8 @@ mod tests {
                 (7, 4, 1),
                 (320, 256, 64),
             ] {
-                let turn = Turn { isa, pairing: Pairing::Split, head_dim, rope_dim, offset, scale: 0.75 };
+                let rotation =
+                    Rotation { isa, pairing: Pairing::Split, head_dim, rope_dim, offset, scale: 0.75 };
                 for (tokens, skip) in [(1, 0), (3, 1), (8, 5), (9, 8), (16, 31), (77, 13), (100, 24)] {
                     let phases: Vec<f32> = values(tokens * rope_dim).collect();
                     let phases = Phases { values: &phases, step: rope_dim };
@@ -131,11 +132,13 @@ mod tests {
                     let len = tokens * head_dim;
                     for count in [1, 2] {
                         let runs = runs_of(&from, &mut expected, len, skip).into_iter().take(count);
-                        runs.for_each(|(from, to)| turn.across(from, to, phases));
+                        runs.for_each(|(from, to)| rotation.out_of_place(from, to, phases));
                         let runs = runs_of(&from, &mut to, len, skip).into_iter().take(count);
-                        arena::with(scratch::<T>(head_dim), |scratch| across(&turn, runs, phases, scratch));
+                        thread_scratch::with(scratch::<T>(head_dim), |scratch| {
+                            rotate_runs(&rotation, runs, phases, scratch)
+                        });
                         fence();
-                        assert_eq!(to, expected, "{turn:?} {tokens} {skip} {count}");
+                        assert_eq!(to, expected, "{rotation:?} {tokens} {skip} {count}");
                     }
                 }
             }

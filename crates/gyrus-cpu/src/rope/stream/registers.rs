@@ -9,36 +9,41 @@ use gyrus_kernels::Pairing;
 
 use super::super::element::Element;
 use super::super::lanes::{Avx512, Lanes};
-use super::super::turn::{Phases, Turn, ask_for};
-use super::{AHEAD, LINE, Run};
+use super::super::rotate::{Phases, Rotation, prefetch};
+use super::{LINE, PREFETCH_BYTES, Run};
 use crate::isa::Level;
 
 /// Whether heads are such: turned as a whole, in two halves of some pairs of registers, to lines all cut alike.
-pub(super) fn fit<T: Element>(turn: &Turn, runs: &[Run<T>]) -> bool {
+pub(super) fn fits<T: Element>(rotation: &Rotation, runs: &[Run<T>]) -> bool {
     let skip = |run: &Run<T>| run.to.addr() % LINE;
-    turn.isa.level() == Level::Avx512Vnni
-        && turn.pairing == Pairing::Split
-        && turn.rope_dim == turn.head_dim
-        && matches!(turn.head_dim, 64 | 128 | 256)
+    rotation.isa.level() == Level::Avx512Vnni
+        && rotation.pairing == Pairing::Split
+        && rotation.rope_dim == rotation.head_dim
+        && matches!(rotation.head_dim, 64 | 128 | 256)
         && runs.iter().all(|run| skip(run) == skip(&runs[0]) && skip(run).is_multiple_of(4))
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks, of every run; they [`fit`].
-pub(super) unsafe fn across<T: Element>(turn: &Turn, runs: &[Run<T>], count: usize, phases: Phases<'_>) {
+/// As [`Rotation::rotate`] asks, of every run; they [`fits`].
+pub(super) unsafe fn rotate_runs<T: Element>(
+    rotation: &Rotation,
+    runs: &[Run<T>],
+    count: usize,
+    phases: Phases<'_>,
+) {
     // SAFETY: passed on; `K` registers are half a head.
     unsafe {
-        match turn.head_dim {
-            64 => planes::<T, 2>(runs, count, phases),
-            128 => planes::<T, 4>(runs, count, phases),
-            _ => planes::<T, 8>(runs, count, phases),
+        match rotation.head_dim {
+            64 => runs_of::<T, 2>(runs, count, phases),
+            128 => runs_of::<T, 4>(runs, count, phases),
+            _ => runs_of::<T, 8>(runs, count, phases),
         }
     }
 }
 
 /// # Safety
-/// As [`across`]; `K` registers are half a head.
-unsafe fn planes<T: Element, const K: usize>(runs: &[Run<T>], count: usize, phases: Phases<'_>) {
+/// As [`rotate_runs`]; `K` registers are half a head.
+unsafe fn runs_of<T: Element, const K: usize>(runs: &[Run<T>], count: usize, phases: Phases<'_>) {
     // SAFETY: passed on; `P` is how many runs there are.
     unsafe {
         match *runs {
@@ -60,7 +65,7 @@ struct At<T> {
 }
 
 /// # Safety
-/// As [`across`].
+/// As [`rotate_runs`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn heads<T: Element, const K: usize, const P: usize>(
     runs: [Run<T>; P],
@@ -115,7 +120,7 @@ unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
         let cosines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * k)));
         let sines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * (K + k))));
         for run in runs {
-            ask_for::<T>(run.from, 32 * K, AHEAD);
+            prefetch::<T>(run.from, 32 * K, PREFETCH_BYTES);
             let x: [__m512; K] = std::array::from_fn(|k| T::load::<L>(run.from.add(16 * k)));
             let y: [__m512; K] = std::array::from_fn(|k| T::load::<L>(run.from.add(16 * (K + k))));
             run.from = run.from.add(32 * K);
@@ -131,13 +136,13 @@ unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
                 run.line = run.line.wrapping_add(1);
                 run.last = next;
             };
-            let turned = |k: usize| L::sub(L::mul(x[k], cosines[k]), L::mul(y[k], sines[k]));
+            let rotated = |k: usize| L::sub(L::mul(x[k], cosines[k]), L::mul(y[k], sines[k]));
             for k in (0..K).step_by(2) {
-                T::lines(turned(k), turned(k + 1), &mut send);
+                T::lines(rotated(k), rotated(k + 1), &mut send);
             }
-            let turned = |k: usize| L::add(L::mul(x[k], sines[k]), L::mul(y[k], cosines[k]));
+            let rotated = |k: usize| L::add(L::mul(x[k], sines[k]), L::mul(y[k], cosines[k]));
             for k in (0..K).step_by(2) {
-                T::lines(turned(k), turned(k + 1), &mut send);
+                T::lines(rotated(k), rotated(k + 1), &mut send);
             }
         }
     }

@@ -2,7 +2,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
 /// Bytes of the processor's last cache.
-pub(super) fn last_cache() -> usize {
+pub(super) fn last_level_cache() -> usize {
     /// Where the processor does not say: that of a large desktop.
     const UNKNOWN: usize = 32 << 20;
     static BYTES: OnceLock<usize> = OnceLock::new();
@@ -28,6 +28,6 @@ mod tests {
 
     #[test]
     fn the_last_cache_is_of_a_size_that_exists() {
-        assert!((64 << 10..4 << 30).contains(&last_cache()), "{}", last_cache());
+        assert!((64 << 10..4 << 30).contains(&last_level_cache()), "{}", last_level_cache());
     }
 }

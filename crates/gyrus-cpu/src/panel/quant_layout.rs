@@ -11,15 +11,15 @@ use crate::quantize_rows::GROUP;
 use crate::simd::Simd;
 
 /// A coding of unsigned numbers.
-pub(crate) trait Coding {
+pub(crate) trait QuantLayout {
     /// Bytes of 32 elements of eight rows.
     const BYTES: usize;
 
     /// The largest number.
-    const MOST: u32;
+    const MAX: u32;
 
     /// The number that stands for zero in formats without an offset, as a power of two.
-    const MIDDLE: u32;
+    const ZERO_POINT: u32;
 
     /// Writes the 32 elements of a row.
     fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]);
@@ -37,10 +37,10 @@ pub(crate) trait Coding {
 /// Numbers of `LOW + HIGH` bits, in a plane of the low ones and a plane of the high ones.
 pub(crate) struct Bits<const LOW: usize, const HIGH: usize>;
 
-impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
+impl<const LOW: usize, const HIGH: usize> QuantLayout for Bits<LOW, HIGH> {
     const BYTES: usize = 4 * LANES * (LOW + HIGH);
-    const MOST: u32 = (1 << (LOW + HIGH)) - 1;
-    const MIDDLE: u32 = 1 << (LOW + HIGH - 1);
+    const MAX: u32 = (1 << (LOW + HIGH)) - 1;
+    const ZERO_POINT: u32 = 1 << (LOW + HIGH - 1);
 
     fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
         let (low, high) = body.split_at_mut(4 * LANES * LOW);
@@ -70,7 +70,7 @@ impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
 }
 
 /// Four bits that name one of sixteen levels; the numbers are the levels plus 128.
-pub(crate) struct Levels;
+pub(crate) struct Iq4Levels;
 
 const LEVELS: [u8; 16] = {
     let mut levels = [0; 16];
@@ -82,10 +82,10 @@ const LEVELS: [u8; 16] = {
     levels
 };
 
-impl Coding for Levels {
+impl QuantLayout for Iq4Levels {
     const BYTES: usize = Bits::<4, 0>::BYTES;
-    const MOST: u32 = 255;
-    const MIDDLE: u32 = 128;
+    const MAX: u32 = 255;
+    const ZERO_POINT: u32 = 128;
 
     fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
         Bits::<4, 0>::put(body, row, q);
@@ -129,7 +129,7 @@ fn plane_at<const W: usize>(bytes: &[u8], row: usize, k: usize) -> u8 {
 unsafe fn plane<S: Simd, const W: usize>(bytes: *const u8, group: usize, at: usize) -> S::B {
     // SAFETY: the caller's `bytes` are a plane, of `W` vectors.
     unsafe {
-        let vector = S::load_bytes(bytes.add(4 * LANES * (group % W)));
+        let vector = S::load_u8(bytes.add(4 * LANES * (group % W)));
         S::field(vector, at as i32 - (group / W * W) as i32, mask(W) << at)
     }
 }
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn round_trip<C: Coding>(most: u8) {
+    fn round_trip<C: QuantLayout>(most: u8) {
         let mut rng = Rng::new(u64::from(most));
         let mut body = vec![0; C::BYTES];
         let rows: [[u8; GROUP]; LANES] =

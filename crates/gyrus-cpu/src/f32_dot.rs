@@ -86,7 +86,7 @@ fn plain_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE
 
 /// [`dots`] straight from half-precision rows, for batches too small to decode them first; the same bits.
 /// `false`, with nothing done, if the type or the instruction set has no such form.
-pub(crate) fn dots_from(
+pub(crate) fn dots_16bit(
     isa: Isa,
     dtype: DType,
     w: &[u8],
@@ -101,20 +101,20 @@ pub(crate) fn dots_from(
     assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
     assert!(w.len() == 2 * wn * width && x.len() == xn * width);
     match dtype {
-        DType::F16 => half_tile(isa, w, x, width, out),
+        DType::F16 => f16_tile(isa, w, x, width, out),
         _ => bf16_tile(isa, w, x, width, out),
     }
 }
 
 dispatch! {
-    fn half_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
-        no_tile, simd_tile_of_halves
+    fn f16_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+        no_tile, simd_tile_f16
     }
 }
 
 dispatch! {
     fn bf16_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
-        no_tile, simd_tile_of_bf16
+        no_tile, simd_tile_bf16
     }
 }
 
@@ -127,34 +127,34 @@ fn no_tile(_: &[u8], _: &[f32], _: usize, _: &mut [[f32; TILE_W]; TILE_X]) -> bo
 #[inline(always)]
 unsafe fn simd_tile<S: Simd>(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
     // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, f32>(w.as_ptr(), w.len() / width, x, width, out) }
+    unsafe { simd_dots_any::<S, f32>(w.as_ptr(), w.len() / width, x, width, out) }
 }
 
 /// # Safety
-/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+/// Rows as [`dots_16bit`] checks them; else as [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_tile_of_halves<S: Simd>(
+unsafe fn simd_tile_f16<S: Simd>(
     w: &[u8],
     x: &[f32],
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
     // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, f16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    unsafe { simd_dots_any::<S, f16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
     true
 }
 
 /// # Safety
-/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+/// Rows as [`dots_16bit`] checks them; else as [`Simd`] asks.
 #[inline(always)]
-unsafe fn simd_tile_of_bf16<S: Simd>(
+unsafe fn simd_tile_bf16<S: Simd>(
     w: &[u8],
     x: &[f32],
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
     // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, bf16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    unsafe { simd_dots_any::<S, bf16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
     true
 }
 
@@ -162,7 +162,7 @@ unsafe fn simd_tile_of_bf16<S: Simd>(
 /// `wn` rows (1..=4) of `width` are readable at `w`, aligned or not, and `x` holds 1..=3; else as [`Simd`]
 /// asks.
 #[inline(always)]
-unsafe fn simd_dots_of<S: Simd, T: Element>(
+unsafe fn simd_dots_any<S: Simd, T: Element>(
     w: *const T,
     wn: usize,
     x: &[f32],
@@ -216,7 +216,7 @@ unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(
         }
         for r in 0..X {
             for i in 0..W {
-                out[r][i] = S::sum(acc[r][i]);
+                out[r][i] = S::reduce_add(acc[r][i]);
             }
         }
     }

@@ -8,14 +8,14 @@ use crate::simd::Simd;
 
 /// A scheme of scales and, perhaps, offsets.
 ///
-/// A panel's group begins with a header of [`Scheme::HEADER`] bytes; each of its bodies ends with
-/// [`Scheme::BYTES`] bytes.
-pub(crate) trait Scheme {
+/// A panel's group begins with a header of [`ScaleLayout::HEADER`] bytes; each of its bodies ends with
+/// [`ScaleLayout::BYTES`] bytes.
+pub(crate) trait ScaleLayout {
     const HEADER: usize;
     const BYTES: usize;
 
     /// Whether each 16 elements have a scale of their own, rather than each 32.
-    const SPLIT: bool;
+    const PER_16: bool;
 
     /// Whether values are `scale·q + offset`; else they are `scale·(q − middle)`.
     const OFFSET: bool;
@@ -35,7 +35,7 @@ pub(crate) trait Scheme {
     /// `header` points to `Self::HEADER` readable bytes; else as [`Simd`] asks.
     unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2];
 
-    /// [`Scheme::get`] of all rows; what the scheme does not have is not used.
+    /// [`ScaleLayout::get`] of all rows; what the scheme does not have is not used.
     ///
     /// # Safety
     /// `body` points to `Self::BYTES` readable bytes; else as [`Simd`] asks.
@@ -43,33 +43,33 @@ pub(crate) trait Scheme {
 }
 
 /// Eight half-precision scales for each 32 elements, and eight offsets.
-pub(crate) struct Plain<const OFFSET: bool>;
+pub(crate) struct BlockScales<const OFFSET: bool>;
 
-/// Super-blocks: the header has eight scales in half precision and, with offsets, eight of those; each 32
-/// elements (`SPLIT`: each 16) have eight signed bytes that multiply the one, and eight for the other.
-pub(crate) struct Super<const SPLIT: bool, const OFFSET: bool>;
+/// SuperBlockScales-blocks: the header has eight scales in half precision and, with offsets, eight of those; each 32
+/// elements (`PER_16`: each 16) have eight signed bytes that multiply the one, and eight for the other.
+pub(crate) struct SuperBlockScales<const PER_16: bool, const OFFSET: bool>;
 
 /// Bytes of eight halves.
-const HALVES: usize = 2 * LANES;
+const F16_RUN: usize = 2 * LANES;
 
-impl<const OFFSET: bool> Scheme for Plain<OFFSET> {
+impl<const OFFSET: bool> ScaleLayout for BlockScales<OFFSET> {
     const HEADER: usize = 0;
-    const BYTES: usize = if OFFSET { 2 * HALVES } else { HALVES };
-    const SPLIT: bool = false;
+    const BYTES: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
+    const PER_16: bool = false;
     const OFFSET: bool = OFFSET;
 
     fn put_header(_: &mut [u8], _: usize, _: &Scales) {}
 
     fn put(body: &mut [u8], row: usize, scales: &Scales) {
-        put_half(body, row, scales.scale);
+        put_f16(body, row, scales.scale);
         if OFFSET {
-            put_half(&mut body[HALVES..], row, scales.offset);
+            put_f16(&mut body[F16_RUN..], row, scales.offset);
         }
     }
 
     fn get(_: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
-        let offset = if OFFSET { half_at(&body[HALVES..], row) } else { 0.0 };
-        ([half_at(body, row); 2], [offset; 2])
+        let offset = if OFFSET { f16_at(&body[F16_RUN..], row) } else { 0.0 };
+        ([f16_at(body, row); 2], [offset; 2])
     }
 
     #[inline(always)]
@@ -82,27 +82,27 @@ impl<const OFFSET: bool> Scheme for Plain<OFFSET> {
     unsafe fn scales<S: Simd>(none: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
         // SAFETY: one or two runs of eight halves.
         unsafe {
-            let offset = if OFFSET { S::load_f16(body.add(HALVES)) } else { none[1] };
+            let offset = if OFFSET { S::load_f16(body.add(F16_RUN)) } else { none[1] };
             ([S::load_f16(body); 2], [offset; 2])
         }
     }
 }
 
-impl<const SPLIT: bool, const OFFSET: bool> Super<SPLIT, OFFSET> {
+impl<const PER_16: bool, const OFFSET: bool> SuperBlockScales<PER_16, OFFSET> {
     /// Runs of eight bytes before the offsets.
-    const RUNS: usize = if SPLIT { 2 } else { 1 };
+    const RUNS: usize = if PER_16 { 2 } else { 1 };
 }
 
-impl<const SPLIT: bool, const OFFSET: bool> Scheme for Super<SPLIT, OFFSET> {
-    const HEADER: usize = if OFFSET { 2 * HALVES } else { HALVES };
+impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PER_16, OFFSET> {
+    const HEADER: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
     const BYTES: usize = Self::RUNS * if OFFSET { 2 * LANES } else { LANES };
-    const SPLIT: bool = SPLIT;
+    const PER_16: bool = PER_16;
     const OFFSET: bool = OFFSET;
 
     fn put_header(header: &mut [u8], row: usize, scales: &Scales) {
-        put_half(header, row, scales.scale);
+        put_f16(header, row, scales.scale);
         if OFFSET {
-            put_half(&mut header[HALVES..], row, scales.offset);
+            put_f16(&mut header[F16_RUN..], row, scales.offset);
         }
     }
 
@@ -117,13 +117,13 @@ impl<const SPLIT: bool, const OFFSET: bool> Scheme for Super<SPLIT, OFFSET> {
 
     fn get(header: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
         let times = |half: f32, run: usize| half * f32::from(body[run * LANES + row] as i8);
-        let d = half_at(header, row);
+        let d = f16_at(header, row);
         let scale = [times(d, 0), times(d, Self::RUNS - 1)];
         if !OFFSET {
             return (scale, [0.0; 2]);
         }
         // The formats subtract what the factors give.
-        let m = -half_at(&header[HALVES..], row);
+        let m = -f16_at(&header[F16_RUN..], row);
         (scale, [times(m, Self::RUNS), times(m, 2 * Self::RUNS - 1)])
     }
 
@@ -131,7 +131,7 @@ impl<const SPLIT: bool, const OFFSET: bool> Scheme for Super<SPLIT, OFFSET> {
     unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2] {
         // SAFETY: one or two runs of eight halves.
         unsafe {
-            let offset = if OFFSET { S::neg(S::load_f16(header.add(HALVES))) } else { S::splat(0.0) };
+            let offset = if OFFSET { S::neg(S::load_f16(header.add(F16_RUN))) } else { S::splat(0.0) };
             [S::load_f16(header), offset]
         }
     }
@@ -154,11 +154,11 @@ impl<const SPLIT: bool, const OFFSET: bool> Scheme for Super<SPLIT, OFFSET> {
     }
 }
 
-fn put_half(bytes: &mut [u8], row: usize, half: HalfLe) {
+fn put_f16(bytes: &mut [u8], row: usize, half: HalfLe) {
     bytes[2 * row..][..2].copy_from_slice(bytemuck::bytes_of(&half));
 }
 
 /// The `row`-th half-precision number of eight.
-fn half_at(bytes: &[u8], row: usize) -> f32 {
+fn f16_at(bytes: &[u8], row: usize) -> f32 {
     half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
 }

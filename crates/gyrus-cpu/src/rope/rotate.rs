@@ -11,7 +11,7 @@ use crate::isa::Level;
 
 /// How heads are turned.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct Rotation {
     pub(super) isa: Isa,
     pub(super) pairing: Pairing,
     pub(super) head_dim: usize,
@@ -29,7 +29,7 @@ pub(super) struct Phases<'a> {
     pub(super) step: usize,
 }
 
-impl Turn {
+impl Rotation {
     /// Cosines of a token, and sines.
     pub(super) fn width(&self) -> usize {
         match self.pairing {
@@ -44,16 +44,16 @@ impl Turn {
         let count = self.count(heads.len(), phases);
         let heads = heads.as_mut_ptr();
         // SAFETY: there are as many heads, and phases for them.
-        unsafe { self.turn::<T, T, false>(heads, heads, count, phases) }
+        unsafe { self.rotate::<T, T, false>(heads, heads, count, phases) }
     }
 
     /// Turns heads that lie side by side on their way from one place to another.
-    pub(super) fn across<S: Element, T: Element>(&self, from: &[S], to: &mut [T], phases: Phases<'_>) {
+    pub(super) fn out_of_place<S: Element, T: Element>(&self, from: &[S], to: &mut [T], phases: Phases<'_>) {
         assert_eq!(from.len(), to.len());
         let count = self.count(from.len(), phases);
         let (from, to) = (from.as_ptr(), to.as_mut_ptr());
         // SAFETY: there are as many heads in both, and phases for them.
-        unsafe { self.turn::<S, T, true>(from, to, count, phases) }
+        unsafe { self.rotate::<S, T, true>(from, to, count, phases) }
     }
 
     /// How many heads that many elements are; what unsafe code below rests on.
@@ -65,12 +65,12 @@ impl Turn {
         count
     }
 
-    /// `PASS`: elements that are not turned are written too.
+    /// `COPY_REST`: elements that are not turned are written too.
     ///
     /// # Safety
     /// `count` heads can be read at `from` and written at `to`, which may be the same; `rope_dim` elements from
     /// `offset` on lie within each, and there are phases for all of them.
-    unsafe fn turn<S: Element, T: Element, const PASS: bool>(
+    unsafe fn rotate<S: Element, T: Element, const COPY_REST: bool>(
         &self,
         from: *const S,
         to: *mut T,
@@ -81,20 +81,20 @@ impl Turn {
         unsafe {
             match self.isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::<S, T, PASS>(self, from, to, count, phases),
+                Level::Avx2 => avx2::<S, T, COPY_REST>(self, from, to, count, phases),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512Vnni => avx512::<S, T, PASS>(self, from, to, count, phases),
+                Level::Avx512Vnni => avx512::<S, T, COPY_REST>(self, from, to, count, phases),
                 // The compiler makes what it can of plain loops on other processors.
                 _ => {
                     for head in 0..count {
                         let (from, to) = (from.add(head * self.head_dim), to.add(head * self.head_dim));
-                        if PASS {
+                        if COPY_REST {
                             let end = self.offset + self.rope_dim;
-                            self.pass(from, to, 0..self.offset);
-                            self.pass(from, to, end..self.head_dim);
+                            self.copy_scaled(from, to, 0..self.offset);
+                            self.copy_scaled(from, to, end..self.head_dim);
                         }
                         let phases = phases.values.as_ptr().add(head * phases.step);
-                        self.rest(0, from.add(self.offset), to.add(self.offset), phases);
+                        self.scalar_tail(0, from.add(self.offset), to.add(self.offset), phases);
                     }
                 }
             }
@@ -104,9 +104,9 @@ impl Turn {
     /// The plain form of a head's turned part, which begins at `from` and `to`, for the phases from `first` on.
     ///
     /// # Safety
-    /// As [`Turn::turn`] asks, of one head.
+    /// As [`Rotation::rotate`] asks, of one head.
     #[inline(always)]
-    unsafe fn rest<S: Element, T: Element>(
+    unsafe fn scalar_tail<S: Element, T: Element>(
         &self,
         first: usize,
         from: *const S,
@@ -142,7 +142,7 @@ impl Turn {
     /// # Safety
     /// The elements can be read at `from` and written at `to`.
     #[inline(always)]
-    unsafe fn pass<S: Element, T: Element>(
+    unsafe fn copy_scaled<S: Element, T: Element>(
         &self,
         from: *const S,
         to: *mut T,
@@ -156,69 +156,69 @@ impl Turn {
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks; the processor has the instructions.
+/// As [`Rotation::rotate`] asks; the processor has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn avx2<S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
     // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx2, S, T, PASS>(turn, from, to, count, phases) }
+    unsafe { heads::<Avx2, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks; the processor has the instructions.
+/// As [`Rotation::rotate`] asks; the processor has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn avx512<S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
     // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx512, S, T, PASS>(turn, from, to, count, phases) }
+    unsafe { heads::<Avx512, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
 /// How far ahead of what is turned memory is asked for what comes next.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 8192;
+const PREFETCH_BYTES: usize = 8192;
 
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask.
+/// As [`Rotation::rotate`] and [`Lanes`] ask.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn heads<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
     // A copy of its own, which no store can be thought to change.
-    let turn = *turn;
-    let passes = PASS && turn.rope_dim < turn.head_dim;
-    if phases.step == 0 && !passes && turn.width().is_multiple_of(L::N) {
+    let rotation = *rotation;
+    let passes = COPY_REST && rotation.rope_dim < rotation.head_dim;
+    if phases.step == 0 && !passes && rotation.width().is_multiple_of(L::N) {
         // SAFETY: as asked of this function; the numbers of registers are those that a head's phases fill.
         unsafe {
-            let (from, to) = (from.add(turn.offset), to.add(turn.offset));
-            match (turn.pairing, turn.width() / L::N) {
+            let (from, to) = (from.add(rotation.offset), to.add(rotation.offset));
+            match (rotation.pairing, rotation.width() / L::N) {
                 (Pairing::Split, 2) => {
-                    return same_phases::<L, S, T, 2, true>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 2, true>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Split, 4) => {
-                    return same_phases::<L, S, T, 4, true>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 4, true>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Adjacent, 4) => {
-                    return same_phases::<L, S, T, 4, false>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 4, false>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Adjacent, 8) if L::N == 16 => {
-                    return same_phases::<L, S, T, 8, false>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 8, false>(&rotation, from, to, count, phases);
                 }
                 _ => {}
             }
@@ -228,33 +228,38 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
         let values = &phases.values[head * phases.step..];
         // SAFETY: there are as many heads, and phases for each.
         unsafe {
-            let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            one::<L, S, T, PASS>(&turn, from, to, Phases { values, step: 0 });
+            let (from, to) = (from.add(head * rotation.head_dim), to.add(head * rotation.head_dim));
+            rotate_head::<L, S, T, COPY_REST>(&rotation, from, to, Phases { values, step: 0 });
         }
     }
 }
 
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask, of one head.
+/// As [`Rotation::rotate`] and [`Lanes`] ask, of one head.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn one<L: Lanes, S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+pub(super) unsafe fn rotate_head<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: Phases<'_>,
 ) {
-    ask_for::<S>(from, turn.head_dim, AHEAD);
+    prefetch::<S>(from, rotation.head_dim, PREFETCH_BYTES);
     // SAFETY: what is turned and what is not lie within the head, and there are phases for it.
     unsafe {
-        if PASS && turn.rope_dim < turn.head_dim {
-            pass::<L, S, T>(turn, from, to, 0..turn.offset);
-            pass::<L, S, T>(turn, from, to, turn.offset + turn.rope_dim..turn.head_dim);
+        if COPY_REST && rotation.rope_dim < rotation.head_dim {
+            copy_scaled::<L, S, T>(rotation, from, to, 0..rotation.offset);
+            copy_scaled::<L, S, T>(
+                rotation,
+                from,
+                to,
+                rotation.offset + rotation.rope_dim..rotation.head_dim,
+            );
         }
-        let (from, to) = (from.add(turn.offset), to.add(turn.offset));
-        match turn.pairing {
-            Pairing::Split => split::<L, S, T>(turn, from, to, phases.values.as_ptr()),
-            Pairing::Adjacent => adjacent::<L, S, T>(turn, from, to, phases.values.as_ptr()),
+        let (from, to) = (from.add(rotation.offset), to.add(rotation.offset));
+        match rotation.pairing {
+            Pairing::Split => split::<L, S, T>(rotation, from, to, phases.values.as_ptr()),
+            Pairing::Adjacent => adjacent::<L, S, T>(rotation, from, to, phases.values.as_ptr()),
         }
     }
 }
@@ -263,12 +268,12 @@ pub(super) unsafe fn one<L: Lanes, S: Element, T: Element, const PASS: bool>(
 /// every head took as long as the arithmetic.
 ///
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask, `from` and `to` at the first turned element; `K` registers hold
-/// [`Turn::width`] numbers.
+/// As [`Rotation::rotate`] and [`Lanes`] ask, `from` and `to` at the first turned element; `K` registers hold
+/// [`Rotation::width`] numbers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
-    turn: &Turn,
+unsafe fn shared_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
@@ -281,8 +286,8 @@ unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SP
         let cosines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(k * L::N)));
         let sines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(width + k * L::N)));
         for head in 0..count {
-            let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            ask_for::<S>(from, turn.head_dim, AHEAD);
+            let (from, to) = (from.add(head * rotation.head_dim), to.add(head * rotation.head_dim));
+            prefetch::<S>(from, rotation.head_dim, PREFETCH_BYTES);
             for k in 0..K {
                 let (i, c, s) = (k * L::N, cosines[k], sines[k]);
                 let x = S::load::<L>(from.add(i));
@@ -301,7 +306,7 @@ unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SP
 /// Asks memory for what lies so many bytes ahead of a head.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn ask_for<S>(from: *const S, head_dim: usize, ahead: usize) {
+pub(super) fn prefetch<S>(from: *const S, head_dim: usize, ahead: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     for line in (0..head_dim * size_of::<S>()).step_by(64) {
         // SAFETY: an address that is not mapped does nothing.
@@ -310,16 +315,16 @@ pub(super) fn ask_for<S>(from: *const S, head_dim: usize, ahead: usize) {
 }
 
 /// # Safety
-/// As [`Turn::rest`] and [`Lanes`] ask.
+/// As [`Rotation::scalar_tail`] and [`Lanes`] ask.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn split<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: *const f32,
 ) {
-    let half = turn.rope_dim / 2;
+    let half = rotation.rope_dim / 2;
     let whole = half - half % L::N;
     // SAFETY: `N` pairs from `i` on are among those that there are.
     unsafe {
@@ -330,22 +335,22 @@ unsafe fn split<L: Lanes, S: Element, T: Element>(
             T::store::<L>(to.add(half + i), L::add(L::mul(x, s), L::mul(y, c)));
         }
         if whole < half {
-            turn.rest(whole, from, to, phases);
+            rotation.scalar_tail(whole, from, to, phases);
         }
     }
 }
 
 /// # Safety
-/// As [`Turn::rest`] and [`Lanes`] ask.
+/// As [`Rotation::scalar_tail`] and [`Lanes`] ask.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: *const f32,
 ) {
-    let n = turn.rope_dim;
+    let n = rotation.rope_dim;
     let whole = n - n % L::N;
     // SAFETY: `N` elements from `i` on are among those that are turned, and are whole pairs.
     unsafe {
@@ -355,7 +360,7 @@ unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
             T::store::<L>(to.add(i), L::add(L::mul(x, c), L::mul(L::swap(x), s)));
         }
         if whole < n {
-            turn.rest(whole, from, to, phases);
+            rotation.scalar_tail(whole, from, to, phases);
         }
     }
 }
@@ -363,11 +368,11 @@ unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
 /// What passes, times the scale.
 ///
 /// # Safety
-/// As [`Turn::pass`] and [`Lanes`] ask.
+/// As [`Rotation::copy_scaled`] and [`Lanes`] ask.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn pass<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+unsafe fn copy_scaled<L: Lanes, S: Element, T: Element>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     elements: std::ops::Range<usize>,
@@ -375,10 +380,10 @@ unsafe fn pass<L: Lanes, S: Element, T: Element>(
     let whole = elements.len() - elements.len() % L::N;
     // SAFETY: by contract.
     unsafe {
-        let scale = L::splat(turn.scale);
+        let scale = L::splat(rotation.scale);
         for i in (elements.start..elements.start + whole).step_by(L::N) {
             T::store::<L>(to.add(i), L::mul(S::load::<L>(from.add(i)), scale));
         }
-        turn.pass(from, to, elements.start + whole..elements.end);
+        rotation.copy_scaled(from, to, elements.start + whole..elements.end);
     }
 }

@@ -1,11 +1,11 @@
-//! Through a little memory: any shape, with any registers.
+//! Through a little cache: any shape, with any registers.
 
 use gyrus_kernels::Pairing;
 
 use super::super::element::Element;
 use super::super::lanes::{Avx2, Avx512, Lanes};
-use super::super::turn::{Phases, Turn, ask_for, one};
-use super::{AHEAD, LINE, PLANES, Run};
+use super::super::rotate::{Phases, Rotation, prefetch, rotate_head};
+use super::{LINE, MAX_RUNS, PREFETCH_BYTES, Run};
 use crate::isa::Level;
 
 /// Heads that the memory holds. A line is sent a head later than it was written: one that is read back at once waits
@@ -18,20 +18,20 @@ pub(super) fn bytes<T: Element>(head_dim: usize) -> usize {
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks, of every run; `room` begins at a line and has [`bytes`] for each.
-pub(super) unsafe fn across<T: Element>(
-    turn: &Turn,
+/// As [`Rotation::rotate`] asks, of every run; `room` begins at a line and has [`bytes`] for each.
+pub(super) unsafe fn rotate_runs<T: Element>(
+    rotation: &Rotation,
     runs: &[Run<T>],
     count: usize,
     phases: Phases<'_>,
-    room: *mut u8,
+    staging: *mut u8,
 ) {
-    let mut all = [const { None }; PLANES];
+    let mut all = [const { None }; MAX_RUNS];
     for (i, (lines, run)) in all.iter_mut().zip(runs).enumerate() {
         let skip = run.to.addr() % LINE;
         *lines = Some(Lines {
             from: run.from,
-            room: room.wrapping_add(i * bytes::<T>(turn.head_dim)),
+            staging: staging.wrapping_add(i * bytes::<T>(rotation.head_dim)),
             line: run.to.cast::<u8>().wrapping_sub(skip),
             skip,
             filled: skip,
@@ -40,10 +40,10 @@ pub(super) unsafe fn across<T: Element>(
     }
     // SAFETY: an `Isa` above portable exists only where the instructions do; the rest is passed on.
     unsafe {
-        match turn.isa.level() {
-            Level::Avx512Vnni => avx512(turn, &mut all, count, phases),
-            Level::Avx2 => avx2(turn, &mut all, count, phases),
-            Level::Portable => unreachable!("`pays` says no"),
+        match rotation.isa.level() {
+            Level::Avx512Vnni => avx512(rotation, &mut all, count, phases),
+            Level::Avx2 => avx2(rotation, &mut all, count, phases),
+            Level::Portable => unreachable!("`is_worthwhile` says no"),
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) unsafe fn across<T: Element>(
 struct Lines<T> {
     from: *const T,
     /// Begins at a line.
-    room: *mut u8,
+    staging: *mut u8,
     /// The line whose bytes those in `room` are.
     line: *mut u8,
     /// Bytes of the first line that belong to something else.
@@ -62,20 +62,22 @@ struct Lines<T> {
 }
 
 impl<T> Lines<T> {
-    /// Sends the whole lines among the first bytes of the room.
+    /// Sends the whole lines among the first bytes of the staging.
     ///
     /// # Safety
     /// They have been filled and not sent before; as [`Lanes`] asks.
     #[inline(always)]
-    unsafe fn send<L: Lanes>(&mut self, until: usize) {
+    unsafe fn flush<L: Lanes>(&mut self, until: usize) {
         // SAFETY: the bytes from `skip` to `filled` have a place each, from the same one of `line` on.
         unsafe {
             if self.skip > 0 && until >= LINE {
-                self.room.add(self.skip).copy_to_nonoverlapping(self.line.add(self.skip), LINE - self.skip);
+                self.staging
+                    .add(self.skip)
+                    .copy_to_nonoverlapping(self.line.add(self.skip), LINE - self.skip);
                 (self.skip, self.sent) = (0, LINE);
             }
             while self.sent + LINE <= until {
-                L::stream_line(self.line.add(self.sent), self.room.add(self.sent));
+                L::stream_line(self.line.add(self.sent), self.staging.add(self.sent));
                 self.sent += LINE;
             }
         }
@@ -84,13 +86,13 @@ impl<T> Lines<T> {
     /// Sends all whole lines, and begins again with what is left.
     ///
     /// # Safety
-    /// As [`Lines::send`].
+    /// As [`Lines::flush`].
     #[inline(always)]
-    unsafe fn begin_again<L: Lanes>(&mut self) {
-        // SAFETY: as for `send`; the room has a line more than is ever filled.
+    unsafe fn flush_and_restart<L: Lanes>(&mut self) {
+        // SAFETY: as for `flush`; the room has a line more than is ever filled.
         unsafe {
-            self.send::<L>(self.filled);
-            self.room.add(self.sent).copy_to(self.room, LINE);
+            self.flush::<L>(self.filled);
+            self.staging.add(self.sent).copy_to(self.staging, LINE);
             self.line = self.line.add(self.sent);
         }
         (self.filled, self.sent) = (self.filled - self.sent, 0);
@@ -101,48 +103,48 @@ impl<T> Lines<T> {
 /// As [`heads`]; the processor has the instructions.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<T: Element>(
-    turn: &Turn,
-    runs: &mut [Option<Lines<T>>; PLANES],
+    rotation: &Rotation,
+    runs: &mut [Option<Lines<T>>; MAX_RUNS],
     count: usize,
     phases: Phases<'_>,
 ) {
     // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx2, T>(turn, runs, count, phases) }
+    unsafe { heads::<Avx2, T>(rotation, runs, count, phases) }
 }
 
 /// # Safety
 /// As [`heads`]; the processor has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<T: Element>(
-    turn: &Turn,
-    runs: &mut [Option<Lines<T>>; PLANES],
+    rotation: &Rotation,
+    runs: &mut [Option<Lines<T>>; MAX_RUNS],
     count: usize,
     phases: Phases<'_>,
 ) {
     // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx512, T>(turn, runs, count, phases) }
+    unsafe { heads::<Avx512, T>(rotation, runs, count, phases) }
 }
 
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask, of every run.
+/// As [`Rotation::rotate`] and [`Lanes`] ask, of every run.
 #[inline(always)]
 unsafe fn heads<L: Lanes, T: Element>(
-    turn: &Turn,
-    runs: &mut [Option<Lines<T>>; PLANES],
+    rotation: &Rotation,
+    runs: &mut [Option<Lines<T>>; MAX_RUNS],
     count: usize,
     phases: Phases<'_>,
 ) {
     // A copy of its own, which no store can be thought to change.
-    let turn = *turn;
-    let whole = turn.rope_dim == turn.head_dim && turn.width().is_multiple_of(L::N);
+    let rotation = *rotation;
+    let whole = rotation.rope_dim == rotation.head_dim && rotation.width().is_multiple_of(L::N);
     // SAFETY: passed on; the number of registers is that which half a head fills.
     unsafe {
-        match turn.width() / L::N {
-            _ if turn.pairing != Pairing::Split => rows::<L, T, 0>(&turn, runs, count, phases),
-            2 if whole => rows::<L, T, 2>(&turn, runs, count, phases),
-            4 if whole => rows::<L, T, 4>(&turn, runs, count, phases),
-            8 if whole => rows::<L, T, 8>(&turn, runs, count, phases),
-            _ => rows::<L, T, 0>(&turn, runs, count, phases),
+        match rotation.width() / L::N {
+            _ if rotation.pairing != Pairing::Split => rows::<L, T, 0>(&rotation, runs, count, phases),
+            2 if whole => rows::<L, T, 2>(&rotation, runs, count, phases),
+            4 if whole => rows::<L, T, 4>(&rotation, runs, count, phases),
+            8 if whole => rows::<L, T, 8>(&rotation, runs, count, phases),
+            _ => rows::<L, T, 0>(&rotation, runs, count, phases),
         }
     }
 }
@@ -153,20 +155,21 @@ unsafe fn heads<L: Lanes, T: Element>(
 /// As [`heads`].
 #[inline(always)]
 unsafe fn rows<L: Lanes, T: Element, const K: usize>(
-    turn: &Turn,
-    runs: &mut [Option<Lines<T>>; PLANES],
+    rotation: &Rotation,
+    runs: &mut [Option<Lines<T>>; MAX_RUNS],
     count: usize,
     phases: Phases<'_>,
 ) {
-    let bytes = turn.head_dim * size_of::<T>();
+    let bytes = rotation.head_dim * size_of::<T>();
     for head in 0..count {
         let phases = &phases.values[head * phases.step..];
         for run in runs.iter_mut().flatten() {
             // SAFETY: there are as many heads and phases for them; the room holds `HEADS` after the part of a line.
             unsafe {
-                let (from, to) = (run.from.add(head * turn.head_dim), run.room.add(run.filled).cast::<T>());
+                let (from, to) =
+                    (run.from.add(head * rotation.head_dim), run.staging.add(run.filled).cast::<T>());
                 if K > 0 {
-                    ask_for::<T>(from, turn.head_dim, AHEAD);
+                    prefetch::<T>(from, rotation.head_dim, PREFETCH_BYTES);
                     let (phases, half) = (phases.as_ptr(), K * L::N);
                     for i in (0..K).map(|k| k * L::N) {
                         let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(half + i)));
@@ -175,24 +178,24 @@ unsafe fn rows<L: Lanes, T: Element, const K: usize>(
                         T::store::<L>(to.add(half + i), L::add(L::mul(x, s), L::mul(y, c)));
                     }
                 } else {
-                    one::<L, T, T, true>(turn, from, to, Phases { values: phases, step: 0 });
+                    rotate_head::<L, T, T, true>(rotation, from, to, Phases { values: phases, step: 0 });
                 }
                 let before = run.filled;
                 run.filled += bytes;
                 if head % HEADS == HEADS - 1 {
-                    run.begin_again::<L>();
+                    run.flush_and_restart::<L>();
                 } else {
-                    run.send::<L>(before);
+                    run.flush::<L>(before);
                 }
             }
         }
     }
     for run in runs.iter_mut().flatten() {
-        // SAFETY: as for `send`: the bytes left are less than a line, or what came before the first line's end.
+        // SAFETY: as for `flush`: the bytes left are less than a line, or what came before the first line's end.
         unsafe {
-            run.send::<L>(run.filled);
+            run.flush::<L>(run.filled);
             let first = run.sent.max(run.skip);
-            run.room.add(first).copy_to_nonoverlapping(run.line.add(first), run.filled - first);
+            run.staging.add(first).copy_to_nonoverlapping(run.line.add(first), run.filled - first);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Weights in floating point, re-laid so that a SIMD lane owns an output row.
 //!
 //! A panel is sixteen output rows side by side: `[k][row]`, in the elements of the file. One load brings an
-//! element of each row, to be multiplied with one activation in all lanes. Columns are summed in four
+//! element of each row, to be multiplied with one activation in all lanes. FloatPanels are summed in four
 //! quarters, each in ascending order by fused multiply-add, and the quarters as `(0+1)+(2+3)`: four chains
 //! hide the latency where there is one row of activations, and with more of them each quarter can be walked
 //! by itself with the same result.
@@ -10,7 +10,7 @@ use gyrus_tensor::DType;
 use half::{bf16, f16};
 
 use crate::CpuError;
-use crate::float::Element;
+use crate::f32_dot::Element;
 use crate::isa::{Isa, Level};
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd};
@@ -48,7 +48,7 @@ pub(crate) fn interleave(x: &[f32], cols: usize, out: &mut [f32]) {
 }
 
 /// The re-laid form of a weight matrix.
-pub(crate) struct Columns {
+pub(crate) struct FloatPanels {
     data: SlabBytes,
     rows: usize,
     cols: usize,
@@ -91,7 +91,7 @@ fn get<T: Element>(bytes: &[u8]) -> f32 {
     bytemuck::pod_read_unaligned::<T>(bytes).to_f32()
 }
 
-impl Columns {
+impl FloatPanels {
     /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type is not a float.
     pub(crate) fn pack(
         pool: &Pool,
@@ -99,7 +99,7 @@ impl Columns {
         rows: usize,
         cols: usize,
         source: &[u8],
-    ) -> Result<Option<Columns>, CpuError> {
+    ) -> Result<Option<FloatPanels>, CpuError> {
         // Elements are taken as the machine reads them; files are little-endian.
         if !cfg!(target_endian = "little") {
             return Ok(None);
@@ -121,7 +121,7 @@ impl Columns {
                 _ => transpose::<4>(source, cols, out),
             }
         });
-        Ok(Some(Columns { data, rows, cols, vtable }))
+        Ok(Some(FloatPanels { data, rows, cols, vtable }))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -259,7 +259,7 @@ impl<S: Simd> Wide for Twice<S> {
 /// # Safety
 /// As for [`Tile`]; the caller is compiled with the instructions.
 #[inline(always)]
-unsafe fn up_to_six<W: Wide, T: Element>(
+unsafe fn tile_up_to_6<W: Wide, T: Element>(
     panel: &[u8],
     x: *const f32,
     step: usize,
@@ -331,12 +331,17 @@ unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
 /// # Safety
 /// As for [`Tile`]; the caller is compiled with the instructions.
 #[inline(always)]
-unsafe fn by_sixes<W: Wide, T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+unsafe fn tile_by_6<W: Wide, T: Element>(
+    panel: &[u8],
+    x: &[f32],
+    rows: usize,
+    out: &mut [[f32; ROWS]; TILE],
+) {
     for first in (0..rows).step_by(6) {
         // SAFETY: passed on, for the rows of this part.
         unsafe {
             let x = x.as_ptr().add(first);
-            up_to_six::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
+            tile_up_to_6::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
         }
     }
 }
@@ -347,7 +352,7 @@ unsafe fn by_sixes<W: Wide, T: Element>(panel: &[u8], x: &[f32], rows: usize, ou
 #[target_feature(enable = "neon")]
 unsafe fn neon_tile<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
     // SAFETY: passed on.
-    unsafe { by_sixes::<Twice<crate::simd::Neon>, T>(panel, x, rows, out) }
+    unsafe { tile_by_6::<Twice<crate::simd::Neon>, T>(panel, x, rows, out) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -367,7 +372,7 @@ mod x86 {
         out: &mut [[f32; ROWS]; TILE],
     ) {
         // SAFETY: passed on.
-        unsafe { by_sixes::<Twice<Avx2>, T>(panel, x, rows, out) }
+        unsafe { tile_by_6::<Twice<Avx2>, T>(panel, x, rows, out) }
     }
 
     /// One register of sixteen lanes.
@@ -426,10 +431,10 @@ mod x86 {
                 8..12 => {
                     walk::<Avx512, T, 8, 1>(panel, all, rows, out);
                     if rows > 8 {
-                        up_to_six::<Avx512, T>(panel, all.add(8), rows, rows - 8, &mut out[8..]);
+                        tile_up_to_6::<Avx512, T>(panel, all.add(8), rows, rows - 8, &mut out[8..]);
                     }
                 }
-                _ => by_sixes::<Avx512, T>(panel, x, rows, out),
+                _ => tile_by_6::<Avx512, T>(panel, x, rows, out),
             }
         }
     }
