@@ -1,24 +1,24 @@
 //! `out = x · Wᵀ` over one or several weights that share their input.
 //!
-//! Work is split over outputs alone and every output has one order of summation, so a row's result
-//! depends on that row alone: not on the number of rows, on its neighbours, or on the threads.
+//! Tasks split the outputs, never the sum over `k`, and every output has one order of summation. So a row's
+//! result depends on that row alone, not on the rest of the batch or the number of threads.
 
 use crate::f32_dot::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
 use crate::panel::{FloatPanels, LANES, QuantPanels, TILE, float_panels};
-use crate::pool::Pool;
+use crate::pool::{Pool, SERIAL_ELEMS};
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
 use crate::thread_scratch;
 use crate::{Isa, Scratch, simd};
 
-/// Activations of a block of rows should stay in the second-level cache beside a panel.
+/// The activations of a block of rows should fit the L2 cache together with a panel.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
 
-/// Decoded weights of the `f32` path that are kept at hand for all rows of a block.
+/// Dequantised weights of the `f32` path that all rows of a block reuse from the L2 cache.
 const DECODED_BLOCK_BYTES: usize = 192 << 10;
 
-/// Activation rows that are whole tiles of every kernel.
+/// A number of activation rows that is a multiple of every kernel's tile.
 const F32_ROWS: usize = 24;
 
 const _: () = assert!(
@@ -27,16 +27,13 @@ const _: () = assert!(
         && F32_ROWS.is_multiple_of(float_panels::TILE)
 );
 
-/// Elements below which preparing them on several threads costs more than it saves.
-const SERIAL_ELEMS: usize = 16 << 10;
-
 /// Multiplies `x` (`[m, k]`) with the transposes of `weights` (each `[n_i, k]`).
 ///
-/// The outputs stand side by side in `out` (`[m, Σ n_i]`); with `accumulate` they are added to what is
-/// there (a residual), else they replace it. Allocates only if `scratch` has not seen the size before.
+/// The outputs are concatenated in `out` (`[m, Σ n_i]`). With `accumulate` they are added to `out` (a
+/// residual), otherwise they overwrite it. Allocates only if `scratch` must grow.
 ///
 /// # Panics
-/// If there is no weight, if weights differ in `k`, or if a buffer's length is not as above.
+/// If there is no weight, if weights differ in `k`, or if a slice has the wrong length.
 pub fn matmul(
     pool: &Pool,
     weights: &[&Matrix],
@@ -45,12 +42,15 @@ pub fn matmul(
     accumulate: bool,
     scratch: &mut Scratch,
 ) {
-    let k = weights.first().expect("a mat-mul has a weight").cols();
-    assert!(weights.iter().all(|w| w.cols() == k), "weights that share an input have its width");
-    assert!(x.len().is_multiple_of(k), "{} inputs are not rows of {k}", x.len());
+    let k = weights.first().expect("a matmul needs at least one weight").cols();
+    assert!(
+        weights.iter().all(|w| w.cols() == k),
+        "weights of one matmul must have the same number of columns"
+    );
+    assert!(x.len().is_multiple_of(k), "input length {} is not a multiple of {k}", x.len());
     let m = x.len() / k;
     let n: usize = weights.iter().map(|w| w.rows()).sum();
-    assert_eq!(out.len(), m * n, "{m} rows of {n} outputs");
+    assert_eq!(out.len(), m * n, "output length for {m} rows of {n}");
     if m == 0 {
         return;
     }
@@ -61,7 +61,7 @@ pub fn matmul(
     let any_int8 = weights.iter().any(|w| w.takes_int8());
     let any_f32 = weights.iter().any(|w| !w.takes_int8());
     let pad = width != k && weights.iter().any(|w| matches!(w.body(), Body::Raw(_)));
-    // One row is side by side already.
+    // A single row needs no interleaving.
     let tiled = m > 1 && weights.iter().any(|w| matches!(w.body(), Body::FloatPanels(_)));
     let when = |needed: bool, size: usize| if needed { size } else { 0 };
     let (quantized, padded, tiles) =
@@ -82,7 +82,7 @@ pub fn matmul(
     let tiles = if tiled { &*tiles } else { x };
     let input = Input { isa, blocks, width, quantized, floats, tiles };
 
-    // A unit is as many outputs as a weight computes together.
+    // A unit is the panel height: the output rows that a kernel computes together.
     let units: usize = weights.iter().map(|w| w.rows().div_ceil(w.unit())).sum();
     let row_bytes = if any_f32 { width * 4 } else { blocks * size_of::<QBlock>() };
     // Whole tiles of every kernel that runs.
@@ -121,16 +121,16 @@ pub fn matmul(
     });
 }
 
-/// The activations in the forms that weights ask for.
+/// The activations in each form that a kernel reads.
 struct Input<'a> {
     isa: Isa,
     /// `[m, blocks]`
     quantized: &'a [QBlock],
     blocks: usize,
-    /// `[m, width]`; where rows are read as they are stored, whole registers wide
+    /// `[m, width]`; padded to whole registers if a raw weight reads them
     floats: &'a [f32],
     width: usize,
-    /// `[m / TILE][k, TILE]`, the last tile `[k, m % TILE]`
+    /// Interleaved tiles: `[m / TILE][k, TILE]`, the last one `[k, m % TILE]`
     tiles: &'a [f32],
 }
 
@@ -142,13 +142,13 @@ struct Output {
 }
 
 impl Output {
-    /// Stores the values of row `row` from column `column` on.
+    /// Stores or adds `values` at row `row`, starting at column `column`.
     ///
     /// # Safety
     /// No other thread writes these elements during the loop.
     unsafe fn put(&self, row: usize, column: usize, values: &[f32]) {
         let at = row * self.n + column;
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         let out = unsafe { self.data.part(at..at + values.len()) };
         if self.accumulate {
             out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
@@ -180,7 +180,7 @@ fn multiply_quant_panels(
             // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
             unsafe { tile(panel, quantized, count, &mut sums) };
             for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks have disjoint rectangles of rows and units.
+                // SAFETY: tasks write disjoint rectangles of rows and units.
                 unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
             }
         }
@@ -203,7 +203,7 @@ fn multiply_float_panels(
             let count = float_panels::TILE.min(rows.end - row);
             columns.multiply(x.isa, unit, &x.tiles[row * k..(row + count) * k], &mut sums);
             for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks have disjoint rectangles of rows and units.
+                // SAFETY: tasks write disjoint rectangles of rows and units.
                 unsafe { out.put(row + r, column + unit * float_panels::ROWS, &sums[..lanes]) };
             }
         }
@@ -242,7 +242,7 @@ fn multiply_raw(
                     f32_dot::dots(x.isa, w, x_rows, x.width, &mut sums);
                     for (r, sums) in sums[..rows].iter().enumerate() {
                         let at = column + from + i * TILE_W;
-                        // SAFETY: tasks have disjoint rectangles of rows and units.
+                        // SAFETY: tasks write disjoint rectangles of rows and units.
                         unsafe { out.put(row + r, at, &sums[..w.len() / x.width]) };
                     }
                 }
@@ -251,8 +251,8 @@ fn multiply_raw(
     });
 }
 
-/// Few rows times half-precision weights, without decoding those to memory first. `false` if that cannot
-/// be; then nothing was done.
+/// Multiplies a few rows with f16 or bf16 weights without decoding the weights to memory first. Returns
+/// `false`, with nothing written, if the type or the instruction set has no such kernel.
 fn multiply_raw_16bit(
     x: &Input,
     data: &Bytes,
@@ -274,28 +274,25 @@ fn multiply_raw_16bit(
             return false;
         }
         for (r, sums) in sums[..rows.len()].iter().enumerate() {
-            // SAFETY: tasks have disjoint rectangles of rows and units.
+            // SAFETY: tasks write disjoint rectangles of rows and units.
             unsafe { out.put(rows.start + r, column + first, &sums[..count]) };
         }
     }
     true
 }
 
-/// Quantises every row of `x` (`[m, k]`) into `out` (`[m, k / 32]`).
+/// Quantises every row of `x` (`[m, k]`) to int8 blocks in `out` (`[m, k / 32]`).
 fn quantize_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [QBlock]) {
     let (m, blocks) = (x.len() / k, k.div_ceil(GROUP));
-    let per_task = if x.len() <= SERIAL_ELEMS { m } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(out);
-    pool.run(m.div_ceil(per_task), &|task| {
-        for row in task * per_task..m.min((task + 1) * per_task) {
-            // SAFETY: each row belongs to one task.
-            let out = unsafe { parts.part(row * blocks..(row + 1) * blocks) };
-            quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
-        }
+    pool.run_rows(m, x.len(), |row| {
+        // SAFETY: each task writes its own rows only.
+        let out = unsafe { parts.part(row * blocks..(row + 1) * blocks) };
+        quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
     });
 }
 
-/// Lays the rows of each tile of `x` (`[m, k]`) side by side.
+/// Interleaves the rows of each tile of `x` (`[m, k]`).
 fn interleave_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [f32]) {
     let size = float_panels::TILE * k;
     let parts = Disjoint::new(out);

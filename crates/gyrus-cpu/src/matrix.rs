@@ -8,7 +8,7 @@ use crate::simd;
 use crate::storage::Bytes;
 use crate::{CpuError, Isa};
 
-/// A weight prepared for [`crate::matmul()`]: `[rows, cols]`, `rows` outputs from `cols` inputs.
+/// A weight prepared for [`crate::matmul()`]: `[rows, cols]`, that is `[out_features, in_features]`.
 pub struct Matrix {
     dtype: DType,
     rows: usize,
@@ -17,19 +17,19 @@ pub struct Matrix {
 }
 
 pub(crate) enum Body {
-    /// Re-laid for integer SIMD.
+    /// Quantised, repacked for int8 SIMD.
     QuantPanels(QuantPanels),
-    /// Re-laid for `f32` SIMD.
+    /// Floats, repacked for `f32` SIMD.
     FloatPanels(FloatPanels),
-    /// As the file has it, decoded while it is read.
+    /// In the file's layout, dequantised during the matmul.
     Raw(Bytes),
 }
 
 impl Matrix {
-    /// Prepares a matrix stored row by row in `data`.
+    /// Prepares a matrix stored row-major in `data`.
     ///
-    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays every type (to the same size
-    /// but for a few bytes) and lets `data` go.
+    /// [`Precision::Exact`] stores `data` unchanged. [`Precision::Fast`] repacks every type, to the same size
+    /// except for padding, and drops `data`.
     pub fn new(
         pool: &Pool,
         dtype: DType,
@@ -62,22 +62,22 @@ impl Matrix {
         Ok(Matrix { dtype, rows, cols, body })
     }
 
-    /// Outputs.
+    /// Output features.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Input features.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The element type it was made from.
+    /// The element type of the source data.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Bytes a mat-mul reads.
+    /// Bytes that a matmul reads.
     pub fn bytes(&self) -> usize {
         match &self.body {
             Body::QuantPanels(panels) => panels.bytes(),
@@ -86,12 +86,12 @@ impl Matrix {
         }
     }
 
-    /// Whether a mat-mul reads activations as signed bytes.
+    /// Whether a matmul quantises its activations to int8.
     pub fn takes_int8(&self) -> bool {
         matches!(self.body, Body::QuantPanels(_))
     }
 
-    /// Outputs that are computed together.
+    /// Output rows that a kernel computes together.
     pub(crate) fn unit(&self) -> usize {
         match self.body {
             Body::QuantPanels(_) | Body::Raw(_) => panel::LANES,
@@ -103,10 +103,10 @@ impl Matrix {
         &self.body
     }
 
-    /// Writes the values of one row (`[cols]`), the same in either precision: an embedding look-up.
+    /// Writes the values of one row (`[cols]`), with the same bits in either precision: an embedding lookup.
     ///
     /// # Panics
-    /// If there is no such row or `out` has another length.
+    /// If `row` is out of range or `out` has another length than `cols`.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "a row's length");
@@ -120,8 +120,8 @@ impl Matrix {
         }
     }
 
-    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`simd::LANES`] and zeros
-    /// in between; in place if they are stored so, else in `buffer`.
+    /// Rows as `f32`: `[count, width]`, where `width` is `cols` rounded up to [`simd::LANES`], zero-padded.
+    /// Borrows the stored data if it has that form, otherwise decodes to `buffer`.
     pub(crate) fn float_rows<'a>(
         &'a self,
         isa: Isa,
@@ -149,7 +149,7 @@ impl Matrix {
         buffer
     }
 
-    /// Rows as they are stored.
+    /// The stored bytes of some rows.
     pub(crate) fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
         let data = data.as_slice();
         let row_bytes = data.len() / self.rows;

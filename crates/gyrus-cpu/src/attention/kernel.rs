@@ -12,8 +12,8 @@ use crate::isa::Isa;
 use crate::kv::Stored;
 use crate::simd::{LANES, Simd, dispatch};
 
-/// The extent of a gemm: `c[r][j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` below `rows`, `j`
-/// below `cols`, `t` from `depth.start` to `depth.end` in order; `c[r]` begins at `r · ldc`.
+/// The shape of a GEMM: `c[r · ldc + j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` in `0..rows`, `j` in
+/// `0..cols` and `t` in `depth`, in ascending order.
 #[derive(Clone)]
 pub(super) struct GemmShape {
     pub rows: usize,
@@ -24,7 +24,7 @@ pub(super) struct GemmShape {
     pub ldc: usize,
 }
 
-/// Adds a gemm to `c`.
+/// `c += a · b`, after a check of the lengths.
 pub(super) fn gemm(isa: Isa, e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     if e.rows == 0 || e.depth.is_empty() || e.cols == 0 {
         return;
@@ -65,7 +65,7 @@ fn plain_gemm_of(e: &GemmShape, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f3
 /// What a row has state of its softmax.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SoftmaxState {
-    /// The largest score.
+    /// The largest score so far.
     pub max: f32,
     /// `Σ e^(score − max)`.
     pub sum: f32,
@@ -76,8 +76,9 @@ impl SoftmaxState {
 }
 
 dispatch! {
-    /// Turns a block's dot products into weights: `e^(score − max)` for the slots in `slots`, zero elsewhere,
-    /// with `score` the scaled, perhaps capped gemm. Returns the factor that earlier sums must take.
+    /// One online softmax step. Replaces the dot products of a block by weights: `e^(score − max)` for the
+    /// slots in `slots` and zero elsewhere, where `score` is the scaled and optionally soft-capped dot
+    /// product. Returns the factor by which the caller must rescale its accumulated output.
     pub(super) fn softmax_block(
         s: &mut [f32; KV_BLOCK],
         slots: std::ops::Range<usize>,
@@ -101,7 +102,7 @@ fn plain_softmax_block(
         *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
     }
     let max = s.iter().fold(state.max, |max, &v| if v > max { v } else { max });
-    // Nothing finite yet: keep zeros rather than ∞ − ∞.
+    // All scores so far are −∞: weights of zero instead of the NaN of ∞ − ∞.
     let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
     let mut lanes = [[0.0; LANES]; 4];
     for (i, s) in s.iter_mut().enumerate() {
@@ -125,7 +126,7 @@ fn cap(score: f32, softcap: Option<f32>) -> f32 {
     }
 }
 
-/// Adds a later run of positions (`part`, `part_out`) to an earlier one (`state`, `out`).
+/// Merges the partial result of later positions (`part`, `part_out`) into that of earlier ones (`state`, `out`).
 pub(super) fn merge(state: &mut SoftmaxState, out: &mut [f32], part: SoftmaxState, part_out: &[f32]) {
     if state.sum == 0.0 {
         *state = part;
@@ -141,13 +142,13 @@ pub(super) fn merge(state: &mut SoftmaxState, out: &mut [f32], part: SoftmaxStat
 }
 
 /// # Safety
-/// The extent lies within the buffers; else as [`Simd`] asks.
+/// The shape is within the buffers; otherwise the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     if !e.cols.is_multiple_of(LANES) {
         return plain_gemm(e, a, b, c);
     }
-    // SAFETY: passed on, and `cols` is whole registers.
+    // SAFETY: the caller upholds the contract, and `cols` is a multiple of the lanes.
     unsafe {
         match b {
             Stored::F32(b) => simd_gemm_of::<S, f32>(e, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()),
@@ -157,12 +158,12 @@ unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32])
 }
 
 /// # Safety
-/// The extent lies within the buffers, `cols` is a multiple of eight; else as [`Simd`] asks.
+/// The shape is within the buffers, `cols` is a multiple of eight; otherwise the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_gemm_of<S: Simd, B: Element>(e: &GemmShape, a: *const f32, b: *const B, c: *mut f32) {
     let mut r = 0;
     while r < e.rows {
-        // SAFETY: `r` and the rows taken stay below `e.rows`.
+        // SAFETY: the rows stay below `e.rows`.
         unsafe {
             let (a, c) = (a.add(r * e.lda), c.add(r * e.ldc));
             r += match e.rows - r {
@@ -179,7 +180,7 @@ unsafe fn simd_gemm_of<S: Simd, B: Element>(e: &GemmShape, a: *const f32, b: *co
 /// All columns of `R` rows, `W` registers at a time; returns `R`.
 ///
 /// # Safety
-/// As for [`simd_gemm_of`], with `R` rows at `a` and `c`.
+/// The contract of [`simd_gemm_of`], with `R` rows at `a` and `c`.
 #[inline(always)]
 unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
     e: &GemmShape,
@@ -188,7 +189,7 @@ unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
     c: *mut f32,
 ) -> usize {
     let mut j = 0;
-    // SAFETY: the columns taken stay below `e.cols`.
+    // SAFETY: the columns stay below `e.cols`.
     unsafe {
         while j + W * LANES <= e.cols {
             tile::<S, B, R, W>(e, a, b.add(j), c.add(j));
@@ -203,7 +204,7 @@ unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
 }
 
 /// # Safety
-/// As for [`simd_gemm_of`], with `R` rows and `W` registers of columns.
+/// The contract of [`simd_gemm_of`], with `R` rows and `W` registers of columns.
 #[inline(always)]
 unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
     e: &GemmShape,
@@ -211,7 +212,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
     b: *const B,
     c: *mut f32,
 ) {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut acc = [[S::splat(0.0); W]; R];
         for (r, acc) in acc.iter_mut().enumerate() {
@@ -220,7 +221,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
             }
         }
         for t in e.depth.clone() {
-            // Of the two factors the fewer registers are held, so that twelve sums fit beside them.
+            // Hold the factor with fewer registers, so 12 accumulators fit into 16 registers.
             if R < W {
                 let mut column = [S::splat(0.0); R];
                 for (r, column) in column.iter_mut().enumerate() {
@@ -254,7 +255,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_softmax_block<S: Simd>(
     s: &mut [f32; KV_BLOCK],
@@ -263,7 +264,7 @@ unsafe fn simd_softmax_block<S: Simd>(
     softcap: Option<f32>,
     state: &mut SoftmaxState,
 ) -> f32 {
-    // SAFETY: four registers of eight are the 32 numbers.
+    // SAFETY: four registers of eight lanes cover the 32 scores.
     unsafe {
         let scale = S::splat(scale);
         let mut v = [scale; 4];
@@ -291,7 +292,7 @@ unsafe fn simd_softmax_block<S: Simd>(
             S::store(s.as_mut_ptr().add(LANES * i), *v);
         }
         let sum = S::reduce_add(S::add(S::add(v[0], v[2]), S::add(v[1], v[3])));
-        // Commonly the largest score is an old one, and e⁰ is one.
+        // Usually the maximum does not change, and e⁰ is 1.
         let factor =
             if state.max == max && state.max != f32::NEG_INFINITY { 1.0 } else { exp(state.max - shift) };
         *state = SoftmaxState { max, sum: state.sum.mul_add(factor, sum) };
@@ -306,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_agree_bit_for_bit_in_every_tiling() {
+    fn simd_gemm_is_bit_equal_to_portable_in_every_tiling() {
         let mut rng = Rng::new(7);
         for rows in 1..=14 {
             for cols in [8, 24, 32, 64, 80, 12] {
@@ -314,9 +315,9 @@ mod tests {
                     let (lda, ldb, ldc) = (32, cols + 8, cols + 1);
                     let mut random = |n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
                     let (a, b, c) = (random(rows * lda), random(32 * ldb), random(rows * ldc));
-                    let halves: Vec<f16> = b.iter().map(|v| f16::from_f32(*v)).collect();
+                    let b_f16: Vec<f16> = b.iter().map(|v| f16::from_f32(*v)).collect();
                     let e = GemmShape { rows, cols, depth: depth.clone(), lda, ldb, ldc };
-                    for b in [Stored::F32(&b), Stored::F16(&halves)] {
+                    for b in [Stored::F32(&b), Stored::F16(&b_f16)] {
                         let (mut plain, mut fast) = (c.clone(), c.clone());
                         gemm(Isa::PORTABLE, &e, &a, b, &mut plain);
                         gemm(Isa::detect(), &e, &a, b, &mut fast);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn softening_agrees_bit_for_bit() {
+    fn simd_softmax_block_is_bit_equal_to_portable() {
         let mut rng = Rng::new(8);
         for round in 0..500 {
             let s: [f32; KV_BLOCK] = std::array::from_fn(|_| 30.0 * rng.gaussian() as f32);

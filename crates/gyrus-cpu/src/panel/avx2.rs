@@ -22,7 +22,7 @@ impl Kernel for Avx2 {
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[__m256i; 2]; M] {
-        // SAFETY: by contract; groups are below 8.
+        // SAFETY: the caller upholds the contract; groups are below 8.
         unsafe {
             let (one, sixteen) = (_mm256_set1_epi16(1), _mm256_set1_epi16(16));
             let zero = _mm256_setzero_si256();
@@ -95,7 +95,7 @@ pub(super) unsafe fn broadcast(x: *const QBlock, g: usize) -> __m256i {
 /// The AVX2 form of [`super::Tile`].
 ///
 /// # Safety
-/// As for [`super::Tile`].
+/// The contract of [`super::Tile`].
 pub(super) unsafe fn tile<F: Source>(
     panel: &[u8],
     x: &[QBlock],
@@ -105,7 +105,7 @@ pub(super) unsafe fn tile<F: Source>(
     // Sixteen registers hold the sums of four rows.
     let blocks = x.len() / rows;
     for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
-        // SAFETY: passed on, for the rows of this part.
+        // SAFETY: the caller upholds the contract for these rows too.
         unsafe {
             match x.len() / blocks {
                 1 => tile_of::<F, 1>(panel, x, out),
@@ -119,6 +119,6 @@ pub(super) unsafe fn tile<F: Source>(
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe { walk::<Avx2, F, M>(panel, x, out) }
 }

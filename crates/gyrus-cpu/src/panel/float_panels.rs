@@ -1,4 +1,4 @@
-//! Weights in floating point, re-laid so that a SIMD lane owns an output row.
+//! Weights in floating point, repacked so that a SIMD lane owns an output row.
 //!
 //! A panel is sixteen output rows side by side: `[k][row]`, in the elements of the file. One load brings an
 //! element of each row, to be multiplied with one activation in all lanes. FloatPanels are summed in four
@@ -30,7 +30,7 @@ const QUARTERS: usize = 4;
 /// receives the sums of row `r`.
 ///
 /// # Safety
-/// The processor has the instructions of the level the function was chosen for; `panel` holds whole columns
+/// The CPU has the instructions of the level the function was chosen for; `panel` holds whole columns
 /// of the type it was chosen for, `rows` is 1..=TILE, and `x` holds `rows` elements for each column.
 type Tile = unsafe fn(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]);
 
@@ -47,7 +47,7 @@ pub(crate) fn interleave(x: &[f32], cols: usize, out: &mut [f32]) {
     }
 }
 
-/// The re-laid form of a weight matrix.
+/// The repacked form of a weight matrix.
 pub(crate) struct FloatPanels {
     data: SlabBytes,
     rows: usize,
@@ -92,7 +92,7 @@ fn get<T: Element>(bytes: &[u8]) -> f32 {
 }
 
 impl FloatPanels {
-    /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type is not a float.
+    /// Repacks a `rows × cols` matrix whose size has been checked; `None` if the type is not a float.
     pub(crate) fn pack(
         pool: &Pool,
         dtype: DType,
@@ -181,7 +181,7 @@ fn quarter(cols: usize, index: usize) -> std::ops::Range<usize> {
     cols.min(index * size)..cols.min((index + 1) * size)
 }
 
-/// The plain meaning of [`Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
+/// The portable form of [`Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
 unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
     let size = size_of::<T>();
     let cols = panel.len() / (ROWS * size);
@@ -205,7 +205,7 @@ unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f3
 /// Sixteen lanes of `f32`.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The contract of [`Simd`].
 trait Wide {
     type V: Copy;
 
@@ -257,7 +257,7 @@ impl<S: Simd> Wide for Twice<S> {
 /// as registers are left for; the elements of a column are `step` apart in `x`.
 ///
 /// # Safety
-/// As for [`Tile`]; the caller is compiled with the instructions.
+/// The contract of [`Tile`]; the caller enables the target features.
 #[inline(always)]
 unsafe fn tile_up_to_6<W: Wide, T: Element>(
     panel: &[u8],
@@ -266,7 +266,7 @@ unsafe fn tile_up_to_6<W: Wide, T: Element>(
     rows: usize,
     out: &mut [[f32; ROWS]],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match rows {
             1 => walk::<W, T, 1, 4>(panel, x, step, out),
@@ -282,7 +282,7 @@ unsafe fn tile_up_to_6<W: Wide, T: Element>(
 /// `M` rows, `Q` quarters at a time; the elements of a column are `step` apart in `x`.
 ///
 /// # Safety
-/// As for [`Tile`], with `M` rows; the caller is compiled with the instructions.
+/// The contract of [`Tile`], with `M` rows; the caller enables the target features.
 #[inline(always)]
 unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
     panel: &[u8],
@@ -329,7 +329,7 @@ unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
 /// Up to twelve rows, six at a time: what sixteen registers of eight or 32 of four hold.
 ///
 /// # Safety
-/// As for [`Tile`]; the caller is compiled with the instructions.
+/// The contract of [`Tile`]; the caller enables the target features.
 #[inline(always)]
 unsafe fn tile_by_6<W: Wide, T: Element>(
     panel: &[u8],
@@ -338,7 +338,7 @@ unsafe fn tile_by_6<W: Wide, T: Element>(
     out: &mut [[f32; ROWS]; TILE],
 ) {
     for first in (0..rows).step_by(6) {
-        // SAFETY: passed on, for the rows of this part.
+        // SAFETY: the caller upholds the contract for these rows too.
         unsafe {
             let x = x.as_ptr().add(first);
             tile_up_to_6::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
@@ -347,11 +347,11 @@ unsafe fn tile_by_6<W: Wide, T: Element>(
 }
 
 /// # Safety
-/// As for [`Tile`].
+/// The contract of [`Tile`].
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 unsafe fn neon_tile<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe { tile_by_6::<Twice<crate::simd::Neon>, T>(panel, x, rows, out) }
 }
 
@@ -363,7 +363,7 @@ mod x86 {
     use crate::simd::Avx2;
 
     /// # Safety
-    /// As for [`Tile`].
+    /// The contract of [`Tile`].
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn avx2_tile<T: Element>(
         panel: &[u8],
@@ -371,7 +371,7 @@ mod x86 {
         rows: usize,
         out: &mut [[f32; ROWS]; TILE],
     ) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { tile_by_6::<Twice<Avx2>, T>(panel, x, rows, out) }
     }
 
@@ -415,7 +415,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`Tile`].
+    /// The contract of [`Tile`].
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
     pub(super) unsafe fn avx512_tile<T: Element>(
         panel: &[u8],
@@ -424,7 +424,7 @@ mod x86 {
         out: &mut [[f32; ROWS]; TILE],
     ) {
         let all = x.as_ptr();
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match rows {
                 12 => walk::<Avx512, T, 12, 1>(panel, all, rows, out),

@@ -1,4 +1,4 @@
-//! Quantised weights re-laid for integer SIMD.
+//! Quantised weights repacked for integer SIMD.
 //!
 //! A panel is eight output rows side by side. Within a block of 32 along `k` the quants lie as
 //! `[k / 4][row][k % 4]`: one 32-byte load brings four consecutive values of each of the eight rows, to be
@@ -65,7 +65,7 @@ const fn group_bytes<F: Source>() -> usize {
 /// panel's length along `k` in units of 32; `out[r]` receives the eight sums of row `r`.
 ///
 /// # Safety
-/// The processor has the instructions of the level the function was chosen for; `panel` holds whole
+/// The CPU has the instructions of the level the function was chosen for; `panel` holds whole
 /// groups of the format it was chosen for, `x` holds `rows · blocks` blocks, and `rows` is 1..=TILE.
 pub(crate) type Tile = unsafe fn(panel: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; LANES]; TILE]);
 
@@ -145,7 +145,7 @@ fn pack<F: Source>(source: &[u8], row: usize, group: &mut [u8]) {
 }
 
 impl QuantPanels {
-    /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type has no panel form.
+    /// Repacks a `rows × cols` matrix whose size has been checked; `None` if the type has no panel form.
     pub(crate) fn pack(
         pool: &Pool,
         dtype: DType,

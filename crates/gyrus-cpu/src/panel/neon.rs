@@ -29,11 +29,11 @@ struct I8mm;
 /// Four consecutive signed numbers of the rows 0..4 and 4..8.
 ///
 /// # Safety
-/// As for [`QuantLayout::group`]; the caller is compiled with NEON.
+/// The contract of [`QuantLayout::group`]; the caller is compiled with NEON.
 #[inline(always)]
 unsafe fn signed<C: QuantLayout>(body: *const u8, group: usize) -> [int8x16_t; 2] {
     const { assert!(C::MAX <= 127 || C::ZERO_POINT == 128) };
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut w = C::group::<Neon>(body, group);
         if C::MAX > 127 {
@@ -58,7 +58,7 @@ impl Kernel for Widening {
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; groups are below 8.
+        // SAFETY: the caller upholds the contract; groups are below 8.
         unsafe {
             let zero = vdupq_n_s32(0);
             let mut sums = [[[zero; 2]; 2]; M];
@@ -124,7 +124,7 @@ impl Kernel for DotProd {
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; a block begins with its 32 bytes.
+        // SAFETY: the caller upholds the contract; a block begins with its 32 bytes.
         unsafe {
             let mut sums = [[[vdupq_n_s32(0); 2]; 2]; M];
             for half in 0..2 {
@@ -184,7 +184,7 @@ impl Kernel for I8mm {
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; a block begins with its 32 bytes.
+        // SAFETY: the caller upholds the contract; a block begins with its 32 bytes.
         unsafe {
             let zero = vdupq_n_s32(0);
             let mut sums = [[[zero; 2]; 2]; M];
@@ -236,7 +236,7 @@ impl Kernel for I8mm {
 macro_rules! tile {
     ($name:ident, $kernel:ty, $alone:ty, $features:literal) => {
         /// # Safety
-        /// As for [`super::Tile`].
+        /// The contract of [`super::Tile`].
         #[target_feature(enable = $features)]
         pub(super) unsafe fn $name<F: Source>(
             panel: &[u8],
@@ -247,7 +247,7 @@ macro_rules! tile {
             // Thirty-two registers hold the sums of four rows beside the weights.
             let blocks = x.len() / rows;
             for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
-                // SAFETY: passed on, for the rows of this part.
+                // SAFETY: the caller upholds the contract for these rows too.
                 unsafe {
                     match x.len() / blocks {
                         1 => walk::<$alone, F, 1>(panel, x, out),

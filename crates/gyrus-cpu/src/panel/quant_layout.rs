@@ -30,7 +30,7 @@ pub(crate) trait QuantLayout {
     /// The numbers of the elements `4·group..` of all rows.
     ///
     /// # Safety
-    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; else as [`Simd`] asks.
+    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; otherwise the contract of [`Simd`].
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B;
 }
 
@@ -97,7 +97,7 @@ impl QuantLayout for Iq4Levels {
 
     #[inline(always)]
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
-        // SAFETY: passed on; four bits are below 16.
+        // SAFETY: the caller upholds the contract; four bits are below 16.
         unsafe { S::lookup(&LEVELS, Bits::<4, 0>::group::<S>(body, group)) }
     }
 }

@@ -32,20 +32,20 @@ pub(crate) trait ScaleLayout {
     /// A header in registers.
     ///
     /// # Safety
-    /// `header` points to `Self::HEADER` readable bytes; else as [`Simd`] asks.
+    /// `header` points to `Self::HEADER` readable bytes; otherwise the contract of [`Simd`].
     unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2];
 
     /// [`ScaleLayout::get`] of all rows; what the scheme does not have is not used.
     ///
     /// # Safety
-    /// `body` points to `Self::BYTES` readable bytes; else as [`Simd`] asks.
+    /// `body` points to `Self::BYTES` readable bytes; otherwise the contract of [`Simd`].
     unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]);
 }
 
-/// Eight half-precision scales for each 32 elements, and eight offsets.
+/// Eight f16 scales for each 32 elements, and eight offsets.
 pub(crate) struct BlockScales<const OFFSET: bool>;
 
-/// SuperBlockScales-blocks: the header has eight scales in half precision and, with offsets, eight of those; each 32
+/// SuperBlockScales-blocks: the header has eight scales in f16 and, with offsets, eight of those; each 32
 /// elements (`PER_16`: each 16) have eight signed bytes that multiply the one, and eight for the other.
 pub(crate) struct SuperBlockScales<const PER_16: bool, const OFFSET: bool>;
 
@@ -74,7 +74,7 @@ impl<const OFFSET: bool> ScaleLayout for BlockScales<OFFSET> {
 
     #[inline(always)]
     unsafe fn header<S: Simd>(_: *const u8) -> [S::F; 2] {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { [S::splat(0.0); 2] }
     }
 
@@ -158,7 +158,7 @@ fn put_f16(bytes: &mut [u8], row: usize, half: HalfLe) {
     bytes[2 * row..][..2].copy_from_slice(bytemuck::bytes_of(&half));
 }
 
-/// The `row`-th half-precision number of eight.
+/// The `row`-th f16 number of eight.
 fn f16_at(bytes: &[u8], row: usize) -> f32 {
     half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
 }

@@ -18,7 +18,7 @@ pub(crate) trait Source: Block {
     fn scales(&self, sub: usize) -> Scales;
 }
 
-/// What scales 32 elements of a row: `scale` and `offset` in half precision, in super-blocks multiplied by
+/// What scales 32 elements of a row: `scale` and `offset` in f16, in super-blocks multiplied by
 /// a factor for each 16.
 #[derive(Default)]
 pub(crate) struct Scales {

@@ -42,7 +42,7 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
     }
 }
 
-/// The plain meaning of [`super::Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
+/// The portable form of [`super::Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
 pub(super) unsafe fn plain<F: Source>(
     panel: &[u8],
     x: &[QBlock],
@@ -100,7 +100,7 @@ pub(super) trait Kernel {
     /// elements if the scheme is split, else over all 32 in the first place.
     ///
     /// # Safety
-    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; else as [`Simd`] asks.
+    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; otherwise the contract of [`Simd`].
     unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
@@ -119,7 +119,7 @@ const PREFETCH: usize = 4096;
 /// Walks a panel with `M` rows of activations.
 ///
 /// # Safety
-/// As for [`super::Tile`], with `M` rows; the caller is compiled with the kernel's instructions.
+/// The contract of [`super::Tile`], with `M` rows; the caller is compiled with the kernel's instructions.
 #[inline(always)]
 pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
     panel: &[u8],
@@ -167,7 +167,7 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
 /// Adds a block's products to the sums, as [`Lane::accumulate`] does: it is where rounding happens.
 ///
 /// # Safety
-/// Each of `x` points to a block; else as [`Simd`] asks.
+/// Each of `x` points to a block; otherwise the contract of [`Simd`].
 #[inline(always)]
 unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     scale: [Floats<K>; 2],
@@ -179,7 +179,7 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
     let centre = !(L::OFFSET || K::SIGNED && C::MAX > 127);
     let middle = C::ZERO_POINT.trailing_zeros() as i32;
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         for r in 0..M {
             let x = &*x[r];

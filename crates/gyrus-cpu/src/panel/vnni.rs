@@ -28,7 +28,7 @@ impl Kernel for Vnni {
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[__m256i; 2]; M] {
-        // SAFETY: by contract; groups are below 8.
+        // SAFETY: the caller upholds the contract; groups are below 8.
         unsafe {
             let mut sums = [[_mm256_setzero_si256(); 2]; M];
             for c in 0..4 {
@@ -56,7 +56,7 @@ impl Kernel for Vnni {
 /// The VNNI form of [`super::Tile`].
 ///
 /// # Safety
-/// As for [`super::Tile`].
+/// The contract of [`super::Tile`].
 pub(super) unsafe fn tile<F: Source>(
     panel: &[u8],
     x: &[QBlock],
@@ -64,7 +64,7 @@ pub(super) unsafe fn tile<F: Source>(
     out: &mut [[f32; LANES]; TILE],
 ) {
     // Thirty-two registers hold the sums of eight rows.
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match rows {
             1 => tile_of::<F, 1>(panel, x, out),
@@ -81,6 +81,6 @@ pub(super) unsafe fn tile<F: Source>(
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]; TILE]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe { walk::<Vnni, F, M>(panel, x, out) }
 }

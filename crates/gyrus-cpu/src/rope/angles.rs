@@ -117,10 +117,10 @@ impl<'a> Angles<'a> {
     ) {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this level exists only where the instructions do.
+            // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
             Level::Avx2 => unsafe { avx2(self, cache, token, cos, sin) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this level exists only where the instructions do.
+            // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
             Level::Avx512Vnni => unsafe { avx512(self, cache, token, cos, sin) },
             _ => self.row(cache, token, cos, sin),
         }
@@ -242,14 +242,14 @@ fn tabulate(isa: Isa, turns: &[u64], sign: f64, steps: &mut [f64]) {
     }
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
         Level::Avx2 | Level::Avx512Vnni => unsafe { avx2(turns, sign, steps) },
         _ => all(turns, sign, steps),
     }
 }
 
 /// # Safety
-/// The processor has the instructions.
+/// The CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2(angles: &Angles<'_>, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
@@ -257,7 +257,7 @@ unsafe fn avx2(angles: &Angles<'_>, cache: &mut PhaseCache, token: usize, cos: &
 }
 
 /// # Safety
-/// The processor has the instructions.
+/// The CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512(

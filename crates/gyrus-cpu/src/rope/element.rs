@@ -13,14 +13,14 @@ pub(super) trait Element: bytemuck::Pod + Send {
     /// A register of them.
     ///
     /// # Safety
-    /// As [`Lanes`] asks.
+    /// The contract of [`Lanes`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn load<L: Lanes>(p: *const Self) -> L::V;
 
     /// Rounds as [`Element::from_f32`] does.
     ///
     /// # Safety
-    /// As [`Lanes`] asks.
+    /// The contract of [`Lanes`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn store<L: Lanes>(p: *mut Self, v: L::V);
 
@@ -52,14 +52,14 @@ macro_rules! element {
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             unsafe fn load<L: Lanes>(p: *const $type) -> L::V {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { L::$load(p.cast()) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             unsafe fn store<L: Lanes>(p: *mut $type, v: L::V) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { L::$store(p.cast(), v) }
             }
 
@@ -70,7 +70,7 @@ macro_rules! element {
                 b: <Avx512 as Lanes>::V,
                 send: impl FnMut(std::arch::x86_64::__m512i),
             ) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { Avx512::$lines(a, b, send) }
             }
         }

@@ -11,7 +11,7 @@ use crate::simd::Simd;
 /// An instruction set's registers.
 ///
 /// # Safety
-/// Every function has one contract: the processor has the instructions, the caller is compiled with them, and
+/// Every function has one contract: the CPU has the instructions, the caller enables their target features, and
 /// pointers are good for [`Lanes::N`] elements.
 pub(super) trait Lanes {
     /// `N` numbers.

@@ -1,4 +1,4 @@
-//! The rope kernels of [`gyrus_kernels::call`], with the instructions there are and over all threads.
+//! The rope kernels of [`gyrus_kernels::call`], with the CPU's best instructions and over all threads.
 //!
 //! A task takes a block of tokens, computes each token's cosines and sines once and turns all its heads by them.
 //! Every element is read once and written once, so that large tensors go at the speed of memory. Arithmetic is
@@ -37,7 +37,7 @@ use rotate::{Phases, Rotation};
 /// Elements of a task: enough to be worth a thread's while, few enough for all to end together.
 const TASK: usize = 64 << 10;
 
-/// Elements below which more threads cost more than they save.
+/// Up to this many elements one thread does the work: waking others would cost more.
 const SERIAL_ELEMS: usize = 16 << 10;
 
 /// Numbers of the cosines and sines that are computed at once where tokens of a head lie side by side: many tokens

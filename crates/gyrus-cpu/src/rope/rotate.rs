@@ -77,7 +77,7 @@ impl Rotation {
         count: usize,
         phases: Phases<'_>,
     ) {
-        // SAFETY: passed on; an `Isa` above portable exists only where the instructions do.
+        // SAFETY: the caller upholds the contract; an `Isa` of this level proves that the CPU has the instructions.
         unsafe {
             match self.isa.level() {
                 #[cfg(target_arch = "x86_64")]
@@ -101,7 +101,7 @@ impl Rotation {
         }
     }
 
-    /// The plain form of a head's turned part, which begins at `from` and `to`, for the phases from `first` on.
+    /// The portable form of a head's turned part, which begins at `from` and `to`, for the phases from `first` on.
     ///
     /// # Safety
     /// As [`Rotation::rotate`] asks, of one head.
@@ -137,7 +137,7 @@ impl Rotation {
         }
     }
 
-    /// The plain form of what passes.
+    /// The portable form of what passes.
     ///
     /// # Safety
     /// The elements can be read at `from` and written at `to`.
@@ -149,14 +149,14 @@ impl Rotation {
         elements: std::ops::Range<usize>,
     ) {
         for i in elements {
-            // SAFETY: by contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { *to.add(i) = T::from_f32((*from.add(i)).to_f32() * self.scale) };
         }
     }
 }
 
 /// # Safety
-/// As [`Rotation::rotate`] asks; the processor has the instructions.
+/// The contract of [`Rotation::rotate`]; the CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<S: Element, T: Element, const COPY_REST: bool>(
@@ -166,12 +166,12 @@ unsafe fn avx2<S: Element, T: Element, const COPY_REST: bool>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
     unsafe { heads::<Avx2, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
 /// # Safety
-/// As [`Rotation::rotate`] asks; the processor has the instructions.
+/// The contract of [`Rotation::rotate`]; the CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<S: Element, T: Element, const COPY_REST: bool>(
@@ -181,7 +181,7 @@ unsafe fn avx512<S: Element, T: Element, const COPY_REST: bool>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
     unsafe { heads::<Avx512, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
@@ -190,7 +190,7 @@ unsafe fn avx512<S: Element, T: Element, const COPY_REST: bool>(
 const PREFETCH_BYTES: usize = 8192;
 
 /// # Safety
-/// As [`Rotation::rotate`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn heads<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
@@ -235,7 +235,7 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
 }
 
 /// # Safety
-/// As [`Rotation::rotate`] and [`Lanes`] ask, of one head.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], of one head.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn rotate_head<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
@@ -268,7 +268,7 @@ pub(super) unsafe fn rotate_head<L: Lanes, S: Element, T: Element, const COPY_RE
 /// every head took as long as the arithmetic.
 ///
 /// # Safety
-/// As [`Rotation::rotate`] and [`Lanes`] ask, `from` and `to` at the first turned element; `K` registers hold
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], `from` and `to` at the first turned element; `K` registers hold
 /// [`Rotation::width`] numbers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -315,7 +315,7 @@ pub(super) fn prefetch<S>(from: *const S, head_dim: usize, ahead: usize) {
 }
 
 /// # Safety
-/// As [`Rotation::scalar_tail`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::scalar_tail`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn split<L: Lanes, S: Element, T: Element>(
@@ -341,7 +341,7 @@ unsafe fn split<L: Lanes, S: Element, T: Element>(
 }
 
 /// # Safety
-/// As [`Rotation::scalar_tail`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::scalar_tail`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
@@ -368,7 +368,7 @@ unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
 /// What passes, times the scale.
 ///
 /// # Safety
-/// As [`Rotation::copy_scaled`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::copy_scaled`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_scaled<L: Lanes, S: Element, T: Element>(
@@ -378,7 +378,7 @@ unsafe fn copy_scaled<L: Lanes, S: Element, T: Element>(
     elements: std::ops::Range<usize>,
 ) {
     let whole = elements.len() - elements.len() % L::N;
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let scale = L::splat(rotation.scale);
         for i in (elements.start..elements.start + whole).step_by(L::N) {

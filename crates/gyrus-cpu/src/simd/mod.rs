@@ -23,7 +23,7 @@ pub(crate) const LANES: usize = 8;
 /// An instruction set's registers.
 ///
 /// # Safety
-/// Every function has one contract: the processor has the instructions, the caller is compiled with them,
+/// Every function has one contract: the CPU has the instructions, the caller enables their target features,
 /// and pointers are good for the elements named (no alignment is asked for).
 pub(crate) trait Simd {
     /// Eight `f32`.
@@ -36,11 +36,11 @@ pub(crate) trait Simd {
     unsafe fn splat(v: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
     unsafe fn store(p: *mut f32, v: Self::F);
-    /// Eight half-precision numbers.
+    /// Eight f16 numbers.
     unsafe fn load_f16(p: *const u8) -> Self::F;
     /// Eight numbers that are the upper halves of `f32`.
     unsafe fn load_bf16(p: *const u8) -> Self::F;
-    /// Rounds to half precision, ties to even.
+    /// Rounds to f16, ties to even.
     unsafe fn store_f16(p: *mut f16, v: Self::F);
     /// Eight signed bytes as numbers.
     unsafe fn load_i8(p: *const u8) -> Self::F;
@@ -100,22 +100,22 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2($($arg: $type),*) $(-> $result)? {
-                // SAFETY: compiled with the instructions, which the caller has proved to be there.
+                // SAFETY: the target features are enabled here, and the `Isa` proves that the CPU has them.
                 unsafe { $simd::<$crate::simd::Avx2>($($arg),*) }
             }
             #[cfg(target_arch = "aarch64")]
             #[target_feature(enable = "neon")]
             unsafe fn neon($($arg: $type),*) $(-> $result)? {
-                // SAFETY: compiled with the instructions, which the caller has proved to be there.
+                // SAFETY: the target features are enabled here, and the `Isa` proves that the CPU has them.
                 unsafe { $simd::<$crate::simd::Neon>($($arg),*) }
             }
             match isa.level() {
                 $crate::isa::Level::Portable => $plain($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` above portable exists only where the instructions do.
+                // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
                 _ => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "aarch64")]
-                // SAFETY: an `Isa` above portable exists only where the instructions do.
+                // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
                 _ => unsafe { neon($($arg),*) },
             }
         }

@@ -238,25 +238,25 @@ impl Simd for Neon {
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe { vcvt_f32_f16(vreinterpret_f16_u16(halves)) }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn power_of_two(n: int32x4_t) -> float32x4_t {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127)))) }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn field(v: uint8x16_t, up: i32, mask: u8) -> uint8x16_t {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe { vandq_u8(vshlq_u8(v, vdupq_n_s8(up as i8)), vdupq_n_u8(mask)) }
 }

@@ -31,7 +31,7 @@ pub(super) unsafe fn rotate_runs<T: Element>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on; `K` registers are half a head.
+    // SAFETY: the caller upholds the contract; `K` registers are half a head.
     unsafe {
         match rotation.head_dim {
             64 => runs_of::<T, 2>(runs, count, phases),
@@ -44,7 +44,7 @@ pub(super) unsafe fn rotate_runs<T: Element>(
 /// # Safety
 /// As [`rotate_runs`]; `K` registers are half a head.
 unsafe fn runs_of<T: Element, const K: usize>(runs: &[Run<T>], count: usize, phases: Phases<'_>) {
-    // SAFETY: passed on; `P` is how many runs there are.
+    // SAFETY: the caller upholds the contract; `P` is how many runs there are.
     unsafe {
         match *runs {
             [a] => heads::<T, K, 1>([a], count, phases),
@@ -65,7 +65,7 @@ struct At<T> {
 }
 
 /// # Safety
-/// As [`rotate_runs`].
+/// The contract of [`rotate_runs`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn heads<T: Element, const K: usize, const P: usize>(
     runs: [Run<T>; P],
@@ -115,7 +115,7 @@ unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
     phases: *const f32,
 ) {
     type L = Avx512;
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let cosines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * k)));
         let sines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * (K + k))));

@@ -38,7 +38,7 @@ pub(super) unsafe fn rotate_runs<T: Element>(
             sent: 0,
         });
     }
-    // SAFETY: an `Isa` above portable exists only where the instructions do; the rest is passed on.
+    // SAFETY: an `Isa` of this level proves that the CPU has the instructions; the rest is passed on.
     unsafe {
         match rotation.isa.level() {
             Level::Avx512Vnni => avx512(rotation, &mut all, count, phases),
@@ -86,7 +86,7 @@ impl<T> Lines<T> {
     /// Sends all whole lines, and begins again with what is left.
     ///
     /// # Safety
-    /// As [`Lines::flush`].
+    /// The contract of [`Lines::flush`].
     #[inline(always)]
     unsafe fn flush_and_restart<L: Lanes>(&mut self) {
         // SAFETY: as for `flush`; the room has a line more than is ever filled.
@@ -100,7 +100,7 @@ impl<T> Lines<T> {
 }
 
 /// # Safety
-/// As [`heads`]; the processor has the instructions.
+/// As [`heads`]; the CPU has the instructions.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<T: Element>(
     rotation: &Rotation,
@@ -108,12 +108,12 @@ unsafe fn avx2<T: Element>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
     unsafe { heads::<Avx2, T>(rotation, runs, count, phases) }
 }
 
 /// # Safety
-/// As [`heads`]; the processor has the instructions.
+/// As [`heads`]; the CPU has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<T: Element>(
     rotation: &Rotation,
@@ -121,12 +121,12 @@ unsafe fn avx512<T: Element>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
     unsafe { heads::<Avx512, T>(rotation, runs, count, phases) }
 }
 
 /// # Safety
-/// As [`Rotation::rotate`] and [`Lanes`] ask, of every run.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], of every run.
 #[inline(always)]
 unsafe fn heads<L: Lanes, T: Element>(
     rotation: &Rotation,
@@ -137,7 +137,7 @@ unsafe fn heads<L: Lanes, T: Element>(
     // A copy of its own, which no store can be thought to change.
     let rotation = *rotation;
     let whole = rotation.rope_dim == rotation.head_dim && rotation.width().is_multiple_of(L::N);
-    // SAFETY: passed on; the number of registers is that which half a head fills.
+    // SAFETY: the caller upholds the contract; the number of registers is that which half a head fills.
     unsafe {
         match rotation.width() / L::N {
             _ if rotation.pairing != Pairing::Split => rows::<L, T, 0>(&rotation, runs, count, phases),
@@ -152,7 +152,7 @@ unsafe fn heads<L: Lanes, T: Element>(
 /// `K`: how many registers half a head fills, if all of it is turned; 0 for any other.
 ///
 /// # Safety
-/// As [`heads`].
+/// The contract of [`heads`].
 #[inline(always)]
 unsafe fn rows<L: Lanes, T: Element, const K: usize>(
     rotation: &Rotation,
