@@ -1,7 +1,7 @@
-//! The steps of attention over one block: a small matrix gemm, the softmax update, the merge.
+//! The steps of attention over one KV block: a small GEMM, the online softmax update, the merge of splits.
 //!
-//! Products sum in ascending order with fused dispatch_gemm-adds, one accumulator per output, whatever the
-//! tiling; the SIMD forms repeat the plain ones bit for bit.
+//! GEMMs sum in ascending order by fused multiply-add with one accumulator per output, independent of the
+//! tiling. The SIMD forms are bit-equal to the portable ones.
 
 use gyrus_kernels::KV_BLOCK;
 use half::f16;
@@ -62,7 +62,7 @@ fn plain_gemm_of(e: &GemmShape, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f3
     }
 }
 
-/// What a row has state of its softmax.
+/// The running state of a row's online softmax.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SoftmaxState {
     /// The largest score so far.

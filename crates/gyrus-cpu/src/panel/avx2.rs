@@ -1,11 +1,11 @@
-//! Integer sums with AVX2.
+//! int8 dot products with AVX2.
 
 use std::arch::x86_64::*;
 
 use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
 use super::source::Source;
-use super::tile::{Kernel, walk};
+use super::tile::{Kernel, multiply_panel};
 use super::{LANES, TILE};
 use crate::quantize_rows::QBlock;
 use crate::simd::Avx2;
@@ -14,9 +14,9 @@ impl Kernel for Avx2 {
     type Simd = Avx2;
     const SIGNED: bool = false;
 
-    /// `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits, which hold the sums of
-    /// several: with four-bit numbers those of a whole block (15 · 127 · 16 < 2¹⁵), with five bits of half
-    /// a block, with six of a quarter. Numbers of eight bits are split into nibbles, `16·h + l`.
+    /// `vpmaddubsw` adds two u8 × i8 products in 16 bits. 16-bit sums do not overflow over a whole block of
+    /// 4-bit quants (15 · 127 · 16 < 2¹⁵), half a block of 5-bit quants, or a quarter of a block of 6-bit
+    /// quants. 8-bit quants are split into nibbles, `16·h + l`.
     #[inline(always)]
     unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
@@ -27,9 +27,9 @@ impl Kernel for Avx2 {
             let (one, sixteen) = (_mm256_set1_epi16(1), _mm256_set1_epi16(16));
             let zero = _mm256_setzero_si256();
             let mut sums = [[zero; 2]; M];
-            // Sixteen-bit sums, and those of the upper nibbles.
+            // 16-bit sums, and those of the upper nibbles.
             let (mut low, mut high) = ([[zero; 2]; M], [[zero; 2]; M]);
-            // Where one sum of 16 bits holds a block, both halves go there.
+            // If a 16-bit sum holds a whole block, both halves of the block use the same one.
             let joined = !L::PER_16 && (C::MAX <= 15 || C::MAX > 63);
             let widen_every = if C::MAX > 31 && C::MAX <= 63 { 2 } else { 4 };
             for c in 0..4 {
@@ -82,13 +82,13 @@ impl Kernel for Avx2 {
     }
 }
 
-/// Four activation bytes, `4·g..`, in every lane.
+/// The four int8 activations `4·g..4·g + 4` in every lane.
 ///
 /// # Safety
-/// `x` points to a block, `g < 8`; the caller is compiled with AVX2.
+/// `x` points to a block, `g < 8`; the caller enables AVX2.
 #[inline(always)]
 pub(super) unsafe fn broadcast(x: *const QBlock, g: usize) -> __m256i {
-    // SAFETY: within the 32 bytes that a block begins with.
+    // SAFETY: a block starts with 32 int8 values, and `g < 8`.
     unsafe { _mm256_set1_epi32(x.cast::<i32>().add(g).read_unaligned()) }
 }
 
@@ -102,7 +102,7 @@ pub(super) unsafe fn tile<F: Source>(
     rows: usize,
     out: &mut [[f32; LANES]; TILE],
 ) {
-    // Sixteen registers hold the sums of four rows.
+    // 16 registers hold the sums of four rows.
     let blocks = x.len() / rows;
     for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
         // SAFETY: the caller upholds the contract for these rows too.
@@ -120,5 +120,5 @@ pub(super) unsafe fn tile<F: Source>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
     // SAFETY: the caller upholds the contract.
-    unsafe { walk::<Avx2, F, M>(panel, x, out) }
+    unsafe { multiply_panel::<Avx2, F, M>(panel, x, out) }
 }

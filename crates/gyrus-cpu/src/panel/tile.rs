@@ -1,5 +1,5 @@
-//! The product of a panel with a few rows of activations: its plain form, and the form that all SIMD
-//! kernels share but for their integer sums.
+//! The product of a panel with a few rows of activations: the portable form, and the form that all SIMD
+//! kernels share except for their integer dot products.
 
 use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
@@ -8,8 +8,8 @@ use super::{LANES, TILE, body_bytes, group_bytes, subs};
 use crate::quantize_rows::{GROUP, QBlock};
 use crate::simd::Simd;
 
-/// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + offset`, a scale and an offset for
-/// each 16.
+/// One row's block of 32 along `k`: `v = scale·(q − zero) + offset`, with a scale and an offset for each 16
+/// elements.
 struct Lane {
     q: [u8; GROUP],
     zero: u8,
@@ -17,16 +17,16 @@ struct Lane {
     offset: [f32; 2],
 }
 
-/// What row `row` holds in the body number `sub` of a group.
+/// Unpacks row `row` from body `sub` of a group.
 fn lane<F: Source>(group: &[u8], sub: usize, row: usize) -> Lane {
     let (header, bodies) = group.split_at(F::ScaleLayout::HEADER);
     let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::QuantLayout::BYTES);
-    let (scale, offset) = F::ScaleLayout::get(header, scales, row);
+    let (scale, offset) = F::ScaleLayout::unpack(header, scales, row);
     let zero = if F::ScaleLayout::OFFSET { 0 } else { F::QuantLayout::ZERO_POINT as u8 };
-    Lane { q: F::QuantLayout::get(quants, row), zero, scale, offset }
+    Lane { q: F::QuantLayout::unpack(quants, row), zero, scale, offset }
 }
 
-/// The values of one row of a panel, bit-equal to those of the source blocks.
+/// The values of one row of a panel, bit-equal to the source blocks.
 pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32]) {
     let values = out.chunks_exact_mut(F::DTYPE.block_elems());
     for (group, out) in panel.chunks_exact(group_bytes::<F>()).zip(values) {
@@ -42,7 +42,7 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
     }
 }
 
-/// The portable form of [`super::Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
+/// The portable form of [`super::Tile`]. It is `unsafe` only to have that type; wrong lengths panic.
 pub(super) unsafe fn plain<F: Source>(
     panel: &[u8],
     x: &[QBlock],
@@ -66,7 +66,7 @@ pub(super) unsafe fn plain<F: Source>(
 }
 
 impl Lane {
-    /// Adds this block's product with `x` to a row's sum: the operations and the order every kernel keeps.
+    /// Adds this block's product with `x` to a row's sum. Every kernel performs these operations in this order.
     fn accumulate<L: ScaleLayout>(&self, x: &QBlock, acc: f32) -> f32 {
         let dot = |range: std::ops::Range<usize>| -> i32 {
             range.map(|k| (i32::from(self.q[k]) - i32::from(self.zero)) * i32::from(x.qs[k])).sum()
@@ -89,15 +89,15 @@ impl Lane {
     }
 }
 
-/// What an instruction set adds to [`Simd`]: the integer sums.
+/// The int8 dot products of an instruction set, in addition to [`Simd`].
 pub(super) trait Kernel {
     type Simd: Simd;
 
-    /// Whether [`Kernel::dots`] takes numbers of eight bits as signed, their middle already subtracted.
+    /// Whether [`Kernel::dots`] reads 8-bit quants as signed, with their zero point already subtracted.
     const SIGNED: bool;
 
-    /// `Σ q·x` of a block for eight rows with each of `M` activation rows: over the first and the last 16
-    /// elements if the scheme is split, else over all 32 in the first place.
+    /// `Σ q·x` of a block for eight weight rows with each of `M` activation rows: over the first and the last
+    /// 16 elements if the scale layout is `PER_16`, otherwise over all 32, in the first of the two sums.
     ///
     /// # Safety
     /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; otherwise the contract of [`Simd`].
@@ -106,22 +106,22 @@ pub(super) trait Kernel {
         x: [*const QBlock; M],
     ) -> [[Ints<Self>; 2]; M];
 
-    /// Fetches the memory from `p` on, which need not be readable.
+    /// Prefetches the cache line at `p`, which need not be readable.
     fn prefetch(p: *const u8);
 }
 
 type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
 type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
 
-/// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
+/// The prefetch distance of weights, in bytes. It may reach into the next panel.
 const PREFETCH: usize = 4096;
 
-/// Walks a panel with `M` rows of activations.
+/// Multiplies a panel with `M` rows of activations.
 ///
 /// # Safety
-/// The contract of [`super::Tile`], with `M` rows; the caller is compiled with the kernel's instructions.
+/// The contract of [`super::Tile`], with `M` rows; the caller enables the kernel's target features.
 #[inline(always)]
-pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
+pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
     panel: &[u8],
     x: &[QBlock],
     out: &mut [[f32; LANES]],
@@ -129,8 +129,8 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
     let groups = panel.len() / group_bytes::<F>();
     let stride = groups * subs::<F>();
     debug_assert_eq!(x.len(), stride * M);
-    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, `out` has `M` rows of
-    // eight at least.
+    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, and `out` has at least
+    // `M` rows.
     unsafe {
         let mut acc = [K::Simd::splat(0.0); M];
         let mut group = panel.as_ptr();
@@ -140,7 +140,7 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
         }
         for _ in 0..groups {
             if M == 1 {
-                // One row of activations is bound by memory.
+                // A matrix-vector product is bound by memory bandwidth.
                 for line in (0..group_bytes::<F>()).step_by(64) {
                     K::prefetch(group.wrapping_add(PREFETCH + line));
                 }
@@ -164,7 +164,7 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
     }
 }
 
-/// Adds a block's products to the sums, as [`Lane::accumulate`] does: it is where rounding happens.
+/// The SIMD form of [`Lane::accumulate`], the only place that rounds.
 ///
 /// # Safety
 /// Each of `x` points to a block; otherwise the contract of [`Simd`].
@@ -176,9 +176,9 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     dots: [[Ints<K>; 2]; M],
     acc: &mut [Floats<K>; M],
 ) {
-    // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
+    // Unsigned quants without an offset need `zero_point · Σx` subtracted.
     let centre = !(L::OFFSET || K::SIGNED && C::MAX > 127);
-    let middle = C::ZERO_POINT.trailing_zeros() as i32;
+    let zero_shift = C::ZERO_POINT.trailing_zeros() as i32;
     // SAFETY: the caller upholds the contract.
     unsafe {
         for r in 0..M {
@@ -186,10 +186,10 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
             let x_scale = K::Simd::splat(x.scale);
             let [mut first, mut last] = dots[r];
             if centre {
-                // −8·Σx, scaled to −middle·Σx.
-                let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), middle - 3);
+                // −8·Σx, shifted to −zero_point·Σx.
+                let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), zero_shift - 3);
                 if L::PER_16 {
-                    let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), middle);
+                    let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), zero_shift);
                     first = K::Simd::sub_i(first, zero);
                     last = K::Simd::add_i(last, K::Simd::add_i(all, zero));
                 } else {

@@ -1,9 +1,9 @@
-//! Integer sums with AVX-512 VNNI.
+//! int8 dot products with AVX-512 VNNI.
 //!
-//! `vpdpbusd` adds four products of an unsigned and a signed byte to a 32-bit lane. QuantPanels hold unsigned
-//! quants and activations are signed, so a block is eight of them per row, and nothing can overflow:
-//! 255 · 127 · 32 < 2³¹. What follows the integers is the AVX2 code. Registers stay 256 bits wide, a panel's
-//! width; of AVX-512 the kernels use the broadcast from memory and the second sixteen registers.
+//! `vpdpbusd` adds four u8 × i8 products to a 32-bit lane. Panels hold unsigned quants and activations are
+//! signed, so a block takes eight instructions per row. The sums cannot overflow: 255 · 127 · 32 < 2³¹. The
+//! `f32` part is the AVX2 code. Registers are 256 bits wide, like a panel; AVX-512 adds the broadcast from
+//! memory and 16 more registers.
 
 use std::arch::x86_64::*;
 
@@ -11,7 +11,7 @@ use super::avx2::broadcast;
 use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
 use super::source::Source;
-use super::tile::{Kernel, walk};
+use super::tile::{Kernel, multiply_panel};
 use super::{LANES, TILE};
 use crate::quantize_rows::QBlock;
 use crate::simd::Avx2;
@@ -22,7 +22,7 @@ impl Kernel for Vnni {
     type Simd = Avx2;
     const SIGNED: bool = false;
 
-    /// Two chains per row keep the product's latency out of sight.
+    /// Two accumulators per row hide the latency of the instruction.
     #[inline(always)]
     unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
@@ -63,7 +63,7 @@ pub(super) unsafe fn tile<F: Source>(
     rows: usize,
     out: &mut [[f32; LANES]; TILE],
 ) {
-    // Thirty-two registers hold the sums of eight rows.
+    // 32 registers hold the sums of eight rows.
     // SAFETY: the caller upholds the contract.
     unsafe {
         match rows {
@@ -82,5 +82,5 @@ pub(super) unsafe fn tile<F: Source>(
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]; TILE]) {
     // SAFETY: the caller upholds the contract.
-    unsafe { walk::<Vnni, F, M>(panel, x, out) }
+    unsafe { multiply_panel::<Vnni, F, M>(panel, x, out) }
 }

@@ -1,4 +1,4 @@
-//! AVX2, FMA and F16C: a register holds eight lanes.
+//! AVX2, FMA and F16C: one register holds eight lanes.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use super::Simd;
 
 pub(crate) struct Avx2;
 
-// The one contract of `Simd` covers every block: the instructions are there and pointers are good.
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx2 {
     type F = __m256;
@@ -146,7 +146,7 @@ impl Simd for Avx2 {
         unsafe {
             let first = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
             let last = _mm256_packs_epi32(_mm256_cvtps_epi32(a[2]), _mm256_cvtps_epi32(a[3]));
-            // Packing works within 128-bit halves; the permutation puts the dwords back in order.
+            // Packing works within 128-bit halves; the permutation restores the order.
             let packed = _mm256_packs_epi16(first, last);
             let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
             let mut bytes = [0i8; 32];
@@ -154,7 +154,7 @@ impl Simd for Avx2 {
             let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
             let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
             let (first, last) = (_mm256_castsi256_si128(fours), _mm256_extracti128_si256::<1>(fours));
-            // First and last side by side, so that both are added at once.
+            // One register for both, so two additions reduce the first and the last 16.
             let halves = _mm_hadd_epi32(first, last);
             let sums = _mm_hadd_epi32(halves, halves);
             (bytes, [_mm_extract_epi32::<0>(sums), _mm_extract_epi32::<1>(sums)])
@@ -210,7 +210,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn field(v: __m256i, up: i32, mask: u8) -> __m256i {
         unsafe {
-            // There are no shifts of bytes; what crosses into a neighbour is outside the mask.
+            // AVX2 has no byte shifts; the mask removes bits that cross into a neighbour.
             let v = if up >= 0 {
                 _mm256_sll_epi16(v, _mm_cvtsi32_si128(up))
             } else {

@@ -1,4 +1,4 @@
-//! NEON, which every 64-bit ARM processor has: two registers hold eight lanes.
+//! NEON, which every 64-bit ARM CPU has: two registers hold eight lanes.
 
 use std::arch::aarch64::*;
 
@@ -12,7 +12,7 @@ type F = [float32x4_t; 2];
 type I = [int32x4_t; 2];
 type B = [uint8x16_t; 2];
 
-// The one contract of `Simd` covers every block: the instructions are there and pointers are good.
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Neon {
     type F = F;
@@ -40,17 +40,17 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> F {
         unsafe {
-            let halves = vreinterpretq_u16_u8(vld1q_u8(p));
-            [widen(vget_low_u16(halves)), widen(vget_high_u16(halves))]
+            let bits = vreinterpretq_u16_u8(vld1q_u8(p));
+            [f16_to_f32(vget_low_u16(bits)), f16_to_f32(vget_high_u16(bits))]
         }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> F {
         unsafe {
-            let halves = vreinterpretq_u16_u8(vld1q_u8(p));
-            let low = vshll_n_u16::<16>(vget_low_u16(halves));
-            let high = vshll_n_u16::<16>(vget_high_u16(halves));
+            let bits = vreinterpretq_u16_u8(vld1q_u8(p));
+            let low = vshll_n_u16::<16>(vget_low_u16(bits));
+            let high = vshll_n_u16::<16>(vget_high_u16(bits));
             [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
         }
     }
@@ -125,15 +125,15 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn select_lanes(a: F, start: i32, end: i32, b: F) -> F {
         unsafe {
-            let mut kept = b;
+            let mut selected = b;
             for half in 0..2 {
                 let first = 4 * half as i32;
                 let index = vld1q_s32([first, first + 1, first + 2, first + 3].as_ptr());
                 let from = vcgeq_s32(index, vdupq_n_s32(start));
                 let to = vcltq_s32(index, vdupq_n_s32(end));
-                kept[half] = vbslq_f32(vandq_u32(from, to), a[half], b[half]);
+                selected[half] = vbslq_f32(vandq_u32(from, to), a[half], b[half]);
             }
-            kept
+            selected
         }
     }
 
@@ -240,9 +240,9 @@ impl Simd for Neon {
 /// # Safety
 /// The contract of [`Simd`].
 #[inline(always)]
-unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
+unsafe fn f16_to_f32(bits: uint16x4_t) -> float32x4_t {
     // SAFETY: the caller upholds the contract.
-    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(halves)) }
+    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(bits)) }
 }
 
 /// # Safety
