@@ -9,56 +9,58 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 
-/// Units of a turn in 64-bit fixed point.
-const TURN: f64 = 18_446_744_073_709_551_616.0;
+/// 2⁶⁴: phases are stored in 64-bit fixed point, in units of a turn (2π).
+const UNITS_PER_TURN: f64 = 18_446_744_073_709_551_616.0;
 
-/// Angles beyond this lose too many digits to a product with `1 / 2π`, and go another way.
+/// From this angle on, the product with `1 / 2π` loses too many digits; `sin_cos` is used instead.
 const LARGE: f32 = 1_048_576.0;
 
-/// Positions are turned by in two parts, a multiple of this and the rest. Each position's phases are the product
-/// of two that neighbours share: six operations instead of a polynomial, and the same bits whoever asks.
+/// A position is split into a multiple of `STEPS` and a remainder, whose phases are multiplied as complex
+/// numbers. Adjacent tokens share both factors, so a phase costs six operations instead of a polynomial. The
+/// split depends on the position alone, so the bits do too.
 const STEPS: u32 = 16;
 
-/// The angle of each pair of each token.
+/// The rotation angle of each pair of each token.
 pub(super) struct Angles<'a> {
     source: Source<'a>,
     pairing: Pairing,
     pairs: usize,
-    /// Factor on both, and on the sine the sign of the direction.
+    /// The factors of cosines and sines: the output scale and, for sines, the sign of the direction.
     scale: [f64; 2],
 }
 
 enum Source<'a> {
-    /// Positions times frequencies.
+    /// Position times frequency.
     Turns {
-        /// Fractions of a turn per position, which lose whole turns by themselves; zeros fill up the last chunk.
+        /// Turns per position in fixed point. Multiplication wraps, which drops whole turns. Padded with zeros
+        /// to whole chunks.
         turns: Vec<u64>,
-        /// Which row of positions each pair reads; empty if there is one.
+        /// The row of `positions` for each pair (multi-axis rope); empty if there is one row.
         rows: Vec<u8>,
-        /// The position of the first token, if they follow each other.
+        /// The position of the first token, if positions are consecutive.
         first: u32,
-        /// `[rows, tokens]` otherwise.
+        /// `[rows, tokens]` if they are not; empty otherwise.
         positions: &'a [u32],
         tokens: usize,
-        /// `[STEPS, 2, turns.len()]` cosines and sines of the rest of a position; empty for a few tokens.
+        /// `[STEPS, 2, turns.len()]`: cosines and sines of the remainders; empty for a few tokens.
         steps: Vec<f64>,
     },
-    /// As given, in radians: `[tokens, width]`, of which the first of each row are needed.
+    /// Angles in radians, `[tokens, width]`; the first `pairs` of each row are used.
     Radians { angles: &'a [u32], width: usize },
 }
 
-/// What one task remembers from token to token.
+/// The phases that a task reuses for consecutive tokens.
 pub(super) struct PhaseCache {
-    /// The multiple of [`STEPS`] that `whole` is of.
+    /// The multiple of [`STEPS`] that `whole` holds.
     base: Option<u32>,
-    /// `[2, turns.len()]` cosines and sines of it.
+    /// `[2, turns.len()]`: cosines and sines of the multiple.
     whole: Vec<f64>,
-    /// The same of the rest, where there is no table.
+    /// `[2, turns.len()]`: cosines and sines of the remainder, if there is no table.
     rest: Vec<f64>,
 }
 
 impl<'a> Angles<'a> {
-    /// Of a call that has been checked with its buffers.
+    /// The angles of a call that was checked together with its buffers.
     pub(super) fn of(
         isa: Isa,
         call: &RopeCall,
@@ -92,7 +94,7 @@ impl<'a> Angles<'a> {
         turns.resize(pairs.next_multiple_of(CHUNK), 0);
         let several = call.positions > 1 && call.freqs == Freqs::Turns;
         let rows = if several { (0..pairs).map(|pair| (word(pair) & 3) as u8).collect() } else { Vec::new() };
-        // A table of a few tokens' use would cost more than it saves.
+        // For a few tokens the table would cost more than it saves.
         let mut steps = Vec::new();
         if layout.tokens >= 4 * STEPS as usize && !several {
             steps.resize(STEPS as usize * 2 * turns.len(), 0.0);
@@ -107,7 +109,7 @@ impl<'a> Angles<'a> {
         PhaseCache { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
     }
 
-    /// Cosines and sines of a token's pairs, all factors included, [`super::rotate::Rotation::width`] of each.
+    /// Writes the scaled cosines and sines of a token, [`super::rotate::Rotation::width`] of each.
     pub(super) fn phases(
         &self,
         isa: Isa,
@@ -126,7 +128,7 @@ impl<'a> Angles<'a> {
         }
     }
 
-    /// The one source of it; with a target feature the compiler makes wider registers of the same operations.
+    /// The portable source. With target features the compiler vectorises the same operations.
     #[inline(always)]
     fn row(&self, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
         match &self.source {
@@ -182,8 +184,7 @@ impl<'a> Angles<'a> {
     #[inline(always)]
     fn put_radians(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
         let radians = angles.map(f32::from_bits);
-        // All are looked at, whatever the first says: that is one comparison of registers. What is not a number is
-        // not below either.
+        // Without short-circuit, so the compiler emits one vector comparison. NaN compares false.
         let near = radians.iter().fold(true, |near, angle| near & (angle.abs() < LARGE));
         let (cosines, sines) = if near {
             cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU)))
@@ -194,8 +195,8 @@ impl<'a> Angles<'a> {
         self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
     }
 
-    /// Stores what a chunk has of a row's cosines and sines, in the order in which elements are read. Adjacent pairs
-    /// have theirs twice, the sine with both signs: `y[j] = x[j]·cos[j] + x[j ^ 1]·sin[j]`.
+    /// Stores the cosines and sines of a chunk in element order. Adjacent pairs store each value twice, the
+    /// sine with both signs: `y[j] = x[j]·cos[j] + x[j ^ 1]·sin[j]`.
     #[inline(always)]
     fn put(&self, start: usize, c: [f32; CHUNK], s: [f32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
         match self.pairing {
@@ -214,7 +215,7 @@ impl<'a> Angles<'a> {
     }
 }
 
-/// Cosines and sines of a chunk of angles in radians, some of which are [`LARGE`].
+/// Cosines and sines of a chunk of angles in radians, at least one of which is not below [`LARGE`].
 #[cold]
 #[inline(never)]
 fn cos_sin_large(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
@@ -270,7 +271,7 @@ unsafe fn avx512(
     angles.row(cache, token, cos, sin);
 }
 
-/// The chunk, or what there is room for.
+/// Stores the chunk, truncated to the length of `row`.
 #[inline(always)]
 fn put<const N: usize>(chunk: [f32; N], row: &mut [f32]) {
     match row.first_chunk_mut() {
@@ -279,7 +280,7 @@ fn put<const N: usize>(chunk: [f32; N], row: &mut [f32]) {
     }
 }
 
-/// Cosines, then sines times a sign, of each pair at a position.
+/// Writes the cosines of each pair at its position, then the sines times `sign`.
 #[inline(always)]
 fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f64]) {
     let (cosines, sines) = out.split_at_mut(turns.len());
@@ -287,7 +288,7 @@ fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f6
     for (start, (turns, (cosines, sines))) in turns.as_chunks::<CHUNK>().0.iter().zip(out).enumerate() {
         let angles = std::array::from_fn(|i| {
             let phase = turns[i].wrapping_mul(u64::from(position(start * CHUNK + i))).wrapping_add(1 << 31);
-            // To 32 bits, and with a sign: from −½ to ½ turns.
+            // Rounded to 32 bits and read as signed: from −½ to ½ turns.
             f64::from((phase >> 32) as u32 as i32) * (1.0 / 4_294_967_296.0)
         });
         (*cosines, *sines) = cos_sin(angles);
@@ -295,25 +296,25 @@ fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f6
     }
 }
 
-/// Radians per position as a fraction of a rotation.
+/// Converts radians per position to turns in fixed point, modulo one turn.
 fn fixed(frequency: f64) -> u64 {
-    // The cast saturates, which is right to the last unit for a fraction that rounds up to one.
-    ((frequency / TAU).rem_euclid(1.0) * TURN) as u64
+    // A fraction that rounds up to 1 saturates, an error of one unit.
+    ((frequency / TAU).rem_euclid(1.0) * UNITS_PER_TURN) as u64
 }
 
-/// Turns per position times a positive number, whole turns dropped.
+/// Multiplies turns in fixed point by a positive number, modulo one turn.
 fn scaled(turns: u64, factor: f32) -> u64 {
     if factor == 1.0 {
         return turns;
     }
     let bits = factor.to_bits();
     let (exponent, fraction) = ((bits >> 23) as i32, bits & 0x7f_ffff);
-    // factor = mantissa · 2^up, numbers below the normal ones included.
+    // factor = mantissa · 2^up, subnormals included.
     let (mantissa, up) =
         if exponent == 0 { (fraction, -149) } else { (fraction | 0x80_0000, exponent - 150) };
     let product = u128::from(turns) * u128::from(mantissa);
     match up {
-        // Shifted further than they have bits, 88, nothing is left.
+        // The product has 88 bits, so a shift by 128 or more leaves zero.
         ..=-128 => 0,
         -127..0 => (product >> -up) as u64,
         0..64 => (product as u64) << up,
@@ -326,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_scaled_exactly() {
+    fn scaling_fixed_point_turns_is_exact() {
         let turns = 0x1234_5678_9abc_def1;
         assert_eq!(scaled(turns, 1.0), turns);
         assert_eq!(scaled(turns, 0.5), turns >> 1);

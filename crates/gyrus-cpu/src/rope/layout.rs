@@ -4,46 +4,46 @@ use gyrus_kernels::{LaunchError, Pairing};
 
 use crate::CpuError;
 
-/// Where a call's heads lie, and what becomes of them.
+/// The memory layout of a call's heads, and what to do with them.
 pub(super) struct Layout {
-    /// Tokens that have cosines and sines of their own.
+    /// Tokens with their own position.
     pub(super) tokens: usize,
     pub(super) head_dim: usize,
     pub(super) rope_dim: usize,
     pub(super) offset: usize,
     pub(super) pairing: Pairing,
     pub(super) scale: f32,
-    /// Whether tokens of a head lie side by side, rather than heads of a token.
+    /// Whether tensors are `[heads, tokens, head_dim]` instead of `[tokens, heads, head_dim]`.
     pub(super) head_major: bool,
-    /// Names of the tensors.
+    /// Names of the tensors; sections refer to them by index.
     pub(super) tensors: Vec<&'static str>,
     pub(super) sections: Vec<Section>,
 }
 
-/// Heads that are treated alike; tensors by their number in [`Layout::tensors`].
+/// Heads that are processed alike. Tensors are indices into [`Layout::tensors`].
 pub(super) struct Section {
     pub(super) heads: usize,
     pub(super) source: usize,
     pub(super) from: Rows,
-    /// `None`: where they were read.
+    /// The destination; `None` is in place.
     pub(super) target: Option<(usize, Rows)>,
     pub(super) rotated: bool,
-    /// Which of the norms comes first.
+    /// The head norm to apply before the rotation: 0 for queries, 1 for keys.
     pub(super) norm: Option<usize>,
 }
 
-/// Where heads begin in a tensor.
+/// The offsets of heads in a tensor.
 pub(super) enum Rows {
-    /// Heads of a token side by side.
+    /// `[tokens, heads, head_dim]`, with `row` elements between tokens.
     TokenMajor { first: usize, row: usize, head_dim: usize },
-    /// Tokens of a head side by side: `[heads, tokens, head_dim]`.
+    /// `[heads, tokens, head_dim]`.
     HeadMajor { tokens: usize, head_dim: usize },
-    /// Blocks of `[kv_heads, length, head_dim]`: of each token its block and the slot in it.
+    /// A KV cache of blocks `[kv_heads, length, head_dim]`, with the block and slot of each token.
     Cache { slots: Vec<(usize, usize)>, kv_heads: usize, length: usize, head_dim: usize },
 }
 
 impl Rows {
-    /// The first element of a head.
+    /// The offset of a head's first element.
     pub(super) fn at(&self, token: usize, head: usize) -> usize {
         match self {
             Rows::TokenMajor { first, row, head_dim } => first + token * row + head * head_dim,
@@ -57,7 +57,7 @@ impl Rows {
 }
 
 impl Layout {
-    /// Of a call that has been checked, and the cache's table where it has one.
+    /// The layout of a checked call, with the block table of its cache if it has one.
     pub(super) fn of(call: &RopeCall, table: &[u32]) -> Result<Layout, CpuError> {
         let size = |v: u32| v as usize;
         let whole = |rope_dim, head_dim| if rope_dim == 0 { size(head_dim) } else { size(rope_dim) };
@@ -103,7 +103,8 @@ impl Layout {
             }
             RopeKernel::Op { params: p } => {
                 let (tokens, head_dim) = (size(p.seq_len), size(p.head_dim));
-                // Sequences have the same angles: their heads are more heads of the same tokens.
+                // All sequences of the batch have the same angles, so their heads count as heads of the same
+                // tokens.
                 let target = Some((1, Rows::HeadMajor { tokens, head_dim }));
                 let heads = section(p.batch * p.n_heads, 0, Rows::HeadMajor { tokens, head_dim });
                 Layout {
@@ -133,13 +134,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Heads of a token, all sections together.
+    /// Heads of a token in all sections.
     pub(super) fn heads(&self) -> usize {
         self.sections.iter().map(|section| section.heads).sum()
     }
 }
 
-/// Q, K and V of one row, K and V to the cache.
+/// Q, K and V of one fused row; K and V are written to the cache.
 fn fused(
     p: &RoPEQKVWriteParams,
     pairing: Pairing,
@@ -188,7 +189,7 @@ fn fused(
     })
 }
 
-/// The same with Q, K and V of several tokens in tensors of their own.
+/// Changes a fused layout to Q, K and V of several tokens in separate tensors.
 fn batch(mut layout: Layout) -> Layout {
     layout.tensors = vec!["q", "k", "v", "k_cache", "v_cache"];
     let head_dim = layout.head_dim;
@@ -202,7 +203,7 @@ fn batch(mut layout: Layout) -> Layout {
     layout
 }
 
-/// Each token's block and slot, by a table that was checked.
+/// The block and slot of each token, from a checked block table.
 fn slots(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], tokens: usize) -> Vec<(usize, usize)> {
     let (first, length) = (p.pos.wrapping_add(p.slot_offset) as usize, p.max_seq_len as usize);
     let slots = first..first + tokens;

@@ -1,4 +1,4 @@
-//! Through a little cache: any shape, with any registers.
+//! Realignment in a staging buffer, for any shape and instruction set.
 
 use gyrus_kernels::Pairing;
 
@@ -8,17 +8,17 @@ use super::super::rotate::{Phases, Rotation, prefetch, rotate_head};
 use super::{LINE, MAX_RUNS, PREFETCH_BYTES, Run};
 use crate::isa::Level;
 
-/// Heads that the memory holds. A line is sent a head later than it was written: one that is read back at once waits
-/// for the stores it was made of.
+/// Heads that the staging buffer holds. A line is flushed one head after it was written: an immediate load would wait
+/// for the stores to the line.
 const HEADS: usize = 8;
 
-/// Bytes for a plane: some heads after the part of a line, and a line that is moved as a whole.
+/// Bytes of the staging buffer of a run: a partial line, [`HEADS`] heads, and padding to copy whole lines.
 pub(super) fn bytes<T: Element>(head_dim: usize) -> usize {
     (LINE + HEADS * head_dim * size_of::<T>()).next_multiple_of(LINE)
 }
 
 /// # Safety
-/// As [`Rotation::rotate`] asks, of every run; `room` begins at a line and has [`bytes`] for each.
+/// The contract of [`Rotation::rotate`] for every run; `staging` is aligned to a line and has [`bytes`] for each.
 pub(super) unsafe fn rotate_runs<T: Element>(
     rotation: &Rotation,
     runs: &[Run<T>],
@@ -38,37 +38,37 @@ pub(super) unsafe fn rotate_runs<T: Element>(
             sent: 0,
         });
     }
-    // SAFETY: an `Isa` of this level proves that the CPU has the instructions; the rest is passed on.
+    // SAFETY: the caller upholds the contract; an `Isa` of this level proves that the CPU has the instructions.
     unsafe {
         match rotation.isa.level() {
             Level::Avx512Vnni => avx512(rotation, &mut all, count, phases),
             Level::Avx2 => avx2(rotation, &mut all, count, phases),
-            Level::Portable => unreachable!("`is_worthwhile` says no"),
+            Level::Portable => unreachable!("`is_worthwhile` requires AVX2"),
         }
     }
 }
 
-/// Heads on their way to where they lie side by side.
+/// A run in progress. Heads are rotated into `staging` and flushed to the destination line by line.
 struct Lines<T> {
     from: *const T,
-    /// Begins at a line.
+    /// Aligned to a cache line.
     staging: *mut u8,
-    /// The line whose bytes those in `room` are.
+    /// The destination of `staging[0]`, aligned to a cache line.
     line: *mut u8,
-    /// Bytes of the first line that belong to something else.
+    /// Bytes at the start of the first line that precede the run.
     skip: usize,
     filled: usize,
     sent: usize,
 }
 
 impl<T> Lines<T> {
-    /// Sends the whole lines among the first bytes of the staging.
+    /// Flushes the whole lines in `staging[..until]`.
     ///
     /// # Safety
-    /// They have been filled and not sent before; as [`Lanes`] asks.
+    /// `until` is at most `filled`; otherwise the contract of [`Lanes`].
     #[inline(always)]
     unsafe fn flush<L: Lanes>(&mut self, until: usize) {
-        // SAFETY: the bytes from `skip` to `filled` have a place each, from the same one of `line` on.
+        // SAFETY: the bytes `skip..filled` of `staging` have destinations at the same offsets from `line`.
         unsafe {
             if self.skip > 0 && until >= LINE {
                 self.staging
@@ -83,13 +83,13 @@ impl<T> Lines<T> {
         }
     }
 
-    /// Sends all whole lines, and begins again with what is left.
+    /// Flushes all whole lines and moves the remaining bytes to the start of `staging`.
     ///
     /// # Safety
     /// The contract of [`Lines::flush`].
     #[inline(always)]
     unsafe fn flush_and_restart<L: Lanes>(&mut self) {
-        // SAFETY: as for `flush`; the room has a line more than is ever filled.
+        // SAFETY: as in `flush`; `staging` has a line more than is ever filled.
         unsafe {
             self.flush::<L>(self.filled);
             self.staging.add(self.sent).copy_to(self.staging, LINE);
@@ -100,7 +100,7 @@ impl<T> Lines<T> {
 }
 
 /// # Safety
-/// As [`heads`]; the CPU has the instructions.
+/// The contract of [`heads`]; the CPU has the instructions.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<T: Element>(
     rotation: &Rotation,
@@ -113,7 +113,7 @@ unsafe fn avx2<T: Element>(
 }
 
 /// # Safety
-/// As [`heads`]; the CPU has the instructions.
+/// The contract of [`heads`]; the CPU has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<T: Element>(
     rotation: &Rotation,
@@ -126,7 +126,7 @@ unsafe fn avx512<T: Element>(
 }
 
 /// # Safety
-/// The contracts of [`Rotation::rotate`] and [`Lanes`], of every run.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], for every run.
 #[inline(always)]
 unsafe fn heads<L: Lanes, T: Element>(
     rotation: &Rotation,
@@ -134,10 +134,10 @@ unsafe fn heads<L: Lanes, T: Element>(
     count: usize,
     phases: Phases<'_>,
 ) {
-    // A copy of its own, which no store can be thought to change.
+    // A local copy: the compiler need not assume that the stores below modify it.
     let rotation = *rotation;
     let whole = rotation.rope_dim == rotation.head_dim && rotation.width().is_multiple_of(L::N);
-    // SAFETY: the caller upholds the contract; the number of registers is that which half a head fills.
+    // SAFETY: the caller upholds the contract; the number of registers matches half a head.
     unsafe {
         match rotation.width() / L::N {
             _ if rotation.pairing != Pairing::Split => rows::<L, T, 0>(&rotation, runs, count, phases),
@@ -149,7 +149,7 @@ unsafe fn heads<L: Lanes, T: Element>(
     }
 }
 
-/// `K`: how many registers half a head fills, if all of it is turned; 0 for any other.
+/// `K` is the number of registers of half a head, if the whole head is rotated with split pairing; otherwise 0.
 ///
 /// # Safety
 /// The contract of [`heads`].
@@ -164,7 +164,7 @@ unsafe fn rows<L: Lanes, T: Element, const K: usize>(
     for head in 0..count {
         let phases = &phases.values[head * phases.step..];
         for run in runs.iter_mut().flatten() {
-            // SAFETY: there are as many heads and phases for them; the room holds `HEADS` after the part of a line.
+            // SAFETY: there are `count` heads and phases for them; `staging` holds `HEADS` heads after a partial line.
             unsafe {
                 let (from, to) =
                     (run.from.add(head * rotation.head_dim), run.staging.add(run.filled).cast::<T>());
@@ -191,7 +191,7 @@ unsafe fn rows<L: Lanes, T: Element, const K: usize>(
         }
     }
     for run in runs.iter_mut().flatten() {
-        // SAFETY: as for `flush`: the bytes left are less than a line, or what came before the first line's end.
+        // SAFETY: as in `flush`; the remaining bytes are less than a line, or end within the first line.
         unsafe {
             run.flush::<L>(run.filled);
             let first = run.sent.max(run.skip);
