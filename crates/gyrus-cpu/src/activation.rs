@@ -64,11 +64,11 @@ pub fn gate(pool: &Pool, activation: Activation, gate_up: &[f32], n: usize, out:
 }
 
 dispatch! {
-    fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { plain_gate, simd_gate }
+    fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { portable_gate, simd_gate }
 }
 
 #[inline(always)]
-fn plain_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+fn portable_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
         *out = apply(activation, *g) * u;
     }
@@ -87,7 +87,7 @@ unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], o
             S::store(out.as_mut_ptr(), S::mul(v, S::load(u.as_ptr())));
         }
     }
-    plain_gate(activation, gate_tail, up_tail, out_tail);
+    portable_gate(activation, gate_tail, up_tail, out_tail);
 }
 
 /// Multiplies every element by `factor`.
@@ -147,11 +147,11 @@ mod tests {
                         gate(pool, activation, &x, n, &mut gated);
                         gated.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
                     };
-                    let plain = run(&Pool::with_isa(1, Isa::PORTABLE));
+                    let portable = run(&Pool::with_isa(1, Isa::PORTABLE));
                     for isa in Isa::supported() {
                         for threads in [1, 3] {
                             let pool = Pool::with_isa(threads, isa);
-                            assert_eq!(run(&pool), plain, "{activation:?} {m}×{n} {isa:?}");
+                            assert_eq!(run(&pool), portable, "{activation:?} {m}×{n} {isa:?}");
                         }
                     }
                 }

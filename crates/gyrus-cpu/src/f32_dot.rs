@@ -73,10 +73,10 @@ pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32
 }
 
 dispatch! {
-    fn tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) { plain_tile, simd_tile }
+    fn tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) { portable_tile, simd_tile }
 }
 
-fn plain_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
+fn portable_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
     for (x, out) in x.chunks_exact(width).zip(out) {
         for (w, out) in w.chunks_exact(width).zip(out) {
             *out = dot(w, x);
@@ -240,10 +240,10 @@ pub(crate) fn add_lanes(v: [f32; LANES]) -> f32 {
 
 dispatch! {
     /// [`dequantize`] with the instruction set's conversions; the same bits.
-    pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) { plain_decode, simd_decode }
+    pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) { portable_decode, simd_decode }
 }
 
-fn plain_decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+fn portable_decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     dequantize(dtype, bytes, out).expect("`Matrix::new` checked type and length");
 }
 
@@ -278,7 +278,7 @@ unsafe fn simd_decode<S: Simd>(dtype: DType, bytes: &[u8], out: &mut [f32]) {
                 *v = d * f32::from(q);
             }
         }),
-        _ => plain_decode(dtype, bytes, out),
+        _ => portable_decode(dtype, bytes, out),
     }
 }
 
@@ -342,10 +342,10 @@ mod tests {
         for &dtype in DType::ALL.iter().filter(|d| can_dequantize(**d)) {
             let elems = if dtype.is_quantized() { 3 * dtype.block_elems() } else { 77 };
             let bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
-            let (mut fast, mut plain) = (vec![0.0; elems], vec![0.0; elems]);
+            let (mut fast, mut portable) = (vec![0.0; elems], vec![0.0; elems]);
             decode(Isa::detect(), dtype, &bytes, &mut fast);
-            dequantize(dtype, &bytes, &mut plain).unwrap();
-            for (a, b) in fast.iter().zip(&plain) {
+            dequantize(dtype, &bytes, &mut portable).unwrap();
+            for (a, b) in fast.iter().zip(&portable) {
                 // NaN payloads may differ.
                 assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{dtype}: {a} {b}");
             }

@@ -240,10 +240,10 @@ impl Out {
 dispatch! {
     /// f32 to f16, to nearest even. Values beyond the range of f16 saturate, because an infinity in the cache
     /// would turn every later row into NaN. NaN stays NaN.
-    fn f32_to_f16(from: &[f32], to: &mut [f16]) { plain_f32_to_f16, simd_f32_to_f16 }
+    fn f32_to_f16(from: &[f32], to: &mut [f16]) { portable_f32_to_f16, simd_f32_to_f16 }
 }
 
-fn plain_f32_to_f16(from: &[f32], to: &mut [f16]) {
+fn portable_f32_to_f16(from: &[f32], to: &mut [f16]) {
     let most = f16::MAX.to_f32();
     from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(v.clamp(-most, most)));
 }
@@ -262,15 +262,15 @@ unsafe fn simd_f32_to_f16<S: Simd>(from: &[f32], to: &mut [f16]) {
             S::store_f16(h.as_mut_ptr(), S::max(S::splat(-most), low));
         }
     }
-    plain_f32_to_f16(rest, tail);
+    portable_f32_to_f16(rest, tail);
 }
 
 dispatch! {
     /// f16 to f32.
-    pub(crate) fn f16_to_f32(from: &[f16], to: &mut [f32]) { plain_f16_to_f32, simd_f16_to_f32 }
+    pub(crate) fn f16_to_f32(from: &[f16], to: &mut [f32]) { portable_f16_to_f32, simd_f16_to_f32 }
 }
 
-fn plain_f16_to_f32(from: &[f16], to: &mut [f32]) {
+fn portable_f16_to_f32(from: &[f16], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32());
 }
 
@@ -283,7 +283,7 @@ unsafe fn simd_f16_to_f32<S: Simd>(from: &[f16], to: &mut [f32]) {
         // SAFETY: reads and writes eight elements.
         unsafe { S::store(v.as_mut_ptr(), S::load_f16(h.as_ptr().cast())) };
     }
-    plain_f16_to_f32(rest, tail);
+    portable_f16_to_f32(rest, tail);
 }
 
 #[cfg(test)]
@@ -302,13 +302,13 @@ mod tests {
             f32_to_f16(isa, &from, &mut to);
             to
         };
-        let plain = converted(Isa::PORTABLE);
-        for (v, h) in from.iter().zip(&plain) {
+        let portable = converted(Isa::PORTABLE);
+        for (v, h) in from.iter().zip(&portable) {
             assert_eq!(v.is_nan(), h.is_nan(), "{v}");
             assert!(v.is_nan() || h.is_finite(), "{v}");
             assert!(v.is_nan() || *h == f16::from_f32(v.clamp(-65504.0, 65504.0)), "{v}");
         }
-        for (a, b) in plain.iter().zip(converted(Isa::detect())) {
+        for (a, b) in portable.iter().zip(converted(Isa::detect())) {
             assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{a} {b}");
         }
     }

@@ -116,8 +116,8 @@ mod tests {
                     rms_norm(pool, &x, &w, 1e-5, &mut out);
                     out
                 };
-                let plain = run(&Pool::with_isa(1, Isa::PORTABLE));
-                for (x, out) in x.chunks_exact(k).zip(plain.chunks_exact(k)) {
+                let portable = run(&Pool::with_isa(1, Isa::PORTABLE));
+                for (x, out) in x.chunks_exact(k).zip(portable.chunks_exact(k)) {
                     let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / k as f64;
                     for i in 0..k {
                         let want = f64::from(x[i]) / (mean + 1e-5).sqrt() * f64::from(w[i]);
@@ -125,7 +125,7 @@ mod tests {
                     }
                 }
                 for threads in 1..=3 {
-                    assert_eq!(run(&Pool::new(threads)), plain, "{m}×{k}");
+                    assert_eq!(run(&Pool::new(threads)), portable, "{m}×{k}");
                 }
                 let mut wide = vec![7.0; m * (2 * k + 3)];
                 for (wide, x) in wide.chunks_exact_mut(2 * k + 3).zip(x.chunks_exact(k)) {
@@ -133,7 +133,7 @@ mod tests {
                     wide[1 + k..1 + 2 * k].copy_from_slice(x);
                 }
                 rms_norm_heads(&Pool::new(2), &mut wide, 2 * k + 3, 1, 2, &w, 1e-5);
-                for (wide, out) in wide.chunks_exact(2 * k + 3).zip(plain.chunks_exact(k)) {
+                for (wide, out) in wide.chunks_exact(2 * k + 3).zip(portable.chunks_exact(k)) {
                     assert_eq!((&wide[1..1 + k], &wide[1 + k..1 + 2 * k]), (out, out));
                     assert_eq!((wide[0], wide[2 * k + 1]), (7.0, 7.0));
                 }

@@ -19,7 +19,7 @@ fn the_steady_state_allocates_nothing() {
         Matrix::new(&pool, dtype, n, k, Bytes::from(bytes), precision).unwrap()
     };
     let fast = weight(DType::Q4_1, Precision::Fast);
-    let plain = weight(DType::Q6_K, Precision::Exact);
+    let exact = weight(DType::Q6_K, Precision::Exact);
     let floats = weight(DType::F16, Precision::Fast);
     let mut store =
         KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
@@ -36,7 +36,7 @@ fn the_steady_state_allocates_nothing() {
             for m in [1, 40] {
                 rms_norm(&pool, &x[..m * k], &x[..k], 1e-5, &mut normed[..m * k]);
                 let out = &mut out[..m * 2 * n];
-                matmul(&pool, &[&fast, &plain], &normed[..m * k], out, false, &mut scratch);
+                matmul(&pool, &[&fast, &exact], &normed[..m * k], out, false, &mut scratch);
                 gate(&pool, Activation::Silu, out, n, &mut gated[..m * n]);
                 matmul(&pool, &[&floats], &normed[..m * k], &mut gated[..m * n], true, &mut scratch);
                 let kv = Strided { data: &x, stride: 32 };

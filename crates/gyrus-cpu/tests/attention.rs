@@ -208,9 +208,9 @@ fn attention_is_bit_equal_on_all_instruction_sets() {
                 let store = case.store(&pool, &sequences, dtype);
                 bits(&case.run(&pool, &store, &sequences, 16))
             };
-            let plain = run(Isa::PORTABLE);
+            let portable = run(Isa::PORTABLE);
             for isa in Isa::supported() {
-                assert!(run(isa) == plain, "{head_dim} {dtype:?} {isa:?}");
+                assert!(run(isa) == portable, "{head_dim} {dtype:?} {isa:?}");
             }
         }
     }

@@ -141,18 +141,18 @@ fn matmul_is_bit_equal_on_all_instruction_sets_for_any_number_of_rows() {
     for dtype in TYPES {
         let bytes = weight(&mut rng, dtype, n, k);
         let x = random(&mut rng, 512 * k);
-        let mut plain = vec![0.0; 512 * n];
+        let mut portable = vec![0.0; 512 * n];
         for isa in Isa::supported() {
             let pool = Pool::with_isa(2, isa);
             let w = matrix(&pool, dtype, n, k, &bytes, Precision::Fast);
             let mut scratch = Scratch::new();
             if isa == Isa::PORTABLE {
-                matmul(&pool, &[&w], &x, &mut plain, false, &mut scratch);
+                matmul(&pool, &[&w], &x, &mut portable, false, &mut scratch);
             }
             for m in (1..=40).chain([100, 512]) {
                 let mut out = vec![f32::NAN; m * n];
                 matmul(&pool, &[&w], &x[..m * k], &mut out, false, &mut scratch);
-                assert_eq!(bits(&out), bits(&plain[..m * n]), "{dtype} {m} {isa:?}");
+                assert_eq!(bits(&out), bits(&portable[..m * n]), "{dtype} {m} {isa:?}");
             }
         }
     }

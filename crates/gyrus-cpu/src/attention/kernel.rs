@@ -40,17 +40,17 @@ pub(super) fn gemm(isa: Isa, e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32])
 }
 
 dispatch! {
-    fn dispatch_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) { plain_gemm, simd_gemm }
+    fn dispatch_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) { portable_gemm, simd_gemm }
 }
 
-fn plain_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
+fn portable_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     match b {
-        Stored::F32(b) => plain_gemm_of(e, a, |i| b[i], c),
-        Stored::F16(b) => plain_gemm_of(e, a, |i: usize| f16::to_f32(b[i]), c),
+        Stored::F32(b) => portable_gemm_of(e, a, |i| b[i], c),
+        Stored::F16(b) => portable_gemm_of(e, a, |i: usize| f16::to_f32(b[i]), c),
     }
 }
 
-fn plain_gemm_of(e: &GemmShape, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32]) {
+fn portable_gemm_of(e: &GemmShape, a: &[f32], b: impl Fn(usize) -> f32, c: &mut [f32]) {
     for r in 0..e.rows {
         for t in e.depth.clone() {
             let a = a[r * e.lda + t];
@@ -86,11 +86,11 @@ dispatch! {
         softcap: Option<f32>,
         state: &mut SoftmaxState,
     ) -> f32 {
-        plain_softmax_block, simd_softmax_block
+        portable_softmax_block, simd_softmax_block
     }
 }
 
-fn plain_softmax_block(
+fn portable_softmax_block(
     s: &mut [f32; KV_BLOCK],
     slots: std::ops::Range<usize>,
     scale: f32,
@@ -146,7 +146,7 @@ pub(super) fn merge(state: &mut SoftmaxState, out: &mut [f32], part: SoftmaxStat
 #[inline(always)]
 unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
     if !e.cols.is_multiple_of(LANES) {
-        return plain_gemm(e, a, b, c);
+        return portable_gemm(e, a, b, c);
     }
     // SAFETY: the caller upholds the contract, and `cols` is a multiple of the lanes.
     unsafe {
@@ -318,10 +318,10 @@ mod tests {
                     let b_f16: Vec<f16> = b.iter().map(|v| f16::from_f32(*v)).collect();
                     let e = GemmShape { rows, cols, depth: depth.clone(), lda, ldb, ldc };
                     for b in [Stored::F32(&b), Stored::F16(&b_f16)] {
-                        let (mut plain, mut fast) = (c.clone(), c.clone());
-                        gemm(Isa::PORTABLE, &e, &a, b, &mut plain);
+                        let (mut portable, mut fast) = (c.clone(), c.clone());
+                        gemm(Isa::PORTABLE, &e, &a, b, &mut portable);
                         gemm(Isa::detect(), &e, &a, b, &mut fast);
-                        assert_eq!(fast, plain, "{rows}×{cols} {depth:?}");
+                        assert_eq!(fast, portable, "{rows}×{cols} {depth:?}");
                     }
                 }
             }

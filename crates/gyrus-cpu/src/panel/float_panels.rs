@@ -77,7 +77,7 @@ const fn vtable<T: Element>(dtype: DType) -> VTable {
         dtype,
         bytes: size_of::<T>(),
         get: get::<T>,
-        portable: plain::<T>,
+        portable: portable::<T>,
         #[cfg(target_arch = "x86_64")]
         avx2: x86::avx2_tile::<T>,
         #[cfg(target_arch = "x86_64")]
@@ -182,7 +182,7 @@ fn quarter(cols: usize, index: usize) -> std::ops::Range<usize> {
 }
 
 /// The portable form of [`Tile`]. It is `unsafe` only to have that type; wrong lengths panic.
-unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+unsafe fn portable<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
     let size = size_of::<T>();
     let cols = panel.len() / (ROWS * size);
     let mut column = [0.0; ROWS];

@@ -118,7 +118,7 @@ const fn vtable<F: Source>() -> VTable {
         bytes: group_bytes::<F>(),
         pack: pack::<F>,
         dequantize: tile::dequantize_row::<F>,
-        portable: tile::plain::<F>,
+        portable: tile::portable::<F>,
         #[cfg(target_arch = "x86_64")]
         avx2: avx2::tile::<F>,
         #[cfg(target_arch = "x86_64")]

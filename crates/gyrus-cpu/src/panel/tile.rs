@@ -43,7 +43,7 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
 }
 
 /// The portable form of [`super::Tile`]. It is `unsafe` only to have that type; wrong lengths panic.
-pub(super) unsafe fn plain<F: Source>(
+pub(super) unsafe fn portable<F: Source>(
     panel: &[u8],
     x: &[QBlock],
     rows: usize,

@@ -89,11 +89,11 @@ pub(crate) trait Simd {
     unsafe fn lookup(table: &[u8; 16], v: Self::B) -> Self::B;
 }
 
-/// Defines a function `name(isa, …)` that calls `plain(…)` or, with the target features that `isa` proves,
+/// Defines a function `name(isa, …)` that calls `portable(…)` or, with the target features that `isa` proves,
 /// `simd::<S>(…)`.
 macro_rules! dispatch {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? {
-        $plain:path, $simd:ident
+        $portable:path, $simd:ident
     }) => {
         $(#[$doc])*
         $vis fn $name(isa: $crate::isa::Isa, $($arg: $type),*) $(-> $result)? {
@@ -110,7 +110,7 @@ macro_rules! dispatch {
                 unsafe { $simd::<$crate::simd::Neon>($($arg),*) }
             }
             match isa.level() {
-                $crate::isa::Level::Portable => $plain($($arg),*),
+                $crate::isa::Level::Portable => $portable($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
                 _ => unsafe { avx2($($arg),*) },
