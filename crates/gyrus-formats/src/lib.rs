@@ -1,12 +1,11 @@
-//! Model files from strangers, opened safely.
+//! Readers of GGUF and SafeTensors files from untrusted sources.
 //!
-//! [`Checkpoint::open`] takes a path (a GGUF file, a SafeTensors file, one part of a split model, or a
-//! model's folder) and gives tensors as views into the mapped files. Everything a file declares is
-//! checked before anything is used: a file that opens has names without duplicates, sizes that do not
-//! overflow, and tensors that lie inside the file and do not overlap. No allocation is sized by a
-//! declared count; memory follows the bytes that are really there.
+//! [`Checkpoint::open`] takes a path (a GGUF file, a SafeTensors file, one part of a split model, or a model
+//! folder) and provides tensors as views into the mapped files. A file is validated before use: names are
+//! unique, sizes do not overflow, and tensors are inside the file and do not overlap. No allocation is larger
+//! than the file can justify: counts are checked against the bytes that remain.
 //!
-//! This crate knows nothing of operations, models or GPUs: it does not ask what a tensor is for.
+//! This crate knows nothing of operations, models or GPUs.
 //!
 //! ```no_run
 //! use gyrus_formats::Checkpoint;
