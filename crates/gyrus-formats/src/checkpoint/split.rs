@@ -49,7 +49,8 @@ pub(super) fn open_all(path: &Path, opened: Gguf) -> Result<Vec<(PathBuf, Gguf)>
         return Err(FormatError::new(
             path,
             Problem::Split(format!(
-                "the file is one of {count} parts, but its name does not end in -NNNNN-of-{count:05}.gguf, so the other parts cannot be found; restore the original file names"
+                "the file is one of {count} parts, but its name does not end in -NNNNN-of-{count:05}.gguf; restore the \
+                 original names, so the other parts can be found"
             )),
         ));
     };
