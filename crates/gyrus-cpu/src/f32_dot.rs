@@ -159,8 +159,8 @@ unsafe fn simd_tile_bf16<S: Simd>(
 }
 
 /// # Safety
-/// `wn` rows (1..=4) of `width` are readable at `w`, aligned or not, and `x` holds 1..=3; otherwise the contract of
-/// [`Simd`].
+/// `wn` rows (1..=4) of `width` elements are readable at `w`, with any alignment, and `x` holds 1..=3 rows; otherwise
+/// the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_dots_any<S: Simd, T: Element>(
     w: *const T,
@@ -190,7 +190,7 @@ unsafe fn simd_dots_any<S: Simd, T: Element>(
 }
 
 /// # Safety
-/// `W` rows of `width`, a multiple of eight, are readable at `w`, aligned or not, and `X` rows at `x`; otherwise
+/// `W` rows of `width`, a multiple of eight, are readable at `w`, with any alignment, and `X` rows at `x`; otherwise
 /// the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(

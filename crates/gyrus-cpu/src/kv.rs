@@ -98,25 +98,25 @@ impl KvStore {
     /// Allocates an empty cache. The system commits memory when blocks are first written.
     pub fn new(shape: KvShape, dtype: KvType) -> Result<KvStore, CpuError> {
         let KvShape { layers, blocks, kv_heads, head_dim } = shape;
-        let refuse = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
+        let reject = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
         if layers == 0 || blocks == 0 || kv_heads == 0 || head_dim == 0 {
-            return Err(refuse("every dimension must be at least 1"));
+            return Err(reject("every dimension must be at least 1"));
         }
         let elems = [kv_heads, head_dim, KV_BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
         let bytes = elems.and_then(|n| n.checked_mul(dtype.bytes()));
         let all = bytes.and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_mul(layers));
         let (Some(elems), Some(_)) = (elems, all.filter(|&n| isize::try_from(n).is_ok())) else {
-            return Err(refuse("the size in bytes overflows; reduce the context length"));
+            return Err(reject("the size in bytes overflows; reduce the context length"));
         };
         if u32::try_from(blocks).is_err() {
-            return Err(refuse("block indices are 32-bit; reduce the context length"));
+            return Err(reject("block indices are 32-bit; reduce the context length"));
         }
         let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
             Ok(map) => Ok(Elems { map, dtype }),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                Err(refuse("this platform has no memory mapping"))
+                Err(reject("this platform has no memory mapping"))
             }
-            Err(_) => Err(refuse("out of memory; reduce the context length")),
+            Err(_) => Err(reject("out of memory; reduce the context length")),
         };
         let layers = (0..layers)
             .map(|_| Ok(Layer { keys: zeroed()?, values: zeroed()? }))

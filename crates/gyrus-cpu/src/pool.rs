@@ -154,8 +154,8 @@ impl Pool {
         }
     }
 
-    /// Calls `body(row)` once for each of `rows` rows, in four tasks per thread; in one task if the rows have
-    /// no more than [`SERIAL_ELEMS`] elements in total.
+    /// Calls `body(row)` once for each of `rows` rows, in at most four tasks per thread; in one task if the rows
+    /// have no more than [`SERIAL_ELEMS`] elements in total.
     pub(crate) fn run_rows(&self, rows: usize, elems: usize, body: impl Fn(usize) + Sync) {
         let per_task = if elems <= SERIAL_ELEMS { rows.max(1) } else { rows.div_ceil(self.threads() * 4) };
         self.run(rows.div_ceil(per_task), &|task| {

@@ -20,13 +20,13 @@ use crate::thread_scratch;
 const SPLIT: usize = 8;
 
 /// Rows that a task processes together, counting each query head of the KV head as a row.
-const ROWS: usize = 64;
+const TASK_ROWS: usize = 64;
 
 /// The most query heads per KV head (grouped-query attention).
-const MAX_SHARE: usize = 128;
+const MAX_HEADS_PER_KV_HEAD: usize = 128;
 
 /// Up to this many rows the GEMM converts f16 blocks on the fly; for more, a block is converted once.
-const FEW: usize = 4;
+const ON_THE_FLY_ROWS: usize = 4;
 
 /// Elements of one row's partial results over a sequence of `blocks` blocks.
 pub(crate) fn partial_elems(heads: usize, head_dim: usize, blocks: usize) -> usize {
@@ -109,8 +109,11 @@ pub fn attention(
     }
 
     let per_head = params.heads / kv_heads;
-    assert!(per_head <= MAX_SHARE, "{per_head} query heads per KV head, at most {MAX_SHARE} are supported");
-    group_rows(rows, (ROWS / per_head).max(1), &mut scratch.groups);
+    assert!(
+        per_head <= MAX_HEADS_PER_KV_HEAD,
+        "{per_head} query heads per KV head, at most {MAX_HEADS_PER_KV_HEAD} are supported"
+    );
+    group_rows(rows, (TASK_ROWS / per_head).max(1), &mut scratch.groups);
     let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
@@ -210,8 +213,8 @@ struct Work<'a> {
     keys: &'a mut [f32],
     /// `[KV_BLOCK, head_dim]`: values converted to f32
     values: &'a mut [f32],
-    state: [SoftmaxState; MAX_SHARE],
-    total_state: [SoftmaxState; MAX_SHARE],
+    state: [SoftmaxState; MAX_HEADS_PER_KV_HEAD],
+    total_state: [SoftmaxState; MAX_HEADS_PER_KV_HEAD],
 }
 
 impl Job<'_> {
@@ -230,7 +233,8 @@ impl Job<'_> {
                 let at = (group.first + i) * self.q.stride + head * run;
                 q.copy_from_slice(&self.q.data[at..at + run]);
             }
-            let (state, total_state) = ([SoftmaxState::EMPTY; MAX_SHARE], [SoftmaxState::EMPTY; MAX_SHARE]);
+            let (state, total_state) =
+                ([SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD], [SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD]);
             body(&mut Work { q, scores, out, total, keys, values, state, total_state });
         });
     }
@@ -283,7 +287,7 @@ impl Job<'_> {
 
     /// The online softmax over one split, for the rows of a group that attend to it.
     fn split(&self, group: Group, head: usize, split: usize, work: &mut Work) {
-        work.state = [SoftmaxState::EMPTY; MAX_SHARE];
+        work.state = [SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD];
         work.out.fill(0.0);
         let rows = &self.rows[group.first..group.first + group.count];
         for block in split * SPLIT..(split + 1) * SPLIT {
@@ -320,7 +324,7 @@ impl Job<'_> {
         let (isa, hd, per_head) = (self.pool.isa(), self.hd, self.per_head);
         let (mut keys, mut values) = self.store.block(self.params.layer, block, head);
         let r = rows.start * per_head..rows.end * per_head;
-        if r.len() > FEW
+        if r.len() > ON_THE_FLY_ROWS
             && let (Stored::F16(k), Stored::F16(v)) = (keys, values)
         {
             f16_to_f32(isa, k, work.keys);

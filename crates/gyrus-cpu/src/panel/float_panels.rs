@@ -181,7 +181,8 @@ fn quarter(cols: usize, index: usize) -> std::ops::Range<usize> {
     cols.min(index * size)..cols.min((index + 1) * size)
 }
 
-/// The portable form of [`Tile`]. It is `unsafe` only to have that type; wrong lengths panic.
+/// The portable form of [`Tile`]. It is `unsafe` only to have that type; it has no
+/// safety requirements.
 unsafe fn portable<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
     let size = size_of::<T>();
     let cols = panel.len() / (ROWS * size);
@@ -297,7 +298,7 @@ unsafe fn multiply_panel<W: Wide, T: Element, const M: usize, const Q: usize>(
         let mut sums = [[W::splat(0.0); M]; QUARTERS];
         for first in (0..QUARTERS).step_by(Q) {
             let mut acc = [[W::splat(0.0); M]; Q];
-            // Later quarters are never longer, so all have the length of the last one.
+            // Later quarters are never longer, so each has at least the length of the last one.
             let common = quarter(cols, first + Q - 1).len();
             for k in 0..common {
                 for (q, acc) in acc.iter_mut().enumerate() {

@@ -42,7 +42,8 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
     }
 }
 
-/// The portable form of [`super::Tile`]. It is `unsafe` only to have that type; wrong lengths panic.
+/// The portable form of [`super::Tile`]. It is `unsafe` only to have that type; it has no
+/// safety requirements.
 pub(super) unsafe fn portable<F: Source>(
     panel: &[u8],
     x: &[QBlock],
@@ -114,7 +115,7 @@ type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
 type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
 
 /// The prefetch distance of weights, in bytes. It may reach into the next panel.
-const PREFETCH: usize = 4096;
+const PREFETCH_BYTES: usize = 4096;
 
 /// Multiplies a panel with `M` rows of activations.
 ///
@@ -142,7 +143,7 @@ pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
             if M == 1 {
                 // A matrix-vector product is bound by memory bandwidth.
                 for line in (0..group_bytes::<F>()).step_by(64) {
-                    K::prefetch(group.wrapping_add(PREFETCH + line));
+                    K::prefetch(group.wrapping_add(PREFETCH_BYTES + line));
                 }
             }
             let header = F::ScaleLayout::header::<K::Simd>(group);

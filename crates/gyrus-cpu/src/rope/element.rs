@@ -24,7 +24,8 @@ pub(super) trait Element: bytemuck::Pod + Send {
     #[cfg(target_arch = "x86_64")]
     unsafe fn store<L: Lanes>(p: *mut Self, v: L::V);
 
-    /// Rounds two vectors and passes them to `send` as cache lines of 64 bytes: two lines of f32, one of f16.
+    /// Rounds two vectors and passes them to `send` as cache lines of 64 bytes: two lines of f32, or one
+    /// of f16 or bf16.
     ///
     /// # Safety
     /// The contract of [`Lanes`], for AVX-512.

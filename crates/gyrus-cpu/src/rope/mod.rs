@@ -34,12 +34,12 @@ use layout::{Layout, Section};
 use rotate::{Phases, Rotation};
 
 /// Elements of a task: enough to amortise its start, few enough to balance the threads.
-const TASK: usize = 64 << 10;
+const TASK_ELEMS: usize = 64 << 10;
 
 /// Cosines and sines that are computed at once for head-major tensors. Many tokens make long contiguous runs, and
 /// the L2 cache holds their phases. Token-major tensors compute one token at a time, which is short enough to
 /// overlap with the prefetch of the next heads.
-const PHASES: usize = 32 << 10;
+const PHASE_ELEMS: usize = 32 << 10;
 
 /// Runs a call on buffers of 32-bit words, in the order of its binding slots. All checks happen before the first
 /// write.
@@ -118,8 +118,8 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     let (tokens, heads) = (layout.tokens, layout.heads());
     let row = heads * layout.head_dim;
     // A block has at least the tokens whose phases are computed at once: the phases are the overhead of a block.
-    let least = if layout.head_major { PHASES / (2 * rotation.width()) } else { 1 };
-    let block = (TASK / row).max(least).clamp(1, tokens);
+    let least = if layout.head_major { PHASE_ELEMS / (2 * rotation.width()) } else { 1 };
+    let block = (TASK_ELEMS / row).max(least).clamp(1, tokens);
     let alone = tokens * row <= SERIAL_ELEMS;
     let blocks = if alone { 1 } else { tokens.div_ceil(block) };
     let block = if alone { tokens } else { block };
@@ -152,7 +152,8 @@ impl<T: Element> Job<'_, T> {
     /// Processes some heads of a block of tokens.
     fn block(&self, tokens: Range<usize>, heads: Range<usize>) {
         let width = self.rotation.width();
-        let at_once = if self.layout.head_major { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
+        let at_once =
+            if self.layout.head_major { (PHASE_ELEMS / (2 * width)).clamp(1, tokens.len()) } else { 1 };
         let mut cache = self.angles.phase_cache();
         // After the phases, aligned to a cache line: scratch for a normed head or the staging of streamed heads.
         let phase_len = (2 * width * at_once).next_multiple_of(16);
@@ -205,7 +206,7 @@ impl<T: Element> Job<'_, T> {
             if self.streamed {
                 let mut left = heads.clone();
                 while !left.is_empty() {
-                    // Four heads run as two pairs, so no head runs alone.
+                    // The last four heads run as two pairs instead of three and one.
                     let some =
                         if left.len() == stream::MAX_RUNS + 1 { 2 } else { stream::MAX_RUNS.min(left.len()) };
                     let runs = left.by_ref().take(some).map(|head| (&*source(head), target(head)));

@@ -269,8 +269,8 @@ pub(super) unsafe fn rotate_head<L: Lanes, S: Element, T: Element, const COPY_RE
 /// every head took as long as the arithmetic.
 ///
 /// # Safety
-/// The contracts of [`Rotation::rotate`] and [`Lanes`], with `from` and `to` at the first rotated element; `K` registers
-/// hold [`Rotation::width`] elements.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], with `from` and `to` at the first rotated element. `K`
+/// registers hold [`Rotation::width`] elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn shared_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
