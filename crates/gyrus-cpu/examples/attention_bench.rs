@@ -1,11 +1,12 @@
-//! Speed of attention and of the pool: `cargo run --release -p gyrus-cpu --example attention_bench`.
+//! Speed of attention and of an empty parallel loop: `cargo run --release -p gyrus-cpu --example attention_bench`.
 //!
-//! Each line is the best of many short runs. GFLOP/s counts the two products over the positions seen; GB/s
+//! Each line is the best of many short runs. GFLOP/s counts both GEMMs over the attended positions; GB/s
 //! counts the keys and values of a decode step once.
 
 use std::time::{Duration, Instant};
 
-use gyrus_cpu::{Attention, BLOCK, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention};
+use gyrus_cpu::{Attention, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention};
+use gyrus_kernels::KV_BLOCK;
 
 fn best(mut body: impl FnMut()) -> f64 {
     let (begin, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
@@ -31,7 +32,7 @@ fn main() {
                 for threads in [1, 2] {
                     let pool = Pool::new(threads);
                     let len: usize = m + depth;
-                    let blocks = len.div_ceil(BLOCK);
+                    let blocks = len.div_ceil(KV_BLOCK);
                     let shape = KvShape { layers: 1, blocks, kv_heads, head_dim };
                     let mut store = KvStore::new(shape, dtype).expect("a good shape");
                     let table: Vec<u32> = (0..blocks as u32).rev().collect();
@@ -45,15 +46,15 @@ fn main() {
                     let q = random(m * heads * head_dim);
                     let q = Strided { data: &q, stride: heads * head_dim };
                     let mut out = vec![0.0; m * heads * head_dim];
-                    let how = Attention { layer: 0, heads, scale: 0.125, window: None, softcap: None };
+                    let params = Attention { layer: 0, heads, scale: 0.125, window: None, softcap: None };
                     let mut scratch = Scratch::new();
                     let rows = &all[depth..];
-                    let seconds = best(|| attention(&pool, &store, &how, rows, q, &mut out, &mut scratch));
-                    let seen: usize = rows.iter().map(|row| row.position as usize + 1).sum();
-                    let gflops = 4.0 * (seen * heads * head_dim) as f64 / seconds / 1e9;
+                    let seconds = best(|| attention(&pool, &store, &params, rows, q, &mut out, &mut scratch));
+                    let attended: usize = rows.iter().map(|row| row.position as usize + 1).sum();
+                    let gflops = 4.0 * (attended * heads * head_dim) as f64 / seconds / 1e9;
                     let bytes = 2 * len * kv_heads * head_dim * dtype.bytes();
                     println!(
-                        "{heads:>3}/{kv_heads}×{head_dim:<4} {m:>10} {depth:>6} {dtype:?}  {threads} {gflops:>12.1} {:>8.2} {:>9.1}  (writing all: {:.1} µs)",
+                        "{heads:>3}/{kv_heads}×{head_dim:<4} {m:>10} {depth:>6} {dtype:?}  {threads} {gflops:>12.1} {:>8.2} {:>9.1}  (cache write: {:.1} µs)",
                         bytes as f64 / seconds / 1e9,
                         seconds * 1e6,
                         write * 1e6

@@ -1,8 +1,8 @@
-//! Speed of the mat-mul: `cargo run --release -p gyrus-cpu --example matmul_bench [FILTER]`.
+//! Speed of the matmul: `cargo run --release -p gyrus-cpu --example matmul_bench [FILTER]`.
 //!
 //! Each line is the best of many short runs, because other work may share the machine. GB/s counts the
-//! weight bytes read once; GOP/s counts a multiplication and an addition as two. The last column is the speed
-//! at which the weight was prepared, in GB/s.
+//! weight bytes read once; GOP/s counts a multiply-add as two. The last column is the speed of repacking the
+//! weight, in GB/s.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn main() {
         (DType::IQ4_XS, Precision::Fast, &llama[..1]),
     ];
     println!("{}", Pool::new(1).isa().name());
-    println!("type  precision    n×k         m  threads    GOP/s    GB/s      µs    prepared");
+    println!("type  precision    n×k         m  threads    GOP/s    GB/s      µs    repacked");
     for (dtype, precision, shapes) in cases {
         for &(n, k) in shapes {
             for m in [1, 8, 512] {
@@ -41,19 +41,19 @@ fn main() {
                     if n > 10_000 && m > 8 || !name.contains(&filter) {
                         continue;
                     }
-                    let (seconds, prepared, bytes) = measure(dtype, precision, n, k, m, threads);
+                    let (seconds, repacked, bytes) = measure(dtype, precision, n, k, m, threads);
                     let gops = 2.0 * (n * k * m) as f64 / seconds / 1e9;
                     let gbs = bytes as f64 / seconds / 1e9;
-                    let prepared = bytes as f64 / prepared / 1e9;
-                    println!("{name}  {gops:>9.1} {gbs:>8.2} {:>9.1} {prepared:>8.2}", seconds * 1e6);
+                    let repacked = bytes as f64 / repacked / 1e9;
+                    println!("{name}  {gops:>9.1} {gbs:>8.2} {:>9.1} {repacked:>8.2}", seconds * 1e6);
                 }
             }
         }
     }
 }
 
-/// The shortest times of a call and of preparing a weight, in seconds, and the weight's bytes. Several copies of the weight
-/// are walked in turn, so that a small matrix does not sit in a cache it would not sit in within a model.
+/// The shortest times of a call and of repacking a weight, in seconds, and the weight's bytes. The calls cycle through
+/// several copies of the weight, so a small matrix is not cached, as in a model.
 fn measure(
     dtype: DType,
     precision: Precision,
@@ -65,19 +65,19 @@ fn measure(
     let pool = Pool::new(threads);
     let bytes = dtype.bytes_of_elems(n * k).expect("whole blocks");
     let copies = if m == 1 { (64_000_000 / bytes).clamp(1, 64) } else { 1 };
-    let mut prepared = f64::INFINITY;
+    let mut repacked = f64::INFINITY;
     let weights: Vec<Matrix> = (0..copies)
         .map(|_| {
             let mut data = (0..bytes).map(|i| ((i * 7919) >> 5) as u8 & 0x3F).collect::<Vec<u8>>();
             if !dtype.is_quantized() {
-                // Floats of sensible size: denormal ones would take their time.
+                // Normal floats: subnormals would be slow.
                 let size = dtype.block_bytes();
                 data.chunks_exact_mut(size).for_each(|v| v[size - 1] = 0x3C);
             }
             let data = Bytes::from(data);
             let start = Instant::now();
             let weight = Matrix::new(&pool, dtype, n, k, data, precision).expect("a good shape");
-            prepared = prepared.min(start.elapsed().as_secs_f64());
+            repacked = repacked.min(start.elapsed().as_secs_f64());
             weight
         })
         .collect();
@@ -95,5 +95,5 @@ fn measure(
         best = best.min(start.elapsed().as_secs_f64() / weights.len() as f64);
         rounds += 1;
     }
-    (best, prepared, weights[0].bytes())
+    (best, repacked, weights[0].bytes())
 }

@@ -1,12 +1,12 @@
-//! How near rope comes to the speed of memory: each kernel beside a copy of as many bytes, in one run.
+//! The memory bandwidth of the rope kernels, compared with a copy of as many bytes in the same run.
 //!
 //! ```text
 //! cargo run --release -p gyrus-cpu --example rope_bandwidth [tokens] [rounds]
 //! ```
 //!
-//! `rope` and `rope_neox` read and write one tensor, `rope_fwd` and `rope_bwd` read one and write another, and
-//! so does the copy: all move the same bytes, twice the tensor's. Rope and copy take turns, so that other work on the
-//! machine slows both; the ratio is the median of the rounds'.
+//! `rope` and `rope_neox` read and write one tensor; `rope_fwd`, `rope_bwd` and the copy read one and write another.
+//! All move twice the tensor's bytes. Rope and copy alternate, so other load on the machine slows both; the ratio is
+//! the median over the rounds.
 
 use std::time::Instant;
 
@@ -75,7 +75,7 @@ fn measure(
     let words = slices[0].len();
     let from = Noise::new(2).words(words);
     let mut to = vec![1u32; words];
-    let (mut turned, mut copied) = (Vec::new(), Vec::new());
+    let (mut rotated, mut copied) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let start = Instant::now();
         rope(pool, &call, &mut slices)?;
@@ -83,22 +83,22 @@ fn measure(
         let start = Instant::now();
         copy(pool, &from, &mut to);
         let copy_time = start.elapsed().as_secs_f64();
-        // The first round maps pages.
+        // The first round is warm-up: it maps pages.
         if round > 0 {
-            turned.push(rope_time);
+            rotated.push(rope_time);
             copied.push(copy_time);
         }
     }
     let bytes = 8.0 * words as f64;
-    // Round by round, because a machine's speed changes between them.
-    let ratio = median(turned.iter().zip(&copied).map(|(turned, copied)| copied / turned).collect());
-    let (turned, copied) = (bytes / median(turned) / 1e9, bytes / median(copied) / 1e9);
+    // The ratio is per round, because the machine's speed changes between rounds.
+    let ratio = median(rotated.iter().zip(&copied).map(|(rotated, copied)| copied / rotated).collect());
+    let (rotated, copied) = (bytes / median(rotated) / 1e9, bytes / median(copied) / 1e9);
     let (name, threads, size) = (call.name(), pool.threads(), bytes / 2e6);
-    println!("{name:<18} {threads:>7} {size:>9.1} {turned:>12.2} {copied:>12.2} {ratio:>7.3}");
+    println!("{name:<18} {threads:>7} {size:>9.1} {rotated:>12.2} {copied:>12.2} {ratio:>7.3}");
     Ok(())
 }
 
-/// A copy by all threads, in pieces that `memcpy` takes as large.
+/// A copy by all threads, one contiguous piece each.
 fn copy(pool: &Pool, from: &[u32], to: &mut [u32]) {
     let piece = from.len().div_ceil(pool.threads());
     let pieces: Vec<_> = from.chunks(piece).zip(to.chunks_mut(piece)).map(std::sync::Mutex::new).collect();

@@ -1,6 +1,6 @@
-//! The gate of a feed-forward, and multiplication.
+//! Gated activations (SwiGLU, GeGLU) and scaling, in `f32`.
 //!
-//! `f32` throughout. The SIMD form repeats the scalar one operation by operation, so results are bit-equal.
+//! The SIMD form performs the scalar operations in the same order, so results are bit-equal.
 
 use gyrus_kernels::Activation;
 
@@ -9,13 +9,10 @@ use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
 
-/// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
-
 const TWO_SQRT_2_PI: f32 = 1.595_769_2;
 const CUBIC: f32 = 0.044_715;
 
-/// The function of one number: the definition that the SIMD form repeats.
+/// The activation of one element. The SIMD form repeats these operations.
 #[inline(always)]
 fn apply(activation: Activation, x: f32) -> f32 {
     match activation {
@@ -28,13 +25,13 @@ fn apply(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// [`apply`] of eight numbers.
+/// [`apply`] of eight lanes.
 ///
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let e = match activation {
             Activation::Silu => exp_lanes::<S>(S::neg(x)),
@@ -47,56 +44,54 @@ unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
     }
 }
 
-/// A gated feed-forward's middle: `out = activation(gate) · up`, with `gate_up` `[m, 2n]` holding `n` gates
-/// and then `n` ups in each row, and `out` `[m, n]`.
+/// The gated activation of a feed-forward layer: `out = activation(gate) · up`. A row of `gate_up`
+/// (`[m, 2n]`) holds `n` gates and then `n` ups; `out` is `[m, n]`.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If `out` is not whole rows of `n`, or `gate_up` is not twice as long.
 pub fn gate(pool: &Pool, activation: Activation, gate_up: &[f32], n: usize, out: &mut [f32]) {
     assert!(n > 0 && out.len().is_multiple_of(n), "{} outputs are not rows of {n}", out.len());
     assert_eq!(gate_up.len(), 2 * out.len(), "a gate and an up for each output");
     let rows = out.len() / n;
-    let per_task = if out.len() <= ALONE { rows.max(1) } else { rows.div_ceil(pool.threads() * 4) };
+    let elems = out.len();
     let parts = Disjoint::new(out);
-    pool.run(rows.div_ceil(per_task), &|task| {
-        for row in task * per_task..rows.min((task + 1) * per_task) {
-            let (gate, up) = gate_up[2 * row * n..][..2 * n].split_at(n);
-            // SAFETY: each row belongs to one task.
-            let out = unsafe { parts.part(row * n..(row + 1) * n) };
-            gate_row(pool.isa(), activation, gate, up, out);
-        }
+    pool.run_rows(rows, elems, |row| {
+        let (gate, up) = gate_up[2 * row * n..][..2 * n].split_at(n);
+        // SAFETY: each task writes its own rows only.
+        let out = unsafe { parts.part(row * n..(row + 1) * n) };
+        gate_row(pool.isa(), activation, gate, up, out);
     });
 }
 
 dispatch! {
-    fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { plain_gate, simd_gate }
+    fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { portable_gate, simd_gate }
 }
 
 #[inline(always)]
-fn plain_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+fn portable_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
         *out = apply(activation, *g) * u;
     }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     let ((gate, gate_tail), (up, up_tail)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
     let (out, out_tail) = out.as_chunks_mut::<LANES>();
     for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
-        // SAFETY: eight numbers in, eight out.
+        // SAFETY: reads and writes eight elements.
         unsafe {
             let v = apply_lanes::<S>(activation, S::load(g.as_ptr()));
             S::store(out.as_mut_ptr(), S::mul(v, S::load(u.as_ptr())));
         }
     }
-    plain_gate(activation, gate_tail, up_tail, out_tail);
+    portable_gate(activation, gate_tail, up_tail, out_tail);
 }
 
-/// Multiplies every element.
-pub fn scale(out: &mut [f32], factor: f32) {
+/// Multiplies every element by `factor`.
+pub(crate) fn scale(out: &mut [f32], factor: f32) {
     out.iter_mut().for_each(|v| *v *= factor);
 }
 
@@ -110,7 +105,7 @@ mod tests {
     const ALL: [Activation; 2] = [Activation::Silu, Activation::GeluTanh];
 
     #[test]
-    fn activations_are_right() {
+    fn activations_match_f64() {
         for i in -120_000..=120_000 {
             let x = i as f32 * 1e-4;
             let wide = f64::from(x);
@@ -130,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_stay_finite_and_nan_stays_nan() {
+    fn large_inputs_stay_finite_and_nan_stays_nan() {
         for activation in ALL {
             for x in [1e4, 1e12, 3e38] {
                 assert_eq!(apply(activation, x), x, "{activation:?}");
@@ -141,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rungs_and_thread_counts_agree_bit_for_bit() {
+    fn gate_is_bit_equal_on_all_instruction_sets_and_thread_counts() {
         let mut rng = Rng::new(5);
         for n in [1, 7, 8, 9, 100, 1536] {
             for m in [1, 3, 20] {
@@ -152,11 +147,11 @@ mod tests {
                         gate(pool, activation, &x, n, &mut gated);
                         gated.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
                     };
-                    let plain = run(&Pool::with_isa(1, Isa::PORTABLE));
+                    let portable = run(&Pool::with_isa(1, Isa::PORTABLE));
                     for isa in Isa::supported() {
                         for threads in [1, 3] {
                             let pool = Pool::with_isa(threads, isa);
-                            assert_eq!(run(&pool), plain, "{activation:?} {m}×{n} {isa:?}");
+                            assert_eq!(run(&pool), portable, "{activation:?} {m}×{n} {isa:?}");
                         }
                     }
                 }

@@ -1,9 +1,10 @@
-//! Runs a plan: weights prepared once, buffers that grow to the largest batch and stay.
+//! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
+//! buffers grow to the largest batch and never shrink.
 
 use std::sync::Arc;
 
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, KV_BLOCK, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -16,35 +17,33 @@ use crate::scratch::{Scratch, grow};
 use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, matmul};
 
-/// The most rows of one batch; where each stands is gathered on the stack.
+/// The most rows of one batch. The rows' block tables and positions are collected on the stack.
 pub const MAX_ROWS: usize = 512;
-
-const _: () = assert!(crate::kv::BLOCK == KV_BLOCK, "plans and the cache agree on the size of a block");
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
 
-/// A weight as its op wants it.
+/// A weight in the form that its op reads.
 enum Weight {
     Matrix(Matrix),
     Vector(Vec<f32>),
 }
 
-/// A plan on this machine's processor.
+/// Executes a plan on the CPU.
 pub struct CpuBackend {
     model: Prepared,
     cache: KvStore,
     state: State,
 }
 
-/// What stays as it is from batch to batch.
+/// The immutable part: plan, weights and threads.
 struct Prepared {
     plan: Plan,
     weights: Vec<Weight>,
     pool: Pool,
 }
 
-/// What a batch writes; apart from the weights so that both can be borrowed.
+/// The mutable state of a forward pass, separate from the weights so both can be borrowed.
 struct State {
     buffers: Vec<Vec<f32>>,
     phases: Vec<Phases>,
@@ -52,8 +51,8 @@ struct State {
 }
 
 impl CpuBackend {
-    /// Prepares a plan's weights and a cache of `blocks` blocks. `bytes` gives each weight's data, which
-    /// is let go as soon as it is not needed any more.
+    /// Prepares the plan's weights and allocates a KV cache of `blocks` blocks. `bytes` returns the data of
+    /// each weight; the backend drops it when it is no longer needed.
     pub fn new(
         plan: Plan,
         blocks: usize,
@@ -92,14 +91,14 @@ impl Prepared {
     fn matrix(&self, id: WeightId) -> &Matrix {
         match &self.weights[id.0 as usize] {
             Weight::Matrix(matrix) => matrix,
-            Weight::Vector(_) => unreachable!("a plan multiplies by matrices"),
+            Weight::Vector(_) => unreachable!("the weight of a matmul is a matrix"),
         }
     }
 
     fn vector(&self, id: WeightId) -> &[f32] {
         match &self.weights[id.0 as usize] {
             Weight::Vector(vector) => vector,
-            Weight::Matrix(_) => unreachable!("a plan normalises by vectors"),
+            Weight::Matrix(_) => unreachable!("the weight of a norm is a vector"),
         }
     }
 
@@ -110,7 +109,7 @@ impl Prepared {
                 let (buffer, n) = self.target(state, *out, batch);
                 let out = Disjoint::new(buffer);
                 self.pool.run(batch.rows(), &|row| {
-                    // SAFETY: the buffer is borrowed above, and each task takes its own row.
+                    // SAFETY: the buffer is borrowed above, and each task writes its own row.
                     let out = unsafe { out.part(row * n..(row + 1) * n) };
                     table.row(batch.tokens[row] as usize, out);
                     if *scale != 1.0 {
@@ -130,9 +129,13 @@ impl Prepared {
                 }
             }
             Op::MatMul { x, weights, accumulate, out } => {
-                // Projections that share an input come in twos and threes.
+                // Fused projections have two or three weights (gate and up; Q, K and V).
                 let mut several: [&Matrix; 4] = [self.matrix(weights[0]); 4];
-                assert!(weights.len() <= several.len(), "{} weights in one mat-mul", weights.len());
+                assert!(
+                    weights.len() <= several.len(),
+                    "{} weights in one matmul, at most 4 are supported",
+                    weights.len()
+                );
                 for (slot, id) in several.iter_mut().zip(weights) {
                     *slot = self.matrix(*id);
                 }
@@ -150,7 +153,7 @@ impl Prepared {
                 let all = Disjoint::new(buffer);
                 self.pool.run(batch.rows().div_ceil(ROPE_ROWS), &|task| {
                     for row in task * ROPE_ROWS..batch.rows().min((task + 1) * ROPE_ROWS) {
-                        // SAFETY: the buffer is borrowed above, and each task takes its own rows.
+                        // SAFETY: the buffer is borrowed above, and each task writes its own rows.
                         let qkv = unsafe { all.part(row * n..(row + 1) * n) };
                         if let Some((q_norm, k_norm, eps)) = norms {
                             rms_norm_heads(&self.pool, qkv, n, 0, kv.heads, q_norm, eps);
@@ -166,7 +169,7 @@ impl Prepared {
                 cache.write_rows(&self.pool, usize::from(*layer), rows, keys, values);
             }
             Op::Attention { qkv, layer, scale, window, out } => {
-                let how = Attention {
+                let params = Attention {
                     layer: usize::from(*layer),
                     heads: self.plan.kv.heads,
                     scale: *scale,
@@ -175,7 +178,7 @@ impl Prepared {
                 };
                 let stride = self.plan.buffer(*qkv).width;
                 self.between(state, *qkv, *out, batch, |x, out, scratch| {
-                    attention(&self.pool, cache, &how, rows, Strided { data: x, stride }, out, scratch);
+                    attention(&self.pool, cache, &params, rows, Strided { data: x, stride }, out, scratch);
                 });
             }
             Op::Gate { x, activation, out } => {
@@ -192,19 +195,19 @@ impl Prepared {
                     }
                 });
             }
-            // Tokens are drawn by the caller, who has each row's sampler.
+            // The caller samples on the CPU.
             Op::Select { .. } => {}
         }
     }
 
-    /// The part of a buffer that this batch uses, and its width.
+    /// The part of a buffer that this batch uses, and the buffer's width.
     fn target<'s>(&self, state: &'s mut State, id: BufferId, batch: &Batch<'_>) -> (&'s mut [f32], usize) {
         let width = self.plan.buffer(id).width;
         let rows = self.rows(id, batch);
         (&mut state.buffers[id.0 as usize][..rows * width], width)
     }
 
-    /// Calls `work` with one buffer to read and another to write.
+    /// Calls `work` with buffer `x` to read and buffer `out` to write.
     fn between(
         &self,
         state: &mut State,
@@ -213,7 +216,7 @@ impl Prepared {
         batch: &Batch<'_>,
         work: impl FnOnce(&[f32], &mut [f32], &mut Scratch),
     ) {
-        assert_ne!(x, out, "an op that is not in place");
+        assert_ne!(x, out, "this op cannot run in place");
         let size = |id: BufferId| self.rows(id, batch) * self.plan.buffer(id).width;
         let mut target = std::mem::take(&mut state.buffers[out.0 as usize]);
         work(&state.buffers[x.0 as usize][..size(x)], &mut target[..size(out)], &mut state.scratch);
@@ -268,7 +271,7 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Matrices are multiplied by, vectors are norms and stay in single precision.
+/// Prepares a weight: matrices for the matmul, vectors (norm weights) as `f32`.
 fn prepare(pool: &Pool, spec: &WeightSpec, data: Bytes, plan: &Plan) -> Result<Weight, CpuError> {
     if spec.shape.rank() < 2 {
         let mut vector = vec![0.0; spec.shape.elems()];

@@ -1,25 +1,25 @@
 use gyrus_kernels::LaunchError;
 use gyrus_tensor::{DType, TensorError};
 
-/// Why a weight or a store could not be prepared, or a kernel not be run.
+/// Why a weight or a KV cache could not be created, or a kernel call was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuError {
-    /// The shape or type is not one a tensor can have.
+    /// The shape or element type is not valid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// The byte range does not lie in its storage.
-    #[error("bytes {start}..{end} are outside a storage of {len} bytes")]
+    /// The byte range is outside its buffer.
+    #[error("byte range {start}..{end} is outside the buffer of {len} bytes")]
     Range {
-        /// First byte asked for.
+        /// First byte requested.
         start: usize,
-        /// One past the last.
+        /// One past the last byte requested.
         end: usize,
-        /// Bytes there are.
+        /// Length of the buffer.
         len: usize,
     },
-    /// A matrix and its bytes disagree.
-    #[error("a {rows}×{cols} matrix of {dtype} takes {expected} bytes, found {found}")]
+    /// The data has the wrong length for the matrix.
+    #[error("a {rows}×{cols} matrix of {dtype} takes {expected} bytes, the data has {found}")]
     ByteCount {
         /// The element type.
         dtype: DType,
@@ -27,34 +27,34 @@ pub enum CpuError {
         rows: usize,
         /// Elements of a row.
         cols: usize,
-        /// Bytes they take.
+        /// Bytes the matrix takes.
         expected: usize,
         /// Bytes given.
         found: usize,
     },
-    /// A matrix without elements cannot be multiplied by.
-    #[error("a {rows}×{cols} matrix has no elements")]
+    /// A matrix without elements.
+    #[error("a weight of {rows}×{cols} has no elements; both dimensions must be at least 1")]
     Empty {
         /// Output rows.
         rows: usize,
         /// Elements of a row.
         cols: usize,
     },
-    /// The system has no memory for a re-laid weight.
-    #[error("no memory for {bytes} bytes of weights")]
+    /// The system could not allocate memory for a repacked weight.
+    #[error("out of memory: cannot allocate {bytes} bytes for weights; try a smaller model or quantisation")]
     Memory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// Weights are kept in mapped memory, which this platform does not have.
-    #[error("this platform cannot map the {bytes} bytes that weights need")]
+    /// Repacked weights live in mapped memory, and this platform has none.
+    #[error("this platform has no memory mapping, which {bytes} bytes of weights need")]
     Unmapped {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// The cache's shape cannot be stored or addressed.
+    /// The KV cache cannot be allocated with this shape.
     #[error(
-        "a cache of {layers} layers × {blocks} blocks × {kv_heads} heads × {head_dim} is not possible: {reason}"
+        "cannot create a KV cache of {layers} layers × {blocks} blocks × {kv_heads} heads × {head_dim}: {reason}"
     )]
     Cache {
         /// Layers.
@@ -65,10 +65,10 @@ pub enum CpuError {
         kv_heads: usize,
         /// Elements of a head.
         head_dim: usize,
-        /// What is wrong with it.
+        /// What is wrong with the shape.
         reason: &'static str,
     },
-    /// The kernel cannot be run as asked.
+    /// The kernel's parameters or buffers are not valid.
     #[error(transparent)]
     Launch(Box<LaunchError>),
 }

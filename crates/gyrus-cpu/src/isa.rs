@@ -1,58 +1,57 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The instruction set the kernels run on, chosen once.
+/// The instruction set that the kernels use, detected once.
 ///
-/// A value above [`Isa::PORTABLE`] is made only by [`Isa::detect`] and [`Isa::supported`], so holding one
-/// proves that the processor has the instructions: every `unsafe` call of a `#[target_feature]` function
-/// rests on that.
-/// All rungs give bit-equal results; they differ in speed alone.
+/// Only [`Isa::detect`] and [`Isa::supported`] make a value above [`Isa::PORTABLE`], so such a value proves
+/// that the CPU has the instructions. Every `unsafe` call of a `#[target_feature]` function relies on that.
+/// All instruction sets give bit-equal results and differ in speed only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
-/// The rungs, weakest first; each has the instructions of those below it. A new one is a variant here, lines
-/// in `LEVELS`, `name`, `best` and `named`, and a kernel of integer sums in `panel`.
+/// The supported levels in ascending order; each includes the instructions of those before it. A new level
+/// needs a variant here, lines in `LEVELS`, `name`, `best` and `named`, and an integer kernel in `panel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// Plain Rust.
+    /// Rust without intrinsics.
     Portable,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Those and AVX-512 F, BW, VL and VNNI: sums of four byte products in one instruction.
+    /// AVX2 and AVX-512 F, BW, VL and VNNI: int8 dot products of four elements per lane.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
-    /// What every 64-bit ARM processor has.
+    /// NEON, which every 64-bit ARM CPU has.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// That and sums of four byte products in one instruction.
+    /// NEON and `dotprod`: int8 dot products of four elements per lane.
     #[cfg(target_arch = "aarch64")]
     NeonDot,
-    /// Those and products of 2×8 with 8×2 byte matrices.
+    /// NEON, `dotprod` and `i8mm`: int8 products of 2×8 with 8×2 matrices.
     #[cfg(target_arch = "aarch64")]
     NeonI8mm,
 }
 
 impl Isa {
-    /// Plain Rust, on every machine.
+    /// Rust without intrinsics, which runs on every CPU.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
-    /// The best rung this processor has, or the one that `GYRUS_ISA` in the environment names
-    /// (`portable`, `avx2`, `neon`, `dotprod`) if that is lower.
+    /// The best level of this CPU, or the level that the environment variable `GYRUS_ISA` names
+    /// (`portable`, `avx2`, `neon`, `dotprod`) if it is lower.
     pub fn detect() -> Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(|| {
-            let asked = std::env::var("GYRUS_ISA").ok().and_then(|name| named(&name));
-            Isa(asked.map_or(best(), |asked| asked.min(best())))
+            let requested = std::env::var("GYRUS_ISA").ok().and_then(|name| named(&name));
+            Isa(requested.map_or(best(), |requested| requested.min(best())))
         })
     }
 
-    /// Every rung up to [`Isa::detect`]'s, weakest first: what a comparison between them runs over.
+    /// Every level up to [`Isa::detect`]'s in ascending order, for tests that compare them.
     pub fn supported() -> impl Iterator<Item = Isa> {
         LEVELS.iter().filter(|&&level| level <= Isa::detect().0).map(|&level| Isa(level))
     }
 
-    /// A name for people.
+    /// The display name.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Portable => "portable",
@@ -80,7 +79,7 @@ impl fmt::Debug for Isa {
     }
 }
 
-/// Every rung of this architecture, weakest first.
+/// Every level of this architecture in ascending order.
 const LEVELS: &[Level] = &[
     Level::Portable,
     #[cfg(target_arch = "x86_64")]
@@ -95,7 +94,7 @@ const LEVELS: &[Level] = &[
     Level::NeonI8mm,
 ];
 
-/// The rung that `GYRUS_ISA` means by a name.
+/// The level that a value of `GYRUS_ISA` names.
 fn named(name: &str) -> Option<Level> {
     match name.to_ascii_lowercase().as_str() {
         "portable" => Some(Level::Portable),

@@ -1,12 +1,13 @@
 //! The paged key-value cache.
 //!
-//! A layer has one buffer of keys and one of values, both of numbered blocks of [`BLOCK`] positions. A
-//! sequence is a list of block numbers: position `p` lies in slot `p mod 32` of its block `p / 32`.
-//! A value block is `[kv_head, 32, head_dim]`. A key block is `[kv_head, head_dim, 32]`: with positions
-//! innermost a SIMD lane owns a position, and scores need no horizontal sums.
+//! A layer has a buffer of keys and a buffer of values, each of blocks of [`KV_BLOCK`] positions. A sequence
+//! is a block table: position `p` is in slot `p % KV_BLOCK` of block `table[p / KV_BLOCK]`. A value block is
+//! `[kv_head, KV_BLOCK, head_dim]`. A key block is `[kv_head, head_dim, KV_BLOCK]`: with positions innermost
+//! each SIMD lane computes the score of one position, so scores need no horizontal sums.
 
 use std::io::ErrorKind;
 
+use gyrus_kernels::KV_BLOCK;
 use half::f16;
 use memmap2::MmapMut;
 
@@ -16,16 +17,13 @@ use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
 
-/// Positions of a block.
-pub const BLOCK: usize = 32;
-
-/// How the cache stores numbers.
+/// The element type of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KvType {
-    /// Single precision, for exact work.
+    /// f32, for [`Precision::Exact`](gyrus_kernels::Precision).
     F32,
-    /// Half precision, rounded to nearest.
+    /// f16, rounded to nearest even and saturated.
     F16,
 }
 
@@ -39,7 +37,7 @@ impl KvType {
     }
 }
 
-/// The sizes of a cache.
+/// The shape of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
     /// Layers, each with its own keys and values.
@@ -52,23 +50,22 @@ pub struct KvShape {
     pub head_dim: usize,
 }
 
-/// Where a row of a batch stands: its sequence's blocks and its position in it.
+/// The place of a batch row: the block table of its sequence, and its position.
 #[derive(Debug, Clone, Copy)]
 pub struct KvRow<'a> {
-    /// The blocks of the sequence, at least up to `position`. Rows of one sequence pass the same slice;
-    /// neighbours that do are computed together.
+    /// The block table of the sequence, at least up to `position`. Rows of one sequence pass the same slice;
+    /// adjacent rows with the same slice are computed together.
     pub table: &'a [u32],
-    /// The row's position; it sees itself and what is before it.
+    /// The row's position. The row attends to positions up to and including it.
     pub position: u32,
 }
 
-/// Rows that may be parts of wider ones, such as the queries of a fused projection: row `i` begins at
-/// `data[i * stride]`.
+/// Rows with a stride, such as the queries in a fused QKV projection: row `i` starts at `data[i * stride]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Strided<'a> {
-    /// The elements, from the first row's first on.
+    /// The elements, starting with the first row.
     pub data: &'a [f32],
-    /// Elements from one row's beginning to the next's.
+    /// Elements between the starts of two rows.
     pub stride: usize,
 }
 
@@ -83,14 +80,14 @@ struct Layer {
     values: Elems,
 }
 
-/// Numbers in a mapping of their own: zero at first, committed page by page as they are written, and
-/// refused with an error rather than an abort where there is no room.
+/// Elements in an anonymous mapping: zero at first, committed page by page when written. A failed mapping is
+/// an error, not an abort.
 struct Elems {
     map: MmapMut,
     dtype: KvType,
 }
 
-/// A run of stored numbers.
+/// A slice of cached elements.
 #[derive(Clone, Copy)]
 pub(crate) enum Stored<'a> {
     F32(&'a [f32]),
@@ -98,28 +95,28 @@ pub(crate) enum Stored<'a> {
 }
 
 impl KvStore {
-    /// An empty cache. The system commits its memory as blocks are first written.
+    /// Allocates an empty cache. The system commits memory when blocks are first written.
     pub fn new(shape: KvShape, dtype: KvType) -> Result<KvStore, CpuError> {
         let KvShape { layers, blocks, kv_heads, head_dim } = shape;
-        let refuse = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
+        let reject = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
         if layers == 0 || blocks == 0 || kv_heads == 0 || head_dim == 0 {
-            return Err(refuse("a size is zero"));
+            return Err(reject("every dimension must be at least 1"));
         }
-        let elems = [kv_heads, head_dim, BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
+        let elems = [kv_heads, head_dim, KV_BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
         let bytes = elems.and_then(|n| n.checked_mul(dtype.bytes()));
         let all = bytes.and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_mul(layers));
         let (Some(elems), Some(_)) = (elems, all.filter(|&n| isize::try_from(n).is_ok())) else {
-            return Err(refuse("its size overflows"));
+            return Err(reject("the size in bytes overflows; reduce the context length"));
         };
         if u32::try_from(blocks).is_err() {
-            return Err(refuse("block numbers have 32 bits"));
+            return Err(reject("block indices are 32-bit; reduce the context length"));
         }
         let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
             Ok(map) => Ok(Elems { map, dtype }),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                Err(refuse("this platform cannot map memory"))
+                Err(reject("this platform has no memory mapping"))
             }
-            Err(_) => Err(refuse("the system has no memory for it")),
+            Err(_) => Err(reject("out of memory; reduce the context length")),
         };
         let layers = (0..layers)
             .map(|_| Ok(Layer { keys: zeroed()?, values: zeroed()? }))
@@ -127,32 +124,32 @@ impl KvStore {
         Ok(KvStore { shape, layers })
     }
 
-    /// The sizes it was made with.
+    /// The shape of the cache.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// Writes keys and values (each row `[kv_heads, head_dim]`) at the rows' places in a layer.
+    /// Writes the keys and values of `rows` (each `[kv_heads, head_dim]`) to a layer.
     ///
     /// # Panics
-    /// If a row's block is missing or unknown, or a slice is too short.
+    /// If a row's block is missing or out of range, or a slice is too short.
     pub fn write_rows(&mut self, pool: &Pool, layer: usize, rows: &[KvRow], keys: Strided, values: Strided) {
         let KvShape { blocks, kv_heads, head_dim, .. } = self.shape;
         for row in rows {
-            let block = row.table[row.position as usize / BLOCK];
-            assert!((block as usize) < blocks, "block {block} of {blocks}");
+            let block = row.table[row.position as usize / KV_BLOCK];
+            assert!((block as usize) < blocks, "block {block} is outside the cache of {blocks} blocks");
         }
         let isa = pool.isa();
         let layer = &mut self.layers[layer];
-        let size = BLOCK * head_dim;
+        let size = KV_BLOCK * head_dim;
         let body = |keys_out: &Out, values_out: &Out, head: usize| {
             for (i, row) in rows.iter().enumerate() {
                 let position = row.position as usize;
-                let first = (row.table[position / BLOCK] as usize * kv_heads + head) * size;
-                let slot = position % BLOCK;
+                let first = (row.table[position / KV_BLOCK] as usize * kv_heads + head) * size;
+                let slot = position % KV_BLOCK;
                 let key = &keys.data[i * keys.stride + head * head_dim..][..head_dim];
                 let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
-                // SAFETY: a task writes within the regions of its own head alone.
+                // SAFETY: each task writes the regions of its own head only.
                 unsafe {
                     keys_out.scatter(isa, first..first + size, slot, key);
                     values_out.store(isa, first + slot * head_dim, value);
@@ -167,9 +164,9 @@ impl KvStore {
         }
     }
 
-    /// Keys (`[head_dim, 32]`) and values (`[32, head_dim]`) of a head in a block.
+    /// Keys (`[head_dim, KV_BLOCK]`) and values (`[KV_BLOCK, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
-        let size = BLOCK * self.shape.head_dim;
+        let size = KV_BLOCK * self.shape.head_dim;
         let at = (block as usize * self.shape.kv_heads + head) * size;
         let layer = &self.layers[layer];
         (layer.keys.range(at..at + size), layer.values.range(at..at + size))
@@ -178,7 +175,7 @@ impl KvStore {
 
 impl Elems {
     fn range(&self, range: std::ops::Range<usize>) -> Stored<'_> {
-        // Mappings begin on pages, so the casts find their alignment.
+        // Mappings are page-aligned, so the casts cannot fail.
         match self.dtype {
             KvType::F32 => Stored::F32(&bytemuck::cast_slice(&self.map)[range]),
             KvType::F16 => Stored::F16(&bytemuck::cast_slice(&self.map)[range]),
@@ -193,125 +190,125 @@ impl Elems {
     }
 }
 
-/// A buffer while tasks write to it.
+/// A buffer that the tasks of a loop write.
 enum Out {
     F32(Disjoint<f32>),
     F16(Disjoint<f16>),
 }
 
 impl Out {
-    /// Writes `values` to every [`BLOCK`]-th element of `range` from `slot` on.
+    /// Writes `values` to every [`KV_BLOCK`]-th element of `range`, starting at `slot`.
     ///
     /// # Safety
-    /// No other thread touches `range` during the loop.
+    /// No other thread accesses `range` during the loop.
     unsafe fn scatter(&self, isa: Isa, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match self {
                 Out::F32(out) => {
-                    let places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
+                    let places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
                     places.zip(values).for_each(|(o, v)| *o = *v);
                 }
                 Out::F16(out) => {
-                    let mut places = out.part(range).iter_mut().skip(slot).step_by(BLOCK);
-                    let mut halves = [f16::ZERO; 64];
-                    for values in values.chunks(halves.len()) {
-                        narrow(isa, values, &mut halves[..values.len()]);
-                        places.by_ref().zip(&halves[..values.len()]).for_each(|(o, v)| *o = *v);
+                    let mut places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
+                    let mut converted = [f16::ZERO; 64];
+                    for values in values.chunks(converted.len()) {
+                        f32_to_f16(isa, values, &mut converted[..values.len()]);
+                        places.by_ref().zip(&converted[..values.len()]).for_each(|(o, v)| *o = *v);
                     }
                 }
             }
         }
     }
 
-    /// Writes `values` from `at` on.
+    /// Writes `values` starting at `at`.
     ///
     /// # Safety
-    /// No other thread touches these elements during the loop.
+    /// No other thread accesses these elements during the loop.
     unsafe fn store(&self, isa: Isa, at: usize, values: &[f32]) {
         let range = at..at + values.len();
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match self {
                 Out::F32(out) => out.part(range).copy_from_slice(values),
-                Out::F16(out) => narrow(isa, values, out.part(range)),
+                Out::F16(out) => f32_to_f16(isa, values, out.part(range)),
             }
         }
     }
 }
 
 dispatch! {
-    /// f32 to f16, to nearest even. Values beyond the range of f16 saturate: an infinity in the cache would make NaN of
-    /// every later row. NaN stays NaN.
-    fn narrow(from: &[f32], to: &mut [f16]) { plain_narrow, simd_narrow }
+    /// f32 to f16, to nearest even. Values beyond the range of f16 saturate, because an infinity in the cache
+    /// would turn every later row into NaN. NaN stays NaN.
+    fn f32_to_f16(from: &[f32], to: &mut [f16]) { portable_f32_to_f16, simd_f32_to_f16 }
 }
 
-fn plain_narrow(from: &[f32], to: &mut [f16]) {
+fn portable_f32_to_f16(from: &[f32], to: &mut [f16]) {
     let most = f16::MAX.to_f32();
     from.iter().zip(to).for_each(|(v, h)| *h = f16::from_f32(v.clamp(-most, most)));
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
-unsafe fn simd_narrow<S: Simd>(from: &[f32], to: &mut [f16]) {
+unsafe fn simd_f32_to_f16<S: Simd>(from: &[f32], to: &mut [f16]) {
     let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
     let most = f16::MAX.to_f32();
     for (v, h) in from.iter().zip(to) {
-        // SAFETY: eight numbers in, eight out.
+        // SAFETY: reads and writes eight elements.
         unsafe {
-            // Of a comparison with NaN, minimum and maximum return their second operand.
+            // If an operand is NaN, `min` and `max` return the second, so a NaN passes through.
             let low = S::min(S::splat(most), S::load(v.as_ptr()));
             S::store_f16(h.as_mut_ptr(), S::max(S::splat(-most), low));
         }
     }
-    plain_narrow(rest, tail);
+    portable_f32_to_f16(rest, tail);
 }
 
 dispatch! {
-    /// Half precision to single.
-    pub(crate) fn widen(from: &[f16], to: &mut [f32]) { plain_widen, simd_widen }
+    /// f16 to f32.
+    pub(crate) fn f16_to_f32(from: &[f16], to: &mut [f32]) { portable_f16_to_f32, simd_f16_to_f32 }
 }
 
-fn plain_widen(from: &[f16], to: &mut [f32]) {
+fn portable_f16_to_f32(from: &[f16], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(h, v)| *v = h.to_f32());
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
-unsafe fn simd_widen<S: Simd>(from: &[f16], to: &mut [f32]) {
+unsafe fn simd_f16_to_f32<S: Simd>(from: &[f16], to: &mut [f32]) {
     let ((from, rest), (to, tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
     for (h, v) in from.iter().zip(to) {
-        // SAFETY: eight numbers in, eight out.
+        // SAFETY: reads and writes eight elements.
         unsafe { S::store(v.as_mut_ptr(), S::load_f16(h.as_ptr().cast())) };
     }
-    plain_widen(rest, tail);
+    portable_f16_to_f32(rest, tail);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every ISA rounds, saturates and keeps NaN as the plain form does.
+    /// Every instruction set rounds, saturates and preserves NaN like the portable form.
     #[test]
-    fn narrowing_saturates_and_keeps_nan() {
+    fn f32_to_f16_saturates_and_preserves_nan() {
         let mut from: Vec<f32> =
             vec![0.0, -0.0, 1.0, 65504.0, 65519.9, 65520.0, 1e9, f32::INFINITY, f32::MAX];
         from.extend([-65520.0, -1e9, f32::NEG_INFINITY, f32::NAN, -f32::NAN, 6e-8, 1e-9, 0.1]);
         from.extend((0..64).map(|i| (i as f32 - 31.5) * 3001.7));
-        let narrowed = |isa| {
+        let converted = |isa| {
             let mut to = vec![f16::ONE; from.len()];
-            narrow(isa, &from, &mut to);
+            f32_to_f16(isa, &from, &mut to);
             to
         };
-        let plain = narrowed(Isa::PORTABLE);
-        for (v, h) in from.iter().zip(&plain) {
+        let portable = converted(Isa::PORTABLE);
+        for (v, h) in from.iter().zip(&portable) {
             assert_eq!(v.is_nan(), h.is_nan(), "{v}");
             assert!(v.is_nan() || h.is_finite(), "{v}");
             assert!(v.is_nan() || *h == f16::from_f32(v.clamp(-65504.0, 65504.0)), "{v}");
         }
-        for (a, b) in plain.iter().zip(narrowed(Isa::detect())) {
+        for (a, b) in portable.iter().zip(converted(Isa::detect())) {
             assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{a} {b}");
         }
     }

@@ -1,42 +1,39 @@
 //! `out = x · Wᵀ` over one or several weights that share their input.
 //!
-//! Work is split over outputs alone and every output has one order of summation, so a row's result
-//! depends on that row alone: not on the number of rows, on its neighbours, or on the threads.
+//! Tasks split the outputs, never the sum over `k`, and every output has one order of summation. So a row's
+//! result depends on that row alone, not on the rest of the batch or the number of threads.
 
-use crate::arena;
-use crate::float::{self, TILE_W, TILE_X};
+use crate::f32_dot::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
-use crate::panel::{Columns, LANES, Panels, TILE, columns};
-use crate::pool::Pool;
+use crate::panel::{FloatPanels, LANES, QuantPanels, TILE, float_panels};
+use crate::pool::{Pool, SERIAL_ELEMS};
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
+use crate::thread_scratch;
 use crate::{Isa, Scratch, simd};
 
-/// Activations of a block of rows should stay in the second-level cache beside a panel.
+/// The activations of a block of rows should fit the L2 cache together with a panel.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
 
-/// Decoded weights of the `f32` path that are kept at hand for all rows of a block.
-const FLOAT_BLOCK_BYTES: usize = 192 << 10;
+/// Dequantised weights of the `f32` path that all rows of a block reuse from the L2 cache.
+const DECODED_BLOCK_BYTES: usize = 192 << 10;
 
-/// Activation rows that are whole tiles of every kernel.
-const FLOAT_ROWS: usize = 24;
+/// A number of activation rows that is a multiple of every kernel's tile.
+const F32_ROWS: usize = 24;
 
 const _: () = assert!(
-    FLOAT_ROWS.is_multiple_of(TILE)
-        && FLOAT_ROWS.is_multiple_of(TILE_X)
-        && FLOAT_ROWS.is_multiple_of(columns::TILE)
+    F32_ROWS.is_multiple_of(TILE)
+        && F32_ROWS.is_multiple_of(TILE_X)
+        && F32_ROWS.is_multiple_of(float_panels::TILE)
 );
-
-/// Elements below which preparing them on several threads costs more than it saves.
-const QUANTIZE_ALONE: usize = 16 << 10;
 
 /// Multiplies `x` (`[m, k]`) with the transposes of `weights` (each `[n_i, k]`).
 ///
-/// The outputs stand side by side in `out` (`[m, Σ n_i]`); with `accumulate` they are added to what is
-/// there (a residual), else they replace it. Allocates only if `scratch` has not seen the size before.
+/// The outputs are concatenated in `out` (`[m, Σ n_i]`). With `accumulate` they are added to `out` (a
+/// residual), otherwise they overwrite it. Allocates only if `scratch` must grow.
 ///
 /// # Panics
-/// If there is no weight, if weights differ in `k`, or if a buffer's length is not as above.
+/// If there is no weight, if weights differ in `k`, or if a slice has the wrong length.
 pub fn matmul(
     pool: &Pool,
     weights: &[&Matrix],
@@ -45,12 +42,15 @@ pub fn matmul(
     accumulate: bool,
     scratch: &mut Scratch,
 ) {
-    let k = weights.first().expect("a mat-mul has a weight").cols();
-    assert!(weights.iter().all(|w| w.cols() == k), "weights that share an input have its width");
-    assert!(x.len().is_multiple_of(k), "{} inputs are not rows of {k}", x.len());
+    let k = weights.first().expect("a matmul needs at least one weight").cols();
+    assert!(
+        weights.iter().all(|w| w.cols() == k),
+        "weights of one matmul must have the same number of columns"
+    );
+    assert!(x.len().is_multiple_of(k), "input length {} is not a multiple of {k}", x.len());
     let m = x.len() / k;
     let n: usize = weights.iter().map(|w| w.rows()).sum();
-    assert_eq!(out.len(), m * n, "{m} rows of {n} outputs");
+    assert_eq!(out.len(), m * n, "output length for {m} rows of {n}");
     if m == 0 {
         return;
     }
@@ -58,15 +58,15 @@ pub fn matmul(
     let blocks = k.div_ceil(GROUP);
     let width = k.next_multiple_of(simd::LANES);
     let isa = pool.isa();
-    let any_bytes = weights.iter().any(|w| w.takes_bytes());
-    let any_floats = weights.iter().any(|w| !w.takes_bytes());
+    let any_int8 = weights.iter().any(|w| w.takes_int8());
+    let any_f32 = weights.iter().any(|w| !w.takes_int8());
     let pad = width != k && weights.iter().any(|w| matches!(w.body(), Body::Raw(_)));
-    // One row is side by side already.
-    let tiled = m > 1 && weights.iter().any(|w| matches!(w.body(), Body::Columns(_)));
+    // A single row needs no interleaving.
+    let tiled = m > 1 && weights.iter().any(|w| matches!(w.body(), Body::FloatPanels(_)));
     let when = |needed: bool, size: usize| if needed { size } else { 0 };
     let (quantized, padded, tiles) =
-        scratch.take(when(any_bytes, m * blocks), when(pad, m * width), when(tiled, m * k));
-    if any_bytes {
+        scratch.take(when(any_int8, m * blocks), when(pad, m * width), when(tiled, m * k));
+    if any_int8 {
         quantize_rows(pool, x, k, quantized);
     }
     if tiled {
@@ -82,11 +82,11 @@ pub fn matmul(
     let tiles = if tiled { &*tiles } else { x };
     let input = Input { isa, blocks, width, quantized, floats, tiles };
 
-    // A unit is as many outputs as a weight computes together.
+    // A unit is the panel height: the output rows that a kernel computes together.
     let units: usize = weights.iter().map(|w| w.rows().div_ceil(w.unit())).sum();
-    let row_bytes = if any_floats { width * 4 } else { blocks * size_of::<QBlock>() };
+    let row_bytes = if any_f32 { width * 4 } else { blocks * size_of::<QBlock>() };
     // Whole tiles of every kernel that runs.
-    let tile_rows = if any_floats { FLOAT_ROWS } else { TILE };
+    let tile_rows = if any_f32 { F32_ROWS } else { TILE };
     let row_block = (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows;
     let row_blocks = m.div_ceil(row_block);
     let chunk = units.div_ceil(pool.threads() * 4).min(128);
@@ -104,13 +104,15 @@ pub fn matmul(
                 let here = unit - first_unit..end.min(first_unit + count) - first_unit;
                 unit = first_unit + here.end;
                 match weight.body() {
-                    Body::Panels(panels) => {
-                        by_panels(&input, panels, weight, here, rows.clone(), &output, column)
+                    Body::QuantPanels(panels) => {
+                        multiply_quant_panels(&input, panels, weight, here, rows.clone(), &output, column)
                     }
-                    Body::Columns(columns) => {
-                        by_columns(&input, columns, weight, here, rows.clone(), &output, column)
+                    Body::FloatPanels(columns) => {
+                        multiply_float_panels(&input, columns, weight, here, rows.clone(), &output, column)
                     }
-                    Body::Raw(data) => by_floats(&input, data, weight, here, rows.clone(), &output, column),
+                    Body::Raw(data) => {
+                        multiply_raw(&input, data, weight, here, rows.clone(), &output, column)
+                    }
                 }
             }
             first_unit += count;
@@ -119,16 +121,16 @@ pub fn matmul(
     });
 }
 
-/// The activations in the forms that weights ask for.
+/// The activations in each form that a kernel reads.
 struct Input<'a> {
     isa: Isa,
     /// `[m, blocks]`
     quantized: &'a [QBlock],
     blocks: usize,
-    /// `[m, width]`; where rows are read as they are stored, whole registers wide
+    /// `[m, width]`; padded to whole registers if a raw weight reads them
     floats: &'a [f32],
     width: usize,
-    /// `[m / TILE][k, TILE]`, the last tile `[k, m % TILE]`
+    /// Interleaved tiles: `[m / TILE][k, TILE]`, the last one `[k, m % TILE]`
     tiles: &'a [f32],
 }
 
@@ -140,13 +142,13 @@ struct Output {
 }
 
 impl Output {
-    /// Stores the values of row `row` from column `column` on.
+    /// Stores or adds `values` at row `row`, starting at column `column`.
     ///
     /// # Safety
     /// No other thread writes these elements during the loop.
     unsafe fn put(&self, row: usize, column: usize, values: &[f32]) {
         let at = row * self.n + column;
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         let out = unsafe { self.data.part(at..at + values.len()) };
         if self.accumulate {
             out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
@@ -158,9 +160,9 @@ impl Output {
 
 type Span = std::ops::Range<usize>;
 
-fn by_panels(
+fn multiply_quant_panels(
     x: &Input,
-    panels: &Panels,
+    panels: &QuantPanels,
     weight: &Matrix,
     units: Span,
     rows: Span,
@@ -178,49 +180,57 @@ fn by_panels(
             // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
             unsafe { tile(panel, quantized, count, &mut sums) };
             for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks have disjoint rectangles of rows and units.
+                // SAFETY: tasks write disjoint rectangles of rows and units.
                 unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
             }
         }
     }
 }
 
-fn by_columns(
+fn multiply_float_panels(
     x: &Input,
-    columns: &Columns,
+    columns: &FloatPanels,
     weight: &Matrix,
     units: Span,
     rows: Span,
     out: &Output,
     column: usize,
 ) {
-    let (k, mut sums) = (weight.cols(), [[0.0; columns::ROWS]; columns::TILE]);
+    let (k, mut sums) = (weight.cols(), [[0.0; float_panels::ROWS]; float_panels::TILE]);
     for unit in units {
-        let lanes = columns::ROWS.min(weight.rows() - unit * columns::ROWS);
-        for row in rows.clone().step_by(columns::TILE) {
-            let count = columns::TILE.min(rows.end - row);
+        let lanes = float_panels::ROWS.min(weight.rows() - unit * float_panels::ROWS);
+        for row in rows.clone().step_by(float_panels::TILE) {
+            let count = float_panels::TILE.min(rows.end - row);
             columns.multiply(x.isa, unit, &x.tiles[row * k..(row + count) * k], &mut sums);
             for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks have disjoint rectangles of rows and units.
-                unsafe { out.put(row + r, column + unit * columns::ROWS, &sums[..lanes]) };
+                // SAFETY: tasks write disjoint rectangles of rows and units.
+                unsafe { out.put(row + r, column + unit * float_panels::ROWS, &sums[..lanes]) };
             }
         }
     }
 }
 
-fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, out: &Output, column: usize) {
+fn multiply_raw(
+    x: &Input,
+    data: &Bytes,
+    weight: &Matrix,
+    units: Span,
+    rows: Span,
+    out: &Output,
+    column: usize,
+) {
     let first = units.start * LANES;
     let last = weight.rows().min(units.end * LANES);
-    if rows.len() <= TILE_X && from_halves(x, data, weight, first..last, rows.clone(), out, column) {
+    if rows.len() <= TILE_X && multiply_raw_16bit(x, data, weight, first..last, rows.clone(), out, column) {
         return;
     }
     let step = if rows.len() == 1 {
         LANES
     } else {
-        (FLOAT_BLOCK_BYTES / 4 / x.width).max(1).next_multiple_of(LANES)
+        (DECODED_BLOCK_BYTES / 4 / x.width).max(1).next_multiple_of(LANES)
     };
     let step = step.min(last - first);
-    arena::with(step * x.width, |buffer| {
+    thread_scratch::with(step * x.width, |buffer| {
         for from in (first..last).step_by(step) {
             let count = step.min(last - from);
             let w = weight.float_rows(x.isa, data, from, count, buffer);
@@ -229,10 +239,10 @@ fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, 
                 let rows = TILE_X.min(rows.end - row);
                 let x_rows = &x.floats[row * x.width..(row + rows) * x.width];
                 for (i, w) in w.chunks(TILE_W * x.width).enumerate() {
-                    float::dots(x.isa, w, x_rows, x.width, &mut sums);
+                    f32_dot::dots(x.isa, w, x_rows, x.width, &mut sums);
                     for (r, sums) in sums[..rows].iter().enumerate() {
                         let at = column + from + i * TILE_W;
-                        // SAFETY: tasks have disjoint rectangles of rows and units.
+                        // SAFETY: tasks write disjoint rectangles of rows and units.
                         unsafe { out.put(row + r, at, &sums[..w.len() / x.width]) };
                     }
                 }
@@ -241,9 +251,9 @@ fn by_floats(x: &Input, data: &Bytes, weight: &Matrix, units: Span, rows: Span, 
     });
 }
 
-/// Few rows times half-precision weights, without decoding those to memory first. `false` if that cannot
-/// be; then nothing was done.
-fn from_halves(
+/// Multiplies a few rows with f16 or bf16 weights without decoding the weights to memory first. Returns
+/// `false`, with nothing written, if the type or the instruction set has no such kernel.
+fn multiply_raw_16bit(
     x: &Input,
     data: &Bytes,
     weight: &Matrix,
@@ -260,43 +270,40 @@ fn from_halves(
     for first in range.clone().step_by(TILE_W) {
         let count = TILE_W.min(range.end - first);
         let w = weight.raw_rows(data, first, count);
-        if !float::dots_from(x.isa, weight.dtype(), w, x_rows, x.width, &mut sums) {
+        if !f32_dot::dots_16bit(x.isa, weight.dtype(), w, x_rows, x.width, &mut sums) {
             return false;
         }
         for (r, sums) in sums[..rows.len()].iter().enumerate() {
-            // SAFETY: tasks have disjoint rectangles of rows and units.
+            // SAFETY: tasks write disjoint rectangles of rows and units.
             unsafe { out.put(rows.start + r, column + first, &sums[..count]) };
         }
     }
     true
 }
 
-/// Quantises every row of `x` (`[m, k]`) into `out` (`[m, k / 32]`).
+/// Quantises every row of `x` (`[m, k]`) to int8 blocks in `out` (`[m, k / 32]`).
 fn quantize_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [QBlock]) {
     let (m, blocks) = (x.len() / k, k.div_ceil(GROUP));
-    let per_task = if x.len() <= QUANTIZE_ALONE { m } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(out);
-    pool.run(m.div_ceil(per_task), &|task| {
-        for row in task * per_task..m.min((task + 1) * per_task) {
-            // SAFETY: each row belongs to one task.
-            let out = unsafe { parts.part(row * blocks..(row + 1) * blocks) };
-            quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
-        }
+    pool.run_rows(m, x.len(), |row| {
+        // SAFETY: each task writes its own rows only.
+        let out = unsafe { parts.part(row * blocks..(row + 1) * blocks) };
+        quantize_row(pool.isa(), &x[row * k..(row + 1) * k], out);
     });
 }
 
-/// Lays the rows of each tile of `x` (`[m, k]`) side by side.
+/// Interleaves the rows of each tile of `x` (`[m, k]`).
 fn interleave_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [f32]) {
-    let size = columns::TILE * k;
+    let size = float_panels::TILE * k;
     let parts = Disjoint::new(out);
     let tile = |tile: usize| {
         let range = tile * size..x.len().min((tile + 1) * size);
         // SAFETY: tiles are disjoint.
         let out = unsafe { parts.part(range.clone()) };
-        columns::interleave(&x[range], k, out);
+        float_panels::interleave(&x[range], k, out);
     };
     let tiles = x.len().div_ceil(size);
-    if x.len() <= QUANTIZE_ALONE {
+    if x.len() <= SERIAL_ELEMS {
         (0..tiles).for_each(tile);
     } else {
         pool.run(tiles, &tile);

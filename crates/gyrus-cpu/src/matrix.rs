@@ -1,14 +1,14 @@
 use gyrus_kernels::Precision;
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
-use crate::float;
-use crate::panel::{self, Columns, Panels};
+use crate::f32_dot;
+use crate::panel::{self, FloatPanels, QuantPanels, float_panels};
 use crate::pool::Pool;
 use crate::simd;
 use crate::storage::Bytes;
 use crate::{CpuError, Isa};
 
-/// A weight prepared for [`crate::matmul()`]: `[rows, cols]`, `rows` outputs from `cols` inputs.
+/// A weight prepared for [`crate::matmul()`]: `[rows, cols]`, that is `[out_features, in_features]`.
 pub struct Matrix {
     dtype: DType,
     rows: usize,
@@ -17,19 +17,19 @@ pub struct Matrix {
 }
 
 pub(crate) enum Body {
-    /// Re-laid for integer SIMD.
-    Panels(Panels),
-    /// Re-laid for `f32` SIMD.
-    Columns(Columns),
-    /// As the file has it, decoded while it is read.
+    /// Quantised, repacked for int8 SIMD.
+    QuantPanels(QuantPanels),
+    /// Floats, repacked for `f32` SIMD.
+    FloatPanels(FloatPanels),
+    /// In the file's layout, dequantised during the matmul.
     Raw(Bytes),
 }
 
 impl Matrix {
-    /// Prepares a matrix stored row by row in `data`.
+    /// Prepares a matrix stored row-major in `data`.
     ///
-    /// [`Precision::Exact`] keeps `data` as it is. [`Precision::Fast`] re-lays every type (to the same size
-    /// but for a few bytes) and lets `data` go.
+    /// [`Precision::Exact`] stores `data` unchanged. [`Precision::Fast`] repacks every type, to the same size
+    /// except for padding, and drops `data`.
     pub fn new(
         pool: &Pool,
         dtype: DType,
@@ -51,10 +51,10 @@ impl Matrix {
         }
         let body = match precision {
             Precision::Exact => Body::Raw(data),
-            Precision::Fast => match Panels::pack(pool, dtype, rows, cols, data.as_slice())? {
-                Some(panels) => Body::Panels(panels),
-                None => match Columns::pack(pool, dtype, rows, cols, data.as_slice())? {
-                    Some(columns) => Body::Columns(columns),
+            Precision::Fast => match QuantPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
+                Some(panels) => Body::QuantPanels(panels),
+                None => match FloatPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
+                    Some(columns) => Body::FloatPanels(columns),
                     None => Body::Raw(data),
                 },
             },
@@ -62,40 +62,40 @@ impl Matrix {
         Ok(Matrix { dtype, rows, cols, body })
     }
 
-    /// Outputs.
+    /// Output features.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Input features.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The element type it was made from.
+    /// The element type of the source data.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Bytes a mat-mul reads.
+    /// Bytes that a matmul reads.
     pub fn bytes(&self) -> usize {
         match &self.body {
-            Body::Panels(panels) => panels.bytes(),
-            Body::Columns(columns) => columns.bytes(),
+            Body::QuantPanels(panels) => panels.bytes(),
+            Body::FloatPanels(columns) => columns.bytes(),
             Body::Raw(data) => data.as_slice().len(),
         }
     }
 
-    /// Whether a mat-mul reads activations as signed bytes.
-    pub fn takes_bytes(&self) -> bool {
-        matches!(self.body, Body::Panels(_))
+    /// Whether a matmul quantises its activations to int8.
+    pub fn takes_int8(&self) -> bool {
+        matches!(self.body, Body::QuantPanels(_))
     }
 
-    /// Outputs that are computed together.
+    /// Output rows that a kernel computes together.
     pub(crate) fn unit(&self) -> usize {
         match self.body {
-            Body::Panels(_) | Body::Raw(_) => panel::LANES,
-            Body::Columns(_) => panel::columns::ROWS,
+            Body::QuantPanels(_) | Body::Raw(_) => panel::LANES,
+            Body::FloatPanels(_) => float_panels::ROWS,
         }
     }
 
@@ -103,16 +103,16 @@ impl Matrix {
         &self.body
     }
 
-    /// Writes the values of one row (`[cols]`), the same in either precision: an embedding look-up.
+    /// Writes the values of one row (`[cols]`), with the same bits in either precision: an embedding lookup.
     ///
     /// # Panics
-    /// If there is no such row or `out` has another length.
+    /// If `row` is out of range or `out` has another length than `cols`.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "a row's length");
         match &self.body {
-            Body::Panels(panels) => panels.dequantize_row(row, out),
-            Body::Columns(columns) => columns.row(row, out),
+            Body::QuantPanels(panels) => panels.dequantize_row(row, out),
+            Body::FloatPanels(columns) => columns.row(row, out),
             Body::Raw(data) => {
                 let bytes = self.raw_rows(data, row, 1);
                 dequantize(self.dtype, bytes, out).expect("type and length were checked");
@@ -120,8 +120,8 @@ impl Matrix {
         }
     }
 
-    /// Rows as `f32`, `[count, width]` with `width` the columns rounded up to [`simd::LANES`] and zeros
-    /// in between; in place if they are stored so, else in `buffer`.
+    /// Rows as `f32`: `[count, width]`, where `width` is `cols` rounded up to [`simd::LANES`], zero-padded.
+    /// Borrows the stored data if it has that form, otherwise decodes to `buffer`.
     pub(crate) fn float_rows<'a>(
         &'a self,
         isa: Isa,
@@ -143,13 +143,13 @@ impl Matrix {
         let buffer = &mut buffer[..count * width];
         for (bytes, out) in bytes.chunks_exact(row_bytes).zip(buffer.chunks_exact_mut(width)) {
             let (values, padding) = out.split_at_mut(self.cols);
-            float::decode(isa, self.dtype, bytes, values);
+            f32_dot::decode(isa, self.dtype, bytes, values);
             padding.fill(0.0);
         }
         buffer
     }
 
-    /// Rows as they are stored.
+    /// The stored bytes of some rows.
     pub(crate) fn raw_rows<'a>(&self, data: &'a Bytes, first: usize, count: usize) -> &'a [u8] {
         let data = data.as_slice();
         let row_bytes = data.len() / self.rows;

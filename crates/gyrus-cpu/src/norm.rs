@@ -1,9 +1,10 @@
 //! Root-mean-square normalisation.
 //!
-//! The squares are summed in 32 lanes (element `k` in lane `k mod 32`, fused, ascending); lanes `l`,
-//! `l + 16` and then `l`, `l + 8` are added, and the last eight as everywhere.
+//! Squares are summed in 32 lanes: element `k` goes to lane `k mod 32`, in ascending order, by fused
+//! multiply-add. Then lanes `l` and `l + 16` are added, then `l` and `l + 8`, and the last eight as in
+//! [`add_lanes`].
 
-use crate::float::add_lanes;
+use crate::f32_dot::add_lanes;
 use crate::isa::Isa;
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
@@ -11,41 +12,35 @@ use crate::storage::Disjoint;
 
 const SUMS: usize = 32;
 
-/// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
-
 /// `out = x / √(mean(x²) + eps) · weight` for each row of `x` and `out` (`[m, k]`), `weight` being `[k]`.
 ///
-/// A norm per head of contiguous heads is the same with `k` the head's size.
+/// For a norm per head of contiguous heads, `k` is `head_dim`.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If `x` is not whole rows of `weight.len()` elements, or `out` has another length.
 pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let k = weight.len();
     assert!(k > 0 && x.len().is_multiple_of(k), "{} elements are not rows of {k}", x.len());
     assert_eq!(x.len(), out.len());
     let m = x.len() / k;
-    let per_task = if x.len() <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(out);
-    pool.run(m.div_ceil(per_task), &|task| {
-        for row in task * per_task..m.min((task + 1) * per_task) {
-            let x = &x[row * k..(row + 1) * k];
-            // SAFETY: each row belongs to one task.
-            let out = unsafe { parts.part(row * k..(row + 1) * k) };
-            let factor = factor(pool.isa(), x, eps);
-            for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
-                *out = x * factor * w;
-            }
+    pool.run_rows(m, x.len(), |row| {
+        let x = &x[row * k..(row + 1) * k];
+        // SAFETY: each task writes its own rows only.
+        let out = unsafe { parts.part(row * k..(row + 1) * k) };
+        let factor = factor(pool.isa(), x, eps);
+        for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * factor * w;
         }
     });
 }
 
-/// As [`rms_norm`], in place, over `heads` heads of `weight.len()` elements that begin at `offset` in each
-/// row of `x` (`[m, stride]`): the query and key norms of a fused projection.
+/// [`rms_norm`] in place over `heads` heads of `weight.len()` elements, which start at `offset` in each row
+/// of `x` (`[m, stride]`): the query and key norms of a fused QKV projection.
 ///
 /// # Panics
-/// If the heads do not fit the rows.
-pub fn rms_norm_heads(
+/// If the heads exceed a row.
+pub(crate) fn rms_norm_heads(
     pool: &Pool,
     x: &mut [f32],
     stride: usize,
@@ -58,17 +53,14 @@ pub fn rms_norm_heads(
     assert!(stride > 0 && x.len().is_multiple_of(stride), "{} elements are not rows of {stride}", x.len());
     assert!(k > 0 && offset + heads * k <= stride, "{heads} heads of {k} from {offset} in rows of {stride}");
     let m = x.len() / stride;
-    let per_task = if m * heads * k <= ALONE { m.max(1) } else { m.div_ceil(pool.threads() * 4) };
     let parts = Disjoint::new(x);
-    pool.run(m.div_ceil(per_task), &|task| {
-        for row in task * per_task..m.min((task + 1) * per_task) {
-            let first = row * stride + offset;
-            // SAFETY: each row belongs to one task.
-            let row = unsafe { parts.part(first..first + heads * k) };
-            for head in row.chunks_exact_mut(k) {
-                let factor = factor(pool.isa(), head, eps);
-                head.iter_mut().zip(weight).for_each(|(v, w)| *v = *v * factor * w);
-            }
+    pool.run_rows(m, m * heads * k, |row| {
+        let first = row * stride + offset;
+        // SAFETY: each task writes its own rows only.
+        let row = unsafe { parts.part(first..first + heads * k) };
+        for head in row.chunks_exact_mut(k) {
+            let factor = factor(pool.isa(), head, eps);
+            head.iter_mut().zip(weight).for_each(|(v, w)| *v = *v * factor * w);
         }
     });
 }
@@ -97,10 +89,10 @@ fn sum_of_squares(x: &[f32]) -> f32 {
     add_lanes(std::array::from_fn::<_, LANES, _>(|l| half[l] + half[l + 8]))
 }
 
-/// The same source; with the target feature the compiler makes fused registers of it.
+/// The portable source. With the target features the compiler vectorises it and fuses `mul_add`.
 ///
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
     sum_of_squares(x)
@@ -113,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn norms_are_right_and_agree_everywhere() {
+    fn rms_norm_matches_f64_and_is_bit_equal_on_any_thread_count() {
         let mut rng = Rng::new(6);
         for k in [1, 5, 8, 31, 64, 576, 2048] {
             for m in [1, 2, 40] {
@@ -124,8 +116,8 @@ mod tests {
                     rms_norm(pool, &x, &w, 1e-5, &mut out);
                     out
                 };
-                let plain = run(&Pool::with_isa(1, Isa::PORTABLE));
-                for (x, out) in x.chunks_exact(k).zip(plain.chunks_exact(k)) {
+                let portable = run(&Pool::with_isa(1, Isa::PORTABLE));
+                for (x, out) in x.chunks_exact(k).zip(portable.chunks_exact(k)) {
                     let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / k as f64;
                     for i in 0..k {
                         let want = f64::from(x[i]) / (mean + 1e-5).sqrt() * f64::from(w[i]);
@@ -133,7 +125,7 @@ mod tests {
                     }
                 }
                 for threads in 1..=3 {
-                    assert_eq!(run(&Pool::new(threads)), plain, "{m}×{k}");
+                    assert_eq!(run(&Pool::new(threads)), portable, "{m}×{k}");
                 }
                 let mut wide = vec![7.0; m * (2 * k + 3)];
                 for (wide, x) in wide.chunks_exact_mut(2 * k + 3).zip(x.chunks_exact(k)) {
@@ -141,7 +133,7 @@ mod tests {
                     wide[1 + k..1 + 2 * k].copy_from_slice(x);
                 }
                 rms_norm_heads(&Pool::new(2), &mut wide, 2 * k + 3, 1, 2, &w, 1e-5);
-                for (wide, out) in wide.chunks_exact(2 * k + 3).zip(plain.chunks_exact(k)) {
+                for (wide, out) in wide.chunks_exact(2 * k + 3).zip(portable.chunks_exact(k)) {
                     assert_eq!((&wide[1..1 + k], &wide[1 + k..1 + 2 * k]), (out, out));
                     assert_eq!((wide[0], wide[2 * k + 1]), (7.0, 7.0));
                 }

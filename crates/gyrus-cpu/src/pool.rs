@@ -1,12 +1,12 @@
-//! A fork-join pool for loops that last microseconds.
+//! A fork-join thread pool for loops that last microseconds.
 //!
-//! A small model's layer is a dozen loops of 10 to 50 µs; a general pool's fork-join would cost as much
-//! as the work. Here the caller takes part, workers spin for some 20 µs after a loop so that the next one
-//! finds them awake, and then park, so that an idle program uses no CPU.
+//! A layer of a small model is a dozen loops of 10 to 50 µs; the fork-join of a general pool would cost as
+//! much as the work. Here the caller takes part. Workers spin for 20 µs after a loop, so the next loop finds
+//! them awake, and then park, so an idle program uses no CPU.
 //!
-//! A worker *enters* a loop if it comes by while the loop is open. The caller never waits for a worker
-//! that did not: one that is parked, or that the system has put aside because there are more threads than
-//! processors, costs nothing but its help.
+//! A worker *enters* a loop if it sees the loop while it is open. The caller never waits for a worker that
+//! did not enter. A worker that is parked, or descheduled because there are more threads than CPUs, delays
+//! nothing.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use crate::Isa;
 
-/// How long an idle worker looks for work before it parks.
+/// How long an idle worker spins before it parks.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Threads that run loops together. Dropping the pool ends and joins them.
+/// A fork-join thread pool. Dropping it stops and joins its threads.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
-    /// Held while a loop runs: callers on several threads take turns.
-    turn: Mutex<()>,
+    /// Held while a loop runs, so loops of several callers run one after the other.
+    run_lock: Mutex<()>,
     isa: Isa,
 }
 
@@ -35,11 +35,11 @@ struct Worker {
     parked: Arc<AtomicBool>,
 }
 
-/// What callers and workers share. `state` is the only door to `job`.
+/// The state that callers and workers share. `state` guards `job`.
 struct Shared {
-    /// Low 32 bits: workers inside the loop. Bit 32: the loop is open to enter. Above: its number.
+    /// Low 32 bits: workers inside the loop. Bit 32: workers may enter. Upper 31 bits: the loop's epoch.
     state: AtomicU64,
-    /// Written only while the loop is closed and nobody is inside; read only from inside.
+    /// Written only while the loop is closed and empty; read only by workers inside.
     job: UnsafeCell<Option<Job>>,
     next: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -59,24 +59,27 @@ unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is not tied to the thread that made it.
 unsafe impl Send for Shared {}
 
+/// Up to this many elements one thread does the work: waking others would cost more.
+pub(crate) const SERIAL_ELEMS: usize = 16 << 10;
+
 const OPEN: u64 = 1 << 32;
 const EPOCH: u64 = 1 << 33;
 const INSIDE: u64 = OPEN - 1;
 
 thread_local! {
-    /// Set while this thread runs a task: a loop started from within one runs inline.
-    static BUSY: Cell<bool> = const { Cell::new(false) };
+    /// Set while this thread runs a task. A loop started by a task runs inline.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller included; zero is taken as one.
+    /// A pool of `threads` threads, the caller included; zero counts as one.
     ///
-    /// Threads that the system refuses to start are done without.
+    /// The pool has fewer threads if the system refuses to start them.
     pub fn new(threads: usize) -> Pool {
         Pool::with_isa(threads, Isa::detect())
     }
 
-    /// As [`Pool::new`], with kernels on the given instruction set.
+    /// As [`Pool::new`], with kernels that use the given instruction set.
     pub fn with_isa(threads: usize, isa: Isa) -> Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -95,42 +98,42 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        Pool { shared, workers, turn: Mutex::new(()), isa }
+        Pool { shared, workers, run_lock: Mutex::new(()), isa }
     }
 
-    /// The number of processors this process may use, quotas of its container included.
+    /// The number of CPUs this process may use, after affinity and container quotas.
     pub fn available_threads() -> usize {
         thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// Threads that take part in a loop, the caller included.
+    /// The number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// The instruction set of the kernels run on this pool.
+    /// The instruction set of the kernels that run on this pool.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Calls `body(0)`, …, `body(tasks - 1)`, each once, on any thread and in any order, and returns when
-    /// all are done. Allocates nothing.
+    /// Calls `body(0)`, …, `body(tasks - 1)` once each, on any thread and in any order, and returns when all
+    /// have finished. Allocates nothing.
     ///
-    /// If a task panics, tasks not yet begun may be skipped, and the panic continues on the caller.
-    /// A call from inside a task runs its loop on the thread it is on.
+    /// If a task panics, tasks that have not started may be skipped, and the panic resumes on the caller.
+    /// A call from inside a task runs its loop on the current thread.
     pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        if tasks <= 1 || self.workers.is_empty() || BUSY.get() {
+        if tasks <= 1 || self.workers.is_empty() || IN_TASK.get() {
             (0..tasks).for_each(body);
             return;
         }
-        // A poisoned lock only tells that a task panicked; the state below is whole all the same.
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A poisoned lock means that a task panicked; the state below is still consistent.
+        let run_lock = self.run_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. The pointer is read by workers inside the loop opened below,
-        // and `close` returns when none is left, before `body` can go.
+        // SAFETY: only the lifetime changes. Only workers inside the loop below read the pointer, and `close`
+        // returns after they have left, while `body` is still borrowed.
         let erased: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
-        // SAFETY: the loop is closed and empty (the last `close` saw to that, and we hold `turn`), so no
-        // other thread reads the cell.
+        // SAFETY: the previous `close` left the loop closed and empty, and we hold `run_lock`, so no other
+        // thread accesses the cell.
         unsafe { *shared.job.get() = Some(Job { body: erased, tasks }) };
         shared.next.store(0, Ordering::Relaxed);
         let closed = shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE);
@@ -145,17 +148,28 @@ impl Pool {
         shared.take_tasks(body, tasks);
         shared.close();
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(turn);
+        drop(run_lock);
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
     }
+
+    /// Calls `body(row)` once for each of `rows` rows, in at most four tasks per thread; in one task if the rows
+    /// have no more than [`SERIAL_ELEMS`] elements in total.
+    pub(crate) fn run_rows(&self, rows: usize, elems: usize, body: impl Fn(usize) + Sync) {
+        let per_task = if elems <= SERIAL_ELEMS { rows.max(1) } else { rows.div_ceil(self.threads() * 4) };
+        self.run(rows.div_ceil(per_task), &|task| {
+            for row in task * per_task..rows.min((task + 1) * per_task) {
+                body(row);
+            }
+        });
+    }
 }
 
 impl Shared {
-    /// Runs tasks until none is left. Never unwinds: a panic is kept for the caller.
+    /// Runs tasks until none is left. Never unwinds: a panic is stored for the caller.
     fn take_tasks(&self, body: &(dyn Fn(usize) + Sync), tasks: usize) {
-        BUSY.set(true);
+        IN_TASK.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Ordering::Relaxed);
@@ -165,20 +179,20 @@ impl Shared {
                 body(task);
             }
         }));
-        BUSY.set(false);
+        IN_TASK.set(false);
         if let Err(payload) = result {
             self.next.store(tasks, Ordering::Relaxed);
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
         }
     }
 
-    /// Lets nobody in any more and waits for those inside.
+    /// Closes the loop and waits for the workers inside.
     fn close(&self) {
         let mut state = self.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
         while state & INSIDE != 0 {
             spins += 1;
-            // If the last task sits on a thread that is not running, give it our processor.
+            // The last task may be on a descheduled thread: yield the CPU to it.
             if spins < 2000 {
                 std::hint::spin_loop()
             } else {
@@ -188,22 +202,22 @@ impl Shared {
         }
     }
 
-    /// A worker's life: find an open loop it has not seen, enter, help, leave.
+    /// The worker's main function: wait for a new open loop, enter, run tasks, leave.
     fn work(&self, parked: &AtomicBool) {
         let mut seen = 0;
         while let Some(epoch) = self.enter(seen, parked) {
             seen = epoch;
-            // SAFETY: between `enter` and leaving, the count keeps `run` from rewriting the cell, and
-            // `enter` acquired what `run` released after writing it.
+            // SAFETY: while this worker counts as inside, `run` does not write the cell. `enter` acquired the
+            // state that `run` released after its write.
             if let Some(job) = unsafe { *self.job.get() } {
-                // SAFETY: `run` does not return while we are inside, so the closure is alive.
+                // SAFETY: `run` does not return while a worker is inside, so the closure is alive.
                 self.take_tasks(unsafe { &*job.body }, job.tasks);
             }
             self.state.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Waits for a loop other than number `seen` and enters it; `None` when the pool is being dropped.
+    /// Waits for a loop with another epoch than `seen` and enters it; `None` when the pool is being dropped.
     fn enter(&self, seen: u64, parked: &AtomicBool) -> Option<u64> {
         let mut since = Instant::now();
         loop {
@@ -219,12 +233,12 @@ impl Shared {
             if since.elapsed() < SPIN {
                 continue;
             }
-            // Announce first, look once more, then park: `run` publishes the loop first and looks at the
-            // flag then, all sequentially consistent, so one of the two sees the other.
+            // Set the flag, check again, then park. `run` publishes the loop and then reads the flag. All are
+            // sequentially consistent, so either the worker sees the loop or `run` sees the flag.
             parked.store(true, Ordering::SeqCst);
             let state = self.state.load(Ordering::SeqCst);
-            let news = state & OPEN != 0 && state / EPOCH != seen;
-            if !news && !self.stop.load(Ordering::SeqCst) {
+            let open_loop = state & OPEN != 0 && state / EPOCH != seen;
+            if !open_loop && !self.stop.load(Ordering::SeqCst) {
                 thread::park();
             }
             parked.store(false, Ordering::SeqCst);
@@ -262,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_runs_once_whatever_the_threads() {
+    fn every_task_runs_once_on_any_number_of_threads() {
         for threads in [0, 1, 2, 3, 9] {
             let pool = Pool::new(threads);
             for tasks in [0, 1, 2, 3, 100] {
@@ -278,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn parked_workers_wake_and_many_short_loops_add_up() {
+    fn parked_workers_wake_for_later_loops() {
         let pool = Pool::new(4);
         let sum = AtomicUsize::new(0);
         for round in 0..2000 {
@@ -293,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_stays_usable() {
         let pool = Pool::new(3);
         for guilty in [0, 5, 63] {
             let result = catch_unwind(AssertUnwindSafe(|| {
@@ -310,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_nest_and_callers_take_turns() {
+    fn loops_nest_and_concurrent_callers_serialise() {
         let pool = Pool::new(2);
         let sum = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -329,14 +343,14 @@ mod tests {
         assert_eq!(sum.into_inner(), 4 * 100 * 12);
     }
 
-    /// Workers must have parked, not spin, once nothing has been asked of them for a while.
+    /// Workers park instead of spinning when the pool is idle.
     #[test]
     fn idle_workers_park() {
         let pool = Pool::new(3);
         pool.run(8, &|_| {});
         let deadline = Instant::now() + Duration::from_secs(5);
         while !pool.workers.iter().all(|w| w.parked.load(Ordering::SeqCst)) {
-            assert!(Instant::now() < deadline, "a worker still spins");
+            assert!(Instant::now() < deadline, "a worker still spins after five seconds of idleness");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,30 +1,33 @@
-//! Activations as signed bytes: what the `fast` mat-mul reads.
+//! Quantisation of activations to int8 for the `fast` matmul.
 
 use crate::isa::Isa;
 use crate::simd::{LANES, Simd, dispatch};
 
-/// Elements that share a scale, in activations and in every panel.
+/// Elements of an int8 block, which share a scale, in activations and in panels.
 pub const GROUP: usize = 32;
 
-/// 32 activations: `v ≈ scale·q`, with `q` in −127..=127.
+/// 32 activations as int8: `v ≈ scale·q`, with `q` in −127..=127.
 ///
-/// The sums of `q` come along because every weight format with an offset needs them.
+/// The block also stores sums of `q`, which every weight format with an offset needs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C, align(16))]
 pub struct QBlock {
     /// Quantised values.
     pub qs: [i8; GROUP],
-    /// The largest magnitude over 127; NaN if a value is.
+    /// The largest magnitude divided by 127; NaN if a value is NaN.
     pub scale: f32,
     /// `scale · Σq`.
     pub scaled_sum: f32,
-    /// `−8 · Σq`: a format with zero point `8·z` adds `z` times this.
+    /// `−8 · Σq`. A format with zero point `8·z` adds `z` times this value.
     pub minus8_sum: i32,
-    /// `Σq` over the first 16, for formats with a scale per 16.
+    /// `Σq` over the first 16 elements, for formats with a scale per 16.
     pub first_sum: i32,
 }
 
-/// Quantises one row; `x.len()` is at most `32 · out.len()` and a missing tail counts as zeros.
+/// Quantises one row to int8. A last partial block is padded with zeros.
+///
+/// # Panics
+/// If `out` has another number of blocks than `x` needs.
 pub fn quantize_row(isa: Isa, x: &[f32], out: &mut [QBlock]) {
     assert_eq!(x.len().div_ceil(GROUP), out.len(), "blocks for {} values", x.len());
     row(isa, x, out);
@@ -42,14 +45,14 @@ fn portable_row(x: &[f32], out: &mut [QBlock]) {
     }
 }
 
-/// The plain meaning of quantisation; the SIMD form gives the same bits.
+/// The portable form of quantisation. The SIMD form gives the same bits.
 fn portable_block(x: &[f32; GROUP]) -> QBlock {
-    // Magnitudes compare like their bits, and a NaN is above all: it ends up in the scale and is seen.
+    // Magnitudes order like their bits, and NaN is above all numbers, so a NaN shows in the scale.
     let amax = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0));
     let inverse = inverse(amax);
     let qs = x.map(|v| {
         let scaled = (v * inverse).round_ties_even();
-        // These comparisons send NaN to 127, as the SIMD minimum does.
+        // These comparisons map NaN to 127, like the SIMD minimum.
         let high = if scaled < 127.0 { scaled } else { 127.0 };
         (if high > -127.0 { high } else { -127.0 }) as i8
     });
@@ -68,24 +71,24 @@ fn finish(qs: [i8; GROUP], first_sum: i32, last_sum: i32, amax: f32) -> QBlock {
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_row<S: Simd>(x: &[f32], out: &mut [QBlock]) {
     let (whole, tail) = x.as_chunks::<GROUP>();
     for (x, out) in whole.iter().zip(out.iter_mut()) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         *out = unsafe { simd_block::<S>(x) };
     }
     if let (false, Some(last)) = (tail.is_empty(), out.last_mut()) {
         let mut padded = [0.0; GROUP];
         padded[..tail.len()].copy_from_slice(tail);
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         *last = unsafe { simd_block::<S>(&padded) };
     }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_block<S: Simd>(x: &[f32; GROUP]) -> QBlock {
     // SAFETY: four loads of eight from an array of 32.
@@ -94,13 +97,13 @@ unsafe fn simd_block<S: Simd>(x: &[f32; GROUP]) -> QBlock {
         for (i, v) in v.iter_mut().enumerate() {
             *v = S::load(x.as_ptr().add(LANES * i));
         }
-        let amax = f32::from_bits(S::greatest_magnitude(v));
+        let amax = f32::from_bits(S::max_abs_bits(v));
         let inverse = S::splat(inverse(amax));
         for v in &mut v {
             let scaled = S::round(S::mul(*v, inverse));
             *v = S::max(S::min(scaled, S::splat(127.0)), S::splat(-127.0));
         }
-        let (qs, [first_sum, last_sum]) = S::to_bytes(v);
+        let (qs, [first_sum, last_sum]) = S::to_i8(v);
         finish(qs, first_sum, last_sum, amax)
     }
 }
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_within_half_a_step() {
+    fn rounding_error_is_at_most_half_a_step() {
         let mut rng = Rng::new(1);
         let x: Vec<f32> = (0..1000).map(|_| rng.gaussian() as f32 * 3.0).collect();
         let blocks = quantized(Isa::PORTABLE, &x);
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rungs_agree_bit_for_bit_on_odd_lengths_and_odd_values() {
+    fn simd_is_bit_equal_to_portable_on_partial_blocks_and_special_values() {
         let mut rng = Rng::new(2);
         for len in [1, 7, 31, 32, 33, 64, 100, 576] {
             let mut x: Vec<f32> = (0..len).map(|_| rng.gaussian() as f32).collect();
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_is_not_lost() {
+    fn a_nan_makes_the_scale_nan() {
         let mut x = [1.0; 32];
         x[5] = f32::NAN;
         assert!(quantized(Isa::detect(), &x)[0].scale.is_nan());

@@ -1,6 +1,6 @@
 use crate::quantize_rows::QBlock;
 
-/// Buffers that kernels re-use from call to call; they grow to the largest size asked for and stay.
+/// Scratch buffers that kernels reuse between calls. They grow to the largest size requested and never shrink.
 #[derive(Default)]
 pub struct Scratch {
     blocks: Vec<QBlock>,
@@ -16,14 +16,14 @@ impl Scratch {
         Scratch::default()
     }
 
-    /// Makes room for the partial results of one row's attention over a sequence of this many blocks, so
-    /// that a text that grows does not allocate. The memory is committed as it is used.
+    /// Reserves the partial results of one row's attention over a sequence of `blocks` blocks, so a growing
+    /// sequence does not allocate. The system commits the memory when it is first written.
     pub(crate) fn reserve_attention(&mut self, heads: usize, head_dim: usize, blocks: usize) {
-        // Without the room it is allocated when it is needed.
+        // If the reservation fails, attention allocates on demand.
         let _ = self.partials.try_reserve(crate::attention::partial_elems(heads, head_dim, blocks));
     }
 
-    /// Room for a mat-mul's inputs: quantised, padded, side by side.
+    /// The buffers for a matmul's input: quantised to int8, padded, and interleaved in tiles.
     pub(crate) fn take(
         &mut self,
         blocks: usize,

@@ -1,8 +1,9 @@
-//! Memory for re-laid weights, in huge pages where the system has them.
+//! Memory for repacked weights, in huge pages where the system supports them.
 //!
-//! Reading weights at full speed enters a new 4 KiB page every quarter of a microsecond, and the
-//! processor's prefetching stops at each; huge pages made large mat-vecs 1.4 times as fast. Many matrices
-//! are smaller than a huge page, so they are cut from common slabs. A slab goes when its last matrix does.
+//! A matrix-vector product enters a new 4 KiB page every quarter of a microsecond, and the hardware
+//! prefetcher stops at each page boundary. Huge pages made large matrix-vector products 1.4 times as fast.
+//! Many matrices are smaller than a huge page, so several share a slab. A slab is unmapped when its last
+//! matrix is dropped.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,22 +12,22 @@ use memmap2::MmapMut;
 
 use crate::CpuError;
 
-/// A slab's size, and from here on a matrix has a mapping of its own.
+/// Bytes of a slab. A matrix of at least this size has its own mapping.
 const SLAB: usize = 32 << 20;
 
-/// Parts begin on cache lines.
+/// Bytes of a cache line, the alignment of parts.
 const LINE: usize = 64;
 
-/// The slab that is being cut, and how much of it is gone.
+/// The slab that parts are allocated from, and the bytes of it in use.
 static CURRENT: Mutex<Option<(Arc<Slab>, usize)>> = Mutex::new(None);
 
 struct Slab {
     start: *mut u8,
-    /// Keeps the mapping.
+    /// Owns the mapping.
     _map: MmapMut,
 }
 
-// SAFETY: the slab itself is never read or written, only its parts, each by its one owner.
+// SAFETY: the slab itself is never accessed, only its parts, each through its one owner.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -37,14 +38,14 @@ impl Slab {
             ErrorKind::Unsupported => CpuError::Unmapped { bytes: len },
             _ => CpuError::Memory { bytes: len },
         })?;
-        // Only advice: without huge pages everything works, a little slower.
+        // A hint: without huge pages the kernels are slower but correct.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Arc::new(Slab { start: map.as_mut_ptr(), _map: map }))
     }
 }
 
-/// Bytes that are zero at first, begin on a cache line, and belong to one owner.
+/// A zero-initialised part of a slab, aligned to a cache line, with one owner.
 pub(crate) struct SlabBytes {
     slab: Arc<Slab>,
     offset: usize,
@@ -52,7 +53,7 @@ pub(crate) struct SlabBytes {
 }
 
 impl SlabBytes {
-    /// `len` zero bytes; an error if the system has no memory for them.
+    /// Allocates `len` zero bytes, or reports that the system is out of memory.
     pub(crate) fn zeroed(len: usize) -> Result<SlabBytes, CpuError> {
         if len >= SLAB {
             return Ok(SlabBytes { slab: Slab::new(len)?, offset: 0, len });
@@ -67,13 +68,13 @@ impl SlabBytes {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: `offset + len` is within the slab, no other part overlaps it (offsets only grow and are
-        // handed out once), and `&self` excludes `as_mut_slice`.
+        // SAFETY: `offset + len` is within the slab. No other part overlaps, because offsets only grow and
+        // each is used once. `&self` excludes `as_mut_slice`.
         unsafe { std::slice::from_raw_parts(self.slab.start.add(self.offset), self.len) }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the borrow is unique.
+        // SAFETY: as in `as_slice`, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.slab.start.add(self.offset), self.len) }
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_zero_aligned_and_apart() {
+    fn parts_are_zeroed_aligned_and_disjoint() {
         let mut parts: Vec<SlabBytes> = Vec::new();
         for len in [1, 63, 64, 65, 5 << 20, SLAB - 1, 7, SLAB + 3, 20 << 20, 0] {
             let mut part = SlabBytes::zeroed(len).unwrap();

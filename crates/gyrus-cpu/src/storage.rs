@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::CpuError;
 
-/// Read-only bytes and whoever owns them: a vector, or a range of a mapped file, without a copy.
+/// Read-only bytes and their owner: a vector, or a range of a mapped file, without a copy.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
@@ -12,7 +12,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// A range of what `owner` holds.
+    /// A range of the owner's bytes.
     pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Result<Bytes, CpuError> {
         let len = (*owner).as_ref().len();
         if range.start > range.end || range.end > len {
@@ -40,7 +40,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A mutable slice that the tasks of one loop write in disjoint parts.
+/// A mutable slice that the tasks of one parallel loop write in disjoint parts.
 pub(crate) struct Disjoint<T> {
     start: *mut T,
     len: usize,
@@ -54,7 +54,7 @@ impl<T> Disjoint<T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len() }
     }
 
-    /// A part of the slice.
+    /// A mutable part of the slice.
     ///
     /// # Safety
     /// The slice given to [`Disjoint::new`] is still exclusively borrowed by the caller of the loop, and
@@ -62,7 +62,7 @@ impl<T> Disjoint<T> {
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {}", self.len);
-        // SAFETY: in bounds by the line above; unaliased by the contract.
+        // SAFETY: the assertion checks the bounds; the caller ensures that parts do not overlap.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Steady work allocates nothing, on any thread.
+//! The steady state allocates nothing, on any thread.
 
 use gyrus_cpu::{
     Activation, Attention, Bytes, KvRow, KvShape, KvStore, KvType, Matrix, Pool, Precision, Scratch, Strided,
@@ -11,7 +11,7 @@ use gyrus_testkit::Counting;
 static ALLOCATOR: Counting = Counting::new();
 
 #[test]
-fn steady_work_allocates_nothing() {
+fn the_steady_state_allocates_nothing() {
     let pool = Pool::new(3);
     let (n, k) = (96, 256);
     let weight = |dtype: DType, precision| {
@@ -19,12 +19,12 @@ fn steady_work_allocates_nothing() {
         Matrix::new(&pool, dtype, n, k, Bytes::from(bytes), precision).unwrap()
     };
     let fast = weight(DType::Q4_1, Precision::Fast);
-    let plain = weight(DType::Q6_K, Precision::Exact);
+    let exact = weight(DType::Q6_K, Precision::Exact);
     let floats = weight(DType::F16, Precision::Fast);
     let mut store =
         KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
     let table: Vec<u32> = (0..20).collect();
-    let how = Attention { layer: 0, heads: 4, scale: 0.25, window: None, softcap: None };
+    let params = Attention { layer: 0, heads: 4, scale: 0.25, window: None, softcap: None };
     let mut scratch = Scratch::new();
     let (x, mut normed, mut out) = (vec![0.5; 40 * k], vec![0.0; 40 * k], vec![0.0; 40 * 2 * n]);
     let (mut gated, mut attended) = (vec![0.0; 40 * n], vec![0.0; 40 * 64]);
@@ -36,18 +36,18 @@ fn steady_work_allocates_nothing() {
             for m in [1, 40] {
                 rms_norm(&pool, &x[..m * k], &x[..k], 1e-5, &mut normed[..m * k]);
                 let out = &mut out[..m * 2 * n];
-                matmul(&pool, &[&fast, &plain], &normed[..m * k], out, false, &mut scratch);
+                matmul(&pool, &[&fast, &exact], &normed[..m * k], out, false, &mut scratch);
                 gate(&pool, Activation::Silu, out, n, &mut gated[..m * n]);
                 matmul(&pool, &[&floats], &normed[..m * k], &mut gated[..m * n], true, &mut scratch);
                 let kv = Strided { data: &x, stride: 32 };
                 store.write_rows(&pool, 0, &rows[..m], kv, kv);
                 let q = Strided { data: &x, stride: 64 };
-                attention(&pool, &store, &how, &rows[..m], q, &mut attended[..m * 64], &mut scratch);
+                attention(&pool, &store, &params, &rows[..m], q, &mut attended[..m * 64], &mut scratch);
             }
         }
         ALLOCATOR.allocations() - before
     };
-    assert!(round() > 0, "the first round makes the buffers, and the counter counts");
-    // A thread that the system let sleep so far makes its own buffer the first time it helps.
-    assert!((0..50).any(|_| round() == 0), "every round allocated");
+    assert!(round() > 0, "the first round allocates its buffers, so the counter must be above zero");
+    // A worker that has not run a task so far allocates its thread-local buffer later.
+    assert!((0..50).any(|_| round() == 0), "each of 50 rounds allocated");
 }

@@ -1,13 +1,14 @@
-//! Attention against plain arithmetic, between instruction sets, and against itself.
+//! Attention against a reference in `f64`, between instruction sets, and between batch shapes.
 
 use gyrus_cpu::{
-    Attention, BLOCK, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
+    Attention, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
 };
+use gyrus_kernels::KV_BLOCK;
 use gyrus_testkit::Rng;
 
 struct Sequence {
     table: Vec<u32>,
-    /// `[len, heads · head_dim]` and `[len, kv_heads · head_dim]` twice
+    /// `q` is `[len, heads · head_dim]`; `k` and `v` are `[len, kv_heads · head_dim]`.
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -23,7 +24,7 @@ struct Case {
 }
 
 impl Case {
-    fn how(&self) -> Attention {
+    fn params(&self) -> Attention {
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         Attention { layer: 1, heads: self.heads, scale, window: self.window, softcap: self.softcap }
     }
@@ -36,13 +37,14 @@ impl Case {
         self.kv_heads * self.head_dim
     }
 
-    /// Sequences whose blocks lie scattered over the store.
+    /// Sequences whose blocks are scattered over the cache.
     fn sequences(&self, rng: &mut Rng, lens: &[usize]) -> Vec<Sequence> {
-        let mut free: Vec<u32> = (0..lens.iter().map(|l| l.div_ceil(BLOCK) as u32).sum()).collect();
+        let mut free: Vec<u32> = (0..lens.iter().map(|l| l.div_ceil(KV_BLOCK) as u32).sum()).collect();
         let random = |rng: &mut Rng, n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
         let mut sequences = Vec::new();
         for &len in lens {
-            let table = (0..len.div_ceil(BLOCK)).map(|_| free.swap_remove(rng.below(free.len()))).collect();
+            let table =
+                (0..len.div_ceil(KV_BLOCK)).map(|_| free.swap_remove(rng.below(free.len()))).collect();
             let q = random(rng, len * self.q_width());
             let (k, v) = (random(rng, len * self.kv_width()), random(rng, len * self.kv_width()));
             sequences.push(Sequence { table, q, k, v, len });
@@ -54,11 +56,11 @@ impl Case {
         let blocks = sequences.iter().map(|s| s.table.len()).sum();
         let shape = KvShape { layers: 2, blocks, kv_heads: self.kv_heads, head_dim: self.head_dim };
         let mut store = KvStore::new(shape, dtype).unwrap();
-        // Stale numbers of an earlier owner must not be seen: fill all blocks with NaN first.
+        // Fill all blocks with NaN first: attention must not read stale values of an earlier sequence.
         let all: Vec<u32> = (0..blocks as u32).collect();
         let rows: Vec<KvRow> =
-            (0..blocks * BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
-        let poison = vec![f32::NAN; blocks * BLOCK * self.kv_width()];
+            (0..blocks * KV_BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
+        let poison = vec![f32::NAN; blocks * KV_BLOCK * self.kv_width()];
         store.write_rows(
             pool,
             1,
@@ -80,7 +82,7 @@ impl Case {
         store
     }
 
-    /// Every row of every sequence, in batches of `chunk` rows of each sequence in turn.
+    /// The output of every row, in batches of `chunk` rows of each sequence.
     fn run(&self, pool: &Pool, store: &KvStore, sequences: &[Sequence], chunk: usize) -> Vec<Vec<f32>> {
         let width = self.q_width();
         let mut outs: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.len * width]).collect();
@@ -91,7 +93,7 @@ impl Case {
             for (i, s) in sequences.iter().enumerate() {
                 for position in from..s.len.min(from + chunk) {
                     rows.push(KvRow { table: &s.table, position: position as u32 });
-                    // A stride with something in between.
+                    // The stride is wider than a row; NaN fills the gap.
                     q.extend_from_slice(&s.q[position * width..(position + 1) * width]);
                     q.extend([f32::NAN; 3]);
                     places.push((i, position));
@@ -101,7 +103,7 @@ impl Case {
             attention(
                 pool,
                 store,
-                &self.how(),
+                &self.params(),
                 &rows,
                 Strided { data: &q, stride: width + 3 },
                 &mut out,
@@ -114,7 +116,7 @@ impl Case {
         outs
     }
 
-    /// The definition, in double precision.
+    /// The definition, in `f64`.
     fn reference(&self, s: &Sequence, position: usize, head: usize) -> Vec<f64> {
         let (hd, kv) = (self.head_dim, head / (self.heads / self.kv_heads));
         let q = &s.q[position * self.q_width() + head * hd..][..hd];
@@ -139,7 +141,7 @@ fn bits(outs: &[Vec<f32>]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn attention_is_right_on_a_grid_of_shapes() {
+fn attention_matches_f64_on_a_grid_of_shapes() {
     let mut rng = Rng::new(20);
     for (heads, kv_heads, head_dim) in
         [(1, 1, 8), (9, 3, 64), (4, 4, 12), (8, 2, 80), (4, 1, 256), (6, 3, 5), (5, 1, 16)]
@@ -170,9 +172,9 @@ fn attention_is_right_on_a_grid_of_shapes() {
     }
 }
 
-/// Alone or together, in chunks of any size, on any number of threads: the same bits.
+/// A row has the same bits alone or batched, in chunks of any size, on any number of threads.
 #[test]
-fn chunks_neighbours_and_threads_do_not_matter() {
+fn attention_is_invariant_to_chunks_batches_and_threads() {
     let mut rng = Rng::new(21);
     for (window, softcap, dtype) in
         [(None, None, KvType::F16), (None, Some(30.0), KvType::F32), (Some(100), None, KvType::F16)]
@@ -195,7 +197,7 @@ fn chunks_neighbours_and_threads_do_not_matter() {
 }
 
 #[test]
-fn all_rungs_agree_bit_for_bit() {
+fn attention_is_bit_equal_on_all_instruction_sets() {
     let mut rng = Rng::new(22);
     for head_dim in [8, 40, 64, 20] {
         let case = Case { heads: 4, kv_heads: 2, head_dim, window: Some(50), softcap: Some(10.0) };
@@ -206,16 +208,16 @@ fn all_rungs_agree_bit_for_bit() {
                 let store = case.store(&pool, &sequences, dtype);
                 bits(&case.run(&pool, &store, &sequences, 16))
             };
-            let plain = run(Isa::PORTABLE);
+            let portable = run(Isa::PORTABLE);
             for isa in Isa::supported() {
-                assert!(run(isa) == plain, "{head_dim} {dtype:?} {isa:?}");
+                assert!(run(isa) == portable, "{head_dim} {dtype:?} {isa:?}");
             }
         }
     }
 }
 
 #[test]
-fn impossible_caches_are_refused() {
+fn invalid_cache_shapes_are_rejected() {
     let shape = KvShape { layers: 1, blocks: usize::MAX / 64, kv_heads: 8, head_dim: 64 };
     assert!(matches!(KvStore::new(shape, KvType::F16), Err(CpuError::Cache { .. })));
     let shape = KvShape { layers: 1, blocks: 1, kv_heads: 0, head_dim: 64 };

@@ -1,4 +1,4 @@
-//! Mat-muls against plain arithmetic, between instruction sets, and against themselves.
+//! Matmuls against a reference in `f64`, between instruction sets, and between batch sizes.
 
 use gyrus_cpu::{
     Bytes, CpuError, GROUP, Isa, Matrix, Pool, Precision, QBlock, Scratch, matmul, quantize_row,
@@ -24,11 +24,11 @@ const TYPES: [DType; 15] = [
     DType::IQ4_XS,
 ];
 
-/// The types with integer kernels: all but the first three.
+/// The types with int8 kernels: all but the floats.
 const PANELS: &[DType] = TYPES.split_at(3).1;
 
-/// Offsets of the half-precision fields within a block.
-fn halves(dtype: DType) -> &'static [usize] {
+/// Offsets of the f16 fields within a block.
+fn f16_offsets(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
@@ -38,7 +38,7 @@ fn halves(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Random blocks of a type with random quants and scales of sensible size. Floats are plain numbers.
+/// Random weights: for block formats random quants and small scales, for floats a normal distribution.
 fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let elems = rows * cols;
     let small = |rng: &mut Rng| half::f16::from_f32(0.02 * rng.gaussian() as f32).to_le_bytes();
@@ -51,7 +51,7 @@ fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         _ => {
             let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                for &at in halves(dtype) {
+                for &at in f16_offsets(dtype) {
                     block[at..at + 2].copy_from_slice(&small(rng));
                 }
             }
@@ -72,15 +72,15 @@ fn matrix(pool: &Pool, dtype: DType, rows: usize, cols: usize, bytes: &[u8], pre
     Matrix::new(pool, dtype, rows, cols, Bytes::from(bytes.to_vec()), precision).unwrap()
 }
 
-/// `x · wᵀ` in double precision, with `x` as the path reads it, and the size of its terms.
-fn reference(dtype: DType, w: &[u8], rows: usize, x: &[f32], k: usize, bytes: bool) -> Vec<(f64, f64)> {
+/// `x · wᵀ` in `f64`, with `x` quantised to int8 or not, and the sum of the magnitudes of its terms.
+fn reference(dtype: DType, w: &[u8], rows: usize, x: &[f32], k: usize, int8: bool) -> Vec<(f64, f64)> {
     let mut values = vec![0.0; rows * k];
     dequantize(dtype, w, &mut values).unwrap();
     let mut out = Vec::new();
     for x in x.chunks_exact(k) {
         let mut blocks = vec![QBlock::default(); k.div_ceil(GROUP)];
         quantize_row(Isa::PORTABLE, x, &mut blocks);
-        let value = |i: usize| match bytes {
+        let value = |i: usize| match int8 {
             true => f64::from(blocks[i / GROUP].scale) * f64::from(blocks[i / GROUP].qs[i % GROUP]),
             false => f64::from(x[i]),
         };
@@ -93,7 +93,7 @@ fn reference(dtype: DType, w: &[u8], rows: usize, x: &[f32], k: usize, bytes: bo
 }
 
 #[test]
-fn products_are_right_in_every_type_precision_and_shape() {
+fn matmul_matches_f64_in_every_type_precision_and_shape() {
     let mut rng = Rng::new(10);
     for dtype in TYPES {
         let ks: &[usize] = match dtype.block_elems() {
@@ -113,7 +113,7 @@ fn products_are_right_in_every_type_precision_and_shape() {
                             let w = matrix(&pool, dtype, n, k, &bytes, precision);
                             let mut out = vec![f32::NAN; m * n];
                             matmul(&pool, &[&w], &x, &mut out, false, &mut Scratch::new());
-                            let truth = reference(dtype, &bytes, n, &x, k, w.takes_bytes());
+                            let truth = reference(dtype, &bytes, n, &x, k, w.takes_int8());
                             for (got, (want, size)) in out.iter().zip(truth) {
                                 let error = (f64::from(*got) - want).abs();
                                 assert!(
@@ -133,51 +133,51 @@ fn products_are_right_in_every_type_precision_and_shape() {
     }
 }
 
-/// Every rung that this processor has gives plain Rust's bits, for any number of rows.
+/// Every instruction set of this CPU is bit-equal to portable Rust, for any number of rows.
 #[test]
-fn rungs_agree_bit_for_bit_on_any_number_of_rows() {
+fn matmul_is_bit_equal_on_all_instruction_sets_for_any_number_of_rows() {
     let mut rng = Rng::new(14);
     let (k, n) = (512, 19);
     for dtype in TYPES {
         let bytes = weight(&mut rng, dtype, n, k);
         let x = random(&mut rng, 512 * k);
-        let mut plain = vec![0.0; 512 * n];
+        let mut portable = vec![0.0; 512 * n];
         for isa in Isa::supported() {
             let pool = Pool::with_isa(2, isa);
             let w = matrix(&pool, dtype, n, k, &bytes, Precision::Fast);
             let mut scratch = Scratch::new();
             if isa == Isa::PORTABLE {
-                matmul(&pool, &[&w], &x, &mut plain, false, &mut scratch);
+                matmul(&pool, &[&w], &x, &mut portable, false, &mut scratch);
             }
             for m in (1..=40).chain([100, 512]) {
                 let mut out = vec![f32::NAN; m * n];
                 matmul(&pool, &[&w], &x[..m * k], &mut out, false, &mut scratch);
-                assert_eq!(bits(&out), bits(&plain[..m * n]), "{dtype} {m} {isa:?}");
+                assert_eq!(bits(&out), bits(&portable[..m * n]), "{dtype} {m} {isa:?}");
             }
         }
     }
 }
 
 #[test]
-fn integer_kernels_serve_the_types_they_should() {
+fn block_formats_use_int8_kernels_in_fast_precision_only() {
     let pool = Pool::new(1);
     for dtype in TYPES {
         let w = weight(&mut Rng::new(1), dtype, 3, 256);
         let panels = PANELS.contains(&dtype);
-        assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_bytes(), panels, "{dtype}");
-        assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_bytes());
+        assert_eq!(matrix(&pool, dtype, 3, 256, &w, Precision::Fast).takes_int8(), panels, "{dtype}");
+        assert!(!matrix(&pool, dtype, 3, 256, &w, Precision::Exact).takes_int8());
     }
 }
 
-/// The extreme quants and activations must not overflow any intermediate sum.
+/// Extreme quants and activations must not overflow an intermediate sum.
 #[test]
-fn extremes_do_not_overflow() {
+fn extreme_quants_and_activations_do_not_overflow() {
     for &dtype in PANELS {
         for fill in [0x00, 0xFF, 0x80, 0x7F] {
             let k = 512;
             let mut bytes = vec![fill; dtype.bytes_of_elems(9 * k).unwrap()];
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                for &at in halves(dtype) {
+                for &at in f16_offsets(dtype) {
                     block[at..at + 2].copy_from_slice(&half::f16::from_f32(1.0).to_le_bytes());
                 }
             }
@@ -198,9 +198,9 @@ fn extremes_do_not_overflow() {
     }
 }
 
-/// A row alone, among others, on any number of threads: the same bits.
+/// A row has the same bits alone or batched, on any number of threads.
 #[test]
-fn a_row_depends_on_itself_alone() {
+fn matmul_is_batch_invariant() {
     let mut rng = Rng::new(11);
     let (k, n) = (512, 72);
     for precision in [Precision::Exact, Precision::Fast] {
@@ -217,7 +217,7 @@ fn a_row_depends_on_itself_alone() {
             for threads in 1..=4 {
                 let pool = Pool::new(threads);
                 for m in (1..=40).chain([100, 512]) {
-                    // Other neighbours each time: the block of rows begins elsewhere.
+                    // A random start, so rows have different positions in a tile.
                     let from = rng.below(512 - m + 1);
                     let mut out = vec![0.0; m * n];
                     matmul(&pool, &[&w], &x[from * k..(from + m) * k], &mut out, false, &mut scratch);
@@ -229,7 +229,7 @@ fn a_row_depends_on_itself_alone() {
 }
 
 #[test]
-fn weights_stand_side_by_side_and_residuals_are_added() {
+fn outputs_of_several_weights_are_concatenated_and_residuals_added() {
     let mut rng = Rng::new(12);
     let (k, m) = (256, 5);
     let pool = Pool::new(2);
@@ -264,7 +264,7 @@ fn weights_stand_side_by_side_and_residuals_are_added() {
 }
 
 #[test]
-fn rows_read_back_with_the_reference_bits() {
+fn rows_are_bit_equal_to_the_reference_dequantisation() {
     let mut rng = Rng::new(13);
     let pool = Pool::new(1);
     for dtype in TYPES {
@@ -284,7 +284,7 @@ fn rows_read_back_with_the_reference_bits() {
 }
 
 #[test]
-fn wrong_shapes_are_refused() {
+fn invalid_matrices_are_rejected() {
     let pool = Pool::new(1);
     let new = |dtype, rows, cols, bytes: usize| {
         Matrix::new(&pool, dtype, rows, cols, Bytes::from(vec![0; bytes]), Precision::Fast).err()
@@ -303,9 +303,9 @@ fn wrong_shapes_are_refused() {
     );
 }
 
-/// An engine shares weights and pool between threads.
+/// The engine shares weights, caches and pools between threads.
 #[test]
-fn weights_caches_and_pools_are_shared_between_threads() {
+fn weights_caches_and_pools_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Matrix>();
     shared::<Pool>();

@@ -1,5 +1,4 @@
-//! The pool in company: idle, with more threads than processors, and where fewer processors may be used
-//! than there are.
+//! The thread pool when idle, with more threads than CPUs, and with a restricted CPU affinity.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use gyrus_cpu::Pool;
 
-/// Held by tests that run pools, so that they do not see each other's threads.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by tests that measure pools, so they do not measure each other's threads.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-/// Time on a processor of the pool's workers so far, if the system tells.
+/// CPU time of the pool's workers so far, if the system reports it.
 #[cfg(target_os = "linux")]
 fn worker_time() -> Option<Duration> {
     let mut nanoseconds = 0;
@@ -26,22 +25,25 @@ fn worker_time() -> Option<Duration> {
     Some(Duration::from_nanos(nanoseconds))
 }
 
-/// Workers that have nothing to do use no processor: an idle chat is idle.
+/// Idle workers use no CPU time.
 #[test]
 #[cfg(target_os = "linux")]
-fn an_idle_pool_uses_no_processor_time() {
-    let _alone = ALONE.lock();
+fn an_idle_pool_uses_no_cpu_time() {
+    let _exclusive = EXCLUSIVE.lock();
     let pool = Pool::new(4);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(50) {
         pool.run(16, &|_| std::hint::spin_loop());
     }
     let Some(busy) = worker_time() else {
-        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "the system does not tell threads' times");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "the system does not report the CPU time of threads");
         return;
     };
     if busy == Duration::ZERO {
-        gyrus_testkit::skip(gyrus_testkit::Need::Extra, "the system does not count threads' times");
+        gyrus_testkit::skip(
+            gyrus_testkit::Need::Extra,
+            "the system does not account the CPU time of threads",
+        );
         return;
     }
     std::thread::sleep(Duration::from_millis(100));
@@ -49,13 +51,16 @@ fn an_idle_pool_uses_no_processor_time() {
     std::thread::sleep(Duration::from_millis(500));
     let after = worker_time().expect("as before");
     let spent = after - before;
-    assert!(spent < Duration::from_millis(2), "three idle workers took {spent:?} of half a second");
+    assert!(
+        spent < Duration::from_millis(2),
+        "three idle workers used {spent:?} of CPU time in half a second"
+    );
 }
 
-/// Sixteen threads for each processor give the right result, and not at a crawl.
+/// Sixteen threads per CPU give the right result in reasonable time.
 #[test]
-fn too_many_threads_are_correct_and_not_slow() {
-    let _alone = ALONE.lock();
+fn oversubscribed_pools_are_correct_and_not_slow() {
+    let _exclusive = EXCLUSIVE.lock();
     let work = |pool: &Pool| {
         let sum = AtomicUsize::new(0);
         let begin = Instant::now();
@@ -70,16 +75,16 @@ fn too_many_threads_are_correct_and_not_slow() {
     let (expected, alone) = work(&Pool::new(1));
     let (sum, crowd) = work(&Pool::new(16 * Pool::available_threads()));
     assert_eq!(sum, expected);
-    // Alone it takes some 50 ms; the bound leaves room for a busy machine, not for waiting on threads that
-    // are not running.
+    // One thread takes some 50 ms. The bound allows for a busy machine, but not for waiting on descheduled
+    // threads.
     assert!(crowd < 10 * alone + Duration::from_secs(2), "{alone:?} with one thread, {crowd:?} with many");
 }
 
 const CHILD: &str = "GYRUS_TEST_AVAILABLE_THREADS";
 
-/// A process that may run on one processor alone takes one thread, however many processors there are.
+/// A process with an affinity of one CPU uses one thread.
 #[test]
-fn threads_follow_the_processors_that_may_be_used() {
+fn available_threads_respects_cpu_affinity() {
     if std::env::var_os(CHILD).is_some() {
         println!("available: {}", Pool::available_threads());
         return;
@@ -89,7 +94,7 @@ fn threads_follow_the_processors_that_may_be_used() {
     let child = Command::new("taskset")
         .args(["-c", "0"])
         .arg(test)
-        .args(["threads_follow_the_processors_that_may_be_used", "--exact", "--nocapture"])
+        .args(["available_threads_respects_cpu_affinity", "--exact", "--nocapture"])
         .env(CHILD, "1")
         .output();
     match child {
@@ -99,7 +104,7 @@ fn threads_follow_the_processors_that_may_be_used() {
         }
         _ => gyrus_testkit::skip(
             gyrus_testkit::Need::Extra,
-            "taskset did not run this program on the first processor",
+            "taskset could not restrict this test to the first CPU",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The rope kernels against the scalar twin, on every instruction set this machine has.
+//! The rope kernels against the scalar reference, on every instruction set of this CPU.
 
 use gyrus_cpu::{CpuError, CpuRunner, Isa, Pool, rope};
 use gyrus_kernels::Direction;
@@ -7,15 +7,15 @@ use gyrus_kernels::grid::{Runner, check, identities, rope_case, rope_cases};
 use gyrus_kernels::params::{RoPEParams, RoPEQKVWriteParams};
 use gyrus_kernels::{LaunchError, Pairing};
 
-/// One runner for each instruction set and one or two threads.
+/// A runner for each instruction set, with one and with two threads.
 fn runners() -> Vec<CpuRunner> {
     let of = |isa| [1, 2].map(|threads| CpuRunner::new(Pool::with_isa(threads, isa)));
     Isa::supported().flat_map(of).collect()
 }
 
 #[test]
-fn the_grid_is_the_twins() {
-    // Each case runs on some six runners, and on the twin beside each.
+fn grid_cases_match_the_scalar_reference() {
+    // Each case runs on some six runners, and on the reference for each.
     let count = gyrus_testkit::cases(300).min(2000);
     for runner in &mut runners() {
         let failures: Vec<String> =
@@ -30,21 +30,21 @@ fn the_grid_is_the_twins() {
 }
 
 #[test]
-fn every_law_is_kept() {
+fn every_rope_identity_holds() {
     let count = gyrus_testkit::cases(500) / 20;
     for runner in &mut runners() {
-        let broken: Vec<String> = identities::all()
+        let failures: Vec<String> = identities::all()
             .iter()
             .enumerate()
             .filter_map(|(seed, (name, law))| {
                 Some(format!("{name}: {}", law(runner, seed as u64, count).err()?))
             })
             .collect();
-        assert!(broken.is_empty(), "{}", broken.join("\n"));
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
 }
 
-/// All words, those of tables and canaries included.
+/// Compares all words, tables and canaries included.
 #[test]
 fn instruction_sets_and_threads_give_the_same_bits() {
     let mut runners = runners();
@@ -59,9 +59,9 @@ fn instruction_sets_and_threads_give_the_same_bits() {
     }
 }
 
-/// Enough tokens for many tasks, and enough heads of one token to be divided.
+/// Shapes with many tokens, and with one token of many heads.
 #[test]
-fn large_tensors_are_divided_among_threads() {
+fn large_tensors_are_split_over_threads() {
     for (seq_len, n_heads) in [(700, 40), (1, 1600), (3, 900)] {
         for (pairing, storage) in [(Pairing::Split, Storage::F16), (Pairing::Adjacent, Storage::F32)] {
             let params = RoPEParams {
@@ -85,7 +85,7 @@ fn large_tensors_are_divided_among_threads() {
     }
 }
 
-/// A table is data: what it says is not trusted.
+/// Block tables are untrusted data.
 #[test]
 fn block_tables_are_checked() {
     let params = RoPEQKVWriteParams {
@@ -112,16 +112,19 @@ fn block_tables_are_checked() {
         let mut buffers = [vec![1; 96], vec![1; 48], vec![1; 48], vec![0; 64], vec![0; 64], table.to_vec()];
         let mut slices: Vec<&mut [u32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let result = rope(&pool, &call, &mut slices);
-        assert!(result.is_ok() || buffers[3].iter().all(|&word| word == 0), "refused, and yet written");
+        assert!(
+            result.is_ok() || buffers[3].iter().all(|&word| word == 0),
+            "a rejected call wrote to its buffers"
+        );
         result.map_err(|error| error.to_string())
     };
-    // Slots 3 to 8 are in all three blocks.
+    // Slots 3 to 8 span all three blocks.
     assert_eq!(run([0, 2, 1]).unwrap_err(), "rope_neox_batch_kv_write_f32: block 2 of a cache that has 2");
     assert_eq!(
         run([0, 1, 0]).unwrap_err(),
         "rope_neox_batch_kv_write_f32: block 0 is written, and read or written by another of the same launch"
     );
-    // Five tokens fewer, and the rest of the table is not looked at.
+    // With one token the rest of the table is not read.
     let RopeKernel::BatchKvWrite { mut params, .. } = call.kernel else { unreachable!() };
     params.k_elem_offset = 1;
     let kernel = RopeKernel::BatchKvWrite { pairing: Pairing::Split, params, cache };

@@ -16,7 +16,7 @@ pub enum Access {
     Read,
 }
 
-/// The bytes of a model file, wherever they are.
+/// The bytes of a model file.
 #[derive(Debug)]
 pub enum Bytes {
     /// A file mapped into memory; pages are read when touched.
@@ -25,7 +25,7 @@ pub enum Bytes {
     Read(Mmap),
     /// Bytes in memory.
     Owned(Vec<u8>),
-    /// Bytes inside the program.
+    /// Bytes embedded in the program.
     Static(&'static [u8]),
 }
 
@@ -66,8 +66,8 @@ fn read(mut file: &File, length: u64) -> io::Result<Mmap> {
 }
 
 impl Bytes {
-    /// Lets go of the pages of a range that lie in memory; they are read from the file again if they are
-    /// touched again. Bytes that are not a mapped file stay.
+    /// Releases the resident pages of a range; a later access reads them from the file again. No effect on
+    /// bytes that are not mapped.
     pub(crate) fn release(&self, range: Range<usize>) {
         let Bytes::Mapped(map) = self else { return };
         #[cfg(unix)]

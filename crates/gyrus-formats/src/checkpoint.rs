@@ -8,10 +8,10 @@ use crate::{Access, Bytes, FormatError, Problem, TensorView};
 
 mod split;
 
-/// The most bytes a configuration or index file may have; real ones stay far below.
+/// The most bytes of a configuration or index file. Real ones are far smaller.
 const MAX_JSON: u64 = 64 << 20;
 
-/// A model's tensors and description, from one file or many.
+/// The tensors and metadata of a model, from one file or several.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -39,10 +39,10 @@ pub enum Format {
 
 impl Checkpoint {
     /// Opens a GGUF or SafeTensors file, all parts of a split model given any one of them, or the model
-    /// in a folder. What a file is follows from its content, not from its name.
+    /// in a folder. The format is detected from the content, not from the file name.
     ///
-    /// Files are mapped, and must not be shortened while the checkpoint or what was made of it is in use: touching a
-    /// part of a mapped file that is gone ends the process with SIGBUS. [`Checkpoint::open_with`] can do without.
+    /// Files are mapped. They must not be shortened while the checkpoint, or a model loaded from it, is in use: access to
+    /// a missing part of a mapped file ends the process with SIGBUS. [`Checkpoint::open_with`] can read them instead.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         Checkpoint::open_with(path, Access::Map)
     }
@@ -145,7 +145,7 @@ impl Checkpoint {
         range().unwrap_or_default()
     }
 
-    /// Lets go of the memory that a range of a mapped file takes. It can still be read, from the file.
+    /// Releases the resident pages of a range of a mapped file. A later access reads them from the file again.
     pub fn release(&self, shard: usize, at: u64, bytes: usize) {
         if let Some(file) = self.raw(shard) {
             let start = at as usize;

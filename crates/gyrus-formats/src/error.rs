@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use crate::gguf::GgufError;
 use crate::safetensors::SafeTensorsError;
 
-/// Why a model could not be opened, and which file is to blame.
+/// Why a model could not be opened, and the file at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct FormatError {
@@ -24,25 +24,25 @@ impl FormatError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The system would not let us read it.
+    /// The file could not be read.
     #[error("{}", plain(.0))]
     Io(#[from] io::Error),
-    /// Nothing in it.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// A file of some other kind.
+    /// The file is neither GGUF nor SafeTensors.
     #[error("not a GGUF or SafeTensors file (it begins with {begins})")]
     Unrecognised {
-        /// Its first bytes, or what they are known to be.
+        /// Its first bytes, or the format they identify.
         begins: String,
     },
-    /// A folder in which no model was found.
+    /// The folder contains no model.
     #[error("no model in this folder (looked for model.safetensors.index.json, *.safetensors, *.gguf)")]
     NoModel,
-    /// A folder in which it is not clear which file is meant.
+    /// The folder contains several models.
     #[error("several models in this folder, name one of them: {}", .names.join(", "))]
     Ambiguous {
-        /// File names, at most a handful.
+        /// File names, at most five.
         names: Vec<String>,
     },
     /// A malformed GGUF file.
@@ -51,15 +51,15 @@ pub enum Problem {
     /// A malformed SafeTensors file.
     #[error(transparent)]
     SafeTensors(#[from] SafeTensorsError),
-    /// The parts of a split model do not fit together.
+    /// The parts of a split model are inconsistent.
     #[error("{0}")]
     Split(String),
-    /// An index or configuration file that is not what it should be.
+    /// An index or configuration file that is not valid.
     #[error("{0}")]
     Json(String),
 }
 
-/// The system's words without its error number, which says nothing to a reader.
+/// The system's message without its error number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);

@@ -1,16 +1,15 @@
-//! Model files from strangers, opened safely.
+//! Readers of GGUF and SafeTensors files from untrusted sources.
 //!
-//! [`Checkpoint::open`] takes a path (a GGUF file, a SafeTensors file, one part of a split model, or a
-//! model's folder) and gives tensors as views into the mapped files. Everything a file declares is
-//! checked before anything is used: a file that opens has names without duplicates, sizes that do not
-//! overflow, and tensors that lie inside the file and do not overlap. No allocation is sized by a
-//! declared count; memory follows the bytes that are really there.
+//! [`Checkpoint::open`] takes a path (a GGUF file, a SafeTensors file, one part of a split model, or a model
+//! folder) and provides tensors as views into the mapped files. A file is validated before use: names are
+//! unique, sizes do not overflow, and tensors are inside the file and do not overlap. No allocation is larger
+//! than the file can justify: counts are checked against the bytes that remain.
 //!
-//! Files are mapped, shared and read-only. A mapped file that another process shortens ends this process with SIGBUS
-//! where the missing part is touched, and one that is written to changes the weights under way.
-//! [`Checkpoint::open_with`] and [`Access::Read`] take a copy into memory instead.
+//! Files are mapped (MAP_SHARED, read-only). If another process shortens a mapped file, access to the missing part ends
+//! this process with SIGBUS; if it writes to the file, the weights change. [`Checkpoint::open_with`] with
+//! [`Access::Read`] reads a copy into memory instead.
 //!
-//! This crate knows nothing of operations, models or GPUs: it does not ask what a tensor is for.
+//! This crate knows nothing of operations, models or GPUs.
 //!
 //! ```no_run
 //! use gyrus_formats::Checkpoint;

@@ -1,9 +1,9 @@
 use std::fmt;
 
-/// The most characters of a name from a file that a message repeats.
+/// The most characters of a name that a message shows.
 const LONGEST: usize = 80;
 
-/// A name from a file, fit for one line of a terminal: quoted, control characters escaped, shortened.
+/// Displays a name from a file on one line: quoted, with control characters escaped, shortened.
 pub(crate) struct Quote<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quote<'_> {

@@ -1,18 +1,18 @@
 use gyrus_tensor::{DType, Shape};
 
-/// A tensor in a checkpoint: what it is, and its bytes where they lie.
+/// A view of a tensor in a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
     /// The name in the file.
     pub name: &'a str,
     /// Element type.
     pub dtype: DType,
-    /// Axes, outermost first, whatever order the file uses.
+    /// Dimensions, outermost first; GGUF files store them in reverse.
     pub shape: Shape,
-    /// Exactly the bytes `dtype` and `shape` call for.
+    /// The bytes of the tensor, as many as `dtype` and `shape` need.
     pub data: &'a [u8],
-    /// Where `data` begins in its file.
+    /// File offset of `data`.
     pub at: u64,
-    /// Which of the checkpoint's files holds it, counted from 0.
+    /// Index of the file in [`crate::Checkpoint::files`].
     pub shard: usize,
 }

@@ -1,4 +1,4 @@
-//! Every real file we have opens, and says what it holds.
+//! Every model file of the test data opens.
 
 use std::path::{Path, PathBuf};
 
@@ -40,13 +40,13 @@ fn every_gguf_file_opens() {
 #[test]
 fn every_safetensors_folder_opens() {
     let root = all_data();
-    // A model's folder has a config.json; a file of golden values, say, stands alone.
+    // A model folder has a config.json; other SafeTensors files are golden values.
     let is_model = |path: &PathBuf| path.with_file_name("config.json").exists();
     let paths: Vec<PathBuf> = files(&root, "safetensors").into_iter().filter(is_model).collect();
     assert!(!paths.is_empty(), "no SafeTensors models under {}", root.display());
     for path in paths {
         let folder = Checkpoint::open(path.parent().unwrap());
-        // A folder may hold a GGUF beside; model.safetensors comes first.
+        // If a folder also contains a GGUF file, model.safetensors takes precedence.
         let model = folder.unwrap();
         assert_eq!(model.format(), Format::SafeTensors);
         assert!(model.config().is_some(), "{}", path.display());
@@ -59,7 +59,7 @@ fn every_safetensors_folder_opens() {
 }
 
 #[test]
-fn the_storyteller_is_what_its_card_says() {
+fn the_tales_model_has_the_metadata_of_its_card() {
     let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
     let model = Checkpoint::open(&path).unwrap();
     let metadata = model.gguf().unwrap();

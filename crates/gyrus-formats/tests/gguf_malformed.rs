@@ -1,7 +1,7 @@
-//! Files that lie, break off or overflow: each is refused, and the message says what and where.
+//! Malformed GGUF files are rejected with an error that names the problem and its offset.
 //!
-//! The snapshot is the list of messages. `GYRUS_WRITE_CORPUS=DIR` also writes the cases as files, as
-//! seeds for fuzzing.
+//! The snapshot is the list of messages. `GYRUS_WRITE_CORPUS=DIR` also writes the cases as files, the seeds
+//! for fuzzing.
 
 use gyrus_formats::Bytes;
 use gyrus_formats::gguf::{Gguf, GgufError, Writer};
@@ -156,7 +156,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     cases.into_iter().map(|(name, raw)| (name.to_owned(), raw.0)).collect()
 }
 
-/// A small file with everything in it, and the offsets at which one field ends and the next begins.
+/// A small file with every kind of field, and the end of its last tensor.
 fn whole() -> (Vec<u8>, usize) {
     let data = [1u8; 64];
     let mut writer = Writer::new();
@@ -170,28 +170,28 @@ fn whole() -> (Vec<u8>, usize) {
     writer.tensor("b", DType::Q8_0, Shape::new(&[32]).unwrap(), &data[..34]).unwrap();
     let mut file = Vec::new();
     writer.write_to(&mut file).unwrap();
-    // The padding behind the last tensor is not part of any field.
+    // The padding after the last tensor belongs to no field.
     let end = file.len() - 30;
     (file, end)
 }
 
-fn refuse(bytes: &[u8]) -> GgufError {
-    Gguf::parse(Bytes::Owned(bytes.to_vec())).expect_err("a malformed file must be refused")
+fn reject(bytes: &[u8]) -> GgufError {
+    Gguf::parse(Bytes::Owned(bytes.to_vec())).expect_err("a malformed file must be rejected")
 }
 
 #[test]
-fn each_malformed_file_is_refused_with_what_and_where() {
+fn malformed_files_are_rejected_with_problem_and_offset() {
     let messages: Vec<String> =
-        corpus().iter().map(|(name, bytes)| format!("{name}: {}", refuse(bytes))).collect();
+        corpus().iter().map(|(name, bytes)| format!("{name}: {}", reject(bytes))).collect();
     insta::assert_snapshot!(messages.join("\n"));
 }
 
 #[test]
-fn a_file_cut_at_any_byte_is_refused() {
+fn a_file_truncated_at_any_byte_is_rejected() {
     let (file, end) = whole();
     assert!(Gguf::parse(Bytes::Owned(file[..end].to_vec())).is_ok());
     for cut in 0..end {
-        let error = refuse(&file[..cut]);
+        let error = reject(&file[..cut]);
         assert!(error.at <= cut as u64, "cut at {cut}: {error}");
     }
 }
@@ -200,9 +200,9 @@ fn a_file_cut_at_any_byte_is_refused() {
 fn a_flipped_bit_anywhere_never_panics() {
     let (file, _) = whole();
     for bit in 0..file.len() * 8 {
-        let mut spoiled = file.clone();
-        spoiled[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(read) = Gguf::parse(Bytes::Owned(spoiled)) {
+        let mut corrupted = file.clone();
+        corrupted[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(read) = Gguf::parse(Bytes::Owned(corrupted)) {
             for tensor in read.tensors() {
                 assert_eq!(tensor.data.len(), tensor.dtype.bytes_of(&tensor.shape).unwrap());
             }

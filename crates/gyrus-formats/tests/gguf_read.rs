@@ -1,4 +1,4 @@
-//! What the writer makes, the reader reads: all value types, typed access, views, split models.
+//! Round trips of writer and reader: all value types, typed access, tensor views, split models.
 
 use gyrus_formats::gguf::{Gguf, MetadataError, Value, ValueType, Writer};
 use gyrus_formats::{Bytes, Checkpoint};
@@ -12,7 +12,7 @@ fn parse(writer: &Writer<'_>) -> Gguf {
 }
 
 #[test]
-fn all_value_types_read_back() {
+fn all_value_types_round_trip() {
     let mut writer = Writer::new();
     writer
         .raw("u8", ValueType::U8, &[200])
@@ -61,7 +61,7 @@ fn all_value_types_read_back() {
 }
 
 #[test]
-fn typed_access_says_key_place_expected_and_found() {
+fn typed_access_errors_name_key_offset_and_types() {
     let mut writer = Writer::new();
     writer.string("name", "x").i32("count", -1).strings("list", &["a"]).u64("big", 1 << 40);
     let file = parse(&writer);
@@ -109,7 +109,7 @@ fn tensors_are_views_in_outermost_first_order() {
 }
 
 #[test]
-fn version_two_reads_like_three() {
+fn version_2_reads_like_version_3() {
     let mut writer = Writer::new();
     writer.u32("k", 7);
     let mut file = Vec::new();
@@ -130,7 +130,7 @@ fn data_begins_at_the_next_multiple_of_the_alignment() {
     assert_eq!(file.tensor("t").unwrap().data, [9]);
 }
 
-/// Writes the parts of a model of `count` tensors, one tensor each; `change` may spoil a part.
+/// Writes the parts of a model of `count` tensors, one tensor each; `change` may corrupt a part.
 fn write_split(
     folder: &std::path::Path,
     count: u32,
@@ -167,26 +167,26 @@ fn split_models_open_from_any_part_or_their_folder() {
     }
 }
 
-/// The message of opening a spoiled model, without the folder's own path.
-fn refused(folder: &std::path::Path, start: &str) -> String {
+/// The error of opening a corrupted model, without the path of its folder.
+fn rejected(folder: &std::path::Path, start: &str) -> String {
     let error = Checkpoint::open(&folder.join(start)).unwrap_err().to_string();
     error.replace(&format!("{}/", folder.display()), "")
 }
 
 #[test]
-fn parts_that_do_not_fit_together_are_refused() {
-    let spoil = |change: &dyn Fn(u32, &mut u32, &mut u32, &mut u64, &mut String)| {
+fn inconsistent_parts_are_rejected() {
+    let corrupt = |change: &dyn Fn(u32, &mut u32, &mut u32, &mut u64, &mut String)| {
         let folder = tempfile::tempdir().unwrap();
         write_split(folder.path(), 2, change);
-        refused(folder.path(), "m-00001-of-00002.gguf")
+        rejected(folder.path(), "m-00001-of-00002.gguf")
     };
     let messages = [
-        spoil(&|n, no, _, _, _| *no = n + 1),
-        spoil(&|n, _, of, _, _| *of = 2 + n),
-        spoil(&|_, _, of, _, _| *of = 3),
-        spoil(&|_, _, of, _, _| *of = 4_000_000_000),
-        spoil(&|_, _, _, total, _| *total = 9),
-        spoil(&|_, _, _, _, name| *name = "same".to_owned()),
+        corrupt(&|n, no, _, _, _| *no = n + 1),
+        corrupt(&|n, _, of, _, _| *of = 2 + n),
+        corrupt(&|_, _, of, _, _| *of = 3),
+        corrupt(&|_, _, of, _, _| *of = 4_000_000_000),
+        corrupt(&|_, _, _, total, _| *total = 9),
+        corrupt(&|_, _, _, _, name| *name = "same".to_owned()),
     ];
     insta::assert_snapshot!(messages.join("\n"));
 
@@ -194,7 +194,7 @@ fn parts_that_do_not_fit_together_are_refused() {
     write_split(folder.path(), 2, |_, _, _, _, _| {});
     std::fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).unwrap();
     assert_eq!(
-        refused(folder.path(), "m-00001-of-00002.gguf"),
+        rejected(folder.path(), "m-00001-of-00002.gguf"),
         "m-00002-of-00002.gguf: no such file or directory"
     );
 }

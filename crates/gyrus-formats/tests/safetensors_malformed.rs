@@ -1,4 +1,4 @@
-//! SafeTensors files and shard indices that lie: each is refused, and the message says what and where.
+//! Malformed SafeTensors files and indices are rejected with an error that names the problem and its offset.
 
 use std::path::Path;
 
@@ -100,7 +100,7 @@ fn corpus() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn each_malformed_file_is_refused_with_what_and_where() {
+fn malformed_files_are_rejected_with_problem_and_offset() {
     let messages: Vec<String> = corpus()
         .into_iter()
         .map(|(name, bytes)| format!("{name}: {}", SafeTensors::parse(Bytes::Owned(bytes)).unwrap_err()))
@@ -109,7 +109,7 @@ fn each_malformed_file_is_refused_with_what_and_where() {
 }
 
 #[test]
-fn a_file_cut_at_any_byte_is_refused() {
+fn a_file_truncated_at_any_byte_is_rejected() {
     let whole = file(&one("F32", "[4]", "[0,16]"), 16);
     let read = SafeTensors::parse(Bytes::Owned(whole.clone())).unwrap();
     assert_eq!(read.tensor("t").unwrap().shape.dims(), [4]);
@@ -152,7 +152,7 @@ fn sharded_models_open() {
 }
 
 #[test]
-fn indices_that_lie_are_refused() {
+fn malformed_indices_are_rejected() {
     let map = |map: &str| format!(r#"{{"weight_map":{map}}}"#);
     let indices = [
         ("not JSON", "weight_map".to_owned()),

@@ -1,25 +1,22 @@
 //! The byte layouts of quantised blocks.
 //!
-//! Each struct is one block exactly as files hold it: little-endian, without padding, and aligned to one
-//! byte, so that `bytemuck::cast_slice` views any mapped range as blocks. Field order and bit positions
-//! are part of the format; the formulas are in each struct's documentation, with `q` for a stored integer
-//! and `v` for the value it stands for.
+//! Each struct is one block as stored in files: little-endian, without padding, and with an alignment of one
+//! byte, so `bytemuck::cast_slice` can view any mapped range as blocks. Field order and bit positions are part
+//! of the format. Each struct documents its formula, with `q` for a stored integer (quant) and `v` for the
+//! value it decodes to. The formats and field names are those of ggml.
 
 use bytemuck::{Pod, Zeroable};
 use half::f16;
 
 use crate::DType;
 
-/// Elements in a super-block of the K formats.
-pub const SUPER: usize = 256;
-
-/// A half-precision number in a block, stored as bytes because blocks have no alignment.
+/// A little-endian f16 in a block, stored as bytes because blocks have an alignment of one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct HalfLe([u8; 2]);
 
 impl HalfLe {
-    /// Rounds to the nearest half, ties to even; too large becomes an infinity.
+    /// Rounds to nearest, ties to even; values beyond the range become infinities.
     pub fn from_f32(value: f32) -> HalfLe {
         HalfLe(f16::from_f32(value).to_le_bytes())
     }
@@ -30,12 +27,12 @@ impl HalfLe {
     }
 }
 
-/// A block format whose values can be computed.
+/// A block format that can be dequantised.
 pub trait Block: Pod {
-    /// The type this block belongs to; it fixes the number of elements.
+    /// The element type of the format, which determines the number of elements.
     const DTYPE: DType;
 
-    /// Writes the block's values. `out` holds exactly `DTYPE.block_elems()` elements.
+    /// Writes the values of the block. `out` has exactly `DTYPE.block_elems()` elements.
     fn dequantize(&self, out: &mut [f32]);
 }
 
@@ -238,7 +235,7 @@ pub fn scale_min(scales: &[u8; 12], k: usize) -> (u8, u8) {
 }
 
 /// Packs eight six-bit scales and minimums as [`scale_min`] reads them.
-pub fn pack_scale_min(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
+pub(crate) fn pack_scale_min(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     let mut packed = [0; 12];
     for k in 0..4 {
         packed[k] = scales[k] & 63 | (scales[k + 4] >> 4) << 6;
@@ -252,9 +249,9 @@ pub fn pack_scale_min(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
 mod tests {
     use super::*;
 
-    /// The size and alignment of a block must be what its dtype says, or casts would shift.
+    /// Casts from bytes rely on the size and alignment of blocks.
     #[test]
-    fn blocks_have_their_dtypes_size_and_no_alignment() {
+    fn blocks_have_the_size_of_their_dtype_and_alignment_one() {
         fn check<B: Block>() {
             assert_eq!(size_of::<B>(), B::DTYPE.block_bytes(), "{}", B::DTYPE);
             assert_eq!(align_of::<B>(), 1, "{}", B::DTYPE);
@@ -274,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_scales_read_back() {
+    fn packed_scales_unpack_unchanged() {
         let scales = [0, 63, 17, 42, 63, 1, 32, 15];
         let mins = [63, 0, 5, 33, 16, 62, 48, 7];
         let packed = pack_scale_min(&scales, &mins);

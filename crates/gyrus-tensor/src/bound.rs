@@ -1,14 +1,15 @@
-//! How large the values of a tensor can be, from its scales alone.
+//! An upper bound of a tensor's magnitudes, from its scales alone.
 
 use half::{bf16, f16};
 
 use crate::block::*;
 use crate::{DType, TensorError};
 
-/// An upper bound of the magnitudes that [`dequantize`](crate::dequantize) makes of `bytes`. It reads the scales and not
-/// the quants, so that it costs little beside a copy, and may be a few times too large. NaN or infinity if a scale is.
+/// An upper bound of the magnitudes of `bytes` after [`dequantize`](crate::dequantize). For block formats it reads the
+/// scales and not the quants, so it is cheap compared to a copy, and may be a few times too large. The bound is NaN or
+/// infinite if a scale is.
 pub fn magnitude_bound(dtype: DType, bytes: &[u8]) -> Result<f32, TensorError> {
-    // The largest quants are those of dequantize, not those that quantize writes.
+    // The largest quants that `dequantize` accepts, which may exceed those that `quantize` writes.
     Ok(match dtype {
         DType::F32 => elements(bytes, f32::from_le_bytes),
         DType::F16 => elements(bytes, |b| f16::from_le_bytes(b).to_f32()),
@@ -29,8 +30,8 @@ pub fn magnitude_bound(dtype: DType, bytes: &[u8]) -> Result<f32, TensorError> {
     })
 }
 
-fn size(half: HalfLe) -> f32 {
-    half.to_f32().abs()
+fn size(scale: HalfLe) -> f32 {
+    scale.to_f32().abs()
 }
 
 fn scales<B: Block>(bytes: &[u8], bound: impl Fn(&B) -> f32) -> f32 {
@@ -42,7 +43,7 @@ fn elements<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> f32 
     largest(bytes.as_chunks::<N>().0.iter().map(|b| read(*b)))
 }
 
-/// Magnitudes compare like their bits, and NaN is above all.
+/// The largest magnitude. Magnitudes order like their bits, and NaN is above all numbers.
 fn largest(values: impl Iterator<Item = f32>) -> f32 {
     f32::from_bits(values.fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)))
 }
@@ -65,7 +66,7 @@ mod tests {
                 dequantize(dtype, &bytes, &mut values).unwrap();
                 let bound = magnitude_bound(dtype, &bytes).unwrap();
                 for value in values {
-                    // What is not finite shows in the bound.
+                    // A NaN or infinite value must make the bound NaN or infinite.
                     assert!(
                         if value.is_finite() {
                             value.abs() <= bound || bound.is_nan()

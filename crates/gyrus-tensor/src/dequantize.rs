@@ -1,14 +1,14 @@
-//! From blocks to `f32`: the reference every faster path is tested against.
+//! Dequantisation to `f32`: the reference that faster kernels are tested against.
 //!
-//! The order of the floating-point operations is fixed (`(d·s)·q − dmin·m`, never contracted), so results
-//! are bit-equal to other implementations that do the same.
+//! The order of the floating-point operations is fixed: `(d·s)·q − dmin·m`, without fused multiply-add. So
+//! results are bit-equal to those of the Python package `gguf`, which uses the same order (tested).
 
 use half::{bf16, f16};
 
 use crate::block::*;
 use crate::{DType, TensorError};
 
-/// Converts `bytes` of type `dtype` to `f32`. The byte length must match `out` exactly.
+/// Converts `bytes` of type `dtype` to `f32`. The number of bytes must match `out` exactly.
 ///
 /// Any bit pattern is accepted: a NaN or infinite scale gives NaN or infinite values.
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), TensorError> {
@@ -21,7 +21,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
     Ok(())
 }
 
-/// Whether [`dequantize`] knows this type.
+/// Whether [`dequantize`] supports this type.
 pub fn can_dequantize(dtype: DType) -> bool {
     converter(dtype).is_some()
 }
@@ -63,7 +63,7 @@ fn blocks<B: Block>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Splits 16 bytes of nibbles into element `j` (low) and `j + 16` (high).
+/// Unpacks nibbles: byte `j` holds element `j` in its low and element `j + qs.len()` in its high nibble.
 fn nibbles(qs: &[u8], mut put: impl FnMut(usize, u8)) {
     for (j, &byte) in qs.iter().enumerate() {
         put(j, byte & 15);
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn q4_0_splits_halves_not_pairs() {
+    fn q4_0_nibbles_are_16_elements_apart() {
         let mut qs = [0x88; 16];
         qs[0] = 0xA3;
         let block = BlockQ4_0 { d: HalfLe::from_f32(0.5), qs };
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_types_are_checked() {
+    fn wrong_lengths_and_unsupported_types_are_rejected() {
         let mut out = [0.0; 32];
         assert_eq!(
             dequantize(DType::Q8_0, &[0; 33], &mut out),

@@ -5,10 +5,11 @@ use crate::{Shape, TensorError};
 /// One row per type: variant, name, elements in a block, bytes in a block.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident $name:literal $elems:literal $bytes:literal;)*) => {
-        /// The type of a tensor's elements, plain or in blocks.
+        /// The element type of a tensor, scalar or block-quantised.
         ///
-        /// Names are those the field uses. Every type a GGUF or SafeTensors file may declare is here, so
-        /// that files can be listed and sized; [`crate::dequantize`] says which can be computed with.
+        /// Names are those of ggml and SafeTensors. Every type that a GGUF or SafeTensors file may declare
+        /// is listed, so every file can be inspected; [`crate::can_dequantize`] tells which types the
+        /// kernels support.
         #[allow(non_camel_case_types)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -20,12 +21,12 @@ macro_rules! dtypes {
             /// All types, in declaration order.
             pub const ALL: &[DType] = &[$(DType::$variant,)*];
 
-            /// The name as shown to people and written in specifications.
+            /// The name in the specifications.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Elements in one block; 1 for plain types.
+            /// Elements in one block; 1 for scalar types.
             pub const fn block_elems(self) -> usize {
                 match self { $(DType::$variant => $elems,)* }
             }
@@ -39,13 +40,13 @@ macro_rules! dtypes {
 }
 
 dtypes! {
-    /// IEEE single precision.
+    /// IEEE single precision (binary32).
     F32 "F32" 1 4;
-    /// IEEE half precision.
+    /// IEEE half precision (binary16).
     F16 "F16" 1 2;
-    /// The upper half of an `f32`.
+    /// bfloat16: the upper 16 bits of an `f32`.
     BF16 "BF16" 1 2;
-    /// IEEE double precision.
+    /// IEEE double precision (binary64).
     F64 "F64" 1 8;
     /// Signed 8-bit integer.
     I8 "I8" 1 1;
@@ -130,14 +131,9 @@ dtypes! {
 }
 
 impl DType {
-    /// Whether elements come in blocks that share scales.
+    /// Whether the type is a block format with shared scales.
     pub const fn is_quantized(self) -> bool {
         self.block_elems() > 1
-    }
-
-    /// Storage bits per element, scales included.
-    pub fn bits_per_elem(self) -> f64 {
-        self.block_bytes() as f64 * 8.0 / self.block_elems() as f64
     }
 
     /// Bytes of `elems` contiguous elements, which must be whole blocks.
@@ -181,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_read_back() {
+    fn names_are_unique_and_parse() {
         for &dtype in DType::ALL {
             assert_eq!(dtype.name().to_lowercase().parse(), Ok(dtype));
         }
@@ -189,15 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_follow_blocks() {
+    fn bytes_of_counts_whole_blocks() {
         let shape = Shape::new(&[3, 512]).unwrap();
         assert_eq!(DType::Q4_K.bytes_of(&shape), Ok(3 * 2 * 144));
         assert_eq!(DType::F16.bytes_of(&shape), Ok(3 * 512 * 2));
-        assert_eq!(DType::Q6_K.bits_per_elem(), 6.5625);
     }
 
     #[test]
-    fn rows_must_be_whole_blocks_even_if_the_total_is() {
+    fn rows_of_partial_blocks_are_rejected_even_if_the_total_is_whole() {
         let shape = Shape::new(&[2, 16]).unwrap();
         assert_eq!(
             DType::Q4_0.bytes_of(&shape),
@@ -206,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_sizes_beyond_the_address_space_are_refused() {
+    fn byte_sizes_beyond_the_address_space_are_rejected() {
         let shape = Shape::new(&[1 << 31, 1 << 31]).unwrap();
         assert!(matches!(DType::F32.bytes_of(&shape), Err(TensorError::Overflow { .. })));
         assert!(matches!(DType::F64.bytes_of_elems(usize::MAX / 4), Err(TensorError::Overflow { .. })));

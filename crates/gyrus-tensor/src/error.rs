@@ -1,21 +1,21 @@
 use crate::DType;
 
-/// Why a shape, a size or a conversion was refused.
+/// Why a shape, a size or a conversion was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// More axes than any format we read uses.
+    /// More dimensions than [`crate::Shape`] supports.
     #[error("{rank} dimensions, at most {max} are supported")]
     Rank {
-        /// Number of axes asked for.
+        /// Number of dimensions requested.
         rank: usize,
-        /// The most a [`crate::Shape`] holds.
+        /// The most that a [`crate::Shape`] holds.
         max: usize,
     },
     /// The number of elements or bytes does not fit the address space.
     #[error("the size of {dims:?} overflows")]
     Overflow {
-        /// The axes, outermost first.
+        /// The dimensions, outermost first.
         dims: Vec<usize>,
     },
     /// A row of a block format must consist of whole blocks.
@@ -23,12 +23,12 @@ pub enum TensorError {
     PartialBlock {
         /// The element type.
         dtype: DType,
-        /// Elements in the contiguous axis.
+        /// Elements of a row (the last dimension).
         row: usize,
         /// Elements in one block of that type.
         block: usize,
     },
-    /// A byte buffer and an element count disagree.
+    /// The number of bytes does not match the number of elements.
     #[error("{elems} elements of {dtype} take {expected} bytes, found {found}")]
     ByteCount {
         /// The element type.
@@ -40,27 +40,27 @@ pub enum TensorError {
         /// Bytes given.
         found: usize,
     },
-    /// The type is known by name and size only.
+    /// The type has no dequantiser; only its name and size are known.
     #[error("{dtype} cannot be dequantised")]
     NoDequantizer {
         /// The element type.
         dtype: DType,
     },
-    /// The type has no reference quantiser.
+    /// The type has no quantiser.
     #[error("{dtype} cannot be quantised to")]
     NoQuantizer {
         /// The element type.
         dtype: DType,
     },
-    /// A value that no block of this type can hold: NaN, an infinity, or so large that the block's
-    /// half-precision scale would overflow.
+    /// A value that the type cannot represent: NaN, an infinity, or so large that the block's f16 scale would
+    /// overflow.
     #[error("element {index} is {value}, which {dtype} cannot represent")]
     Unrepresentable {
         /// The element type.
         dtype: DType,
-        /// Position in the input.
+        /// Index in the input.
         index: usize,
-        /// The value, as text so that the error stays comparable.
+        /// The value as a string, so the error can implement `Eq`.
         value: String,
     },
 }

@@ -1,10 +1,10 @@
-//! Least-squares fits behind the reference quantisers.
+//! Least-squares fits of the scales of K-quant blocks.
 //!
-//! A block format stores integers and one or two scales. Rounding the largest value onto the last step is
-//! a fair first guess of the scale, but a slightly different one often leaves less error. Both fits try a
-//! small range of guesses, round, solve for the scale that is best for those integers, and keep the winner.
+//! Mapping the largest value to the last quant gives a good initial scale, but a slightly different scale often
+//! has less error. Both fits try a range of initial scales. For each they round, solve for the scale that is
+//! best for those integers, and return the one with the least error.
 
-/// How far around the obvious scale the search goes, and in what steps (in units of one quantisation step).
+/// The search range around the initial scale, in steps of `STEP` quants.
 const REACH: i32 = 10;
 const STEP: f32 = 0.1;
 
@@ -15,8 +15,8 @@ pub(crate) fn peak(x: &[f32]) -> f32 {
 
 /// Fits `x ≈ scale·q` with `q` in `-bound..bound`. Returns the scale, 0 if all values are 0.
 ///
-/// The sign of the scale is chosen so that the value of largest magnitude lands on `-bound`, the one step
-/// that has no positive counterpart.
+/// The sign of the scale maps the value of largest magnitude to `-bound`, the one quant without a positive
+/// counterpart.
 pub(crate) fn symmetric(x: &[f32], bound: f32) -> f32 {
     let peak = peak(x);
     if peak.abs() < f32::MIN_POSITIVE {
@@ -31,7 +31,7 @@ pub(crate) fn symmetric(x: &[f32], bound: f32) -> f32 {
             xq += v * q;
             qq += q * q;
         }
-        // With the best scale xq/qq the error is Σx² − xq²/qq, so the largest xq²/qq wins.
+        // With the best scale xq/qq the error is Σx² − xq²/qq, so the largest xq²/qq has the least error.
         let gain = if qq > 0.0 { xq * xq / qq } else { f32::NEG_INFINITY };
         if gain > best.0 {
             best = (gain, xq / qq);
@@ -66,7 +66,7 @@ pub(crate) fn affine(x: &[f32], last: f32) -> (f32, f32) {
         let mut scale = (n * xq - q1 * x1) / determinant;
         let mut min = (q1 * xq - q2 * x1) / determinant;
         if min < 0.0 {
-            // The format cannot add an offset, only subtract one.
+            // The format can only subtract an offset.
             (scale, min) = (xq / q2, 0.0);
         }
         if scale <= 0.0 {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exact_grids_are_recovered() {
+    fn exact_multiples_recover_their_scale() {
         let x: Vec<f32> = (-32..32).map(|q| q as f32 * 0.25).collect();
         assert!((symmetric(&x, 32.0).abs() - 0.25).abs() < 1e-6);
         let x: Vec<f32> = (0..16).map(|q| q as f32 * 0.5 - 3.0).collect();

@@ -1,8 +1,8 @@
-//! Numbers as model files hold them: element types, shapes, and the block layouts of quantised weights.
+//! Element types, shapes and the block formats of quantised weights.
 //!
-//! This crate is the ground truth for every other one. It knows how many bytes a tensor takes, how a
-//! block of any format turns back into `f32`, and how to make such blocks; it knows nothing of files,
-//! operations or models. Kernels that decode weights faster are tested against [`dequantize`].
+//! This crate is the reference for all others. It defines how many bytes a tensor takes and how blocks are
+//! quantised and dequantised. It knows nothing of files, operations or models. Faster kernels are tested
+//! against [`dequantize`].
 //!
 //! ```
 //! use gyrus_tensor::{DType, Shape, dequantize, quantize};

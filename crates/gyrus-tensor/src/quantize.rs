@@ -1,4 +1,4 @@
-//! From `f32` to blocks: reference quantisers, plain least squares without importance weights.
+//! Quantisation from `f32`, by least squares without an importance matrix.
 
 use half::{bf16, f16};
 
@@ -6,14 +6,14 @@ use crate::block::*;
 use crate::fit::{self, peak};
 use crate::{DType, TensorError};
 
-/// Quantises `values` to blocks of `dtype`. Their number must be a multiple of its block.
+/// Quantises `values` to `dtype`. Their number must be a multiple of the type's block.
 ///
-/// Values that no block can hold (NaN, infinities, magnitudes whose scale overflows half precision) are
-/// refused with their index rather than stored as something else. `F16` and `BF16` round to nearest.
+/// A value that the type cannot represent (NaN, an infinity, a magnitude whose scale overflows f16) is an error
+/// with its index. `F16` and `BF16` round to nearest.
 pub fn quantize(dtype: DType, values: &[f32]) -> Result<Vec<u8>, TensorError> {
     let (run, limit) = encoder(dtype).ok_or(TensorError::NoQuantizer { dtype })?;
     let bytes = dtype.bytes_of_elems(values.len())?;
-    // Written so that a NaN, which is not comparable, fails it too.
+    // `<=` is false for NaN, so NaN is rejected too.
     let holds = |v: &f32| limit.is_none_or(|limit| v.abs() <= limit);
     if let Some(index) = values.iter().position(|v| !holds(v)) {
         return Err(TensorError::Unrepresentable { dtype, index, value: values[index].to_string() });
@@ -24,29 +24,29 @@ pub fn quantize(dtype: DType, values: &[f32]) -> Result<Vec<u8>, TensorError> {
     Ok(out)
 }
 
-/// Whether [`quantize`] knows this type.
+/// Whether [`quantize`] supports this type.
 pub fn can_quantize(dtype: DType) -> bool {
     encoder(dtype).is_some()
 }
 
 type Encode = fn(&[f32], &mut Vec<u8>);
 
-/// The encoder of a type and the largest magnitude it takes, if any: beyond it the stored half-precision scale
-/// (the magnitude over the number of steps) or offset would overflow.
+/// The encoder of a type and its largest magnitude, if it has one. A larger magnitude would overflow the f16 scale
+/// (the magnitude divided by the number of steps) or offset.
 fn encoder(dtype: DType) -> Option<(Encode, Option<f32>)> {
-    const HALF_MAX: f32 = 65504.0;
+    const F16_MAX: f32 = 65504.0;
     let (run, limit): (Encode, f32) = match dtype {
         DType::F32 => return Some((|x, out| each(x, out, f32::to_le_bytes), None)),
-        DType::F16 => (|x, out| each(x, out, |v| f16::from_f32(v).to_le_bytes()), HALF_MAX),
+        DType::F16 => (|x, out| each(x, out, |v| f16::from_f32(v).to_le_bytes()), F16_MAX),
         DType::BF16 => (|x, out| each(x, out, |v| bf16::from_f32(v).to_le_bytes()), bf16::MAX.to_f32()),
-        DType::Q4_0 => (blocks::<BlockQ4_0>, HALF_MAX * 8.0),
-        DType::Q4_1 => (blocks::<BlockQ4_1>, HALF_MAX),
-        DType::Q5_0 => (blocks::<BlockQ5_0>, HALF_MAX * 16.0),
-        DType::Q5_1 => (blocks::<BlockQ5_1>, HALF_MAX),
-        DType::Q8_0 => (blocks::<BlockQ8_0>, HALF_MAX * 127.0),
-        // The fitted scale may exceed the plain one by a few per cent: stay well below the edge.
-        DType::Q4_K => (blocks::<BlockQ4K>, HALF_MAX * 32.0),
-        DType::Q6_K => (blocks::<BlockQ6K>, HALF_MAX * 2048.0),
+        DType::Q4_0 => (blocks::<BlockQ4_0>, F16_MAX * 8.0),
+        DType::Q4_1 => (blocks::<BlockQ4_1>, F16_MAX),
+        DType::Q5_0 => (blocks::<BlockQ5_0>, F16_MAX * 16.0),
+        DType::Q5_1 => (blocks::<BlockQ5_1>, F16_MAX),
+        DType::Q8_0 => (blocks::<BlockQ8_0>, F16_MAX * 127.0),
+        // A fitted scale may exceed the initial one by a few per cent, so the limit is well below the maximum.
+        DType::Q4_K => (blocks::<BlockQ4K>, F16_MAX * 32.0),
+        DType::Q6_K => (blocks::<BlockQ6K>, F16_MAX * 2048.0),
         _ => return None,
     };
     Some((run, Some(limit)))
@@ -62,7 +62,7 @@ fn blocks<B: Quantize>(values: &[f32], out: &mut Vec<u8>) {
     }
 }
 
-/// A block format that can be made. `x` holds exactly one block of finite values.
+/// A block format with a quantiser. `x` is exactly one block of finite values.
 trait Quantize: Block {
     fn quantize(x: &[f32]) -> Self;
 }
@@ -75,26 +75,26 @@ fn range(x: &[f32]) -> (f32, f32) {
     x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &v| (low.min(v), high.max(v)))
 }
 
-/// Rounds to the nearest step and keeps it in `0..=last`.
+/// Rounds to the nearest quant and clamps to `0..=last`.
 fn step(value: f32, last: u8) -> u8 {
     value.round_ties_even().clamp(0.0, f32::from(last)) as u8
 }
 
 /// Packs 32 values of up to five bits: nibbles `j` and `j + 16` share a byte, fifth bits go to `qh`.
-fn pack_halves(q: &[u8; 32]) -> ([u8; 16], [u8; 4]) {
+fn pack_nibbles(q: &[u8; 32]) -> ([u8; 16], [u8; 4]) {
     let qs = std::array::from_fn(|j| q[j] & 15 | (q[j + 16] & 15) << 4);
     let qh = q.iter().enumerate().fold(0u32, |bits, (j, &q)| bits | u32::from(q >> 4) << j);
     (qs, qh.to_le_bytes())
 }
 
-/// Scale-only formats: the largest magnitude lands on the most negative step `-zero`.
+/// Quantises with a scale only: the largest magnitude maps to the most negative quant, `-zero`.
 fn scaled(x: &[f32], zero: u8) -> (HalfLe, [u8; 32]) {
     let d = HalfLe::from_f32(peak(x) / -f32::from(zero));
     let id = inverse(d.to_f32());
     (d, std::array::from_fn(|j| step(x[j] * id + f32::from(zero), 2 * zero - 1)))
 }
 
-/// Scale-and-offset formats: the range of the block spans all steps.
+/// Quantises with scale and offset: the range of the block spans all quants.
 fn offset(x: &[f32], last: u8) -> (HalfLe, HalfLe, [u8; 32]) {
     let (low, high) = range(x);
     let d = HalfLe::from_f32((high - low) / f32::from(last));
@@ -106,21 +106,21 @@ fn offset(x: &[f32], last: u8) -> (HalfLe, HalfLe, [u8; 32]) {
 impl Quantize for BlockQ4_0 {
     fn quantize(x: &[f32]) -> Self {
         let (d, q) = scaled(x, 8);
-        BlockQ4_0 { d, qs: pack_halves(&q).0 }
+        BlockQ4_0 { d, qs: pack_nibbles(&q).0 }
     }
 }
 
 impl Quantize for BlockQ4_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m, q) = offset(x, 15);
-        BlockQ4_1 { d, m, qs: pack_halves(&q).0 }
+        BlockQ4_1 { d, m, qs: pack_nibbles(&q).0 }
     }
 }
 
 impl Quantize for BlockQ5_0 {
     fn quantize(x: &[f32]) -> Self {
         let (d, q) = scaled(x, 16);
-        let (qs, qh) = pack_halves(&q);
+        let (qs, qh) = pack_nibbles(&q);
         BlockQ5_0 { d, qh, qs }
     }
 }
@@ -128,7 +128,7 @@ impl Quantize for BlockQ5_0 {
 impl Quantize for BlockQ5_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m, q) = offset(x, 31);
-        let (qs, qh) = pack_halves(&q);
+        let (qs, qh) = pack_nibbles(&q);
         BlockQ5_1 { d, m, qh, qs }
     }
 }
@@ -150,7 +150,7 @@ impl Quantize for BlockQ4K {
         let (id, idmin) = (inverse(d.to_f32()), inverse(dmin.to_f32()));
         let scales: [u8; 8] = std::array::from_fn(|k| step(fits[k].0 * id, 63));
         let mins: [u8; 8] = std::array::from_fn(|k| step(fits[k].1 * idmin, 63));
-        // The integers follow from the scales as stored, not as fitted.
+        // The quants use the scales as stored, not as fitted.
         let mut qs = [0; 128];
         for k in 0..8 {
             let min = dmin.to_f32() * f32::from(mins[k]);
@@ -166,7 +166,7 @@ impl Quantize for BlockQ4K {
 impl Quantize for BlockQ6K {
     fn quantize(x: &[f32]) -> Self {
         let fits: [f32; 16] = std::array::from_fn(|k| fit::symmetric(&x[16 * k..16 * (k + 1)], 32.0));
-        // The largest scale lands on -128, the step without a positive counterpart.
+        // The largest scale maps to -128, which has no positive counterpart.
         let d = HalfLe::from_f32(peak(&fits) / -128.0);
         let id = inverse(d.to_f32());
         let scales: [i8; 16] = std::array::from_fn(|k| (fits[k] * id).round_ties_even() as i8);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_zero_and_small_or_large_blocks_stay_finite() {
+    fn zeros_stay_zero_and_errors_stay_within_a_fifth_of_the_magnitude() {
         for dtype in quantizable() {
             let n = dtype.block_elems().max(4);
             assert!(round_trip(dtype, &vec![0.0; n]).iter().all(|&v| v == 0.0), "{dtype}");
@@ -207,15 +207,15 @@ mod tests {
                 let x: Vec<f32> = (0..n).map(|i| magnitude * (i as f32 / n as f32 - 0.5)).collect();
                 let back = round_trip(dtype, &x);
                 let worst = x.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                // A block whose scale vanishes in half precision loses at most its own magnitude.
+                // A block whose scale underflows f16 loses at most its own magnitude.
                 assert!(worst <= 0.2 * magnitude + 1e-6, "{dtype} at {magnitude}: {worst}");
             }
         }
     }
 
     #[test]
-    fn every_element_lands_in_its_own_place() {
-        // Within each 16 values one is large and its position differs: a misplaced nibble or bit shows.
+    fn every_element_is_packed_at_its_own_index() {
+        // One element is −1 and the others are 0, so a misplaced nibble or bit shows.
         for dtype in quantizable().filter(|d| d.is_quantized()) {
             let n = dtype.block_elems();
             for hot in 0..n {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn values_without_a_representation_are_refused_by_index() {
+    fn unrepresentable_values_are_rejected_with_their_index() {
         for dtype in quantizable().filter(|&d| d != DType::F32) {
             let mut x = vec![1.0; dtype.block_elems().max(8)];
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {

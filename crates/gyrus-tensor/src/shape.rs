@@ -2,13 +2,13 @@ use std::fmt;
 
 use crate::TensorError;
 
-/// The most axes a [`Shape`] holds.
+/// The most dimensions of a [`Shape`].
 pub const MAX_RANK: usize = 8;
 
-/// The axes of a dense tensor, outermost first: a matrix is `[rows, columns]` and its rows are contiguous.
+/// The dimensions of a dense tensor, outermost first: a matrix is `[rows, columns]` and its rows are contiguous.
 ///
-/// A shape that exists has an element count that fits `usize`, so code that holds one need not check again.
-/// It may hold axes of zero length (the tensor is empty) and no axes at all (a scalar).
+/// The element count of a `Shape` fits `isize`, so later code need not check it. A dimension may be zero (an
+/// empty tensor), and there may be no dimensions (a scalar).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     rank: u8,
@@ -21,7 +21,7 @@ impl Shape {
         if dims.len() > MAX_RANK {
             return Err(TensorError::Rank { rank: dims.len(), max: MAX_RANK });
         }
-        // Zero axes are counted as one here, so that an empty tensor cannot hide an overflowing stride.
+        // A zero dimension counts as one here, so an empty tensor cannot have a stride that overflows.
         dims.iter()
             .try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))
             .filter(|&n| isize::try_from(n).is_ok())
@@ -31,12 +31,12 @@ impl Shape {
         Ok(Shape { rank: dims.len() as u8, dims: held })
     }
 
-    /// The axes, outermost first.
+    /// The dimensions, outermost first.
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank()]
     }
 
-    /// Number of axes.
+    /// Number of dimensions.
     pub fn rank(&self) -> usize {
         usize::from(self.rank)
     }
@@ -46,12 +46,12 @@ impl Shape {
         self.dims().iter().product()
     }
 
-    /// Length of the contiguous axis; 1 for a scalar.
+    /// Length of a row, the last dimension; 1 for a scalar.
     pub fn row(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }
 
-    /// Number of contiguous rows: the product of all axes but the last.
+    /// Number of rows: the product of all dimensions but the last.
     pub fn rows(&self) -> usize {
         match self.dims() {
             [] => 1,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_elements() {
+    fn rows_and_elements_of_tensors_scalars_and_empty_shapes() {
         let shape = Shape::new(&[2, 3, 4]).unwrap();
         assert_eq!((shape.rank(), shape.elems(), shape.rows(), shape.row()), (3, 24, 6, 4));
         assert_eq!(shape.to_string(), "2 × 3 × 4");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn products_that_overflow_are_refused_in_any_order() {
+    fn overflowing_shapes_are_rejected_in_any_order() {
         let big = 1 << 40;
         for dims in [[big, big, 1], [0, big, big], [big, 0, big], [big, big, 0]] {
             assert_eq!(Shape::new(&dims), Err(TensorError::Overflow { dims: dims.to_vec() }));

@@ -1,4 +1,4 @@
-//! Our block formats against independent programs: the Python package `gguf` and ggml itself.
+//! The block formats against independent implementations: the Python package `gguf` and ggml.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn dequantisation_is_bit_equal_to_the_reference_on_random_blocks() {
     let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|d| can_dequantize(*d)).collect();
     let mut rng = Rng::new(1);
     for dtype in &dtypes {
-        // Random bytes hold every kind of scale: 1 in 32 half-precision patterns is NaN or infinite.
+        // Random bytes contain every kind of scale: 1 in 32 f16 patterns is NaN or infinite.
         let bytes = rng.bytes(BLOCKS * dtype.block_bytes());
         std::fs::write(folder.path().join(format!("{dtype}.blocks")), bytes).unwrap();
     }
@@ -35,7 +35,7 @@ fn dequantisation_is_bit_equal_to_the_reference_on_random_blocks() {
         dequantize(dtype, &bytes, &mut ours).unwrap();
         assert_eq!(ours.len(), theirs.len(), "{dtype}");
         for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {
-            // A NaN's payload is no part of the format.
+            // NaN payloads may differ.
             let equal = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
             assert!(equal, "{dtype}: element {i} is {a:e}, the reference has {b:e}");
         }
@@ -80,7 +80,7 @@ fn quantisation_error_is_within_two_per_cent_of_the_reference() {
 }
 
 #[test]
-fn names_and_sizes_are_those_ggml_states() {
+fn names_and_sizes_match_ggml() {
     let Some(printed) = oracle("quants.py", &["sizes"]) else { return };
     let table: serde_json::Value = serde_json::from_str(&printed).unwrap();
     for row in table.as_object().unwrap().values() {

@@ -1,11 +1,11 @@
-//! What tests share: where data lies, how a reference program is run, and random numbers that repeat.
+//! Shared test support: paths of test data, reference programs, a seeded random generator, counting allocators.
 //!
-//! Tests must say what they could not do. Data, models, GPUs and reference programs may be absent on a developer's
-//! machine; then a test calls [`skip`] with what it lacks and returns. Where that is required, absence is a failure.
+//! Data, models, GPUs and reference programs may be missing on a developer's machine. A test that lacks one calls
+//! [`skip`] with the reason and returns. With `GYRUS_REQUIRE_…=1` in the environment it fails instead.
 
 #![deny(unsafe_code)]
 
-// Allocators are unsafe by their trait.
+// `GlobalAlloc` is an unsafe trait.
 #[allow(unsafe_code)]
 mod counting;
 pub mod npy;
@@ -24,14 +24,17 @@ pub use skip::{Need, skip};
 pub use tempfile;
 pub use traced::{Origin, Traced, crate_of};
 
-/// The repository's root.
+/// The root of the repository.
 pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::parent).expect("crates/NAME lies two deep")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .and_then(Path::parent)
+        .expect("the crate is in crates/NAME")
 }
 
 /// The path of a test file or folder, from `GYRUS_TEST_DATA` or else `tests/data`.
 ///
-/// `None` means that it is not there and the caller should return; the reason has been printed.
+/// `None` if it does not exist; the reason has been printed and the test should return.
 pub fn data(name: &str) -> Option<PathBuf> {
     let root = data_root();
     let path = root.join(name);
@@ -42,17 +45,18 @@ pub fn data(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The folder of test data, for tests that take every file in it. What the repository itself holds is a part of it.
+/// The folder of test data, for tests that use every file in it. Without `GYRUS_TEST_DATA` it is `tests/data`, a
+/// part of all data.
 pub fn all_data() -> PathBuf {
     if std::env::var_os("GYRUS_TEST_DATA").is_none() {
-        skip(Need::Data, "all data but what the repository holds");
+        skip(Need::Data, "GYRUS_TEST_DATA is not set, only the data in the repository is tested");
     }
     data_root()
 }
 
 fn data_root() -> PathBuf {
     match std::env::var_os("GYRUS_TEST_DATA") {
-        // Tests run in their crate's folder; a relative path means the repository's.
+        // Tests run in the folder of their crate; a relative path is relative to the repository.
         Some(path) => repository().join(path),
         None => repository().join("tests/data"),
     }
@@ -60,8 +64,8 @@ fn data_root() -> PathBuf {
 
 /// The path of a model too large to be test data, from the folder `GYRUS_MODELS`.
 ///
-/// `None` means that it is not there and the caller should return; the reason has been printed. It is a
-/// failure with `GYRUS_REQUIRE_MODELS=1`.
+/// `None` if it does not exist; the reason has been printed and the test should return. With
+/// `GYRUS_REQUIRE_MODELS=1` a missing model is a failure.
 pub fn model(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("GYRUS_MODELS").map(|folder| repository().join(folder).join(name));
     match path.filter(|path| path.exists()) {
@@ -73,7 +77,7 @@ pub fn model(name: &str) -> Option<PathBuf> {
     }
 }
 
-/// How many cases a random test runs: `GYRUS_CASES`, else `default`.
+/// The number of cases of a randomised test: `GYRUS_CASES`, or `default`.
 pub fn cases(default: usize) -> usize {
     match std::env::var("GYRUS_CASES") {
         Ok(text) => text.parse().expect("GYRUS_CASES is a number"),

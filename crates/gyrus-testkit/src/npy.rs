@@ -1,20 +1,20 @@
-//! NumPy's array files, as far as tests need them.
+//! A reader of NumPy array files (`.npy`), limited to f32.
 
 use std::path::Path;
 
-/// An array of singles.
+/// An f32 array.
 #[derive(Debug)]
 pub struct Npy {
-    /// Axes, outermost first.
+    /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// All elements, row by row.
+    /// All elements in row-major order.
     pub values: Vec<f32>,
 }
 
-/// Reads a little-endian C-ordered array of singles.
+/// Reads a little-endian f32 array in C order.
 ///
 /// # Panics
-/// If the file is anything else.
+/// If the file cannot be read or is of another kind.
 pub fn read_f32(path: &Path) -> Npy {
     let bytes = std::fs::read(path).unwrap();
     assert!(bytes.starts_with(b"\x93NUMPY\x01"), "{} is not a version 1 NumPy file", path.display());

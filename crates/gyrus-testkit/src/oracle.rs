@@ -2,13 +2,13 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The Python interpreter of `GYRUS_ORACLE_PYTHON`, which has the reference programs.
+/// The Python interpreter of `GYRUS_ORACLE_PYTHON`, which has the reference libraries installed.
 ///
-/// `None` means that there is none and the caller should return; the reason has been printed. `name` is
-/// what needs it.
+/// `None` if it is not set; the reason has been printed and the test should return. `name` is the script that
+/// needs it.
 pub fn python(name: &str) -> Option<PathBuf> {
     match std::env::var_os("GYRUS_ORACLE_PYTHON") {
-        // Tests run in their crate's folder; a relative path means the repository's.
+        // Tests run in the folder of their crate; a relative path is relative to the repository.
         Some(path) => Some(crate::repository().join(path)),
         None => {
             let reason = format!("GYRUS_ORACLE_PYTHON is not set, {name} needs it");
@@ -18,11 +18,12 @@ pub fn python(name: &str) -> Option<PathBuf> {
     }
 }
 
-/// Runs `scripts/oracle/NAME` with the Python interpreter of `GYRUS_ORACLE_PYTHON` and returns what it
-/// printed.
+/// Runs `scripts/oracle/NAME` with the Python interpreter of `GYRUS_ORACLE_PYTHON` and returns its output.
 ///
-/// `None` means that there is no such interpreter and the caller should return; the reason has been
-/// printed. A script that fails is a failed test.
+/// `None` if there is no such interpreter; the reason has been printed and the test should return.
+///
+/// # Panics
+/// If the script fails.
 pub fn oracle(name: &str, args: &[impl AsRef<OsStr>]) -> Option<String> {
     let python = python(name)?;
     let script = crate::repository().join("scripts/oracle").join(name);
@@ -30,12 +31,12 @@ pub fn oracle(name: &str, args: &[impl AsRef<OsStr>]) -> Option<String> {
         .arg(script)
         .args(args)
         .output()
-        .unwrap_or_else(|e| panic!("cannot start the oracle's Python: {e}"));
+        .unwrap_or_else(|e| panic!("cannot start the interpreter that GYRUS_ORACLE_PYTHON names: {e}"));
     assert!(
         output.status.success(),
         "{name} failed with {}:\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    Some(String::from_utf8(output.stdout).expect("oracles print UTF-8"))
+    Some(String::from_utf8(output.stdout).expect("oracle scripts print UTF-8"))
 }

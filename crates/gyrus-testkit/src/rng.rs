@@ -1,5 +1,4 @@
-/// A small random generator (SplitMix64) whose sequence is fixed by its seed, on every machine and in
-/// every version.
+/// A small random generator (SplitMix64). The seed determines the sequence, on every machine and in every version.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -20,7 +19,7 @@ impl Rng {
 
     /// A number below `n`, which must not be zero.
     pub fn below(&mut self, n: usize) -> usize {
-        // The bias of the remainder is beyond notice for the small ranges of tests.
+        // The modulo bias is negligible for the small ranges of tests.
         (self.u64() % n as u64) as usize
     }
 

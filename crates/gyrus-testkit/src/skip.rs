@@ -1,9 +1,9 @@
-//! Tests that could not run, and why.
+//! Reports of skipped tests.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// What a test needs and may not find.
+/// A resource that a test needs and that may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Test data. Required with `GYRUS_REQUIRE_DATA=1`.
@@ -14,12 +14,12 @@ pub enum Need {
     Gpu,
     /// A reference program. Required with `GYRUS_REQUIRE_ORACLE=1`.
     Oracle,
-    /// Something that nobody can be required to have: a GPU feature, a permission, a further model.
+    /// A resource that cannot be required: a GPU feature, a permission, a further model.
     Extra,
 }
 
 impl Need {
-    /// The word that stands for it in a report.
+    /// The name in the report.
     fn word(self) -> &'static str {
         match self {
             Need::Data => "data",
@@ -30,7 +30,7 @@ impl Need {
         }
     }
 
-    /// The environment variable that makes its absence a failure.
+    /// The environment variable that makes a missing resource a failure.
     fn required_by(self) -> Option<&'static str> {
         match self {
             Need::Data => Some("GYRUS_REQUIRE_DATA"),
@@ -42,18 +42,18 @@ impl Need {
     }
 }
 
-/// Says that the calling test, or a part of it, is skipped, and adds it to the file that `GYRUS_SKIPPED` names.
+/// Reports that the calling test, or a part of it, is skipped, and appends it to the file that `GYRUS_SKIPPED` names.
 ///
 /// # Panics
-/// If the need is required.
+/// If the environment requires the resource.
 pub fn skip(need: Need, reason: &str) {
     if let Some(variable) = need.required_by() {
-        assert!(std::env::var(variable).as_deref() != Ok("1"), "{reason}, and {variable}=1");
+        assert!(std::env::var(variable).as_deref() != Ok("1"), "{reason}, but {variable}=1 requires it");
     }
     eprintln!("skipped: {reason}");
     if let Some(file) = std::env::var_os("GYRUS_SKIPPED") {
         let line = line(need, &binary(), std::thread::current().name().unwrap_or("?"), reason);
-        // Appended in one write, so that tests of several processes do not mix their lines.
+        // One write per line, so lines of concurrent processes do not mix.
         let opened = OpenOptions::new()
             .create(true)
             .append(true)
@@ -63,7 +63,7 @@ pub fn skip(need: Need, reason: &str) {
     }
 }
 
-/// `need<TAB>binary<TAB>test<TAB>reason`. Reports count distinct tests, so a test may be named several times.
+/// `need<TAB>binary<TAB>test<TAB>reason`. Reports count distinct tests, so a test may occur several times.
 fn line(need: Need, binary: &str, test: &str, reason: &str) -> String {
     let reason = reason.replace(['\n', '\t'], " ");
     format!("{}\t{binary}\t{test}\t{reason}\n", need.word())
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skip_is_one_line() {
+    fn a_skip_is_reported_on_one_line() {
         assert_eq!(line(Need::Gpu, "gpu", "a::b", "no\nGPU"), "gpu\tgpu\ta::b\tno GPU\n");
         assert_eq!(binary(), "gyrus_testkit");
     }

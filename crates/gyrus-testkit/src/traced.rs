@@ -1,34 +1,34 @@
-//! An allocator that says where allocations come from, for tests of code that works on top of other people's.
+//! An allocator that records backtraces, for tests that must tell our allocations from those of dependencies.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-/// The system's allocator, which can trace the allocations of a thread:
+/// The system allocator, which can trace the allocations of a thread:
 /// `#[global_allocator] static ALLOCATOR: Traced = Traced::new();`.
 #[derive(Debug)]
 pub struct Traced(Mutex<Vec<Backtrace>>);
 
 thread_local! {
-    /// Whether this thread's allocations are traced. Off while one is, since that allocates too.
+    /// Whether the allocations of this thread are traced. Off while a backtrace is taken, because that allocates.
     static ON: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Traced {
-    /// An allocator that traces nothing yet.
+    /// An allocator with tracing off.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Traced {
         Traced(Mutex::new(Vec::new()))
     }
 
-    /// Traces this thread's allocations from now on. One thread at a time may be traced, and it must not take
-    /// backtraces of its own: the standard library takes one after the other.
+    /// Starts to trace the allocations of this thread. Only one thread may be traced at a time, and it must not take
+    /// backtraces itself: the standard library holds a lock while it takes one.
     pub fn start(&self) {
         ON.set(true);
     }
 
-    /// Stops, and says where this thread allocated meanwhile.
+    /// Stops tracing and returns the origins of the allocations.
     pub fn stop(&self) -> Vec<Origin> {
         ON.set(false);
         let caught = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
@@ -37,7 +37,7 @@ impl Traced {
 
     fn catch(&self) {
         if ON.replace(false) {
-            // Symbols are looked up when somebody asks.
+            // Symbols are resolved when the trace is printed.
             let trace = Backtrace::force_capture();
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(trace);
             ON.set(true);
@@ -45,33 +45,33 @@ impl Traced {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator; traces are only taken beside it, and what that allocates
-// is not traced, so that it ends.
+// SAFETY: every call is forwarded to the system allocator. Tracing is off while a backtrace is taken, so it does not
+// recurse.
 unsafe impl GlobalAlloc for Traced {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.catch();
-        // SAFETY: the caller's contract is the system allocator's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the system allocator's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// Where an allocation came from.
+/// The origin of an allocation.
 #[derive(Debug)]
 pub struct Origin(Backtrace);
 
 impl Origin {
-    /// Functions that were running, innermost first, those of this crate left out.
+    /// The functions of the backtrace, innermost first, without those of this crate.
     pub fn functions(&self) -> Vec<String> {
         functions(&self.0.to_string())
     }
 }
 
-/// Functions of a trace as [`Backtrace`] shows it: `  12: function`, and below it `at file:line`.
+/// Parses the display form of a [`Backtrace`]: `  12: function`, then `at file:line`.
 fn functions(trace: &str) -> Vec<String> {
     let name = |line: &str| {
         let (number, name) = line.trim_start().split_once(": ")?;
@@ -81,7 +81,7 @@ fn functions(trace: &str) -> Vec<String> {
     trace.lines().filter_map(name).collect()
 }
 
-/// The crate that a function is of: of a method, the crate of its type.
+/// The crate of a function; for a method, the crate of its type.
 pub fn crate_of(function: &str) -> &str {
     let path = function.trim_start_matches(['<', '&', '*', '[', '(']);
     let path = ["mut ", "const ", "dyn "].iter().fold(path, |path, word| path.trim_start_matches(word));
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_of_crates() {
+    fn crate_of_finds_the_crate_of_functions_and_methods() {
         let crates = [
             ("wgpu_core::device::queue::Queue::submit", "wgpu_core"),
             ("<gyrus_gpu::Backend as gyrus_kernels::Chain>::submit", "gyrus_gpu"),

@@ -1,72 +1,74 @@
-//! Attention of a batch of rows over the paged cache.
+//! Attention of a batch of rows over the paged KV cache.
 //!
-//! A row's positions are taken in blocks of 32 and splits of [`SPLIT`] blocks, both at fixed positions of
-//! its sequence: within a split a running softmax goes block by block, and splits are merged in ascending
-//! order. So the result is the same bits whether a row comes alone, in a prompt cut anywhere, or beside
-//! other sequences, and whether splits ran on one thread or on many.
+//! A row's positions are processed in blocks of [`KV_BLOCK`] and splits of [`SPLIT`] blocks, both at fixed
+//! positions of its sequence. Within a split an online softmax runs block by block; splits are merged in
+//! ascending order. So a row gets the same bits alone, in any chunk of a prompt, or batched with other
+//! sequences, and on any number of threads.
 
 mod kernel;
 
-use kernel::{Extent, Seen, merge, product, soften};
+use gyrus_kernels::KV_BLOCK;
+use kernel::{GemmShape, SoftmaxState, gemm, merge, softmax_block};
 
-use crate::arena;
-use crate::kv::{BLOCK, KvRow, KvStore, Stored, Strided, widen};
+use crate::kv::{KvRow, KvStore, Stored, Strided, f16_to_f32};
 use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
 use crate::storage::Disjoint;
+use crate::thread_scratch;
 
-/// Blocks that one running softmax covers: 256 positions.
+/// Blocks of a split, over which one online softmax runs: 256 positions.
 const SPLIT: usize = 8;
 
-/// Rows (of all query heads of a key-value head) that a task takes together, if it can.
-const ROWS: usize = 64;
+/// Rows that a task processes together, counting each query head of the KV head as a row.
+const TASK_ROWS: usize = 64;
 
-/// Query heads that may share a key-value head.
-const MAX_SHARE: usize = 128;
+/// The most query heads per KV head (grouped-query attention).
+const MAX_HEADS_PER_KV_HEAD: usize = 128;
 
-/// Rows up to which half-precision blocks are decoded on the fly instead of once for all.
-const FEW: usize = 4;
+/// Up to this many rows the GEMM converts f16 blocks on the fly; for more, a block is converted once.
+const ON_THE_FLY_ROWS: usize = 4;
 
-/// Elements of one row's partial results over a sequence of this many blocks.
+/// Elements of one row's partial results over a sequence of `blocks` blocks.
 pub(crate) fn partial_elems(heads: usize, head_dim: usize, blocks: usize) -> usize {
     heads.saturating_mul(blocks.div_ceil(SPLIT)).saturating_mul(2 + head_dim)
 }
 
-/// Batches up to this size may run their splits in parallel.
+/// Batches of up to this many rows may run their splits in parallel.
 const SPLIT_ROWS: usize = 8;
 
-/// What attention computes, beside the data.
+/// The parameters of an attention op.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
-    /// The layer whose cache is read.
+    /// The layer of the KV cache.
     pub layer: usize,
-    /// Query heads, a multiple of the key-value heads.
+    /// Query heads, a multiple of the KV heads.
     pub heads: usize,
-    /// The factor of the scores, commonly `1 / √head_dim`.
+    /// The scale of the scores, usually `1 / √head_dim`.
     pub scale: f32,
-    /// Positions a row sees at most, itself included.
+    /// Sliding window: the most positions a row attends to, its own included.
     pub window: Option<u32>,
-    /// `score ← cap · tanh(score / cap)`.
+    /// Soft cap of the scores: `score ← cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
 }
 
-/// Neighbouring rows of one sequence.
+/// Adjacent rows of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Group {
     first: usize,
     count: usize,
 }
 
-/// Attention of each row over its own sequence, up to its own position.
+/// Causal attention of each row over its own sequence.
 ///
-/// A row of `q` is `[heads, head_dim]`, and so is one of `out` (`[m, heads · head_dim]`, dense). Keys and values of all positions, the rows' own included, are in `store`.
+/// A row of `q` is `[heads, head_dim]`; `out` is dense, `[m, heads · head_dim]`. The keys and values of all
+/// positions, the rows' own included, are already in `store`.
 ///
 /// # Panics
-/// If the sizes do not fit, or a block that a row sees is missing.
+/// If a slice has the wrong length, or a block that a row attends to is missing or out of range.
 pub fn attention(
     pool: &Pool,
     store: &KvStore,
-    how: &Attention,
+    params: &Attention,
     rows: &[KvRow],
     q: Strided,
     out: &mut [f32],
@@ -74,71 +76,92 @@ pub fn attention(
 ) {
     let shape = store.shape();
     let (hd, kv_heads) = (shape.head_dim, shape.kv_heads);
-    assert!(how.heads > 0 && how.heads.is_multiple_of(kv_heads), "{} heads over {kv_heads}", how.heads);
-    assert_eq!(out.len(), rows.len() * how.heads * hd, "an output for each row");
-    assert!(how.window != Some(0), "a window sees at least the row itself");
+    assert!(
+        params.heads > 0 && params.heads.is_multiple_of(kv_heads),
+        "{} heads over {kv_heads}",
+        params.heads
+    );
+    assert_eq!(out.len(), rows.len() * params.heads * hd, "output length for {} rows", rows.len());
+    assert!(params.window != Some(0), "a sliding window must be at least 1");
     if rows.is_empty() {
         return;
     }
-    assert!(q.data.len() >= (rows.len() - 1) * q.stride + how.heads * hd, "a query for each row");
+    assert!(
+        q.data.len() >= (rows.len() - 1) * q.stride + params.heads * hd,
+        "{} query elements are too few for {} rows",
+        q.data.len(),
+        rows.len()
+    );
     for row in rows {
-        let needed = row.position as usize / BLOCK + 1;
-        assert!(row.table.len() >= needed, "position {} needs {needed} blocks", row.position);
-        let seen = &row.table[first_position(row, how) / BLOCK..needed];
-        assert!(seen.iter().all(|&b| (b as usize) < shape.blocks), "a block number is out of range");
+        let needed = row.position as usize / KV_BLOCK + 1;
+        assert!(
+            row.table.len() >= needed,
+            "position {} needs {needed} blocks, the table has {}",
+            row.position,
+            row.table.len()
+        );
+        let attended = &row.table[first_position(row, params) / KV_BLOCK..needed];
+        assert!(
+            attended.iter().all(|&b| (b as usize) < shape.blocks),
+            "a block index is outside the cache of {} blocks",
+            shape.blocks
+        );
     }
 
-    let per_head = how.heads / kv_heads;
-    assert!(per_head <= MAX_SHARE, "{per_head} query heads share a key-value head, at most {MAX_SHARE} may");
-    group_rows(rows, (ROWS / per_head).max(1), &mut scratch.groups);
-    let job = Job { pool, store, how, rows, q, per_head, hd };
+    let per_head = params.heads / kv_heads;
+    assert!(
+        per_head <= MAX_HEADS_PER_KV_HEAD,
+        "{per_head} query heads per KV head, at most {MAX_HEADS_PER_KV_HEAD} are supported"
+    );
+    group_rows(rows, (TASK_ROWS / per_head).max(1), &mut scratch.groups);
+    let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
-    let splits = |row: &KvRow| row.position as usize / (SPLIT * BLOCK) + 1;
+    let splits = |row: &KvRow| row.position as usize / (SPLIT * KV_BLOCK) + 1;
     let most = rows.iter().map(splits).max().unwrap_or(1);
     let output = Disjoint::new(out);
     if tasks >= 4 * pool.threads() || most == 1 || rows.len() > SPLIT_ROWS || pool.threads() == 1 {
-        // The last rows of a prompt see most: begin with them.
+        // The last rows of a prompt attend to the most positions, so they start first.
         pool.run(tasks, &|task| {
             let task = tasks - 1 - task;
-            job.whole(groups[task / kv_heads], task % kv_heads, &output);
+            job.run_group(groups[task / kv_heads], task % kv_heads, &output);
         });
         return;
     }
 
-    // Few rows, long sequences: splits are tasks, their results are merged afterwards.
+    // Few rows with long contexts (decode): each split is a task, and a second loop merges the results.
     let size = hd + 2;
-    grow(&mut scratch.partials, rows.len() * how.heads * most * size);
+    grow(&mut scratch.partials, rows.len() * params.heads * most * size);
     let partials = Disjoint::new(&mut scratch.partials);
     pool.run(tasks * most, &|task| {
         let (task, split) = (task / most, task % most);
-        job.part(groups[task / kv_heads], task % kv_heads, split, most, &partials);
+        job.run_partial(groups[task / kv_heads], task % kv_heads, split, most, &partials);
     });
     pool.run(rows.len(), &|row| {
-        for head in 0..how.heads {
-            let at = row * how.heads + head;
-            // SAFETY: each row belongs to one task, in both buffers, and the loop before has ended.
+        for head in 0..params.heads {
+            let at = row * params.heads + head;
+            // SAFETY: each task accesses its own row in both buffers, and the first loop has finished.
             let (out, parts) = unsafe {
                 (
                     output.part(at * hd..(at + 1) * hd),
                     partials.part(at * most * size..(at * most + splits(&rows[row])) * size),
                 )
             };
-            let mut seen = Seen::NOTHING;
+            let mut state = SoftmaxState::EMPTY;
             for part in parts.chunks_exact(size) {
-                let (state, part) = part.split_at(2);
-                let state = Seen { max: state[0], sum: state[1] };
-                if state.sum != 0.0 {
-                    merge(&mut seen, out, state, part);
+                let (head, part_out) = part.split_at(2);
+                let part_state = SoftmaxState { max: head[0], sum: head[1] };
+                if part_state.sum != 0.0 {
+                    merge(&mut state, out, part_state, part_out);
                 }
             }
-            finish(out, seen.sum);
+            finish(out, state.sum);
         }
     });
 }
 
-/// Divides a row's sum of values by its sum of weights. A row whose every score was −∞ has neither: it is
-/// NaN, as softmax is there, instead of whatever the buffer held.
+/// Divides the weighted sum of values by the sum of weights. If all scores were −∞, the result is NaN, like
+/// softmax there.
 fn finish(out: &mut [f32], sum: f32) {
     if sum == 0.0 {
         out.fill(f32::NAN);
@@ -147,12 +170,12 @@ fn finish(out: &mut [f32], sum: f32) {
     }
 }
 
-/// The first position that a row sees.
-fn first_position(row: &KvRow, how: &Attention) -> usize {
-    how.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
+/// The first position that a row attends to.
+fn first_position(row: &KvRow, params: &Attention) -> usize {
+    params.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
 }
 
-/// Cuts the batch into runs of at most `most` neighbours with the same table.
+/// Splits the batch into groups of at most `most` adjacent rows with the same block table.
 fn group_rows(rows: &[KvRow], most: usize, groups: &mut Vec<Group>) {
     groups.clear();
     for (i, row) in rows.iter().enumerate() {
@@ -168,10 +191,10 @@ fn group_rows(rows: &[KvRow], most: usize, groups: &mut Vec<Group>) {
 struct Job<'a> {
     pool: &'a Pool,
     store: &'a KvStore,
-    how: &'a Attention,
+    params: &'a Attention,
     rows: &'a [KvRow<'a>],
     q: Strided<'a>,
-    /// Query heads of a key-value head.
+    /// Query heads per KV head.
     per_head: usize,
     hd: usize,
 }
@@ -180,100 +203,101 @@ struct Job<'a> {
 struct Work<'a> {
     /// `[n, head_dim]`
     q: &'a mut [f32],
-    /// `[n, 32]`
+    /// `[n, KV_BLOCK]`
     scores: &'a mut [f32],
-    /// `[n, head_dim]`, the running split
+    /// `[n, head_dim]`: the accumulated output of the current split
     out: &'a mut [f32],
-    /// `[n, head_dim]`, the merged splits
+    /// `[n, head_dim]`: the merged splits
     total: &'a mut [f32],
-    /// `[32, head_dim]`, decoded
+    /// `[head_dim, KV_BLOCK]`: keys converted to f32
     keys: &'a mut [f32],
-    /// `[32, head_dim]`, decoded
+    /// `[KV_BLOCK, head_dim]`: values converted to f32
     values: &'a mut [f32],
-    seen: [Seen; MAX_SHARE],
-    total_seen: [Seen; MAX_SHARE],
+    state: [SoftmaxState; MAX_HEADS_PER_KV_HEAD],
+    total_state: [SoftmaxState; MAX_HEADS_PER_KV_HEAD],
 }
 
 impl Job<'_> {
-    /// Runs `body` with buffers that hold the group's queries of a head.
+    /// Calls `body` with scratch buffers and the group's queries of KV head `head`.
     fn with_work(&self, group: Group, head: usize, body: impl FnOnce(&mut Work)) {
         let (hd, n) = (self.hd, group.count * self.per_head);
-        arena::with(3 * n * hd + n * BLOCK + 2 * BLOCK * hd, |buffer| {
+        thread_scratch::with(3 * n * hd + n * KV_BLOCK + 2 * KV_BLOCK * hd, |buffer| {
             let (q, rest) = buffer.split_at_mut(n * hd);
             let (out, rest) = rest.split_at_mut(n * hd);
             let (total, rest) = rest.split_at_mut(n * hd);
-            let (scores, rest) = rest.split_at_mut(n * BLOCK);
-            let (keys, values) = rest.split_at_mut(BLOCK * hd);
-            // A row's query heads of one key-value head lie side by side.
+            let (scores, rest) = rest.split_at_mut(n * KV_BLOCK);
+            let (keys, values) = rest.split_at_mut(KV_BLOCK * hd);
+            // The query heads of one KV head are contiguous in a row.
             let run = self.per_head * hd;
             for (i, q) in q.chunks_exact_mut(run).enumerate() {
                 let at = (group.first + i) * self.q.stride + head * run;
                 q.copy_from_slice(&self.q.data[at..at + run]);
             }
-            let (seen, total_seen) = ([Seen::NOTHING; MAX_SHARE], [Seen::NOTHING; MAX_SHARE]);
-            body(&mut Work { q, scores, out, total, keys, values, seen, total_seen });
+            let (state, total_state) =
+                ([SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD], [SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD]);
+            body(&mut Work { q, scores, out, total, keys, values, state, total_state });
         });
     }
 
-    /// All splits of a group, one after the other.
-    fn whole(&self, group: Group, head: usize, output: &Disjoint<f32>) {
+    /// All splits of a group in sequence, merged and written to `output`.
+    fn run_group(&self, group: Group, head: usize, output: &Disjoint<f32>) {
         let (hd, n) = (self.hd, group.count * self.per_head);
         let rows = &self.rows[group.first..group.first + group.count];
-        let first = rows.iter().map(|row| first_position(row, self.how)).min().unwrap_or(0);
+        let first = rows.iter().map(|row| first_position(row, self.params)).min().unwrap_or(0);
         let last = rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
         self.with_work(group, head, |work| {
-            for split in first / (SPLIT * BLOCK)..=last / (SPLIT * BLOCK) {
+            for split in first / (SPLIT * KV_BLOCK)..=last / (SPLIT * KV_BLOCK) {
                 self.split(group, head, split, work);
                 for r in 0..n {
-                    if work.seen[r].sum != 0.0 {
+                    if work.state[r].sum != 0.0 {
                         let range = r * hd..(r + 1) * hd;
                         let (total, out) = (&mut work.total[range.clone()], &work.out[range]);
-                        merge(&mut work.total_seen[r], total, work.seen[r], out);
+                        merge(&mut work.total_state[r], total, work.state[r], out);
                     }
                 }
             }
             for (r, total) in work.total.chunks_exact_mut(hd).enumerate() {
-                let at = (group.first + r / self.per_head) * self.how.heads
+                let at = (group.first + r / self.per_head) * self.params.heads
                     + head * self.per_head
                     + r % self.per_head;
-                // SAFETY: each row and head belongs to one task.
+                // SAFETY: each task writes its own rows and heads only.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
                 out.copy_from_slice(total);
-                finish(out, work.total_seen[r].sum);
+                finish(out, work.total_state[r].sum);
             }
         });
     }
 
-    /// One split of a group, left in `partials` (`[row, head, splits, 2 + head_dim]`).
-    fn part(&self, group: Group, head: usize, split: usize, splits: usize, partials: &Disjoint<f32>) {
+    /// One split of a group, written to `partials` (`[row, head, splits, 2 + head_dim]`).
+    fn run_partial(&self, group: Group, head: usize, split: usize, splits: usize, partials: &Disjoint<f32>) {
         let (hd, size) = (self.hd, self.hd + 2);
         self.with_work(group, head, |work| {
             self.split(group, head, split, work);
             for (r, out) in work.out.chunks_exact(hd).enumerate() {
                 let row = group.first + r / self.per_head;
-                let at = row * self.how.heads + head * self.per_head + r % self.per_head;
+                let at = row * self.params.heads + head * self.per_head + r % self.per_head;
                 let at = (at * splits + split) * size;
-                // SAFETY: each row, head and split belongs to one task.
+                // SAFETY: each task writes its own rows, heads and split only.
                 let part = unsafe { partials.part(at..at + size) };
-                part[..2].copy_from_slice(&[work.seen[r].max, work.seen[r].sum]);
+                part[..2].copy_from_slice(&[work.state[r].max, work.state[r].sum]);
                 part[2..].copy_from_slice(out);
             }
         });
     }
 
-    /// The running softmax over one split, for all rows of a group that see into it.
+    /// The online softmax over one split, for the rows of a group that attend to it.
     fn split(&self, group: Group, head: usize, split: usize, work: &mut Work) {
-        work.seen = [Seen::NOTHING; MAX_SHARE];
+        work.state = [SoftmaxState::EMPTY; MAX_HEADS_PER_KV_HEAD];
         work.out.fill(0.0);
         let rows = &self.rows[group.first..group.first + group.count];
         for block in split * SPLIT..(split + 1) * SPLIT {
-            // Slots of this block that a row sees.
+            // The slots of this block that row `i` attends to.
             let slots = |i: usize| {
                 let row: &KvRow = &rows[i];
-                let first = first_position(row, self.how).max(block * BLOCK) - block * BLOCK;
-                let end =
-                    (row.position as usize + 1).clamp(block * BLOCK, (block + 1) * BLOCK) - block * BLOCK;
-                first.min(BLOCK)..end
+                let first = first_position(row, self.params).max(block * KV_BLOCK) - block * KV_BLOCK;
+                let end = (row.position as usize + 1).clamp(block * KV_BLOCK, (block + 1) * KV_BLOCK)
+                    - block * KV_BLOCK;
+                first.min(KV_BLOCK)..end
             };
             let mut i = 0;
             while i < rows.len() {
@@ -288,7 +312,7 @@ impl Job<'_> {
         }
     }
 
-    /// One block, for neighbouring rows that all see some of it.
+    /// One block, for adjacent rows that all attend to some of it.
     fn block(
         &self,
         block: u32,
@@ -298,40 +322,42 @@ impl Job<'_> {
         work: &mut Work,
     ) {
         let (isa, hd, per_head) = (self.pool.isa(), self.hd, self.per_head);
-        let (mut keys, mut values) = self.store.block(self.how.layer, block, head);
+        let (mut keys, mut values) = self.store.block(self.params.layer, block, head);
         let r = rows.start * per_head..rows.end * per_head;
-        if r.len() > FEW
+        if r.len() > ON_THE_FLY_ROWS
             && let (Stored::F16(k), Stored::F16(v)) = (keys, values)
         {
-            widen(isa, k, work.keys);
-            widen(isa, v, work.values);
+            f16_to_f32(isa, k, work.keys);
+            f16_to_f32(isa, v, work.values);
             (keys, values) = (Stored::F32(work.keys), Stored::F32(work.values));
         }
 
-        let scores = &mut work.scores[r.start * BLOCK..r.end * BLOCK];
+        let scores = &mut work.scores[r.start * KV_BLOCK..r.end * KV_BLOCK];
         scores.fill(0.0);
-        let e = Extent { rows: r.len(), cols: BLOCK, depth: 0..hd, lda: hd, ldb: BLOCK, ldc: BLOCK };
-        product(isa, &e, &work.q[r.start * hd..r.end * hd], keys, scores);
+        let e =
+            GemmShape { rows: r.len(), cols: KV_BLOCK, depth: 0..hd, lda: hd, ldb: KV_BLOCK, ldc: KV_BLOCK };
+        gemm(isa, &e, &work.q[r.start * hd..r.end * hd], keys, scores);
 
         let out = &mut work.out[r.start * hd..r.end * hd];
-        let (each_score, _) = scores.as_chunks_mut::<BLOCK>();
+        let (each_score, _) = scores.as_chunks_mut::<KV_BLOCK>();
         for (n, (s, out)) in each_score.iter_mut().zip(out.chunks_exact_mut(hd)).enumerate() {
             let r = r.start + n;
-            let seen = &mut work.seen[r];
-            let factor = soften(isa, s, slots(r / per_head), self.how.scale, self.how.softcap, seen);
+            let state = &mut work.state[r];
+            let factor =
+                softmax_block(isa, s, slots(r / per_head), self.params.scale, self.params.softcap, state);
             if factor != 1.0 {
                 crate::activation::scale(out, factor);
             }
         }
 
-        // Rows that see the same slots go together; each sums exactly the positions it sees.
+        // Rows with the same slots share a GEMM; each row sums exactly the positions it attends to.
         let mut i = rows.start;
         while i < rows.end {
             let depth = slots(i);
             let end = (i + 1..rows.end).find(|&j| slots(j) != depth).unwrap_or(rows.end);
             let (a, b) = ((i - rows.start) * per_head, (end - rows.start) * per_head);
-            let e = Extent { rows: b - a, cols: hd, depth, lda: BLOCK, ldb: hd, ldc: hd };
-            product(isa, &e, &scores[a * BLOCK..b * BLOCK], values, &mut out[a * hd..b * hd]);
+            let e = GemmShape { rows: b - a, cols: hd, depth, lda: KV_BLOCK, ldb: hd, ldc: hd };
+            gemm(isa, &e, &scores[a * KV_BLOCK..b * KV_BLOCK], values, &mut out[a * hd..b * hd]);
             i = end;
         }
     }

@@ -1,24 +1,24 @@
-//! Quantised weights re-laid for integer SIMD.
+//! Weights repacked into panels for SIMD.
 //!
-//! A panel is eight output rows side by side. Within a block of 32 along `k` the quants lie as
-//! `[k / 4][row][k % 4]`: one 32-byte load brings four consecutive values of each of the eight rows, to be
-//! multiplied with four activation bytes broadcast to all lanes. A SIMD lane so owns an output row and
-//! sums its blocks in ascending order, whatever the number of activation rows: that is where batch
-//! invariance comes from.
+//! A panel interleaves eight output rows of a quantised weight. Within a block of 32 along `k` the quants are
+//! stored as `[k / 4][row][k % 4]`. One 32-byte load brings four consecutive values of each of the eight
+//! rows, which the kernel multiplies with four int8 activations broadcast to all lanes. So each SIMD lane
+//! computes one output row and sums its blocks in ascending order, for any number of activation rows: the
+//! result is batch-invariant.
 //!
-//! A format is a [`coding`] of quants and a [`scheme`] of scales; a group is what one source block of each of
-//! the eight rows becomes: the scheme's header and, for each 32 elements, a body of quants and then scales.
+//! A format combines a [`quant_layout`] and a [`scale_layout`]. A group holds one source block of each of the
+//! eight rows: the header of the scale layout and, for each 32 elements, a body of quants and then scales.
 //!
-//! The integers of a block are exact in every implementation, and the few `f32` operations per block are
-//! the same fused ones in the same order, so plain Rust and SIMD give the same bits.
+//! The integer sums of a block are exact in every implementation, and the few `f32` operations per block
+//! are the same fused operations in the same order, so portable Rust and SIMD give the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-mod coding;
-pub(crate) mod columns;
+pub(crate) mod float_panels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod scheme;
+mod quant_layout;
+mod scale_layout;
 mod source;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -34,50 +34,50 @@ use crate::quantize_rows::{GROUP, QBlock};
 use crate::slab::SlabBytes;
 use crate::storage::Disjoint;
 
-pub(crate) use columns::Columns;
+pub(crate) use float_panels::FloatPanels;
 
-use coding::Coding;
-use scheme::Scheme;
+use quant_layout::QuantLayout;
+use scale_layout::ScaleLayout;
 use source::Source;
 
 /// Output rows of a panel.
 pub(crate) const LANES: usize = crate::simd::LANES;
 
-/// Activation rows a tile takes at most.
+/// The most activation rows of a tile.
 pub(crate) const TILE: usize = 8;
 
-/// Bodies of a group.
+/// Bodies of a group, one for each 32 elements.
 const fn subs<F: Source>() -> usize {
     F::DTYPE.block_elems() / GROUP
 }
 
 /// Bytes of a body.
 const fn body_bytes<F: Source>() -> usize {
-    F::Coding::BYTES + F::Scheme::BYTES
+    F::QuantLayout::BYTES + F::ScaleLayout::BYTES
 }
 
 /// Bytes of a group.
 const fn group_bytes<F: Source>() -> usize {
-    F::Scheme::HEADER + subs::<F>() * body_bytes::<F>()
+    F::ScaleLayout::HEADER + subs::<F>() * body_bytes::<F>()
 }
 
-/// Multiplies a panel with up to [`TILE`] rows of activations, `[rows, blocks]` in `x` with `blocks` the
-/// panel's length along `k` in units of 32; `out[r]` receives the eight sums of row `r`.
+/// Multiplies a panel with up to [`TILE`] rows of int8 activations. `x` is `[rows, blocks]`, where `blocks`
+/// is the panel's length along `k` in blocks of 32; `out[r]` receives the eight sums of row `r`.
 ///
 /// # Safety
-/// The processor has the instructions of the level the function was chosen for; `panel` holds whole
-/// groups of the format it was chosen for, `x` holds `rows · blocks` blocks, and `rows` is 1..=TILE.
+/// The CPU has the instructions of the function's level. `panel` holds whole groups of the function's
+/// format, `x` holds `rows · blocks` blocks, and `rows` is in `1..=TILE`.
 pub(crate) type Tile = unsafe fn(panel: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; LANES]; TILE]);
 
-/// The row-interleaved form of a weight matrix.
-pub(crate) struct Panels {
+/// A quantised weight matrix in panels of [`LANES`] rows.
+pub(crate) struct QuantPanels {
     data: SlabBytes,
     panel_bytes: usize,
     rows: usize,
     vtable: &'static VTable,
 }
 
-/// A format's functions, so that callers need not be generic.
+/// The functions of a format, so callers need not be generic.
 struct VTable {
     dtype: DType,
     bytes: usize,
@@ -96,7 +96,7 @@ struct VTable {
     i8mm: Tile,
 }
 
-/// Every format that has panels.
+/// Every format with an int8 kernel.
 static FORMATS: &[VTable] = &[
     vtable::<BlockQ4_0>(),
     vtable::<BlockQ4_1>(),
@@ -118,41 +118,41 @@ const fn vtable<F: Source>() -> VTable {
         bytes: group_bytes::<F>(),
         pack: pack::<F>,
         dequantize: tile::dequantize_row::<F>,
-        portable: tile::plain::<F>,
+        portable: tile::portable::<F>,
         #[cfg(target_arch = "x86_64")]
         avx2: avx2::tile::<F>,
         #[cfg(target_arch = "x86_64")]
         vnni: vnni::tile::<F>,
         #[cfg(target_arch = "aarch64")]
-        neon: neon::plain_tile::<F>,
+        neon: neon::widening_tile::<F>,
         #[cfg(target_arch = "aarch64")]
         dot: neon::dot_tile::<F>,
         #[cfg(target_arch = "aarch64")]
-        i8mm: neon::matrix_tile::<F>,
+        i8mm: neon::i8mm_tile::<F>,
     }
 }
 
-/// Writes the source block of row `row` to its group.
+/// Repacks a source block of row `row` into its group.
 fn pack<F: Source>(source: &[u8], row: usize, group: &mut [u8]) {
     let block: &F = bytemuck::from_bytes(source);
-    let (header, bodies) = group.split_at_mut(F::Scheme::HEADER);
-    F::Scheme::put_header(header, row, &block.scales(0));
+    let (header, bodies) = group.split_at_mut(F::ScaleLayout::HEADER);
+    F::ScaleLayout::pack_header(header, row, &block.scales(0));
     for (sub, body) in bodies.chunks_exact_mut(body_bytes::<F>()).enumerate() {
-        let (quants, scales) = body.split_at_mut(F::Coding::BYTES);
-        F::Coding::put(quants, row, &block.quants(sub));
-        F::Scheme::put(scales, row, &block.scales(sub));
+        let (quants, scales) = body.split_at_mut(F::QuantLayout::BYTES);
+        F::QuantLayout::pack(quants, row, &block.quants(sub));
+        F::ScaleLayout::pack(scales, row, &block.scales(sub));
     }
 }
 
-impl Panels {
-    /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type has no panel form.
+impl QuantPanels {
+    /// Repacks a `rows × cols` matrix whose length has been checked; `None` if the type has no int8 kernel.
     pub(crate) fn pack(
         pool: &Pool,
         dtype: DType,
         rows: usize,
         cols: usize,
         source: &[u8],
-    ) -> Result<Option<Panels>, CpuError> {
+    ) -> Result<Option<QuantPanels>, CpuError> {
         let Some(vtable) = FORMATS.iter().find(|format| format.dtype == dtype) else {
             return Ok(None);
         };
@@ -164,9 +164,9 @@ impl Panels {
         let mut data = SlabBytes::zeroed(bytes)?;
         let parts = Disjoint::new(data.as_mut_slice());
         pool.run(count, &|panel| {
-            // SAFETY: each task writes the panel of its own number; `data` outlives the loop.
+            // SAFETY: each task writes its own panel only; `data` outlives the loop.
             let out = unsafe { parts.part(panel * panel_bytes..(panel + 1) * panel_bytes) };
-            // Rows beyond the last stay zero: their scales make their sums zero.
+            // Rows past the end stay zero: with zero scales their sums are zero.
             for row in 0..LANES.min(rows - panel * LANES) {
                 let source = &source[(panel * LANES + row) * row_bytes..][..row_bytes];
                 for (block, group) in source.chunks_exact(block_bytes).zip(out.chunks_exact_mut(vtable.bytes))
@@ -175,7 +175,7 @@ impl Panels {
                 }
             }
         });
-        Ok(Some(Panels { data, panel_bytes, rows, vtable }))
+        Ok(Some(QuantPanels { data, panel_bytes, rows, vtable }))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -186,7 +186,7 @@ impl Panels {
         &self.data.as_slice()[index * self.panel_bytes..(index + 1) * self.panel_bytes]
     }
 
-    /// The kernel for an instruction set.
+    /// The tile kernel of an instruction set.
     pub(crate) fn tile(&self, isa: Isa) -> Tile {
         match isa.level() {
             Level::Portable => self.vtable.portable,
@@ -203,7 +203,7 @@ impl Panels {
         }
     }
 
-    /// The values of one row, bit-equal to those of the source blocks.
+    /// The values of one row, bit-equal to the source blocks.
     pub(crate) fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         (self.vtable.dequantize)(self.panel(row / LANES), row % LANES, out);

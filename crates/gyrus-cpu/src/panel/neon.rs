@@ -1,42 +1,41 @@
-//! Integer sums on ARM: with NEON alone, with the dot products of `dotprod`, with the matrix products of
-//! `i8mm`.
+//! int8 dot products on ARM: with NEON alone, with `sdot` of `dotprod`, with `smmla` of `i8mm`.
 //!
-//! The multiplications take signed bytes. Numbers of up to seven bits are signed as they are; those of eight
-//! become so by subtracting their middle, which formats with such numbers want subtracted anyway.
+//! The instructions multiply signed int8. Quants of up to seven bits are valid int8. 8-bit quants become
+//! signed by subtracting their zero point, 128, which their formats require anyway.
 //!
-//! The intrinsics of `dotprod` and `i8mm` are not stable yet, so their two instructions are written out.
+//! The intrinsics of `dotprod` and `i8mm` are not stable yet, so the two instructions are inline assembly.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
-use super::tile::{Kernel, walk};
+use super::tile::{Kernel, multiply_panel};
 use super::{LANES, TILE};
 use crate::quantize_rows::QBlock;
 use crate::simd::Neon;
 
-/// Multiplications, widened twice.
-struct Plain;
+/// NEON alone: products widened to 16 bits, sums widened to 32.
+struct Widening;
 
-/// `sdot`: sums of four products.
-struct Dot;
+/// `sdot`: dot products of four elements per lane.
+struct DotProd;
 
-/// `smmla`: a 2×8 matrix times an 8×2 one, for two rows of activations at a time.
-struct Matrix;
+/// `smmla`: a 2×8 matrix times an 8×2 matrix, for two activation rows at a time.
+struct I8mm;
 
-/// Four consecutive signed numbers of the rows 0..4 and 4..8.
+/// Four consecutive quants as int8, of the rows 0..4 and 4..8.
 ///
 /// # Safety
-/// As for [`Coding::group`]; the caller is compiled with NEON.
+/// The contract of [`QuantLayout::group`]; the caller enables NEON.
 #[inline(always)]
-unsafe fn signed<C: Coding>(body: *const u8, group: usize) -> [int8x16_t; 2] {
-    const { assert!(C::MOST <= 127 || C::MIDDLE == 128) };
-    // SAFETY: passed on.
+unsafe fn signed<C: QuantLayout>(body: *const u8, group: usize) -> [int8x16_t; 2] {
+    const { assert!(C::MAX <= 127 || C::ZERO_POINT == 128) };
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut w = C::group::<Neon>(body, group);
-        if C::MOST > 127 {
+        if C::MAX > 127 {
             w = [veorq_u8(w[0], vdupq_n_u8(0x80)), veorq_u8(w[1], vdupq_n_u8(0x80))];
         }
         [vreinterpretq_s8_u8(w[0]), vreinterpretq_s8_u8(w[1])]
@@ -49,21 +48,21 @@ fn prefetch(p: *const u8) {
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
 }
 
-impl Kernel for Plain {
+impl Kernel for Widening {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; groups are below 8.
+        // SAFETY: the caller upholds the contract; groups are below 8.
         unsafe {
             let zero = vdupq_n_s32(0);
             let mut sums = [[[zero; 2]; 2]; M];
             for half in 0..2 {
-                // Two partial sums of each of two rows in a register.
+                // A register holds two partial sums of each of two weight rows.
                 let mut wide = [[zero; 4]; M];
                 for c in 0..4 {
                     let group = c + 4 * half;
@@ -79,7 +78,7 @@ impl Kernel for Plain {
                         }
                     }
                 }
-                let to = if L::SPLIT { half } else { 0 };
+                let to = if L::PER_16 { half } else { 0 };
                 for r in 0..M {
                     for i in 0..2 {
                         let sum = vpaddq_s32(wide[r][2 * i], wide[r][2 * i + 1]);
@@ -97,14 +96,14 @@ impl Kernel for Plain {
     }
 }
 
-/// Adds to each lane the four products of its bytes in `w` with the bytes of lane `LANE` in `x`.
+/// Adds to each lane the dot product of its four int8 in `w` with the four of lane `LANE` in `x`.
 ///
 /// # Safety
-/// The processor has `dotprod`, and the caller is compiled with it.
+/// The CPU has `dotprod`, and the caller enables it.
 #[inline(always)]
 unsafe fn sdot<const LANE: i32>(sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     let mut sum = sum;
-    // SAFETY: registers in, one of them out, nothing else.
+    // SAFETY: the instruction accesses registers only.
     unsafe {
         asm!(
             "sdot {sum:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]",
@@ -115,20 +114,20 @@ unsafe fn sdot<const LANE: i32>(sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> i
     sum
 }
 
-impl Kernel for Dot {
+impl Kernel for DotProd {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; a block begins with its 32 bytes.
+        // SAFETY: the caller upholds the contract; a block starts with its 32 int8 values.
         unsafe {
             let mut sums = [[[vdupq_n_s32(0); 2]; 2]; M];
             for half in 0..2 {
-                let to = if L::SPLIT { half } else { 0 };
+                let to = if L::PER_16 { half } else { 0 };
                 let w = [
                     signed::<C>(body, 4 * half),
                     signed::<C>(body, 4 * half + 1),
@@ -160,11 +159,11 @@ impl Kernel for Dot {
 /// Adds `[a0·b0, a0·b1, a1·b0, a1·b1]`, where `a0` and `a1` are the halves of `a`.
 ///
 /// # Safety
-/// The processor has `i8mm`, and the caller is compiled with it.
+/// The CPU has `i8mm`, and the caller enables it.
 #[inline(always)]
 unsafe fn smmla(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut sum = sum;
-    // SAFETY: registers in, one of them out, nothing else.
+    // SAFETY: the instruction accesses registers only.
     unsafe {
         asm!(
             "smmla {sum:v}.4s, {a:v}.16b, {b:v}.16b",
@@ -175,26 +174,26 @@ unsafe fn smmla(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sum
 }
 
-impl Kernel for Matrix {
+impl Kernel for I8mm {
     type Simd = Neon;
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[[int32x4_t; 2]; 2]; M] {
-        // SAFETY: by contract; a block begins with its 32 bytes.
+        // SAFETY: the caller upholds the contract; a block starts with its 32 int8 values.
         unsafe {
             let zero = vdupq_n_s32(0);
             let mut sums = [[[zero; 2]; 2]; M];
-            // An odd row at the end is its own neighbour.
+            // An odd last row is paired with itself.
             for r in (0..M).step_by(2) {
                 let next = if r + 1 < M { r + 1 } else { r };
-                // Per half and pair of weight rows: their products with both rows of activations.
+                // For each half of the block and pair of weight rows: the products with both activation rows.
                 let mut pairs = [[zero; 4]; 2];
                 for half in 0..2 {
-                    let to = if L::SPLIT { half } else { 0 };
+                    let to = if L::PER_16 { half } else { 0 };
                     for eight in 0..2 {
                         let group = 4 * half + 2 * eight;
                         let (first, second) = (signed::<C>(body, group), signed::<C>(body, group + 1));
@@ -204,7 +203,7 @@ impl Kernel for Matrix {
                             vld1_s8(x[next].cast::<i8>().add(at)),
                         );
                         for i in 0..2 {
-                            // Eight consecutive numbers of the rows 0 and 1, then of 2 and 3.
+                            // Eight consecutive quants of the rows 0 and 1, then of 2 and 3.
                             let a = vreinterpretq_s32_s8(first[i]);
                             let b = vreinterpretq_s32_s8(second[i]);
                             let low = vreinterpretq_s8_s32(vzip1q_s32(a, b));
@@ -232,11 +231,11 @@ impl Kernel for Matrix {
     }
 }
 
-/// A tile function: its name, its kernel, its instructions, and the kernel for a single row.
+/// Defines a tile function: its name, its kernel, its kernel for a single row, and its target features.
 macro_rules! tile {
     ($name:ident, $kernel:ty, $alone:ty, $features:literal) => {
         /// # Safety
-        /// As for [`super::Tile`].
+        /// The contract of [`super::Tile`].
         #[target_feature(enable = $features)]
         pub(super) unsafe fn $name<F: Source>(
             panel: &[u8],
@@ -244,16 +243,16 @@ macro_rules! tile {
             rows: usize,
             out: &mut [[f32; LANES]; TILE],
         ) {
-            // Thirty-two registers hold the sums of four rows beside the weights.
+            // 32 registers hold the sums of four rows and the weights.
             let blocks = x.len() / rows;
             for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
-                // SAFETY: passed on, for the rows of this part.
+                // SAFETY: the caller upholds the contract for these rows too.
                 unsafe {
                     match x.len() / blocks {
-                        1 => walk::<$alone, F, 1>(panel, x, out),
-                        2 => walk::<$kernel, F, 2>(panel, x, out),
-                        3 => walk::<$kernel, F, 3>(panel, x, out),
-                        _ => walk::<$kernel, F, 4>(panel, x, out),
+                        1 => multiply_panel::<$alone, F, 1>(panel, x, out),
+                        2 => multiply_panel::<$kernel, F, 2>(panel, x, out),
+                        3 => multiply_panel::<$kernel, F, 3>(panel, x, out),
+                        _ => multiply_panel::<$kernel, F, 4>(panel, x, out),
                     }
                 }
             }
@@ -261,6 +260,6 @@ macro_rules! tile {
     };
 }
 
-tile!(plain_tile, Plain, Plain, "neon");
-tile!(dot_tile, Dot, Dot, "neon,dotprod");
-tile!(matrix_tile, Matrix, Dot, "neon,dotprod,i8mm");
+tile!(widening_tile, Widening, Widening, "neon");
+tile!(dot_tile, DotProd, DotProd, "neon,dotprod");
+tile!(i8mm_tile, I8mm, DotProd, "neon,dotprod,i8mm");

@@ -1,25 +1,25 @@
-//! What the blocks of a file hold, in terms of a coding and a scheme.
+//! How the blocks of each file format map to a quant layout and a scale layout.
 
 use gyrus_tensor::block::*;
 
-use super::coding::{Bits, Coding, Levels};
-use super::scheme::{Plain, Scheme, Super};
+use super::quant_layout::{Bits, Iq4Levels, QuantLayout};
+use super::scale_layout::{BlockScales, ScaleLayout, SuperBlockScales};
 use crate::quantize_rows::GROUP;
 
-/// A format of blocks that has panels: the pair of its coding and its scheme, and how to read a block.
+/// A block format with panels: its layouts, and how to read a block.
 pub(crate) trait Source: Block {
-    type Coding: Coding;
-    type Scheme: Scheme;
+    type QuantLayout: QuantLayout;
+    type ScaleLayout: ScaleLayout;
 
-    /// The quants of the elements `32·sub..`.
+    /// The quants of elements `32·sub..32·sub + 32`.
     fn quants(&self, sub: usize) -> [u8; GROUP];
 
-    /// What scales these elements.
+    /// The scales of these elements.
     fn scales(&self, sub: usize) -> Scales;
 }
 
-/// What scales 32 elements of a row: `scale` and `offset` in half precision, in super-blocks multiplied by
-/// a factor for each 16.
+/// The scales of 32 elements of a row: an f16 scale and offset, which super-blocks multiply by a factor for
+/// each 16 elements.
 #[derive(Default)]
 pub(crate) struct Scales {
     pub(super) scale: HalfLe,
@@ -28,8 +28,8 @@ pub(crate) struct Scales {
     pub(super) offset_factors: [i8; 2],
 }
 
-/// Element `k` and `k + 16` share byte `k`.
-fn halves(qs: &[u8; 16]) -> [u8; GROUP] {
+/// Unpacks nibbles: byte `k` holds element `k` in its low and `k + 16` in its high nibble.
+fn nibbles(qs: &[u8; 16]) -> [u8; GROUP] {
     let mut q = [0; GROUP];
     let (low, high) = q.split_at_mut(16);
     for ((low, high), byte) in low.iter_mut().zip(high).zip(qs) {
@@ -38,35 +38,35 @@ fn halves(qs: &[u8; 16]) -> [u8; GROUP] {
     q
 }
 
-/// Bits `shift..` of 32 bytes, as many as `mask` has.
+/// The bits of `mask` in each of 32 bytes after a right shift by `shift`.
 fn field(bytes: &[u8], shift: usize, mask: u8) -> [u8; GROUP] {
     let mut q = [0; GROUP];
     q.iter_mut().zip(&bytes[..GROUP]).for_each(|(q, byte)| *q = byte >> shift & mask);
     q
 }
 
-/// The same with a fifth bit each.
+/// [`nibbles`] with the fifth bits from `qh`.
 fn five_bits(qs: &[u8; 16], qh: [u8; 4]) -> [u8; GROUP] {
-    let (low, fifths) = (halves(qs), u32::from_le_bytes(qh));
+    let (low, fifths) = (nibbles(qs), u32::from_le_bytes(qh));
     std::array::from_fn(|k| low[k] | ((fifths >> k & 1) as u8) << 4)
 }
 
-/// Runs of 32 bytes hold a run of elements in their low nibbles and the next in their high ones.
-fn runs(qs: &[u8; 128], sub: usize) -> [u8; GROUP] {
+/// 32 bytes hold 32 elements in their low nibbles and the next 32 in their high nibbles.
+fn nibble_runs(qs: &[u8; 128], sub: usize) -> [u8; GROUP] {
     field(&qs[GROUP * (sub / 2)..], 4 * (sub % 2), 15)
 }
 
-/// Runs of 32 bytes hold four runs of elements, from their low bits up.
-fn pairs(qs: &[u8; 64], sub: usize) -> [u8; GROUP] {
+/// 32 bytes hold four runs of 32 two-bit elements, from the low bits up.
+fn two_bit_runs(qs: &[u8; 64], sub: usize) -> [u8; GROUP] {
     field(&qs[GROUP * (sub / 4)..], 2 * (sub % 4), 3)
 }
 
 impl Source for BlockQ4_0 {
-    type Coding = Bits<4, 0>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
-        halves(&self.qs)
+        nibbles(&self.qs)
     }
 
     fn scales(&self, _: usize) -> Scales {
@@ -75,11 +75,11 @@ impl Source for BlockQ4_0 {
 }
 
 impl Source for BlockQ4_1 {
-    type Coding = Bits<4, 0>;
-    type Scheme = Plain<true>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = BlockScales<true>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
-        halves(&self.qs)
+        nibbles(&self.qs)
     }
 
     fn scales(&self, _: usize) -> Scales {
@@ -88,8 +88,8 @@ impl Source for BlockQ4_1 {
 }
 
 impl Source for BlockQ5_0 {
-    type Coding = Bits<4, 1>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         five_bits(&self.qs, self.qh)
@@ -101,8 +101,8 @@ impl Source for BlockQ5_0 {
 }
 
 impl Source for BlockQ5_1 {
-    type Coding = Bits<4, 1>;
-    type Scheme = Plain<true>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = BlockScales<true>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         five_bits(&self.qs, self.qh)
@@ -114,8 +114,8 @@ impl Source for BlockQ5_1 {
 }
 
 impl Source for BlockQ8_0 {
-    type Coding = Bits<8, 0>;
-    type Scheme = Plain<false>;
+    type QuantLayout = Bits<8, 0>;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
         self.qs.map(|q| q as u8 ^ 0x80)
@@ -127,11 +127,11 @@ impl Source for BlockQ8_0 {
 }
 
 impl Source for BlockIq4Nl {
-    type Coding = Levels;
-    type Scheme = Plain<false>;
+    type QuantLayout = Iq4Levels;
+    type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
-        halves(&self.qs)
+        nibbles(&self.qs)
     }
 
     fn scales(&self, _: usize) -> Scales {
@@ -140,26 +140,26 @@ impl Source for BlockIq4Nl {
 }
 
 impl Source for BlockIq4Xs {
-    type Coding = Levels;
-    type Scheme = Super<false, false>;
+    type QuantLayout = Iq4Levels;
+    type ScaleLayout = SuperBlockScales<false, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        halves(&self.qs.as_chunks().0[sub])
+        nibbles(&self.qs.as_chunks().0[sub])
     }
 
     fn scales(&self, sub: usize) -> Scales {
-        // Six bits less 32.
+        // Six bits minus 32 fit int8.
         let factor = self.scale(sub) as i8;
         Scales { scale: self.d, factors: [factor; 2], ..Scales::default() }
     }
 }
 
 impl Source for BlockQ2K {
-    type Coding = Bits<2, 0>;
-    type Scheme = Super<true, true>;
+    type QuantLayout = Bits<2, 0>;
+    type ScaleLayout = SuperBlockScales<true, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        pairs(&self.qs, sub)
+        two_bit_runs(&self.qs, sub)
     }
 
     fn scales(&self, sub: usize) -> Scales {
@@ -174,27 +174,27 @@ impl Source for BlockQ2K {
 }
 
 impl Source for BlockQ3K {
-    type Coding = Bits<2, 1>;
-    type Scheme = Super<true, false>;
+    type QuantLayout = Bits<2, 1>;
+    type ScaleLayout = SuperBlockScales<true, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        let (low, third) = (pairs(&self.qs, sub), field(&self.hmask, sub, 1));
+        let (low, third) = (two_bit_runs(&self.qs, sub), field(&self.hmask, sub, 1));
         std::array::from_fn(|k| low[k] | third[k] << 2)
     }
 
     fn scales(&self, sub: usize) -> Scales {
-        // Six bits less 32.
+        // Six bits minus 32 fit int8.
         let factors = [self.scale(2 * sub) as i8, self.scale(2 * sub + 1) as i8];
         Scales { scale: self.d, factors, ..Scales::default() }
     }
 }
 
 impl Source for BlockQ4K {
-    type Coding = Bits<4, 0>;
-    type Scheme = Super<false, true>;
+    type QuantLayout = Bits<4, 0>;
+    type ScaleLayout = SuperBlockScales<false, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        runs(&self.qs, sub)
+        nibble_runs(&self.qs, sub)
     }
 
     fn scales(&self, sub: usize) -> Scales {
@@ -203,11 +203,11 @@ impl Source for BlockQ4K {
 }
 
 impl Source for BlockQ5K {
-    type Coding = Bits<4, 1>;
-    type Scheme = Super<false, true>;
+    type QuantLayout = Bits<4, 1>;
+    type ScaleLayout = SuperBlockScales<false, true>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
-        let (low, fifth) = (runs(&self.qs, sub), field(&self.qh, sub, 1));
+        let (low, fifth) = (nibble_runs(&self.qs, sub), field(&self.qh, sub, 1));
         std::array::from_fn(|k| low[k] | fifth[k] << 4)
     }
 
@@ -216,20 +216,20 @@ impl Source for BlockQ5K {
     }
 }
 
-/// What Q4_K and Q5_K share: six bits each, so that a signed byte holds them.
+/// The scales of Q4_K and Q5_K. Their six bits fit int8.
 fn super_scales(d: HalfLe, dmin: HalfLe, scales: &[u8; 12], sub: usize) -> Scales {
     let (factor, offset) = scale_min(scales, sub);
     Scales { scale: d, offset: dmin, factors: [factor as i8; 2], offset_factors: [offset as i8; 2] }
 }
 
 impl Source for BlockQ6K {
-    type Coding = Bits<4, 2>;
-    type Scheme = Super<true, false>;
+    type QuantLayout = Bits<4, 2>;
+    type ScaleLayout = SuperBlockScales<true, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {
         let (half, run) = (sub / 4, sub % 4);
         let low = field(&self.ql[64 * half + run % 2 * GROUP..], 4 * (run / 2), 15);
-        let high = pairs(&self.qh, sub);
+        let high = two_bit_runs(&self.qh, sub);
         std::array::from_fn(|k| low[k] | high[k] << 4)
     }
 

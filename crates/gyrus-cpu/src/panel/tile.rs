@@ -1,15 +1,15 @@
-//! The product of a panel with a few rows of activations: its plain form, and the form that all SIMD
-//! kernels share but for their integer sums.
+//! The product of a panel with a few rows of activations: the portable form, and the form that all SIMD
+//! kernels share except for their integer dot products.
 
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::{LANES, TILE, body_bytes, group_bytes, subs};
 use crate::quantize_rows::{GROUP, QBlock};
 use crate::simd::Simd;
 
-/// A block of 32 along `k` as one row has it: `v = scale·(q − zero) + offset`, a scale and an offset for
-/// each 16.
+/// One row's block of 32 along `k`: `v = scale·(q − zero) + offset`, with a scale and an offset for each 16
+/// elements.
 struct Lane {
     q: [u8; GROUP],
     zero: u8,
@@ -17,16 +17,16 @@ struct Lane {
     offset: [f32; 2],
 }
 
-/// What row `row` holds in the body number `sub` of a group.
+/// Unpacks row `row` from body `sub` of a group.
 fn lane<F: Source>(group: &[u8], sub: usize, row: usize) -> Lane {
-    let (header, bodies) = group.split_at(F::Scheme::HEADER);
-    let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::Coding::BYTES);
-    let (scale, offset) = F::Scheme::get(header, scales, row);
-    let zero = if F::Scheme::OFFSET { 0 } else { F::Coding::MIDDLE as u8 };
-    Lane { q: F::Coding::get(quants, row), zero, scale, offset }
+    let (header, bodies) = group.split_at(F::ScaleLayout::HEADER);
+    let (quants, scales) = bodies[sub * body_bytes::<F>()..].split_at(F::QuantLayout::BYTES);
+    let (scale, offset) = F::ScaleLayout::unpack(header, scales, row);
+    let zero = if F::ScaleLayout::OFFSET { 0 } else { F::QuantLayout::ZERO_POINT as u8 };
+    Lane { q: F::QuantLayout::unpack(quants, row), zero, scale, offset }
 }
 
-/// The values of one row of a panel, bit-equal to those of the source blocks.
+/// The values of one row of a panel, bit-equal to the source blocks.
 pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32]) {
     let values = out.chunks_exact_mut(F::DTYPE.block_elems());
     for (group, out) in panel.chunks_exact(group_bytes::<F>()).zip(values) {
@@ -34,7 +34,7 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
             let lane = lane::<F>(group, sub, row);
             for (k, v) in out.iter_mut().enumerate() {
                 *v = lane.scale[k / 16] * (f32::from(lane.q[k]) - f32::from(lane.zero));
-                if F::Scheme::OFFSET {
+                if F::ScaleLayout::OFFSET {
                     *v += lane.offset[k / 16];
                 }
             }
@@ -42,8 +42,9 @@ pub(super) fn dequantize_row<F: Source>(panel: &[u8], row: usize, out: &mut [f32
     }
 }
 
-/// The plain meaning of [`super::Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
-pub(super) unsafe fn plain<F: Source>(
+/// The portable form of [`super::Tile`]. It is `unsafe` only to have that type; it has no
+/// safety requirements.
+pub(super) unsafe fn portable<F: Source>(
     panel: &[u8],
     x: &[QBlock],
     rows: usize,
@@ -57,7 +58,7 @@ pub(super) unsafe fn plain<F: Source>(
                 let lane = lane::<F>(group, sub, row);
                 for (r, acc) in acc[..rows].iter_mut().enumerate() {
                     let x = &x[r * blocks + g * subs::<F>() + sub];
-                    acc[row] = lane.accumulate::<F::Scheme>(x, acc[row]);
+                    acc[row] = lane.accumulate::<F::ScaleLayout>(x, acc[row]);
                 }
             }
         }
@@ -66,19 +67,19 @@ pub(super) unsafe fn plain<F: Source>(
 }
 
 impl Lane {
-    /// Adds this block's product with `x` to a row's sum: the operations and the order every kernel keeps.
-    fn accumulate<L: Scheme>(&self, x: &QBlock, acc: f32) -> f32 {
+    /// Adds this block's product with `x` to a row's sum. Every kernel performs these operations in this order.
+    fn accumulate<L: ScaleLayout>(&self, x: &QBlock, acc: f32) -> f32 {
         let dot = |range: std::ops::Range<usize>| -> i32 {
             range.map(|k| (i32::from(self.q[k]) - i32::from(self.zero)) * i32::from(x.qs[k])).sum()
         };
         let mut acc = acc;
-        if L::SPLIT {
+        if L::PER_16 {
             acc = (dot(0..16) as f32).mul_add(self.scale[0] * x.scale, acc);
             acc = (dot(16..32) as f32).mul_add(self.scale[1] * x.scale, acc);
         } else {
             acc = (dot(0..32) as f32).mul_add(self.scale[0] * x.scale, acc);
         }
-        if L::OFFSET && L::SPLIT {
+        if L::OFFSET && L::PER_16 {
             let last_sum = x.minus8_sum / -8 - x.first_sum;
             acc = self.offset[0].mul_add(x.scale * x.first_sum as f32, acc);
             acc = self.offset[1].mul_add(x.scale * last_sum as f32, acc);
@@ -89,39 +90,39 @@ impl Lane {
     }
 }
 
-/// What an instruction set adds to [`Simd`]: the integer sums.
+/// The int8 dot products of an instruction set, in addition to [`Simd`].
 pub(super) trait Kernel {
     type Simd: Simd;
 
-    /// Whether [`Kernel::dots`] takes numbers of eight bits as signed, their middle already subtracted.
+    /// Whether [`Kernel::dots`] reads 8-bit quants as signed, with their zero point already subtracted.
     const SIGNED: bool;
 
-    /// `Σ q·x` of a block for eight rows with each of `M` activation rows: over the first and the last 16
-    /// elements if the scheme is split, else over all 32 in the first place.
+    /// `Σ q·x` of a block for eight weight rows with each of `M` activation rows: over the first and the last
+    /// 16 elements if the scale layout is `PER_16`, otherwise over all 32, in the first of the two sums.
     ///
     /// # Safety
-    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; else as [`Simd`] asks.
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; otherwise the contract of [`Simd`].
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[Ints<Self>; 2]; M];
 
-    /// Fetches the memory from `p` on, which need not be readable.
+    /// Prefetches the cache line at `p`, which need not be readable.
     fn prefetch(p: *const u8);
 }
 
 type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
 type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
 
-/// How far ahead weights are fetched, in bytes; beyond a panel's end lies the next panel.
-const PREFETCH: usize = 4096;
+/// The prefetch distance of weights, in bytes. It may reach into the next panel.
+const PREFETCH_BYTES: usize = 4096;
 
-/// Walks a panel with `M` rows of activations.
+/// Multiplies a panel with `M` rows of activations.
 ///
 /// # Safety
-/// As for [`super::Tile`], with `M` rows; the caller is compiled with the kernel's instructions.
+/// The contract of [`super::Tile`], with `M` rows; the caller enables the kernel's target features.
 #[inline(always)]
-pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
+pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
     panel: &[u8],
     x: &[QBlock],
     out: &mut [[f32; LANES]],
@@ -129,8 +130,8 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
     let groups = panel.len() / group_bytes::<F>();
     let stride = groups * subs::<F>();
     debug_assert_eq!(x.len(), stride * M);
-    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, `out` has `M` rows of
-    // eight at least.
+    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, and `out` has at least
+    // `M` rows.
     unsafe {
         let mut acc = [K::Simd::splat(0.0); M];
         let mut group = panel.as_ptr();
@@ -140,17 +141,18 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
         }
         for _ in 0..groups {
             if M == 1 {
-                // One row of activations is bound by memory.
+                // A matrix-vector product is bound by memory bandwidth.
                 for line in (0..group_bytes::<F>()).step_by(64) {
-                    K::prefetch(group.wrapping_add(PREFETCH + line));
+                    K::prefetch(group.wrapping_add(PREFETCH_BYTES + line));
                 }
             }
-            let header = F::Scheme::header::<K::Simd>(group);
+            let header = F::ScaleLayout::header::<K::Simd>(group);
             for sub in 0..subs::<F>() {
-                let body = group.add(F::Scheme::HEADER + sub * body_bytes::<F>());
-                let (scale, offset) = F::Scheme::scales::<K::Simd>(header, body.add(F::Coding::BYTES));
-                let dots = K::dots::<F::Coding, F::Scheme, M>(body, at);
-                add::<K, F::Coding, F::Scheme, M>(scale, offset, at, dots, &mut acc);
+                let body = group.add(F::ScaleLayout::HEADER + sub * body_bytes::<F>());
+                let (scale, offset) =
+                    F::ScaleLayout::scales::<K::Simd>(header, body.add(F::QuantLayout::BYTES));
+                let dots = K::dots::<F::QuantLayout, F::ScaleLayout, M>(body, at);
+                add::<K, F::QuantLayout, F::ScaleLayout, M>(scale, offset, at, dots, &mut acc);
                 for at in &mut at {
                     *at = at.add(1);
                 }
@@ -163,32 +165,32 @@ pub(super) unsafe fn walk<K: Kernel, F: Source, const M: usize>(
     }
 }
 
-/// Adds a block's products to the sums, as [`Lane::accumulate`] does: it is where rounding happens.
+/// The SIMD form of [`Lane::accumulate`], the only place that rounds.
 ///
 /// # Safety
-/// Each of `x` points to a block; else as [`Simd`] asks.
+/// Each of `x` points to a block; otherwise the contract of [`Simd`].
 #[inline(always)]
-unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
+unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     scale: [Floats<K>; 2],
     offset: [Floats<K>; 2],
     x: [*const QBlock; M],
     dots: [[Ints<K>; 2]; M],
     acc: &mut [Floats<K>; M],
 ) {
-    // Numbers that are not centred yet need the product of the middle with the sum of `x` taken off.
-    let centre = !(L::OFFSET || K::SIGNED && C::MOST > 127);
-    let middle = C::MIDDLE.trailing_zeros() as i32;
-    // SAFETY: by contract.
+    // Unsigned quants without an offset need `zero_point · Σx` subtracted.
+    let centre = !(L::OFFSET || K::SIGNED && C::MAX > 127);
+    let zero_shift = C::ZERO_POINT.trailing_zeros() as i32;
+    // SAFETY: the caller upholds the contract.
     unsafe {
         for r in 0..M {
             let x = &*x[r];
             let x_scale = K::Simd::splat(x.scale);
             let [mut first, mut last] = dots[r];
             if centre {
-                // −8·Σx, scaled to −middle·Σx.
-                let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), middle - 3);
-                if L::SPLIT {
-                    let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), middle);
+                // −8·Σx, shifted to −zero_point·Σx.
+                let all = K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), zero_shift - 3);
+                if L::PER_16 {
+                    let zero = K::Simd::scale_i(K::Simd::splat_i(x.first_sum), zero_shift);
                     first = K::Simd::sub_i(first, zero);
                     last = K::Simd::add_i(last, K::Simd::add_i(all, zero));
                 } else {
@@ -197,10 +199,10 @@ unsafe fn add<K: Kernel, C: Coding, L: Scheme, const M: usize>(
             }
             let mut sum = acc[r];
             sum = K::Simd::fma(K::Simd::to_f(first), K::Simd::mul(scale[0], x_scale), sum);
-            if L::SPLIT {
+            if L::PER_16 {
                 sum = K::Simd::fma(K::Simd::to_f(last), K::Simd::mul(scale[1], x_scale), sum);
             }
-            if L::OFFSET && L::SPLIT {
+            if L::OFFSET && L::PER_16 {
                 let last_sum = x.minus8_sum / -8 - x.first_sum;
                 let first_sum = K::Simd::splat(x.scale * x.first_sum as f32);
                 sum = K::Simd::fma(offset[0], first_sum, sum);

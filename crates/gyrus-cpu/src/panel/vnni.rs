@@ -1,17 +1,17 @@
-//! Integer sums with AVX-512 VNNI.
+//! int8 dot products with AVX-512 VNNI.
 //!
-//! `vpdpbusd` adds four products of an unsigned and a signed byte to a 32-bit lane. Panels hold unsigned
-//! quants and activations are signed, so a block is eight of them per row, and nothing can overflow:
-//! 255 · 127 · 32 < 2³¹. What follows the integers is the AVX2 code. Registers stay 256 bits wide, a panel's
-//! width; of AVX-512 the kernels use the broadcast from memory and the second sixteen registers.
+//! `vpdpbusd` adds four u8 × i8 products to a 32-bit lane. Panels hold unsigned quants and activations are
+//! signed, so a block takes eight instructions per row. The sums cannot overflow: 255 · 127 · 32 < 2³¹. The
+//! `f32` part is the AVX2 code. Registers are 256 bits wide, like a panel; AVX-512 adds the broadcast from
+//! memory and 16 more registers.
 
 use std::arch::x86_64::*;
 
 use super::avx2::broadcast;
-use super::coding::Coding;
-use super::scheme::Scheme;
+use super::quant_layout::QuantLayout;
+use super::scale_layout::ScaleLayout;
 use super::source::Source;
-use super::tile::{Kernel, walk};
+use super::tile::{Kernel, multiply_panel};
 use super::{LANES, TILE};
 use crate::quantize_rows::QBlock;
 use crate::simd::Avx2;
@@ -22,13 +22,13 @@ impl Kernel for Vnni {
     type Simd = Avx2;
     const SIGNED: bool = false;
 
-    /// Two chains per row keep the product's latency out of sight.
+    /// Two accumulators per row hide the latency of the instruction.
     #[inline(always)]
-    unsafe fn dots<C: Coding, L: Scheme, const M: usize>(
+    unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
         body: *const u8,
         x: [*const QBlock; M],
     ) -> [[__m256i; 2]; M] {
-        // SAFETY: by contract; groups are below 8.
+        // SAFETY: the caller upholds the contract; groups are below 8.
         unsafe {
             let mut sums = [[_mm256_setzero_si256(); 2]; M];
             for c in 0..4 {
@@ -38,7 +38,7 @@ impl Kernel for Vnni {
                     sums[r][1] = _mm256_dpbusd_epi32(sums[r][1], w[1], broadcast(x[r], c + 4));
                 }
             }
-            if !L::SPLIT {
+            if !L::PER_16 {
                 for sums in &mut sums {
                     sums[0] = _mm256_add_epi32(sums[0], sums[1]);
                 }
@@ -56,15 +56,15 @@ impl Kernel for Vnni {
 /// The VNNI form of [`super::Tile`].
 ///
 /// # Safety
-/// As for [`super::Tile`].
+/// The contract of [`super::Tile`].
 pub(super) unsafe fn tile<F: Source>(
     panel: &[u8],
     x: &[QBlock],
     rows: usize,
     out: &mut [[f32; LANES]; TILE],
 ) {
-    // Thirty-two registers hold the sums of eight rows.
-    // SAFETY: passed on.
+    // 32 registers hold the sums of eight rows.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match rows {
             1 => tile_of::<F, 1>(panel, x, out),
@@ -81,6 +81,6 @@ pub(super) unsafe fn tile<F: Source>(
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]; TILE]) {
-    // SAFETY: passed on.
-    unsafe { walk::<Vnni, F, M>(panel, x, out) }
+    // SAFETY: the caller upholds the contract.
+    unsafe { multiply_panel::<Vnni, F, M>(panel, x, out) }
 }

@@ -9,56 +9,58 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 
-/// Units of a turn in 64-bit fixed point.
-const TURN: f64 = 18_446_744_073_709_551_616.0;
+/// 2⁶⁴: phases are stored in 64-bit fixed point, in units of a turn (2π).
+const UNITS_PER_TURN: f64 = 18_446_744_073_709_551_616.0;
 
-/// Angles beyond this lose too many digits to a product with `1 / 2π`, and go another way.
+/// From this angle on, the product with `1 / 2π` loses too many digits; `sin_cos` is used instead.
 const LARGE: f32 = 1_048_576.0;
 
-/// Positions are turned by in two parts, a multiple of this and the rest. Each position's phases are the product
-/// of two that neighbours share: six operations instead of a polynomial, and the same bits whoever asks.
+/// A position is split into a multiple of `STEPS` and a remainder, whose phases are multiplied as complex
+/// numbers. Adjacent tokens share both factors, so a phase costs six operations instead of a polynomial. The
+/// split depends on the position alone, so the bits do too.
 const STEPS: u32 = 16;
 
-/// The angle of each pair of each token.
+/// The rotation angle of each pair of each token.
 pub(super) struct Angles<'a> {
     source: Source<'a>,
     pairing: Pairing,
     pairs: usize,
-    /// Factor on both, and on the sine the sign of the direction.
+    /// The factors of cosines and sines: the output scale and, for sines, the sign of the direction.
     scale: [f64; 2],
 }
 
 enum Source<'a> {
-    /// Positions times frequencies.
+    /// Position times frequency.
     Turns {
-        /// Fractions of a turn per position, which lose whole turns by themselves; zeros fill up the last chunk.
+        /// Turns per position in fixed point. Multiplication wraps, which drops whole turns. Padded with zeros
+        /// to whole chunks.
         turns: Vec<u64>,
-        /// Which row of positions each pair reads; empty if there is one.
+        /// The row of `positions` for each pair (multi-axis rope); empty if there is one row.
         rows: Vec<u8>,
-        /// The position of the first token, if they follow each other.
+        /// The position of the first token, if positions are consecutive.
         first: u32,
-        /// `[rows, tokens]` otherwise.
+        /// `[rows, tokens]` if they are not; empty otherwise.
         positions: &'a [u32],
         tokens: usize,
-        /// `[STEPS, 2, turns.len()]` cosines and sines of the rest of a position; empty for a few tokens.
+        /// `[STEPS, 2, turns.len()]`: cosines and sines of the remainders; empty for a few tokens.
         steps: Vec<f64>,
     },
-    /// As given, in radians: `[tokens, width]`, of which the first of each row are needed.
+    /// Angles in radians, `[tokens, width]`; the first `pairs` of each row are used.
     Radians { angles: &'a [u32], width: usize },
 }
 
-/// What one task remembers from token to token.
-pub(super) struct Memory {
-    /// The multiple of [`STEPS`] that `whole` is of.
+/// The phases that a task reuses for consecutive tokens.
+pub(super) struct PhaseCache {
+    /// The multiple of [`STEPS`] that `whole` holds.
     base: Option<u32>,
-    /// `[2, turns.len()]` cosines and sines of it.
+    /// `[2, turns.len()]`: cosines and sines of the multiple.
     whole: Vec<f64>,
-    /// The same of the rest, where there is no table.
+    /// `[2, turns.len()]`: cosines and sines of the remainder, if there is no table.
     rest: Vec<f64>,
 }
 
 impl<'a> Angles<'a> {
-    /// Of a call that has been checked with its buffers.
+    /// The angles of a call that was checked together with its buffers.
     pub(super) fn of(
         isa: Isa,
         call: &RopeCall,
@@ -92,7 +94,7 @@ impl<'a> Angles<'a> {
         turns.resize(pairs.next_multiple_of(CHUNK), 0);
         let several = call.positions > 1 && call.freqs == Freqs::Turns;
         let rows = if several { (0..pairs).map(|pair| (word(pair) & 3) as u8).collect() } else { Vec::new() };
-        // A table of a few tokens' use would cost more than it saves.
+        // For a few tokens the table would cost more than it saves.
         let mut steps = Vec::new();
         if layout.tokens >= 4 * STEPS as usize && !several {
             steps.resize(STEPS as usize * 2 * turns.len(), 0.0);
@@ -102,33 +104,33 @@ impl<'a> Angles<'a> {
         Angles { source, pairing, pairs, scale }
     }
 
-    pub(super) fn memory(&self) -> Memory {
+    pub(super) fn phase_cache(&self) -> PhaseCache {
         let len = if let Source::Turns { turns, .. } = &self.source { 2 * turns.len() } else { 0 };
-        Memory { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
+        PhaseCache { base: None, whole: vec![0.0; len], rest: vec![0.0; len] }
     }
 
-    /// Cosines and sines of a token's pairs, all factors included, [`super::turn::Turn::width`] of each.
+    /// Writes the scaled cosines and sines of a token, [`super::rotate::Rotation::width`] of each.
     pub(super) fn phases(
         &self,
         isa: Isa,
-        memory: &mut Memory,
+        cache: &mut PhaseCache,
         token: usize,
         (cos, sin): (&mut [f32], &mut [f32]),
     ) {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this level exists only where the instructions do.
-            Level::Avx2 => unsafe { avx2(self, memory, token, cos, sin) },
+            // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
+            Level::Avx2 => unsafe { avx2(self, cache, token, cos, sin) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this level exists only where the instructions do.
-            Level::Avx512Vnni => unsafe { avx512(self, memory, token, cos, sin) },
-            _ => self.row(memory, token, cos, sin),
+            // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
+            Level::Avx512Vnni => unsafe { avx512(self, cache, token, cos, sin) },
+            _ => self.row(cache, token, cos, sin),
         }
     }
 
-    /// The one source of it; with a target feature the compiler makes wider registers of the same operations.
+    /// The portable source. With target features the compiler vectorises the same operations.
     #[inline(always)]
-    fn row(&self, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    fn row(&self, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
         match &self.source {
             Source::Turns { turns, rows, first, positions, tokens, steps } => {
                 let at = |row: u8| match positions.len() {
@@ -136,7 +138,7 @@ impl<'a> Angles<'a> {
                     _ => positions[usize::from(row) * tokens + token],
                 };
                 let (position, len) = (at(0), turns.len());
-                let Memory { base, whole, rest } = memory;
+                let PhaseCache { base, whole, rest } = cache;
                 let rest: &[f64] = if rows.is_empty() {
                     let step = position % STEPS;
                     if *base != Some(position - step) {
@@ -167,12 +169,12 @@ impl<'a> Angles<'a> {
             Source::Radians { angles, width } => {
                 let (chunks, last) = angles[token * width..][..self.pairs].as_chunks::<CHUNK>();
                 for (i, angles) in chunks.iter().enumerate() {
-                    self.turned(i * CHUNK, *angles, cos, sin);
+                    self.put_radians(i * CHUNK, *angles, cos, sin);
                 }
                 if !last.is_empty() {
                     let mut angles = [0; CHUNK];
                     angles[..last.len()].copy_from_slice(last);
-                    self.turned(chunks.len() * CHUNK, angles, cos, sin);
+                    self.put_radians(chunks.len() * CHUNK, angles, cos, sin);
                 }
             }
         }
@@ -180,19 +182,21 @@ impl<'a> Angles<'a> {
 
     /// Stores the cosines and sines of a chunk of angles in radians.
     #[inline(always)]
-    fn turned(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
+    fn put_radians(&self, start: usize, angles: [u32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
         let radians = angles.map(f32::from_bits);
-        // All are looked at, whatever the first says: that is one comparison of registers. What is not a number is
-        // not below either.
+        // Without short-circuit, so the compiler emits one vector comparison. NaN compares false.
         let near = radians.iter().fold(true, |near, angle| near & (angle.abs() < LARGE));
-        let (cosines, sines) =
-            if near { cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU))) } else { far(radians) };
+        let (cosines, sines) = if near {
+            cos_sin(radians.map(|angle| f64::from(angle) * (1.0 / TAU)))
+        } else {
+            cos_sin_large(radians)
+        };
         let rounded = |v: [f64; CHUNK], scale: f64| v.map(|v| (v * scale) as f32);
         self.put(start, rounded(cosines, self.scale[0]), rounded(sines, self.scale[1]), cos, sin);
     }
 
-    /// Stores what a chunk has of a row's cosines and sines, in the order in which elements are read. Adjacent pairs
-    /// have theirs twice, the sine with both signs: `y[j] = x[j]·cos[j] + x[j ^ 1]·sin[j]`.
+    /// Stores the cosines and sines of a chunk in element order. Adjacent pairs store each value twice, the
+    /// sine with both signs: `y[j] = x[j]·cos[j] + x[j ^ 1]·sin[j]`.
     #[inline(always)]
     fn put(&self, start: usize, c: [f32; CHUNK], s: [f32; CHUNK], cos: &mut [f32], sin: &mut [f32]) {
         match self.pairing {
@@ -211,10 +215,10 @@ impl<'a> Angles<'a> {
     }
 }
 
-/// Cosines and sines of a chunk of angles in radians, some of which are [`LARGE`].
+/// Cosines and sines of a chunk of angles in radians, at least one of which is not below [`LARGE`].
 #[cold]
 #[inline(never)]
-fn far(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
+fn cos_sin_large(radians: [f32; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
     let near = radians.map(|angle| angle.abs() < LARGE);
     let turns = std::array::from_fn(|i| if near[i] { f64::from(radians[i]) * (1.0 / TAU) } else { 0.0 });
     let (mut cosines, mut sines) = cos_sin(turns);
@@ -239,29 +243,35 @@ fn tabulate(isa: Isa, turns: &[u64], sign: f64, steps: &mut [f64]) {
     }
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this level exists only where the instructions do.
+        // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
         Level::Avx2 | Level::Avx512Vnni => unsafe { avx2(turns, sign, steps) },
         _ => all(turns, sign, steps),
     }
 }
 
 /// # Safety
-/// The processor has the instructions.
+/// The CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
-    angles.row(memory, token, cos, sin);
+unsafe fn avx2(angles: &Angles<'_>, cache: &mut PhaseCache, token: usize, cos: &mut [f32], sin: &mut [f32]) {
+    angles.row(cache, token, cos, sin);
 }
 
 /// # Safety
-/// The processor has the instructions.
+/// The CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512(angles: &Angles<'_>, memory: &mut Memory, token: usize, cos: &mut [f32], sin: &mut [f32]) {
-    angles.row(memory, token, cos, sin);
+unsafe fn avx512(
+    angles: &Angles<'_>,
+    cache: &mut PhaseCache,
+    token: usize,
+    cos: &mut [f32],
+    sin: &mut [f32],
+) {
+    angles.row(cache, token, cos, sin);
 }
 
-/// The chunk, or what there is room for.
+/// Stores the chunk, truncated to the length of `row`.
 #[inline(always)]
 fn put<const N: usize>(chunk: [f32; N], row: &mut [f32]) {
     match row.first_chunk_mut() {
@@ -270,7 +280,7 @@ fn put<const N: usize>(chunk: [f32; N], row: &mut [f32]) {
     }
 }
 
-/// Cosines, then sines times a sign, of each pair at a position.
+/// Writes the cosines of each pair at its position, then the sines times `sign`.
 #[inline(always)]
 fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f64]) {
     let (cosines, sines) = out.split_at_mut(turns.len());
@@ -278,7 +288,7 @@ fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f6
     for (start, (turns, (cosines, sines))) in turns.as_chunks::<CHUNK>().0.iter().zip(out).enumerate() {
         let angles = std::array::from_fn(|i| {
             let phase = turns[i].wrapping_mul(u64::from(position(start * CHUNK + i))).wrapping_add(1 << 31);
-            // To 32 bits, and with a sign: from −½ to ½ turns.
+            // Rounded to 32 bits and read as signed: from −½ to ½ turns.
             f64::from((phase >> 32) as u32 as i32) * (1.0 / 4_294_967_296.0)
         });
         (*cosines, *sines) = cos_sin(angles);
@@ -286,25 +296,25 @@ fn fill(turns: &[u64], position: impl Fn(usize) -> u32, sign: f64, out: &mut [f6
     }
 }
 
-/// Radians per position as a fraction of a turn.
+/// Converts radians per position to turns in fixed point, modulo one turn.
 fn fixed(frequency: f64) -> u64 {
-    // The cast saturates, which is right to the last unit for a fraction that rounds up to one.
-    ((frequency / TAU).rem_euclid(1.0) * TURN) as u64
+    // A fraction that rounds up to 1 saturates, an error of one unit.
+    ((frequency / TAU).rem_euclid(1.0) * UNITS_PER_TURN) as u64
 }
 
-/// Turns per position times a positive number, whole turns dropped.
+/// Multiplies turns in fixed point by a positive number, modulo one turn.
 fn scaled(turns: u64, factor: f32) -> u64 {
     if factor == 1.0 {
         return turns;
     }
     let bits = factor.to_bits();
     let (exponent, fraction) = ((bits >> 23) as i32, bits & 0x7f_ffff);
-    // factor = mantissa · 2^up, numbers below the normal ones included.
+    // factor = mantissa · 2^up, subnormals included.
     let (mantissa, up) =
         if exponent == 0 { (fraction, -149) } else { (fraction | 0x80_0000, exponent - 150) };
     let product = u128::from(turns) * u128::from(mantissa);
     match up {
-        // Shifted further than they have bits, 88, nothing is left.
+        // The product has 88 bits, so a shift by 128 or more leaves zero.
         ..=-128 => 0,
         -127..0 => (product >> -up) as u64,
         0..64 => (product as u64) << up,
@@ -317,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_scaled_exactly() {
+    fn scaling_fixed_point_turns_is_exact() {
         let turns = 0x1234_5678_9abc_def1;
         assert_eq!(scaled(turns, 1.0), turns);
         assert_eq!(scaled(turns, 0.5), turns >> 1);

@@ -1,12 +1,12 @@
-//! Cosine and sine of fractions of a turn, within `6e-11`.
+//! Cosine and sine of angles in turns, with an absolute error below `6e-11`.
 
 use std::f64::consts::TAU;
 
-/// How many are computed at once.
+/// Angles that are computed at once.
 pub(super) const CHUNK: usize = 16;
 
-/// Added and taken away again, it leaves a number rounded to a whole one, whose last bits stand in its own.
-const WHOLE: f64 = 6_755_399_441_055_744.0;
+/// 1.5 · 2⁵². Adding and subtracting it rounds to an integer; the low bits of the sum are that integer.
+const ROUND: f64 = 6_755_399_441_055_744.0;
 
 const S: [f64; 4] = [
     -0.166_666_666_279_988_58,
@@ -21,24 +21,24 @@ const C: [f64; 4] = [
     2.439_045_061_913_632e-5,
 ];
 
-/// Cosines and sines of angles, in turns and below `2³⁰` of them. A loop that the compiler makes registers of, in
-/// the instruction set of its caller.
+/// Cosines and sines of angles in turns, below `2³⁰`. The compiler vectorises the loop with the target features
+/// of its caller.
 #[inline(always)]
 pub(super) fn cos_sin(turns: [f64; CHUNK]) -> ([f64; CHUNK], [f64; CHUNK]) {
     let (mut cosines, mut sines) = ([0.0; CHUNK], [0.0; CHUNK]);
     for i in 0..CHUNK {
         let t = turns[i];
-        // The nearest quarter, which only permutes and negates, and an angle within an eighth of a turn.
-        let quarters = 4.0 * t + WHOLE;
+        // Reduce to the nearest quarter turn, which only swaps and negates, and an angle within ⅛ turn.
+        let quarters = 4.0 * t + ROUND;
         let quarter = quarters.to_bits();
-        let x = (t - (quarters - WHOLE) * 0.25) * TAU;
+        let x = (t - (quarters - ROUND) * 0.25) * TAU;
         let z = x * x;
-        // Of all polynomials of their degree those with the least maximal error: 2.4e-12 and 5.4e-11.
+        // Minimax polynomials with errors of 2.4e-12 and 5.4e-11.
         let s = x + x * z * (S[0] + z * (S[1] + z * (S[2] + z * S[3])));
         let c = 1.0 + z * (C[0] + z * (C[1] + z * (C[2] + z * C[3])));
         let swapped = quarter & 1 != 0;
         let (cos, sin) = if swapped { (s, c) } else { (c, s) };
-        // The cosine is negative in the two quarters around half a turn, the sine in the second half.
+        // The cosine is negative in the quarters around ½ turn, the sine in the second half turn.
         let sign = |bit: u64, v: f64| f64::from_bits(v.to_bits() ^ (bit & 2) << 62);
         cosines[i] = sign(quarter.wrapping_add(1), cos);
         sines[i] = sign(quarter, sin);
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_is_as_stated() {
+    fn cos_sin_error_is_below_6e_11() {
         let mut worst: f64 = 0.0;
         for start in 0..40_000u32 {
-            // Around the circle, on and beside quarters of it, and some turns away.
+            // All around the circle, at and near quarter turns, and many turns away.
             let turns = std::array::from_fn(|i| {
                 let fraction =
                     f64::from(start.wrapping_mul(2_654_435_769).wrapping_add(i as u32 * 7)) / 4_294_967_296.0;
@@ -67,7 +67,7 @@ mod tests {
             });
             let (cos, sin) = cos_sin(turns);
             for i in 0..CHUNK {
-                // Whole turns taken away first, so that the reference does not lose digits to them.
+                // Whole turns are removed first, so the reference does not lose digits to them.
                 let angle = (turns[i] - turns[i].round()) * TAU;
                 worst = worst.max((cos[i] - angle.cos()).abs());
                 worst = worst.max((sin[i] - angle.sin()).abs());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn quarters_are_exact() {
+    fn quarter_turns_are_exact() {
         let mut turns = [0.0; CHUNK];
         (turns[1], turns[2], turns[3], turns[4]) = (0.25, 0.5, 0.75, -0.25);
         let (cos, sin) = cos_sin(turns);

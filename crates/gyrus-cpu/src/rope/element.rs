@@ -3,31 +3,32 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx512, Lanes};
 
-/// An element as it lies in memory.
+/// A storage type of tensor elements.
 pub(super) trait Element: bytemuck::Pod + Send {
     fn to_f32(self) -> f32;
 
-    /// To the nearest, ties to even.
+    /// Rounds to nearest, ties to even.
     fn from_f32(value: f32) -> Self;
 
-    /// A register of them.
+    /// Loads and converts a vector.
     ///
     /// # Safety
-    /// As [`Lanes`] asks.
+    /// The contract of [`Lanes`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn load<L: Lanes>(p: *const Self) -> L::V;
 
-    /// Rounds as [`Element::from_f32`] does.
+    /// Rounds like [`Element::from_f32`] and stores a vector.
     ///
     /// # Safety
-    /// As [`Lanes`] asks.
+    /// The contract of [`Lanes`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn store<L: Lanes>(p: *mut Self, v: L::V);
 
-    /// Rounds two registers of numbers and hands them over as registers of elements, 64 bytes each.
+    /// Rounds two vectors and passes them to `send` as cache lines of 64 bytes: two lines of f32, or one
+    /// of f16 or bf16.
     ///
     /// # Safety
-    /// As [`Lanes`] asks, of AVX-512.
+    /// The contract of [`Lanes`], for AVX-512.
     #[cfg(target_arch = "x86_64")]
     unsafe fn lines(
         a: <Avx512 as Lanes>::V,
@@ -52,14 +53,14 @@ macro_rules! element {
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             unsafe fn load<L: Lanes>(p: *const $type) -> L::V {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { L::$load(p.cast()) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             unsafe fn store<L: Lanes>(p: *mut $type, v: L::V) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { L::$store(p.cast(), v) }
             }
 
@@ -70,7 +71,7 @@ macro_rules! element {
                 b: <Avx512 as Lanes>::V,
                 send: impl FnMut(std::arch::x86_64::__m512i),
             ) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { Avx512::$lines(a, b, send) }
             }
         }

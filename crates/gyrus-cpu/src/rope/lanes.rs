@@ -1,56 +1,56 @@
-//! The registers that turning heads needs, eight lanes wide or sixteen.
+//! The vector operations of the rope kernels, with 8 lanes (AVX2) or 16 (AVX-512).
 //!
-//! Functions are `#[inline(always)]` without a target feature of their own: they compile into their caller, which
-//! has it. Every operation is correctly rounded or exact.
+//! Functions are `#[inline(always)]` without target features: they are inlined into a caller that enables
+//! them. Every operation is exact or correctly rounded.
 
 use std::arch::x86_64::*;
 
 pub(super) use crate::simd::Avx2;
 use crate::simd::Simd;
 
-/// An instruction set's registers.
+/// The vector operations of an instruction set.
 ///
 /// # Safety
-/// Every function has one contract: the processor has the instructions, the caller is compiled with them, and
-/// pointers are good for [`Lanes::N`] elements.
+/// Every function has one contract: the CPU has the instructions, the caller enables their target features, and
+/// pointers are valid for [`Lanes::N`] elements.
 pub(super) trait Lanes {
-    /// `N` numbers.
+    /// A vector of `N` `f32`.
     type V: Copy;
-    /// How many.
+    /// The number of lanes.
     const N: usize;
 
     unsafe fn splat(v: f32) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    /// Each lane's neighbour: 1, 0, 3, 2, …
+    /// Swaps adjacent lanes: 1, 0, 3, 2, …
     unsafe fn swap(a: Self::V) -> Self::V;
 
     unsafe fn load_f32(p: *const f32) -> Self::V;
     unsafe fn load_f16(p: *const u16) -> Self::V;
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     unsafe fn store_f32(p: *mut f32, v: Self::V);
-    /// Rounded to the nearest, ties to even.
+    /// Rounds to nearest, ties to even.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
-    /// Rounded to the nearest, ties to even.
+    /// Rounds to nearest, ties to even.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
 
-    /// Copies 64 bytes, both at multiples of 64, past the caches.
+    /// Copies 64 bytes with non-temporal stores; both pointers are 64-byte aligned.
     unsafe fn stream_line(to: *mut u8, from: *const u8);
 }
 
 pub(super) struct Avx512;
 
-// The contract of `Lanes` covers these too.
+// The contract of `Lanes` covers these functions too.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Avx512 {
     #[inline(always)]
-    unsafe fn narrow_f16(v: __m512) -> __m256i {
+    unsafe fn to_f16(v: __m512) -> __m256i {
         unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
     }
 
     #[inline(always)]
-    unsafe fn narrow_bf16(v: __m512) -> __m256i {
+    unsafe fn to_bf16(v: __m512) -> __m256i {
         unsafe {
             let bits = _mm512_castps_si512(v);
             let upper = _mm512_srli_epi32::<16>(bits);
@@ -58,12 +58,12 @@ impl Avx512 {
             let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
             let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
             let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
-            let halves = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v), quiet);
-            _mm512_cvtepi32_epi16(halves)
+            let bf16s = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v), quiet);
+            _mm512_cvtepi32_epi16(bf16s)
         }
     }
 
-    /// Hands over two registers of numbers as whole registers of elements.
+    /// Passes two vectors to `send` as cache lines.
     #[inline(always)]
     pub(super) unsafe fn lines_f32(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
         unsafe {
@@ -72,26 +72,26 @@ impl Avx512 {
         }
     }
 
-    /// As [`Avx512::lines_f32`], rounded to the nearest, ties to even.
+    /// As [`Avx512::lines_f32`], rounded to nearest, ties to even.
     #[inline(always)]
     pub(super) unsafe fn lines_f16(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
         unsafe {
-            let a = _mm512_castsi256_si512(Avx512::narrow_f16(a));
-            send(_mm512_inserti64x4::<1>(a, Avx512::narrow_f16(b)));
+            let a = _mm512_castsi256_si512(Avx512::to_f16(a));
+            send(_mm512_inserti64x4::<1>(a, Avx512::to_f16(b)));
         }
     }
 
-    /// As [`Avx512::lines_f32`], rounded to the nearest, ties to even.
+    /// As [`Avx512::lines_f32`], rounded to nearest, ties to even.
     #[inline(always)]
     pub(super) unsafe fn lines_bf16(a: __m512, b: __m512, mut send: impl FnMut(__m512i)) {
         unsafe {
-            let a = _mm512_castsi256_si512(Avx512::narrow_bf16(a));
-            send(_mm512_inserti64x4::<1>(a, Avx512::narrow_bf16(b)));
+            let a = _mm512_castsi256_si512(Avx512::to_bf16(a));
+            send(_mm512_inserti64x4::<1>(a, Avx512::to_bf16(b)));
         }
     }
 }
 
-// The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
+// The contract of `Lanes` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Lanes for Avx2 {
     type V = __m256;
@@ -155,11 +155,11 @@ impl Lanes for Avx2 {
             let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
             let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
             let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
-            // What is not a number would round to infinity, or to zero.
+            // The rounding would turn a NaN into an infinity or zero, so NaN is handled separately.
             let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
             let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
-            let halves = _mm256_blendv_epi8(rounded, quiet, nan);
-            let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(halves, halves));
+            let bf16s = _mm256_blendv_epi8(rounded, quiet, nan);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(bf16s, bf16s));
             _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
         }
     }
@@ -175,7 +175,7 @@ impl Lanes for Avx2 {
     }
 }
 
-// The one contract of `Lanes` covers every block: the instructions are there and pointers are good.
+// The contract of `Lanes` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Lanes for Avx512 {
     type V = __m512;
@@ -231,12 +231,12 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
-        unsafe { _mm256_storeu_si256(p.cast(), Avx512::narrow_f16(v)) }
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::to_f16(v)) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
-        unsafe { _mm256_storeu_si256(p.cast(), Avx512::narrow_bf16(v)) }
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::to_bf16(v)) }
     }
 
     #[inline(always)]

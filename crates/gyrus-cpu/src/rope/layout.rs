@@ -4,50 +4,50 @@ use gyrus_kernels::{LaunchError, Pairing};
 
 use crate::CpuError;
 
-/// Where a call's heads lie, and what becomes of them.
+/// The memory layout of a call's heads, and what to do with them.
 pub(super) struct Layout {
-    /// Tokens that have cosines and sines of their own.
+    /// Tokens with their own position.
     pub(super) tokens: usize,
     pub(super) head_dim: usize,
     pub(super) rope_dim: usize,
     pub(super) offset: usize,
     pub(super) pairing: Pairing,
     pub(super) scale: f32,
-    /// Whether tokens of a head lie side by side, rather than heads of a token.
-    pub(super) planes: bool,
-    /// Names of the tensors.
+    /// Whether tensors are `[heads, tokens, head_dim]` instead of `[tokens, heads, head_dim]`.
+    pub(super) head_major: bool,
+    /// Names of the tensors; sections refer to them by index.
     pub(super) tensors: Vec<&'static str>,
     pub(super) sections: Vec<Section>,
 }
 
-/// Heads that are treated alike; tensors by their number in [`Layout::tensors`].
+/// Heads that are processed alike. Tensors are indices into [`Layout::tensors`].
 pub(super) struct Section {
     pub(super) heads: usize,
     pub(super) source: usize,
     pub(super) from: Rows,
-    /// `None`: where they were read.
+    /// The destination; `None` is in place.
     pub(super) target: Option<(usize, Rows)>,
-    pub(super) turned: bool,
-    /// Which of the norms comes first.
+    pub(super) rotated: bool,
+    /// The head norm to apply before the rotation: 0 for queries, 1 for keys.
     pub(super) norm: Option<usize>,
 }
 
-/// Where heads begin in a tensor.
+/// The offsets of heads in a tensor.
 pub(super) enum Rows {
-    /// Heads of a token side by side.
-    Strided { first: usize, row: usize, head_dim: usize },
-    /// Tokens of a head side by side: `[heads, tokens, head_dim]`.
-    Planes { tokens: usize, head_dim: usize },
-    /// Blocks of `[kv_heads, length, head_dim]`: of each token its block and the slot in it.
+    /// `[tokens, heads, head_dim]`, with `row` elements between tokens.
+    TokenMajor { first: usize, row: usize, head_dim: usize },
+    /// `[heads, tokens, head_dim]`.
+    HeadMajor { tokens: usize, head_dim: usize },
+    /// A KV cache of blocks `[kv_heads, length, head_dim]`, with the block and slot of each token.
     Cache { slots: Vec<(usize, usize)>, kv_heads: usize, length: usize, head_dim: usize },
 }
 
 impl Rows {
-    /// The first element of a head.
+    /// The offset of a head's first element.
     pub(super) fn at(&self, token: usize, head: usize) -> usize {
         match self {
-            Rows::Strided { first, row, head_dim } => first + token * row + head * head_dim,
-            Rows::Planes { tokens, head_dim } => (head * tokens + token) * head_dim,
+            Rows::TokenMajor { first, row, head_dim } => first + token * row + head * head_dim,
+            Rows::HeadMajor { tokens, head_dim } => (head * tokens + token) * head_dim,
             Rows::Cache { slots, kv_heads, length, head_dim } => {
                 let (block, slot) = slots[token];
                 ((block * kv_heads + head) * length + slot) * head_dim
@@ -57,7 +57,7 @@ impl Rows {
 }
 
 impl Layout {
-    /// Of a call that has been checked, and the cache's table where it has one.
+    /// The layout of a checked call, with the block table of its cache if it has one.
     pub(super) fn of(call: &RopeCall, table: &[u32]) -> Result<Layout, CpuError> {
         let size = |v: u32| v as usize;
         let whole = |rope_dim, head_dim| if rope_dim == 0 { size(head_dim) } else { size(rope_dim) };
@@ -66,14 +66,14 @@ impl Layout {
             source,
             from,
             target: None,
-            turned: true,
+            rotated: true,
             norm: None,
         };
         let layout = match call.kernel {
             RopeKernel::InPlace { pairing, params: p } => {
                 let (head_dim, dense) = (size(p.head_dim), size(p.n_heads) * size(p.head_dim));
                 let row = if p.row_stride == 0 { dense } else { size(p.row_stride) };
-                let rows = Rows::Strided { first: 0, row, head_dim };
+                let rows = Rows::TokenMajor { first: 0, row, head_dim };
                 Layout {
                     tokens: size(p.seq_len),
                     head_dim,
@@ -81,14 +81,14 @@ impl Layout {
                     offset: size(p.rope_offset),
                     pairing,
                     scale: 1.0,
-                    planes: false,
+                    head_major: false,
                     tensors: vec!["x"],
                     sections: vec![section(p.n_heads, 0, rows)],
                 }
             }
             RopeKernel::X { dims, .. } => {
                 let head_dim = size(dims.head_dim);
-                let rows = Rows::Strided { first: 0, row: size(dims.n_heads) * head_dim, head_dim };
+                let rows = Rows::TokenMajor { first: 0, row: size(dims.n_heads) * head_dim, head_dim };
                 Layout {
                     tokens: size(dims.seq_len),
                     head_dim,
@@ -96,16 +96,17 @@ impl Layout {
                     offset: 0,
                     pairing: Pairing::Adjacent,
                     scale: 1.0,
-                    planes: false,
+                    head_major: false,
                     tensors: vec!["x"],
                     sections: vec![section(dims.n_heads, 0, rows)],
                 }
             }
             RopeKernel::Op { params: p } => {
                 let (tokens, head_dim) = (size(p.seq_len), size(p.head_dim));
-                // Sequences have the same angles: their heads are more heads of the same tokens.
-                let target = Some((1, Rows::Planes { tokens, head_dim }));
-                let heads = section(p.batch * p.n_heads, 0, Rows::Planes { tokens, head_dim });
+                // All sequences of the batch have the same angles, so their heads count as heads of the same
+                // tokens.
+                let target = Some((1, Rows::HeadMajor { tokens, head_dim }));
+                let heads = section(p.batch * p.n_heads, 0, Rows::HeadMajor { tokens, head_dim });
                 Layout {
                     tokens,
                     head_dim,
@@ -113,7 +114,7 @@ impl Layout {
                     offset: head_dim - size(p.rope_dim),
                     pairing: Pairing::Split,
                     scale: p.output_scale,
-                    planes: true,
+                    head_major: true,
                     tensors: vec!["x", "y"],
                     sections: vec![Section { target, ..heads }],
                 }
@@ -133,13 +134,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Heads of a token, all sections together.
+    /// Heads of a token in all sections.
     pub(super) fn heads(&self) -> usize {
         self.sections.iter().map(|section| section.heads).sum()
     }
 }
 
-/// Q, K and V of one row, K and V to the cache.
+/// Q, K and V of one fused row; K and V are written to the cache.
 fn fused(
     p: &RoPEQKVWriteParams,
     pairing: Pairing,
@@ -154,7 +155,7 @@ fn fused(
         let (kv_heads, length) = (p.n_kv_heads as usize, p.max_seq_len as usize);
         Some((tensor, Rows::Cache { slots: slots.clone(), kv_heads, length, head_dim }))
     };
-    let from = |first: u32| Rows::Strided { first: first as usize, row: 0, head_dim };
+    let from = |first: u32| Rows::TokenMajor { first: first as usize, row: 0, head_dim };
     let (heads, kv_heads) = (p.n_heads as usize, p.n_kv_heads as usize);
     let norm = |i| norm.then_some(i);
     Ok(Layout {
@@ -164,16 +165,16 @@ fn fused(
         offset: p.rope_offset as usize,
         pairing,
         scale: 1.0,
-        planes: false,
+        head_major: false,
         tensors: vec!["qkv", "k_cache", "v_cache"],
         sections: vec![
-            Section { heads, source: 0, from: from(0), target: None, turned: true, norm: norm(0) },
+            Section { heads, source: 0, from: from(0), target: None, rotated: true, norm: norm(0) },
             Section {
                 heads: kv_heads,
                 source: 0,
                 from: from(p.k_elem_offset),
                 target: to(1),
-                turned: true,
+                rotated: true,
                 norm: norm(1),
             },
             Section {
@@ -181,20 +182,20 @@ fn fused(
                 source: 0,
                 from: from(p.v_elem_offset),
                 target: to(2),
-                turned: false,
+                rotated: false,
                 norm: None,
             },
         ],
     })
 }
 
-/// The same with Q, K and V of several tokens in tensors of their own.
+/// Changes a fused layout to Q, K and V of several tokens in separate tensors.
 fn batch(mut layout: Layout) -> Layout {
     layout.tensors = vec!["q", "k", "v", "k_cache", "v_cache"];
     let head_dim = layout.head_dim;
     for (i, section) in layout.sections.iter_mut().enumerate() {
         section.source = i;
-        section.from = Rows::Strided { first: 0, row: section.heads * head_dim, head_dim };
+        section.from = Rows::TokenMajor { first: 0, row: section.heads * head_dim, head_dim };
         if let Some((tensor, _)) = &mut section.target {
             *tensor += 2;
         }
@@ -202,7 +203,7 @@ fn batch(mut layout: Layout) -> Layout {
     layout
 }
 
-/// Each token's block and slot, by a table that was checked.
+/// The block and slot of each token, from a checked block table.
 fn slots(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], tokens: usize) -> Vec<(usize, usize)> {
     let (first, length) = (p.pos.wrapping_add(p.slot_offset) as usize, p.max_seq_len as usize);
     let slots = first..first + tokens;

@@ -1,9 +1,8 @@
-//! The rope kernels of [`gyrus_kernels::call`], with the instructions there are and over all threads.
+//! The rotary embedding (rope) kernels of [`gyrus_kernels::call`], with SIMD and threads.
 //!
-//! A task takes a block of tokens, computes each token's cosines and sines once and turns all its heads by them.
-//! Every element is read once and written once, so that large tensors go at the speed of memory. Arithmetic is
-//! `f32`, products rounded before they are added: the bits are the same for every instruction set and any number
-//! of threads.
+//! A task processes a block of tokens: it computes each token's cosines and sines once and rotates all heads by
+//! them. Every element is read once and written once, so large tensors are bound by memory bandwidth. Arithmetic
+//! is `f32` without fused multiply-add, so all instruction sets and thread counts give the same bits.
 
 mod angles;
 mod cos_sin;
@@ -11,10 +10,10 @@ mod element;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod layout;
+mod rotate;
 mod runner;
 #[cfg(target_arch = "x86_64")]
 mod stream;
-mod turn;
 
 use std::ops::Range;
 
@@ -25,32 +24,29 @@ use half::{bf16, f16};
 pub use runner::CpuRunner;
 
 use crate::CpuError;
-use crate::arena;
 use crate::norm::rms_norm_heads;
-use crate::pool::Pool;
+use crate::pool::{Pool, SERIAL_ELEMS};
 use crate::storage::Disjoint;
+use crate::thread_scratch;
 use angles::Angles;
 use element::Element;
 use layout::{Layout, Section};
-use turn::{Phases, Turn};
+use rotate::{Phases, Rotation};
 
-/// Elements of a task: enough to be worth a thread's while, few enough for all to end together.
-const TASK: usize = 64 << 10;
+/// Elements of a task: enough to amortise its start, few enough to balance the threads.
+const TASK_ELEMS: usize = 64 << 10;
 
-/// Elements below which more threads cost more than they save.
-const ALONE: usize = 16 << 10;
+/// Cosines and sines that are computed at once for head-major tensors. Many tokens make long contiguous runs, and
+/// the L2 cache holds their phases. Token-major tensors compute one token at a time, which is short enough to
+/// overlap with the prefetch of the next heads.
+const PHASE_ELEMS: usize = 32 << 10;
 
-/// Numbers of the cosines and sines that are computed at once where tokens of a head lie side by side: many tokens
-/// make long runs of memory, and the second cache holds their phases. Otherwise it is those of one token, short
-/// enough for memory to bring the next heads meanwhile.
-const PHASES: usize = 32 << 10;
-
-/// Runs a call on buffers of 32-bit words, given in the order of its slots. Everything is checked before anything
-/// is written.
+/// Runs a call on buffers of 32-bit words, in the order of its binding slots. All checks happen before the first
+/// write.
 pub fn rope(pool: &Pool, call: &RopeCall, buffers: &mut [&mut [u32]]) -> Result<(), CpuError> {
     let launch = call.launch(Rungs::NONE, Default::default())?;
     let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
-    // Exclusive borrows cannot be the same memory.
+    // Exclusive borrows cannot alias.
     launch.check_buffers(&bytes, |_, _| false)?;
     let names = launch.slots().iter().map(|slot| slot.name);
     let mut buffers = Buffers(names.zip(buffers.iter_mut().map(|buffer| Some(&mut **buffer))).collect());
@@ -65,7 +61,7 @@ pub fn rope(pool: &Pool, call: &RopeCall, buffers: &mut [&mut [u32]]) -> Result<
 struct Buffers<'a>(Vec<(&'static str, Option<&'a mut [u32]>)>);
 
 impl<'a> Buffers<'a> {
-    /// The buffer of that name; empty if the call has none.
+    /// Takes the buffer of that name; empty if the call has none.
     fn take(&mut self, name: &str) -> &'a mut [u32] {
         self.0
             .iter_mut()
@@ -75,18 +71,18 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// What all tasks of a call know.
+/// The state that all tasks of a call share.
 struct Job<'a, T> {
     pool: &'a Pool,
     layout: Layout,
     angles: Angles<'a>,
-    turn: Turn,
-    /// Tensors by the numbers that sections know them by.
+    rotation: Rotation,
+    /// The tensors in the order of [`Layout::tensors`].
     tensors: Vec<Disjoint<T>>,
-    /// Head norms of queries and keys, and their epsilon.
+    /// The head norm weights of queries and keys.
     norms: [Vec<f32>; 2],
     eps: f32,
-    /// Whether planes are written past the caches.
+    /// Whether the output is written with non-temporal stores.
     #[cfg(target_arch = "x86_64")]
     streamed: bool,
 }
@@ -109,7 +105,7 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
     };
     let tensor = |name: &&str| Disjoint::new(bytemuck::cast_slice_mut::<u32, T>(buffers.take(name)));
     let tensors = layout.tensors.iter().map(tensor).collect();
-    let turn = Turn {
+    let rotation = Rotation {
         isa: pool.isa(),
         pairing: layout.pairing,
         head_dim: layout.head_dim,
@@ -118,29 +114,29 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
         scale: layout.scale,
     };
 
-    // Blocks of tokens, and of heads too where there are too few tokens for all threads.
+    // Tasks are blocks of tokens, split further by heads if there are too few tokens for all threads.
     let (tokens, heads) = (layout.tokens, layout.heads());
     let row = heads * layout.head_dim;
-    // A block is at least as long as its phases are computed at once: they are what a short one would waste.
-    let least = if layout.planes { PHASES / (2 * turn.width()) } else { 1 };
-    let block = (TASK / row).max(least).clamp(1, tokens);
-    let alone = tokens * row <= ALONE;
+    // A block has at least the tokens whose phases are computed at once: the phases are the overhead of a block.
+    let least = if layout.head_major { PHASE_ELEMS / (2 * rotation.width()) } else { 1 };
+    let block = (TASK_ELEMS / row).max(least).clamp(1, tokens);
+    let alone = tokens * row <= SERIAL_ELEMS;
     let blocks = if alone { 1 } else { tokens.div_ceil(block) };
     let block = if alone { tokens } else { block };
     let threads = 4 * pool.threads();
     let pieces =
-        if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(ALONE)) };
+        if alone || blocks >= threads { 1 } else { threads.div_ceil(blocks).min(row.div_ceil(SERIAL_ELEMS)) };
     let piece = heads.div_ceil(pieces);
     let job = Job {
         pool,
         #[cfg(target_arch = "x86_64")]
-        streamed: layout.planes && {
+        streamed: layout.head_major && {
             let bytes = |elements: usize| elements * size_of::<T>();
-            stream::pays(pool.isa(), bytes(tokens * row), bytes(block * layout.head_dim))
+            stream::is_worthwhile(pool.isa(), bytes(tokens * row), bytes(block * layout.head_dim))
         },
         layout,
         angles,
-        turn,
+        rotation,
         tensors,
         norms,
         eps,
@@ -153,35 +149,36 @@ fn run<T: Element>(pool: &Pool, call: &RopeCall, buffers: &mut Buffers<'_>) -> R
 }
 
 impl<T: Element> Job<'_, T> {
-    /// Does the heads of a block of tokens.
+    /// Processes some heads of a block of tokens.
     fn block(&self, tokens: Range<usize>, heads: Range<usize>) {
-        let width = self.turn.width();
-        let at_once = if self.layout.planes { (PHASES / (2 * width)).clamp(1, tokens.len()) } else { 1 };
-        let mut memory = self.angles.memory();
-        // Behind the phases, at a line's beginning, lies room for a head that is normed or some that are streamed.
-        let room = (2 * width * at_once).next_multiple_of(16);
-        arena::with(room + self.room(), |scratch| {
-            let (phases, room) = scratch.split_at_mut(room);
+        let width = self.rotation.width();
+        let at_once =
+            if self.layout.head_major { (PHASE_ELEMS / (2 * width)).clamp(1, tokens.len()) } else { 1 };
+        let mut cache = self.angles.phase_cache();
+        // After the phases, aligned to a cache line: scratch for a normed head or the staging of streamed heads.
+        let phase_len = (2 * width * at_once).next_multiple_of(16);
+        thread_scratch::with(phase_len + self.scratch_len(), |buffer| {
+            let (phases, scratch) = buffer.split_at_mut(phase_len);
             for first in tokens.clone().step_by(at_once) {
                 let some = first..tokens.end.min(first + at_once);
                 for (token, phases) in some.clone().zip(phases.chunks_exact_mut(2 * width)) {
-                    self.angles.phases(self.turn.isa, &mut memory, token, phases.split_at_mut(width));
+                    self.angles.phases(self.rotation.isa, &mut cache, token, phases.split_at_mut(width));
                 }
                 let phases = Phases { values: phases, step: 2 * width };
-                if self.layout.planes {
-                    self.planes(some, heads.clone(), phases, room);
+                if self.layout.head_major {
+                    self.head_major(some, heads.clone(), phases, scratch);
                 } else {
                     for token in some {
                         let values = &phases.values[(token - first) * phases.step..][..phases.step];
-                        self.heads(token, heads.clone(), Phases { values, step: 0 }, room);
+                        self.heads(token, heads.clone(), Phases { values, step: 0 }, scratch);
                     }
                 }
             }
         });
     }
 
-    /// Numbers of scratch memory besides the phases.
-    fn room(&self) -> usize {
+    /// Elements of scratch memory in addition to the phases.
+    fn scratch_len(&self) -> usize {
         #[cfg(target_arch = "x86_64")]
         if self.streamed {
             return stream::scratch::<T>(self.layout.head_dim);
@@ -189,13 +186,19 @@ impl<T: Element> Job<'_, T> {
         self.layout.head_dim
     }
 
-    /// Tokens of a head lie side by side here, not heads of a token.
-    fn planes(&self, tokens: Range<usize>, heads: Range<usize>, phases: Phases<'_>, _room: &mut [f32]) {
+    /// Processes some heads of head-major tensors.
+    fn head_major(
+        &self,
+        tokens: Range<usize>,
+        heads: Range<usize>,
+        phases: Phases<'_>,
+        _scratch: &mut [f32],
+    ) {
         let len = tokens.len() * self.layout.head_dim;
         for section in &self.layout.sections {
             let source = |head| self.tensor(section.source, section.from.at(tokens.start, head), len);
             let Some((to, rows)) = &section.target else {
-                heads.clone().for_each(|head| self.turn.in_place(source(head), phases));
+                heads.clone().for_each(|head| self.rotation.in_place(source(head), phases));
                 continue;
             };
             let target = |head| self.tensor(*to, rows.at(tokens.start, head), len);
@@ -203,20 +206,20 @@ impl<T: Element> Job<'_, T> {
             if self.streamed {
                 let mut left = heads.clone();
                 while !left.is_empty() {
-                    // None is left alone.
+                    // The last four heads run as two pairs instead of three and one.
                     let some =
-                        if left.len() == stream::PLANES + 1 { 2 } else { stream::PLANES.min(left.len()) };
+                        if left.len() == stream::MAX_RUNS + 1 { 2 } else { stream::MAX_RUNS.min(left.len()) };
                     let runs = left.by_ref().take(some).map(|head| (&*source(head), target(head)));
-                    stream::across(&self.turn, runs, phases, _room);
+                    stream::rotate_runs(&self.rotation, runs, phases, _scratch);
                 }
                 stream::fence();
                 continue;
             }
-            heads.clone().for_each(|head| self.turn.across(source(head), target(head), phases));
+            heads.clone().for_each(|head| self.rotation.out_of_place(source(head), target(head), phases));
         }
     }
 
-    /// Does some heads of a token; they are numbered through all sections.
+    /// Processes some heads of a token, counted through all sections.
     fn heads(&self, token: usize, heads: Range<usize>, phases: Phases<'_>, normed: &mut [f32]) {
         let mut base = 0;
         for section in &self.layout.sections {
@@ -239,7 +242,7 @@ impl<T: Element> Job<'_, T> {
         let n = self.layout.head_dim;
         if section.norm.is_none() && section.target.is_none() {
             let all = self.tensor(section.source, section.from.at(token, heads.start), heads.len() * n);
-            self.turn.in_place(all, phases);
+            self.rotation.in_place(all, phases);
             return;
         }
         for head in heads {
@@ -249,12 +252,12 @@ impl<T: Element> Job<'_, T> {
                 rms_norm_heads(self.pool, normed, n, 0, 1, &self.norms[norm], self.eps);
             }
             match (&section.target, section.norm) {
-                (None, _) => self.turn.across(normed, source, phases),
+                (None, _) => self.rotation.out_of_place(normed, source, phases),
                 (Some((to, rows)), norm) => {
                     let target = self.tensor(*to, rows.at(token, head), n);
                     match norm {
-                        Some(_) => self.turn.across(normed, target, phases),
-                        None if section.turned => self.turn.across(source, target, phases),
+                        Some(_) => self.rotation.out_of_place(normed, target, phases),
+                        None if section.rotated => self.rotation.out_of_place(source, target, phases),
                         None => target.copy_from_slice(source),
                     }
                 }
@@ -262,13 +265,12 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
-    /// Elements of a tensor.
+    /// A mutable range of a tensor.
     #[allow(clippy::mut_from_ref)]
     fn tensor(&self, tensor: usize, at: usize, len: usize) -> &mut [T] {
-        // SAFETY: `rope` borrows the buffers while this runs. Tasks take different tokens or heads, whose places
-        // in a tensor differ: strides are at least as long as rows, which was checked, and no two slots of a
-        // cache are the same, which `Layout::of` checked of its table. Within a task, one head is done after the
-        // other.
+        // SAFETY: `rope` borrows the buffers while this runs. Tasks have different tokens or heads, whose ranges
+        // in a tensor are disjoint: the launch check ensures that strides are at least a row long, and the check
+        // of the block table that no two tokens share a cache slot. A task processes its heads in sequence.
         unsafe { self.tensors[tensor].part(at..at + len) }
     }
 }

@@ -5,13 +5,13 @@ use gyrus_kernels::grid::{RunError, Runner};
 
 use crate::{CpuError, Pool};
 
-/// A pool of threads as a runner of the op-test grid.
+/// Runs the rope kernels on a thread pool, for the op-test grid of [`gyrus_kernels::grid`].
 pub struct CpuRunner {
     pool: Pool,
 }
 
 impl CpuRunner {
-    /// Runs the grid on this pool, with its instruction set.
+    /// A runner on this pool, with the pool's instruction set.
     pub fn new(pool: Pool) -> CpuRunner {
         CpuRunner { pool }
     }

@@ -1,4 +1,4 @@
-//! AVX2, FMA and F16C: a register holds eight lanes.
+//! AVX2, FMA and F16C: one register holds eight lanes.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use super::Simd;
 
 pub(crate) struct Avx2;
 
-// The one contract of `Simd` covers every block: the instructions are there and pointers are good.
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx2 {
     type F = __m256;
@@ -99,7 +99,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn keep(a: __m256, start: i32, end: i32, b: __m256) -> __m256 {
+    unsafe fn select_lanes(a: __m256, start: i32, end: i32, b: __m256) -> __m256 {
         unsafe {
             let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let from = _mm256_cmpgt_epi32(index, _mm256_set1_epi32(start - 1));
@@ -109,7 +109,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sum(a: __m256) -> f32 {
+    unsafe fn reduce_add(a: __m256) -> f32 {
         unsafe {
             let v = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
@@ -118,7 +118,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn greatest(a: __m256) -> f32 {
+    unsafe fn reduce_max(a: __m256) -> f32 {
         unsafe {
             let v = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
@@ -127,7 +127,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn greatest_magnitude(a: [__m256; 4]) -> u32 {
+    unsafe fn max_abs_bits(a: [__m256; 4]) -> u32 {
         unsafe {
             let mut most = _mm256_setzero_si256();
             for a in a {
@@ -142,11 +142,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [__m256; 4]) -> ([i8; 32], [i32; 2]) {
+    unsafe fn to_i8(a: [__m256; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let first = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
             let last = _mm256_packs_epi32(_mm256_cvtps_epi32(a[2]), _mm256_cvtps_epi32(a[3]));
-            // Packing works within 128-bit halves; the permutation puts the dwords back in order.
+            // Packing works within 128-bit halves; the permutation restores the order.
             let packed = _mm256_packs_epi16(first, last);
             let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
             let mut bytes = [0i8; 32];
@@ -154,7 +154,7 @@ impl Simd for Avx2 {
             let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
             let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
             let (first, last) = (_mm256_castsi256_si128(fours), _mm256_extracti128_si256::<1>(fours));
-            // First and last side by side, so that both are added at once.
+            // One register for both, so two additions reduce the first and the last 16.
             let halves = _mm_hadd_epi32(first, last);
             let sums = _mm_hadd_epi32(halves, halves);
             (bytes, [_mm_extract_epi32::<0>(sums), _mm_extract_epi32::<1>(sums)])
@@ -203,14 +203,14 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> __m256i {
+    unsafe fn load_u8(p: *const u8) -> __m256i {
         unsafe { _mm256_loadu_si256(p.cast()) }
     }
 
     #[inline(always)]
     unsafe fn field(v: __m256i, up: i32, mask: u8) -> __m256i {
         unsafe {
-            // There are no shifts of bytes; what crosses into a neighbour is outside the mask.
+            // AVX2 has no byte shifts; the mask removes bits that cross into a neighbour.
             let v = if up >= 0 {
                 _mm256_sll_epi16(v, _mm_cvtsi32_si128(up))
             } else {

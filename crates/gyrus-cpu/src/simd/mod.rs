@@ -1,9 +1,9 @@
-//! The registers of an instruction set, eight lanes wide, so that a kernel is written once.
+//! A SIMD abstraction of eight lanes, so each kernel is written once.
 //!
-//! [`Simd`] holds what kernels need and nothing more; `Avx2` and `Neon` are its two forms. Its functions
-//! are `#[inline(always)]` without a target feature of their own: they compile into the function that
-//! [`dispatch!`] makes, which has it. Every operation is correctly rounded or exact, so a kernel in terms of
-//! them gives the bits of its plain form wherever it runs.
+//! [`Simd`] has the operations that the kernels use; `Avx2` and `Neon` implement it. Its functions are
+//! `#[inline(always)]` without target features: they are inlined into the function that [`dispatch!`]
+//! defines, which enables the features. Every operation is exact or correctly rounded, so a kernel gives the
+//! same bits as its portable form on every instruction set.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -17,32 +17,32 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
 
-/// Lanes of a register, or of the several that count as one.
+/// Lanes of a vector, which may span several registers.
 pub(crate) const LANES: usize = 8;
 
-/// An instruction set's registers.
+/// The vector operations of an instruction set.
 ///
 /// # Safety
-/// Every function has one contract: the processor has the instructions, the caller is compiled with them,
-/// and pointers are good for the elements named (no alignment is asked for).
+/// Every function has one contract: the CPU has the instructions, the caller enables their target features,
+/// and pointers are valid for the elements accessed. No alignment is required.
 pub(crate) trait Simd {
     /// Eight `f32`.
     type F: Copy;
     /// Eight `i32`.
     type I: Copy;
-    /// 32 bytes, four to a lane.
+    /// 32 bytes, four per lane.
     type B: Copy;
 
     unsafe fn splat(v: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
     unsafe fn store(p: *mut f32, v: Self::F);
-    /// Eight half-precision numbers.
+    /// Loads eight f16.
     unsafe fn load_f16(p: *const u8) -> Self::F;
-    /// Eight numbers that are the upper halves of `f32`.
+    /// Loads eight bf16.
     unsafe fn load_bf16(p: *const u8) -> Self::F;
-    /// Rounds to half precision, ties to even.
+    /// Stores eight f16, rounded to nearest even.
     unsafe fn store_f16(p: *mut f16, v: Self::F);
-    /// Eight signed bytes as numbers.
+    /// Loads eight int8 and converts them.
     unsafe fn load_i8(p: *const u8) -> Self::F;
 
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
@@ -52,70 +52,70 @@ pub(crate) trait Simd {
     /// `a·b + c`, rounded once.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     unsafe fn neg(a: Self::F) -> Self::F;
-    /// `a` where it is greater, else `b`, also where one is NaN.
+    /// `a` where it is greater, otherwise `b`; also `b` where either is NaN.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
-    /// `a` where it is less, else `b`, also where one is NaN.
+    /// `a` where it is less, otherwise `b`; also `b` where either is NaN.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
-    /// To whole numbers, ties to even.
+    /// Rounds to integers, ties to even.
     unsafe fn round(a: Self::F) -> Self::F;
-    /// Lanes from `start` to before `end` of `a`, the others of `b`; the bounds may lie outside the lanes.
-    unsafe fn keep(a: Self::F, start: i32, end: i32, b: Self::F) -> Self::F;
-    /// `((0+4)+(2+6)) + ((1+5)+(3+7))`.
-    unsafe fn sum(a: Self::F) -> f32;
-    /// The greatest lane, if none is NaN.
-    unsafe fn greatest(a: Self::F) -> f32;
-    /// The greatest magnitude of all 32 as bits, a NaN being above all numbers.
-    unsafe fn greatest_magnitude(a: [Self::F; 4]) -> u32;
-    /// 32 whole numbers within −128..=127 as bytes, and the sums of the first and the last 16.
-    unsafe fn to_bytes(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
+    /// Lanes `start..end` of `a` and the others of `b`; the bounds may be outside `0..8`.
+    unsafe fn select_lanes(a: Self::F, start: i32, end: i32, b: Self::F) -> Self::F;
+    /// The sum of the lanes: `((0+4)+(2+6)) + ((1+5)+(3+7))`.
+    unsafe fn reduce_add(a: Self::F) -> f32;
+    /// The largest lane, if none is NaN.
+    unsafe fn reduce_max(a: Self::F) -> f32;
+    /// The bits of the largest magnitude of 32 lanes; NaN is above all numbers.
+    unsafe fn max_abs_bits(a: [Self::F; 4]) -> u32;
+    /// Converts 32 integral values in −128..=127 to int8, and sums the first and the last 16.
+    unsafe fn to_i8(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
 
     unsafe fn splat_i(v: i32) -> Self::I;
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
-    /// `a · 2ⁿ`; a negative `n` shifts down, with the sign.
+    /// `a · 2ⁿ`; a negative `n` is an arithmetic right shift.
     unsafe fn scale_i(a: Self::I, n: i32) -> Self::I;
     unsafe fn to_f(a: Self::I) -> Self::F;
-    /// Whole numbers as integers.
+    /// Converts integral values to integers.
     unsafe fn to_i(a: Self::F) -> Self::I;
     /// `2ⁿ` for `n` in −126..=127.
     unsafe fn power_of_two(n: Self::I) -> Self::F;
 
-    unsafe fn load_bytes(p: *const u8) -> Self::B;
-    /// Each byte shifted up by `up` bits (down if negative), and of that the bits of `mask`, among which
-    /// are none that the shift brought in.
+    unsafe fn load_u8(p: *const u8) -> Self::B;
+    /// Shifts each byte left by `up` bits (right if negative) and masks it. `mask` excludes bits that the
+    /// shift moved in from outside the byte.
     unsafe fn field(v: Self::B, up: i32, mask: u8) -> Self::B;
     unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
-    /// The entry of `table` that each byte (below 16) names.
+    /// `table[byte]` for each byte, which must be below 16.
     unsafe fn lookup(table: &[u8; 16], v: Self::B) -> Self::B;
 }
 
-/// Defines a function `name(isa, …)` that calls `plain(…)` or, with the instructions that `isa` proves,
+/// Defines a function `name(isa, …)` that calls `portable(…)` or, with the target features that `isa` proves,
 /// `simd::<S>(…)`.
 macro_rules! dispatch {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? {
-        $plain:path, $simd:ident
+        $portable:path, $simd:ident
     }) => {
         $(#[$doc])*
         $vis fn $name(isa: $crate::isa::Isa, $($arg: $type),*) $(-> $result)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2($($arg: $type),*) $(-> $result)? {
-                // SAFETY: compiled with the instructions, which the caller has proved to be there.
+                // SAFETY: the target features are enabled here, and the `Isa` proves that the CPU has them.
                 unsafe { $simd::<$crate::simd::Avx2>($($arg),*) }
             }
             #[cfg(target_arch = "aarch64")]
             #[target_feature(enable = "neon")]
             unsafe fn neon($($arg: $type),*) $(-> $result)? {
-                // SAFETY: compiled with the instructions, which the caller has proved to be there.
+                // SAFETY: the target features are enabled here, and the `Isa` proves that the CPU has them.
                 unsafe { $simd::<$crate::simd::Neon>($($arg),*) }
             }
             match isa.level() {
-                $crate::isa::Level::Portable => $plain($($arg),*),
+                $crate::isa::Level::Portable => $portable($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` above portable exists only where the instructions do.
+                // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
                 _ => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "aarch64")]
-                // SAFETY: an `Isa` above portable exists only where the instructions do.
+                // SAFETY: an `Isa` of this level proves that the CPU has the instructions.
                 _ => unsafe { neon($($arg),*) },
             }
         }

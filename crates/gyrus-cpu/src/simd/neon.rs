@@ -1,4 +1,4 @@
-//! NEON, which every 64-bit ARM processor has: two registers hold eight lanes.
+//! NEON, which every 64-bit ARM CPU has: two registers hold eight lanes.
 
 use std::arch::aarch64::*;
 
@@ -12,7 +12,7 @@ type F = [float32x4_t; 2];
 type I = [int32x4_t; 2];
 type B = [uint8x16_t; 2];
 
-// The one contract of `Simd` covers every block: the instructions are there and pointers are good.
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Neon {
     type F = F;
@@ -40,17 +40,17 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> F {
         unsafe {
-            let halves = vreinterpretq_u16_u8(vld1q_u8(p));
-            [widen(vget_low_u16(halves)), widen(vget_high_u16(halves))]
+            let bits = vreinterpretq_u16_u8(vld1q_u8(p));
+            [f16_to_f32(vget_low_u16(bits)), f16_to_f32(vget_high_u16(bits))]
         }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> F {
         unsafe {
-            let halves = vreinterpretq_u16_u8(vld1q_u8(p));
-            let low = vshll_n_u16::<16>(vget_low_u16(halves));
-            let high = vshll_n_u16::<16>(vget_high_u16(halves));
+            let bits = vreinterpretq_u16_u8(vld1q_u8(p));
+            let low = vshll_n_u16::<16>(vget_low_u16(bits));
+            let high = vshll_n_u16::<16>(vget_high_u16(bits));
             [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
         }
     }
@@ -123,22 +123,22 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn keep(a: F, start: i32, end: i32, b: F) -> F {
+    unsafe fn select_lanes(a: F, start: i32, end: i32, b: F) -> F {
         unsafe {
-            let mut kept = b;
+            let mut selected = b;
             for half in 0..2 {
                 let first = 4 * half as i32;
                 let index = vld1q_s32([first, first + 1, first + 2, first + 3].as_ptr());
                 let from = vcgeq_s32(index, vdupq_n_s32(start));
                 let to = vcltq_s32(index, vdupq_n_s32(end));
-                kept[half] = vbslq_f32(vandq_u32(from, to), a[half], b[half]);
+                selected[half] = vbslq_f32(vandq_u32(from, to), a[half], b[half]);
             }
-            kept
+            selected
         }
     }
 
     #[inline(always)]
-    unsafe fn sum(a: F) -> f32 {
+    unsafe fn reduce_add(a: F) -> f32 {
         unsafe {
             let v = vaddq_f32(a[0], a[1]);
             let v = vadd_f32(vget_low_f32(v), vget_high_f32(v));
@@ -147,12 +147,12 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn greatest(a: F) -> f32 {
+    unsafe fn reduce_max(a: F) -> f32 {
         unsafe { vmaxvq_f32(vmaxq_f32(a[0], a[1])) }
     }
 
     #[inline(always)]
-    unsafe fn greatest_magnitude(a: [F; 4]) -> u32 {
+    unsafe fn max_abs_bits(a: [F; 4]) -> u32 {
         unsafe {
             let mut most = vdupq_n_u32(0);
             for a in a {
@@ -165,7 +165,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes(a: [F; 4]) -> ([i8; 32], [i32; 2]) {
+    unsafe fn to_i8(a: [F; 4]) -> ([i8; 32], [i32; 2]) {
         unsafe {
             let mut bytes = [0i8; 32];
             for (a, bytes) in a.iter().zip(bytes.chunks_exact_mut(8)) {
@@ -214,7 +214,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> B {
+    unsafe fn load_u8(p: *const u8) -> B {
         unsafe { [vld1q_u8(p), vld1q_u8(p.add(16))] }
     }
 
@@ -238,25 +238,25 @@ impl Simd for Neon {
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
-unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
-    // SAFETY: by contract.
-    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(halves)) }
+unsafe fn f16_to_f32(bits: uint16x4_t) -> float32x4_t {
+    // SAFETY: the caller upholds the contract.
+    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(bits)) }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn power_of_two(n: int32x4_t) -> float32x4_t {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127)))) }
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn field(v: uint8x16_t, up: i32, mask: u8) -> uint8x16_t {
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe { vandq_u8(vshlq_u8(v, vdupq_n_s8(up as i8)), vdupq_n_u8(mask)) }
 }

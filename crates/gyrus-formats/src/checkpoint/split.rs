@@ -7,7 +7,7 @@ use crate::gguf::Gguf;
 use crate::quote::Quote;
 use crate::{Access, FormatError, Problem};
 
-/// A file name taken apart: what stands before the number, the number (from 1), and how many there are.
+/// A parsed file name: `STEM-NUMBER-of-OF.EXTENSION`, numbered from 1.
 struct Part<'a> {
     stem: &'a str,
     number: u32,
@@ -28,18 +28,18 @@ fn part(path: &Path) -> Option<Part<'_>> {
     (1..=of).contains(&number).then_some(Part { stem, number, of, extension })
 }
 
-/// Whether a file is one of several by its name.
+/// Whether the file name is that of a part.
 pub(super) fn is_numbered(path: &Path) -> bool {
     part(path).is_some()
 }
 
-/// Whether a file is a part other than the first.
+/// Whether the file name is that of a part other than the first.
 pub(super) fn is_later_part(path: &Path) -> bool {
     part(path).is_some_and(|p| p.number > 1)
 }
 
-/// Opens the other parts of a split model, given any of them, and checks that they belong together.
-/// A file that is whole comes back alone.
+/// Opens the other parts of a split model, given any of them, and checks that they are consistent.
+/// Returns a file that is not split alone.
 pub(super) fn open_all(
     path: &Path,
     opened: Gguf,
@@ -53,7 +53,8 @@ pub(super) fn open_all(
         return Err(FormatError::new(
             path,
             Problem::Split(format!(
-                "it is one of {count} parts but not named -NNNNN-of-{count:05}.gguf, so the others cannot be found"
+                "the file is one of {count} parts, but its name does not end in -NNNNN-of-{count:05}.gguf; restore the \
+                 original names, so the other parts can be found"
             )),
         ));
     };
@@ -69,7 +70,7 @@ pub(super) fn open_all(
         check_part(&part_path, &file, number, count)?;
         parts.push((part_path, file));
     }
-    check_together(path, &parts)?;
+    check_parts(path, &parts)?;
     Ok(parts)
 }
 
@@ -83,21 +84,21 @@ fn check_part(path: &Path, file: &Gguf, number: u32, count: u32) -> Result<(), F
     if declared != count {
         return Err(split_error(
             path,
-            format!("key 'split.count' is {declared}, the other parts say {count}"),
+            format!("key 'split.count' is {declared}, but {count} in the other parts"),
         ));
     }
-    // Numbered from 0 inside the file and from 1 in its name.
+    // Parts are numbered from 0 in the metadata and from 1 in the file name.
     let found = file.metadata().require::<u32>("split.no").map_err(|e| split_error(path, e.to_string()))?;
     if found != number - 1 {
         return Err(split_error(
             path,
-            format!("key 'split.no' is {found}, by its name it should be {}", number - 1),
+            format!("key 'split.no' is {found}, but the file name means {}", number - 1),
         ));
     }
     Ok(())
 }
 
-fn check_together(path: &Path, parts: &[(PathBuf, Gguf)]) -> Result<(), FormatError> {
+fn check_parts(path: &Path, parts: &[(PathBuf, Gguf)]) -> Result<(), FormatError> {
     let mut seen: HashMap<&str, &Path> = HashMap::new();
     for (part_path, file) in parts {
         for tensor in file.tensors() {
@@ -115,7 +116,7 @@ fn check_together(path: &Path, parts: &[(PathBuf, Gguf)]) -> Result<(), FormatEr
     match declared {
         Some(declared) if declared != seen.len() as u64 => Err(split_error(
             path,
-            format!("key 'split.tensors.count' is {declared}, the parts hold {}", seen.len()),
+            format!("key 'split.tensors.count' is {declared}, but the parts contain {}", seen.len()),
         )),
         _ => Ok(()),
     }

@@ -1,9 +1,9 @@
 use super::error::{GgufError, GgufProblem, Subject};
 use super::value::ValueType;
 
-/// Reads fields one after the other and never past the end.
+/// Reads fields in sequence, never past the end of the file.
 ///
-/// It holds the subject of the moment, so that every error names the key or tensor it is in.
+/// It tracks the current key or tensor, so every error names it.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -47,7 +47,7 @@ impl<'a> Cursor<'a> {
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
         let taken = self.take(N as u64, what)?;
-        Ok(taken.try_into().expect("take returns what was asked for"))
+        Ok(taken.try_into().expect("`take` returns exactly N bytes"))
     }
 
     pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
@@ -82,8 +82,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number of records, each of at least `size` bytes. What cannot fit into the rest of the file is
-    /// refused, so that the count may size an allocation afterwards.
+    /// A number of records of at least `size` bytes each. A count that exceeds the rest of the file is an error,
+    /// so the caller may allocate by it.
     pub(super) fn count(&mut self, what: &'static str, size: usize) -> Result<usize, GgufError> {
         let start = self.at;
         let count = self.u64(what)?;
@@ -98,7 +98,7 @@ impl<'a> Cursor<'a> {
         start: usize,
     ) -> Result<usize, GgufError> {
         let left = self.left();
-        // Indices of records are held in 32 bits.
+        // Record indices are 32-bit.
         match u32::try_from(count) {
             Ok(count) if count as usize <= left / size => Ok(count as usize),
             _ => self.fail_at(start, GgufProblem::Count { what, count, left: left as u64 }),

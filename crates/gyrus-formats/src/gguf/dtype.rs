@@ -1,6 +1,6 @@
 use gyrus_tensor::DType;
 
-/// Type ids as files hold them. The gaps are types that were withdrawn.
+/// The type ids of GGUF (`ggml_type`). The gaps are types that ggml removed.
 const IDS: &[(u32, DType)] = &[
     (0, DType::F32),
     (1, DType::F16),
@@ -39,17 +39,17 @@ const IDS: &[(u32, DType)] = &[
     (42, DType::Q2_0),
 ];
 
-/// The type behind a GGUF type id.
-pub fn dtype_of(id: u32) -> Option<DType> {
+/// The type of a GGUF type id.
+pub(super) fn dtype_of(id: u32) -> Option<DType> {
     IDS.iter().find(|(i, _)| *i == id).map(|(_, dtype)| *dtype)
 }
 
-/// The GGUF id of a type; types that only other formats have are `None`.
-pub fn id_of(dtype: DType) -> Option<u32> {
+/// The GGUF type id of a type; `None` if GGUF does not have it.
+pub(super) fn id_of(dtype: DType) -> Option<u32> {
     IDS.iter().find(|(_, d)| *d == dtype).map(|(id, _)| *id)
 }
 
-/// What an unknown id once meant, for a better message.
+/// The name of a type that ggml removed, for the error message.
 pub(super) fn withdrawn(id: u32) -> Option<&'static str> {
     match id {
         4 => Some("Q4_2"),

@@ -5,7 +5,7 @@ use gyrus_tensor::TensorError;
 use super::ValueType;
 use crate::quote::Quote;
 
-/// Why a GGUF file was refused: which part of it, at which byte, and what is wrong there.
+/// Why a GGUF file was rejected: the part of the file, the offset, and the problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{subject} at offset {at}: {problem}")]
 pub struct GgufError {
@@ -22,11 +22,11 @@ pub struct GgufError {
 pub enum Subject {
     /// The fixed fields at the start.
     Header,
-    /// The name of the n-th key, which could not be read.
+    /// The name of the n-th key, which is not valid.
     KeyName(u64),
     /// A key's value.
     Key(String),
-    /// The name of the n-th tensor, which could not be read.
+    /// The name of the n-th tensor, which is not valid.
     TensorName(u64),
     /// A tensor.
     Tensor(String),
@@ -51,16 +51,16 @@ pub enum GgufProblem {
     /// The first four bytes are not `GGUF`.
     #[error("not a GGUF file: it begins with {found:02x?} instead of 'GGUF'")]
     Magic {
-        /// What is there.
+        /// The first four bytes.
         found: [u8; 4],
     },
-    /// A version with another layout.
+    /// An unsupported version.
     #[error("version {version} is not supported, only 2 and 3")]
     Version {
         /// The declared version.
         version: u32,
     },
-    /// Written on a big-endian machine.
+    /// A big-endian file.
     #[error("the file is big-endian, only little-endian files are supported")]
     BigEndian,
     /// The file ends within a field.
@@ -70,23 +70,23 @@ pub enum GgufProblem {
         what: &'static str,
         /// Bytes it needs.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes that remain in the file.
         left: u64,
     },
-    /// A count that the rest of the file cannot hold.
+    /// A count of records that exceeds the rest of the file.
     #[error("{count} {what} cannot fit into the {left} bytes left")]
     Count {
-        /// Counted things, in the plural.
+        /// What is counted, in the plural.
         what: &'static str,
         /// The declared number.
         count: u64,
-        /// Bytes there are.
+        /// Bytes that remain in the file.
         left: u64,
     },
-    /// A name of no characters.
+    /// An empty name.
     #[error("the name is empty")]
     EmptyName,
-    /// A name beyond any reasonable length.
+    /// A name that is too long.
     #[error("the name has {bytes} bytes, at most {max} are allowed")]
     LongName {
         /// Its length.
@@ -94,10 +94,10 @@ pub enum GgufProblem {
         /// The limit.
         max: u64,
     },
-    /// Text that is not UTF-8.
+    /// A string that is not UTF-8.
     #[error("invalid UTF-8 after {valid} bytes of text")]
     Utf8 {
-        /// Bytes before the first bad one.
+        /// Number of valid bytes before the error.
         valid: usize,
     },
     /// A value type that does not exist.
@@ -109,19 +109,19 @@ pub enum GgufProblem {
     /// An array whose elements are arrays.
     #[error("arrays of arrays are not supported")]
     NestedArray,
-    /// A truth value that is neither 0 nor 1.
+    /// A bool that is neither 0 nor 1.
     #[error("a bool is {byte}, neither 0 nor 1")]
     Bool {
         /// The byte.
         byte: u8,
     },
-    /// A key or tensor that was there already.
+    /// A duplicate key or tensor name.
     #[error("the name occurs twice, first at offset {first}")]
     Duplicate {
-        /// File offset of the first one.
+        /// File offset of the first occurrence.
         first: u64,
     },
-    /// `general.alignment` is of no use.
+    /// `general.alignment` is not valid.
     #[error("alignment {found}: it must be an unsigned power of two up to {max}")]
     Alignment {
         /// The declared value, or its type if that is wrong.
@@ -129,7 +129,7 @@ pub enum GgufProblem {
         /// The limit.
         max: u64,
     },
-    /// A number of dimensions no tensor has.
+    /// A number of dimensions that is not valid.
     #[error("{rank} dimensions, 1 to 4 are allowed")]
     Rank {
         /// The declared number.
@@ -147,38 +147,38 @@ pub enum GgufProblem {
         /// The declared id.
         id: u32,
     },
-    /// An element type that was withdrawn.
-    #[error("tensor type {id} ({name}) was withdrawn from the format, the file must be made anew")]
+    /// An element type that GGUF no longer has.
+    #[error("tensor type {id} ({name}) was removed from GGUF; convert or quantise the model again")]
     WithdrawnDType {
         /// The declared id.
         id: u32,
-        /// Its old name.
+        /// Its former name.
         name: &'static str,
     },
     /// Dimensions that overflow or do not fit the type's blocks.
     #[error(transparent)]
     Shape(#[from] TensorError),
-    /// Data that does not begin on the alignment.
+    /// Tensor data that is not aligned.
     #[error("data offset {offset} is not a multiple of the alignment {alignment}")]
     Misaligned {
-        /// Declared offset within the data.
+        /// Declared offset, relative to the tensor data.
         offset: u64,
         /// The file's alignment.
         alignment: u64,
     },
-    /// Data beyond the end of the file.
+    /// Tensor data beyond the end of the file.
     #[error(
-        "{bytes} bytes of data at data offset {offset} reach beyond the {available} bytes of data there are"
+        "{bytes} bytes at data offset {offset} exceed the {available} bytes of tensor data; the file may be truncated"
     )]
     OutOfFile {
-        /// Declared offset within the data.
+        /// Declared offset, relative to the tensor data.
         offset: u64,
         /// Bytes the tensor takes.
         bytes: u64,
-        /// Length of the file's data.
+        /// Bytes of tensor data in the file.
         available: u64,
     },
-    /// Data shared with another tensor.
+    /// Tensor data that overlaps another tensor.
     #[error("its data overlaps that of tensor {}", Quote(.other))]
     Overlap {
         /// The other tensor.
@@ -186,7 +186,7 @@ pub enum GgufProblem {
     },
 }
 
-/// Why a key could not be read as what was asked for.
+/// Why a metadata key could not be read as the requested type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
@@ -196,31 +196,31 @@ pub enum MetadataError {
         /// The key.
         key: String,
     },
-    /// The key holds another type.
+    /// The value has another type.
     #[error("key {} at offset {at}: expected {expected}, found {found}", Quote(.key))]
     Type {
         /// The key.
         key: String,
         /// File offset of the value.
         at: u64,
-        /// What was asked for.
+        /// The requested type.
         expected: &'static str,
-        /// What is there.
+        /// The type in the file.
         found: Found,
     },
-    /// The key holds a number that the type asked for cannot.
+    /// The value is out of range for the requested type.
     #[error("key {} at offset {at}: {value} is not {expected}", Quote(.key))]
     Range {
         /// The key.
         key: String,
         /// File offset of the value.
         at: u64,
-        /// What was asked for.
+        /// The requested type.
         expected: &'static str,
         /// The number.
         value: String,
     },
-    /// Text that is not UTF-8.
+    /// A string that is not UTF-8.
     #[error("key {} at offset {at}: element {index} is not UTF-8", Quote(.key))]
     Utf8 {
         /// The key.
@@ -232,7 +232,7 @@ pub enum MetadataError {
     },
 }
 
-/// The type found where another was expected.
+/// The type of a value that has another type than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// A single value.

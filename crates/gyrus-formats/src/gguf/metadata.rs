@@ -2,7 +2,7 @@ use super::error::{Found, MetadataError};
 use super::parse::{Gguf, Stored};
 use super::value::{Array, Number, Value};
 
-/// The keys of a GGUF file, read by type.
+/// Typed access to the metadata of a GGUF file.
 ///
 /// ```no_run
 /// # use gyrus_formats::gguf::Gguf;
@@ -45,13 +45,13 @@ impl<'a> Metadata<'a> {
         self.file.find_key(key).is_some()
     }
 
-    /// A value as it is.
+    /// A value without conversion.
     pub fn value(&self, key: &str) -> Option<Value<'a>> {
         let (_, _, stored) = self.file.key(self.file.find_key(key)?);
         Some(view(self.file, stored))
     }
 
-    /// A value that may be absent. A value of another type is an error, not an absence.
+    /// An optional value. A value of another type is an error.
     pub fn get<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, MetadataError> {
         let Some(n) = self.file.find_key(key) else { return Ok(None) };
         let (_, at, stored) = self.file.key(n);
@@ -71,7 +71,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// A value that must be there.
+    /// A required value.
     pub fn require<T: FromValue<'a>>(&self, key: &str) -> Result<T, MetadataError> {
         self.get(key)?.ok_or_else(|| MetadataError::Missing { key: key.to_owned() })
     }
@@ -87,26 +87,26 @@ fn view(file: &Gguf, stored: Stored) -> Value<'_> {
     }
 }
 
-/// How a value failed to be what was asked for.
+/// Why a value cannot be converted.
 #[derive(Debug)]
 pub enum Mismatch {
     /// Another type.
     Type,
-    /// The right kind of number, but too large, too small or negative: its digits.
+    /// A number that is out of range, as digits.
     Range(String),
-    /// Not UTF-8; the index within an array.
+    /// Not UTF-8, with the index in the array.
     Utf8(usize),
 }
 
-/// What [`Metadata::get`] can return.
+/// A type that [`Metadata::get`] can return.
 ///
-/// Integers are taken from any integer type if the value fits, since writers differ in the width they
-/// choose; floats from either precision; text, truth values and arrays only from their own type.
+/// Integers convert from any integer type if the value fits, because writers differ in the width they choose.
+/// Floats convert from f32 and f64. Strings, bools and arrays do not convert.
 pub trait FromValue<'a>: Sized {
-    /// The type in words, for messages.
+    /// The name of the type in error messages.
     const EXPECTED: &'static str;
 
-    /// Converts, or says what is in the way.
+    /// Converts the value, or returns why it cannot.
     fn from_value(value: Value<'a>) -> Result<Self, Mismatch>;
 }
 
@@ -152,7 +152,7 @@ fn float(number: Number) -> Result<f32, Mismatch> {
     }
 }
 
-/// Converts a numeric array. Its memory follows the bytes that are there, not the declared count.
+/// Converts a numeric array. Memory grows with the bytes in the file, not with the declared count.
 fn collect<T>(array: Array<'_>, read: impl Fn(Number) -> Result<T, Mismatch>) -> Result<Vec<T>, Mismatch> {
     if array.kind().size().is_none() && !array.is_empty() {
         return Err(Mismatch::Type);
@@ -163,7 +163,7 @@ fn collect<T>(array: Array<'_>, read: impl Fn(Number) -> Result<T, Mismatch>) ->
 impl FromValue<'_> for Vec<u8> {
     const EXPECTED: &'static str = "an array of bytes";
 
-    /// Bytes are written as unsigned or as signed numbers, depending on the writer.
+    /// Some writers store bytes as unsigned integers, others as signed ones.
     fn from_value(value: Value<'_>) -> Result<Self, Mismatch> {
         let Value::Array(array) = value else { return Err(Mismatch::Type) };
         collect(array, |number| {

@@ -4,8 +4,8 @@
 //! "GGUF" | version u32 | tensors u64 | keys u64 | keys … | tensor infos … | padding | tensor data …
 //! ```
 //!
-//! [`Gguf`] is one file; a model split over several is a [`crate::Checkpoint`]. [`Metadata`] reads keys by
-//! type, [`Writer`] makes files.
+//! [`Gguf`] is one file; [`crate::Checkpoint`] also opens models split over several. [`Metadata`] provides typed
+//! access to keys. [`Writer`] writes files.
 
 mod cursor;
 mod dtype;
@@ -15,7 +15,6 @@ mod parse;
 mod value;
 mod writer;
 
-pub use dtype::{dtype_of, id_of};
 pub use error::{GgufError, GgufProblem, MetadataError, Subject};
 pub use metadata::{FromValue, Metadata};
 pub use parse::Gguf;

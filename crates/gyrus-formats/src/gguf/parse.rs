@@ -23,8 +23,8 @@ const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// One GGUF file that has passed every check.
 ///
-/// All that decides where something lies was copied out of the file while it was checked; only text,
-/// arrays and tensor data are read from the mapping later.
+/// Offsets, lengths and names were copied out of the file while it was checked. Only strings, arrays and tensor
+/// data are read from the mapping later, so a file that changes meanwhile cannot cause invalid bounds.
 #[derive(Debug)]
 pub struct Gguf {
     bytes: Bytes,
@@ -32,7 +32,7 @@ pub struct Gguf {
     alignment: u64,
     /// Where tensor data begins.
     data_at: usize,
-    /// All names, one after the other; [`Name`] says which is whose.
+    /// All names, concatenated; a [`Name`] is a range of it.
     names: String,
     /// In file order.
     keys: Vec<Key>,
@@ -56,7 +56,7 @@ struct Key {
     value: Stored,
 }
 
-/// A value: numbers are held, the rest is a range of the file.
+/// A value: a number, or a range of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stored {
     Number(ValueType, Number),
@@ -249,7 +249,7 @@ fn key(cursor: &mut Cursor<'_>, n: usize, names: &mut String) -> Result<Key, Ggu
     Ok(Key { name: intern(names, name), at, value })
 }
 
-/// Walks an array without decoding it, so that its end is known to be inside the file.
+/// Skips an array without decoding it, and checks that it ends inside the file.
 fn array(cursor: &mut Cursor<'_>) -> Result<Stored, GgufError> {
     let start = cursor.at();
     let kind = cursor.value_type()?;
@@ -282,7 +282,7 @@ fn bools(cursor: &Cursor<'_>, kind: ValueType, bytes: &[u8]) -> Result<(), GgufE
     }
 }
 
-/// Sorts items by name and refuses one that occurs twice.
+/// Sorts items by name and rejects duplicates.
 fn index<T>(
     names: &str,
     items: &[T],
@@ -326,7 +326,7 @@ fn alignment(cursor: &mut Cursor<'_>, names: &str, keys: &[Key], by_name: &[u32]
     cursor.fail_at(key.at, GgufProblem::Alignment { found, max: MAX_ALIGNMENT })
 }
 
-/// Reads a tensor's description. `data_at` is relative to the data until [`place`] knows where that is.
+/// Reads a tensor info. `data_at` is relative to the tensor data until [`place`] converts it.
 fn tensor(
     cursor: &mut Cursor<'_>,
     n: usize,
@@ -351,8 +351,8 @@ fn tensor(
         if dim == 0 {
             return cursor.fail_at(dim_at, GgufProblem::ZeroDim { axis });
         }
-        // The file lists the contiguous axis first, we list it last. What does not fit an address
-        // becomes the largest one, which the product check then refuses.
+        // The file stores the contiguous dimension first; `Shape` stores it last. A dimension beyond `usize`
+        // saturates, and the overflow check of `Shape` rejects it.
         dims[rank as usize - 1 - axis] = usize::try_from(dim).unwrap_or(usize::MAX);
     }
 
@@ -375,13 +375,13 @@ fn tensor(
     if !offset.is_multiple_of(alignment) {
         return cursor.fail_at(offset_at, GgufProblem::Misaligned { offset, alignment });
     }
-    // An offset beyond any address lies beyond the file as well, which `place` reports.
+    // An offset beyond `usize` saturates; it is beyond the file, which `place` reports.
     let data_at = usize::try_from(offset).unwrap_or(usize::MAX);
     Ok(Tensor { name: intern(names, name), at, dtype, rank: rank as u8, dims, data_at, bytes })
 }
 
-/// Turns data offsets into file offsets once the header's end is known, and checks that every tensor lies
-/// inside the file and none overlaps another. Returns where the data begins.
+/// Converts data offsets to file offsets once the end of the header is known. Checks that every tensor is inside
+/// the file and overlaps no other. Returns the file offset of the tensor data.
 fn place(
     cursor: &Cursor<'_>,
     file_bytes: usize,
@@ -390,8 +390,8 @@ fn place(
     tensors: &mut [Tensor],
 ) -> Result<usize, GgufError> {
     let name = |t: &Tensor| names[t.name.start..t.name.start + t.name.bytes as usize].to_owned();
-    // The alignment is at most 64 KiB and the offset at most a file's length: no overflow. A file without
-    // tensors may end before the padding does.
+    // The alignment is at most 64 KiB and the offset at most the length of the file, so nothing overflows. A file
+    // without tensors may end before the padding.
     let base = cursor.at().next_multiple_of(alignment as usize);
     let available = file_bytes.saturating_sub(base);
     for tensor in &mut *tensors {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The type of a metadata value, by its id in the file.
+/// The type of a metadata value, with its id in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ValueType {
@@ -16,19 +16,19 @@ pub enum ValueType {
     U32 = 4,
     /// Signed, 32 bits.
     I32 = 5,
-    /// Single precision.
+    /// f32.
     F32 = 6,
     /// One byte, 0 or 1.
     Bool = 7,
-    /// Length and UTF-8.
+    /// Length-prefixed UTF-8.
     Str = 8,
-    /// Type, count and elements.
+    /// Element type, count and elements.
     Array = 9,
     /// Unsigned, 64 bits.
     U64 = 10,
     /// Signed, 64 bits.
     I64 = 11,
-    /// Double precision.
+    /// f64.
     F64 = 12,
 }
 
@@ -93,9 +93,9 @@ pub enum Number {
     Unsigned(u64),
     /// Any signed integer.
     Signed(i64),
-    /// Single or double precision; singles convert exactly.
+    /// f32 or f64; f32 converts exactly.
     Float(f64),
-    /// A truth value.
+    /// A bool.
     Bool(bool),
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for Number {
         match self {
             Number::Unsigned(v) => v.fmt(f),
             Number::Signed(v) => v.fmt(f),
-            // The shortest digits of a single are those of the f32, not of the f64 it widened to.
+            // A value that is an exact f32 prints with the shortest digits of the f32.
             Number::Float(v) if f64::from(*v as f32) == *v => (*v as f32).fmt(f),
             Number::Float(v) => v.fmt(f),
             Number::Bool(v) => v.fmt(f),
@@ -144,9 +144,9 @@ impl fmt::Display for Number {
 /// A metadata value as a view into the file.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// A number or truth value.
+    /// A number or bool.
     Number(Number),
-    /// Text, as the bytes in the file; it was UTF-8 when the file was opened.
+    /// A string, as the bytes in the file, which were valid UTF-8 when the file was opened.
     Str(&'a [u8]),
     /// An array, not decoded yet.
     Array(Array<'a>),
@@ -176,19 +176,19 @@ impl<'a> Array<'a> {
         self.count == 0
     }
 
-    /// The elements' bytes; strings carry their lengths.
+    /// The bytes of the elements; strings are length-prefixed.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The numbers of a numeric array; nothing for an array of strings.
+    /// The numbers of a numeric array; empty for an array of strings.
     pub fn numbers(&self) -> impl Iterator<Item = Number> + 'a {
         let Array { kind, bytes, .. } = *self;
         let (size, bytes) = kind.size().map_or((1, &[][..]), |size| (size, bytes));
         bytes.chunks_exact(size).filter_map(move |b| Number::read(kind, b))
     }
 
-    /// The strings of an array of strings, as bytes; nothing for a numeric array.
+    /// The strings of an array of strings, as bytes; empty for a numeric array.
     pub fn strings(&self) -> impl Iterator<Item = &'a [u8]> + 'a {
         let mut rest = if self.kind == ValueType::Str { self.bytes } else { &[] };
         std::iter::from_fn(move || {

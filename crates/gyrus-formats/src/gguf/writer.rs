@@ -5,7 +5,7 @@ use gyrus_tensor::{DType, Shape, TensorError};
 use super::dtype::id_of;
 use super::value::ValueType;
 
-/// Makes a GGUF file: keys and tensor descriptions first, data after.
+/// Writes a GGUF file: metadata and tensor infos first, then tensor data.
 ///
 /// ```
 /// use gyrus_formats::{Bytes, gguf::{Gguf, Writer}};
@@ -22,7 +22,7 @@ use super::value::ValueType;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Keys are written as given: a key set twice is written twice, which readers refuse.
+/// Duplicate keys are not detected; readers reject such a file.
 #[derive(Debug, Default)]
 pub struct Writer<'a> {
     alignment: Option<u32>,
@@ -43,7 +43,7 @@ struct Described<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Its type exists in other formats only.
+    /// GGUF does not have its element type.
     #[error("tensor '{name}': GGUF has no type {dtype}")]
     DType {
         /// The tensor.
@@ -51,7 +51,7 @@ pub enum WriteError {
         /// Its type.
         dtype: DType,
     },
-    /// Its shape is not possible for its type, or in this format.
+    /// Its shape is not valid for its element type or for GGUF.
     #[error("tensor '{name}': {source}")]
     Shape {
         /// The tensor.
@@ -60,24 +60,27 @@ pub enum WriteError {
         source: TensorError,
     },
     /// Its data has the wrong length.
-    #[error("tensor '{name}': {expected} bytes expected, {found} given")]
+    #[error("tensor '{name}': its type and shape need {expected} bytes, the data has {found}")]
     Length {
         /// The tensor.
         name: String,
-        /// What type and shape call for.
+        /// Bytes that type and shape need.
         expected: usize,
-        /// What was given.
+        /// Bytes given.
         found: usize,
     },
 }
 
 impl<'a> Writer<'a> {
-    /// A file without keys and tensors.
+    /// An empty file.
     pub fn new() -> Writer<'a> {
         Writer::default()
     }
 
-    /// Aligns tensor data to a power of two other than 32, and says so in the metadata.
+    /// Sets the alignment of tensor data, a power of two, and writes `general.alignment`. The default is 32.
+    ///
+    /// # Panics
+    /// If `alignment` is not a power of two.
     pub fn alignment(&mut self, alignment: u32) -> &mut Self {
         assert!(alignment.is_power_of_two(), "alignment {alignment} is not a power of two");
         self.alignment = Some(alignment);
@@ -111,7 +114,7 @@ impl<'a> Writer<'a> {
         self.raw(key, ValueType::F32, &value.to_le_bytes())
     }
 
-    /// Adds a truth value.
+    /// Adds a bool.
     pub fn bool(&mut self, key: &str, value: bool) -> &mut Self {
         self.raw(key, ValueType::Bool, &[value.into()])
     }
@@ -137,14 +140,15 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Adds a value of any type as its bytes: for an array its element type, count and elements.
+    /// Adds a value of any type as bytes; an array is its element type, count and elements.
     pub fn raw(&mut self, key: &str, kind: ValueType, bytes: &[u8]) -> &mut Self {
         self.key(key, kind);
         self.keys.extend_from_slice(bytes);
         self
     }
 
-    /// Adds a tensor; `shape` is outermost first. The data is borrowed until the file is written.
+    /// Adds a tensor. `shape` is outermost first; the file stores it in reverse. The data is borrowed until the
+    /// file is written.
     pub fn tensor(
         &mut self,
         name: &'a str,

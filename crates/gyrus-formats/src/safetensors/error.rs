@@ -2,12 +2,12 @@ use gyrus_tensor::TensorError;
 
 use crate::quote::Quote;
 
-/// Why a SafeTensors file was refused: at which byte and, where there is one, in which tensor.
+/// Why a SafeTensors file was rejected: the tensor if there is one, the offset, and the problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SafeTensorsError {
-    /// The tensor, if the problem is in one.
+    /// The tensor, if the problem concerns one.
     pub tensor: Option<String>,
-    /// File offset of the field at fault, or of the header if the JSON says no more.
+    /// File offset of the field at fault, or of the header if the position is unknown.
     pub at: u64,
     /// What is wrong.
     pub problem: SafeTensorsProblem,
@@ -29,78 +29,78 @@ impl std::fmt::Display for SafeTensorsError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SafeTensorsProblem {
-    /// Too short for the length field.
+    /// The file is too short for the header length.
     #[error("the file ends within the header's length: 8 bytes needed, {left} left")]
     NoLength {
-        /// Bytes there are.
+        /// Bytes that remain in the file.
         left: u64,
     },
-    /// A header longer than the file or than any real one.
-    #[error("a header of {length} bytes: {left} are left in the file and at most {max} are allowed")]
+    /// A header longer than the file or the limit.
+    #[error("the header length is {length} bytes, but {left} bytes follow and the limit is {max}")]
     Length {
         /// The declared length.
         length: u64,
-        /// Bytes there are.
+        /// Bytes that remain in the file.
         left: u64,
         /// The limit.
         max: u64,
     },
-    /// Text that is not UTF-8.
+    /// A header that is not UTF-8.
     #[error("invalid UTF-8 after {valid} bytes of text")]
     Utf8 {
-        /// Bytes before the first bad one.
+        /// Number of valid bytes before the error.
         valid: usize,
     },
-    /// JSON that does not parse, or is not of the header's form.
+    /// JSON that does not parse or is not a valid header.
     #[error("{message}")]
     Json {
-        /// The parser's words, without its own line and column.
+        /// The parser's message without line and column.
         message: String,
     },
-    /// A tensor that was there already.
+    /// A duplicate tensor name.
     #[error("the name occurs twice")]
     Duplicate,
-    /// An element type that does not exist, or that we do not know.
+    /// An unknown element type.
     #[error("unknown dtype {}", Quote(.dtype))]
     DType {
         /// The declared name.
         dtype: String,
     },
-    /// A shape that overflows or has too many axes.
+    /// A shape that overflows or has too many dimensions.
     #[error(transparent)]
     Shape(#[from] TensorError),
-    /// A range that ends before it begins or beyond the data.
-    #[error("data range {start}..{end} is not within the {available} bytes of data there are")]
+    /// A data range that is reversed or beyond the tensor data.
+    #[error("data range {start}..{end} is not within the {available} bytes of tensor data")]
     Range {
         /// Declared start.
         start: u64,
         /// Declared end.
         end: u64,
-        /// Length of the file's data.
+        /// Bytes of tensor data in the file.
         available: u64,
     },
-    /// A range of another length than type and shape call for.
-    #[error("data range {start}..{end} has {} bytes, the shape calls for {expected}", end - start)]
+    /// A data range whose length does not match type and shape.
+    #[error("data range {start}..{end} has {} bytes, type and shape need {expected}", end - start)]
     Bytes {
         /// Declared start.
         start: u64,
         /// Declared end.
         end: u64,
-        /// What type and shape call for.
+        /// Bytes that type and shape need.
         expected: u64,
     },
-    /// Data shared with another tensor.
+    /// Tensor data that overlaps another tensor.
     #[error("its data overlaps that of tensor {}", Quote(.other))]
     Overlap {
         /// The other tensor.
         other: String,
     },
-    /// Bytes that belong to no tensor; the format forbids them, and they could hide anything.
+    /// Bytes that belong to no tensor, which the format forbids.
     #[error("{bytes} bytes of data before offset {before} belong to no tensor")]
     Hole {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// End of the hole, relative to the data.
+        /// End of the gap, relative to the tensor data.
         before: u64,
     },
 }

@@ -7,10 +7,10 @@ use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAcces
 
 use crate::quote::Quote;
 
-/// The header's JSON, before its numbers are checked against the file.
+/// The parsed header, before its ranges are checked against the file.
 #[derive(Debug, Default)]
 pub(super) struct Header {
-    /// In the order of the text.
+    /// In file order.
     pub(super) entries: Vec<(String, Described)>,
     pub(super) metadata: BTreeMap<String, String>,
 }
@@ -19,14 +19,14 @@ pub(super) struct Header {
 pub(super) struct Described {
     pub(super) dtype: Result<DType, String>,
     pub(super) rank: usize,
-    /// The first axes; a rank beyond their number is refused later.
+    /// The first dimensions; the caller rejects a rank beyond `MAX_RANK`.
     pub(super) dims: [u64; gyrus_tensor::MAX_RANK],
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
 impl Header {
-    /// Parses the whole text. On an error, `tensor` names the entry it is in, if it is in one.
+    /// Parses the header. On an error inside a tensor entry, `tensor` is its name.
     pub(super) fn parse(text: &str, tensor: &mut Option<String>) -> serde_json::Result<Header> {
         let mut json = serde_json::Deserializer::from_str(text);
         let header = json.deserialize_map(HeaderVisitor { tensor })?;
@@ -54,7 +54,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
                 if std::mem::replace(&mut has_metadata, true) {
                     return Err(de::Error::custom("'__metadata__' occurs twice"));
                 }
-                header.metadata = map.next_value::<Texts>()?.0;
+                header.metadata = map.next_value::<StringMap>()?.0;
             } else if name.is_empty() {
                 return Err(de::Error::custom("a tensor's name is empty"));
             } else {
@@ -67,35 +67,35 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
     }
 }
 
-/// A map from text to text in which no key occurs twice.
-pub(super) struct Texts(pub(super) BTreeMap<String, String>);
+/// A map of strings without duplicate keys.
+pub(super) struct StringMap(pub(super) BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Texts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
-        struct TextsVisitor;
+impl<'de> Deserialize<'de> for StringMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StringMap, D::Error> {
+        struct StringMapVisitor;
 
-        impl<'de> Visitor<'de> for TextsVisitor {
-            type Value = Texts;
+        impl<'de> Visitor<'de> for StringMapVisitor {
+            type Value = StringMap;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
-                let mut texts = BTreeMap::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringMap, A::Error> {
+                let mut strings = BTreeMap::new();
                 while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    match texts.entry(key) {
+                    match strings.entry(key) {
                         Entry::Vacant(slot) => drop(slot.insert(value)),
                         Entry::Occupied(slot) => {
                             return Err(de::Error::custom(format!("{} occurs twice", Quote(slot.key()))));
                         }
                     }
                 }
-                Ok(Texts(texts))
+                Ok(StringMap(strings))
             }
         }
 
-        deserializer.deserialize_map(TextsVisitor)
+        deserializer.deserialize_map(StringMapVisitor)
     }
 }
 
@@ -138,7 +138,7 @@ fn once<T, E: de::Error>(slot: &mut Option<T>, value: T, field: &'static str) ->
     }
 }
 
-/// A list of axes that costs no memory however long it is.
+/// A list of dimensions, read without allocation even if it is very long.
 struct Dims {
     rank: usize,
     dims: [u64; gyrus_tensor::MAX_RANK],
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Dims {
     }
 }
 
-/// The type behind a SafeTensors name; block formats do not exist here.
+/// The type of a SafeTensors dtype name; the format has no block types.
 fn dtype_of(name: String) -> Result<DType, String> {
     let dtype = DType::ALL.iter().find(|d| d.name() == name && !d.is_quantized());
     dtype.copied().ok_or(name)

@@ -1,11 +1,11 @@
-//! SafeTensors: a JSON header and the tensors' bytes.
+//! SafeTensors: a JSON header, then tensor data.
 //!
 //! ```text
 //! header length u64 | {"name": {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]}, …} | data …
 //! ```
 //!
-//! [`SafeTensors`] is one file; [`Index`] says which file of a model split over several holds which
-//! tensor. Folders are opened by [`crate::Checkpoint`].
+//! [`SafeTensors`] is one file. [`Index`] maps the tensors of a sharded model to its files.
+//! [`crate::Checkpoint`] opens folders and sharded models.
 
 mod error;
 mod header;

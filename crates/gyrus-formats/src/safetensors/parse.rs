@@ -135,7 +135,7 @@ fn tensor(
     if entry.rank > max {
         return Err(TensorError::Rank { rank: entry.rank, max }.into());
     }
-    // What does not fit an address becomes the largest one, which the product check then refuses.
+    // A dimension beyond `usize` saturates, and the overflow check of `Shape` rejects it.
     let dims = entry.dims.map(|d| usize::try_from(d).unwrap_or(usize::MAX));
     let shape = Shape::new(&dims[..entry.rank])?;
     let expected = dtype.bytes_of(&shape)?;
@@ -149,7 +149,7 @@ fn tensor(
     Ok((dtype, shape, base + start as usize, expected))
 }
 
-/// The format wants the data covered exactly: no byte in two tensors, none in no tensor.
+/// The format requires that tensors cover the data exactly, without overlaps and gaps.
 fn check_cover(
     tensors: &[Tensor],
     base: usize,
@@ -157,7 +157,7 @@ fn check_cover(
     text: &str,
 ) -> Result<(), SafeTensorsError> {
     let mut order: Vec<&Tensor> = tensors.iter().collect();
-    // Empty tensors first, so that one at the start of another is no overlap.
+    // Empty tensors first, so an empty tensor at the start of another is not an overlap.
     order.sort_unstable_by_key(|t| (t.data_at, t.bytes));
     let mut end = base;
     let mut before: Option<&Tensor> = None;
@@ -185,13 +185,13 @@ fn hole(from: usize, to: usize, base: usize) -> Result<(), SafeTensorsError> {
     Err(SafeTensorsError { tensor: None, at: from as u64, problem })
 }
 
-/// File offset of a tensor's name in the header, for messages; the header's start if it is spelled with
-/// escapes there.
+/// File offset of a tensor's name in the header, for error messages; the start of the header if the name is escaped
+/// in the JSON.
 fn position(text: &str, name: &str) -> u64 {
     8 + text.find(&format!("\"{name}\"")).unwrap_or(0) as u64
 }
 
-/// Offset in the text and plain words of a JSON error.
+/// Offset of a JSON error in the header, and its message without line and column.
 fn locate(text: &str, error: &serde_json::Error) -> (usize, String) {
     let line_start: usize =
         text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();

@@ -1,88 +1,89 @@
-//! Turning heads into a tensor that no cache holds, by stores that pass the caches.
+//! Rotates heads into a tensor larger than the last-level cache, with non-temporal stores.
 //!
-//! An ordinary store reads the line it is about to change, so that a tensor that is only written moves twice. Streaming
-//! stores do not, if they write a whole line at once: a part of a line that others push out of its buffer costs more
-//! than the reading would have. Tensors begin where an allocator put them, rarely at a line's beginning, and halves of a
-//! head are turned together; so heads are cut into lines anew, in registers where they fit and else in the first cache.
+//! An ordinary store first reads the cache line that it changes, so a tensor that is only written crosses the memory
+//! bus twice. Non-temporal stores avoid the read if they write whole lines; a partial line that is evicted from the
+//! write-combining buffer costs more than the read. Tensors rarely start at a cache line, and the two halves of a head
+//! are rotated together. So the output is realigned to cache lines: in registers for common shapes ([`registers`]),
+//! otherwise in a staging buffer in the L1 cache ([`staging`]).
 
-mod cache;
+mod cache_size;
 mod registers;
-mod room;
+mod staging;
 
 use std::arch::x86_64::_mm_sfence;
 
 use super::element::Element;
-use super::turn::{Phases, Turn};
+use super::rotate::{Phases, Rotation};
 use crate::isa::{Isa, Level};
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes that lie side by side in the least; lines at both ends are written as usual.
-const LEAST: usize = 4096;
+/// The fewest contiguous bytes of a run. Ordinary stores write the partial lines at both ends.
+const MIN_RUN_BYTES: usize = 4096;
 
-/// How many planes are turned together at most: they share a token's phases while registers or the first cache have
-/// them, and memory serves some pages faster than one. Four were slower than three for 16-bit elements.
-pub(super) const PLANES: usize = 3;
+/// The most runs that are processed together. They share a token's phases while registers or the L1 cache hold them,
+/// and several pages have more memory bandwidth than one. Four were slower than three for 16-bit elements.
+pub(super) const MAX_RUNS: usize = 3;
 
-/// How far ahead of what is turned memory is asked for what comes next; nearer than in place, with more planes.
-const AHEAD: usize = 4096;
+/// The prefetch distance in bytes; shorter than in place, because there are several runs.
+const PREFETCH_BYTES: usize = 4096;
 
-/// Whether a tensor of so many bytes, `run` of them side by side, is better sent past the caches.
-pub(super) fn pays(isa: Isa, bytes: usize, run: usize) -> bool {
-    // Tests are about what is written, not where it waits meanwhile.
-    let cached = if cfg!(test) { 0 } else { cache::last_cache() };
-    isa.level() >= Level::Avx2 && run >= LEAST && bytes > cached
+/// Whether non-temporal stores are faster for a tensor of `bytes` bytes in contiguous runs of `run` bytes.
+pub(super) fn is_worthwhile(isa: Isa, bytes: usize, run: usize) -> bool {
+    // Tests use small tensors, so they ignore the cache size.
+    let cached = if cfg!(test) { 0 } else { cache_size::last_level_cache() };
+    isa.level() >= Level::Avx2 && run >= MIN_RUN_BYTES && bytes > cached
 }
 
-/// Numbers of scratch memory that turning heads of `head_dim` elements needs.
+/// Elements of scratch memory for heads of `head_dim` elements.
 pub(super) fn scratch<T: Element>(head_dim: usize) -> usize {
-    PLANES * room::bytes::<T>(head_dim) / size_of::<f32>()
+    MAX_RUNS * staging::bytes::<T>(head_dim) / size_of::<f32>()
 }
 
-/// Heads that lie side by side, and where they go.
+/// Contiguous heads (the tokens of one head) and their destination.
 #[derive(Clone, Copy)]
 struct Run<T> {
     from: *const T,
     to: *mut T,
 }
 
-/// Turns up to [`PLANES`] runs of as many heads, the same tokens of each, as [`Turn::across`] turns one. What is written
-/// is there for other threads after [`fence`].
-pub(super) fn across<'a, T: Element>(
-    turn: &Turn,
+/// Rotates up to [`MAX_RUNS`] runs of the same tokens, each like [`Rotation::out_of_place`]. Other threads see the
+/// output after [`fence`].
+pub(super) fn rotate_runs<'a, T: Element>(
+    rotation: &Rotation,
     runs: impl IntoIterator<Item = (&'a [T], &'a mut [T])>,
     phases: Phases<'_>,
     scratch: &mut [f32],
 ) {
-    let mut all = [Run { from: std::ptr::null(), to: std::ptr::null_mut() }; PLANES];
-    let (mut planes, mut count) = (0, 0);
+    let mut all = [Run { from: std::ptr::null(), to: std::ptr::null_mut() }; MAX_RUNS];
+    let (mut used, mut count) = (0, 0);
     for (from, to) in runs {
-        let heads = turn.count(from.len(), phases);
-        assert!(from.len() == to.len() && (planes == 0 || heads == count));
-        all[planes] = Run { from: from.as_ptr(), to: to.as_mut_ptr() };
-        (planes, count) = (planes + 1, heads);
+        let heads = rotation.count(from.len(), phases);
+        assert!(from.len() == to.len() && (used == 0 || heads == count));
+        all[used] = Run { from: from.as_ptr(), to: to.as_mut_ptr() };
+        (used, count) = (used + 1, heads);
     }
-    let runs = &all[..planes];
-    if planes == 0 || count == 0 {
+    let runs = &all[..used];
+    if used == 0 || count == 0 {
         return;
     }
-    let room = scratch.as_mut_ptr().cast::<u8>();
-    assert!(room.addr().is_multiple_of(LINE));
-    assert!(size_of_val(scratch) >= planes * room::bytes::<T>(turn.head_dim));
-    // SAFETY: heads and phases were counted, and the scratch memory is large enough.
+    let staging = scratch.as_mut_ptr().cast::<u8>();
+    assert!(staging.addr().is_multiple_of(LINE));
+    assert!(size_of_val(scratch) >= used * staging::bytes::<T>(rotation.head_dim));
+    // SAFETY: `count` checked heads and phases, and the assertions checked the scratch memory.
     unsafe {
-        if registers::fit(turn, runs) {
-            registers::across(turn, runs, count, phases);
+        if registers::fits(rotation, runs) {
+            registers::rotate_runs(rotation, runs, count, phases);
         } else {
-            room::across(turn, runs, count, phases, room);
+            staging::rotate_runs(rotation, runs, count, phases, staging);
         }
     }
 }
 
-/// Makes what was streamed visible before whatever this thread tells others next.
+/// Orders the non-temporal stores before later stores of this thread.
 pub(super) fn fence() {
-    // SAFETY: every 64-bit processor has the instruction.
+    // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _mm_sfence() }
 }
 
@@ -95,7 +96,7 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::{CpuRunner, Pool, arena};
+    use crate::{CpuRunner, Pool, thread_scratch};
 
     fn runs_of<'a, T>(
         from: &'a [T],
@@ -107,8 +108,8 @@ mod tests {
         [(&from[..len], &mut a[..len]), (&from[skip + len..], &mut b[..len])]
     }
 
-    /// Streamed heads are those that ordinary stores write, wherever they begin, and nothing beside them is.
-    fn same<T: Element + PartialEq + std::fmt::Debug>() {
+    /// Streamed output equals that of ordinary stores at any alignment, and nothing outside it changes.
+    fn check_streamed<T: Element + PartialEq + std::fmt::Debug>() {
         let values = |n: usize| (0..n).map(|i| ((i * 7919 % 2003) as f32 - 1001.0) / 512.0);
         for isa in Isa::supported().filter(|isa| isa.level() >= Level::Avx2) {
             for (head_dim, rope_dim, offset) in [
@@ -121,7 +122,8 @@ mod tests {
                 (7, 4, 1),
                 (320, 256, 64),
             ] {
-                let turn = Turn { isa, pairing: Pairing::Split, head_dim, rope_dim, offset, scale: 0.75 };
+                let rotation =
+                    Rotation { isa, pairing: Pairing::Split, head_dim, rope_dim, offset, scale: 0.75 };
                 for (tokens, skip) in [(1, 0), (3, 1), (8, 5), (9, 8), (16, 31), (77, 13), (100, 24)] {
                     let phases: Vec<f32> = values(tokens * rope_dim).collect();
                     let phases = Phases { values: &phases, step: rope_dim };
@@ -131,20 +133,22 @@ mod tests {
                     let len = tokens * head_dim;
                     for count in [1, 2] {
                         let runs = runs_of(&from, &mut expected, len, skip).into_iter().take(count);
-                        runs.for_each(|(from, to)| turn.across(from, to, phases));
+                        runs.for_each(|(from, to)| rotation.out_of_place(from, to, phases));
                         let runs = runs_of(&from, &mut to, len, skip).into_iter().take(count);
-                        arena::with(scratch::<T>(head_dim), |scratch| across(&turn, runs, phases, scratch));
+                        thread_scratch::with(scratch::<T>(head_dim), |scratch| {
+                            rotate_runs(&rotation, runs, phases, scratch)
+                        });
                         fence();
-                        assert_eq!(to, expected, "{turn:?} {tokens} {skip} {count}");
+                        assert_eq!(to, expected, "{rotation:?} {tokens} {skip} {count}");
                     }
                 }
             }
         }
     }
 
-    /// Every number of heads, alone and over threads, through the call.
+    /// Different numbers of heads, on one and two threads, through `rope` calls.
     #[test]
-    fn calls_stream_what_the_twin_says() {
+    fn streamed_calls_match_the_scalar_reference() {
         for isa in Isa::supported().filter(|isa| isa.level() >= Level::Avx2) {
             let mut runner = CpuRunner::new(Pool::with_isa(2, isa));
             for (n_heads, seq_len, head_dim, rope_dim) in
@@ -173,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn streamed_heads_are_the_same() {
-        same::<f32>();
-        same::<f16>();
-        same::<bf16>();
+    fn streamed_heads_equal_ordinary_stores() {
+        check_streamed::<f32>();
+        check_streamed::<f16>();
+        check_streamed::<bf16>();
     }
 }

@@ -1,7 +1,7 @@
-//! From registers: heads that fill whole lines, with AVX-512.
+//! Realignment in registers, with AVX-512, for heads of whole cache lines.
 //!
-//! A register is a line's worth of a head, but begins somewhere within a line; so a line is put together from the end of
-//! one register and the beginning of the next.
+//! A register holds 64 bytes of output that start within a cache line. A line is therefore merged from the end of one
+//! register and the start of the next.
 
 use std::arch::x86_64::*;
 
@@ -9,58 +9,64 @@ use gyrus_kernels::Pairing;
 
 use super::super::element::Element;
 use super::super::lanes::{Avx512, Lanes};
-use super::super::turn::{Phases, Turn, ask_for};
-use super::{AHEAD, LINE, Run};
+use super::super::rotate::{Phases, Rotation, prefetch};
+use super::{LINE, PREFETCH_BYTES, Run};
 use crate::isa::Level;
 
-/// Whether heads are such: turned as a whole, in two halves of some pairs of registers, to lines all cut alike.
-pub(super) fn fit<T: Element>(turn: &Turn, runs: &[Run<T>]) -> bool {
+/// Whether this path applies: AVX-512, split pairing over the whole head, 64, 128 or 256 elements, and the same
+/// alignment of all destinations within a cache line.
+pub(super) fn fits<T: Element>(rotation: &Rotation, runs: &[Run<T>]) -> bool {
     let skip = |run: &Run<T>| run.to.addr() % LINE;
-    turn.isa.level() == Level::Avx512Vnni
-        && turn.pairing == Pairing::Split
-        && turn.rope_dim == turn.head_dim
-        && matches!(turn.head_dim, 64 | 128 | 256)
+    rotation.isa.level() == Level::Avx512Vnni
+        && rotation.pairing == Pairing::Split
+        && rotation.rope_dim == rotation.head_dim
+        && matches!(rotation.head_dim, 64 | 128 | 256)
         && runs.iter().all(|run| skip(run) == skip(&runs[0]) && skip(run).is_multiple_of(4))
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks, of every run; they [`fit`].
-pub(super) unsafe fn across<T: Element>(turn: &Turn, runs: &[Run<T>], count: usize, phases: Phases<'_>) {
-    // SAFETY: passed on; `K` registers are half a head.
+/// The contract of [`Rotation::rotate`] for every run; [`fits`] returned `true`.
+pub(super) unsafe fn rotate_runs<T: Element>(
+    rotation: &Rotation,
+    runs: &[Run<T>],
+    count: usize,
+    phases: Phases<'_>,
+) {
+    // SAFETY: the caller upholds the contract; `K` registers hold half a head.
     unsafe {
-        match turn.head_dim {
-            64 => planes::<T, 2>(runs, count, phases),
-            128 => planes::<T, 4>(runs, count, phases),
-            _ => planes::<T, 8>(runs, count, phases),
+        match rotation.head_dim {
+            64 => runs_of::<T, 2>(runs, count, phases),
+            128 => runs_of::<T, 4>(runs, count, phases),
+            _ => runs_of::<T, 8>(runs, count, phases),
         }
     }
 }
 
 /// # Safety
-/// As [`across`]; `K` registers are half a head.
-unsafe fn planes<T: Element, const K: usize>(runs: &[Run<T>], count: usize, phases: Phases<'_>) {
-    // SAFETY: passed on; `P` is how many runs there are.
+/// The contract of [`rotate_runs`]; `K` registers hold half a head.
+unsafe fn runs_of<T: Element, const K: usize>(runs: &[Run<T>], count: usize, phases: Phases<'_>) {
+    // SAFETY: the caller upholds the contract; `P` is the number of runs.
     unsafe {
         match *runs {
             [a] => heads::<T, K, 1>([a], count, phases),
             [a, b] => heads::<T, K, 2>([a, b], count, phases),
             [a, b, c] => heads::<T, K, 3>([a, b, c], count, phases),
-            _ => unreachable!("there are from one to three"),
+            _ => unreachable!("there are one to three runs"),
         }
     }
 }
 
-/// Where a run has got to.
+/// The progress of a run.
 #[derive(Clone, Copy)]
-struct At<T> {
+struct Progress<T> {
     from: *const T,
     line: *mut __m512i,
-    /// What was turned last; its end is the beginning of the next line.
+    /// The last register of output; its end is the start of the next line.
     last: __m512i,
 }
 
 /// # Safety
-/// As [`across`].
+/// The contract of [`rotate_runs`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 unsafe fn heads<T: Element, const K: usize, const P: usize>(
     runs: [Run<T>; P],
@@ -68,20 +74,20 @@ unsafe fn heads<T: Element, const K: usize, const P: usize>(
     phases: Phases<'_>,
 ) {
     let skip = runs[0].to.addr() % LINE;
-    // Of the last register and the next the 32-bit words that are a line.
+    // The 32-bit words of the previous and the next register that make a line.
     let words = (skip / 4) as u32;
     let index: [u32; 16] = std::array::from_fn(|i| 16 - words + i as u32);
-    // SAFETY: the array is as long as a register.
+    // SAFETY: the array has the size of a register.
     let index = unsafe { _mm512_loadu_si512(index.as_ptr().cast()) };
-    let mut runs = runs.map(|run| At {
+    let mut runs = runs.map(|run| Progress {
         from: run.from,
         line: run.to.cast::<u8>().wrapping_sub(skip).cast(),
         last: _mm512_setzero_si512(),
     });
-    // Words of the first line that are the run's, and of the last.
+    // Masks of the words in the first and the last line that belong to the run.
     let (first, last) = (u16::MAX << words, !(u16::MAX << words));
-    // SAFETY: there are as many heads, each of `2·K` registers of numbers, and `K` registers of cosines and of sines for
-    // it. As many lines begin within a run; words before its beginning and after its end are masked.
+    // SAFETY: there are `count` heads of `2·K` registers, with `K` registers of cosines and `K` of sines. Lines stay
+    // within the run; words before its start and after its end are masked.
     unsafe {
         for i in 0..count {
             let phases = phases.values.as_ptr().add(i * phases.step);
@@ -98,24 +104,24 @@ unsafe fn heads<T: Element, const K: usize, const P: usize>(
     }
 }
 
-/// Turns a head of each run. `FIRST`: its first line is not the run's alone.
+/// Rotates one head of each run. `FIRST`: the first line is shared with memory before the run.
 ///
 /// # Safety
-/// As [`heads`], which it compiles into.
+/// The contract of [`heads`], into which it is inlined.
 #[inline(always)]
 unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
-    runs: &mut [At<T>; P],
+    runs: &mut [Progress<T>; P],
     index: __m512i,
     first: u16,
     phases: *const f32,
 ) {
     type L = Avx512;
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let cosines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * k)));
         let sines: [__m512; K] = std::array::from_fn(|k| L::load_f32(phases.add(16 * (K + k))));
         for run in runs {
-            ask_for::<T>(run.from, 32 * K, AHEAD);
+            prefetch::<T>(run.from, 32 * K, PREFETCH_BYTES);
             let x: [__m512; K] = std::array::from_fn(|k| T::load::<L>(run.from.add(16 * k)));
             let y: [__m512; K] = std::array::from_fn(|k| T::load::<L>(run.from.add(16 * (K + k))));
             run.from = run.from.add(32 * K);
@@ -131,13 +137,13 @@ unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
                 run.line = run.line.wrapping_add(1);
                 run.last = next;
             };
-            let turned = |k: usize| L::sub(L::mul(x[k], cosines[k]), L::mul(y[k], sines[k]));
+            let rotated = |k: usize| L::sub(L::mul(x[k], cosines[k]), L::mul(y[k], sines[k]));
             for k in (0..K).step_by(2) {
-                T::lines(turned(k), turned(k + 1), &mut send);
+                T::lines(rotated(k), rotated(k + 1), &mut send);
             }
-            let turned = |k: usize| L::add(L::mul(x[k], sines[k]), L::mul(y[k], cosines[k]));
+            let rotated = |k: usize| L::add(L::mul(x[k], sines[k]), L::mul(y[k], cosines[k]));
             for k in (0..K).step_by(2) {
-                T::lines(turned(k), turned(k + 1), &mut send);
+                T::lines(rotated(k), rotated(k + 1), &mut send);
             }
         }
     }

@@ -1,16 +1,16 @@
-//! Weights in floating point, re-laid so that a SIMD lane owns an output row.
+//! f32, f16 and bf16 weights, repacked so each SIMD lane computes one output row.
 //!
-//! A panel is sixteen output rows side by side: `[k][row]`, in the elements of the file. One load brings an
-//! element of each row, to be multiplied with one activation in all lanes. Columns are summed in four
-//! quarters, each in ascending order by fused multiply-add, and the quarters as `(0+1)+(2+3)`: four chains
-//! hide the latency where there is one row of activations, and with more of them each quarter can be walked
-//! by itself with the same result.
+//! A panel interleaves 16 output rows: `[k][row]`, in the file's element type. One load brings an element of
+//! each row, which the kernel multiplies with one activation broadcast to all lanes. The sum over `k` is
+//! split into four quarters, each in ascending order by fused multiply-add, added as `(0+1)+(2+3)`. With one
+//! activation row the four accumulators hide the latency of FMA. With more rows the kernel processes the
+//! quarters one after the other, with the same result.
 
 use gyrus_tensor::DType;
 use half::{bf16, f16};
 
 use crate::CpuError;
-use crate::float::Element;
+use crate::f32_dot::Element;
 use crate::isa::{Isa, Level};
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd};
@@ -20,24 +20,24 @@ use crate::storage::Disjoint;
 /// Output rows of a panel.
 pub(crate) const ROWS: usize = 16;
 
-/// Activation rows a tile takes at most.
+/// The most activation rows of a tile.
 pub(crate) const TILE: usize = 12;
 
 const QUARTERS: usize = 4;
 
-/// Multiplies a panel with up to [`TILE`] rows of activations, side by side in `x` (`[k, rows]`): rows of
-/// their own would often lie a multiple of a page apart and drive each other out of the cache. `out[r]`
-/// receives the sums of row `r`.
+/// Multiplies a panel with up to [`TILE`] rows of activations, interleaved in `x` (`[k, rows]`). Separate
+/// rows would often be a multiple of a page apart and evict each other from the L1 cache. `out[r]` receives
+/// the sums of row `r`.
 ///
 /// # Safety
-/// The processor has the instructions of the level the function was chosen for; `panel` holds whole columns
-/// of the type it was chosen for, `rows` is 1..=TILE, and `x` holds `rows` elements for each column.
+/// The CPU has the instructions of the function's level. `panel` holds whole columns of the function's
+/// element type, `rows` is in `1..=TILE`, and `x` holds `rows` elements for each column.
 type Tile = unsafe fn(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]);
 
-/// Lays rows of `cols` elements side by side, as a tile takes them.
+/// Interleaves rows of `cols` elements for a tile.
 pub(crate) fn interleave(x: &[f32], cols: usize, out: &mut [f32]) {
     let rows = x.len() / cols;
-    // In squares, so that lines of either side are used while they are in the cache.
+    // In square blocks, so cache lines of both sides are fully used while they are cached.
     for first in (0..cols).step_by(ROWS) {
         for (r, x) in x.chunks_exact(cols).enumerate() {
             for k in first..cols.min(first + ROWS) {
@@ -47,15 +47,15 @@ pub(crate) fn interleave(x: &[f32], cols: usize, out: &mut [f32]) {
     }
 }
 
-/// The re-laid form of a weight matrix.
-pub(crate) struct Columns {
+/// A float weight matrix in panels of [`ROWS`] rows.
+pub(crate) struct FloatPanels {
     data: SlabBytes,
     rows: usize,
     cols: usize,
     vtable: &'static VTable,
 }
 
-/// A type's functions, so that callers need not be generic.
+/// The functions of an element type, so callers need not be generic.
 struct VTable {
     dtype: DType,
     bytes: usize,
@@ -77,7 +77,7 @@ const fn vtable<T: Element>(dtype: DType) -> VTable {
         dtype,
         bytes: size_of::<T>(),
         get: get::<T>,
-        portable: plain::<T>,
+        portable: portable::<T>,
         #[cfg(target_arch = "x86_64")]
         avx2: x86::avx2_tile::<T>,
         #[cfg(target_arch = "x86_64")]
@@ -91,16 +91,16 @@ fn get<T: Element>(bytes: &[u8]) -> f32 {
     bytemuck::pod_read_unaligned::<T>(bytes).to_f32()
 }
 
-impl Columns {
-    /// Re-lays a `rows × cols` matrix whose size has been checked; `None` if the type is not a float.
+impl FloatPanels {
+    /// Repacks a `rows × cols` matrix whose length has been checked; `None` if the type is not a float.
     pub(crate) fn pack(
         pool: &Pool,
         dtype: DType,
         rows: usize,
         cols: usize,
         source: &[u8],
-    ) -> Result<Option<Columns>, CpuError> {
-        // Elements are taken as the machine reads them; files are little-endian.
+    ) -> Result<Option<FloatPanels>, CpuError> {
+        // The kernels load elements in native byte order; files are little-endian.
         if !cfg!(target_endian = "little") {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ impl Columns {
         let mut data = SlabBytes::zeroed(bytes)?;
         let parts = Disjoint::new(data.as_mut_slice());
         pool.run(count, &|panel| {
-            // SAFETY: each task writes the panel of its own number; `data` outlives the loop.
+            // SAFETY: each task writes its own panel only; `data` outlives the loop.
             let out = unsafe { parts.part(panel * panel_bytes..(panel + 1) * panel_bytes) };
             let source = &source[panel * ROWS * row_bytes..rows.min((panel + 1) * ROWS) * row_bytes];
             match size {
@@ -121,7 +121,7 @@ impl Columns {
                 _ => transpose::<4>(source, cols, out),
             }
         });
-        Ok(Some(Columns { data, rows, cols, vtable }))
+        Ok(Some(FloatPanels { data, rows, cols, vtable }))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -133,7 +133,7 @@ impl Columns {
         &self.data.as_slice()[index * bytes..(index + 1) * bytes]
     }
 
-    /// The products of panel `index` with the rows that lie side by side in `x`.
+    /// Multiplies panel `index` with the interleaved rows of `x`.
     pub(crate) fn multiply(&self, isa: Isa, index: usize, x: &[f32], out: &mut [[f32; ROWS]; TILE]) {
         let rows = x.len() / self.cols;
         assert!((1..=TILE).contains(&rows) && x.len() == rows * self.cols);
@@ -146,7 +146,7 @@ impl Columns {
             #[cfg(target_arch = "aarch64")]
             Level::Neon | Level::NeonDot | Level::NeonI8mm => self.vtable.neon,
         };
-        // SAFETY: chosen for this `Isa`, which proves the instructions, and type; sizes were checked.
+        // SAFETY: the function is of this `Isa`, which proves the instructions, and type; lengths were checked.
         unsafe { tile(self.panel(index), x, rows, out) }
     }
 
@@ -161,11 +161,11 @@ impl Columns {
     }
 }
 
-/// Rows of `cols` elements of `N` bytes to columns of sixteen; rows that are not there stay zero.
+/// Transposes rows of `cols` elements of `N` bytes to columns of 16; missing rows stay zero.
 fn transpose<const N: usize>(source: &[u8], cols: usize, out: &mut [u8]) {
     let (source, _) = source.as_chunks::<N>();
     let (out, _) = out.as_chunks_mut::<N>();
-    // In squares, so that lines of either side are used while they are in the cache.
+    // In square blocks, so cache lines of both sides are fully used while they are cached.
     for first in (0..cols).step_by(ROWS) {
         for (row, source) in source.chunks_exact(cols).enumerate() {
             for k in first..cols.min(first + ROWS) {
@@ -175,14 +175,15 @@ fn transpose<const N: usize>(source: &[u8], cols: usize, out: &mut [u8]) {
     }
 }
 
-/// The columns of quarter `index`.
+/// The range of `k` of quarter `index`.
 fn quarter(cols: usize, index: usize) -> std::ops::Range<usize> {
     let size = cols.div_ceil(QUARTERS);
     cols.min(index * size)..cols.min((index + 1) * size)
 }
 
-/// The plain meaning of [`Tile`]. Unsafe only to have its type; any arguments of the right sizes do.
-unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+/// The portable form of [`Tile`]. It is `unsafe` only to have that type; it has no
+/// safety requirements.
+unsafe fn portable<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
     let size = size_of::<T>();
     let cols = panel.len() / (ROWS * size);
     let mut column = [0.0; ROWS];
@@ -202,10 +203,10 @@ unsafe fn plain<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f3
     }
 }
 
-/// Sixteen lanes of `f32`.
+/// 16 lanes of `f32`.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The contract of [`Simd`].
 trait Wide {
     type V: Copy;
 
@@ -216,12 +217,12 @@ trait Wide {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
 }
 
-/// Two times eight lanes.
-struct Twice<S>(std::marker::PhantomData<S>);
+/// Two registers of eight lanes.
+struct Pair<S>(std::marker::PhantomData<S>);
 
-// The one contract of `Simd` covers every block.
+// The contract of `Simd` covers every block.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<S: Simd> Wide for Twice<S> {
+impl<S: Simd> Wide for Pair<S> {
     type V = [S::F; 2];
 
     #[inline(always)]
@@ -253,38 +254,38 @@ impl<S: Simd> Wide for Twice<S> {
     }
 }
 
-/// Any number of rows up to six by the number that is known to the compiler, with as many quarters at once
-/// as registers are left for; the elements of a column are `step` apart in `x`.
+/// Calls the kernel for 1 to 6 rows, with as many quarters at once as registers allow. Consecutive `k` are
+/// `step` apart in `x`.
 ///
 /// # Safety
-/// As for [`Tile`]; the caller is compiled with the instructions.
+/// The contract of [`Tile`]; the caller enables the target features.
 #[inline(always)]
-unsafe fn up_to_six<W: Wide, T: Element>(
+unsafe fn tile_up_to_6<W: Wide, T: Element>(
     panel: &[u8],
     x: *const f32,
     step: usize,
     rows: usize,
     out: &mut [[f32; ROWS]],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match rows {
-            1 => walk::<W, T, 1, 4>(panel, x, step, out),
-            2 => walk::<W, T, 2, 2>(panel, x, step, out),
-            3 => walk::<W, T, 3, 2>(panel, x, step, out),
-            4 => walk::<W, T, 4, 1>(panel, x, step, out),
-            5 => walk::<W, T, 5, 1>(panel, x, step, out),
-            _ => walk::<W, T, 6, 1>(panel, x, step, out),
+            1 => multiply_panel::<W, T, 1, 4>(panel, x, step, out),
+            2 => multiply_panel::<W, T, 2, 2>(panel, x, step, out),
+            3 => multiply_panel::<W, T, 3, 2>(panel, x, step, out),
+            4 => multiply_panel::<W, T, 4, 1>(panel, x, step, out),
+            5 => multiply_panel::<W, T, 5, 1>(panel, x, step, out),
+            _ => multiply_panel::<W, T, 6, 1>(panel, x, step, out),
         }
     }
 }
 
-/// `M` rows, `Q` quarters at a time; the elements of a column are `step` apart in `x`.
+/// `M` rows, `Q` quarters at a time. Consecutive `k` are `step` apart in `x`.
 ///
 /// # Safety
-/// As for [`Tile`], with `M` rows; the caller is compiled with the instructions.
+/// The contract of [`Tile`], with `M` rows; the caller enables the target features.
 #[inline(always)]
-unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
+unsafe fn multiply_panel<W: Wide, T: Element, const M: usize, const Q: usize>(
     panel: &[u8],
     x: *const f32,
     step: usize,
@@ -292,12 +293,12 @@ unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
 ) {
     let cols = panel.len() / (ROWS * size_of::<T>());
     let panel: *const T = panel.as_ptr().cast();
-    // SAFETY: columns stay below `cols` and rows below `M`.
+    // SAFETY: `k` stays below `cols` and rows below `M`.
     unsafe {
         let mut sums = [[W::splat(0.0); M]; QUARTERS];
         for first in (0..QUARTERS).step_by(Q) {
             let mut acc = [[W::splat(0.0); M]; Q];
-            // Later quarters are never longer, so the last one's length is common to all.
+            // Later quarters are never longer, so each has at least the length of the last one.
             let common = quarter(cols, first + Q - 1).len();
             for k in 0..common {
                 for (q, acc) in acc.iter_mut().enumerate() {
@@ -326,28 +327,33 @@ unsafe fn walk<W: Wide, T: Element, const M: usize, const Q: usize>(
     }
 }
 
-/// Up to twelve rows, six at a time: what sixteen registers of eight or 32 of four hold.
+/// Up to 12 rows, six at a time: their sums fit 16 registers of eight lanes or 32 of four.
 ///
 /// # Safety
-/// As for [`Tile`]; the caller is compiled with the instructions.
+/// The contract of [`Tile`]; the caller enables the target features.
 #[inline(always)]
-unsafe fn by_sixes<W: Wide, T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
+unsafe fn tile_by_6<W: Wide, T: Element>(
+    panel: &[u8],
+    x: &[f32],
+    rows: usize,
+    out: &mut [[f32; ROWS]; TILE],
+) {
     for first in (0..rows).step_by(6) {
-        // SAFETY: passed on, for the rows of this part.
+        // SAFETY: the caller upholds the contract for these rows too.
         unsafe {
             let x = x.as_ptr().add(first);
-            up_to_six::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
+            tile_up_to_6::<W, T>(panel, x, rows, (rows - first).min(6), &mut out[first..]);
         }
     }
 }
 
 /// # Safety
-/// As for [`Tile`].
+/// The contract of [`Tile`].
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 unsafe fn neon_tile<T: Element>(panel: &[u8], x: &[f32], rows: usize, out: &mut [[f32; ROWS]; TILE]) {
-    // SAFETY: passed on.
-    unsafe { by_sixes::<Twice<crate::simd::Neon>, T>(panel, x, rows, out) }
+    // SAFETY: the caller upholds the contract.
+    unsafe { tile_by_6::<Pair<crate::simd::Neon>, T>(panel, x, rows, out) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -358,7 +364,7 @@ mod x86 {
     use crate::simd::Avx2;
 
     /// # Safety
-    /// As for [`Tile`].
+    /// The contract of [`Tile`].
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn avx2_tile<T: Element>(
         panel: &[u8],
@@ -366,14 +372,14 @@ mod x86 {
         rows: usize,
         out: &mut [[f32; ROWS]; TILE],
     ) {
-        // SAFETY: passed on.
-        unsafe { by_sixes::<Twice<Avx2>, T>(panel, x, rows, out) }
+        // SAFETY: the caller upholds the contract.
+        unsafe { tile_by_6::<Pair<Avx2>, T>(panel, x, rows, out) }
     }
 
-    /// One register of sixteen lanes.
+    /// One register of 16 lanes.
     struct Avx512;
 
-    // The one contract of `Simd` covers every block.
+    // The contract of `Simd` covers every block.
     #[allow(clippy::undocumented_unsafe_blocks)]
     impl Wide for Avx512 {
         type V = __m512;
@@ -385,7 +391,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load<T: Element>(p: *const T) -> __m512 {
-            // Two loads of eight, of which the compiler makes one of sixteen where it can.
+            // Two loads of eight; the compiler merges them into one of 16 where it can.
             unsafe {
                 let (low, high) = (T::load::<Avx2>(p), T::load::<Avx2>(p.add(LANES)));
                 let low = _mm512_castps_pd(_mm512_castps256_ps512(low));
@@ -410,7 +416,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`Tile`].
+    /// The contract of [`Tile`].
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
     pub(super) unsafe fn avx512_tile<T: Element>(
         panel: &[u8],
@@ -419,17 +425,17 @@ mod x86 {
         out: &mut [[f32; ROWS]; TILE],
     ) {
         let all = x.as_ptr();
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match rows {
-                12 => walk::<Avx512, T, 12, 1>(panel, all, rows, out),
+                12 => multiply_panel::<Avx512, T, 12, 1>(panel, all, rows, out),
                 8..12 => {
-                    walk::<Avx512, T, 8, 1>(panel, all, rows, out);
+                    multiply_panel::<Avx512, T, 8, 1>(panel, all, rows, out);
                     if rows > 8 {
-                        up_to_six::<Avx512, T>(panel, all.add(8), rows, rows - 8, &mut out[8..]);
+                        tile_up_to_6::<Avx512, T>(panel, all.add(8), rows, rows - 8, &mut out[8..]);
                     }
                 }
-                _ => by_sixes::<Avx512, T>(panel, x, rows, out),
+                _ => tile_by_6::<Avx512, T>(panel, x, rows, out),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Turning heads by cosines and sines that are given.
+//! Rotates heads by precomputed cosines and sines.
 
 use gyrus_kernels::Pairing;
 
@@ -9,28 +9,28 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 
-/// How heads are turned.
+/// The parameters of a rotation.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct Rotation {
     pub(super) isa: Isa,
     pub(super) pairing: Pairing,
     pub(super) head_dim: usize,
     pub(super) rope_dim: usize,
     pub(super) offset: usize,
-    /// Factor on what is not turned; cosines and sines have it already.
+    /// The scale of elements outside the rotated part; cosines and sines already include it.
     pub(super) scale: f32,
 }
 
-/// Cosines and sines of heads: those of a token follow its cosines.
+/// The phases of heads: the cosines of a token, then its sines.
 #[derive(Clone, Copy)]
 pub(super) struct Phases<'a> {
     pub(super) values: &'a [f32],
-    /// Numbers from one head's to the next one's; 0 if they are the same.
+    /// Elements between the phases of two heads; 0 if all heads share them.
     pub(super) step: usize,
 }
 
-impl Turn {
-    /// Cosines of a token, and sines.
+impl Rotation {
+    /// The number of cosines of a token, and of sines.
     pub(super) fn width(&self) -> usize {
         match self.pairing {
             Pairing::Adjacent => self.rope_dim,
@@ -38,25 +38,25 @@ impl Turn {
         }
     }
 
-    /// Turns heads that lie side by side; what is not turned stays.
+    /// Rotates contiguous heads in place. Elements outside the rotated part stay.
     pub(super) fn in_place<T: Element>(&self, heads: &mut [T], phases: Phases<'_>) {
-        assert!(self.scale == 1.0, "what is not turned is not written");
+        assert!(self.scale == 1.0, "an in-place rotation cannot scale the elements outside the rotated part");
         let count = self.count(heads.len(), phases);
         let heads = heads.as_mut_ptr();
-        // SAFETY: there are as many heads, and phases for them.
-        unsafe { self.turn::<T, T, false>(heads, heads, count, phases) }
+        // SAFETY: `count` checked that there are so many heads, and phases for them.
+        unsafe { self.rotate::<T, T, false>(heads, heads, count, phases) }
     }
 
-    /// Turns heads that lie side by side on their way from one place to another.
-    pub(super) fn across<S: Element, T: Element>(&self, from: &[S], to: &mut [T], phases: Phases<'_>) {
+    /// Rotates contiguous heads from one buffer to another.
+    pub(super) fn out_of_place<S: Element, T: Element>(&self, from: &[S], to: &mut [T], phases: Phases<'_>) {
         assert_eq!(from.len(), to.len());
         let count = self.count(from.len(), phases);
         let (from, to) = (from.as_ptr(), to.as_mut_ptr());
-        // SAFETY: there are as many heads in both, and phases for them.
-        unsafe { self.turn::<S, T, true>(from, to, count, phases) }
+        // SAFETY: `count` checked that both have so many heads, and phases for them.
+        unsafe { self.rotate::<S, T, true>(from, to, count, phases) }
     }
 
-    /// How many heads that many elements are; what unsafe code below rests on.
+    /// The number of heads in `elements` elements. The checks are what the unsafe code below relies on.
     pub(super) fn count(&self, elements: usize, phases: Phases<'_>) -> usize {
         assert!(self.offset + self.rope_dim <= self.head_dim && self.rope_dim.is_multiple_of(2));
         let count = elements / self.head_dim;
@@ -65,48 +65,49 @@ impl Turn {
         count
     }
 
-    /// `PASS`: elements that are not turned are written too.
+    /// Rotates `count` heads. With `COPY_REST`, elements outside the rotated part are scaled and written too.
     ///
     /// # Safety
-    /// `count` heads can be read at `from` and written at `to`, which may be the same; `rope_dim` elements from
-    /// `offset` on lie within each, and there are phases for all of them.
-    unsafe fn turn<S: Element, T: Element, const PASS: bool>(
+    /// `count` heads are readable at `from` and writable at `to`, which may be equal. The elements
+    /// `offset..offset + rope_dim` are within a head, and there are phases for all heads.
+    unsafe fn rotate<S: Element, T: Element, const COPY_REST: bool>(
         &self,
         from: *const S,
         to: *mut T,
         count: usize,
         phases: Phases<'_>,
     ) {
-        // SAFETY: passed on; an `Isa` above portable exists only where the instructions do.
+        // SAFETY: the caller upholds the contract; an `Isa` of this level proves that the CPU has the instructions.
         unsafe {
             match self.isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::<S, T, PASS>(self, from, to, count, phases),
+                Level::Avx2 => avx2::<S, T, COPY_REST>(self, from, to, count, phases),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512Vnni => avx512::<S, T, PASS>(self, from, to, count, phases),
-                // The compiler makes what it can of plain loops on other processors.
+                Level::Avx512Vnni => avx512::<S, T, COPY_REST>(self, from, to, count, phases),
+                // Other targets use the portable form, which the compiler vectorises where it can.
                 _ => {
                     for head in 0..count {
                         let (from, to) = (from.add(head * self.head_dim), to.add(head * self.head_dim));
-                        if PASS {
+                        if COPY_REST {
                             let end = self.offset + self.rope_dim;
-                            self.pass(from, to, 0..self.offset);
-                            self.pass(from, to, end..self.head_dim);
+                            self.copy_scaled(from, to, 0..self.offset);
+                            self.copy_scaled(from, to, end..self.head_dim);
                         }
                         let phases = phases.values.as_ptr().add(head * phases.step);
-                        self.rest(0, from.add(self.offset), to.add(self.offset), phases);
+                        self.scalar_tail(0, from.add(self.offset), to.add(self.offset), phases);
                     }
                 }
             }
         }
     }
 
-    /// The plain form of a head's turned part, which begins at `from` and `to`, for the phases from `first` on.
+    /// The portable form: rotates the pairs of one head whose phases start at `first`. `from` and `to` point to
+    /// the rotated part.
     ///
     /// # Safety
-    /// As [`Turn::turn`] asks, of one head.
+    /// The contract of [`Rotation::rotate`], for one head.
     #[inline(always)]
-    unsafe fn rest<S: Element, T: Element>(
+    unsafe fn scalar_tail<S: Element, T: Element>(
         &self,
         first: usize,
         from: *const S,
@@ -114,7 +115,7 @@ impl Turn {
         phases: *const f32,
     ) {
         let half = self.rope_dim / 2;
-        // SAFETY: both elements of a pair lie within the turned part, and are read before they are written.
+        // SAFETY: both elements of a pair are within the rotated part, and are read before they are written.
         unsafe {
             let sines = phases.add(self.width());
             match self.pairing {
@@ -137,88 +138,88 @@ impl Turn {
         }
     }
 
-    /// The plain form of what passes.
+    /// The portable form: copies elements outside the rotated part, times the scale.
     ///
     /// # Safety
-    /// The elements can be read at `from` and written at `to`.
+    /// The elements are readable at `from` and writable at `to`.
     #[inline(always)]
-    unsafe fn pass<S: Element, T: Element>(
+    unsafe fn copy_scaled<S: Element, T: Element>(
         &self,
         from: *const S,
         to: *mut T,
         elements: std::ops::Range<usize>,
     ) {
         for i in elements {
-            // SAFETY: by contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { *to.add(i) = T::from_f32((*from.add(i)).to_f32() * self.scale) };
         }
     }
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks; the processor has the instructions.
+/// The contract of [`Rotation::rotate`]; the CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn avx2<S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx2, S, T, PASS>(turn, from, to, count, phases) }
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
+    unsafe { heads::<Avx2, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
 /// # Safety
-/// As [`Turn::turn`] asks; the processor has the instructions.
+/// The contract of [`Rotation::rotate`]; the CPU has the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn avx512<S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
-    // SAFETY: passed on, compiled with the instructions.
-    unsafe { heads::<Avx512, S, T, PASS>(turn, from, to, count, phases) }
+    // SAFETY: the caller upholds the contract; the target features are enabled here.
+    unsafe { heads::<Avx512, S, T, COPY_REST>(rotation, from, to, count, phases) }
 }
 
-/// How far ahead of what is turned memory is asked for what comes next.
+/// The prefetch distance in bytes.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 8192;
+const PREFETCH_BYTES: usize = 8192;
 
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+unsafe fn heads<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
-    // A copy of its own, which no store can be thought to change.
-    let turn = *turn;
-    let passes = PASS && turn.rope_dim < turn.head_dim;
-    if phases.step == 0 && !passes && turn.width().is_multiple_of(L::N) {
-        // SAFETY: as asked of this function; the numbers of registers are those that a head's phases fill.
+    // A local copy: the compiler need not assume that the stores below modify it.
+    let rotation = *rotation;
+    let copies_rest = COPY_REST && rotation.rope_dim < rotation.head_dim;
+    if phases.step == 0 && !copies_rest && rotation.width().is_multiple_of(L::N) {
+        // SAFETY: the caller upholds the contract; the number of registers matches the width of the phases.
         unsafe {
-            let (from, to) = (from.add(turn.offset), to.add(turn.offset));
-            match (turn.pairing, turn.width() / L::N) {
+            let (from, to) = (from.add(rotation.offset), to.add(rotation.offset));
+            match (rotation.pairing, rotation.width() / L::N) {
                 (Pairing::Split, 2) => {
-                    return same_phases::<L, S, T, 2, true>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 2, true>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Split, 4) => {
-                    return same_phases::<L, S, T, 4, true>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 4, true>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Adjacent, 4) => {
-                    return same_phases::<L, S, T, 4, false>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 4, false>(&rotation, from, to, count, phases);
                 }
                 (Pairing::Adjacent, 8) if L::N == 16 => {
-                    return same_phases::<L, S, T, 8, false>(&turn, from, to, count, phases);
+                    return shared_phases::<L, S, T, 8, false>(&rotation, from, to, count, phases);
                 }
                 _ => {}
             }
@@ -226,63 +227,68 @@ unsafe fn heads<L: Lanes, S: Element, T: Element, const PASS: bool>(
     }
     for head in 0..count {
         let values = &phases.values[head * phases.step..];
-        // SAFETY: there are as many heads, and phases for each.
+        // SAFETY: the caller ensures that there are `count` heads, and phases for each.
         unsafe {
-            let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            one::<L, S, T, PASS>(&turn, from, to, Phases { values, step: 0 });
+            let (from, to) = (from.add(head * rotation.head_dim), to.add(head * rotation.head_dim));
+            rotate_head::<L, S, T, COPY_REST>(&rotation, from, to, Phases { values, step: 0 });
         }
     }
 }
 
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask, of one head.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], for one head.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn one<L: Lanes, S: Element, T: Element, const PASS: bool>(
-    turn: &Turn,
+pub(super) unsafe fn rotate_head<L: Lanes, S: Element, T: Element, const COPY_REST: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: Phases<'_>,
 ) {
-    ask_for::<S>(from, turn.head_dim, AHEAD);
-    // SAFETY: what is turned and what is not lie within the head, and there are phases for it.
+    prefetch::<S>(from, rotation.head_dim, PREFETCH_BYTES);
+    // SAFETY: all ranges are within the head, and there are phases for it.
     unsafe {
-        if PASS && turn.rope_dim < turn.head_dim {
-            pass::<L, S, T>(turn, from, to, 0..turn.offset);
-            pass::<L, S, T>(turn, from, to, turn.offset + turn.rope_dim..turn.head_dim);
+        if COPY_REST && rotation.rope_dim < rotation.head_dim {
+            copy_scaled::<L, S, T>(rotation, from, to, 0..rotation.offset);
+            copy_scaled::<L, S, T>(
+                rotation,
+                from,
+                to,
+                rotation.offset + rotation.rope_dim..rotation.head_dim,
+            );
         }
-        let (from, to) = (from.add(turn.offset), to.add(turn.offset));
-        match turn.pairing {
-            Pairing::Split => split::<L, S, T>(turn, from, to, phases.values.as_ptr()),
-            Pairing::Adjacent => adjacent::<L, S, T>(turn, from, to, phases.values.as_ptr()),
+        let (from, to) = (from.add(rotation.offset), to.add(rotation.offset));
+        match rotation.pairing {
+            Pairing::Split => split::<L, S, T>(rotation, from, to, phases.values.as_ptr()),
+            Pairing::Adjacent => adjacent::<L, S, T>(rotation, from, to, phases.values.as_ptr()),
         }
     }
 }
 
-/// Turns heads of one token, whose phases stay in `K` registers of cosines and as many of sines. Loading them anew for
+/// Rotates heads that share their phases, which stay in `K` registers of cosines and `K` of sines. Reloading them for
 /// every head took as long as the arithmetic.
 ///
 /// # Safety
-/// As [`Turn::turn`] and [`Lanes`] ask, `from` and `to` at the first turned element; `K` registers hold
-/// [`Turn::width`] numbers.
+/// The contracts of [`Rotation::rotate`] and [`Lanes`], with `from` and `to` at the first rotated element. `K`
+/// registers hold [`Rotation::width`] elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
-    turn: &Turn,
+unsafe fn shared_phases<L: Lanes, S: Element, T: Element, const K: usize, const SPLIT: bool>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     count: usize,
     phases: Phases<'_>,
 ) {
     let width = K * L::N;
-    // SAFETY: there are `width` cosines and then as many sines; elements as in `split` and `adjacent`.
+    // SAFETY: there are `width` cosines and `width` sines; elements as in `split` and `adjacent`.
     unsafe {
         let phases = phases.values.as_ptr();
         let cosines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(k * L::N)));
         let sines: [L::V; K] = std::array::from_fn(|k| L::load_f32(phases.add(width + k * L::N)));
         for head in 0..count {
-            let (from, to) = (from.add(head * turn.head_dim), to.add(head * turn.head_dim));
-            ask_for::<S>(from, turn.head_dim, AHEAD);
+            let (from, to) = (from.add(head * rotation.head_dim), to.add(head * rotation.head_dim));
+            prefetch::<S>(from, rotation.head_dim, PREFETCH_BYTES);
             for k in 0..K {
                 let (i, c, s) = (k * L::N, cosines[k], sines[k]);
                 let x = S::load::<L>(from.add(i));
@@ -298,30 +304,30 @@ unsafe fn same_phases<L: Lanes, S: Element, T: Element, const K: usize, const SP
     }
 }
 
-/// Asks memory for what lies so many bytes ahead of a head.
+/// Prefetches a head's length of memory, `ahead` bytes after `from`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn ask_for<S>(from: *const S, head_dim: usize, ahead: usize) {
+pub(super) fn prefetch<S>(from: *const S, head_dim: usize, ahead: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     for line in (0..head_dim * size_of::<S>()).step_by(64) {
-        // SAFETY: an address that is not mapped does nothing.
+        // SAFETY: a prefetch of an unmapped address has no effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead + line)) };
     }
 }
 
 /// # Safety
-/// As [`Turn::rest`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::scalar_tail`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn split<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: *const f32,
 ) {
-    let half = turn.rope_dim / 2;
+    let half = rotation.rope_dim / 2;
     let whole = half - half % L::N;
-    // SAFETY: `N` pairs from `i` on are among those that there are.
+    // SAFETY: the pairs `i..i + N` are within the rotated part.
     unsafe {
         for i in (0..whole).step_by(L::N) {
             let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(half + i)));
@@ -330,24 +336,24 @@ unsafe fn split<L: Lanes, S: Element, T: Element>(
             T::store::<L>(to.add(half + i), L::add(L::mul(x, s), L::mul(y, c)));
         }
         if whole < half {
-            turn.rest(whole, from, to, phases);
+            rotation.scalar_tail(whole, from, to, phases);
         }
     }
 }
 
 /// # Safety
-/// As [`Turn::rest`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::scalar_tail`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     phases: *const f32,
 ) {
-    let n = turn.rope_dim;
+    let n = rotation.rope_dim;
     let whole = n - n % L::N;
-    // SAFETY: `N` elements from `i` on are among those that are turned, and are whole pairs.
+    // SAFETY: the elements `i..i + N` are within the rotated part and are whole pairs.
     unsafe {
         for i in (0..whole).step_by(L::N) {
             let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(n + i)));
@@ -355,30 +361,30 @@ unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
             T::store::<L>(to.add(i), L::add(L::mul(x, c), L::mul(L::swap(x), s)));
         }
         if whole < n {
-            turn.rest(whole, from, to, phases);
+            rotation.scalar_tail(whole, from, to, phases);
         }
     }
 }
 
-/// What passes, times the scale.
+/// Copies elements outside the rotated part, times the scale.
 ///
 /// # Safety
-/// As [`Turn::pass`] and [`Lanes`] ask.
+/// The contracts of [`Rotation::copy_scaled`] and [`Lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn pass<L: Lanes, S: Element, T: Element>(
-    turn: &Turn,
+unsafe fn copy_scaled<L: Lanes, S: Element, T: Element>(
+    rotation: &Rotation,
     from: *const S,
     to: *mut T,
     elements: std::ops::Range<usize>,
 ) {
     let whole = elements.len() - elements.len() % L::N;
-    // SAFETY: by contract.
+    // SAFETY: the caller upholds the contract.
     unsafe {
-        let scale = L::splat(turn.scale);
+        let scale = L::splat(rotation.scale);
         for i in (elements.start..elements.start + whole).step_by(L::N) {
             T::store::<L>(to.add(i), L::mul(S::load::<L>(from.add(i)), scale));
         }
-        turn.pass(from, to, elements.start + whole..elements.end);
+        rotation.copy_scaled(from, to, elements.start + whole..elements.end);
     }
 }

@@ -1,7 +1,7 @@
-//! Dot products in `f32`: the `exact` mat-mul, and the `fast` one of types without an integer kernel.
+//! Dot products in `f32`, for the `exact` matmul and for types that cannot be repacked.
 //!
-//! Lane `l` of eight sums the elements `k ≡ l (mod 8)` in ascending order by fused multiply-add; the
-//! lanes are then added as `((0+4)+(2+6)) + ((1+5)+(3+7))`. Every implementation keeps to that.
+//! Lane `l` of eight sums the elements `k ≡ l (mod 8)` in ascending order by fused multiply-add. The lanes
+//! are then added as `((0+4)+(2+6)) + ((1+5)+(3+7))`. Every implementation sums in that order.
 
 use gyrus_tensor::block::{BlockQ4_0, BlockQ4_1, BlockQ8_0};
 use gyrus_tensor::{DType, dequantize};
@@ -16,14 +16,14 @@ pub(crate) const TILE_W: usize = 4;
 /// Activation rows of a tile.
 pub(crate) const TILE_X: usize = 3;
 
-/// An element that mat-muls read as `f32`, and its plain meaning.
+/// An element type that kernels convert to `f32` when loading.
 pub(crate) trait Element: bytemuck::Pod {
     fn to_f32(self) -> f32;
 
-    /// Eight elements.
+    /// Loads eight elements.
     ///
     /// # Safety
-    /// They are readable at `p`; else as [`Simd`] asks.
+    /// Eight elements are readable at `p`; otherwise the contract of [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::F;
 }
 
@@ -34,7 +34,7 @@ impl Element for f32 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const f32) -> S::F {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { S::load(p) }
     }
 }
@@ -46,7 +46,7 @@ impl Element for f16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const f16) -> S::F {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { S::load_f16(p.cast()) }
     }
 }
@@ -58,13 +58,13 @@ impl Element for bf16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const bf16) -> S::F {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { S::load_bf16(p.cast()) }
     }
 }
 
-/// Dot products of up to [`TILE_W`] weight rows with up to [`TILE_X`] activation rows, all `width` long
-/// and dense: `w[wn, width]`, `x[xn, width]`; `out[r][i]` is activation row `r` times weight row `i`.
+/// Dot products of up to [`TILE_W`] weight rows with up to [`TILE_X`] activation rows: `w` is `[wn, width]`,
+/// `x` is `[xn, width]`, and `out[r][i]` is activation row `r` times weight row `i`.
 pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
     let (wn, xn) = (w.len() / width, x.len() / width);
     assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
@@ -73,10 +73,10 @@ pub(crate) fn dots(isa: Isa, w: &[f32], x: &[f32], width: usize, out: &mut [[f32
 }
 
 dispatch! {
-    fn tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) { plain_tile, simd_tile }
+    fn tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) { portable_tile, simd_tile }
 }
 
-fn plain_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
+fn portable_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
     for (x, out) in x.chunks_exact(width).zip(out) {
         for (w, out) in w.chunks_exact(width).zip(out) {
             *out = dot(w, x);
@@ -84,9 +84,9 @@ fn plain_tile(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE
     }
 }
 
-/// [`dots`] straight from half-precision rows, for batches too small to decode them first; the same bits.
-/// `false`, with nothing done, if the type or the instruction set has no such form.
-pub(crate) fn dots_from(
+/// [`dots`] directly from f16 or bf16 rows, with the same bits, for batches too small to decode them first.
+/// Returns `false`, with nothing written, if the type or the instruction set has no such kernel.
+pub(crate) fn dots_16bit(
     isa: Isa,
     dtype: DType,
     w: &[u8],
@@ -101,68 +101,68 @@ pub(crate) fn dots_from(
     assert!(width.is_multiple_of(LANES) && (1..=TILE_W).contains(&wn) && (1..=TILE_X).contains(&xn));
     assert!(w.len() == 2 * wn * width && x.len() == xn * width);
     match dtype {
-        DType::F16 => half_tile(isa, w, x, width, out),
+        DType::F16 => f16_tile(isa, w, x, width, out),
         _ => bf16_tile(isa, w, x, width, out),
     }
 }
 
 dispatch! {
-    fn half_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
-        no_tile, simd_tile_of_halves
+    fn f16_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+        unsupported_tile, simd_tile_f16
     }
 }
 
 dispatch! {
     fn bf16_tile(w: &[u8], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) -> bool {
-        no_tile, simd_tile_of_bf16
+        unsupported_tile, simd_tile_bf16
     }
 }
 
-fn no_tile(_: &[u8], _: &[f32], _: usize, _: &mut [[f32; TILE_W]; TILE_X]) -> bool {
+fn unsupported_tile(_: &[u8], _: &[f32], _: usize, _: &mut [[f32; TILE_W]; TILE_X]) -> bool {
     false
 }
 
 /// # Safety
-/// Rows as [`dots`] checks them; else as [`Simd`] asks.
+/// The lengths that [`dots`] checks; otherwise the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_tile<S: Simd>(w: &[f32], x: &[f32], width: usize, out: &mut [[f32; TILE_W]; TILE_X]) {
-    // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, f32>(w.as_ptr(), w.len() / width, x, width, out) }
+    // SAFETY: the caller upholds the contract.
+    unsafe { simd_dots_any::<S, f32>(w.as_ptr(), w.len() / width, x, width, out) }
 }
 
 /// # Safety
-/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+/// The lengths that [`dots_16bit`] checks; otherwise the contract of [`Simd`].
 #[inline(always)]
-unsafe fn simd_tile_of_halves<S: Simd>(
+unsafe fn simd_tile_f16<S: Simd>(
     w: &[u8],
     x: &[f32],
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
-    // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, f16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    // SAFETY: the caller upholds the contract.
+    unsafe { simd_dots_any::<S, f16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
     true
 }
 
 /// # Safety
-/// Rows as [`dots_from`] checks them; else as [`Simd`] asks.
+/// The lengths that [`dots_16bit`] checks; otherwise the contract of [`Simd`].
 #[inline(always)]
-unsafe fn simd_tile_of_bf16<S: Simd>(
+unsafe fn simd_tile_bf16<S: Simd>(
     w: &[u8],
     x: &[f32],
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) -> bool {
-    // SAFETY: passed on.
-    unsafe { simd_dots_of::<S, bf16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
+    // SAFETY: the caller upholds the contract.
+    unsafe { simd_dots_any::<S, bf16>(w.as_ptr().cast(), w.len() / 2 / width, x, width, out) };
     true
 }
 
 /// # Safety
-/// `wn` rows (1..=4) of `width` are readable at `w`, aligned or not, and `x` holds 1..=3; else as [`Simd`]
-/// asks.
+/// `wn` rows (1..=4) of `width` elements are readable at `w`, with any alignment, and `x` holds 1..=3 rows; otherwise
+/// the contract of [`Simd`].
 #[inline(always)]
-unsafe fn simd_dots_of<S: Simd, T: Element>(
+unsafe fn simd_dots_any<S: Simd, T: Element>(
     w: *const T,
     wn: usize,
     x: &[f32],
@@ -170,7 +170,7 @@ unsafe fn simd_dots_of<S: Simd, T: Element>(
     out: &mut [[f32; TILE_W]; TILE_X],
 ) {
     let (xn, x) = (x.len() / width, x.as_ptr());
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match (wn, xn) {
             (4, 3) => simd_dots::<S, T, 4, 3>(w, x, width, out),
@@ -190,8 +190,8 @@ unsafe fn simd_dots_of<S: Simd, T: Element>(
 }
 
 /// # Safety
-/// `W` rows of `width`, a multiple of eight, are readable at `w`, aligned or not, and `X` rows at `x`; else
-/// as [`Simd`] asks.
+/// `W` rows of `width`, a multiple of eight, are readable at `w`, with any alignment, and `X` rows at `x`; otherwise
+/// the contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(
     w: *const T,
@@ -199,7 +199,7 @@ unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(
     width: usize,
     out: &mut [[f32; TILE_W]; TILE_X],
 ) {
-    // SAFETY: eight elements from `k` on lie within a row, for every row there is.
+    // SAFETY: `width` is a multiple of eight, so elements `k..k + 8` are within each row.
     unsafe {
         let mut acc = [[S::splat(0.0); W]; X];
         for k in (0..width).step_by(LANES) {
@@ -216,13 +216,13 @@ unsafe fn simd_dots<S: Simd, T: Element, const W: usize, const X: usize>(
         }
         for r in 0..X {
             for i in 0..W {
-                out[r][i] = S::sum(acc[r][i]);
+                out[r][i] = S::reduce_add(acc[r][i]);
             }
         }
     }
 }
 
-/// The plain form of one dot product.
+/// The portable form of one dot product.
 fn dot(w: &[f32], x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for (w, x) in w.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0) {
@@ -233,30 +233,30 @@ fn dot(w: &[f32], x: &[f32]) -> f32 {
     add_lanes(lanes)
 }
 
-/// Adds eight lanes in the one order.
+/// Adds eight lanes in the fixed order of this crate.
 pub(crate) fn add_lanes(v: [f32; LANES]) -> f32 {
     ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
 }
 
 dispatch! {
-    /// [`dequantize`] with the instructions there are; the same bits.
-    pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) { plain_decode, simd_decode }
+    /// [`dequantize`] with the instruction set's conversions; the same bits.
+    pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) { portable_decode, simd_decode }
 }
 
-fn plain_decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    dequantize(dtype, bytes, out).expect("the matrix checked type and length");
+fn portable_decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    dequantize(dtype, bytes, out).expect("`Matrix::new` checked type and length");
 }
 
-/// Decodes the common types; the loops are plain and vectorise under the caller's target feature.
+/// Decodes the common types. The compiler vectorises the loops with the caller's target features.
 ///
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_decode<S: Simd>(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         DType::F16 => unsafe { simd_elements::<S, f16>(bytes, out) },
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         DType::BF16 => unsafe { simd_elements::<S, bf16>(bytes, out) },
         DType::Q4_0 => blocks(bytes, out, |block: &BlockQ4_0, out| {
             let d = block.d.to_f32();
@@ -278,7 +278,7 @@ unsafe fn simd_decode<S: Simd>(dtype: DType, bytes: &[u8], out: &mut [f32]) {
                 *v = d * f32::from(q);
             }
         }),
-        _ => plain_decode(dtype, bytes, out),
+        _ => portable_decode(dtype, bytes, out),
     }
 }
 
@@ -291,13 +291,13 @@ fn blocks<B: bytemuck::Pod>(bytes: &[u8], out: &mut [f32], each: impl Fn(&B, &mu
 }
 
 /// # Safety
-/// As [`Simd`] asks.
+/// The contract of [`Simd`].
 #[inline(always)]
 unsafe fn simd_elements<S: Simd, T: Element>(bytes: &[u8], out: &mut [f32]) {
     let (whole, tail) = out.as_chunks_mut::<LANES>();
     let (values, rest) = bytes.split_at(whole.len() * LANES * size_of::<T>());
     for (b, v) in values.chunks_exact(LANES * size_of::<T>()).zip(whole) {
-        // SAFETY: eight elements in, eight numbers out.
+        // SAFETY: reads and writes eight elements.
         unsafe { S::store(v.as_mut_ptr(), T::load::<S>(b.as_ptr().cast())) };
     }
     for (b, v) in rest.chunks_exact(size_of::<T>()).zip(tail) {
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tile_is_the_plain_dot_product() {
+    fn every_tile_size_is_bit_equal_to_the_portable_dot_product() {
         let mut rng = Rng::new(3);
         for width in [8, 16, 72, 576] {
             let mut rows = |n: usize| (0..n * width).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
@@ -337,16 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn decoding_has_the_reference_bits() {
+    fn decoding_is_bit_equal_to_the_reference() {
         let mut rng = Rng::new(4);
         for &dtype in DType::ALL.iter().filter(|d| can_dequantize(**d)) {
             let elems = if dtype.is_quantized() { 3 * dtype.block_elems() } else { 77 };
             let bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
-            let (mut fast, mut plain) = (vec![0.0; elems], vec![0.0; elems]);
+            let (mut fast, mut portable) = (vec![0.0; elems], vec![0.0; elems]);
             decode(Isa::detect(), dtype, &bytes, &mut fast);
-            dequantize(dtype, &bytes, &mut plain).unwrap();
-            for (a, b) in fast.iter().zip(&plain) {
-                // A NaN's payload is nobody's business.
+            dequantize(dtype, &bytes, &mut portable).unwrap();
+            for (a, b) in fast.iter().zip(&portable) {
+                // NaN payloads may differ.
                 assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{dtype}: {a} {b}");
             }
         }

@@ -1,13 +1,13 @@
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
-/// Bytes of the processor's last cache.
-pub(super) fn last_cache() -> usize {
-    /// Where the processor does not say: that of a large desktop.
+/// Bytes of the CPU's last-level cache.
+pub(super) fn last_level_cache() -> usize {
+    /// The default if CPUID does not report caches: that of a large desktop CPU.
     const UNKNOWN: usize = 32 << 20;
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| {
-        // Intel's leaf and AMD's, which have the same fields.
+        // The leaf of Intel and the leaf of AMD, which have the same fields.
         let known = [(0, 4), (0x8000_0000, 0x8000_001d)]
             .into_iter()
             .filter(|(most, leaf)| __cpuid(*most).eax >= *leaf);
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_cache_is_of_a_size_that_exists() {
-        assert!((64 << 10..4 << 30).contains(&last_cache()), "{}", last_cache());
+    fn the_last_level_cache_has_a_plausible_size() {
+        assert!((64 << 10..4 << 30).contains(&last_level_cache()), "{}", last_level_cache());
     }
 }

@@ -1,8 +1,8 @@
-//! How the quants of a panel are written.
+//! The storage of a panel's quants.
 //!
-//! Bits lie in planes. A plane of `W` bits (1, 2, 4 or 8) is `W` vectors of 32 bytes, four for each of
-//! eight rows: vector `v` holds the groups of four elements `v`, `v + W`, `v + 2·W`, … from its low bits up.
-//! One load so brings four consecutive elements of each row, `8 / W` times over.
+//! Quants are stored in bit planes. A plane of `W` bits (1, 2, 4 or 8) is `W` vectors of 32 bytes, four bytes
+//! for each of eight rows. Vector `v` holds the groups of four elements `v`, `v + W`, `v + 2·W`, …, from the
+//! low bits up. So one load brings `8 / W` groups of four consecutive elements of each row.
 
 use gyrus_tensor::block::IQ4_LEVELS;
 
@@ -10,48 +10,48 @@ use super::LANES;
 use crate::quantize_rows::GROUP;
 use crate::simd::Simd;
 
-/// A coding of unsigned numbers.
-pub(crate) trait Coding {
-    /// Bytes of 32 elements of eight rows.
+/// A storage layout of unsigned quants.
+pub(crate) trait QuantLayout {
+    /// Bytes of a body: 32 elements of eight rows.
     const BYTES: usize;
 
-    /// The largest number.
-    const MOST: u32;
+    /// The largest quant.
+    const MAX: u32;
 
-    /// The number that stands for zero in formats without an offset, as a power of two.
-    const MIDDLE: u32;
+    /// The zero point of formats without an offset, a power of two.
+    const ZERO_POINT: u32;
 
-    /// Writes the 32 elements of a row.
-    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]);
+    /// Packs 32 quants of a row.
+    fn pack(body: &mut [u8], row: usize, q: &[u8; GROUP]);
 
-    /// The numbers of a row.
-    fn get(body: &[u8], row: usize) -> [u8; GROUP];
+    /// Unpacks the quants of a row.
+    fn unpack(body: &[u8], row: usize) -> [u8; GROUP];
 
-    /// The numbers of the elements `4·group..` of all rows.
+    /// Loads the quants of elements `4·group..4·group + 4` of all rows.
     ///
     /// # Safety
-    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; else as [`Simd`] asks.
+    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; otherwise the contract of [`Simd`].
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B;
 }
 
-/// Numbers of `LOW + HIGH` bits, in a plane of the low ones and a plane of the high ones.
+/// Quants of `LOW + HIGH` bits, in a plane of low bits and a plane of high bits.
 pub(crate) struct Bits<const LOW: usize, const HIGH: usize>;
 
-impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
+impl<const LOW: usize, const HIGH: usize> QuantLayout for Bits<LOW, HIGH> {
     const BYTES: usize = 4 * LANES * (LOW + HIGH);
-    const MOST: u32 = (1 << (LOW + HIGH)) - 1;
-    const MIDDLE: u32 = 1 << (LOW + HIGH - 1);
+    const MAX: u32 = (1 << (LOW + HIGH)) - 1;
+    const ZERO_POINT: u32 = 1 << (LOW + HIGH - 1);
 
-    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
+    fn pack(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
         let (low, high) = body.split_at_mut(4 * LANES * LOW);
         let groups = std::array::from_fn(|g| u32::from_le_bytes(q.as_chunks::<4>().0[g]));
-        put_plane::<LOW>(low, row, &groups, 0);
+        pack_plane::<LOW>(low, row, &groups, 0);
         if HIGH > 0 {
-            put_plane::<HIGH>(high, row, &groups, LOW);
+            pack_plane::<HIGH>(high, row, &groups, LOW);
         }
     }
 
-    fn get(body: &[u8], row: usize) -> [u8; GROUP] {
+    fn unpack(body: &[u8], row: usize) -> [u8; GROUP] {
         let (low, high) = body.split_at(4 * LANES * LOW);
         std::array::from_fn(|k| {
             let above = if HIGH > 0 { plane_at::<HIGH>(high, row, k) << LOW } else { 0 };
@@ -61,7 +61,7 @@ impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
 
     #[inline(always)]
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
-        // SAFETY: both planes lie within `Self::BYTES`.
+        // SAFETY: both planes are within `Self::BYTES`.
         unsafe {
             let low = plane::<S, LOW>(body, group, 0);
             if HIGH == 0 { low } else { S::or(low, plane::<S, HIGH>(body.add(4 * LANES * LOW), group, LOW)) }
@@ -69,8 +69,8 @@ impl<const LOW: usize, const HIGH: usize> Coding for Bits<LOW, HIGH> {
     }
 }
 
-/// Four bits that name one of sixteen levels; the numbers are the levels plus 128.
-pub(crate) struct Levels;
+/// 4-bit indices into the 16 levels of the IQ4 formats; the quants are the levels plus 128.
+pub(crate) struct Iq4Levels;
 
 const LEVELS: [u8; 16] = {
     let mut levels = [0; 16];
@@ -82,22 +82,22 @@ const LEVELS: [u8; 16] = {
     levels
 };
 
-impl Coding for Levels {
+impl QuantLayout for Iq4Levels {
     const BYTES: usize = Bits::<4, 0>::BYTES;
-    const MOST: u32 = 255;
-    const MIDDLE: u32 = 128;
+    const MAX: u32 = 255;
+    const ZERO_POINT: u32 = 128;
 
-    fn put(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
-        Bits::<4, 0>::put(body, row, q);
+    fn pack(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
+        Bits::<4, 0>::pack(body, row, q);
     }
 
-    fn get(body: &[u8], row: usize) -> [u8; GROUP] {
-        Bits::<4, 0>::get(body, row).map(|q| LEVELS[usize::from(q)])
+    fn unpack(body: &[u8], row: usize) -> [u8; GROUP] {
+        Bits::<4, 0>::unpack(body, row).map(|q| LEVELS[usize::from(q)])
     }
 
     #[inline(always)]
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
-        // SAFETY: passed on; four bits are below 16.
+        // SAFETY: the caller upholds the contract; indices of four bits are below 16.
         unsafe { S::lookup(&LEVELS, Bits::<4, 0>::group::<S>(body, group)) }
     }
 }
@@ -106,9 +106,9 @@ const fn mask(width: usize) -> u8 {
     (0xFFu16 >> (8 - width)) as u8
 }
 
-/// Writes the bits from `from` on of eight groups of four elements, four bytes at a time.
+/// Packs bits `from..from + W` of eight groups of four elements, four bytes at a time.
 #[inline(always)]
-fn put_plane<const W: usize>(bytes: &mut [u8], row: usize, groups: &[u32; GROUP / 4], from: usize) {
+fn pack_plane<const W: usize>(bytes: &mut [u8], row: usize, groups: &[u32; GROUP / 4], from: usize) {
     let mask = u32::from_le_bytes([mask(W); 4]);
     for (vector, bytes) in bytes.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
         let mut word = 0;
@@ -124,12 +124,12 @@ fn plane_at<const W: usize>(bytes: &[u8], row: usize, k: usize) -> u8 {
     bytes[4 * LANES * (group % W) + 4 * row + k % 4] >> (group / W * W) & mask(W)
 }
 
-/// A group's bits in a plane, moved to begin at bit `at`.
+/// A group's bits in a plane, shifted to bit `at`.
 #[inline(always)]
 unsafe fn plane<S: Simd, const W: usize>(bytes: *const u8, group: usize, at: usize) -> S::B {
-    // SAFETY: the caller's `bytes` are a plane, of `W` vectors.
+    // SAFETY: `bytes` points to a plane of `W` vectors.
     unsafe {
-        let vector = S::load_bytes(bytes.add(4 * LANES * (group % W)));
+        let vector = S::load_u8(bytes.add(4 * LANES * (group % W)));
         S::field(vector, at as i32 - (group / W * W) as i32, mask(W) << at)
     }
 }
@@ -140,21 +140,21 @@ mod tests {
 
     use super::*;
 
-    fn round_trip<C: Coding>(most: u8) {
-        let mut rng = Rng::new(u64::from(most));
+    fn round_trip<C: QuantLayout>(max: u8) {
+        let mut rng = Rng::new(u64::from(max));
         let mut body = vec![0; C::BYTES];
         let rows: [[u8; GROUP]; LANES] =
-            std::array::from_fn(|_| std::array::from_fn(|_| rng.below(usize::from(most) + 1) as u8));
+            std::array::from_fn(|_| std::array::from_fn(|_| rng.below(usize::from(max) + 1) as u8));
         for (row, q) in rows.iter().enumerate() {
-            C::put(&mut body, row, q);
+            C::pack(&mut body, row, q);
         }
         for (row, q) in rows.iter().enumerate() {
-            assert_eq!(C::get(&body, row), *q);
+            assert_eq!(C::unpack(&body, row), *q);
         }
     }
 
     #[test]
-    fn what_is_put_is_got() {
+    fn packed_quants_unpack_unchanged() {
         round_trip::<Bits<2, 0>>(3);
         round_trip::<Bits<2, 1>>(7);
         round_trip::<Bits<4, 0>>(15);

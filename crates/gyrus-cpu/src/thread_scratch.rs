@@ -1,5 +1,5 @@
-//! Temporary `f32` buffers of a task, one per thread and kept between loops, so that steady work
-//! allocates nothing.
+//! A thread-local `f32` scratch buffer. It stays allocated between loops, so the steady state allocates
+//! nothing.
 
 use std::cell::RefCell;
 
@@ -7,11 +7,11 @@ thread_local! {
     static BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Gives `body` a buffer of `len` elements with arbitrary contents.
+/// Calls `body` with a buffer of `len` elements, aligned to a cache line, with arbitrary contents.
 pub(crate) fn with<R>(len: usize, body: impl FnOnce(&mut [f32]) -> R) -> R {
-    // Taken out rather than borrowed: a nested use gets a fresh buffer instead of a panic.
+    // `take` instead of `borrow_mut`: a nested call gets a fresh buffer instead of a panic.
     let mut buffer = BUFFER.take();
-    // A margin lets `body` see a slice that begins on a cache line.
+    // 16 more elements allow the slice to start on a cache line.
     if buffer.len() < len + 16 {
         buffer.resize(len + 16, 0.0);
     }

@@ -1,0 +1,164 @@
+//! The storage of a panel's scales and offsets, which convert quants to values.
+
+use gyrus_tensor::block::HalfLe;
+
+use super::LANES;
+use super::source::Scales;
+use crate::simd::Simd;
+
+/// A storage layout of scales and optional offsets.
+///
+/// A group starts with a header of [`ScaleLayout::HEADER`] bytes; each of its bodies ends with
+/// [`ScaleLayout::BYTES`] bytes.
+pub(crate) trait ScaleLayout {
+    const HEADER: usize;
+    const BYTES: usize;
+
+    /// Whether there is a scale for each 16 elements instead of each 32.
+    const PER_16: bool;
+
+    /// Whether values are `scale·q + offset`; otherwise they are `scale·(q − zero_point)`.
+    const OFFSET: bool;
+
+    /// Packs a row's part of the header.
+    fn pack_header(header: &mut [u8], row: usize, scales: &Scales);
+
+    /// Packs the scales of 32 elements of a row.
+    fn pack(body: &mut [u8], row: usize, scales: &Scales);
+
+    /// Unpacks the scales and offsets of the first and the last 16 elements of a row.
+    fn unpack(header: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]);
+
+    /// Loads a header.
+    ///
+    /// # Safety
+    /// `header` points to `Self::HEADER` readable bytes; otherwise the contract of [`Simd`].
+    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2];
+
+    /// [`ScaleLayout::unpack`] of all rows. The kernel ignores values that the layout does not have.
+    ///
+    /// # Safety
+    /// `body` points to `Self::BYTES` readable bytes; otherwise the contract of [`Simd`].
+    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]);
+}
+
+/// For each 32 elements eight f16 scales and, with `OFFSET`, eight f16 offsets.
+pub(crate) struct BlockScales<const OFFSET: bool>;
+
+/// K-quant super-blocks. The header has eight f16 scales and, with `OFFSET`, eight f16 minimums. Each 32
+/// elements (with `PER_16`, each 16) have eight int8 factors of the scales and eight of the minimums.
+pub(crate) struct SuperBlockScales<const PER_16: bool, const OFFSET: bool>;
+
+/// Bytes of eight f16.
+const F16_RUN: usize = 2 * LANES;
+
+impl<const OFFSET: bool> ScaleLayout for BlockScales<OFFSET> {
+    const HEADER: usize = 0;
+    const BYTES: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
+    const PER_16: bool = false;
+    const OFFSET: bool = OFFSET;
+
+    fn pack_header(_: &mut [u8], _: usize, _: &Scales) {}
+
+    fn pack(body: &mut [u8], row: usize, scales: &Scales) {
+        put_f16(body, row, scales.scale);
+        if OFFSET {
+            put_f16(&mut body[F16_RUN..], row, scales.offset);
+        }
+    }
+
+    fn unpack(_: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
+        let offset = if OFFSET { f16_at(&body[F16_RUN..], row) } else { 0.0 };
+        ([f16_at(body, row); 2], [offset; 2])
+    }
+
+    #[inline(always)]
+    unsafe fn header<S: Simd>(_: *const u8) -> [S::F; 2] {
+        // SAFETY: the caller upholds the contract.
+        unsafe { [S::splat(0.0); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(none: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+        // SAFETY: one or two runs of eight f16.
+        unsafe {
+            let offset = if OFFSET { S::load_f16(body.add(F16_RUN)) } else { none[1] };
+            ([S::load_f16(body); 2], [offset; 2])
+        }
+    }
+}
+
+impl<const PER_16: bool, const OFFSET: bool> SuperBlockScales<PER_16, OFFSET> {
+    /// Runs of eight scale factors, which precede the runs of offset factors.
+    const RUNS: usize = if PER_16 { 2 } else { 1 };
+}
+
+impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PER_16, OFFSET> {
+    const HEADER: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
+    const BYTES: usize = Self::RUNS * if OFFSET { 2 * LANES } else { LANES };
+    const PER_16: bool = PER_16;
+    const OFFSET: bool = OFFSET;
+
+    fn pack_header(header: &mut [u8], row: usize, scales: &Scales) {
+        put_f16(header, row, scales.scale);
+        if OFFSET {
+            put_f16(&mut header[F16_RUN..], row, scales.offset);
+        }
+    }
+
+    fn pack(body: &mut [u8], row: usize, scales: &Scales) {
+        for run in 0..Self::RUNS {
+            body[run * LANES + row] = scales.factors[run] as u8;
+            if OFFSET {
+                body[(Self::RUNS + run) * LANES + row] = scales.offset_factors[run] as u8;
+            }
+        }
+    }
+
+    fn unpack(header: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
+        let times = |half: f32, run: usize| half * f32::from(body[run * LANES + row] as i8);
+        let d = f16_at(header, row);
+        let scale = [times(d, 0), times(d, Self::RUNS - 1)];
+        if !OFFSET {
+            return (scale, [0.0; 2]);
+        }
+        // K-quants subtract the minimums.
+        let m = -f16_at(&header[F16_RUN..], row);
+        (scale, [times(m, Self::RUNS), times(m, 2 * Self::RUNS - 1)])
+    }
+
+    #[inline(always)]
+    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2] {
+        // SAFETY: one or two runs of eight f16.
+        unsafe {
+            let offset = if OFFSET { S::neg(S::load_f16(header.add(F16_RUN))) } else { S::splat(0.0) };
+            [S::load_f16(header), offset]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+        // SAFETY: there are `RUNS` runs of eight bytes, twice as many with offsets.
+        unsafe {
+            let (mut scale, mut offset) = (header, header);
+            for run in 0..2 {
+                // With a scale per 32 elements both halves use the same run.
+                let at = run * (Self::RUNS - 1);
+                scale[run] = S::mul(header[0], S::load_i8(body.add(at * LANES)));
+                if OFFSET {
+                    offset[run] = S::mul(header[1], S::load_i8(body.add((Self::RUNS + at) * LANES)));
+                }
+            }
+            (scale, offset)
+        }
+    }
+}
+
+fn put_f16(bytes: &mut [u8], row: usize, half: HalfLe) {
+    bytes[2 * row..][..2].copy_from_slice(bytemuck::bytes_of(&half));
+}
+
+/// The `row`-th of eight f16.
+fn f16_at(bytes: &[u8], row: usize) -> f32 {
+    half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
+}
