@@ -53,10 +53,10 @@ fn weight_at(i: u32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let column = here.lane % 16u;
-    let line = here.lane / 16u;
-    let first_time = here.group.x * TILE_TIMES;
-    let first_channel = here.group.y * TILE_CHANNELS;
+    let column = here.local_index % 16u;
+    let line = here.local_index / 16u;
+    let first_time = here.workgroup.x * TILE_TIMES;
+    let first_channel = here.workgroup.y * TILE_CHANNELS;
     // Below zero where it is in the padding.
     let first_sample = i32(first_time * STRIDE) - i32(params.padding);
     let depth = params.in_channels * TAPS;
@@ -71,19 +71,19 @@ fn KERNEL(here: Invocation) {
 #endif
     for (var channel = 0u; channel < params.in_channels; channel += STEP) {
         workgroupBarrier();
-        for (var i = here.lane; i < STEP * SPAN; i += WORKGROUP) {
+        for (var i = here.local_index; i < STEP * SPAN; i += WORKGROUP) {
             let c = channel + i / SPAN;
             let t = first_sample + i32(i % SPAN);
-            let is_there = c < params.in_channels && t >= 0 && t < i32(params.in_length);
-            let at = select(0u, c * params.in_length + u32(t), is_there);
-            samples[i] = select(0.0, x[at], is_there);
+            let in_range = c < params.in_channels && t >= 0 && t < i32(params.in_length);
+            let at = select(0u, c * params.in_length + u32(t), in_range);
+            samples[i] = select(0.0, x[at], in_range);
         }
-        for (var i = here.lane; i < DEPTH * TILE_CHANNELS; i += WORKGROUP) {
+        for (var i = here.local_index; i < DEPTH * TILE_CHANNELS; i += WORKGROUP) {
             let o = first_channel + i / DEPTH;
             let d = channel * TAPS + i % DEPTH;
-            let is_there = o < params.out_channels && d < depth;
-            let at = select(0u, o * depth + d, is_there);
-            weights[i % DEPTH * ROW + i / DEPTH] = select(0.0, weight_at(at), is_there);
+            let in_range = o < params.out_channels && d < depth;
+            let at = select(0u, o * depth + d, in_range);
+            weights[i % DEPTH * ROW + i / DEPTH] = select(0.0, weight_at(at), in_range);
         }
         workgroupBarrier();
         for (var c = 0u; c < STEP; c += 1u) {

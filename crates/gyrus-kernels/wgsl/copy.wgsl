@@ -17,7 +17,7 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = group_index(here) * WORKGROUP + here.lane;
+    let i = workgroup_index(here) * WORKGROUP + here.local_index;
     if (i < params.count) {
         y[i] = x[i];
     }

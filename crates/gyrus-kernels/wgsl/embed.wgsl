@@ -29,7 +29,7 @@ override WORKGROUP: u32 = 64u;
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let units = weight_units(params.dim);
-    let index = group_index(here) * WORKGROUP + here.lane;
+    let index = workgroup_index(here) * WORKGROUP + here.local_index;
     let row = index / units;
     if (row >= params.tokens) {
         return;

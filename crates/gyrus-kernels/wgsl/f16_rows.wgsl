@@ -43,19 +43,19 @@ fn value(row: u32, at: u32) -> vec4<f32> {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let index = group_index(here);
+    let index = workgroup_index(here);
     // A grid of two dimensions may have a few workgroups too many: they do the last row's work again.
     let own = min(index, params.m - 1u);
     let row = own * (params.x_stride / 4u);
     let quads = params.k / 4u;
-    if (here.lane == 0u) {
+    if (here.local_index == 0u) {
         atomicStore(&largest, 0u);
     }
     var most = vec4<u32>();
 #if NORM
     var squares = vec4<f32>();
 #endif
-    for (var i = here.lane; i < quads; i += WORKGROUP) {
+    for (var i = here.local_index; i < quads; i += WORKGROUP) {
         most = max(most, bitcast<vec4<u32>>(value(row, i)) & vec4<u32>(0x7fffffffu));
 #if NORM
         squares = fma(x[row + i], x[row + i], squares);
@@ -80,7 +80,7 @@ fn KERNEL(here: Invocation) {
     let exponent = clamp(bits >> 23u, 15u, 254u);
     let factor = bitcast<f32>((268u - exponent) << 23u);
     let start = own * ((params.k + 63u) / 64u * 8u);
-    for (var i = here.lane; i < (params.k + 63u) / 64u * 8u; i += WORKGROUP) {
+    for (var i = here.local_index; i < (params.k + 63u) / 64u * 8u; i += WORKGROUP) {
         var low = vec4<f32>();
         var high = vec4<f32>();
         if (2u * i < quads) {
@@ -91,7 +91,7 @@ fn KERNEL(here: Invocation) {
         }
         h[start + i] = words(Elements(low * factor, high * factor));
     }
-    if (here.lane == 0u) {
+    if (here.local_index == 0u) {
         let back = bitcast<f32>((exponent - 14u) << 23u);
 #if NORM
         let scale = bitcast<u32>(back * inverseSqrt(mean + params.eps));

@@ -22,12 +22,12 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
     if (i >= params.count) {
         return;
     }
-    let at = pairs[here.group.y] * params.count + i;
-    if (here.group.z == 0u) {
+    let at = pairs[here.workgroup.y] * params.count + i;
+    if (here.workgroup.z == 0u) {
         k_cache[at.y] = k_cache[at.x];
     } else {
         v_cache[at.y] = v_cache[at.x];

@@ -76,8 +76,8 @@ fn element_at(head: u32, element: u32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let column = here.lane % COLUMNS;
-    let first = (here.group.x * EACH * ROWS) + here.lane / COLUMNS;
+    let column = here.local_index % COLUMNS;
+    let first = (here.workgroup.x * EACH * ROWS) + here.local_index / COLUMNS;
     let words_of_head = params.head_dim / WORD_ELEMENTS;
     var made: array<u32, OWNED * EACH>;
 #if !IN_PLACE
@@ -91,7 +91,7 @@ fn KERNEL(here: Invocation) {
         let high = turn_of(word * WORD_ELEMENTS + 1u);
 #endif
         for (var i = 0u; i < EACH; i += 1u) {
-            let head = head_at(moves[min(first + i * ROWS, params.new_len - 1u)].x, here.group.y);
+            let head = head_at(moves[min(first + i * ROWS, params.new_len - 1u)].x, here.workgroup.y);
 #if STORAGE == f32
             let own = element_at(head, word);
             made[k * EACH + i] = bitcast<u32>(fma(own, low.cosine, element_at(head, low.partner) * low.sine));
@@ -111,7 +111,7 @@ fn KERNEL(here: Invocation) {
         let word = column + k * COLUMNS;
         for (var i = 0u; i < EACH; i += 1u) {
             if (word < words_of_head && first + i * ROWS < params.new_len) {
-                let at = head_at(moves[first + i * ROWS].y, here.group.y) + word;
+                let at = head_at(moves[first + i * ROWS].y, here.workgroup.y) + word;
                 k_cache[at] = made[k * EACH + i];
 #if !IN_PLACE
                 v_cache[at] = values[k * EACH + i];

@@ -32,17 +32,17 @@ override LANES: u32 = 32u;
 @compute @workgroup_size(WORKGROUP)
 #if SUBGROUPS
 fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
+    let thread = thread_of(here, subgroup_size);
 #else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
+    let thread = thread_of(here);
 #endif
-    let lane = member.place % LANES;
+    let lane = thread.index % LANES;
     // Neighbouring workgroups share weights, not activations.
     let tiles = (params.m + ROWS - 1u) / ROWS;
-    let index = group_index(here);
+    let index = workgroup_index(here);
     let first_row = (index % tiles) * ROWS;
-    let first_column = (index / tiles * (WORKGROUP / LANES) + member.place / LANES) * COLUMNS;
+    let first_column = (index / tiles * (WORKGROUP / LANES) + thread.index / LANES) * COLUMNS;
 
     // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
     var sums: array<vec4<f32>, SUMS>;
@@ -69,7 +69,7 @@ fn KERNEL(here: Invocation) {
     }
     for (var i = 0u; i < SUMS; i += 1u) {
         let own = (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
-        let sum = team_sum(own, member);
+        let sum = reduce_sum(own, thread);
         let row = first_row + i % ROWS;
         let column = first_column + i / ROWS;
         if (lane == i % LANES && row < params.m && column < params.n) {

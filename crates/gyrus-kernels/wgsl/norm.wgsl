@@ -78,11 +78,11 @@ fn normalised(v: ELEMENTS, factor: f32, at: u32) -> ELEMENTS {
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let count = params.dim / WIDTH;
-    let row = here.group.y * count;
+    let row = here.workgroup.y * count;
     var held: array<ELEMENTS, OWNED>;
     // Those beyond the end load the last vector, so that no load waits for a branch.
     for (var k = 0u; k < OWNED; k += 1u) {
-        let at = row + min(here.lane + k * WORKGROUP, count - 1u);
+        let at = row + min(here.local_index + k * WORKGROUP, count - 1u);
 #if RESIDUAL
         held[k] = x[at] + residual[at];
 #else
@@ -92,7 +92,7 @@ fn KERNEL(here: Invocation) {
 #if NORM == layer
     var total = 0.0;
     for (var k = 0u; k < OWNED; k += 1u) {
-        if (here.lane + k * WORKGROUP < count) {
+        if (here.local_index + k * WORKGROUP < count) {
             total += across(held[k]);
         }
     }
@@ -102,9 +102,9 @@ fn KERNEL(here: Invocation) {
 #endif
     var squares = 0.0;
     for (var k = 0u; k < OWNED; k += 1u) {
-        if (here.lane + k * WORKGROUP < count) {
+        if (here.local_index + k * WORKGROUP < count) {
 #if RESIDUAL && !IN_PLACE
-            x[row + here.lane + k * WORKGROUP] = held[k];
+            x[row + here.local_index + k * WORKGROUP] = held[k];
 #endif
 #if NORM == layer
             held[k] -= mean;
@@ -114,7 +114,7 @@ fn KERNEL(here: Invocation) {
     }
     let factor = inverseSqrt(workgroup_sum(squares, here) / f32(params.dim) + params.eps);
     for (var k = 0u; k < OWNED; k += 1u) {
-        let i = here.lane + k * WORKGROUP;
+        let i = here.local_index + k * WORKGROUP;
         if (i < count) {
 #if IN_PLACE
             x[row + i] = normalised(held[k], factor, i);

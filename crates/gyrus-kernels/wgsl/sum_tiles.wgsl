@@ -22,7 +22,7 @@ override WORKGROUP: u32 = 256u;
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let all = params.m * params.n;
-    let index = group_index(here) * WORKGROUP + here.lane;
+    let index = workgroup_index(here) * WORKGROUP + here.local_index;
     if (index >= all) {
         return;
     }

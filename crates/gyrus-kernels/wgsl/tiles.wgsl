@@ -101,7 +101,7 @@ var<private> split: u32;
 fn tile(here: Invocation) -> Tile {
     // Neighbouring workgroups share weights, of which there are more than of x.
     let tiles = (params.m + TILE_ROWS - 1u) / TILE_ROWS;
-    let index = group_index(here);
+    let index = workgroup_index(here);
     let steps = (params.k + STEP - 1u) / STEP;
 #if SPLITS > 1
     let all = tiles * ((params.n + OUT_COLUMNS - 1u) / OUT_COLUMNS);

@@ -175,7 +175,7 @@ impl QuantizeCall {
                     ("TARGET", target.name().to_owned()),
                     ("HEAD_DIM", head.to_string()),
                     ("K", width.to_string()),
-                    ("PASSES", (width / 4).div_ceil(256).min(4).to_string()),
+                    ("LOADS", (width / 4).div_ceil(256).min(4).to_string()),
                     ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
                     ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
                 ],

@@ -105,10 +105,10 @@ fn keep_values(task: Task, tile: ptr<function, Tile>, first: u32) {
 }
 
 // Weights of a tile's positions from their scores.
-fn weigh_scores(task: Task, member: Member, first: u32) {
+fn weigh_scores(task: Task, thread: Thread, first: u32) {
     let lane = task.place % LANES;
-    let team = task.place / LANES;
-    let head = min(team, GROUP - 1u);
+    let lane_group = task.place / LANES;
+    let head = min(lane_group, GROUP - 1u);
     let scored = head * SPLIT_TILE;
     var two = vec2<f32>(NONE);
 #repeat I 2
@@ -119,11 +119,11 @@ fn weigh_scores(task: Task, member: Member, first: u32) {
     }
 #end
     let before = most[head];
-    let higher = max(before, team_max(max(two.x, two.y), member));
+    let higher = max(before, reduce_max(max(two.x, two.y), thread));
     // A tile that is not seen at all has no weight, whatever the scores are lowered by.
     let e = select(vec2<f32>(), exp(two - higher), two > vec2<f32>(NONE));
-    let sum = team_sum(e.x + e.y, member);
-    if (team < GROUP) {
+    let sum = reduce_sum(e.x + e.y, thread);
+    if (lane_group < GROUP) {
         weights[(scored + lane) / 4u][lane % 4u] = e.x;
         weights[(scored + LANES + lane) / 4u][lane % 4u] = e.y;
         if (lane == 0u) {
@@ -204,14 +204,14 @@ fn write_sums(task: Task, sums: ptr<function, array<vec2<f32>, OWN>>, split: u32
 @compute @workgroup_size(WORKGROUP)
 #if SUBGROUPS
 fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
+    let thread = thread_of(here, subgroup_size);
 #else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
+    let thread = thread_of(here);
 #endif
-    let task = task_of(here, member);
+    let task = task_of(here, thread);
     let splits = splits_of(task.last, params.window);
-    let split = here.group.x;
+    let split = here.workgroup.x;
     if (split >= splits.count) {
         return;
     }
@@ -221,12 +221,12 @@ fn KERNEL(here: Invocation) {
     // Everything is on its way before anything is waited for.
     let blocks = blocks_of(task, begin);
 #if ROTATE
-    let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
+    let pairs = fetch_pairs(task, thread.index / LANES, thread.index % LANES);
     var tile = fetch(task, begin, blocks);
-    begin_attention(task, member, pairs);
+    begin_attention(task, thread, pairs);
 #else
     var tile = fetch(task, begin, blocks);
-    begin_attention(task, member);
+    begin_attention(task, thread);
 #endif
     workgroupBarrier();
 #if ROTATE
@@ -244,7 +244,7 @@ fn KERNEL(here: Invocation) {
         if (first + SPLIT_TILE < end) {
             tile = fetch(task, first + SPLIT_TILE, blocks_of(task, first + SPLIT_TILE));
         }
-        weigh_scores(task, member, first);
+        weigh_scores(task, thread, first);
         workgroupBarrier();
         sum_values(task, &sums);
         workgroupBarrier();

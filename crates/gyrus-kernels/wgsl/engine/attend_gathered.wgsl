@@ -14,7 +14,7 @@
 // Twins: scalar::attention, scalar::quantize_rows.
 
 #include "lib/splits.wgsl"
-#define SLOTS MOST_SPLITS
+#define SLOTS MAX_SPLITS
 #include "lib/attend.wgsl"
 
 #define INT8_SUMS 1
@@ -33,7 +33,7 @@ var<workgroup> weights: array<vec4<f32>, 2u * TILES * SCORED>;
 var<workgroup> fade: array<f32, TILES * GROUP>;
 #if KEPT
 // Sums of splits.
-var<workgroup> kept: array<vec2<f32>, MOST_SPLITS * GROUP * PAIRS>;
+var<workgroup> kept: array<vec2<f32>, MAX_SPLITS * GROUP * PAIRS>;
 #endif
 
 // An invocation's parts of the queries, in registers where they are few.
@@ -63,7 +63,7 @@ fn own_queries(task: Task) -> Queries {
 
 // Scores of the turn's keys, to `to` on.
 fn score_keys(
-    task: Task, member: Member, own: Queries, keys: ptr<function, Keys>, turn: Turn, splits: Splits, to: u32) {
+    task: Task, thread: Thread, own: Queries, keys: ptr<function, Keys>, turn: Turn, splits: Splits, to: u32) {
 #if ROTATE
 #repeat T TILES
     if (first_of(turn, T, splits) + task.place / 4u == task.last) {
@@ -105,17 +105,17 @@ fn score_keys(
     let odd = (task.place & 1u) != 0u;
     let late = (task.place & 2u) != 0u;
 #if TILES == 4
-    let low = halves(parts[0], parts[2], odd, 1u, member);
-    let high = halves(parts[1], parts[3], odd, 1u, member);
-    let sums = halves(low, high, late, 2u, member);
+    let low = halves(parts[0], parts[2], odd, 1u, thread);
+    let high = halves(parts[1], parts[3], odd, 1u, thread);
+    let sums = halves(low, high, late, 2u, thread);
     let tile = 2u * (task.place & 1u) + ((task.place >> 1u) & 1u);
 #elif TILES == 2
-    let half = halves(parts[0], parts[1], odd, 1u, member);
-    let sums = halves(half, half, late, 2u, member);
+    let half = halves(parts[0], parts[1], odd, 1u, thread);
+    let sums = halves(half, half, late, 2u, thread);
     let tile = task.place & 1u;
 #else
-    let half = halves(parts[0], parts[0], odd, 1u, member);
-    let sums = halves(half, half, late, 2u, member);
+    let half = halves(parts[0], parts[0], odd, 1u, thread);
+    let sums = halves(half, half, late, 2u, thread);
     let tile = 0u;
 #endif
     let at = to + tile * SCORED + task.place / 16u;
@@ -125,11 +125,11 @@ fn score_keys(
 }
 
 // Of two neighbours' parts, one has the sums of the first ones, and the one that is `upper` of the others.
-fn halves(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, distance: u32, member: Member)
+fn halves(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, distance: u32, thread: Thread)
     -> array<f32, GROUP> {
     var sums: array<f32, GROUP>;
 #if SUBGROUPS
-    if (distance < member.reach) {
+    if (distance < thread.shuffle_width) {
 #repeat G GROUP
         sums[G] = select(first[G], other[G], upper)
             + subgroupShuffleXor(select(other[G], first[G], upper), distance);
@@ -139,14 +139,14 @@ fn halves(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, dista
 #endif
 #repeat G GROUP
     sums[G] = select(first[G], other[G], upper)
-        + neighbour_f32(select(other[G], first[G], upper), distance, member);
+        + shuffle_xor_f32(select(other[G], first[G], upper), distance, thread);
 #end
     return sums;
 }
 
 // Weights of the turn's positions in place of their scores, a tile and head by WEIGHERS invocations: they sum as a team
 // of 32 does of which each has two positions.
-fn weigh_scores(task: Task, member: Member, turn: Turn, splits: Splits, origin: u32) {
+fn weigh_scores(task: Task, thread: Thread, turn: Turn, splits: Splits, origin: u32) {
     let lane = task.place % WEIGHERS;
 #repeat W WEIGHINGS
     {
@@ -163,7 +163,7 @@ fn weigh_scores(task: Task, member: Member, turn: Turn, splits: Splits, origin: 
 #else
         var higher = max(score0, score1);
 #endif
-        higher = lanes_max(higher, WEIGHERS, member);
+        higher = reduce_max_over(higher, WEIGHERS, thread);
         let before = most[turn.split * GROUP + number];
         higher = max(before, higher);
         // A tile that is not seen at all has no weight, whatever the scores are lowered by.
@@ -180,7 +180,7 @@ fn weigh_scores(task: Task, member: Member, turn: Turn, splits: Splits, origin: 
             weights[scored + I * (WEIGHERS / 4u)][lane % 4u] = weight##I;
 #end
         }
-        sum = lanes_sum(sum, WEIGHERS, member);
+        sum = reduce_sum_over(sum, WEIGHERS, thread);
         if (index < TILES * GROUP && lane == 0u) {
             let slot = turn.split * GROUP + number;
             let faded = exp(before - higher);
@@ -204,7 +204,7 @@ fn sum_values(
         let mine = summer(task, R);
         let tile = first_of(turn, mine.tile, splits);
         let first = tile + mine.share * SHARE;
-        if (mine.is_there && tile <= task.last) {
+        if (mine.in_range && tile <= task.last) {
             if (first + SHARE > task.last) {
                 // The row's own value is not in the cache yet. Whatever lies beyond, it must not meet a weight of zero
                 // as an infinity.
@@ -247,7 +247,7 @@ fn sum_values(
 }
 
 // Puts the shares of a split's sums together, in their order, and keeps them until all splits are there.
-fn keep_sums(task: Task, member: Member, sums: ptr<function, Sums>, turn: Turn, splits: Splits) {
+fn keep_sums(task: Task, thread: Thread, sums: ptr<function, Sums>, turn: Turn, splits: Splits) {
 #repeat R ROUNDS
     {
         let mine = summer(task, R);
@@ -259,11 +259,11 @@ fn keep_sums(task: Task, member: Member, sums: ptr<function, Sums>, turn: Turn, 
 #repeat S SHARES
 #if S > 0
             sum += vec2<f32>(
-                neighbour_f32(share.x, S * (LANES / SHARES), member),
-                neighbour_f32(share.y, S * (LANES / SHARES), member));
+                shuffle_xor_f32(share.x, S * (LANES / SHARES), thread),
+                shuffle_xor_f32(share.y, S * (LANES / SHARES), thread));
 #endif
 #end
-            if (mine.is_there && mine.share == 0u && split < splits.count) {
+            if (mine.in_range && mine.share == 0u && split < splits.count) {
 #if KEPT
                 kept[(split * GROUP + G) * PAIRS + mine.pair] = sum;
 #else
@@ -321,12 +321,12 @@ fn gathered(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
 @compute @workgroup_size(WORKGROUP)
 #if SUBGROUPS
 fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
+    let thread = thread_of(here, subgroup_size);
 #else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
+    let thread = thread_of(here);
 #endif
-    let task = task_of(here, member);
+    let task = task_of(here, thread);
     let splits = splits_of(task.last, params.window);
     // Everything is on its way before anything is waited for.
     var turn = Turn(0u, 0u);
@@ -337,20 +337,20 @@ fn KERNEL(here: Invocation) {
         entries[ENTRIES + task.place] = entry_of(task, ahead, task.place, splits);
     }
 #if ROTATE
-    let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
+    let pairs = fetch_pairs(task, thread.index / LANES, thread.index % LANES);
 #endif
     var keys = fetch_keys(task, first_key_blocks);
     var values: Values;
     fetch_values(task, first_value_blocks, &values);
 #if ROTATE
-    begin_attention(task, member, pairs);
+    begin_attention(task, thread, pairs);
 #else
-    begin_attention(task, member);
+    begin_attention(task, thread);
 #endif
     workgroupBarrier();
 #if ROTATE
     if (task.group == 0u) {
-        write_newest(task, member.place);
+        write_newest(task, thread.index);
     }
 #endif
 
@@ -370,10 +370,10 @@ fn KERNEL(here: Invocation) {
                 fetch_values(task, value_blocks(task, number), &values);
             }
             number += 1u;
-            score_keys(task, member, own, &keys, turn, splits, at);
+            score_keys(task, thread, own, &keys, turn, splits, at);
             workgroupBarrier();
             keys = fetch_keys(task, key_blocks(task, number));
-            weigh_scores(task, member, turn, splits, at);
+            weigh_scores(task, thread, turn, splits, at);
             // Nobody needs this turn's any more.
             if (task.place < ENTRIES) {
                 entries[(number + 1u) % 2u * ENTRIES + task.place] = entry;
@@ -383,7 +383,7 @@ fn KERNEL(here: Invocation) {
             // The next scores go where nobody reads weights any more.
             at = TILES * SCORED - at;
         }
-        keep_sums(task, member, &sums, turn, splits);
+        keep_sums(task, thread, &sums, turn, splits);
         turn.split += TILES;
     }
 #if !KEPT
@@ -393,11 +393,11 @@ fn KERNEL(here: Invocation) {
 
     for (var begin = 0u; begin < FOURS; begin += WORKGROUP) {
         // Those beyond the end do the last one's work and keep it to themselves.
-        let index = min(begin + member.place, FOURS - 1u);
+        let index = min(begin + thread.index, FOURS - 1u);
         let g = index / (HEAD_DIM / 4u);
         let four = index % (HEAD_DIM / 4u);
-        let bytes = to_int8(gathered(task, g, four, splits.count), member);
-        if (begin + member.place < FOURS && has_head(task, g)) {
+        let bytes = to_int8(gathered(task, g, four, splits.count), thread);
+        if (begin + thread.index < FOURS && has_head(task, g)) {
             let to = query_head(task, g) * (HEAD_DIM / 4u) + four;
             write_int8(bytes, task.row, to, params.n_heads * HEAD_DIM / 32u);
         }

@@ -68,9 +68,9 @@ fn value(at: u32, element: u32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let row = here.group.y;
-    let head = here.group.x;
-    let lane = here.lane;
+    let row = here.workgroup.y;
+    let head = here.workgroup.x;
+    let lane = here.local_index;
     let kv_head = head / (params.n_heads / params.n_kv_heads);
     for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
         query[i] = qkv[row * params.stride + head * HEAD_DIM + i];

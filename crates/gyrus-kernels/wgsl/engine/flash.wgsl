@@ -264,15 +264,15 @@ fn write_one(sums: vec4<f32>, total: f32, query: Query, vector: u32) {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let lane = here.lane;
+    let lane = here.local_index;
     let across = lane % ACROSS;
     let mine = lane / ACROSS * 4u;
-    let tile = tiles[here.groups.y - 1u - here.group.y];
+    let tile = tiles[here.num_workgroups.y - 1u - here.workgroup.y];
     let end = tile.z;
     let sharing = params.n_heads / params.n_kv_heads;
     let parts = (sharing + HEADS - 1u) / HEADS;
-    let kv_head = here.group.x / parts;
-    let part = here.group.x % parts;
+    let kv_head = here.workgroup.x / parts;
+    let part = here.workgroup.x % parts;
     let cached = Cached(rows[tile.x].y, kv_head, end);
     let first_head = kv_head * sharing + part * HEADS;
     let heads = min(HEADS, sharing - part * HEADS);

@@ -21,8 +21,8 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
-    let row = here.group.y;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
+    let row = here.workgroup.y;
     if (i < params.count) {
         let at = 2u * row * params.count + i;
         out[row * params.count + i] = activated(x[at]) * x[at + params.count];

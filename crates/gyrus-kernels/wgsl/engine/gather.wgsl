@@ -21,9 +21,9 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
     if (i < params.count) {
-        let row = indices[params._pad0 + here.group.y];
-        out[here.group.y * params.count + i] = x[row * params.count + i];
+        let row = indices[params._pad0 + here.workgroup.y];
+        out[here.workgroup.y * params.count + i] = x[row * params.count + i];
     }
 }

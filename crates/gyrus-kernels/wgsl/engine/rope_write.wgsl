@@ -21,7 +21,7 @@
 
 #define WORKGROUP 128u
 #define LANES 32u
-#define TEAMS 4u
+#define LANE_GROUPS 4u
 #include "lib/lanes.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
@@ -42,24 +42,24 @@
 #include "lib/f16_pair.wgsl"
 #include "lib/rotate_head.wgsl"
 
-var<workgroup> staged: array<f32, TEAMS * HEAD_DIM>;
+var<workgroup> staged: array<f32, LANE_GROUPS * HEAD_DIM>;
 
 @compute @workgroup_size(WORKGROUP)
 #if SUBGROUPS
 fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
+    let thread = thread_of(here, subgroup_size);
 #else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
+    let thread = thread_of(here);
 #endif
-    let row = here.group.y;
-    let lane = member.place % LANES;
-    let team = member.place / LANES;
+    let row = here.workgroup.y;
+    let lane = thread.index % LANES;
+    let lane_group = thread.index / LANES;
     let first_value = params.n_heads + params.n_kv_heads;
     let heads = first_value + params.n_kv_heads;
     // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
-    let head = min(here.group.x * TEAMS + team, heads - 1u);
-    let is_own = here.group.x * TEAMS + team < heads;
+    let head = min(here.workgroup.x * LANE_GROUPS + lane_group, heads - 1u);
+    let is_own = here.workgroup.x * LANE_GROUPS + lane_group < heads;
     let origin = row * params.stride + head * HEAD_DIM;
     var values: array<vec2<f32>, OWNED>;
 #repeat I OWNED
@@ -69,13 +69,13 @@ fn KERNEL(here: Invocation) {
     }
 #end
     var turned = values;
-    rotate_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, member);
+    rotate_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, thread);
 #repeat I OWNED
     if (lane + I * LANES < HEAD_PAIRS) {
         let at = pair_elements(lane + I * LANES);
         let value = select(turned[I], values[I], head >= first_value);
-        staged[team * HEAD_DIM + at.x] = value.x;
-        staged[team * HEAD_DIM + at.y] = value.y;
+        staged[lane_group * HEAD_DIM + at.x] = value.x;
+        staged[lane_group * HEAD_DIM + at.y] = value.y;
     }
 #end
     workgroupBarrier();
@@ -84,7 +84,7 @@ fn KERNEL(here: Invocation) {
     }
     if (head < params.n_heads) {
         for (var i = lane; i < HEAD_DIM; i += LANES) {
-            qkv[origin + i] = staged[team * HEAD_DIM + i];
+            qkv[origin + i] = staged[lane_group * HEAD_DIM + i];
         }
         return;
     }
@@ -93,7 +93,7 @@ fn KERNEL(here: Invocation) {
     let to = kv_at(row, rows[row].x, kv_head);
 #if KV == f16
     for (var word = lane; word < HEAD_PAIRS; word += LANES) {
-        let source = team * HEAD_DIM + 2u * word;
+        let source = lane_group * HEAD_DIM + 2u * word;
         let packed = f16_pair(vec2<f32>(staged[source], staged[source + 1u]));
         if (is_value) {
             v_cache[to / 2u + word] = packed;
@@ -104,9 +104,9 @@ fn KERNEL(here: Invocation) {
 #else
     for (var i = lane; i < HEAD_DIM; i += LANES) {
         if (is_value) {
-            v_cache[to + i] = staged[team * HEAD_DIM + i];
+            v_cache[to + i] = staged[lane_group * HEAD_DIM + i];
         } else {
-            k_cache[to + i] = staged[team * HEAD_DIM + i];
+            k_cache[to + i] = staged[lane_group * HEAD_DIM + i];
         }
     }
 #endif

@@ -25,7 +25,7 @@
 
 #define WORKGROUP 256u
 #define LANES 32u
-#define TEAMS (WORKGROUP / LANES)
+#define LANE_GROUPS (WORKGROUP / LANES)
 #include "lib/lanes.wgsl"
 #include "lib/splits.wgsl"
 
@@ -79,11 +79,11 @@ struct Task {
     place: u32,
 }
 
-fn task_of(here: Invocation, member: Member) -> Task {
+fn task_of(here: Invocation, thread: Thread) -> Task {
 #if POSITION
     let row = vec2<u32>(params.position, 0u);
 #else
-    let row = rows[here.group.z];
+    let row = rows[here.workgroup.z];
 #endif
     var seen = 0u;
     if (params.window != 0u && row.x + 1u > params.window) {
@@ -91,7 +91,7 @@ fn task_of(here: Invocation, member: Member) -> Task {
     }
     // The remainder tells a compiler how far it goes.
     return Task(
-        here.group.z, here.group.y / GROUPS, here.group.y % GROUPS, row.x, seen, row.y, member.place % WORKGROUP);
+        here.workgroup.z, here.workgroup.y / GROUPS, here.workgroup.y % GROUPS, row.x, seen, row.y, thread.index % WORKGROUP);
 }
 
 // The query head number `number` of a group; those beyond the end do the last one's work.
@@ -126,5 +126,5 @@ fn finished(sum: f32, position: u32, task: Task) -> f32 {
 // Where the sums of a head's split are.
 fn partial_at(task: Task, g: u32, split: u32) -> u32 {
     let head = task.row * params.n_heads + query_head(task, g);
-    return (head * MOST_SPLITS + split) * PARTIAL_PAIRS;
+    return (head * MAX_SPLITS + split) * PARTIAL_PAIRS;
 }

@@ -41,17 +41,17 @@ fn fetch_pairs(task: Task, number: u32, lane: u32) -> array<vec2<f32>, OWNED> {
 
 // Makes heads and scores ready. A barrier has to follow.
 #if ROTATE
-fn begin_attention(task: Task, member: Member, first_pairs: array<vec2<f32>, OWNED>) {
+fn begin_attention(task: Task, thread: Thread, first_pairs: array<vec2<f32>, OWNED>) {
     let origin = task.row * params.stride;
     var pairs = first_pairs;
     // Heads of Q that share this key head, and the key head itself.
-    let lane = member.place % LANES;
-    for (var number = member.place / LANES; number < (GROUP + TEAMS) / TEAMS * TEAMS; number += TEAMS) {
+    let lane = thread.index % LANES;
+    for (var number = thread.index / LANES; number < (GROUP + LANE_GROUPS) / LANE_GROUPS * LANE_GROUPS; number += LANE_GROUPS) {
         let is_key = number >= GROUP;
-        if (number >= TEAMS) {
+        if (number >= LANE_GROUPS) {
             pairs = fetch_pairs(task, number, lane);
         }
-        rotate_head(&pairs, u32(is_key), task.row, task.last, lane, member);
+        rotate_head(&pairs, u32(is_key), task.row, task.last, lane, thread);
 #repeat I OWNED
         if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
             let at = pair_elements(lane + I * LANES);
@@ -66,17 +66,17 @@ fn begin_attention(task: Task, member: Member, first_pairs: array<vec2<f32>, OWN
         }
 #end
     }
-    for (var i = member.place; i < HEAD_DIM; i += WORKGROUP) {
+    for (var i = thread.index; i < HEAD_DIM; i += WORKGROUP) {
         newest[HEAD_DIM + i] = qkv[origin + (params.n_heads + params.n_kv_heads + task.kv_head) * HEAD_DIM + i];
     }
 #else
-fn begin_attention(task: Task, member: Member) {
+fn begin_attention(task: Task, thread: Thread) {
     let origin = task.row * params.stride;
-    for (var i = member.place; i < GROUP * HEAD_DIM; i += WORKGROUP) {
+    for (var i = thread.index; i < GROUP * HEAD_DIM; i += WORKGROUP) {
         queries[i / 4u][i % 4u] = qkv[origin + query_head(task, i / HEAD_DIM) * HEAD_DIM + i % HEAD_DIM];
     }
 #endif
-    for (var i = member.place; i < SLOTS * GROUP; i += WORKGROUP) {
+    for (var i = thread.index; i < SLOTS * GROUP; i += WORKGROUP) {
         most[i] = NONE;
         total[i] = 0.0;
     }

@@ -30,7 +30,7 @@ struct Summer {
     tile: u32,
     share: u32,
     pair: u32,
-    is_there: bool,
+    in_range: bool,
 }
 
 // Shares of a pair are within a team, as far apart as there is room.
@@ -80,7 +80,7 @@ fn fetch_values(task: Task, blocks: array<u32, ROUNDS * SHARE_BLOCKS>, values: p
 #repeat R ROUNDS
     {
         let mine = summer(task, R);
-        if (mine.is_there) {
+        if (mine.in_range) {
 #repeat B SHARE_BLOCKS
             {
                 // Shares lie in a block, or are whole ones.

@@ -34,11 +34,11 @@ override WORKGROUP: u32 = 64u;
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
 #if VECTOR
-    rope(group_index(here) * WORKGROUP + here.lane);
+    rope(workgroup_index(here) * WORKGROUP + here.local_index);
 #else
-    let token = here.group.z * here.groups.y + here.group.y;
+    let token = here.workgroup.z * here.num_workgroups.y + here.workgroup.y;
     if (token < tokens()) {
-        rope(token, here.group.x, here);
+        rope(token, here.workgroup.x, here);
     }
 #endif
 }

@@ -85,7 +85,7 @@ fn finish(it: Slot, factor: f32) {
 }
 
 fn rope(token: u32, head: u32, here: Invocation) {
-    let lane = here.lane;
+    let lane = here.local_index;
     let origin = source(token, head);
     let slots = head_dim() / 2u;
     // Invocations beyond the last slot have nothing to do; what they fetch instead is not used.

@@ -35,7 +35,7 @@ fn slot_words(i: u32) -> vec2<u32> {
 fn rope(token: u32, head: u32, here: Invocation) {
     let slots = head_dim() / 2u / WORD_ELEMENTS;
     // Invocations beyond the last slot take part in the sum, with nothing.
-    let i = min(here.lane, slots - 1u);
+    let i = min(here.local_index, slots - 1u);
     let at = slot_words(i);
     let origin = source(token, head) / WORD_ELEMENTS;
     let a_word = load(head, origin + at.x);
@@ -61,7 +61,7 @@ fn rope(token: u32, head: u32, here: Invocation) {
     var b = word_values(b_word);
     var factor = head_scale(head);
 #if NORM
-    let squares = select(0.0, dot(a, a) + dot(b, b), here.lane < slots);
+    let squares = select(0.0, dot(a, a) + dot(b, b), here.local_index < slots);
     let rms = inverseSqrt(workgroup_sum(squares, here) / f32(head_dim()) + norm_eps());
     factor *= select(1.0, rms, normed(head));
     if (normed(head)) {
@@ -84,7 +84,7 @@ fn rope(token: u32, head: u32, here: Invocation) {
     a = u;
     b = v;
 #endif
-    if (here.lane < slots) {
+    if (here.local_index < slots) {
         let destination = target_of(token, head) / WORD_ELEMENTS;
         store(head, destination + at.x, word_of(a));
         store(head, destination + at.y, word_of(b));

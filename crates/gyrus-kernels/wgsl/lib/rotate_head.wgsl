@@ -27,7 +27,7 @@ fn pair_elements(pair: u32) -> vec2<u32> {
 
 // All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
 fn rotate_head(
-    values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
+    values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, thread: Thread) {
     // Turns first: they depend on the position alone, and the values may still be on their way.
     let table = row * params.turns_stride;
     let half = params.rope_dim / 2u;
@@ -48,7 +48,7 @@ fn rotate_head(
         }
     }
 #end
-    let factor = inverseSqrt(team_sum(squares, here) / f32(HEAD_DIM) + params.eps);
+    let factor = inverseSqrt(reduce_sum(squares, thread) / f32(HEAD_DIM) + params.eps);
 #repeat I OWNED
     (*values)[I] *= factor * weights[I];
 #end

@@ -55,7 +55,7 @@ fn put_w(at: u32, four: vec4<f16>) {
 #endif
 }
 
-// Four weights as halves, rounded once. Bytes become numbers by their place in the bits of 1024 + byte, since
+// Four weights as halves, rounded once. Quantized become numbers by their place in the bits of 1024 + byte, since
 // converting integers is slow.
 #if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
 #define QUICK 0
@@ -66,7 +66,7 @@ const BIAS: u32 = 1152u;
 #else
 #define QUICK 1
 const FLIPPED: u32 = 0u;
-const BIAS: u32 = 1024u + ZERO;
+const BIAS: u32 = 1024u + ZERO_POINT;
 #endif
 
 #if QUICK
@@ -142,19 +142,19 @@ fn KERNEL(here: Invocation) {
     let own = tile(here);
     let first_row = own.first_row;
     let first_column = own.first_column;
-    let own_x = here.subgroup / SUBGROUP_COLUMNS * (INT8_MATRIX_ROWS * SIDE * ROW);
-    let own_w = here.subgroup % SUBGROUP_COLUMNS * (MATRIX_COLUMNS * SIDE * ROW);
+    let own_x = here.subgroup_id / SUBGROUP_COLUMNS * (INT8_MATRIX_ROWS * SIDE * ROW);
+    let own_w = here.subgroup_id % SUBGROUP_COLUMNS * (MATRIX_COLUMNS * SIDE * ROW);
 
-    for (var e = here.lane; e < AREA; e += WORKGROUP) {
+    for (var e = here.local_index; e < AREA; e += WORKGROUP) {
         leaving[e] = 0.0;
     }
     var next_w: array<Sixteen, EACH_SIXTEENS>;
     var next_x: array<Eight, EACH_EIGHTS>;
     for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-        next_w[i] = fetch_weights(here.lane + i * WORKGROUP, own.first_step, first_column);
+        next_w[i] = fetch_weights(here.local_index + i * WORKGROUP, own.first_step, first_column);
     }
     for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-        next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, own.first_step, first_row)];
+        next_x[i] = x[place_of_x(here.local_index + i * WORKGROUP, own.first_step, first_row)];
     }
     workgroupBarrier();
 #repeat I INT8_MATRIX_ROWS
@@ -165,20 +165,20 @@ fn KERNEL(here: Invocation) {
 
 #if STAGES == 2
     for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-        stage_weights(here.lane + i * WORKGROUP, next_w[i], 0u);
+        stage_weights(here.local_index + i * WORKGROUP, next_w[i], 0u);
     }
     for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-        stage_x(here.lane + i * WORKGROUP, next_x[i], 0u);
+        stage_x(here.local_index + i * WORKGROUP, next_x[i], 0u);
     }
 #endif
     for (var step = own.first_step; step < own.last_step; step += 1u) {
         workgroupBarrier();
 #if STAGES == 1
         for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-            stage_weights(here.lane + i * WORKGROUP, next_w[i], 0u);
+            stage_weights(here.local_index + i * WORKGROUP, next_w[i], 0u);
         }
         for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-            stage_x(here.lane + i * WORKGROUP, next_x[i], 0u);
+            stage_x(here.local_index + i * WORKGROUP, next_x[i], 0u);
         }
         workgroupBarrier();
         let stage = 0u;
@@ -187,10 +187,10 @@ fn KERNEL(here: Invocation) {
 #endif
         if (step + 1u < own.last_step) {
             for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-                next_w[i] = fetch_weights(here.lane + i * WORKGROUP, step + 1u, first_column);
+                next_w[i] = fetch_weights(here.local_index + i * WORKGROUP, step + 1u, first_column);
             }
             for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-                next_x[i] = x[place_of_x(here.lane + i * WORKGROUP, step + 1u, first_row)];
+                next_x[i] = x[place_of_x(here.local_index + i * WORKGROUP, step + 1u, first_row)];
             }
         }
         for (var k = 0u; k < STEP / SIDE; k += 1u) {
@@ -213,22 +213,22 @@ fn KERNEL(here: Invocation) {
 #if STAGES == 2
         if (step + 1u < own.last_step) {
             for (var i = 0u; i < EACH_SIXTEENS; i += 1u) {
-                stage_weights(here.lane + i * WORKGROUP, next_w[i], 1u - stage);
+                stage_weights(here.local_index + i * WORKGROUP, next_w[i], 1u - stage);
             }
             for (var i = 0u; i < EACH_EIGHTS; i += 1u) {
-                stage_x(here.lane + i * WORKGROUP, next_x[i], 1u - stage);
+                stage_x(here.local_index + i * WORKGROUP, next_x[i], 1u - stage);
             }
         }
 #endif
     }
 
     // The store takes only what was named before it.
-    let leaves_at = here.subgroup * AREA;
+    let leaves_at = here.subgroup_id * AREA;
 #repeat I INT8_MATRIX_ROWS
 #repeat J MATRIX_COLUMNS
     let d##I##J = c##I##J;
     coopStoreT(d##I##J, &leaving[leaves_at], SIDE);
-    leave(here.lane, I##u, J##u, first_row, first_column);
+    leave(here.local_index, I##u, J##u, first_row, first_column);
 #end
 #end
 }

@@ -18,13 +18,13 @@ fn KERNEL(here: Invocation) {
     let own = tile(here);
     let first_row = own.first_row;
     let first_column = own.first_column;
-    let own_row = here.lane / 16u;
-    let own_column = here.lane % 16u;
+    let own_row = here.local_index / 16u;
+    let own_column = here.local_index % 16u;
 
     var sums: array<f32, EACH_ROWS * EACH_COLUMNS>;
     for (var step = own.first_step; step < own.last_step; step += 1u) {
         workgroupBarrier();
-        for (var group = here.lane; group < TILE_COLUMNS * SIXTEENS; group += WORKGROUP) {
+        for (var group = here.local_index; group < TILE_COLUMNS * SIXTEENS; group += WORKGROUP) {
             let values = sixteen_values(fetch_weights(group, step, first_column));
             let row = group / SIXTEENS;
             let quad = group % SIXTEENS * 4u;
@@ -33,7 +33,7 @@ fn KERNEL(here: Invocation) {
             staged_w[place(row, quad + 2u)] = values[2];
             staged_w[place(row, quad + 3u)] = values[3];
         }
-        for (var group = here.lane; group < TILE_ROWS * EIGHTS; group += WORKGROUP) {
+        for (var group = here.local_index; group < TILE_ROWS * EIGHTS; group += WORKGROUP) {
             let words = x[place_of_x(group, step, first_row)];
             let row = group / EIGHTS;
             let quad = group % EIGHTS * 2u;

@@ -56,7 +56,7 @@ fn weight_sixteen(row: u32, at: u32, k: u32) -> Sixteen {
 #elif WEIGHT == q6_k
     let bytes = four | (two_bits(select(h.x, h.y, is_last)) << vec4<u32>(4u));
 #elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
-    let bytes = levels(four);
+    let bytes = codebook_words(four);
 #else
     let bytes = four;
 #endif
@@ -70,8 +70,8 @@ fn weight_sixteen(row: u32, at: u32, k: u32) -> Sixteen {
 
 fn sixteen_values(s: Sixteen) -> array<vec4<f32>, 4> {
     return array<vec4<f32>, 4>(
-        four_values(s.bytes.x, s.scale, s.offset), four_values(s.bytes.y, s.scale, s.offset),
-        four_values(s.bytes.z, s.scale, s.offset), four_values(s.bytes.w, s.scale, s.offset));
+        dequantize4(s.bytes.x, s.scale, s.offset), dequantize4(s.bytes.y, s.scale, s.offset),
+        dequantize4(s.bytes.z, s.scale, s.offset), dequantize4(s.bytes.w, s.scale, s.offset));
 }
 
 #endif
