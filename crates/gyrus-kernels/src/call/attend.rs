@@ -119,32 +119,32 @@ impl AttendCall {
             number("GROUP", group),
             number("GROUPS", groups),
             number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
-            number("FETCH", head_dim / 32),
-            number("SHARES", shares),
+            number("KEY_LOADS", head_dim / 32),
+            number("PARTS", shares),
         ]);
         match mode {
             SplitMode::Separate { .. } => constants.extend([
                 number("OUTPUTS", self.outputs()),
-                number("OWN", self.outputs().div_ceil(WORKGROUP)),
-                number("TOGETHER", (SPLIT_TILE / shares).min(16)),
+                number("OUTPUTS_PER_INVOCATION", self.outputs().div_ceil(WORKGROUP)),
+                number("VALUE_UNROLL", (SPLIT_TILE / shares).min(16)),
             ]),
             SplitMode::Gathered { tiles, kept } => {
                 let (share, queries) = (SPLIT_TILE / shares, group * head_dim / 32);
                 let weighers = if tiles * group > WORKGROUP / LANES { LANES / 2 } else { LANES };
                 constants.extend([
                     number("TILES", tiles),
-                    flag("KEPT", kept),
-                    number("SHARE", share),
-                    number("SHARE_FOURS", share / 4),
-                    number("SHARE_IN_BLOCK", share.min(KV_BLOCK as u32)),
-                    number("SHARE_BLOCKS", share.div_ceil(KV_BLOCK as u32)),
+                    flag("SUMS_IN_WORKGROUP", kept),
+                    number("PART_POSITIONS", share),
+                    number("PART_VECTORS", share / 4),
+                    number("PART_POSITIONS_IN_BLOCK", share.min(KV_BLOCK as u32)),
+                    number("PART_BLOCKS", share.div_ceil(KV_BLOCK as u32)),
                     number("QUERIES", queries),
                     // Beside keys and values of larger heads there are no registers for them.
-                    flag("HELD", queries <= 8 && head_dim <= 64),
-                    number("ROUNDS", (tiles * shares * head_dim / 2).div_ceil(WORKGROUP)),
-                    number("WEIGHERS", weighers),
-                    number("WEIGHED", SPLIT_TILE / weighers),
-                    number("WEIGHINGS", (tiles * group).div_ceil(WORKGROUP / weighers)),
+                    flag("QUERIES_IN_REGISTERS", queries <= 8 && head_dim <= 64),
+                    number("VALUE_ITERATIONS", (tiles * shares * head_dim / 2).div_ceil(WORKGROUP)),
+                    number("SOFTMAX_LANES", weighers),
+                    number("SCORES_PER_LANE", SPLIT_TILE / weighers),
+                    number("SOFTMAX_ITERATIONS", (tiles * group).div_ceil(WORKGROUP / weighers)),
                 ]);
             }
         }

@@ -161,7 +161,7 @@ impl Heads {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
         // A team of 32 shares a head's pairs.
         let owned = (self.head_dim / 2).div_ceil(32).to_string();
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("OWNED", owned)]
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("PAIRS_PER_LANE", owned)]
     }
 
     pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
@@ -287,7 +287,7 @@ pub fn attention(
         slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
     const TILE: u32 = 128;
-    let overrides = vec![("WORKGROUP", f64::from(TILE)), ("OWNED", f64::from(head_dim.div_ceil(TILE)))];
+    let overrides = vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
     let constants = paged.constants(head_dim);
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])

@@ -222,8 +222,8 @@ impl FlashCall {
         let mut constants = paged.constants(head_dim);
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
-            ("VECTORS", shape.vectors(head_dim).to_string()),
-            ("HELD", held.to_string()),
+            ("OUTPUT_VECTORS", shape.vectors(head_dim).to_string()),
+            ("PREFETCH", held.to_string()),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
             // Maxima go through workgroup memory: a score for each key of a tile makes them cheap.
             ("SUBGROUPS", "0".to_owned()),

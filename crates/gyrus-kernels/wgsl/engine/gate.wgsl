@@ -1,4 +1,4 @@
-// gate: out[r][i] = f(x[r][i]) * x[r][count + i].
+// gate: out[r][i] = f(x[r][i]) * x[r][count + i], the gated activation of a feed-forward layer.
 //
 //   0  x       [rows, 2 * count] f32, read: gate and up projections side by side
 //   1  out     [rows, count] f32, written

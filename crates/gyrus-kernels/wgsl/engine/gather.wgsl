@@ -5,7 +5,7 @@
 //   2  out      [_, count] f32, written
 //   3  params   ElementwiseParams (immediates where the device has them): count, and `first` as _pad0
 //
-// Grid: (ceil(count / WORKGROUP), number of rows to gather).
+// Grid: (ceil(count / WORKGROUP), number of rows to gather). Twin: a copy of rows, in scalar::Reference.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams

@@ -1,4 +1,4 @@
-// rope_write: prepares attention. Normalises each head of Q and K if NORM, turns them by their row's position, and
+// rope_write: prepares prefill attention. Normalises each head of Q and K if NORM, rotates them by their row's position, and
 // writes K and V to the cache. Q stays in qkv.
 //
 //   0  qkv          [rows, stride] f32: Q, K, V side by side; Q is read and written
@@ -7,10 +7,10 @@
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32
 //   5  block_table  u32
-//   6  turns        as lib/rotate_head.wgsl has it
+//   6  turns        as in lib/rotate_head.wgsl
 //   7  head_norms   likewise, if NORM
 //
-// Grid: (heads of Q, K and V / teams of a workgroup, rows), a team a head. Arithmetic in f32. Twin: Rope::apply and
+// Grid: (ceil(heads of Q, K and V / LANE_GROUPS), rows), a 32-lane group a head. Arithmetic in f32. Twins: Rope::apply,
 // scalar::rms_norm.
 
 #include "params/AttendParams"
@@ -57,29 +57,29 @@ fn KERNEL(here: Invocation) {
     let lane_group = thread.index / LANES;
     let first_value = params.n_heads + params.n_kv_heads;
     let heads = first_value + params.n_kv_heads;
-    // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
+    // Lane groups beyond the end repeat the last head and do not write: the barriers need all invocations.
     let head = min(here.workgroup.x * LANE_GROUPS + lane_group, heads - 1u);
-    let is_own = here.workgroup.x * LANE_GROUPS + lane_group < heads;
+    let in_range = here.workgroup.x * LANE_GROUPS + lane_group < heads;
     let origin = row * params.stride + head * HEAD_DIM;
-    var values: array<vec2<f32>, OWNED>;
-#repeat I OWNED
+    var values: array<vec2<f32>, PAIRS_PER_LANE>;
+#repeat I PAIRS_PER_LANE
     {
         let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u));
         values[I] = vec2<f32>(qkv[origin + at.x], qkv[origin + at.y]);
     }
 #end
-    var turned = values;
-    rotate_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, thread);
-#repeat I OWNED
+    var rotated = values;
+    rotate_head(&rotated, u32(head >= params.n_heads), row, rows[row].x, lane, thread);
+#repeat I PAIRS_PER_LANE
     if (lane + I * LANES < HEAD_PAIRS) {
         let at = pair_elements(lane + I * LANES);
-        let value = select(turned[I], values[I], head >= first_value);
+        let value = select(rotated[I], values[I], head >= first_value);
         staged[lane_group * HEAD_DIM + at.x] = value.x;
         staged[lane_group * HEAD_DIM + at.y] = value.y;
     }
 #end
     workgroupBarrier();
-    if (!is_own) {
+    if (!in_range) {
         return;
     }
     if (head < params.n_heads) {
