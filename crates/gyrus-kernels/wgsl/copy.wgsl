@@ -1,8 +1,10 @@
-// copy: y = x, sixteen bytes at a time. What the speed of other kernels is held against.
+// copy: y = x, sixteen bytes at a time. The bandwidth baseline for other kernels.
 //
-//   0  x       [count] vectors of four words, read
+//   0  x       [count] vec4<u32>, read
 //   1  y       likewise, written
 //   2  params  ElementwiseParams (immediates where the device has them)
+//
+// Grid: ceil(count / WORKGROUP), folded over x and y. Twin: a copy.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams

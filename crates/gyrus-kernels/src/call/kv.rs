@@ -238,8 +238,8 @@ impl KvShiftCall {
             number("WORKGROUP", WORKGROUP),
             number("COLUMNS", columns),
             number("ROWS", rows),
-            number("EACH", each),
-            number("OWNED", head_words.div_ceil(columns)),
+            number("HEADS_PER_INVOCATION", each),
+            number("WORDS_PER_INVOCATION", head_words.div_ceil(columns)),
         ];
         let params = KVCacheShiftParams {
             n_kv_heads,

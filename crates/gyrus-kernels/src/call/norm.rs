@@ -107,7 +107,7 @@ impl NormCall {
                 flag("RESIDUAL", residual),
                 flag("IN_PLACE", in_place),
                 flag("VECTOR", width == 4),
-                ("OWNED", format!("{}u", (dim / width).div_ceil(workgroup))),
+                ("VECTORS_PER_INVOCATION", format!("{}u", (dim / width).div_ceil(workgroup))),
             ],
             overrides: vec![("WORKGROUP", f64::from(workgroup))],
         };

@@ -278,12 +278,12 @@ impl TileShape {
             ("STEP", format!("{step}u")),
             ("STAGES", stages.to_string()),
             ("MATRIX", side.to_string()),
-            ("INT8_MATRIX_ROWS", matrices[0].to_string()),
+            ("MATRIX_ROWS", matrices[0].to_string()),
             ("MATRIX_COLUMNS", matrices[1].to_string()),
             ("SUBGROUP_COUNT", format!("{subgroups}u")),
             ("SUBGROUP_COLUMNS", format!("{}u", columns / of_columns)),
-            ("EACH_SIXTEENS", format!("{}u", sixteens / workgroup)),
-            ("EACH_EIGHTS", format!("{}u", eights / workgroup)),
+            ("WEIGHT_LOADS", format!("{}u", sixteens / workgroup)),
+            ("X_LOADS", format!("{}u", eights / workgroup)),
         ];
         Ok((workgroup, constants))
     }
@@ -300,8 +300,8 @@ impl TileShape {
         let step = if self.rows + self.columns <= 128 { 32 } else { 16 };
         let constants = vec![
             ("STEP", format!("{step}u")),
-            ("EACH_ROWS", format!("{}u", self.rows / 16)),
-            ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
+            ("ROWS_PER_INVOCATION", format!("{}u", self.rows / 16)),
+            ("COLUMNS_PER_INVOCATION", format!("{}u", self.columns / 16)),
         ];
         Ok((256, constants))
     }

@@ -1,30 +1,30 @@
-// The draw over a whole row, where what is near the likeliest is not enough: a descent by eight bits at a time through
-// the tokens in descending order, to the one at which a count or a mass is reached.
+// The draw over a whole row, if the candidates do not suffice: a radix select, eight bits a pass, that descends the tokens
+// in descending order to the one at which a count or a mass is reached.
 //
-// The order is by the distance in units of temperature first, in fixed point, since that spreads tokens over bins; by
-// the key's distance, where that was not enough to tell tokens apart; and by id. Most descents end after a few of its
-// digits, when one token is left.
+// The order is by distance from the largest logit in units of temperature first, in fixed point, since that spreads tokens
+// over the bins; then by the distance of keys, for tokens that the first cannot tell apart; then by id. Most descents end
+// after a few digits, when one token is left.
 
 const LEVELS: u32 = 11u;
 
-// The tokens that a descent is among, and what is before them.
+// The tokens that share a prefix of digits, and the count and mass of those before them.
 struct Descent {
-    // What they share of the order's words.
+    // The common prefix of their sort keys.
     prefix: vec3<u32>,
     count: u32,
     mass: vec2<u32>,
-    before_count: u32,
-    before_mass: vec2<u32>,
-    // The token, if it is one.
+    count_before: u32,
+    mass_before: vec2<u32>,
+    // The token, if it is the only one.
     token: u32,
 }
 
 var<workgroup> descent: Descent;
 
-// A token's place in the order: smaller is earlier.
+// A token's sort key: smaller is earlier.
 fn order_of(key: u32, token: u32) -> vec3<u32> {
-    // FAR in this fixed point is below 2^32.
-    return vec3<u32>(u32(gap(key, most_value, inverse) * 134217728.0), most_key - key, token);
+    // MAX_DISTANCE in this fixed point is below 2^32.
+    return vec3<u32>(u32(distance_to_max(key, max_logit, inverse) * 134217728.0), max_key - key, token);
 }
 
 // Whether a token is among those that share the first `codebook_byte` digits: four of the first words each, three of the id.
@@ -63,23 +63,23 @@ fn extended(prefix: vec3<u32>, codebook_byte: u32, digit: u32) -> vec3<u32> {
 }
 
 // Keys of four tokens WORKGROUP apart.
-fn far_keys(token: u32) -> vec4<u32> {
+fn keys_apart(token: u32) -> vec4<u32> {
     return keys_at(vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * WORKGROUP);
 }
 
-fn mass_if(key: u32, likely: f32) -> vec2<u32> {
-    let own = likelihood(gap(key, most_value, inverse));
-    return select(vec2<u32>(), mass(own), own >= likely);
+fn mass_if(key: u32, probability: f32) -> vec2<u32> {
+    let own = relative_probability(distance_to_max(key, max_logit, inverse));
+    return select(vec2<u32>(), mass(own), own >= probability);
 }
 
-fn mass_if4(keys: vec4<u32>, likely: f32) -> vec2<u32> {
+fn mass_if4(keys: vec4<u32>, probability: f32) -> vec2<u32> {
     return add64(
-        add64(mass_if(keys.x, likely), mass_if(keys.y, likely)),
-        add64(mass_if(keys.z, likely), mass_if(keys.w, likely)));
+        add64(mass_if(keys.x, probability), mass_if(keys.y, probability)),
+        add64(mass_if(keys.z, probability), mass_if(keys.w, probability)));
 }
 
-// The mass of all tokens that are at least so likely.
-fn mass_above(likely: f32) -> vec2<u32> {
+// The mass of all tokens whose relative probability is at least this.
+fn mass_above(probability: f32) -> vec2<u32> {
     workgroupBarrier();
     if (lane == 0u) {
         atomicStore(&sum_low, 0u);
@@ -88,19 +88,19 @@ fn mass_above(likely: f32) -> vec2<u32> {
     workgroupBarrier();
     var sum = vec2<u32>();
     for (var token = lane; token < params.vocab; token += 8u * WORKGROUP) {
-        let low = far_keys(token);
-        let high = far_keys(token + 4u * WORKGROUP);
-        sum = add64(sum, add64(mass_if4(low, likely), mass_if4(high, likely)));
+        let low = keys_apart(token);
+        let high = keys_apart(token + 4u * WORKGROUP);
+        sum = add64(sum, add64(mass_if4(low, probability), mass_if4(high, probability)));
     }
-    pour(sum);
+    add_shared(sum);
     workgroupBarrier();
     if (lane == 0u) {
-        told_mass = poured();
+        broadcast_mass = shared_sum();
     }
-    return workgroupUniformLoad(&told_mass);
+    return workgroupUniformLoad(&broadcast_mass);
 }
 
-// Adds a token to the bin of its digit: count, mass, and which it is, should it be alone.
+// Adds a token to the bin of its digit: count, mass, and its id in case it is the only one.
 fn count_digit(key: u32, token: u32, codebook_byte: u32, prefix: vec3<u32>) {
     if (key == NO_KEY) {
         return;
@@ -134,23 +134,23 @@ fn count_digits(codebook_byte: u32, prefix: vec3<u32>) {
     }
     workgroupBarrier();
     for (var token = lane; token < params.vocab; token += 8u * WORKGROUP) {
-        let low = far_keys(token);
-        let high = far_keys(token + 4u * WORKGROUP);
+        let low = keys_apart(token);
+        let high = keys_apart(token + 4u * WORKGROUP);
         count_digit4(low, token, codebook_byte, prefix);
         count_digit4(high, token + 4u * WORKGROUP, codebook_byte, prefix);
     }
     workgroupBarrier();
 }
 
-// Goes down to the token at which `goal` is reached, by count or by mass: to none if there is less.
-fn descend(by_count: bool, goal: vec2<u32>) -> Descent {
+// Descends to the token at which `target_mass` is reached, by count or by mass. The count is 0 if the row has less.
+fn descend(by_count: bool, target_mass: vec2<u32>) -> Descent {
     workgroupBarrier();
     if (lane == 0u) {
         descent = Descent(vec3<u32>(), 0u, vec2<u32>(), 0u, vec2<u32>(), 0u);
     }
-    var now = workgroupUniformLoad(&descent);
-    for (var codebook_byte = 0u; codebook_byte < LEVELS && now.count != 1u; codebook_byte += 1u) {
-        count_digits(codebook_byte, now.prefix);
+    var node = workgroupUniformLoad(&descent);
+    for (var codebook_byte = 0u; codebook_byte < LEVELS && node.count != 1u; codebook_byte += 1u) {
+        count_digits(codebook_byte, node.prefix);
         var count = 0u;
         var own = vec2<u32>();
         var token = 0u;
@@ -159,44 +159,44 @@ fn descend(by_count: bool, goal: vec2<u32>) -> Descent {
             own = vec2<u32>(atomicLoad(&bins[4u * lane + 1u]), atomicLoad(&bins[4u * lane + 2u]));
             token = atomicLoad(&bins[4u * lane + 3u]);
         }
-        let count_upto = now.before_count + scan(vec2<u32>(count, 0u)).x;
-        let mass_upto = add64(now.before_mass, scan(own));
-        let mass_before = subtract64(mass_upto, own);
-        let is_here = select(
-            less64(mass_before, goal) && !less64(mass_upto, goal),
-            count_upto - count < goal.x && count_upto >= goal.x,
+        let count_through = node.count_before + scan(vec2<u32>(count, 0u)).x;
+        let mass_through = add64(node.mass_before, scan(own));
+        let mass_below = subtract64(mass_through, own);
+        let contains_goal = select(
+            less64(mass_below, target_mass) && !less64(mass_through, target_mass),
+            count_through - count < target_mass.x && count_through >= target_mass.x,
             by_count);
         if (lane == 0u) {
             descent.count = 0u;
         }
         workgroupBarrier();
-        if (lane < 256u && is_here) {
-            let prefix = extended(now.prefix, codebook_byte, lane);
-            descent = Descent(prefix, count, own, count_upto - count, mass_before, token);
+        if (lane < 256u && contains_goal) {
+            let prefix = extended(node.prefix, codebook_byte, lane);
+            descent = Descent(prefix, count, own, count_through - count, mass_below, token);
         }
-        now = workgroupUniformLoad(&descent);
-        if (now.count == 0u) {
+        node = workgroupUniformLoad(&descent);
+        if (node.count == 0u) {
             break;
         }
     }
-    return now;
+    return node;
 }
 
-fn far(row: u32, z: vec2<u32>) {
+fn draw_row(row: u32, z: vec2<u32>) {
     let top_k = samplers[row].top_k;
     let top_p = samplers[row].top_p;
     let min_p = samplers[row].min_p;
     var total = mass_above(0.0);
-    // A cut is a beginning of the order, so that its mass says all about it.
+    // A cut is a prefix of the order, so that its mass describes it completely.
     if (top_k > 0u && top_k < params.vocab) {
         let last = descend(true, vec2<u32>(top_k, 0u));
         if (last.count > 0u) {
-            total = add64(last.before_mass, last.mass);
+            total = add64(last.mass_before, last.mass);
         }
     }
     if (top_p < 1.0) {
-        let last = descend(false, goal_of(total, top_p));
-        total = add64(last.before_mass, last.mass);
+        let last = descend(false, top_p_mass(total, top_p));
+        total = add64(last.mass_before, last.mass);
     }
     if (min_p > 0.0) {
         let above = mass_above(min_p);
@@ -204,7 +204,7 @@ fn far(row: u32, z: vec2<u32>) {
             total = above;
         }
     }
-    let last = descend(false, add64(share(total, z), vec2<u32>(1u, 0u)));
+    let last = descend(false, add64(random_mass(total, z), vec2<u32>(1u, 0u)));
     if (lane == 0u) {
         atomicStore(&chosen, last.token);
     }
