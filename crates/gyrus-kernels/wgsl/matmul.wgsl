@@ -30,13 +30,8 @@ override LANES: u32 = 32u;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let lane = thread.index % LANES;
     // Neighbouring workgroups share weights, not activations.
     let tiles = (params.m + ROWS - 1u) / ROWS;

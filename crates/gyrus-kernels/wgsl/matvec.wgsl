@@ -212,13 +212,8 @@ fn store_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split
 }
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let lane = thread.index % LANES;
     let lane_group = thread.index / LANES;
     let split = lane_group % SPLITS;

@@ -54,13 +54,8 @@ var<workgroup> squares: array<f32, K / 32>;
 #endif
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let row = here.workgroup.y;
 #if SOURCE == norm
     for (var first = 0u; first < K / 4u; first += LOADS * WORKGROUP) {

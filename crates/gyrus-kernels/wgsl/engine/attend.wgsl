@@ -201,13 +201,8 @@ fn write_sums(task: Task, sums: ptr<function, array<vec2<f32>, OUTPUTS_PER_INVOC
 }
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let task = task_of(here, thread);
     let splits = splits_of(task.position, params.window);
     let split = here.workgroup.x;

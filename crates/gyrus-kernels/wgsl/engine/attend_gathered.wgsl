@@ -320,13 +320,8 @@ fn merge_splits(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
 #define OUTPUT_VECTORS (GROUP * HEAD_DIM / 4u)
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let task = task_of(here, thread);
     let splits = splits_of(task.position, params.window);
     // All loads are issued before the first is used.

@@ -45,13 +45,8 @@
 var<workgroup> staged: array<f32, LANE_GROUPS * HEAD_DIM>;
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let thread = thread_of(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
-#endif
     let row = here.workgroup.y;
     let lane = thread.index % LANES;
     let lane_group = thread.index / LANES;

@@ -8,6 +8,7 @@ struct Invocation {
     @builtin(subgroup_id) subgroup_id: u32,
     @builtin(num_subgroups) num_subgroups: u32,
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
+    @builtin(subgroup_size) subgroup_size: u32,
 #endif
 }
 

@@ -17,18 +17,14 @@ struct Thread {
 
 var<workgroup> exchanged: array<u32, WORKGROUP>;
 
-#if SUBGROUPS
-fn thread_of(here: Invocation, subgroup_size: u32) -> Thread {
-    if (here.num_subgroups * subgroup_size != WORKGROUP) {
-        return Thread(here.local_index, 1u);
-    }
-    return Thread(here.subgroup_id * subgroup_size + here.subgroup_lane, subgroup_size);
-}
-#else
 fn thread_of(here: Invocation) -> Thread {
+#if SUBGROUPS
+    if (here.num_subgroups * here.subgroup_size == WORKGROUP) {
+        return Thread(here.subgroup_id * here.subgroup_size + here.subgroup_lane, here.subgroup_size);
+    }
+#endif
     return Thread(here.local_index, 1u);
 }
-#endif
 
 // The value of the lane whose index differs in the bit `distance`, a power of two below LANES.
 fn shuffle_xor(value: u32, distance: u32, thread: Thread) -> u32 {

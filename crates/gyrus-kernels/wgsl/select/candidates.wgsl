@@ -124,14 +124,14 @@ fn sort(count: u32) {
     var ranks: array<u32, CANDIDATES_PER_INVOCATION>;
     for (var i = 0u; i < CANDIDATES_PER_INVOCATION; i += 1u) {
         if (i * WORKGROUP + lane < count) {
-            let own_best = candidates[i * WORKGROUP + lane];
+            let candidate = candidates[i * WORKGROUP + lane];
             var rank = 0u;
             for (var j = 0u; j < count; j += 1u) {
                 let other = candidates[j];
-                let is_before = other.x > own_best.x || (other.x == own_best.x && other.y < own_best.y);
+                let is_before = other.x > candidate.x || (other.x == candidate.x && other.y < candidate.y);
                 rank += select(0u, 1u, is_before);
             }
-            own[i] = own_best;
+            own[i] = candidate;
             ranks[i] = rank;
         }
     }

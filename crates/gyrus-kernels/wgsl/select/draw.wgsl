@@ -208,24 +208,24 @@ fn KERNEL(
 #if SUBGROUPS
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
-    @builtin(subgroup_invocation_id) offset: u32,
+    @builtin(subgroup_invocation_id) lane_id: u32,
     @builtin(subgroup_size) subgroup_size: u32,
 #endif
 ) {
     let row = group.x;
-    let sampler = samplers[row];
+    let row_sampler = samplers[row];
     lane = index;
 #if SUBGROUPS
     shuffle_width = 1u;
-    subgroup_lane = offset;
+    subgroup_lane = lane_id;
     // If subgroups are full, invocations are numbered subgroup by subgroup.
     if (subgroups * subgroup_size == WORKGROUP) {
         shuffle_width = subgroup_size;
-        lane = subgroup * subgroup_size + offset;
+        lane = subgroup * subgroup_size + lane_id;
     }
 #endif
     base = row * params.vocab;
-    inverse = sampler.inverse_temperature;
+    inverse = row_sampler.inverse_temperature;
     let partial = row * (PARTIALS / 4u);
     chunk_max = load_chunk_max(partial, lane);
     chunk_max_high = load_chunk_max(partial, lane + WORKGROUP);
@@ -261,7 +261,7 @@ fn KERNEL(
         if (lane == 0u) {
             advance(row, NOT_FINITE);
         }
-    } else if (sampler.temperature == 0.0) {
+    } else if (row_sampler.temperature == 0.0) {
         argmax(4u * lane, chunk_max);
         argmax(4u * (lane + WORKGROUP), chunk_max_high);
         workgroupBarrier();
@@ -269,9 +269,9 @@ fn KERNEL(
             advance(row, atomicLoad(&chosen));
         }
     } else {
-        let z = random(vec2<u32>(sampler.seed_low, sampler.seed_high), rows[row].x + 1u);
-        let full_mass = needs_full_mass(sampler.temperature, sampler.top_k);
-        if (!full_mass || sampler.top_k == 0u || sampler.top_k >= params.vocab) {
+        let z = random(vec2<u32>(row_sampler.seed_low, row_sampler.seed_high), rows[row].x + 1u);
+        let full_mass = needs_full_mass(row_sampler.temperature, row_sampler.top_k);
+        if (!full_mass || row_sampler.top_k == 0u || row_sampler.top_k >= params.vocab) {
             draw_candidates(row, partial, full_mass, z);
         }
         workgroupBarrier();

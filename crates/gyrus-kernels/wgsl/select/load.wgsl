@@ -5,12 +5,12 @@ fn load4(base: u32, at: vec4<u32>, row: u32) -> vec4<u32> {
     let bits = vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]);
 #if PENALTIES
     let times = vec4<u32>(counts[inside.x], counts[inside.y], counts[inside.z], counts[inside.w]);
-    let sampler = samplers[row];
+    let row_sampler = samplers[row];
     return vec4<u32>(
-        penalised(bits.x, times.x, sampler),
-        penalised(bits.y, times.y, sampler),
-        penalised(bits.z, times.z, sampler),
-        penalised(bits.w, times.w, sampler));
+        penalised(bits.x, times.x, row_sampler),
+        penalised(bits.y, times.y, row_sampler),
+        penalised(bits.z, times.z, row_sampler),
+        penalised(bits.w, times.w, row_sampler));
 #else
     return bits;
 #endif

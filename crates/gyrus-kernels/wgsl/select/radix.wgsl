@@ -27,36 +27,36 @@ fn order_of(key: u32, token: u32) -> vec3<u32> {
     return vec3<u32>(u32(distance_to_max(key, max_logit, inverse) * 134217728.0), max_key - key, token);
 }
 
-// Whether a token is among those that share the first `codebook_byte` digits: four of the first words each, three of the id.
-fn is_among(order: vec3<u32>, codebook_byte: u32, prefix: vec3<u32>) -> bool {
-    if (codebook_byte == 0u) {
+// Whether a sort key begins with the first `level` digits: four digits for each of the first two words, three for the id.
+fn is_among(order: vec3<u32>, level: u32, prefix: vec3<u32>) -> bool {
+    if (level == 0u) {
         return true;
     }
-    if (codebook_byte <= 4u) {
-        return (order.x >> (32u - 8u * codebook_byte)) == prefix.x;
+    if (level <= 4u) {
+        return (order.x >> (32u - 8u * level)) == prefix.x;
     }
-    if (codebook_byte <= 8u) {
-        return order.x == prefix.x && (order.y >> (64u - 8u * codebook_byte)) == prefix.y;
+    if (level <= 8u) {
+        return order.x == prefix.x && (order.y >> (64u - 8u * level)) == prefix.y;
     }
-    return all(order.xy == prefix.xy) && (order.z >> (88u - 8u * codebook_byte)) == prefix.z;
+    return all(order.xy == prefix.xy) && (order.z >> (88u - 8u * level)) == prefix.z;
 }
 
-fn digit_of(order: vec3<u32>, codebook_byte: u32) -> u32 {
-    if (codebook_byte < 4u) {
-        return (order.x >> (24u - 8u * codebook_byte)) & 255u;
+fn digit_of(order: vec3<u32>, level: u32) -> u32 {
+    if (level < 4u) {
+        return (order.x >> (24u - 8u * level)) & 255u;
     }
-    if (codebook_byte < 8u) {
-        return (order.y >> (56u - 8u * codebook_byte)) & 255u;
+    if (level < 8u) {
+        return (order.y >> (56u - 8u * level)) & 255u;
     }
-    return (order.z >> (80u - 8u * codebook_byte)) & 255u;
+    return (order.z >> (80u - 8u * level)) & 255u;
 }
 
 // The prefix with one more digit.
-fn extended(prefix: vec3<u32>, codebook_byte: u32, digit: u32) -> vec3<u32> {
-    if (codebook_byte < 4u) {
+fn extended(prefix: vec3<u32>, level: u32, digit: u32) -> vec3<u32> {
+    if (level < 4u) {
         return vec3<u32>((prefix.x << 8u) | digit, 0u, 0u);
     }
-    if (codebook_byte < 8u) {
+    if (level < 8u) {
         return vec3<u32>(prefix.x, (prefix.y << 8u) | digit, 0u);
     }
     return vec3<u32>(prefix.xy, (prefix.z << 8u) | digit);
@@ -101,13 +101,13 @@ fn mass_above(probability: f32) -> vec2<u32> {
 }
 
 // Adds a token to the bin of its digit: count, mass, and its id in case it is the only one.
-fn count_digit(key: u32, token: u32, codebook_byte: u32, prefix: vec3<u32>) {
+fn count_digit(key: u32, token: u32, level: u32, prefix: vec3<u32>) {
     if (key == NO_KEY) {
         return;
     }
     let order = order_of(key, token);
-    if (is_among(order, codebook_byte, prefix)) {
-        let bin = 4u * digit_of(order, codebook_byte);
+    if (is_among(order, level, prefix)) {
+        let bin = 4u * digit_of(order, level);
         let own = mass_of(key);
         atomicAdd(&bins[bin], 1u);
         atomicStore(&bins[bin + 3u], token);
@@ -121,14 +121,14 @@ fn count_digit(key: u32, token: u32, codebook_byte: u32, prefix: vec3<u32>) {
     }
 }
 
-fn count_digit4(keys: vec4<u32>, token: u32, codebook_byte: u32, prefix: vec3<u32>) {
-    count_digit(keys.x, token, codebook_byte, prefix);
-    count_digit(keys.y, token + WORKGROUP, codebook_byte, prefix);
-    count_digit(keys.z, token + 2u * WORKGROUP, codebook_byte, prefix);
-    count_digit(keys.w, token + 3u * WORKGROUP, codebook_byte, prefix);
+fn count_digit4(keys: vec4<u32>, token: u32, level: u32, prefix: vec3<u32>) {
+    count_digit(keys.x, token, level, prefix);
+    count_digit(keys.y, token + WORKGROUP, level, prefix);
+    count_digit(keys.z, token + 2u * WORKGROUP, level, prefix);
+    count_digit(keys.w, token + 3u * WORKGROUP, level, prefix);
 }
 
-fn count_digits(codebook_byte: u32, prefix: vec3<u32>) {
+fn count_digits(level: u32, prefix: vec3<u32>) {
     for (var i = lane; i < BINS; i += WORKGROUP) {
         atomicStore(&bins[i], 0u);
     }
@@ -136,8 +136,8 @@ fn count_digits(codebook_byte: u32, prefix: vec3<u32>) {
     for (var token = lane; token < params.vocab; token += 8u * WORKGROUP) {
         let low = keys_apart(token);
         let high = keys_apart(token + 4u * WORKGROUP);
-        count_digit4(low, token, codebook_byte, prefix);
-        count_digit4(high, token + 4u * WORKGROUP, codebook_byte, prefix);
+        count_digit4(low, token, level, prefix);
+        count_digit4(high, token + 4u * WORKGROUP, level, prefix);
     }
     workgroupBarrier();
 }
@@ -149,8 +149,8 @@ fn descend(by_count: bool, target_mass: vec2<u32>) -> Descent {
         descent = Descent(vec3<u32>(), 0u, vec2<u32>(), 0u, vec2<u32>(), 0u);
     }
     var node = workgroupUniformLoad(&descent);
-    for (var codebook_byte = 0u; codebook_byte < LEVELS && node.count != 1u; codebook_byte += 1u) {
-        count_digits(codebook_byte, node.prefix);
+    for (var level = 0u; level < LEVELS && node.count != 1u; level += 1u) {
+        count_digits(level, node.prefix);
         var count = 0u;
         var own = vec2<u32>();
         var token = 0u;
@@ -171,7 +171,7 @@ fn descend(by_count: bool, target_mass: vec2<u32>) -> Descent {
         }
         workgroupBarrier();
         if (lane < 256u && contains_goal) {
-            let prefix = extended(node.prefix, codebook_byte, lane);
+            let prefix = extended(node.prefix, level, lane);
             descent = Descent(prefix, count, own, count_through - count, mass_below, token);
         }
         node = workgroupUniformLoad(&descent);
