@@ -1,5 +1,5 @@
-// conv1d: a one-dimensional convolution, y[o][t] = f(bias[o] + Σ w[o][c][k] * x[c][t * stride + k - padding]) over input
-// channels c and taps k; x is zero beyond its ends.
+// conv1d: a one-dimensional convolution, y[o][t] = f(bias[o] + Σ w[o][c][k] * x[c][t * stride + k - padding]) over
+// input channels c and taps k; x is zero beyond its ends.
 //
 //   0  x       [in_channels, in_length] f32, read
 //   1  weight  [out_channels, in_channels, TAPS] in words of STORAGE (f32, f16), read
@@ -8,9 +8,9 @@
 //   4  bias    [out_channels] f32, read; absent unless BIAS
 //
 // ACTIVATION is none or one of lib/activation.wgsl. Grid: (ceil(out_length / TILE_TIMES), ceil(out_channels /
-// TILE_CHANNELS)). 16 x 16 invocations compute a tile; each has CHANNELS x TIMES outputs, 16 apart. STEP input channels at a
-// time are staged in workgroup memory. Sums in f32, starting with the bias, over channels, then taps, whatever the tile.
-// Twin: scalar::conv1d.
+// TILE_CHANNELS)). 16 x 16 invocations compute a tile; each has CHANNELS x TIMES outputs, 16 apart. STEP input channels
+// at a time are staged in workgroup memory. Sums in f32, starting with the bias, over channels, then taps, whatever the
+// tile. Twin: scalar::conv1d.
 
 #include "params/Conv1DParams"
 #define PARAMS Conv1DParams

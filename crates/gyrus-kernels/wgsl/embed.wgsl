@@ -7,8 +7,9 @@
 //   4  y       [tokens, y_stride] f32, written in dim columns
 //   5  params  EmbedParams (immediates where the device has them)
 //
-// A table in several parts takes one dispatch per part; each writes the rows whose entries it has. Grid: one invocation per
-// unit of a row, folded over x and y. Exact but for the rounding of the product with scale. Twin: scalar::Reference.
+// A table in several parts takes one dispatch per part; each writes the rows whose entries it has. Grid: one invocation
+// per unit of a row, folded over x and y. Exact but for the rounding of the product with scale. Twin:
+// scalar::Reference.
 
 #include "params/EmbedParams"
 #define PARAMS EmbedParams

@@ -6,8 +6,8 @@
 //   3  h_scales  [m] f32: 2^-e; with NORM also / sqrt(mean(x²) + eps), so that h · h_scale is the row's RMS norm
 //   4  params    F16RowsParams (immediates where the device has them)
 //
-// e puts the largest magnitude of a row between 2^14 and 2^15: nothing overflows, and values up to 2^28 times smaller keep
-// all eleven bits of f16. A row that contains NaN or infinity gets it as its scale.
+// e puts the largest magnitude of a row between 2^14 and 2^15: nothing overflows, and values up to 2^28 times smaller
+// keep all eleven bits of f16. A row that contains NaN or infinity gets it as its scale.
 //
 // Grid: a workgroup a row, folded over x and y. Twin: scalar::f16_rows.
 

@@ -5,8 +5,8 @@
 //   2  params   ElementwiseParams (immediates where the device has them): count, vectors of a block
 //   3  pairs    (source, target) block numbers u32, read
 //
-// No target is a source or another target of the same launch: KvCopyCall::pairs checks that. Grid: (ceil(count / WORKGROUP),
-// pairs, 2), K then V. Twin: scalar::kv_copy.
+// No target is a source or another target of the same launch: KvCopyCall::pairs checks that. Grid: (ceil(count /
+// WORKGROUP), pairs, 2), K then V. Twin: scalar::kv_copy.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams

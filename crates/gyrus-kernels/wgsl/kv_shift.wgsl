@@ -1,17 +1,18 @@
-// kv_shift: rotates cached keys by a number of positions, in place or while moving them to other slots; values then move
-// too. This drops the front of a context without recomputing the rest.
+// kv_shift: rotates cached keys by a number of positions, in place or while moving them to other slots; values then
+// move too. This drops the front of a context without recomputing the rest.
 //
 //   0  k_cache  blocks of [n_kv_heads, KV_BLOCK, head_dim], STORAGE (f32 or f16); read and written
 //   1  v_cache  likewise; absent if IN_PLACE
 //   2  params   KVCacheShiftParams (immediates where the device has them): max_seq_len is the length of a block
 //   3  moves    [new_len] (source, target) slots u32, read: block number · block length + place in the block
-//   4  turns    as in lib/rotate_head.wgsl, one row. The factor after the turns is not read: cached keys already have it
+//   4  turns    as in lib/rotate_head.wgsl, one row. The factor after the turns is not read: cached keys already have
+//               it
 //
-// No target is another move's source or target: KvShiftCall::moves checks that. One invocation computes a word of a head
-// from the words that hold its elements and their partners. All loads precede all stores. Grid: (ceil(new_len / (ROWS *
-// HEADS_PER_INVOCATION)), n_kv_heads). A workgroup has ROWS heads side by side with COLUMNS invocations each, and repeats
-// that for HEADS_PER_INVOCATION heads; an invocation has WORDS_PER_INVOCATION words of a head, whose cosines and sines serve
-// all its heads. Arithmetic in f32. Twin: scalar::kv_shift.
+// No target is another move's source or target: KvShiftCall::moves checks that. One invocation computes a word of a
+// head from the words that hold its elements and their partners. All loads precede all stores. Grid: (ceil(new_len /
+// (ROWS * HEADS_PER_INVOCATION)), n_kv_heads). A workgroup has ROWS heads side by side with COLUMNS invocations each,
+// and repeats that for HEADS_PER_INVOCATION heads; an invocation has WORDS_PER_INVOCATION words of a head, whose
+// cosines and sines serve all its heads. Arithmetic in f32. Twin: scalar::kv_shift.
 
 #include "params/KVCacheShiftParams"
 #define PARAMS KVCacheShiftParams
@@ -94,7 +95,8 @@ fn KERNEL(here: Invocation) {
             let head = head_at(moves[min(first + i * ROWS, params.new_len - 1u)].x, here.workgroup.y);
 #if STORAGE == f32
             let own = element_at(head, word);
-            rotated[k * HEADS_PER_INVOCATION + i] = bitcast<u32>(fma(own, low.cosine, element_at(head, low.partner) * low.sine));
+            rotated[k * HEADS_PER_INVOCATION + i] =
+                bitcast<u32>(fma(own, low.cosine, element_at(head, low.partner) * low.sine));
 #else
             let own = unpack(k_cache[head + word]);
             let partners = vec2<f32>(element_at(head, low.partner), element_at(head, high.partner));

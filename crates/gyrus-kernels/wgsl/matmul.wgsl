@@ -1,4 +1,5 @@
-// matmul: y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k] in f32, for few rows; ROWS rows share one read of the weights.
+// matmul: y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k] in f32, for few rows; ROWS rows share one read of the
+// weights.
 //
 //   0  quants    the weight matrix in planes, by WEIGHT (lib/weights.wgsl)
 //   1  high      likewise, if the type has high bits
@@ -7,9 +8,9 @@
 //   5  y         [m, y_stride] f32: n columns from y_offset on are written
 //   6  params    MatMulParams (immediates where the device has them)
 //
-// Grid: (row tiles · column tiles folded over x and y). A group of LANES invocations computes COLUMNS outputs for ROWS rows;
-// a lane takes every LANES-th unit of the sum. Sums are f32 with explicit fma, so that the bits of a row are the same for
-// every ROWS, COLUMNS and m. matvec is the int8 counterpart. Twin: scalar::matmul.
+// Grid: (row tiles · column tiles folded over x and y). A group of LANES invocations computes COLUMNS outputs for ROWS
+// rows; a lane takes every LANES-th unit of the sum. Sums are f32 with explicit fma, so that the bits of a row are the
+// same for every ROWS, COLUMNS and m. matvec is the int8 counterpart. Twin: scalar::matmul.
 
 #include "params/MatMulParams"
 #define PARAMS MatMulParams

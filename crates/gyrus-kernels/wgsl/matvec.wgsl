@@ -4,18 +4,20 @@
 //   1  high      likewise, if the type has high bits
 //   2  scales    likewise
 //   3  x         INPUT int8: [m, 2, K / 32] vectors of sixteen int8, as quantize writes them.
-//                INPUT f32, norm: [1, K] f32. INPUT merge: the splits of attention of K / HEAD_DIM heads (lib/merge.wgsl)
+//                INPUT f32, norm: [1, K] f32. INPUT merge: the splits of attention of K / HEAD_DIM heads
+//                (lib/merge.wgsl)
 //   4  x_scales  INPUT int8: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
-//                INPUT merge: rows, [1] (position, first entry in block_table); absent if POSITION is 1 and the position
+//                INPUT merge: rows, [1] (position, first entry in block_table); absent if POSITION is 1 and the
+//                position
 //                is a parameter
 //   5  y         [m, y_stride] f32: n columns from y_offset on are written; n / 2 with a GATE
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   INPUT int8 with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
 //
-// Prologue: an INPUT other than int8 is for one row. Every workgroup quantises all of that row for itself, which is faster
-// than a separate dispatch. Epilogue: NORM multiplies by 1 / rms of the input. The int8 values do not depend on that factor,
-// since the quantisation is relative to the largest magnitude. GATE: the first n / 2 rows of the matrix are the gate
-// projection, the others the up projection, and y = GATE(gate)·up.
+// Prologue: an INPUT other than int8 is for one row. Every workgroup quantises all of that row for itself, which is
+// faster than a separate dispatch. Epilogue: NORM multiplies by 1 / rms of the input. The int8 values do not depend on
+// that factor, since the quantisation is relative to the largest magnitude. GATE: the first n / 2 rows of the matrix
+// are the gate projection, the others the up projection, and y = GATE(gate)·up.
 //
 // Grid: (column tiles folded over x and y, 1, ceil(m / ROWS)). A group of LANES invocations computes COLUMNS outputs.
 // SPLITS such groups share the same outputs (split-K); an invocation takes every LANES·SPLITS-th block of 32. One row:
@@ -98,8 +100,9 @@ fn store_input(quantized: Quantized, four: u32, sum: f32) {
 #endif
 
 // A block of a row: its int8 values, their scale, and `sums`, the factor of the weight's offset: scale times the sum of
-// the first and last sixteen int8, or of all. `zero` is what the weight's zero point adds to the integer dot product. It
-// is subtracted as an integer: in f32 most digits would cancel, and the rest would depend on the order of operations.
+// the first and last sixteen int8, or of all. `zero` is what the weight's zero point adds to the integer dot product.
+// It is subtracted as an integer: in f32 most digits would cancel, and the rest would depend on the order of
+// operations.
 struct Activation {
     first: vec4<u32>,
     last: vec4<u32>,
@@ -196,7 +199,8 @@ fn store_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split
         reduce_many(sums, lane);
         if (lane % LANES_PER_SUM == 0u) {
             let number = lane / LANES_PER_SUM;
-            results[result_base + ((first + number / ROW_BATCH) * ROWS + row + number % ROW_BATCH) * SPLITS + split] = (*sums)[0];
+            let at = (first + number / ROW_BATCH) * ROWS + row + number % ROW_BATCH;
+            results[result_base + at * SPLITS + split] = (*sums)[0];
         }
         return;
     }
@@ -309,8 +313,8 @@ fn KERNEL(here: Invocation) {
     }
 #else
     load_factors(first_row, thread);
-    // Weights stay in registers while the loop iterates over rows. The loop is not unrolled: its code must fit the GPU's
-    // instruction cache, which successive kernels share.
+    // Weights stay in registers while the loop iterates over rows. The loop is not unrolled: its code must fit the
+    // GPU's instruction cache, which successive kernels share.
     var unpacked: array<Block, LOADED_BLOCKS>;
 #repeat I IN_FLIGHT
 #repeat C COLUMNS

@@ -1,7 +1,8 @@
-// matvec_int8_matrix: y (+)= W·x for up to sixteen rows of int8 activations, by int8 cooperative matrices (tensor cores) of
-// a subgroup of 32. The bits are those of matvec on the same int8 values.
+// matvec_int8_matrix: y (+)= W·x for up to sixteen rows of int8 activations, by int8 cooperative matrices (tensor
+// cores) of a subgroup of 32. The bits are those of matvec on the same int8 values.
 //
-//   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl): types with one f16 scale a block and no
+//   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl): types with one f16 scale a block and
+//                no
 //                offsets
 //   1  high      likewise, if the type has high bits
 //   2  scales    likewise
@@ -14,19 +15,21 @@
 //   9  q         RESULTS int8: y as int8, as in lib/int8_rows.wgsl. RESULTS normed: y times `weight` as int8
 //  10  q_scales  likewise
 //  11  weight    RESULTS normed: [y_stride] f32, the weight of the following norm
-//  12  made      RESULTS normed: [m, y_stride / 32] f32, written: sums of squares of y, for INPUT squares of the next kernel
+//  12  made      RESULTS normed: [m, y_stride / 32] f32, written: sums of squares of y, for INPUT squares of the next
+//                kernel
 //
-// WGSL has neither int8 cooperative matrices nor element-wise products of matrices; SPIR-V has both. The host rewrites the
-// SPIR-V of this kernel: a matrix that is loaded from words becomes a matrix of their int8, 16 × 32 or 32 × 16, with i32
-// sums that are converted to f32; ELEMENTWISE_MUL, a subtraction in WGSL, becomes a product.
+// WGSL has neither int8 cooperative matrices nor element-wise products of matrices; SPIR-V has both. The host rewrites
+// the SPIR-V of this kernel: a matrix that is loaded from words becomes a matrix of their int8, 16 × 32 or 32 × 16,
+// with i32 sums that are converted to f32; ELEMENTWISE_MUL, a subtraction in WGSL, becomes a product.
 //
-// Grid: workgroups of 256, each with TILES tiles of sixteen columns, one after the other; SPLITS as in matvec (split-K). A
-// subgroup computes what lanes `subgroup`, + 8, + 16 and + 24 of a lane group compute in matvec; the reduction tree of a
-// lane group begins with these. A subgroup's fragments of the activations stay in registers. A tile's weights are unpacked
-// to int8 in workgroup memory while the next tile's loads are in flight. The matrix of the scales of the columns' blocks has
-// equal rows. It is a product too: the scales of sixteen blocks times a matrix of ones in the row of this block and zeros
-// elsewhere. That product and the integer sums of a block are exact. Rounding happens where matvec rounds:
-// fma(weight scale, row scale · block sum, previous sum). Twin: scalar::matmul on scalar::quantize_rows.
+// Grid: workgroups of 256, each with TILES tiles of sixteen columns, one after the other; SPLITS as in matvec
+// (split-K). A subgroup computes what lanes `subgroup`, + 8, + 16 and + 24 of a lane group compute in matvec; the
+// reduction tree of a lane group begins with these. A subgroup's fragments of the activations stay in registers. A
+// tile's weights are unpacked to int8 in workgroup memory while the next tile's loads are in flight. The matrix of the
+// scales of the columns' blocks has equal rows. It is a product too: the scales of sixteen blocks times a matrix of
+// ones in the row of this block and zeros elsewhere. That product and the integer sums of a block are exact. Rounding
+// happens where matvec rounds: fma(weight scale, row scale · block sum, previous sum). Twin: scalar::matmul on
+// scalar::quantize_rows.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -92,8 +95,8 @@ fn block_of(block: u32, split: u32) -> u32 {
     return (block / 32u * SPLITS + split) * 32u + block % 32u;
 }
 
-// The two vectors of a block are swapped in every other group of four blocks, for weights and activations alike, so that
-// eight invocations store to different banks.
+// The two vectors of a block are swapped in every other group of four blocks, for weights and activations alike, so
+// that eight invocations store to different banks.
 fn put(at: StageSlot, first: vec4<u32>, last: vec4<u32>) {
     let to = at.column * STAGE_STRIDE + 2u * at.block;
     let other = (at.block / 4u) % 2u;

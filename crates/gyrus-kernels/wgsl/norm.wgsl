@@ -12,8 +12,8 @@
 //
 // v is x, or x + residual. The sum x + residual is written to x and the normalised row to out. IN_PLACE writes the
 // normalised row to x and does not store the sum. Grid: (1, rows), a workgroup a row. An invocation holds
-// VECTORS_PER_INVOCATION vectors (of four elements with VECTOR, else of one) in registers from load to store. Sums in f32.
-// Twin: scalar::norm.
+// VECTORS_PER_INVOCATION vectors (of four elements with VECTOR, else of one) in registers from load to store. Sums in
+// f32. Twin: scalar::norm.
 
 #if NORM == layer
 #include "params/LayerNormParams"

@@ -8,14 +8,15 @@
 //   5  y         [m, y_stride] f32: n columns from y_offset on are written. SPLITS > 1: [SPLITS, m, n] partial sums
 //   6  params    MatMulParams (immediates where the device has them)
 //
-// Epilogue: ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up; the weights then have 2·n rows, the
-// gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the partial sums.
+// Epilogue: ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up; the weights then have 2·n rows,
+// the gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the
+// partial sums.
 //
 // Grid: tiles folded over x and y. A workgroup computes a tile of TILE_ROWS × TILE_COLUMNS (half of the columns are the
-// gate's) in steps of STEP along k. Both operands of a step are staged in workgroup memory. COOPERATIVE: weights are rounded
-// to f16, and subgroups multiply f16 cooperative matrices with f32 accumulators (lib/tiles_cooperative.wgsl). Else
-// everything but x is f32 (lib/tiles_plain.wgsl). Either way sums run along k in one order whatever the tile's size, so that
-// the bits of a row depend on that row alone. Twin: scalar::matmul of the f16 rows of scalar::f16_rows.
+// gate's) in steps of STEP along k. Both operands of a step are staged in workgroup memory. COOPERATIVE: weights are
+// rounded to f16, and subgroups multiply f16 cooperative matrices with f32 accumulators (lib/tiles_cooperative.wgsl).
+// Else everything but x is f32 (lib/tiles_plain.wgsl). Either way sums run along k in one order whatever the tile's
+// size, so that the bits of a row depend on that row alone. Twin: scalar::matmul of the f16 rows of scalar::f16_rows.
 
 #if COOPERATIVE
 enable f16;

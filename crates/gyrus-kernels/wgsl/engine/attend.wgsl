@@ -1,10 +1,11 @@
-// attend: decode attention of few rows with split-K over the context, so that a single row keeps the GPU busy. The prologue
-// of a mat-vec or quantize merges the splits (lib/merge.wgsl).
+// attend: decode attention of few rows with split-K over the context, so that a single row keeps the GPU busy. The
+// prologue of a mat-vec or quantize merges the splits (lib/merge.wgsl).
 //
-// Bindings and constants: lib/attend.wgsl. Grid: (splits, n_kv_heads · groups of GROUP query heads, rows), a workgroup a
-// split. The loads of the first tile are issued before the prologue. For each tile of 64 positions, four invocations score
-// one key for all heads of the group; a 32-lane group computes the softmax weights of a head; then each invocation sums two
-// elements of a head over the values, which are staged in workgroup memory. Sums in f32. Twin: scalar::attention.
+// Bindings and constants: lib/attend.wgsl. Grid: (splits, n_kv_heads · groups of GROUP query heads, rows), a workgroup
+// a split. The loads of the first tile are issued before the prologue. For each tile of 64 positions, four invocations
+// score one key for all heads of the group; a 32-lane group computes the softmax weights of a head; then each
+// invocation sums two elements of a head over the values, which are staged in workgroup memory. Sums in f32. Twin:
+// scalar::attention.
 
 #define SPLIT_SLOTS 1u
 #include "lib/attend.wgsl"
@@ -25,8 +26,8 @@ struct Tile {
     values: array<vec4<u32>, KEY_LOADS>,
 }
 
-// Positions of the key, and of the values, that an invocation loads of the tile at `first`. Positions beyond the last are
-// clamped to it.
+// Positions of the key, and of the values, that an invocation loads of the tile at `first`. Positions beyond the last
+// are clamped to it.
 fn key_position(task: Task, first: u32) -> u32 {
     return min(first + task.index / 4u, task.position);
 }

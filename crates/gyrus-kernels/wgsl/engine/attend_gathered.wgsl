@@ -8,11 +8,11 @@
 //
 // Grid: (1, n_kv_heads · groups of GROUP query heads, rows). An iteration processes TILES tiles, one of each of as many
 // splits. Four invocations score a key of each tile, so that one load of their part of a query serves all tiles;
-// SOFTMAX_LANES lanes compute the softmax weights of a tile of one head; then each invocation sums two elements of a tile's
-// values, which are in its registers, for all heads. Keys of the next iteration are loaded during the softmax, values during
-// the scores, and the block table entries of both one iteration earlier: no load waits for another. Splits, sums and merging
-// are those of engine/attend.wgsl and lib/merge.wgsl, with the same bits. Sums in f32. Twins: scalar::attention,
-// scalar::quantize_rows.
+// SOFTMAX_LANES lanes compute the softmax weights of a tile of one head; then each invocation sums two elements of a
+// tile's values, which are in its registers, for all heads. Keys of the next iteration are loaded during the softmax,
+// values during the scores, and the block table entries of both one iteration earlier: no load waits for another.
+// Splits, sums and merging are those of engine/attend.wgsl and lib/merge.wgsl, with the same bits. Sums in f32. Twins:
+// scalar::attention, scalar::quantize_rows.
 
 #include "lib/splits.wgsl"
 #define SPLIT_SLOTS MAX_SPLITS
@@ -145,8 +145,8 @@ fn exchange_sums(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool
     return sums;
 }
 
-// Online softmax: replaces scores by weights. SOFTMAX_LANES lanes handle a tile of one head. Their sums have the tree of
-// 32 lanes with two positions each.
+// Online softmax: replaces scores by weights. SOFTMAX_LANES lanes handle a tile of one head. Their sums have the tree
+// of 32 lanes with two positions each.
 fn softmax_tile(task: Task, thread: Thread, step: Step, splits: Splits, origin: u32) {
     let lane = task.index % SOFTMAX_LANES;
 #repeat W SOFTMAX_ITERATIONS
@@ -157,7 +157,8 @@ fn softmax_tile(task: Task, thread: Thread, step: Step, splits: Splits, origin: 
         let first = first_position(step, number / GROUP, splits) + lane;
         let scores_at = origin + number / GROUP * SCORE_STRIDE + number % GROUP * (SPLIT_TILE / 4u) + lane / 4u;
 #repeat I SCORES_PER_LANE
-        let score##I = masked_score(weights[scores_at + I * (SOFTMAX_LANES / 4u)][lane % 4u], first + I * SOFTMAX_LANES, task);
+        let score##I =
+            masked_score(weights[scores_at + I * (SOFTMAX_LANES / 4u)][lane % 4u], first + I * SOFTMAX_LANES, task);
 #end
 #if SCORES_PER_LANE == 4
         var new_max = max(max(score0, score2), max(score1, score3));

@@ -1,5 +1,5 @@
-// attention: out = softmax(scale · q Kᵀ) V for each head of each row over the row's own sequence: positions up to its own,
-// and with a window only the last `window` of them. The plain kernel that the faster ones are tested against.
+// attention: out = softmax(scale · q Kᵀ) V for each head of each row over the row's own sequence: positions up to its
+// own, and with a window only the last `window` of them. The plain kernel that the faster ones are tested against.
 //
 //   0  qkv          [rows, stride] f32, read: Q comes first
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16), read
@@ -9,9 +9,9 @@
 //   5  block_table  u32
 //   6  out          [rows, n_heads, HEAD_DIM] f32, written
 //
-// Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at multiples of WORKGROUP, so that the sums
-// of a row do not depend on other rows. An invocation scores one position of a tile, then accumulates its elements over all
-// positions of the tile. Sums in f32. Twin: scalar::attention.
+// Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at multiples of WORKGROUP, so that the
+// sums of a row do not depend on other rows. An invocation scores one position of a tile, then accumulates its elements
+// over all positions of the tile. Sums in f32. Twin: scalar::attention.
 
 #include "params/AttendParams"
 #define PARAMS AttendParams

@@ -1,5 +1,5 @@
-// flash: flash attention for prefill, out = softmax(scale · q Kᵀ) V for tiles of rows, each tile of one sequence, over tiles
-// of KEYS positions.
+// flash: flash attention for prefill, out = softmax(scale · q Kᵀ) V for tiles of rows, each tile of one sequence, over
+// tiles of KEYS positions.
 //
 //   0  qkv          [rows, q_stride] f32, read: Q comes first
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16), read
@@ -12,13 +12,13 @@
 //   8  branches     [rows] 64 bits, with TREE: bit i says whether a row attends to position base + i
 //
 // Grid: (n_kv_heads · ceil(query heads of one / HEADS), tiles), the last tiles first: in a prompt they have the longest
-// context. A workgroup has QUERIES queries of one KV head, HEADS of each row: query s is head s % HEADS of row s / HEADS. An
-// invocation has four queries. Of the scores it has four keys, KEY_LANES apart; of the output, OUTPUT_VECTORS vectors of
-// each query, KEY_LANES apart. Keys and values are staged in workgroup memory as f32: KEY_DIMS elements of all keys, or
-// VALUE_KEYS whole values at a time. With PREFETCH > 0 an invocation issues the loads of the next stage, at most PREFETCH of
-// them, before it computes on this one. Key tiles begin at multiples of KEYS whatever the rows, and masked positions have
-// weight 0, so that the bits of a row do not depend on other rows. Scores are logarithms to base 2, sums f32. Twin:
-// scalar::attend.
+// context. A workgroup has QUERIES queries of one KV head, HEADS of each row: query s is head s % HEADS of row s /
+// HEADS. An invocation has four queries. Of the scores it has four keys, KEY_LANES apart; of the output, OUTPUT_VECTORS
+// vectors of each query, KEY_LANES apart. Keys and values are staged in workgroup memory as f32: KEY_DIMS elements of
+// all keys, or VALUE_KEYS whole values at a time. With PREFETCH > 0 an invocation issues the loads of the next stage,
+// at most PREFETCH of them, before it computes on this one. Key tiles begin at multiples of KEYS whatever the rows, and
+// masked positions have weight 0, so that the bits of a row do not depend on other rows. Scores are logarithms to base
+// 2, sums f32. Twin: scalar::attend.
 
 #include "params/FlashParams"
 #define PARAMS FlashParams
@@ -71,8 +71,8 @@ var<workgroup> weights: array<vec4<f32>, WEIGHT_VECTORS>;
 // Values of all invocations for their four queries, to be reduced over KEY_LANES.
 var<workgroup> reduced: array<vec4<f32>, WORKGROUP>;
 
-// A masked position scores MASKED. The running max is at least MIN_RUNNING_MAX, so that exp2(MASKED - max) is 0. Both are
-// finite: compilers may assume that infinities do not exist.
+// A masked position scores MASKED. The running max is at least MIN_RUNNING_MAX, so that exp2(MASKED - max) is 0. Both
+// are finite: compilers may assume that infinities do not exist.
 const MASKED: f32 = -1e30;
 const MIN_RUNNING_MAX: f32 = -1e29;
 
@@ -179,8 +179,8 @@ struct CachedHead {
     end: u32,
 }
 
-// Index, in loads, of a head's vector at a position. Positions from `end` on are clamped to the last one: memory beyond may
-// hold anything, and infinity times a weight of 0 would be NaN.
+// Index, in loads, of a head's vector at a position. Positions from `end` on are clamped to the last one: memory beyond
+// may hold anything, and infinity times a weight of 0 would be NaN.
 fn cache_at(cache: CachedHead, position: u32) -> u32 {
     let inside = min(position, cache.end - 1u);
     let block = block_table[cache.table + inside / KV_BLOCK];
@@ -354,8 +354,8 @@ fn KERNEL(here: Invocation) {
             }
         }
         if (params.cap != 0.0) {
-            scores =
-                mat4x4<f32>(soft_capped(scores[0]), soft_capped(scores[1]), soft_capped(scores[2]), soft_capped(scores[3]));
+            scores = mat4x4<f32>(
+                soft_capped(scores[0]), soft_capped(scores[1]), soft_capped(scores[2]), soft_capped(scores[3]));
         }
         var masked = start < all_from || start + KEYS > all_to;
 #if TREE

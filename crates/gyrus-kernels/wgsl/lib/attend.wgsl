@@ -1,7 +1,8 @@
-// Decode attention of one row's query heads that share a KV head: what engine/attend.wgsl and engine/attend_gathered.wgsl
-// have in common. Both iterate over tiles of SPLIT_TILE positions, and both give the sums of a split the same bits: a score
-// is summed in four parts, each of every fourth vector of eight elements; the exponentials of a tile are reduced over 32
-// lanes; values are summed over PARTS of a tile's positions, and the parts are added in order.
+// Decode attention of one row's query heads that share a KV head: what engine/attend.wgsl and
+// engine/attend_gathered.wgsl have in common. Both iterate over tiles of SPLIT_TILE positions, and both give the sums
+// of a split the same bits: a score is summed in four parts, each of every fourth vector of eight elements; the
+// exponentials of a tile are reduced over 32 lanes; values are summed over PARTS of a tile's positions, and the parts
+// are added in order.
 //
 //   0  qkv          [rows, stride] f32. ROTATE 0: Q is rotated already, K and V are in the cache. ROTATE 1, for rows of
 //                   different sequences: the output of the QKV projection; heads are normalised, rotated and written to
@@ -9,7 +10,8 @@
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM] f16; written with ROTATE
 //   2  v_cache      likewise
 //   3  params       AttendParams (immediates where the device has them)
-//   4  rows         [rows] (position, first entry in block_table) u32; absent if POSITION is 1: then there is one row, its
+//   4  rows         [rows] (position, first entry in block_table) u32; absent if POSITION is 1: then there is one row,
+//                   its
 //                   position is a parameter and its block table is the first
 //   5  block_table  u32
 //   6  partials     the splits, in the layout of lib/merge.wgsl; written
@@ -92,7 +94,8 @@ fn task_of(here: Invocation, thread: Thread) -> Task {
     }
     // The remainder tells the compiler the range of the index.
     return Task(
-        here.workgroup.z, here.workgroup.y / GROUPS, here.workgroup.y % GROUPS, row.x, first_visible, row.y, thread.index % WORKGROUP);
+        here.workgroup.z, here.workgroup.y / GROUPS, here.workgroup.y % GROUPS, row.x, first_visible, row.y,
+        thread.index % WORKGROUP);
 }
 
 // Query head number `number` of a group. Heads beyond the end repeat the last one.

@@ -1,5 +1,6 @@
-// The prologue of decode attention: loads the query heads and, with ROTATE, normalises and rotates them and the row's own
-// key. The row's own key and value are used from workgroup memory, before they are in the cache. Part of lib/attend.wgsl.
+// The prologue of decode attention: loads the query heads and, with ROTATE, normalises and rotates them and the row's
+// own key. The row's own key and value are used from workgroup memory, before they are in the cache. Part of
+// lib/attend.wgsl.
 
 #if ROTATE
 #include "lib/f16_pair.wgsl"
@@ -45,7 +46,8 @@ fn prepare_attention(task: Task, thread: Thread, first_pairs: array<vec2<f32>, P
     var pairs = first_pairs;
     // The query heads of the group, then the key head.
     let lane = thread.index % LANES;
-    for (var number = thread.index / LANES; number < (GROUP + LANE_GROUPS) / LANE_GROUPS * LANE_GROUPS; number += LANE_GROUPS) {
+    let end = (GROUP + LANE_GROUPS) / LANE_GROUPS * LANE_GROUPS;
+    for (var number = thread.index / LANES; number < end; number += LANE_GROUPS) {
         let is_key = number >= GROUP;
         if (number >= LANE_GROUPS) {
             pairs = fetch_pairs(task, number, lane);

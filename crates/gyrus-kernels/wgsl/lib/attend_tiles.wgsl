@@ -1,6 +1,6 @@
-// The tiles of an iteration of engine/attend_gathered.wgsl and their loads. Needs lib/attend.wgsl, TILES, PART_POSITIONS
-// (positions of a part), PART_BLOCKS and PART_POSITIONS_IN_BLOCK (cache blocks of a part, and its positions in one), and
-// VALUE_ITERATIONS (iterations in which the invocations sum all values of the tiles).
+// The tiles of an iteration of engine/attend_gathered.wgsl and their loads. Needs lib/attend.wgsl, TILES,
+// PART_POSITIONS (positions of a part), PART_BLOCKS and PART_POSITIONS_IN_BLOCK (cache blocks of a part, and its
+// positions in one), and VALUE_ITERATIONS (iterations in which the invocations sum all values of the tiles).
 
 // Pairs of elements of a head.
 #define PAIRS (HEAD_DIM / 2u)
@@ -39,8 +39,8 @@ fn value_task(task: Task, iteration: u32) -> ValueTask {
     let in_tile = index % VALUE_INVOCATIONS;
     let part_lanes = LANES / PARTS;
     return ValueTask(
-        min(index / VALUE_INVOCATIONS, TILES - 1u), in_tile % LANES / part_lanes, in_tile / LANES * part_lanes + in_tile % part_lanes,
-        index < TILES * VALUE_INVOCATIONS);
+        min(index / VALUE_INVOCATIONS, TILES - 1u), in_tile % LANES / part_lanes,
+        in_tile / LANES * part_lanes + in_tile % part_lanes, index < TILES * VALUE_INVOCATIONS);
 }
 
 // Block table entries of the tiles of an iteration, two a tile, double-buffered: this iteration's and the next one's.
@@ -138,7 +138,8 @@ fn first_value_blocks(task: Task, splits: Splits) -> array<u32, VALUE_ITERATIONS
         let mine = value_task(task, R);
         let first = first_position(Step(0u, 0u), mine.tile, splits) + mine.part * PART_POSITIONS;
 #repeat B PART_BLOCKS
-        blocks[R * PART_BLOCKS + B] = block_table[task.table_base + min(first + B * KV_BLOCK, task.position) / KV_BLOCK];
+        blocks[R * PART_BLOCKS + B] =
+            block_table[task.table_base + min(first + B * KV_BLOCK, task.position) / KV_BLOCK];
 #end
     }
 #end

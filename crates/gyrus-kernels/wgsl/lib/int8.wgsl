@@ -1,7 +1,7 @@
 // Quantises activations to int8: v ≈ scale·q in blocks of 32. The scale is the largest magnitude / 127; q is rounded to
 // nearest, ties to even. Eight neighbouring invocations quantise a block, four elements each. Needs lib/lanes.wgsl or
-// lib/lanes_subgroup32.wgsl, and INT8_SUMS (1: also sum the quantised values). All invocations of a workgroup must call these
-// functions together.
+// lib/lanes_subgroup32.wgsl, and INT8_SUMS (1: also sum the quantised values). All invocations of a workgroup must call
+// these functions together.
 
 fn max_over_8(value: u32, thread: Thread) -> u32 {
     var max_bits = value;
@@ -87,8 +87,8 @@ fn block_squares(v: vec4<f32>, thread: Thread) -> f32 {
     return sum;
 }
 
-// The vector that holds word number `four` of a row of `blocks` blocks. A row stores the first sixteen int8 of all blocks,
-// then the last sixteen, so that invocations with neighbouring blocks read neighbouring vectors.
+// The vector that holds word number `four` of a row of `blocks` blocks. A row stores the first sixteen int8 of all
+// blocks, then the last sixteen, so that invocations with neighbouring blocks read neighbouring vectors.
 fn int8_vector(four: u32, blocks: u32) -> u32 {
     return ((four >> 2u) & 1u) * blocks + (four >> 3u);
 }

@@ -1,12 +1,12 @@
 // Shuffles and reductions within groups of LANES invocations. A workgroup consists of several such lane groups.
 //
-// A reduction is one fixed tree on every device: it first combines values LANES / 2 apart and ends with neighbours. Values
-// within a subgroup, whatever its size, are exchanged by shuffles. Values of different subgroups go through workgroup
-// memory, as do all values if SUBGROUPS is 0 or the subgroups are not full. So the result has the same bits on every device
-// and in every lane of a group.
+// A reduction is one fixed tree on every device: it first combines values LANES / 2 apart and ends with neighbours.
+// Values within a subgroup, whatever its size, are exchanged by shuffles. Values of different subgroups go through
+// workgroup memory, as do all values if SUBGROUPS is 0 or the subgroups are not full. So the result has the same bits
+// on every device and in every lane of a group.
 //
-// LANES and WORKGROUP are powers of two, and LANES <= WORKGROUP. All invocations of a workgroup must call these functions
-// together.
+// LANES and WORKGROUP are powers of two, and LANES <= WORKGROUP. All invocations of a workgroup must call these
+// functions together.
 
 struct Thread {
     // The invocation's index in the workgroup, numbered subgroup by subgroup.

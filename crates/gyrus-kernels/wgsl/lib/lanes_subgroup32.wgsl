@@ -1,5 +1,5 @@
-// The interface of lib/lanes.wgsl for kernels that require full subgroups of 32. Values are exchanged by shuffles alone,
-// without workgroup memory.
+// The interface of lib/lanes.wgsl for kernels that require full subgroups of 32. Values are exchanged by shuffles
+// alone, without workgroup memory.
 
 struct Thread {
     // The invocation's index in the workgroup, numbered subgroup by subgroup.

@@ -1,5 +1,6 @@
-// Merges the splits of a head's attention. Needs HEAD_DIM and `partials`: for each row, head and one of MAX_SPLITS splits,
-// the sums [HEAD_DIM] of weighted values, then the maximal score and the sum of exponentials, padded to four f32.
+// Merges the splits of a head's attention. Needs HEAD_DIM and `partials`: for each row, head and one of MAX_SPLITS
+// splits, the sums [HEAD_DIM] of weighted values, then the maximal score and the sum of exponentials, padded to four
+// f32.
 
 #include "lib/splits.wgsl"
 

@@ -1,9 +1,9 @@
 // The epilogue of a mat-vec: multiplies by 1 / rms, applies the gate, writes y.
 //
-// Needs lib/lanes.wgsl or lib/lanes_subgroup32.wgsl; INPUT, NORM, GATE, ACCUMULATE, ROWS and OUTPUTS (outputs of a row that a
-// workgroup writes); y; parameters with m, n, y_stride and y_offset; and result(column, row), the sum of one output of this
-// workgroup. With NORM it needs `factors` of all rows, or lib/rms.wgsl for a single row. With INPUT squares the kernel
-// itself computes row_factors.
+// Needs lib/lanes.wgsl or lib/lanes_subgroup32.wgsl; INPUT, NORM, GATE, ACCUMULATE, ROWS and OUTPUTS (outputs of a row
+// that a workgroup writes); y; parameters with m, n, y_stride and y_offset; and result(column, row), the sum of one
+// output of this workgroup. With NORM it needs `factors` of all rows, or lib/rms.wgsl for a single row. With INPUT
+// squares the kernel itself computes row_factors.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;

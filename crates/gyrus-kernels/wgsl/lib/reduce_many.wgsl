@@ -1,9 +1,9 @@
-// Reduces SUMS values per lane over 32 lanes at once. The lanes must be within one subgroup. Needs SUMS, a power of two up
-// to 16, and SUMS_AFTER_16 to SUMS_AFTER_2: the sums a lane still has after the exchange at that distance.
+// Reduces SUMS values per lane over 32 lanes at once. The lanes must be within one subgroup. Needs SUMS, a power of two
+// up to 16, and SUMS_AFTER_16 to SUMS_AFTER_2: the sums a lane still has after the exchange at that distance.
 //
-// The tree is that of reduce_sum, so the bits are the same. At each distance a lane with several sums keeps half of them and
-// sends the other half to its partner. That takes about SUMS shuffles instead of 5·SUMS. At the end lane i has sum number
-// i·SUMS / LANES.
+// The tree is that of reduce_sum, so the bits are the same. At each distance a lane with several sums keeps half of
+// them and sends the other half to its partner. That takes about SUMS shuffles instead of 5·SUMS. At the end lane i has
+// sum number i·SUMS / LANES.
 
 fn reduce_many(sums: ptr<function, array<f32, SUMS>>, lane: u32) {
 #if SUMS_AFTER_16

@@ -1,8 +1,9 @@
 // Normalises (if NORM) and rotates one head of Q or K at a position, by a group of LANES invocations.
 //
-// Needs HEAD_DIM, PAIRS_PER_LANE, PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps, pass_scale
-// and turns_stride, and
-//   turns       [rows or 1, pairs + 1] of two words: the turns per position of each pair (lib/turns.wgsl), then the factor
+// Needs HEAD_DIM, PAIRS_PER_LANE, PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps,
+// pass_scale and turns_stride, and
+//   turns       [rows or 1, pairs + 1] of two words: the turns per position of each pair (lib/turns.wgsl), then the
+//               factor
 //               on cosine and sine, f32
 //   head_norms  [2, HEAD_DIM] f32, if NORM: the norm weights of Q and of K
 // A lane has every LANES-th pair. Elements that are not rotated form pairs of neighbours after the rotated ones.
@@ -27,7 +28,8 @@ fn pair_elements(pair: u32) -> vec2<u32> {
 
 // All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
 fn rotate_head(
-    values: ptr<function, array<vec2<f32>, PAIRS_PER_LANE>>, which: u32, row: u32, position: u32, lane: u32, thread: Thread) {
+    values: ptr<function, array<vec2<f32>, PAIRS_PER_LANE>>, which: u32, row: u32, position: u32, lane: u32,
+    thread: Thread) {
     // Cosines and sines first: they depend on the position alone, and the loads of the values may still be in flight.
     let table = row * params.turns_stride;
     let half = params.rope_dim / 2u;

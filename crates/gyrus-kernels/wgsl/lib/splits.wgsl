@@ -1,7 +1,7 @@
 // How attention of one row is split over positions (split-K over the context), and merged again by lib/merge.wgsl.
 //
-// The split of a row depends only on its position and the window, never on the other rows: tiles of SPLIT_TILE positions,
-// and as many tiles a split as give at most MAX_SPLITS splits. Twin: call::engine::splits.
+// The split of a row depends only on its position and the window, never on the other rows: tiles of SPLIT_TILE
+// positions, and as many tiles a split as give at most MAX_SPLITS splits. Twin: call::engine::splits.
 
 #define SPLIT_TILE 64u
 #define MAX_SPLITS 24u

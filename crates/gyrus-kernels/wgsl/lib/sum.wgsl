@@ -1,7 +1,7 @@
 // The sum of one value over all invocations of a workgroup, with the same bits in each of them.
 //
-// SUBGROUPS 1 sums within subgroups of any size first. SUBGROUPS 0 uses workgroup memory alone and needs WORKGROUP to be a
-// power of two. There must be a barrier between two sums, since the second writes where the first is read.
+// SUBGROUPS 1 sums within subgroups of any size first. SUBGROUPS 0 uses workgroup memory alone and needs WORKGROUP to
+// be a power of two. There must be a barrier between two sums, since the second writes where the first is read.
 
 var<workgroup> partial_sums: array<f32, WORKGROUP>;
 

@@ -1,6 +1,6 @@
-// A tile by f16 cooperative matrices (tensor cores). SUBGROUP_COUNT subgroups, SUBGROUP_COLUMNS of them side by side, each
-// with MATRIX_ROWS × MATRIX_COLUMNS accumulator fragments of MATRIX × MATRIX. Each fragment is a variable of its own:
-// compilers do not reliably keep an array of fragments in registers.
+// A tile by f16 cooperative matrices (tensor cores). SUBGROUP_COUNT subgroups, SUBGROUP_COLUMNS of them side by side,
+// each with MATRIX_ROWS × MATRIX_COLUMNS accumulator fragments of MATRIX × MATRIX. Each fragment is a variable of its
+// own: compilers do not reliably keep an array of fragments in registers.
 //
 // STAGES 1: the loads of the next step are in flight in registers while this step is multiplied. STAGES 2: in addition,
 // workgroup memory is double-buffered, which saves a barrier a step.
@@ -55,8 +55,8 @@ fn put_w(at: u32, four: vec4<f16>) {
 #endif
 }
 
-// Four weights as f16, rounded once. With BIT_CONVERT a byte becomes f16 by bit operations: it is the low mantissa of the
-// f16 1024 + byte. Integer conversion instructions are slow.
+// Four weights as f16, rounded once. With BIT_CONVERT a byte becomes f16 by bit operations: it is the low mantissa of
+// the f16 1024 + byte. Integer conversion instructions are slow.
 #if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
 #define BIT_CONVERT 0
 #elif WEIGHT == q8_0 || WEIGHT == iq4_nl || WEIGHT == iq4_xs

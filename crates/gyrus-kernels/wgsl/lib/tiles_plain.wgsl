@@ -1,5 +1,5 @@
-// A tile by f32 arithmetic: 16 × 16 invocations, each with ROWS_PER_INVOCATION × COLUMNS_PER_INVOCATION outputs that are 16
-// apart, so that neighbouring invocations read neighbouring rows.
+// A tile by f32 arithmetic: 16 × 16 invocations, each with ROWS_PER_INVOCATION × COLUMNS_PER_INVOCATION outputs that
+// are 16 apart, so that neighbouring invocations read neighbouring rows.
 
 // Vectors of four in a staged row of STEP elements.
 const QUADS: u32 = STEP / 4u;

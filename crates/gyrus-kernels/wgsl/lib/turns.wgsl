@@ -1,8 +1,8 @@
 // Phases in fixed point and their cosines and sines. The unit of phase is the turn, a full rotation.
 //
-// A pair's frequency is a 64-bit fraction of a turn per position, (low word, high word). Its product with a position modulo
-// 2^64 is the exact phase at any position: integer arithmetic does not depend on the compiler's reordering or fusing, and
-// whole turns drop out by overflow. The error of a phase is below position * 2^-64 + 2^-32 turns.
+// A pair's frequency is a 64-bit fraction of a turn per position, (low word, high word). Its product with a position
+// modulo 2^64 is the exact phase at any position: integer arithmetic does not depend on the compiler's reordering or
+// fusing, and whole turns drop out by overflow. The error of a phase is below position * 2^-64 + 2^-32 turns.
 
 // The high word of a 32 x 32 bit product; WGSL gives only the low one.
 fn mul_high(a: u32, b: u32) -> u32 {
@@ -104,7 +104,8 @@ fn phase_of_angle(angle: f32) -> u32 {
 
 // Cosine and sine of a phase, each within 1e-7.
 fn cos_sin(phase: u32) -> vec2<f32> {
-    // The nearest quarter turn, and the remainder in quarter turns, from -1/2 to 1/2: its upper sixteen bits, and the rest.
+    // The nearest quarter turn, and the remainder in quarter turns, from -1/2 to 1/2: its upper sixteen bits, and the
+    // rest.
     let quarter = (phase + 0x20000000u) >> 30u;
     let rest = bitcast<i32>(phase - (quarter << 30u));
     let coarse = f32(rest >> 14u) * 1.52587890625e-5;

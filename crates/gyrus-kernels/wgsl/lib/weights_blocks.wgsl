@@ -61,8 +61,8 @@ fn codebook_byte(q: u32) -> u32 {
 }
 
 fn codebook_word(word: u32) -> u32 {
-    return codebook_byte(word & 15u) | (codebook_byte((word >> 8u) & 15u) << 8u) | (codebook_byte((word >> 16u) & 15u) << 16u)
-        | (codebook_byte((word >> 24u) & 15u) << 24u);
+    return codebook_byte(word & 15u) | (codebook_byte((word >> 8u) & 15u) << 8u)
+        | (codebook_byte((word >> 16u) & 15u) << 16u) | (codebook_byte((word >> 24u) & 15u) << 24u);
 }
 
 fn codebook_words(words: vec4<u32>) -> vec4<u32> {

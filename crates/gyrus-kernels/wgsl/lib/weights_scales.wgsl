@@ -1,5 +1,5 @@
-// Scales and offsets of a block of 32: one pair for the first 16 elements and one for the last 16. SCALES 1: both are equal;
-// SCALES 2: they differ. OFFSETS says whether the type has offsets.
+// Scales and offsets of a block of 32: one pair for the first 16 elements and one for the last 16. SCALES 1: both are
+// equal; SCALES 2: they differ. OFFSETS says whether the type has offsets.
 //
 // Loading the words is separate from decoding them, so that a kernel can have many loads in flight.
 

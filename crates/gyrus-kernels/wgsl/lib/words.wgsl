@@ -1,8 +1,8 @@
 // Elements packed in 32-bit words, and their conversion from and to f32.
 //
 // Needs STORAGE (f32, f16, bf16) and F16 (whether the device has f16 arithmetic). All buffers of elements are arrays of
-// WORD, so that one source serves devices with and without f16. With VECTOR a WORD is vec4<u32>, which makes every access
-// sixteen bytes wide; else it is u32.
+// WORD, so that one source serves devices with and without f16. With VECTOR a WORD is vec4<u32>, which makes every
+// access sixteen bytes wide; else it is u32.
 
 #if VECTOR
 #define WORD vec4<u32>
@@ -27,8 +27,8 @@ fn unpack(word: u32) -> vec2<f32> {
     return unpack2x16float(word);
 }
 
-// Conversion to f16 rounds to nearest. How pack2x16float rounds depends on the driver on some APIs, so it gets values that
-// need no rounding.
+// Conversion to f16 rounds to nearest. How pack2x16float rounds depends on the driver on some APIs, so it gets values
+// that need no rounding.
 fn pack(values: vec2<f32>) -> u32 {
 #if F16
     return pack2x16float(vec2<f32>(vec2<f16>(values)));

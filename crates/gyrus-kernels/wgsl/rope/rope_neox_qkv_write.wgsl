@@ -1,5 +1,5 @@
-// rope_neox_qkv_write_f16, rope_neox_qkv_write_f32: turns Q and K of one token, elements half of rope_dim apart forming a pair,
-// and writes K and V to the cache.
+// rope_neox_qkv_write_f16, rope_neox_qkv_write_f32: turns Q and K of one token, elements half of rope_dim apart forming
+// a pair, and writes K and V to the cache.
 //
 //   0  qkv           Q [n_heads, head_dim] from 0, K [n_kv_heads, head_dim] from k_elem_offset, V likewise from
 //                    v_elem_offset; Q is turned in place, K and V are only read

@@ -1,5 +1,5 @@
-// Advances the state of a row's sequence after a token was chosen. Needs tokens, rows, emitted, and with PENALTIES history
-// and counts.
+// Advances the state of a row's sequence after a token was chosen. Needs tokens, rows, emitted, and with PENALTIES
+// history and counts.
 
 // The most rows of a step, and the most steps that can be read back at once.
 const MAX_ROWS: u32 = 16u;

@@ -1,4 +1,5 @@
-// The draw among the candidates, the tokens with the largest logits. Sets `chosen`, or leaves it if they do not suffice.
+// The draw among the candidates, the tokens with the largest logits. Sets `chosen`, or leaves it if they do not
+// suffice.
 
 // The token at an offset of a chunk, in a run of its slice. It may be beyond the vocabulary.
 fn chunk_token(chunk: u32, run: u32, offset: u32) -> u32 {

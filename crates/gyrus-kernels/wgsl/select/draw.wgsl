@@ -14,9 +14,9 @@
 //
 // Each of the k largest logits is in one of the k chunks with the largest maxima, and is at least the smallest of these
 // maxima. So the kernel reads only these chunks, collects the tokens that are at least that large (the candidates), and
-// sorts them by rank counting. The candidates are a prefix of the row in descending order, equal logits by id. top-k, top-p
-// and min-p all cut that order to a prefix. If the candidates do not suffice (many tokens are wanted, or too many have equal
-// logits for the buffer), radix.wgsl finds the token in several passes over the row.
+// sorts them by rank counting. The candidates are a prefix of the row in descending order, equal logits by id. top-k,
+// top-p and min-p all cut that order to a prefix. If the candidates do not suffice (many tokens are wanted, or too many
+// have equal logits for the buffer), radix.wgsl finds the token in several passes over the row.
 //
 // Sums are in fixed point, hence exact: a row's token does not depend on the order in which candidates were found.
 

@@ -39,6 +39,7 @@ fn penalised(bits: u32, count: u32, row: SelectRow) -> u32 {
     }
     // If a penalty overflows f32, the logit saturates at the largest or smallest finite value.
     let penalised_bits = bitcast<u32>(scaled - row.presence_penalty - row.frequency_penalty * f32(count));
-    return select(penalised_bits, (penalised_bits & 0x80000000u) | 0x7f7fffffu, (penalised_bits & 0x7f800000u) == 0x7f800000u);
+    let saturated = (penalised_bits & 0x80000000u) | 0x7f7fffffu;
+    return select(penalised_bits, saturated, (penalised_bits & 0x7f800000u) == 0x7f800000u);
 }
 #endif

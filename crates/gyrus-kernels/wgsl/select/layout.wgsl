@@ -1,6 +1,6 @@
-// How a row's logits are divided among workgroups. Runs of RUN tokens are dealt to the slices round-robin, `each` runs a
-// slice, since tokens with large logits are often neighbours in the vocabulary. A chunk is CHUNK neighbouring tokens of each
-// run of its slice.
+// How a row's logits are divided among workgroups. Runs of RUN tokens are dealt to the slices round-robin, `each` runs
+// a slice, since tokens with large logits are often neighbours in the vocabulary. A chunk is CHUNK neighbouring tokens
+// of each run of its slice.
 
 const RUN: u32 = 256u;
 const CHUNK: u32 = 8u;

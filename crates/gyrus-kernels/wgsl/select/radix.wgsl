@@ -1,9 +1,9 @@
-// The draw over a whole row, if the candidates do not suffice: a radix select, eight bits a pass, that descends the tokens
-// in descending order to the one at which a count or a mass is reached.
+// The draw over a whole row, if the candidates do not suffice: a radix select, eight bits a pass, that descends the
+// tokens in descending order to the one at which a count or a mass is reached.
 //
-// The order is by distance from the largest logit in units of temperature first, in fixed point, since that spreads tokens
-// over the bins; then by the distance of keys, for tokens that the first cannot tell apart; then by id. Most descents end
-// after a few digits, when one token is left.
+// The order is by distance from the largest logit in units of temperature first, in fixed point, since that spreads
+// tokens over the bins; then by the distance of keys, for tokens that the first cannot tell apart; then by id. Most
+// descents end after a few digits, when one token is left.
 
 const LEVELS: u32 = 11u;
 
@@ -27,7 +27,8 @@ fn order_of(key: u32, token: u32) -> vec3<u32> {
     return vec3<u32>(u32(distance_to_max(key, max_logit, inverse) * 134217728.0), max_key - key, token);
 }
 
-// Whether a sort key begins with the first `level` digits: four digits for each of the first two words, three for the id.
+// Whether a sort key begins with the first `level` digits: four digits for each of the first two words, three for the
+// id.
 fn is_among(order: vec3<u32>, level: u32, prefix: vec3<u32>) -> bool {
     if (level == 0u) {
         return true;

@@ -1,5 +1,5 @@
-// select_survey: the largest logit of each chunk of a row and, for rows whose sampler needs it, the sum of the probabilities
-// of each slice.
+// select_survey: the largest logit of each chunk of a row and, for rows whose sampler needs it, the sum of the
+// probabilities of each slice.
 //
 //   0  logits    [rows, vocab] f32, read
 //   1  samplers  [rows] SelectRow, read
@@ -8,8 +8,8 @@
 //   4  counts    [rows, vocab] u32, read: how often each token occurred; only with PENALTIES
 //   5  adjusted  [rows, vocab] f32, written: logits after penalties; only with PENALTIES
 //
-// Grid: (slices, rows). The sum of a slice is that of exp((logit - largest logit of the slice) / temperature), reduced in
-// f32 by one fixed tree. Twin: Sampler::draw, together with select_draw.
+// Grid: (slices, rows). The sum of a slice is that of exp((logit - largest logit of the slice) / temperature), reduced
+// in f32 by one fixed tree. Twin: Sampler::draw, together with select_draw.
 
 #include "params/SelectParams"
 #include "params/SelectRow"
