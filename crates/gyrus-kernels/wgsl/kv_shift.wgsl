@@ -22,6 +22,8 @@
 #define VECTOR 0
 #include "lib/words.wgsl"
 #include "lib/turns.wgsl"
+#define KV_BLOCK params.max_seq_len
+#include "lib/kv.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> k_cache: array<u32>;
 #if !IN_PLACE
@@ -61,9 +63,7 @@ fn rotation_of(element: u32) -> Rotation {
 
 // The first word of a head.
 fn head_at(slot: u32, kv_head: u32) -> u32 {
-    let length = params.max_seq_len;
-    let row = (slot / length * params.n_kv_heads + kv_head) * length + slot % length;
-    return row * (params.head_dim / WORD_ELEMENTS);
+    return kv_row(slot / KV_BLOCK, kv_head, slot) * (params.head_dim / WORD_ELEMENTS);
 }
 
 fn element_at(head: u32, element: u32) -> f32 {

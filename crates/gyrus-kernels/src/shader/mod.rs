@@ -39,6 +39,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/rotate_head.wgsl"
     "lib/invocation.wgsl"
     "lib/kv.wgsl"
+    "lib/kv_rows.wgsl"
     "lib/lanes.wgsl"
     "lib/lanes_subgroup32.wgsl"
     "lib/merge.wgsl"

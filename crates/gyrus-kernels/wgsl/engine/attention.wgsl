@@ -34,7 +34,7 @@ override ELEMENTS_PER_INVOCATION: u32 = 1u;
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
-#include "lib/kv.wgsl"
+#include "lib/kv_rows.wgsl"
 
 var<workgroup> query: array<f32, HEAD_DIM>;
 var<workgroup> weights: array<f32, WORKGROUP>;

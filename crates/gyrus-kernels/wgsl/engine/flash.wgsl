@@ -25,6 +25,7 @@
 #define PARAMS_BINDING 3
 #include "lib/params.wgsl"
 #include "lib/invocation.wgsl"
+#include "lib/kv.wgsl"
 
 override QUERIES: u32 = 32u;
 override KEYS: u32 = 32u;
@@ -184,7 +185,7 @@ struct CachedHead {
 fn cache_at(cache: CachedHead, position: u32) -> u32 {
     let inside = min(position, cache.end - 1u);
     let block = block_table[cache.table + inside / KV_BLOCK];
-    return ((block * params.n_kv_heads + cache.kv_head) * KV_BLOCK + inside % KV_BLOCK) * VALUE_LOADS;
+    return kv_row(block, cache.kv_head, inside) * VALUE_LOADS;
 }
 
 // Load i of elements dims.. of a tile's keys.

@@ -38,7 +38,7 @@
 #if NORM
 @group(0) @binding(7) var<storage, read> head_norms: array<f32>;
 #endif
-#include "lib/kv.wgsl"
+#include "lib/kv_rows.wgsl"
 #include "lib/f16_pair.wgsl"
 #include "lib/rotate_head.wgsl"
 

@@ -31,6 +31,7 @@
 #define LANE_GROUPS (WORKGROUP / LANES)
 #include "lib/lanes.wgsl"
 #include "lib/splits.wgsl"
+#include "lib/kv.wgsl"
 
 @group(0) @binding(0) var<storage, read> qkv: array<f32>;
 #if ROTATE
@@ -113,7 +114,7 @@ const MASKED: f32 = -1e30;
 
 // Index of the first vector of the task's KV head at a position, which is in block `block`.
 fn vector_at(task: Task, block: u32, position: u32) -> u32 {
-    return ((block * params.n_kv_heads + task.kv_head) * KV_BLOCK + position % KV_BLOCK) * HEAD_VECTORS;
+    return kv_row(block, task.kv_head, position) * HEAD_VECTORS;
 }
 
 #include "lib/attend_begin.wgsl"
