@@ -30,7 +30,7 @@ impl RopeCall {
             constants.push(("POSITIONS", self.positions.to_string()));
         }
         if let Some(cache) = self.cache() {
-            constants.push(flag("PASS", passes));
+            constants.push(flag("PASS_THROUGH", passes));
             constants.push(flag("PAGED", matches!(cache, Cache::Paged { .. })));
         }
         if let RopeKernel::HeadNorm { plus_one, .. } = self.kernel {
@@ -49,7 +49,7 @@ impl RopeCall {
             let workgroup = tuning.workgroup.unwrap_or(if small { 32 } else { 256 }).clamp(1, 256);
             overrides.extend([
                 ("WORKGROUP", f64::from(workgroup)),
-                ("LANES", f64::from(lanes)),
+                ("HEAD_LANES", f64::from(lanes)),
                 ("PIECES", pieces as f64),
             ]);
             let invocations = u64::from(shape.tokens) * u64::from(lanes) * pieces;
@@ -69,8 +69,8 @@ impl RopeCall {
             constants.push(flag("STAGED", staged));
             overrides.push(("WORKGROUP", f64::from(workgroup)));
             if staged {
-                constants.push(flag("MANY", slots > workgroup));
-                overrides.push(("ROOM", f64::from((2 * slots).max(64))));
+                constants.push(flag("SLOT_LOOP", slots > workgroup));
+                overrides.push(("STAGE_ELEMENTS", f64::from((2 * slots).max(64))));
             }
             const AXIS: u32 = 65_535;
             let layers = shape.tokens.div_ceil(AXIS);

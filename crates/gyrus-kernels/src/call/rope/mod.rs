@@ -188,21 +188,21 @@ impl RopeCall {
 
     fn file(&self) -> &'static str {
         match (self.kernel, self.direction) {
-            (RopeKernel::InPlace { pairing: Pairing::Adjacent, .. }, _) => "rope/rope.wgsl",
-            (RopeKernel::InPlace { .. }, _) => "rope/rope_neox.wgsl",
-            (RopeKernel::QkvWrite { pairing: Pairing::Adjacent, .. }, _) => "rope/rope_qkv_write.wgsl",
-            (RopeKernel::QkvWrite { .. }, _) => "rope/rope_neox_qkv_write.wgsl",
+            (RopeKernel::InPlace { pairing: Pairing::Adjacent, .. }, _) => "abi/rope.wgsl",
+            (RopeKernel::InPlace { .. }, _) => "abi/rope_neox.wgsl",
+            (RopeKernel::QkvWrite { pairing: Pairing::Adjacent, .. }, _) => "abi/rope_qkv_write.wgsl",
+            (RopeKernel::QkvWrite { .. }, _) => "abi/rope_neox_qkv_write.wgsl",
             (RopeKernel::BatchKvWrite { pairing: Pairing::Adjacent, .. }, _) => {
-                "rope/rope_batch_kv_write.wgsl"
+                "abi/rope_batch_kv_write.wgsl"
             }
-            (RopeKernel::BatchKvWrite { .. }, _) => "rope/rope_neox_batch_kv_write.wgsl",
-            (RopeKernel::HeadNorm { .. }, _) => "rope/head_norm_rope_neox_kv_write.wgsl",
-            (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "rope/rope_q.wgsl",
-            (RopeKernel::X { of: 'q', .. }, Direction::Inverse) => "rope/rope_q_backward.wgsl",
-            (RopeKernel::X { .. }, Direction::Forward) => "rope/rope_k.wgsl",
-            (RopeKernel::X { .. }, Direction::Inverse) => "rope/rope_k_backward.wgsl",
-            (RopeKernel::Op { .. }, Direction::Forward) => "rope/rope_fwd.wgsl",
-            (RopeKernel::Op { .. }, Direction::Inverse) => "rope/rope_bwd.wgsl",
+            (RopeKernel::BatchKvWrite { .. }, _) => "abi/rope_neox_batch_kv_write.wgsl",
+            (RopeKernel::HeadNorm { .. }, _) => "abi/head_norm_rope_neox_kv_write.wgsl",
+            (RopeKernel::X { of: 'q', .. }, Direction::Forward) => "abi/rope_q.wgsl",
+            (RopeKernel::X { of: 'q', .. }, Direction::Inverse) => "abi/rope_q_backward.wgsl",
+            (RopeKernel::X { .. }, Direction::Forward) => "abi/rope_k.wgsl",
+            (RopeKernel::X { .. }, Direction::Inverse) => "abi/rope_k_backward.wgsl",
+            (RopeKernel::Op { .. }, Direction::Forward) => "abi/rope_fwd.wgsl",
+            (RopeKernel::Op { .. }, Direction::Inverse) => "abi/rope_bwd.wgsl",
         }
     }
 

@@ -1,4 +1,4 @@
-// The batch kernels: several tokens, Q, K and V in buffers of their own.
+// The prefill kernels: several tokens, with Q, K and V in separate buffers.
 
 @group(0) @binding(0) var<storage, read_write> q: array<WORD>;
 @group(0) @binding(1) var<storage, read> k: array<WORD>;
@@ -40,4 +40,4 @@ fn store(head: u32, at: u32, word: WORD) {
     }
 }
 
-#include "lib/rope_qkv.wgsl"
+#include "abi/lib/rope_qkv.wgsl"

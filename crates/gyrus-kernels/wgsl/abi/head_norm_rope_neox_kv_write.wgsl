@@ -1,5 +1,5 @@
 // head_norm_rope_neox_kv_write_f16, head_norm_rope_neox_kv_write_f32: RMS norm of each head of Q and K of one
-// token, then rotary embedding with elements half of rope_dim apart forming a pair, then K and V to the cache.
+// token, then rotary embedding with elements rope_dim / 2 apart forming a pair, then K and V to the cache.
 //
 //   0  qkv            as in rope_neox_qkv_write
 //   1  k_cache        blocks of [n_kv_heads, max_seq_len, head_dim]; slot pos + slot_offset is written
@@ -12,9 +12,8 @@
 //   8  block_table    u32, if PAGED
 //   9  position_ids   [POSITIONS, 1] u32; absent if POSITIONS is 0
 //
-// NORM_PLUS_ONE 1: the norm's factor is one plus the weight, as Gemma's checkpoints store it. Sums and products
-// in f32; the normalised head is not rounded before it is turned. One workgroup a head. Twin:
-// scalar::rope_qkv_write.
+// NORM_PLUS_ONE 1: the norm's factor is 1 + weight, as in Gemma checkpoints. Sums and products in f32; the normalised
+// head is not rounded before the rotation. One workgroup a head. Twin: abi::scalar::rope.
 
 #define PAIRING split
 #define FREQS_BINDING 7
@@ -29,7 +28,7 @@
 @group(0) @binding(6) var<uniform> norm_params: NormEpsParams;
 
 fn norm_eps() -> f32 { return norm_params.norm_eps; }
-fn normed(head: u32) -> bool { return head < first_value(); }
+fn is_normed(head: u32) -> bool { return head < first_value(); }
 
 fn norm_word(head: u32, at: u32) -> u32 {
     if (head >= first_key()) {
@@ -52,4 +51,4 @@ fn norm_weights(word: u32) -> vec2<f32> {
 #endif
 }
 
-#include "lib/rope_row.wgsl"
+#include "abi/lib/rope_row.wgsl"

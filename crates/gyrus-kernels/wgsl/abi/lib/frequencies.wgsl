@@ -1,14 +1,17 @@
 // The phase of a pair of a token. Needs lib/turns.wgsl, and from the kernel: theta(), rope_dim(), tokens(),
 // first_position(), freq_scale().
 //
-//   FREQS      turns     freqs[pair] is the pair's turns per position, a 64-bit fraction, low word first. Its
-//                        two lowest bits say which row of positions the pair reads.
-//              divisors  freqs[pair] is what the position is divided by to give radians, f32: as exact as
-//                        that, an error of 0.03 radians at position a million.
-//              inline    theta^(-2 pair / rope_dim), computed here: a little less exact still.
+//   FREQS      turns     freqs[pair] is the pair's turns per position, a 64-bit fraction, low word first. Its two
+//                        lowest
+//                        bits select the row of position_ids that the pair reads.
+//              divisors  freqs[pair] is the f32 divisor of the position that gives radians. Its precision is that of
+//                        f32:
+//                        an error of 0.03 radians at position one million.
+//              inline    theta^(-2 pair / rope_dim), computed here: a little less precise still.
 //   FREQS_BINDING, POSITIONS_BINDING
-//   POSITIONS  0: tokens follow each other from first_position() on. 1: position_ids[token]. More: that
-//              many rows, position_ids[row * tokens() + token].
+//   POSITIONS  0: tokens have consecutive positions from first_position() on. 1: position_ids[token]. More: as many
+//              rows,
+//              position_ids[row * tokens() + token].
 
 #if FREQS == turns
 @group(0) @binding(FREQS_BINDING) var<storage, read> freqs: array<vec2<u32>>;

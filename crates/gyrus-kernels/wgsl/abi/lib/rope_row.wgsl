@@ -1,4 +1,4 @@
-// The decode kernels: one token, Q, K and V side by side in one row.
+// The decode kernels: one token, with Q, K and V side by side in one row.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<WORD>;
 @group(0) @binding(1) var<storage, read_write> k_cache: array<WORD>;
@@ -29,4 +29,4 @@ fn store(head: u32, at: u32, word: WORD) {
     }
 }
 
-#include "lib/rope_qkv.wgsl"
+#include "abi/lib/rope_qkv.wgsl"

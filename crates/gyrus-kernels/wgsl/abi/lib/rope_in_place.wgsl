@@ -1,4 +1,4 @@
-// rope and rope_neox, but for the pairing and the numbers of two bindings.
+// The body of rope and rope_neox, which differ in the pairing and two binding numbers.
 
 #include "params/RoPEParams"
 #define PARAMS RoPEParams
@@ -22,14 +22,14 @@ fn source(token: u32, head: u32) -> u32 {
     return token * stride + head * params.head_dim;
 }
 fn target_of(token: u32, head: u32) -> u32 { return source(token, head); }
-fn turned(head: u32) -> bool { return true; }
+fn is_rotated(head: u32) -> bool { return true; }
 fn head_scale(head: u32) -> f32 { return 1.0; }
 fn load(head: u32, at: u32) -> WORD { return x[at]; }
 fn store(head: u32, at: u32, word: WORD) { x[at] = word; }
 
-#define PASS 0
+#define PASS_THROUGH 0
 #define NORM 0
 override SIN_SIGN: f32 = 1.0;
 
-#include "lib/frequencies.wgsl"
-#include "lib/rope.wgsl"
+#include "abi/lib/frequencies.wgsl"
+#include "abi/lib/rope.wgsl"

@@ -1,11 +1,11 @@
-// What the kernels share that turn Q and K and write K and V to the cache. Heads are numbered through: Q's,
+// What the kernels share that rotate Q and K and write K and V to the cache. Heads are numbered consecutively: Q's,
 // then K's, then V's.
 
 #include "params/RoPEQKVWriteParams"
 #define PARAMS RoPEQKVWriteParams
 #include "lib/params.wgsl"
 #include "lib/words.wgsl"
-#include "lib/cache.wgsl"
+#include "abi/lib/cache.wgsl"
 
 fn first_key() -> u32 { return params.n_heads; }
 fn first_value() -> u32 { return params.n_heads + params.n_kv_heads; }
@@ -17,7 +17,7 @@ fn rope_offset() -> u32 { return params.rope_offset; }
 fn theta() -> f32 { return params.theta; }
 fn first_position() -> u32 { return params.pos; }
 fn freq_scale() -> f32 { return params.freq_scale; }
-fn turned(head: u32) -> bool { return head < first_value(); }
+fn is_rotated(head: u32) -> bool { return head < first_value(); }
 fn head_scale(head: u32) -> f32 { return 1.0; }
 
 fn target_of(token: u32, head: u32) -> u32 {
@@ -33,5 +33,5 @@ fn target_of(token: u32, head: u32) -> u32 {
 
 override SIN_SIGN: f32 = 1.0;
 
-#include "lib/frequencies.wgsl"
-#include "lib/rope.wgsl"
+#include "abi/lib/frequencies.wgsl"
+#include "abi/lib/rope.wgsl"

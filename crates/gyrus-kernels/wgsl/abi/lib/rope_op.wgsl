@@ -1,4 +1,4 @@
-// rope_fwd and rope_bwd, but for the direction.
+// The body of rope_fwd and rope_bwd, which differ in the direction.
 
 #include "params/RoPEOpParams"
 #define PARAMS RoPEOpParams
@@ -23,7 +23,7 @@ fn source(token: u32, head: u32) -> u32 {
     return row * params.head_dim;
 }
 fn target_of(token: u32, head: u32) -> u32 { return source(token, head); }
-fn turned(head: u32) -> bool { return true; }
+fn is_rotated(head: u32) -> bool { return true; }
 fn head_scale(head: u32) -> f32 { return params.output_scale; }
 fn load(head: u32, at: u32) -> WORD { return x[at]; }
 fn store(head: u32, at: u32, word: WORD) { y[at] = word; }
@@ -33,6 +33,6 @@ fn phase(token: u32, pair: u32) -> u32 {
 }
 
 #define PAIRING split
-#define PASS 1
+#define PASS_THROUGH 1
 #define NORM 0
-#include "lib/rope.wgsl"
+#include "abi/lib/rope.wgsl"

@@ -1,7 +1,7 @@
-// rope_neox_batch_kv_write_f16, rope_neox_batch_kv_write_f32: turns Q and K of several tokens of a sequence,
-// elements half of rope_dim apart forming a pair, and writes K and V to the cache.
+// rope_neox_batch_kv_write_f16, rope_neox_batch_kv_write_f32: rotates Q and K of several tokens of a sequence,
+// elements rope_dim / 2 apart forming a pair, and writes K and V to the cache.
 //
-//   0  q             [T, n_heads, head_dim], turned in place; T is params.k_elem_offset
+//   0  q             [T, n_heads, head_dim], rotated in place; T is params.k_elem_offset
 //   1  k             [T, n_kv_heads, head_dim], read
 //   2  v             [T, n_kv_heads, head_dim], read
 //   3  k_cache       blocks of [n_kv_heads, max_seq_len, head_dim]; T slots from pos + slot_offset are written
@@ -11,11 +11,11 @@
 //   7  block_table   u32, if PAGED
 //   8  position_ids  [POSITIONS, T] u32; absent if POSITIONS is 0
 //
-// Arithmetic in f32. Grid: lib/rope.wgsl. Twin: scalar::rope_batch_kv_write.
+// Arithmetic in f32. Grid: abi/lib/rope.wgsl. Twin: abi::scalar::rope.
 
 #define PAIRING split
 #define FREQS_BINDING 6
 #define BLOCK_TABLE_BINDING 7
 #define POSITIONS_BINDING 8
 #include "lib/words.wgsl"
-#include "lib/rope_rows.wgsl"
+#include "abi/lib/rope_rows.wgsl"

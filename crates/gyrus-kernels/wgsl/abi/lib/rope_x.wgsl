@@ -1,4 +1,4 @@
-// rope_q, rope_k and their backward kernels, but for the direction.
+// The body of rope_q, rope_k and their backward kernels, which differ in the direction.
 
 #include "params/RoPEDims"
 #include "params/RoPEBase"
@@ -18,7 +18,7 @@ fn first_position() -> u32 { return dims.pos_offset; }
 fn freq_scale() -> f32 { return 1.0; }
 fn source(token: u32, head: u32) -> u32 { return (token * dims.n_heads + head) * dims.head_dim; }
 fn target_of(token: u32, head: u32) -> u32 { return source(token, head); }
-fn turned(head: u32) -> bool { return true; }
+fn is_rotated(head: u32) -> bool { return true; }
 fn head_scale(head: u32) -> f32 { return 1.0; }
 fn load(head: u32, at: u32) -> WORD { return x[at]; }
 fn store(head: u32, at: u32, word: WORD) { x[at] = word; }
@@ -26,7 +26,7 @@ fn store(head: u32, at: u32, word: WORD) { x[at] = word; }
 #define PAIRING adjacent
 #define FREQS_BINDING 3
 #define POSITIONS 0
-#define PASS 0
+#define PASS_THROUGH 0
 #define NORM 0
-#include "lib/frequencies.wgsl"
-#include "lib/rope.wgsl"
+#include "abi/lib/frequencies.wgsl"
+#include "abi/lib/rope.wgsl"
