@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abi;
 mod backend;
 mod batch;
 pub mod call;

@@ -287,7 +287,8 @@ pub fn attention(
         slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
     const TILE: u32 = 128;
-    let overrides = vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
+    let overrides =
+        vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
     let constants = paged.constants(head_dim);
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])

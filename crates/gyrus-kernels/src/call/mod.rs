@@ -14,11 +14,12 @@ mod matvec_int8_matrix;
 mod matvec_tuning;
 mod norm;
 mod quantize;
-mod rope;
 mod select;
+mod storage;
 mod sum_tiles;
 mod tiles;
 
+pub use crate::abi::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning};
 pub use attend::{AttendCall, SplitMode};
 pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
@@ -32,8 +33,8 @@ pub use matvec_int8_matrix::{INT8_MATRIX_INVOCATIONS, INT8_MATRIX_ROWS, Results}
 pub use matvec_tuning::MatVecTuning;
 pub use norm::{Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
-pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning};
+pub use storage::Storage;
 pub use sum_tiles::SumTilesCall;
 pub use tiles::{TileCall, TileShape, TileTuning};
 

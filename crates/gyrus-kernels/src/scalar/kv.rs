@@ -2,7 +2,7 @@ use crate::batch::KV_BLOCK;
 use crate::call::{KvCopyCall, KvShape, KvShiftCall};
 use crate::rope::Rope;
 
-use super::rope::{element, set};
+use super::{element, set};
 
 /// Blocks of K or V copied.
 pub fn kv_copy(call: &KvCopyCall, cache: &mut [u32], pairs: &[[u32; 2]]) {

@@ -1,7 +1,7 @@
 //! Laws of rotary embedding, as functions over any [`Runner`].
 //!
 //! Each draws `count` random shapes, positions and tensors from `seed` and says where the law breaks. They know
-//! kernels by their calls alone: unlike [`super::check`], which compares with the twin, they would find a mistake
+//! kernels by their calls alone: unlike [`check`](crate::grid::check), which compares with the twin, they would find a mistake
 //! that twin and kernel share.
 //!
 //! Where two kernels must give the same numbers, they do so bit for bit on runners that never fuse a product with
@@ -31,7 +31,7 @@ pub use gradient::backward_is_the_adjoint;
 pub use refusals::bad_calls_are_refused;
 pub use segments::{elements_outside_the_rope_pass, gaps_between_rows_stay};
 
-use super::Runner;
+use crate::grid::Runner;
 
 /// A law: a runner, a seed and a number of cases; the text of an error is the evidence.
 pub type Law = fn(&mut dyn Runner, u64, usize) -> Result<(), String>;

@@ -1,13 +1,12 @@
-//! The rope kernels in plain Rust: angles and products in `f64`, one rounding at the end.
+//! The scalar twin of the published rope kernels: angles and products in `f64`, one rounding at the end.
 
 use std::f64::consts::TAU;
 
-use half::{bf16, f16};
-
-use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
+use crate::abi::{Cache, Freqs, RopeCall, RopeKernel};
 use crate::launch::LaunchError;
 use crate::params::RoPEQKVWriteParams;
 use crate::rope::Pairing;
+use crate::scalar::{element, set};
 use crate::shader::Rungs;
 
 /// What a call wrote: for each buffer and element the larger magnitude of the pair it came from, by which an
@@ -217,31 +216,6 @@ fn phase(turns: u64, position: u32, scale: f32) -> u64 {
         0..64 => (product as u64) << up,
         _ => 0,
     }
-}
-
-/// An element of a buffer of words.
-pub fn element(words: &[u32], storage: Storage, at: usize) -> f64 {
-    let half = || (words[at / 2] >> (16 * (at % 2))) as u16;
-    match storage {
-        Storage::F32 => f32::from_bits(words[at]).into(),
-        Storage::F16 => f16::from_bits(half()).to_f64(),
-        Storage::Bf16 => bf16::from_bits(half()).to_f64(),
-    }
-}
-
-/// Rounds a value into a buffer of words.
-pub fn set(words: &mut [u32], storage: Storage, at: usize, value: f64) {
-    let half = match storage {
-        Storage::F32 => {
-            words[at] = (value as f32).to_bits();
-            return;
-        }
-        Storage::F16 => f16::from_f64(value).to_bits(),
-        Storage::Bf16 => bf16::from_f64(value).to_bits(),
-    };
-    let shift = 16 * (at % 2);
-    let word = &mut words[at / 2];
-    *word = *word & !(0xffff << shift) | u32::from(half) << shift;
 }
 
 #[cfg(test)]

@@ -1,44 +1,13 @@
-//! The rope kernels as calls: which, with what parameters.
+//! Calls of the published rope kernels: which kernel, with what parameters.
 
 mod check;
 mod launch;
 mod slots;
 
+use crate::call::Storage;
 use crate::launch::LaunchError;
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::{Direction, Pairing};
-
-/// What elements lie in memory as; arithmetic is `f32` with each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Storage {
-    /// Single precision.
-    F32,
-    /// Half precision.
-    F16,
-    /// The upper half of single precision.
-    Bf16,
-}
-
-impl Storage {
-    /// Its name, which kernels' names end with.
-    pub fn name(self) -> &'static str {
-        match self {
-            Storage::F32 => "f32",
-            Storage::F16 => "f16",
-            Storage::Bf16 => "bf16",
-        }
-    }
-
-    /// Bytes of an element.
-    pub fn bytes(self) -> u64 {
-        if self == Storage::F32 { 4 } else { 2 }
-    }
-
-    /// Elements of sixteen bytes.
-    fn vector(self) -> u32 {
-        16 / self.bytes() as u32
-    }
-}
 
 /// Where a kernel has its frequencies from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

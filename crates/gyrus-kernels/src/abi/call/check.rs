@@ -1,4 +1,5 @@
-use super::{Cache, Freqs, RopeCall, RopeKernel, Shape, Storage};
+use super::{Cache, Freqs, RopeCall, RopeKernel, Shape};
+use crate::call::Storage;
 use crate::launch::LaunchError;
 
 impl RopeCall {
