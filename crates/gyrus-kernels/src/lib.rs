@@ -19,6 +19,7 @@ mod op;
 pub mod params;
 mod plan;
 mod profile;
+mod random;
 mod rope;
 pub mod scalar;
 mod select;

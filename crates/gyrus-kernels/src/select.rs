@@ -1,5 +1,7 @@
 use std::collections::HashMap;
 
+use crate::random::random;
+
 /// How the next token is chosen: penalties → temperature → top-k → top-p → min-p → draw.
 ///
 /// The default is greedy. Ties go to the lowest id.
@@ -228,15 +230,9 @@ pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
     (f64::from(logit - most) - sum.ln()) as f32
 }
 
-/// A number in `[0, 1)` from seed and step alone, so that a draw does not depend on what ran before it.
+/// A uniform number in `[0, 1)` from seed and step alone.
 fn uniform(seed: u64, step: u64) -> f64 {
-    let mut z = seed ^ step.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0xD1B5_4A32_D192_ED03);
-    for _ in 0..2 {
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-    }
-    (z >> 11) as f64 / (1u64 << 53) as f64
+    (random(seed, step) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
