@@ -1,4 +1,4 @@
-//! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
+//! Calls of kernels: what to compute, checked and made a [`Launch`](crate::Launch), which a backend runs.
 
 mod attend;
 mod conv;
@@ -13,6 +13,7 @@ mod matvec;
 mod matvec_int8_matrix;
 mod matvec_tuning;
 mod norm;
+mod product;
 mod quantize;
 mod select;
 mod storage;
@@ -42,7 +43,7 @@ use crate::launch::{Access, LaunchError, Slot};
 use crate::op::Activation;
 use crate::weights::{Plane, WeightLayout};
 
-/// What kernels know a gate's function by.
+/// The preprocessor's name of a gate's function.
 fn gate_name(gate: Option<Activation>) -> &'static str {
     match gate {
         None => "none",
@@ -51,7 +52,7 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
     }
 }
 
-/// The planes of a weight as bindings 0 to 2.
+/// The planes of a weight, bindings 0 to 2.
 fn weight_slots(kernel: &str, weight: &WeightLayout) -> Result<Vec<Slot>, LaunchError> {
     let slot = |plane: Plane| {
         let bytes = weight.bytes(plane);
