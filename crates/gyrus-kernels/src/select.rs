@@ -7,13 +7,13 @@ use crate::random::random;
 /// The default is greedy. Ties go to the lowest id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
-    /// 0 chooses the likeliest token; larger flattens the distribution.
+    /// 0 is greedy; larger flattens the distribution.
     pub temperature: f32,
-    /// Keep this many likeliest tokens; 0 keeps all.
+    /// Keep this many most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// Keep the likeliest tokens until their probabilities reach this sum; 1 keeps all.
+    /// Keep the most likely tokens until their probabilities reach this sum; 1 keeps all.
     pub top_p: f32,
-    /// Drop tokens less likely than this fraction of the likeliest; 0 keeps all.
+    /// Drop tokens less likely than this fraction of the most likely one; 0 keeps all.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing.
     pub repetition_penalty: f32,
@@ -21,9 +21,9 @@ pub struct Sampler {
     pub presence_penalty: f32,
     /// Subtracted from the logits of tokens, for each time they occurred.
     pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at.
+    /// How many of the last tokens the penalties count.
     pub penalty_window: u32,
-    /// Fixes the draws: the same seed gives the same text.
+    /// The seed of the draws: the same seed gives the same completion.
     pub seed: u64,
 }
 
@@ -79,17 +79,17 @@ impl Sampler {
         check(finite(self.frequency_penalty), "frequency penalty", self.frequency_penalty, "a number")
     }
 
-    /// Whether the likeliest token is always chosen.
+    /// Whether the sampler is greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// Whether tokens that occurred are treated differently.
+    /// Whether any penalty is set.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Counts how often each token of a text occurs within the window; nothing where nobody asks.
+    /// Counts how often each token of a sequence occurs within the window; empty without penalties.
     pub fn count(&self, text: &[u32], counts: &mut Counts) {
         counts.clear();
         if self.has_penalties() {
@@ -98,7 +98,7 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. `step` numbers the draws of one text; with the seed it fixes the random number.
+    /// Chooses a token. `step` numbers the draws of a sequence; with the seed it determines the random number.
     /// `scratch` is reused from call to call so that steady decoding does not allocate.
     pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> u32 {
         if self.is_greedy() && !self.has_penalties() {
@@ -136,7 +136,7 @@ impl Sampler {
             kept.truncate(k);
         }
         let Some(&(most, likeliest)) = kept.iter().min_by(|a, b| likelier(a, b)) else { return 0 };
-        // From logits to unnormalised probabilities, of which the likeliest has 1.
+        // From logits to probabilities relative to the largest, which is 1.
         let inverse = 1.0 / f64::from(self.temperature);
         let mut total = 0.0;
         for (logit, _) in kept.iter_mut() {
@@ -177,21 +177,20 @@ impl Sampler {
         let scaled =
             if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
         let lowered = scaled - self.presence_penalty - self.frequency_penalty * count as f32;
-        // A penalty may exceed what f32 holds; the logit is then the largest or least there is.
+        // If a penalty overflows f32, the logit saturates at the largest or smallest finite value.
         lowered.clamp(f32::MIN, f32::MAX)
     }
 }
 
-/// The exponent below which a probability is lost in the rounding of the sum of a vocabulary's, which is at
-/// least 1.
+/// The exponent below which a probability is lost in the rounding of the vocabulary's sum, which is at least 1.
 const NEGLIGIBLE: f64 = -80.0;
 
-/// The likeliest first, equal ones by id.
+/// By descending probability, then by id.
 fn likelier(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// Candidates in order, sorted only as far as anybody looks: of a whole vocabulary that is rarely far.
+/// Candidates in order, sorted lazily: the draw rarely needs more than a few of a whole vocabulary.
 struct Descending<'a> {
     all: &'a mut [(f32, u32)],
     sorted: usize,
@@ -224,7 +223,7 @@ pub fn argmax(values: &[f32]) -> u32 {
 /// The natural logarithm of `softmax(logits)[id]`.
 pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // Once per token over the whole vocabulary: exponentials in single precision, their sum in double.
+    // Once per token over the whole vocabulary: exponentials in f32, their sum in f64.
     let sum: f64 = logits.iter().map(|&l| f64::from((l - most).exp())).sum();
     let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
     (f64::from(logit - most) - sum.ln()) as f32
@@ -289,7 +288,7 @@ mod tests {
         assert_eq!(ids(Sampler { top_k: 3, top_p: 0.99, ..sampling() }), [0, 1, 2]);
     }
 
-    /// What is sorted on demand is what sorting everything gives.
+    /// Lazy sorting gives the order of a full sort.
     #[test]
     fn a_large_vocabulary_is_drawn_from_as_if_sorted() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919 % 5000) as f32 / 1000.0).floor()).collect();

@@ -21,7 +21,7 @@ fn position(rng: &mut Rng) -> u32 {
     rng.below(most) as u32
 }
 
-/// By how much a turned part is longer.
+/// The factor on the norm of the rotated part.
 fn gain(rope: &Rope) -> f64 {
     rope.attention_factor() * rope.output_scale()
 }
@@ -30,7 +30,7 @@ fn norm(x: &[f32]) -> f64 {
     dot(x, x).sqrt()
 }
 
-/// The part that is turned.
+/// The rotated part.
 fn part<'a>(rope: &Rope, x: &'a [f32]) -> &'a [f32] {
     &x[rope.offset()..rope.offset() + rope.rope_dim()]
 }
@@ -45,7 +45,7 @@ fn position_zero_is_the_identity() {
     });
 }
 
-/// T2: lengths are kept, of each pair and of the whole, up to the factors.
+/// T2: norms are preserved, of each pair and of the whole, up to the factors.
 #[test]
 fn lengths_are_kept() {
     each(2, |rope, rng| {
@@ -75,7 +75,7 @@ fn scores_depend_on_the_distance() {
     });
 }
 
-/// T4: turning by one position and then by another is turning by their sum.
+/// T4: a rotation by one position and then by another is a rotation by their sum.
 #[test]
 fn turns_add_up() {
     each(4, |rope, rng| {
@@ -300,7 +300,7 @@ fn scales_can_be_folded_into_the_ropes() {
     assert!(plain.iter().zip(&wrong).any(|(a, b)| (a - b).abs() > 1e-2), "folded on one side only");
 }
 
-/// T15: what is not turned is multiplied by the output scale and nothing else; all or nothing may be turned.
+/// T15: elements that are not rotated are multiplied by the output scale and nothing else; any part may be rotated.
 #[test]
 fn the_rest_of_a_head_passes_through() {
     each(15, |rope, rng| {
@@ -309,7 +309,7 @@ fn the_rest_of_a_head_passes_through() {
         for i in (0..rope.offset()).chain(rope.offset() + rope.rope_dim()..rope.head_dim()) {
             assert_eq!(y[i], x[i] * rope.output_scale() as f32, "{rope}: element {i}");
         }
-        // The turned part is what it would be alone, wherever it stands.
+        // The rotated part equals a rotated head of that size, at any offset.
         let alone = RopeSpec { head_dim: rope.rope_dim(), offset: 0, ..rope.spec().clone() };
         assert_eq!(turned(&Rope::new(alone).unwrap(), part(rope, &x), at), part(rope, &y), "{rope}");
     });
@@ -331,7 +331,7 @@ fn turns_are_exact_at_every_position() {
         assert_eq!(rope.spectrum(length), rope.spectrum(rope.length_class(length)), "{rope}");
         assert!(rope.length_class(length) <= length, "{rope}");
     });
-    // A pair that makes exactly a quarter of a turn: however far, it stands at one of four places.
+    // A pair that makes exactly a quarter of a turn per position has one of four phases at any position.
     let quarter = RopeSpec {
         factors: Some(vec![(2.0 / std::f64::consts::PI) as f32]),
         ..RopeSpec::new(Pairing::Split, 2, 10000.0)

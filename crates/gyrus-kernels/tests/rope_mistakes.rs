@@ -1,5 +1,5 @@
-//! The mistakes that engines make with rotary embeddings, each with what it would lead to. Those that are
-//! made in reading a model's file are with the crate that reads them.
+//! Mistakes that engines make with rotary embeddings, each with its effect. Mistakes in reading a model's file are
+//! tested in the crate that reads it.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn whole(pairing: Pairing, head_dim: usize) -> RopeSpec {
     RopeSpec::new(pairing, head_dim, 10000.0)
 }
 
-/// A number as bfloat16 holds it: the upper half of a single, rounded to even.
+/// A number rounded to bf16: the upper half of f32, ties to even.
 fn bf16(x: f64) -> f64 {
     let bits = (x as f32).to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) & 0xFFFF_0000;

@@ -1,5 +1,5 @@
-//! Every variant of every kernel becomes SPIR-V, MSL and HLSL, valid and with the bindings its launch names; one with
-//! matrices of bytes becomes SPIR-V.
+//! Every variant of every kernel translates to valid SPIR-V, MSL and HLSL with the bindings its launch names. Kernels
+//! with int8 cooperative matrices translate to SPIR-V alone.
 
 use gyrus_kernels::Direction;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
@@ -42,7 +42,7 @@ fn calls() -> Vec<RopeCall> {
             }
         }
     }
-    // Which of these exist is for `launch` to say; those that do must translate.
+    // Combinations that no kernel supports are dropped; all others must translate.
     calls.retain(|call| match call.kernel {
         RopeKernel::X { .. } => call.storage == Storage::F32 && call.positions == 0,
         RopeKernel::Op { .. } => call.freqs == Freqs::Inline && call.positions == 0,
@@ -95,7 +95,7 @@ fn kernels(head_dim: u32) -> Vec<RopeKernel> {
     kernels
 }
 
-/// What a plan's ops become.
+/// The kernels of a plan's ops.
 fn engine_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = vec![
         copy(rungs, 4096).unwrap(),
@@ -132,7 +132,7 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                     for rotate in [false, true] {
                         push(rotate, SplitMode::Separate { splits: 2 }, None, 3);
                         push(rotate, SplitMode::Separate { splits: 2 }, Some(70), 1);
-                        // Gathered rows are several, and turned as others are.
+                        // Gathered rows are several; their pairing is covered by the others.
                         for kept in [false, true].into_iter().filter(|_| pairing == Pairing::Split) {
                             push(rotate, SplitMode::Gathered { tiles, kept }, None, 3);
                         }
@@ -166,7 +166,7 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
-/// Norms of every kind, with elements alone and in fours.
+/// Norms of every kind, scalar and vectorised.
 fn norm_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
     for norm in [Norm::Rms, Norm::RmsPlusOne, Norm::Layer { bias: false }, Norm::Layer { bias: true }] {
@@ -180,7 +180,7 @@ fn norm_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
-/// What happens to a cache between steps.
+/// Kernels on the cache between steps.
 fn cache_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
     for kv in [Storage::F16, Storage::F32] {
@@ -224,7 +224,7 @@ fn conv_launches(rungs: Rungs) -> Vec<Launch> {
     launches
 }
 
-/// What chooses tokens.
+/// Kernels that choose tokens.
 fn select_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = Vec::new();
     for greedy in [false, true] {
@@ -237,13 +237,13 @@ fn select_launches(rungs: Rungs) -> Vec<Launch> {
 }
 
 struct Compiled {
-    /// As written: what is unused in this variant is still declared.
+    /// As parsed: unused bindings are still declared.
     declared: naga::Module,
     module: naga::Module,
     info: ModuleInfo,
 }
 
-/// Parses, validates and fills in override constants; complaints name the file and line.
+/// Parses, validates and sets override constants; errors name the file and line.
 fn compile(launch: &Launch, source: &Source) -> Compiled {
     let key = launch.variant().key();
     let declared = naga::front::wgsl::parse_str(&source.text).unwrap_or_else(|error| {
@@ -324,7 +324,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
         }
         let (input, gate) = (Input::Int8 { norm: true }, Some(Activation::GeluTanh));
         launches.push(MatVecCall { rows: 3, input, gate, ..one }.launch(rungs).unwrap());
-        // By matrices: several tiles, splits, and what a norm wants and leaves.
+        // Int8 cooperative matrices: several tiles, splits, and both ends of a fused norm.
         let has_one_scale = matches!(dtype, DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
         let can = has_one_scale && rungs.int8_matrix && rungs.f16 && rungs.subgroups;
         let squares = Input::Int8Squares { eps: 1e-5 };
@@ -406,11 +406,11 @@ fn every_variant_translates_to_every_language() {
                 launch.variant().source().unwrap_or_else(|e| panic!("{}: {e}", launch.variant().key()));
             let compiled = compile(&launch, &source);
             assert!(to_spirv(&compiled).len() > 100);
-            // Matrices of bytes are for SPIR-V alone.
+            // Int8 cooperative matrices exist in SPIR-V alone.
             if !launch.variant().has_int8_matrix() {
                 assert!(to_msl(&compiled).contains("kernel void"));
             }
-            // No rung for cooperative matrices in HLSL.
+            // No cooperative matrices in HLSL.
             if !source.text.contains("wgpu_cooperative_matrix") {
                 assert!(to_hlsl(&compiled).contains("numthreads"));
             }
@@ -448,7 +448,7 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     expected.sort_unstable();
     assert_eq!(found, expected, "{key}");
     let storage = found.iter().filter(|(_, kind)| *kind != "uniform").count();
-    // Gathered attention is for devices that bind ten, matrices of bytes for some that bind eleven.
+    // Gathered attention needs devices that bind ten buffers, int8 cooperative matrices eleven.
     let most = match launch.variant().name.as_str() {
         "attend_gathered" => 10,
         _ if launch.variant().has_int8_matrix() => 11,
@@ -457,7 +457,7 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     assert!(storage <= most, "{key}: every device binds eight storage buffers, this needs {storage}");
 }
 
-/// What drivers are given, for one kernel of each shape. A change here is a change of every GPU's code.
+/// The shader text of one kernel of each shape. A change here is a change of the code that drivers compile.
 #[test]
 fn generated_text_is_as_it_was() {
     for (name, rungs) in [("all", Rungs::ALL), ("none", Rungs::NONE)] {

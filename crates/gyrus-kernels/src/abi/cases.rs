@@ -17,7 +17,7 @@ pub fn rope_cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     (0..count).map(move |_| {
         loop {
             let call = draw(&mut noise);
-            // The grid holds combinations that make no sense together, such as bf16 where there is none.
+            // The grid has invalid combinations, such as bf16 for kernels without it.
             if let Some(case) = rope_case(call, noise.bits().into()) {
                 return case;
             }
@@ -32,7 +32,7 @@ fn draw(noise: &mut Noise) -> RopeCall {
     let pos = noise.pick(&POSITIONS);
     let theta = noise.pick(&BASES);
     let pairing = noise.pick(&[Pairing::Adjacent, Pairing::Split]);
-    // Mostly all of the head; sometimes a part at its start, its end, or anywhere.
+    // Mostly the whole head; sometimes a part at its start, end or middle.
     let rope_dim = if noise.below(3) == 0 { 2 * (1 + noise.below(head_dim / 2)) } else { head_dim };
     let rest = head_dim - rope_dim;
     let rope_offset = noise.pick(&[0, rest, rest / 2]);
@@ -131,7 +131,8 @@ pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
                     let width = params.freqs_dim as usize;
                     let mut angles = noise.words(words);
                     for (at, angle) in angles[..params.seq_len as usize * width].iter_mut().enumerate() {
-                        // Halves agree, as whoever duplicates them means it; sizes up to a million turns.
+                        // Both halves of a row of angles agree, as in PyTorch code that concatenates them; sizes up to
+                        // a million turns.
                         let pair = at % width % (params.rope_dim as usize / 2);
                         let position = [0.0, 1.0, 777.0, 1e6][pair % 4] + (at / width) as f64;
                         let sign = if pair % 5 == 4 { -1.0 } else { 1.0 };
@@ -147,7 +148,7 @@ pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
                             table[pair] = ((1.0 / frequency) as f32).to_bits();
                         } else {
                             let turns = (frequency / std::f64::consts::TAU * 2f64.powi(64)) as u64 & !3;
-                            // Which row of positions: the pairs of M-RoPE take turns.
+                            // The row of positions: interleaved, as in M-RoPE.
                             let row =
                                 if call.positions > 1 { pair as u64 % u64::from(call.positions) } else { 0 };
                             table[2 * pair] = (turns | row) as u32;
@@ -158,7 +159,7 @@ pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
                 }
                 ("position_ids", _) => (0..words).map(|_| noise.below(100_000)).collect(),
                 ("block_table", _) => {
-                    // Every entry another block, in no order.
+                    // All entries are different blocks, unordered.
                     let blocks = 15;
                     let first = noise.below(blocks);
                     (0..words as u32).map(|i| (first + 7 * i) % blocks).collect()

@@ -11,28 +11,27 @@ use crate::shader::Rungs;
 /// A call and the buffers it runs on, as 32-bit words in the order of its slots.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What is called.
+    /// The call.
     pub call: RopeCall,
-    /// The buffers; longer than needed, so that writes beyond the end show.
+    /// The buffers, longer than needed to detect writes beyond the end.
     pub buffers: Vec<Vec<u32>>,
 }
 
 /// Something that runs calls.
 pub trait Runner {
-    /// What it is, for people.
+    /// Its name, for display.
     fn name(&self) -> String;
 
     /// Runs a call on host buffers, in place.
     fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError>;
 
-    /// Whether a product and a sum may be rounded together in one kernel and not in another, which shader
-    /// compilers are free to do. Without, kernels that do the same arithmetic give the same bits.
+    /// Whether the backend may contract a product and a sum to one rounding (fma) in one kernel and not in another, as
+    /// shader compilers are free to do. If not, kernels with the same arithmetic give the same bits.
     fn fuses(&self) -> bool {
         false
     }
 
-    /// How long one run of it takes: the median of `repetitions` means of `chain` runs in a row, each of which
-    /// waits for the one before. The device is warm by then.
+    /// The time of one run: the median of `repetitions` means of `chain` dependent runs, after a warm-up run.
     fn time(
         &mut self,
         call: &RopeCall,
@@ -69,7 +68,7 @@ impl Runner for Scalar {
     }
 }
 
-/// Runs a case and compares every word with the twin's; the text says where they part.
+/// Runs a case and compares every word with the twin's; an error says where they differ.
 pub fn check(runner: &mut dyn Runner, case: &Case) -> Result<(), String> {
     let name = format!("{} on {}: {:?}", case.call.name(), runner.name(), case.call);
     let mut expected = case.buffers.clone();
@@ -86,7 +85,7 @@ pub fn check(runner: &mut dyn Runner, case: &Case) -> Result<(), String> {
                     bits(&expected[buffer], case.call.storage, at)
                         == bits(&found[buffer], case.call.storage, at)
                 }
-                // Overflow is overflow on both sides.
+                // Both sides may overflow to infinity.
                 Some(magnitude) => e == f || (e - f).abs() <= allowed(&case.call, e, *magnitude),
             };
             if !fits {
@@ -105,8 +104,7 @@ fn bits(words: &[u32], storage: Storage, at: usize) -> u32 {
     }
 }
 
-/// The largest difference from the twin: one unit in the last place of the storage, or what single precision
-/// loses of the pair; more only where frequencies themselves are in single precision.
+/// The tolerance: one ulp of the storage, or the f32 rounding error of the pair; more only if frequencies are in f32.
 fn allowed(call: &RopeCall, expected: f64, magnitude: f64) -> f64 {
     let digits = match call.storage {
         Storage::F32 => 23,
@@ -127,14 +125,14 @@ fn allowed(call: &RopeCall, expected: f64, magnitude: f64) -> f64 {
         RopeKernel::X { dims, .. } => (f64::from(dims.pos_offset) + f64::from(dims.seq_len), 1.0),
         RopeKernel::Op { .. } => (0.0, 1.0),
     };
-    // Given positions are below a hundred thousand.
+    // Position ids are below 100,000.
     let angle = if call.positions > 0 { 1e5 } else { last } * f64::from(scale);
     let frequency_error = match (call.kernel, call.freqs) {
         (RopeKernel::Op { .. }, _) | (_, Freqs::Turns) => 0.0,
         (_, Freqs::Divisors) => 3e-7 * angle,
         (_, Freqs::Inline) => 4e-6 * angle,
     };
-    // Cosine and sine are within 1e-7, products and sums rounded in single precision; a norm adds its own.
+    // Cosine and sine are within 1e-7, products and sums are rounded to f32; a norm adds its own error.
     let rotation = match (call.kernel, call.storage) {
         (RopeKernel::HeadNorm { .. }, _) => 2f64.powi(-20),
         (_, Storage::F32) => 2f64.powi(-21),

@@ -9,8 +9,8 @@ use crate::rope::Pairing;
 use crate::scalar::{element, set};
 use crate::shader::Rungs;
 
-/// What a call wrote: for each buffer and element the larger magnitude of the pair it came from, by which an
-/// error is judged; `None` where nothing was written.
+/// What a call wrote: for each buffer and element the larger magnitude of its pair, the scale of its error; `None` if
+/// it was not written.
 pub type Written = Vec<Vec<Option<f64>>>;
 
 /// Runs a call on buffers of 32-bit words, given in the order of its bindings.
@@ -18,7 +18,7 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
     let launch = call.launch(Rungs::NONE, Default::default())?;
     let bytes: Vec<u64> = buffers.iter().map(|buffer| 4 * buffer.len() as u64).collect();
     launch.check_buffers(&bytes, |_, _| false)?;
-    // By name, since the order depends on what is absent.
+    // By name: optional buffers change the order.
     let at = |name: &str| launch.slots.iter().position(|slot| slot.name == name);
     let angles = Angles {
         call,
@@ -33,12 +33,12 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
     let mut written: Written = buffers.iter().map(|words| vec![None; words.len() * per_word]).collect();
     for token in 0..shape.tokens as usize {
         for head in 0..shape.heads as usize {
-            let place = place(call, &table, token, head);
-            let from = at(place.source.0).expect("every head has a source");
-            let to = at(place.target.0).expect("every head has a target");
-            let read = |i| element(&buffers[from], call.storage, place.source.1 + i);
+            let route = route(call, &table, token, head);
+            let from = at(route.source.0).expect("every head has a source");
+            let to = at(route.target.0).expect("every head has a target");
+            let read = |i| element(&buffers[from], call.storage, route.source.1 + i);
             let mut values: Vec<f64> = (0..n).map(read).collect();
-            if let Some((weight, plus, eps)) = place.norm {
+            if let Some((weight, plus, eps)) = route.norm {
                 let weight = at(weight).expect("a head norm has weights");
                 let mean = values.iter().map(|v| v * v).sum::<f64>() / n as f64;
                 let rms = (mean + f64::from(eps)).sqrt();
@@ -47,7 +47,7 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
                 }
             }
             let mut magnitudes: Vec<f64> = values.iter().map(|value| value.abs()).collect();
-            if place.turned {
+            if route.rotated {
                 let (offset, half) = (shape.offset as usize, shape.rope_dim as usize / 2);
                 for pair in 0..half {
                     let (a, b) = match pairing(call) {
@@ -64,8 +64,8 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
                 }
             }
             for (i, value) in values.iter().enumerate() {
-                set(&mut buffers[to], call.storage, place.target.1 + i, value * place.scale);
-                written[to][place.target.1 + i] = Some(magnitudes[i] * place.scale);
+                set(&mut buffers[to], call.storage, route.target.1 + i, value * route.scale);
+                written[to][route.target.1 + i] = Some(magnitudes[i] * route.scale);
             }
         }
     }
@@ -83,18 +83,18 @@ fn pairing(call: &RopeCall) -> Pairing {
 }
 
 /// Where a head is read and written, and what happens to it.
-struct Place {
+struct Route {
     source: (&'static str, usize),
     target: (&'static str, usize),
-    /// Name of the weights, what is added to them, epsilon.
+    /// Name of the norm's weights, the number added to them, epsilon.
     norm: Option<(&'static str, f64, f32)>,
-    turned: bool,
+    rotated: bool,
     scale: f64,
 }
 
-fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
+fn route(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Route {
     let in_place =
-        |at: usize| Place { source: ("x", at), target: ("x", at), norm: None, turned: true, scale: 1.0 };
+        |at: usize| Route { source: ("x", at), target: ("x", at), norm: None, rotated: true, scale: 1.0 };
     match call.kernel {
         RopeKernel::InPlace { params: p, .. } => {
             let row = if p.row_stride == 0 { p.n_heads * p.head_dim } else { p.row_stride };
@@ -107,7 +107,7 @@ fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
             let (sequence, position) = (token / p.seq_len as usize, token % p.seq_len as usize);
             let row = (sequence * p.n_heads as usize + head) * p.seq_len as usize + position;
             let at = row * p.head_dim as usize;
-            Place { source: ("x", at), target: ("y", at), scale: p.output_scale.into(), ..in_place(0) }
+            Route { source: ("x", at), target: ("y", at), scale: p.output_scale.into(), ..in_place(0) }
         }
         RopeKernel::QkvWrite { params, cache, .. } => qkv(&params, cache, table, head, None),
         RopeKernel::HeadNorm { params, cache, eps, plus_one, .. } => {
@@ -118,35 +118,35 @@ fn place(call: &RopeCall, table: &[u32], token: usize, head: usize) -> Place {
             let slot = p.pos.wrapping_add(p.slot_offset) as usize + token;
             if head < heads {
                 let at = (token * heads + head) * n;
-                Place { source: ("q", at), target: ("q", at), ..in_place(0) }
+                Route { source: ("q", at), target: ("q", at), ..in_place(0) }
             } else if head < heads + kv {
                 let source = ("k", (token * kv + head - heads) * n);
                 let target = ("k_cache", cache_at(&p, cache, table, slot, head - heads));
-                Place { source, target, ..in_place(0) }
+                Route { source, target, ..in_place(0) }
             } else {
                 let source = ("v", (token * kv + head - heads - kv) * n);
                 let target = ("v_cache", cache_at(&p, cache, table, slot, head - heads - kv));
-                Place { source, target, turned: false, ..in_place(0) }
+                Route { source, target, rotated: false, ..in_place(0) }
             }
         }
     }
 }
 
-fn qkv(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], head: usize, norm: Option<(f64, f32)>) -> Place {
+fn qkv(p: &RoPEQKVWriteParams, cache: Cache, table: &[u32], head: usize, norm: Option<(f64, f32)>) -> Route {
     let (heads, kv, n) = (p.n_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
     let slot = p.pos.wrapping_add(p.slot_offset) as usize;
     let with = |weight| norm.map(|(plus, eps)| (weight, plus, eps));
     if head < heads {
         let at = ("qkv", head * n);
-        Place { source: at, target: at, norm: with("q_norm_weight"), turned: true, scale: 1.0 }
+        Route { source: at, target: at, norm: with("q_norm_weight"), rotated: true, scale: 1.0 }
     } else if head < heads + kv {
         let source = ("qkv", p.k_elem_offset as usize + (head - heads) * n);
         let target = ("k_cache", cache_at(p, cache, table, slot, head - heads));
-        Place { source, target, norm: with("k_norm_weight"), turned: true, scale: 1.0 }
+        Route { source, target, norm: with("k_norm_weight"), rotated: true, scale: 1.0 }
     } else {
         let source = ("qkv", p.v_elem_offset as usize + (head - heads - kv) * n);
         let target = ("v_cache", cache_at(p, cache, table, slot, head - heads - kv));
-        Place { source, target, norm: None, turned: false, scale: 1.0 }
+        Route { source, target, norm: None, rotated: false, scale: 1.0 }
     }
 }
 
@@ -201,8 +201,8 @@ impl Angles<'_> {
     }
 }
 
-/// The part of a turn that `turns · position · scale` is beyond whole ones, in units of `2⁻⁶⁴`: in integers,
-/// which keep all digits of the rest however many turns fall away. `scale` is positive.
+/// `turns · position · scale` modulo one turn, in units of `2⁻⁶⁴`: in integers, which keep all digits of the fraction.
+/// `scale` is positive.
 fn phase(turns: u64, position: u32, scale: f32) -> u64 {
     let (exponent, fraction) = ((scale.to_bits() >> 23) as i32, scale.to_bits() & 0x7f_ffff);
     // scale = mantissa · 2^up

@@ -1,7 +1,8 @@
-//! The WGSL kernels: their sources, and how variants of them are made.
+//! The WGSL kernels: their sources, and their variants.
 //!
-//! One file a kernel under `wgsl/`, with bindings, shapes and numerics in its head; what kernels share is under
-//! `wgsl/lib`. Structure is chosen by the [preprocessor](preprocess), numbers by override constants.
+//! One file a kernel under `wgsl/`, with bindings, shapes, grid and numerics in its head comment; shared code is under
+//! `wgsl/lib`, the published kernels under `wgsl/abi`. The [preprocessor](preprocess) selects structure, override
+//! constants set numbers.
 
 mod condition;
 mod preprocess;
@@ -110,60 +111,60 @@ fn file(path: &str) -> Option<String> {
     }
 }
 
-/// What a device can do beyond the least: the rungs of the ladder that kernels are written for.
+/// Optional device features that kernels have variants for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rungs {
-    /// Arithmetic with halves. Without, they are packed and unpacked.
+    /// f16 arithmetic. Without it f16 is packed and unpacked.
     pub f16: bool,
-    /// Operations across a subgroup. Without, workgroup memory.
+    /// Subgroup operations. Without them, workgroup memory.
     pub subgroups: bool,
-    /// Parameters in the command stream. Without, uniform buffers.
+    /// Immediates (push constants). Without them, uniform buffers.
     pub immediates: bool,
-    /// Matrices of 16 × 16 halves that a subgroup of 32 multiplies together, with sums in `f32`. Without, or without
-    /// halves or subgroups, plain tiles.
+    /// f16 cooperative matrices of 16 × 16 with `f32` accumulators, in subgroups of 32. Without them, or without f16 or
+    /// subgroups, plain tiles.
     pub cooperative: bool,
-    /// Matrices of signed bytes, 16 × 32 by 32 × 16, that a subgroup of 32 multiplies together, with sums of integers.
-    /// Where these are, `cooperative` is. Without, a kernel that needs them is not launched.
+    /// int8 cooperative matrices, 16 × 32 by 32 × 16 with i32 accumulators, in subgroups of 32. They imply
+    /// `cooperative`. Without them, kernels that need them are not launched.
     pub int8_matrix: bool,
 }
 
 impl Rungs {
-    /// Everything.
+    /// All features.
     pub const ALL: Rungs =
         Rungs { f16: true, subgroups: true, immediates: true, cooperative: true, int8_matrix: true };
 
-    /// The least a device must have.
+    /// The baseline: no optional feature.
     pub const NONE: Rungs =
         Rungs { f16: false, subgroups: false, immediates: false, cooperative: false, int8_matrix: false };
 }
 
-/// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.
+/// One variant of a kernel: the source of a pipeline, and its key in a pipeline cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
     /// The kernel's name, which is that of its entry point.
     pub name: String,
     /// Its file.
     pub file: &'static str,
-    /// Names that the preprocessor knows.
+    /// Preprocessor constants.
     pub constants: Vec<(&'static str, String)>,
     /// Override constants.
     pub overrides: Vec<(&'static str, f64)>,
 }
 
 impl Variant {
-    /// The plain WGSL.
+    /// The preprocessed WGSL.
     pub fn source(&self) -> Result<Source, PreprocessError> {
         let constants = self.constants.iter().cloned().chain([("KERNEL", self.name.clone())]);
         preprocess(self.file, constants, &file)
     }
 
-    /// Whether it has matrices of bytes: the constant `INT8_MATRIX` says so. WGSL cannot, so that its text means
-    /// something else until its SPIR-V is rewritten, and there is no form of it in other languages.
+    /// Whether it uses int8 cooperative matrices, marked by the constant `INT8_MATRIX`. WGSL has none: the kernel's
+    /// SPIR-V is rewritten, and it does not exist in other languages.
     pub fn has_int8_matrix(&self) -> bool {
         self.constants.iter().any(|(name, _)| *name == "INT8_MATRIX")
     }
 
-    /// A name that tells this variant from every other.
+    /// A unique name of this variant.
     pub fn key(&self) -> String {
         let mut key = self.name.clone();
         for (name, value) in &self.constants {

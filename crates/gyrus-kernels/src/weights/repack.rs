@@ -12,12 +12,11 @@ pub struct Planes {
     pub words: Vec<Vec<u32>>,
 }
 
-/// Repacks `rows` rows of a matrix. Rows are independent: a matrix may be repacked in ranges of rows, and the
-/// planes of the ranges put one behind the other are those of the whole.
+/// Repacks `rows` rows of a matrix. Rows are independent: the concatenated planes of ranges of rows are the planes of
+/// the whole matrix.
 ///
-/// The four words of 256 elements of Q4_K and Q5_K are: both halves (scale of scales, scale of minimums); the
-/// lower four bits of the eight scales; of the eight minimums; and the upper two bits of the scales, then of the
-/// minimums.
+/// The four words of 256 elements of Q4_K and Q5_K are: two f16 (scale of scales, scale of minimums); the low four bits
+/// of the eight scales; of the eight minimums; and the high two bits of the scales, then of the minimums.
 pub fn repack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<Planes, WeightError> {
     let layout = WeightLayout::new(dtype, rows, cols)?;
     let overflow = || TensorError::Overflow { dims: vec![rows, cols] };
@@ -165,7 +164,7 @@ impl Row<'_> {
         }
     }
 
-    /// Nibbles that already lie as elements `j` and `j + 16` of a byte.
+    /// Nibbles that the file already stores as elements `j` and `j + 16` of a byte.
     fn nibble_bytes(&mut self, b: usize, qs: &[u8]) {
         for (word, bytes) in self.quants[4 * b..4 * b + 4].iter_mut().zip(qs.as_chunks::<4>().0) {
             *word = u32::from_le_bytes(*bytes);
@@ -194,7 +193,7 @@ fn halves(low: HalfLe, high: HalfLe) -> u32 {
     u32::from(bits(low)) | u32::from(bits(high)) << 16
 }
 
-/// Sets one of the 16-bit halves of words, which are zero before.
+/// Sets one 16-bit half of a zeroed word.
 fn put_half(words: &mut [u32], at: usize, bits: u16) {
     words[at / 2] |= u32::from(bits) << (16 * (at % 2));
 }
@@ -274,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Bytes that planes have over the file's, the price of word alignment: at most one in 25.
+    /// The overhead of planes over the file, due to word alignment: at most one in 25.
     #[test]
     fn planes_are_hardly_larger_than_the_file() {
         for &dtype in DType::ALL.iter().filter(|d| gyrus_tensor::can_dequantize(**d)) {

@@ -28,9 +28,9 @@ impl RopeCall {
         if u64::from(offset) + u64::from(rope_dim) > u64::from(head_dim) {
             return Err(LaunchError::RopeDim { kernel, offset, rope_dim, head_dim });
         }
-        // What workgroup memory holds on every device, less room for sums.
-        const LONGEST: u32 = 2048;
-        if head_dim > LONGEST && (!self.is_vectored(&self.shape()) || self.is_single(&self.shape())) {
+        // The elements that fit in workgroup memory on every device, beside the partial sums.
+        const MAX_HEAD_DIM: u32 = 2048;
+        if head_dim > MAX_HEAD_DIM && (!self.is_vectored(&self.shape()) || self.is_single(&self.shape())) {
             let count = head_dim.into();
             return Err(LaunchError::Large { kernel, what: "elements of a head of this shape", count });
         }

@@ -3,7 +3,7 @@ use crate::launch::{Launch, LaunchError, grid};
 use crate::shader::{Rungs, Variant};
 
 impl RopeCall {
-    /// Checks everything that can be checked without data, and says what to run.
+    /// Checks everything that can be checked without data, and returns the launch.
     pub fn launch(&self, rungs: Rungs, tuning: RopeTuning) -> Result<Launch, LaunchError> {
         self.check()?;
         let slots = self.slots()?;
@@ -44,7 +44,7 @@ impl RopeCall {
                 pieces += u64::from((shape.head_dim - shape.rope_dim) / per_vector);
             }
             let lanes = tuning.lanes.unwrap_or_else(|| self.lanes(&shape, pieces)).clamp(1, shape.heads);
-            // A small grid is spread over as many cores as it reaches.
+            // A small grid uses small workgroups, to spread over more cores.
             let small = u64::from(shape.tokens) * u64::from(lanes) * pieces < 1 << 14;
             let workgroup = tuning.workgroup.unwrap_or(if small { 32 } else { 256 }).clamp(1, 256);
             overrides.extend([
@@ -63,7 +63,7 @@ impl RopeCall {
             let words = shape.head_dim / 2 / per_word;
             let staged =
                 !fits(shape.rope_dim / 2) || !fits(shape.head_dim / 2) || !fits(shape.offset) || words > 256;
-            // An invocation a slot, as far as every device goes; powers of two, so that variants are few.
+            // One invocation a slot, up to the limit of every device; powers of two, so that variants are few.
             let slots = if staged { shape.head_dim / 2 } else { words }.next_power_of_two();
             let workgroup = slots.clamp(32, 256);
             constants.push(flag("STAGED", staged));
@@ -88,20 +88,20 @@ impl RopeCall {
         Ok(Launch { variant, slots, uniforms, params, groups })
     }
 
-    /// How many invocations share the heads of a token. Two heads each hide the phases' cost on large tensors
-    /// (measured: 4.13 TB/s of 4.2 with 20 lanes for 40 heads, 3.90 with 4); few tokens take all there are.
+    /// Invocations that share the heads of a token. Two heads each hide the cost of phases on large tensors (measured:
+    /// 4.13 TB/s of 4.2 with 20 lanes for 40 heads, 3.90 with 4); few tokens use one invocation a head.
     fn lanes(&self, shape: &Shape, pieces: u64) -> u32 {
         const FEW: u64 = 1 << 15;
         if u64::from(shape.tokens) * pieces * u64::from(shape.heads) <= FEW {
             return shape.heads;
         }
-        // Given angles cost more than tabled frequencies, and heads that lie far apart gain nothing from being
-        // taken together (measured: 3.92 TB/s with 4 lanes for 40 heads, 3.61 with 20).
+        // Angles cost more than a table of frequencies, and heads far apart in memory gain nothing from neighbouring
+        // lanes (measured: 3.92 TB/s with 4 lanes for 40 heads, 3.61 with 20).
         let each = if matches!(self.kernel, RopeKernel::Op { .. }) { 8 } else { 2 };
         shape.heads.div_ceil(each)
     }
 
-    /// Whether there is so little to do that only the time to begin counts.
+    /// Whether there is so little to do that only latency counts.
     pub(super) fn is_single(&self, shape: &Shape) -> bool {
         shape.tokens == 1 && u64::from(shape.heads) * u64::from(shape.head_dim) <= 1 << 16
     }

@@ -9,15 +9,15 @@ use crate::launch::LaunchError;
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::{Direction, Pairing};
 
-/// Where a kernel has its frequencies from.
+/// Where a kernel gets its frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Freqs {
-    /// From the base alone, computed where the kernel runs.
+    /// Computed from the base in the kernel.
     Inline,
-    /// `f32` divisors of the position, one a pair.
+    /// A table of `f32` divisors of the position, one a pair.
     Divisors,
-    /// 64-bit fractions of a turn per position, one a pair, made by [`crate::Rope::turns`]: exact at any
-    /// position. The two lowest bits say which row of positions the pair reads.
+    /// A table of 64-bit fractions of a turn per position, one a pair, by [`crate::Rope::turns`]: exact at any
+    /// position. The two lowest bits select the row of position ids that the pair reads.
     Turns,
 }
 
@@ -31,17 +31,17 @@ impl Freqs {
     }
 }
 
-/// How the cache is divided.
+/// The layout of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cache {
     /// One block of `max_seq_len` positions.
     Contiguous,
-    /// Blocks of `max_seq_len` positions, found through a table. Kernels trust the table:
+    /// Blocks of `max_seq_len` positions, addressed through a block table. Kernels trust the table: see
     /// [`RopeCall::check_block_table`].
     Paged {
-        /// Entries of the table.
+        /// Entries of the block table.
         entries: u32,
-        /// Blocks the cache has.
+        /// Blocks of the cache.
         blocks: u32,
     },
 }
@@ -104,24 +104,24 @@ pub enum RopeKernel {
 /// A call of a rope kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RopeCall {
-    /// Which, with its parameters.
+    /// The kernel and its parameters.
     pub kernel: RopeKernel,
     /// Element type of all tensors.
     pub storage: Storage,
-    /// Which way.
+    /// The direction of rotation.
     pub direction: Direction,
-    /// Frequencies. Without meaning for [`RopeKernel::Op`], which is given angles.
+    /// Frequencies. Not used by [`RopeKernel::Op`], which gets angles.
     pub freqs: Freqs,
-    /// Rows of position ids: 0 if tokens follow each other, more than 1 for M-RoPE.
+    /// Rows of position ids: 0 for consecutive positions, more than 1 for M-RoPE.
     pub positions: u32,
 }
 
-/// What does not change a result, only its speed.
+/// Tuning. It changes no bit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RopeTuning {
     /// Invocations of a workgroup.
     pub workgroup: Option<u32>,
-    /// Heads of a token that different invocations take.
+    /// Invocations that share the heads of a token.
     pub lanes: Option<u32>,
 }
 
@@ -215,9 +215,8 @@ impl RopeCall {
         }
     }
 
-    /// Checks the contents of the buffer `block_table`, if the call has one: kernels do not. Of the entries that the
-    /// call uses, none may name a block beyond the cache's end, and no two the same block, which would be written
-    /// twice at once.
+    /// Checks the contents of the buffer `block_table`, if the call has one: kernels do not. The entries that the call
+    /// uses must be blocks of the cache and all different, since two tokens would else write the same block.
     pub fn check_block_table(&self, table: &[u32]) -> Result<(), LaunchError> {
         let (RopeKernel::QkvWrite { params: p, cache, .. }
         | RopeKernel::BatchKvWrite { params: p, cache, .. }

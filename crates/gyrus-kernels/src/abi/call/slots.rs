@@ -93,7 +93,7 @@ impl RopeCall {
     }
 }
 
-/// A product that stays at the largest number where it would be larger: too much in any case.
+/// A saturating product: a result of `u64::MAX` is refused in any case.
 fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.iter().fold(1, |all, &factor| all.saturating_mul(factor))
 }

@@ -7,8 +7,8 @@ use crate::grid::Runner;
 use crate::params::{RoPEBase, RoPEDims};
 use crate::rope::Pairing;
 
-/// T1. At position zero nothing changes: exactly, since the cosine there is 1 and the sine 0. The op by angles
-/// multiplies by its output scale, which may round twice where elements are halves.
+/// T1. Position zero is the identity, exactly: the cosine is 1 and the sine 0. `rope_fwd` multiplies by its output
+/// scale, which may round twice for 16-bit elements.
 pub fn position_zero_is_the_identity(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
@@ -16,7 +16,7 @@ pub fn position_zero_is_the_identity(runner: &mut dyn Runner, seed: u64, count: 
         let heads = Heads { tokens: 1, position: 0, direction, ..Heads::draw(&mut bench.noise) };
         let x = bench.numbers(heads.storage, heads.len());
         let inline = heads.call(Freqs::Inline, 0);
-        equal(&format!("T1 {heads:?}"), &bench.turn(&heads, &x)?, &x)?;
+        equal(&format!("T1 {heads:?}"), &bench.rotate(&heads, &x)?, &x)?;
         let y = bench.in_place(&inline, vec![pack(heads.storage, &x)], x.len())?;
         equal(&format!("T1 inline {heads:?}"), &y, &x)?;
 
@@ -32,13 +32,13 @@ pub fn position_zero_is_the_identity(runner: &mut dyn Runner, seed: u64, count: 
     Ok(())
 }
 
-/// T2. A pair and a head keep their length, but for the output scale.
+/// T2. Rotation preserves the norm of a pair and of a head, up to the output scale.
 pub fn lengths_are_kept(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let heads = Heads::draw(&mut bench.noise);
         let x = bench.numbers(heads.storage, heads.len());
-        let y = bench.turn(&heads, &x)?;
+        let y = bench.rotate(&heads, &x)?;
         let pairs: Vec<(usize, usize)> = heads.pairs().collect();
         lengths(&format!("T2 {heads:?}"), &x, &y, heads.head_dim, &pairs, 1.0, unit(heads.storage))?;
 
@@ -67,7 +67,7 @@ fn lengths(
     for (x, y) in x.chunks_exact(head_dim as usize).zip(y.chunks_exact(head_dim as usize)) {
         let of_pairs = |v: &[f64]| pairs.iter().map(|&(a, b)| v[a].hypot(v[b])).collect::<Vec<_>>();
         let expected: Vec<f64> = of_pairs(x).iter().map(|v| v * scale).collect();
-        // Numbers near zero are no longer a fraction of themselves apart, but a step of the storage.
+        // Near zero the error is absolute: a step of the storage.
         within(what, &of_pairs(y), &expected, |i| tolerance * expected[i].max(2e-3 * scale))?;
         within(what, &[norm(y)], &[norm(x) * scale], |_| tolerance * norm(x) * scale)?;
     }
@@ -85,8 +85,8 @@ pub fn scores_depend_on_the_distance(runner: &mut dyn Runner, seed: u64, count: 
         let (key, distance) = (bench.noise.below(500_000), bench.noise.below(500_000));
         let keys = [key, key + 1, key + 17, key + 1000, 0];
         let queries = keys.map(|key| key + distance);
-        let turned_q = bench.turn_at(&heads, &q.repeat(5), &queries)?;
-        let turned_k = bench.turn_at(&heads, &k.repeat(5), &keys)?;
+        let turned_q = bench.rotate_at(&heads, &q.repeat(5), &queries)?;
+        let turned_k = bench.rotate_at(&heads, &k.repeat(5), &keys)?;
         let rows = turned_q.chunks_exact(n).zip(turned_k.chunks_exact(n));
         let scores: Vec<f64> = rows.map(|(q, k)| q.iter().zip(k).map(|(q, k)| q * k).sum()).collect();
         let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
@@ -96,7 +96,7 @@ pub fn scores_depend_on_the_distance(runner: &mut dyn Runner, seed: u64, count: 
     Ok(())
 }
 
-/// T4. Turning by `a` and then by `b` is turning by `a + b`.
+/// T4. A rotation by `a` and then by `b` is a rotation by `a + b`.
 pub fn positions_add_up(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
@@ -105,22 +105,22 @@ pub fn positions_add_up(runner: &mut dyn Runner, seed: u64, count: usize) -> Res
         let mut draw = || (0..heads.tokens).map(|_| bench.noise.below(1 << 31)).collect::<Vec<u32>>();
         let (a, b) = (draw(), draw());
         let sum: Vec<u32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-        let once = bench.turn_at(&heads, &x, &a)?;
-        let twice = bench.turn_at(&heads, &once, &b)?;
-        let expected = bench.turn_at(&heads, &x, &sum)?;
+        let once = bench.rotate_at(&heads, &x, &a)?;
+        let twice = bench.rotate_at(&heads, &once, &b)?;
+        let expected = bench.rotate_at(&heads, &x, &sum)?;
         near(&format!("T4 {heads:?} at {a:?} + {b:?}"), &twice, &expected, unit(heads.storage))?;
     }
     Ok(())
 }
 
-/// T5. Backward undoes forward; the op by angles has its output scale on both, so that `a²·x` is left.
+/// T5. Backward is the inverse of forward; `rope_fwd` and `rope_bwd` both apply the output scale, which gives `a²·x`.
 pub fn backward_undoes_forward(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let heads = Heads::draw(&mut bench.noise);
         let x = bench.numbers(heads.storage, heads.len());
-        let y = bench.turn(&heads, &x)?;
-        let back = bench.turn(&Heads { direction: Direction::Inverse, ..heads }, &y)?;
+        let y = bench.rotate(&heads, &x)?;
+        let back = bench.rotate(&Heads { direction: Direction::Inverse, ..heads }, &y)?;
         near(&format!("T5 {heads:?}"), &back, &x, twice(heads.storage))?;
 
         let of = bench.noise.pick(&['q', 'k']);
@@ -144,7 +144,7 @@ pub fn backward_undoes_forward(runner: &mut dyn Runner, seed: u64, count: usize)
     Ok(())
 }
 
-/// What two roundings to the storage may change.
+/// The error of two roundings to the storage.
 fn twice(storage: Storage) -> f64 {
     if storage == Storage::F32 { unit(storage) } else { 2.0 * unit(storage) }
 }
@@ -177,9 +177,9 @@ pub fn adjacent_and_split_are_permutations(
         let adjacent = Heads { pairing: Pairing::Adjacent, ..Heads::draw(&mut bench.noise) };
         let split = Heads { pairing: Pairing::Split, ..adjacent };
         let x = bench.numbers(adjacent.storage, adjacent.len());
-        let turned = bench.turn(&adjacent, &x)?;
-        let turned_split = bench.turn(&split, &permuted(&split, &x))?;
-        bench.same(&format!("T7 {split:?}"), split.storage, &turned_split, &permuted(&split, &turned))?;
+        let rotated = bench.rotate(&adjacent, &x)?;
+        let rotated_split = bench.rotate(&split, &permuted(&split, &x))?;
+        bench.same(&format!("T7 {split:?}"), split.storage, &rotated_split, &permuted(&split, &rotated))?;
 
         let whole = Heads { storage: Storage::F32, rope_dim: adjacent.head_dim, offset: 0, ..adjacent };
         let x = pack(Storage::F32, &bench.numbers(Storage::F32, whole.len()));

@@ -11,7 +11,7 @@ use crate::scalar;
 
 pub(super) const PAIRINGS: [Pairing; 2] = [Pairing::Adjacent, Pairing::Split];
 
-/// Words beyond each buffer's end, which nobody may write.
+/// Canary words beyond each buffer's end.
 const CANARIES: usize = 7;
 
 /// A runner and the random numbers of a law.
@@ -25,7 +25,7 @@ impl<'a> Bench<'a> {
         Bench { runner, noise: Noise::new(seed) }
     }
 
-    /// Runs a call on these buffers, each made a little longer, and sees to it that nothing beyond was written.
+    /// Runs a call on these buffers with canaries and checks that the canaries are intact.
     pub(super) fn run(
         &mut self,
         call: &RopeCall,
@@ -51,14 +51,14 @@ impl<'a> Bench<'a> {
         (0..n).map(|_| rounded(storage, self.noise.number() * 2.0)).collect()
     }
 
-    /// Heads `[tokens, heads, head_dim]` turned in place at positions that follow each other.
-    pub(super) fn turn(&mut self, heads: &Heads, x: &[f64]) -> Result<Vec<f64>, String> {
+    /// Rotates heads `[tokens, heads, head_dim]` in place at consecutive positions.
+    pub(super) fn rotate(&mut self, heads: &Heads, x: &[f64]) -> Result<Vec<f64>, String> {
         let call = heads.call(Freqs::Turns, 0);
         self.in_place(&call, vec![pack(heads.storage, x), heads.table(1.0)], x.len())
     }
 
     /// The same at given positions, one for each token.
-    pub(super) fn turn_at(
+    pub(super) fn rotate_at(
         &mut self,
         heads: &Heads,
         x: &[f64],
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
         self.in_place(&call, buffers, x.len())
     }
 
-    /// Runs a call whose first buffer is read and written, and gives that one's numbers; the others must stay.
+    /// Runs a call whose first buffer is read and written, and returns its values; the others must not change.
     pub(super) fn in_place(
         &mut self,
         call: &RopeCall,
@@ -108,13 +108,13 @@ impl<'a> Bench<'a> {
         Ok(unpack(op.storage, &after[2], x.len()))
     }
 
-    /// Two results that are the same numbers, but for fused products where the runner may have some.
+    /// Checks that two results are equal, or nearly so if the runner may contract to fma.
     pub(super) fn same(&self, what: &str, storage: Storage, a: &[f64], b: &[f64]) -> Result<(), String> {
         if self.runner.fuses() { near(what, a, b, unit(storage)) } else { equal(what, a, b) }
     }
 }
 
-/// Heads to be turned in place.
+/// Heads to be rotated in place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heads {
     pub(super) pairing: Pairing,
@@ -280,8 +280,7 @@ pub(super) fn unpack(storage: Storage, words: &[u32], n: usize) -> Vec<f64> {
     (0..n).map(|at| scalar::element(words, storage, at)).collect()
 }
 
-/// How much one rounding to the storage changes a number, a little generously: single precision is also what the
-/// arithmetic has, so that it loses some more.
+/// The relative error of one rounding to the storage, with a margin; f32 has more, since the arithmetic is f32 too.
 pub(super) fn unit(storage: Storage) -> f64 {
     match storage {
         Storage::F32 => 1e-6,
@@ -290,7 +289,7 @@ pub(super) fn unit(storage: Storage) -> f64 {
     }
 }
 
-/// The tolerance for gradients: a rounding of what went in, and one of what came out.
+/// The tolerance for gradients: one rounding of the inputs and one of the outputs.
 pub(super) fn gradient_tolerance(storage: Storage) -> f64 {
     match storage {
         Storage::F32 => 1e-5,
@@ -305,7 +304,7 @@ pub(super) fn near(what: &str, a: &[f64], b: &[f64], tolerance: f64) -> Result<(
     within(what, a, b, |_| tolerance * largest)
 }
 
-/// `|a − b|` at most what is allowed of each.
+/// `|a − b| ≤ allowed(i)` for each element.
 pub(super) fn within(what: &str, a: &[f64], b: &[f64], allowed: impl Fn(usize) -> f64) -> Result<(), String> {
     if a.len() != b.len() {
         return Err(format!("{what}: {} numbers and {}", a.len(), b.len()));

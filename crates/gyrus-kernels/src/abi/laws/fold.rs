@@ -1,4 +1,4 @@
-//! Where the scale of attention may be put.
+//! Where the attention scale may be folded.
 
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -17,7 +17,7 @@ struct Fold {
     log2: bool,
 }
 
-/// T14. Attention's scale may be multiplied into queries, into both sides, and with the change of base of the
+/// T14. The attention scale may be folded into queries, into queries and keys, or with the change of base of the
 /// exponential into queries: outputs and all gradients are the same, if backward has the scales of forward.
 pub fn folded_scales_give_one_attention(
     runner: &mut dyn Runner,
@@ -51,7 +51,7 @@ pub fn folded_scales_give_one_attention(
     Ok(())
 }
 
-/// Output and gradients of attention over turned queries and keys: `[o, dq, dk, dv]` from `[q, k, v, do]`.
+/// Output and gradients of attention over rotated queries and keys: `[o, dq, dk, dv]` from `[q, k, v, do]`.
 fn attend(
     bench: &mut Bench<'_>,
     shape: &OpShape,
@@ -77,7 +77,7 @@ fn attend(
     Ok(results)
 }
 
-/// The same for one head that has been turned; gradients are those of the turned tensors.
+/// The same for one rotated head; gradients are those of the rotated tensors.
 fn attend_head(fold: &Fold, n: usize, [q, k, v, d_out]: [Vec<f64>; 4]) -> [Vec<f64>; 4] {
     let rows = q.len() / n;
     let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 {

@@ -6,8 +6,8 @@ use crate::call::Freqs;
 use crate::grid::Runner;
 use crate::rope::{Pairing, Rope, RopeSpec, Scaling};
 
-/// T10. A table of divisors `b^(2i/n)`, a table of turns and no table at all are the same rotation. Frequencies in
-/// single precision lose digits with the distance, those that a shader computes itself a few more.
+/// T10. A table of divisors `b^(2i/n)`, a table of turns and no table give the same rotation. Frequencies in f32 lose
+/// precision with the position, those computed in the shader a little more.
 pub fn tables_and_the_base_agree(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
@@ -15,7 +15,7 @@ pub fn tables_and_the_base_agree(runner: &mut dyn Runner, seed: u64, count: usiz
         let heads = Heads { position, ..Heads::draw(&mut bench.noise) };
         let x = bench.numbers(heads.storage, heads.len());
         let words = pack(heads.storage, &x);
-        let exact = bench.turn(&heads, &x)?;
+        let exact = bench.rotate(&heads, &x)?;
         let divisor =
             |pair: u32| f64::from(heads.base).powf(2.0 * f64::from(pair) / f64::from(heads.rope_dim));
         let table: Vec<u32> = (0..heads.rope_dim / 2).map(|pair| (divisor(pair) as f32).to_bits()).collect();
@@ -32,8 +32,8 @@ pub fn tables_and_the_base_agree(runner: &mut dyn Runner, seed: u64, count: usiz
     Ok(())
 }
 
-/// T11. A scale `s` on frequencies at position `p` is the position `s·p`, and is frequencies times `s`. It counts
-/// once for each of the two places it is written in: a scale and a scaled table are the scale twice.
+/// T11. A scale `s` on frequencies at position `p` equals the position `s·p` and frequencies times `s`. A scale and a
+/// scaled table together apply it twice.
 pub fn scale_is_a_change_of_positions(
     runner: &mut dyn Runner,
     seed: u64,
@@ -56,8 +56,8 @@ pub fn scale_is_a_change_of_positions(
         let empty = [vec![0; qkv.cache_words()], vec![0; qkv.cache_words()]];
         // Q and K: what becomes of both.
         let mut run = |qkv: &Qkv, table: f64| -> Result<Vec<f64>, String> {
-            let (turned, [keys, _]) = qkv.run(&mut bench, &row, &empty, table)?;
-            Ok([qkv.parts(&turned)[0].to_vec(), qkv.take(keys, 0).0].concat())
+            let (rotated, [keys, _]) = qkv.run(&mut bench, &row, &empty, table)?;
+            Ok([qkv.parts(&rotated)[0].to_vec(), qkv.take(keys, 0).0].concat())
         };
         for (scale, factor, parts) in [(0.25f32, 1, 4), (0.5, 1, 2), (2.0, 2, 1), (3.0, 3, 1)] {
             let position = 4 * (100 + qkv.params.pos / 8);
@@ -78,16 +78,16 @@ pub fn scale_is_a_change_of_positions(
     Ok(())
 }
 
-/// T12. Position ids that follow each other are no ids; rows and ids in another order give rows in that order; and
-/// several rows of the same ids (M-RoPE on text) are one.
+/// T12. Consecutive position ids equal no ids; permuted rows and ids give permuted results; several equal rows of ids
+/// (M-RoPE on text) equal one.
 pub fn position_ids_are_positions(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
         let heads = Heads::draw(&mut bench.noise);
         let x = bench.numbers(heads.storage, heads.len());
         let ids: Vec<u32> = (0..heads.tokens).map(|token| heads.position + token).collect();
-        let sequential = bench.turn(&heads, &x)?;
-        let by_ids = bench.turn_at(&heads, &x, &ids)?;
+        let sequential = bench.rotate(&heads, &x)?;
+        let by_ids = bench.rotate_at(&heads, &x, &ids)?;
         bench.same(&format!("T12 {heads:?}"), heads.storage, &by_ids, &sequential)?;
 
         let mut order: Vec<usize> = (0..heads.tokens as usize).collect();
@@ -98,9 +98,9 @@ pub fn position_ids_are_positions(runner: &mut dyn Runner, seed: u64, count: usi
         let shuffled =
             |rows: &[f64]| order.iter().flat_map(|&i| rows[i * n..(i + 1) * n].to_vec()).collect::<Vec<_>>();
         let shuffled_ids: Vec<u32> = order.iter().map(|&i| ids[i]).collect();
-        let turned = bench.turn_at(&heads, &shuffled(&x), &shuffled_ids)?;
+        let rotated = bench.rotate_at(&heads, &shuffled(&x), &shuffled_ids)?;
         // The same kernel does the same sums: equal on every runner.
-        within(&format!("T12 in another order {heads:?}"), &turned, &shuffled(&by_ids), |_| 0.0)?;
+        within(&format!("T12 in another order {heads:?}"), &rotated, &shuffled(&by_ids), |_| 0.0)?;
 
         let mut table = heads.table(1.0);
         table.iter_mut().step_by(2).enumerate().for_each(|(pair, low)| *low |= pair as u32 % 3);
@@ -116,8 +116,8 @@ pub fn position_ids_are_positions(runner: &mut dyn Runner, seed: u64, count: usi
     Ok(())
 }
 
-/// T13. Llama 3's bands: short waves as they are, long ones stretched, and no jump at either end of the ramp.
-/// A law of the table, the same for every runner; the divisors are those of base 500,000 and heads of 128.
+/// T13. Llama 3's bands: short wavelengths unchanged, long ones stretched, and no jump at either end of the ramp. A law
+/// of the table, the same for every runner; the divisors are those of base 500,000 and heads of 128.
 pub fn llama3_bands_are_continuous(_: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     const DIVISORS: [(usize, f64); 9] = [
         (28, 311.386_211),

@@ -1,4 +1,4 @@
-//! Kernels that do several things do what several kernels do.
+//! Fused kernels equal their parts.
 
 use super::bench::{Bench, Heads, PAIRINGS, equal, near, pack, rounded, turns_table, unit, unpack};
 use crate::Direction;
@@ -128,7 +128,7 @@ impl Qkv {
         (0..p.n_kv_heads).map(head).collect()
     }
 
-    /// Takes a token's heads out of a cache: what they are, and the cache with zeros in their place.
+    /// Takes a token's heads out of a cache: their values, and the cache with zeros in their place.
     pub(super) fn take(&self, mut words: Vec<u32>, token: u32) -> (Vec<f64>, Vec<u32>) {
         let mut values = Vec::new();
         for at in self.places(token) {
@@ -176,7 +176,7 @@ impl Qkv {
                 return Err(format!("{name}: another slot was written ({self:?})"));
             }
             let what = format!("{name} {self:?}");
-            // Values are copied, whatever becomes of products.
+            // Values are copied, so they are equal on every runner.
             if i == 1 {
                 equal(&what, &found, expected[i])?
             } else {
@@ -187,10 +187,10 @@ impl Qkv {
     }
 }
 
-/// T8. `rope_qkv_write` is `rope` of queries and of keys and a copy of keys and values; the batch kernels are a
-/// loop of it; the kernel with head norms is the norm, and then it.
+/// T8. `rope_qkv_write` equals `rope` of queries and keys plus a copy of keys and values; the batch kernels equal a
+/// loop of it; the kernel with head norms equals the norm followed by it.
 ///
-/// The last is no more equal than storage allows: the fused kernel does not round the normalised head.
+/// The last is equal up to the storage's rounding only: the fused kernel does not round the normalised head.
 pub fn fused_kernels_are_their_parts(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
@@ -207,13 +207,13 @@ pub fn fused_kernels_are_their_parts(runner: &mut dyn Runner, seed: u64, count: 
 fn one_token(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
     let row = bench.numbers(qkv.storage, qkv.row_len());
     let caches = qkv.caches(&mut bench.noise);
-    let (turned, after) = qkv.run(bench, &row, &caches, 1.0)?;
+    let (rotated, after) = qkv.run(bench, &row, &caches, 1.0)?;
     let [q, k, v] = qkv.parts(&row);
-    let q = bench.turn(&qkv.heads(qkv.params.n_heads), q)?;
-    let k = bench.turn(&qkv.heads(qkv.params.n_kv_heads), k)?;
-    bench.same(&format!("Q {qkv:?}"), qkv.storage, qkv.parts(&turned)[0], &q)?;
+    let q = bench.rotate(&qkv.heads(qkv.params.n_heads), q)?;
+    let k = bench.rotate(&qkv.heads(qkv.params.n_kv_heads), k)?;
+    bench.same(&format!("Q {qkv:?}"), qkv.storage, qkv.parts(&rotated)[0], &q)?;
     // Keys and values in the row, and what lies between them.
-    equal(&format!("the rest of the row {qkv:?}"), &turned[q.len()..], &row[q.len()..])?;
+    equal(&format!("the rest of the row {qkv:?}"), &rotated[q.len()..], &row[q.len()..])?;
     qkv.check(bench, 0, &caches, &after, [&k, v])
 }
 
@@ -228,7 +228,7 @@ fn several_tokens(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
     buffers.extend(caches.clone());
     buffers.extend(qkv.tables(1.0));
     let after = bench.run(&call, buffers)?;
-    let turned = unpack(qkv.storage, &after[0], q.len());
+    let rotated = unpack(qkv.storage, &after[0], q.len());
     let mut found = [after[3].clone(), after[4].clone()];
 
     let mut expected = caches;
@@ -243,7 +243,7 @@ fn several_tokens(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
         bench.same(
             &format!("Q of token {token} {qkv:?}"),
             qkv.storage,
-            &of(&turned, q_len),
+            &of(&rotated, q_len),
             one.parts(&row)[0],
         )?;
     }
@@ -272,7 +272,7 @@ fn head_norm(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
     buffers.extend(weights.iter().map(|weight| pack(qkv.storage, weight)));
     buffers.extend(qkv.tables(1.0));
     let after = bench.run(&call, buffers)?;
-    let turned = unpack(qkv.storage, &after[0], row.len());
+    let rotated = unpack(qkv.storage, &after[0], row.len());
 
     let mut normed = row.clone();
     let starts = [(0, qkv.q_len()), (qkv.params.k_elem_offset as usize, qkv.kv_len())];
@@ -287,9 +287,9 @@ fn head_norm(bench: &mut Bench<'_>, qkv: &Qkv) -> Result<(), String> {
     }
     let (expected, expected_caches) = qkv.run(bench, &normed, &caches, 1.0)?;
     let tolerance = 2.0 * unit(qkv.storage);
-    near(&format!("normalised Q {qkv:?}"), qkv.parts(&turned)[0], qkv.parts(&expected)[0], tolerance)?;
+    near(&format!("normalised Q {qkv:?}"), qkv.parts(&rotated)[0], qkv.parts(&expected)[0], tolerance)?;
     let q_len = qkv.q_len();
-    equal(&format!("the rest of the row {qkv:?}"), &turned[q_len..], &row[q_len..])?;
+    equal(&format!("the rest of the row {qkv:?}"), &rotated[q_len..], &row[q_len..])?;
     let (found, rest) = qkv.take(after[1].clone(), 0);
     let (wanted, wanted_rest) = qkv.take(expected_caches[0].clone(), 0);
     near(&format!("normalised K {qkv:?}"), &found, &wanted, tolerance)?;
@@ -312,9 +312,9 @@ pub fn only_key_heads_reach_the_cache(
         let qkv = Qkv::draw(&mut bench.noise, heads);
         let caches = qkv.caches(&mut bench.noise);
         let row = bench.numbers(qkv.storage, qkv.row_len());
-        let (turned, after) = qkv.run(&mut bench, &row, &caches, 1.0)?;
+        let (rotated, after) = qkv.run(&mut bench, &row, &caches, 1.0)?;
         let [_, k, v] = qkv.parts(&row);
-        let k = bench.turn(&qkv.heads(qkv.params.n_kv_heads), k)?;
+        let k = bench.rotate(&qkv.heads(qkv.params.n_kv_heads), k)?;
         qkv.check(&bench, 0, &caches, &after, [&k, v]).map_err(|error| format!("T9 {error}"))?;
 
         // The same kernel does the same sums: bits are equal on every runner.
@@ -326,7 +326,11 @@ pub fn only_key_heads_reach_the_cache(
         let mut other = bench.numbers(qkv.storage, qkv.row_len());
         other[..qkv.q_len()].copy_from_slice(&row[..qkv.q_len()]);
         let (other, _) = qkv.run(&mut bench, &other, &caches, 1.0)?;
-        equal(&format!("T9 queries beside other keys {qkv:?}"), qkv.parts(&other)[0], qkv.parts(&turned)[0])?;
+        equal(
+            &format!("T9 queries beside other keys {qkv:?}"),
+            qkv.parts(&other)[0],
+            qkv.parts(&rotated)[0],
+        )?;
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use crate::Direction;
 use crate::call::{RopeCall, Storage};
 use crate::grid::Runner;
 
-/// T6. `⟨dy, forward(x)⟩ = ⟨backward(dy), x⟩`, and backward is what differences of forward say.
+/// T6. `⟨dy, forward(x)⟩ = ⟨backward(dy), x⟩`, and backward equals the finite differences of forward.
 ///
-/// The op is linear, so that a difference is exact however large the step, and heads do not see each other, so
-/// that one pair of runs gives a difference for each head.
+/// The op is linear, so that a difference is exact for any step, and heads are independent, so that one pair of runs
+/// gives a difference for each head.
 pub fn backward_is_the_adjoint(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     for _ in 0..count {
@@ -20,7 +20,7 @@ pub fn backward_is_the_adjoint(runner: &mut dyn Runner, seed: u64, count: usize)
             heads.storage,
             heads.len(),
             heads.head_dim,
-            |bench, d, x| bench.turn(&Heads { direction: d, ..heads }, x),
+            |bench, d, x| bench.rotate(&Heads { direction: d, ..heads }, x),
         )?;
 
         let call = x_call(&heads, bench.noise.pick(&['q', 'k']));
@@ -50,12 +50,12 @@ fn adjoint(
     storage: Storage,
     len: usize,
     head_dim: u32,
-    turn: impl Fn(&mut Bench<'_>, Direction, &[f64]) -> Result<Vec<f64>, String>,
+    rotate: impl Fn(&mut Bench<'_>, Direction, &[f64]) -> Result<Vec<f64>, String>,
 ) -> Result<(), String> {
     let tolerance = gradient_tolerance(storage);
     let (x, dy) = (bench.numbers(storage, len), bench.numbers(storage, len));
-    let y = turn(bench, Direction::Forward, &x)?;
-    let dx = turn(bench, Direction::Inverse, &dy)?;
+    let y = rotate(bench, Direction::Forward, &x)?;
+    let dx = rotate(bench, Direction::Inverse, &dy)?;
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let norm = |a: &[f64]| dot(a, a).sqrt();
     // By the length of what is multiplied: the products themselves may cancel.
@@ -74,8 +74,8 @@ fn adjoint(
             more[at] = rounded(storage, x[at] + 1.0);
             less[at] = rounded(storage, x[at] - 1.0);
         }
-        let above = turn(bench, Direction::Forward, &more)?;
-        let below = turn(bench, Direction::Forward, &less)?;
+        let above = rotate(bench, Direction::Forward, &more)?;
+        let below = rotate(bench, Direction::Forward, &less)?;
         for (head, &at) in at.iter().enumerate() {
             let head = head * n..(head + 1) * n;
             let loss = |y: &[f64]| dot(&dy[head.clone()], &y[head.clone()]);

@@ -1,12 +1,11 @@
 //! Laws of rotary embedding, as functions over any [`Runner`].
 //!
-//! Each draws `count` random shapes, positions and tensors from `seed` and says where the law breaks. They know
-//! kernels by their calls alone: unlike [`check`](crate::grid::check), which compares with the twin, they would find a mistake
-//! that twin and kernel share.
+//! Each draws `count` random shapes, positions and tensors from `seed` and reports where the law fails. Laws only use
+//! calls: unlike [`check`](crate::grid::check), which compares with the twin, they also find a mistake that twin and
+//! kernel share.
 //!
-//! Where two kernels must give the same numbers, they do so bit for bit on runners that never fuse a product with
-//! a sum, and nearly so on those that may ([`Runner::fuses`]): a shader compiler is free to fuse in one kernel and
-//! not in the other.
+//! If two kernels must agree, they do so bit for bit on runners that never contract to fma, and nearly so on runners
+//! that may ([`Runner::fuses`]): a shader compiler is free to contract in one kernel and not in the other.
 
 mod algebra;
 mod bench;

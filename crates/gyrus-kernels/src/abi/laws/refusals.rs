@@ -58,9 +58,9 @@ const KINDS: [&str; 17] = [
     "beyond",
 ];
 
-/// T16. Odd sizes, more to turn than a head has, slots beyond the cache's end, positions beyond the last, too few,
-/// too small or the same buffers: each is an error of its kind, and nothing has been written. And no numbers
-/// whatever make a check overflow.
+/// T16. Odd sizes, more rotated elements than a head has, slots beyond the cache's end, positions beyond the largest,
+/// too few, too small or aliased buffers: each is an error of its kind, and nothing is written. No numbers make a check
+/// overflow.
 pub fn bad_calls_are_refused(runner: &mut dyn Runner, seed: u64, count: usize) -> Result<(), String> {
     let mut bench = Bench::new(runner, seed);
     let mut seen = Vec::new();
@@ -86,7 +86,7 @@ pub fn bad_calls_are_refused(runner: &mut dyn Runner, seed: u64, count: usize) -
             }
         };
         seen.extend(bad_buffers(&mut bench, &case.call, &case.buffers)?);
-        // Anything at all: an answer, whichever.
+        // Arbitrary numbers: any answer, but no panic.
         for _ in 0..50 {
             let _ = wild(&mut bench.noise).launch(Rungs::NONE, Default::default());
         }
@@ -113,7 +113,7 @@ fn refused(
     }
 }
 
-/// A good call that reads a block table.
+/// A valid call that reads a block table.
 fn paged_call() -> RopeCall {
     let params = RoPEQKVWriteParams {
         n_heads: 2,
@@ -136,7 +136,7 @@ fn paged_call() -> RopeCall {
     }
 }
 
-/// A good call with its buffers made wrong.
+/// A valid call with wrong buffers.
 fn bad_buffers(
     bench: &mut Bench<'_>,
     call: &RopeCall,
@@ -203,9 +203,9 @@ fn bad_calls(noise: &mut Noise) -> Vec<(&'static str, &'static str, RopeCall)> {
     };
     plain("odd", "an odd head", &|p| p.head_dim = 15);
     plain("odd", "no head", &|p| p.head_dim = 0);
-    plain("odd", "an odd number of turned elements", &|p| p.rope_dim = 7);
-    plain("rope_dim", "more turned than there are", &|p| p.rope_dim = 18);
-    plain("rope_dim", "turned beyond the end", &|p| (p.rope_dim, p.rope_offset) = (8, 10));
+    plain("odd", "an odd number of rotated elements", &|p| p.rope_dim = 7);
+    plain("rope_dim", "more rotated than there are", &|p| p.rope_dim = 18);
+    plain("rope_dim", "rotated beyond the end", &|p| (p.rope_dim, p.rope_offset) = (8, 10));
     plain("rope_dim", "an offset without end", &|p| (p.rope_dim, p.rope_offset) = (8, u32::MAX - 1));
     plain("zero", "no tokens", &|p| p.seq_len = 0);
     plain("zero", "no heads", &|p| p.n_heads = 0);
@@ -246,7 +246,7 @@ fn bad_calls(noise: &mut Noise) -> Vec<(&'static str, &'static str, RopeCall)> {
         change(&mut params);
         calls.push((kind, what, RopeCall { kernel: RopeKernel::Op { params }, ..good }));
     };
-    op("odd", "nothing to turn", &|p| (p.rope_dim, p.freqs_dim) = (0, 0));
+    op("odd", "nothing to rotate", &|p| (p.rope_dim, p.freqs_dim) = (0, 0));
     op("odd", "an odd number of angles", &|p| (p.rope_dim, p.freqs_dim) = (7, 7));
     op("rope_dim", "more angles than elements", &|p| (p.rope_dim, p.freqs_dim) = (18, 18));
     op("angles", "too few angles", &|p| p.freqs_dim = 6);
