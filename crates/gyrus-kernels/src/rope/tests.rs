@@ -100,7 +100,7 @@ fn impossible_parameters_are_refused() {
     for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(refused(RopeSpec { base, ..good() }).contains(&format!("base is {base}")));
     }
-    assert!(refused(RopeSpec { base: 1e-12, ..good() }).contains("would turn by"));
+    assert!(refused(RopeSpec { base: 1e-12, ..good() }).contains("would rotate by"));
     assert!(refused(RopeSpec { output_scale: 0.0, ..good() }).contains("output scale is 0"));
     let factors = |factors: &[f32]| refused(RopeSpec { factors: Some(factors.to_vec()), ..good() });
     assert!(factors(&[1.0; 3]).contains("3 rope frequency factors for 4 pairs"));
