@@ -4,7 +4,7 @@
 //   1  y       likewise, written
 //   2  params  ElementwiseParams (immediates where the device has them)
 //
-// Grid: ceil(count / WORKGROUP), folded over x and y. Twin: a copy.
+// Grid: ceil(count / WORKGROUP), folded over x and y. Twin: scalar::kv_copy of one block.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams
