@@ -132,15 +132,15 @@ impl Sampler {
         }
         let k = self.top_k as usize;
         if k > 0 && k < kept.len() {
-            kept.select_nth_unstable_by(k - 1, likelier);
+            kept.select_nth_unstable_by(k - 1, more_likely);
             kept.truncate(k);
         }
-        let Some(&(most, likeliest)) = kept.iter().min_by(|a, b| likelier(a, b)) else { return 0 };
+        let Some(&(largest, best)) = kept.iter().min_by(|a, b| more_likely(a, b)) else { return 0 };
         // From logits to probabilities relative to the largest, which is 1.
         let inverse = 1.0 / f64::from(self.temperature);
         let mut total = 0.0;
         for (logit, _) in kept.iter_mut() {
-            let exponent = (f64::from(*logit) - f64::from(most)) * inverse;
+            let exponent = (f64::from(*logit) - f64::from(largest)) * inverse;
             let p = if exponent < NEGLIGIBLE { 0.0 } else { exponent.exp() };
             total += p;
             *logit = p as f32;
@@ -170,7 +170,7 @@ impl Sampler {
                 return id;
             }
         }
-        likeliest
+        best
     }
 
     fn penalised(&self, logit: f32, count: u32) -> f32 {
@@ -186,7 +186,7 @@ impl Sampler {
 const NEGLIGIBLE: f64 = -80.0;
 
 /// By descending probability, then by id.
-fn likelier(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
+fn more_likely(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
@@ -202,9 +202,9 @@ impl Descending<'_> {
             let rest = &mut self.all[self.sorted..];
             let more = (3 * self.sorted).max(256).min(rest.len());
             if more < rest.len() {
-                rest.select_nth_unstable_by(more - 1, likelier);
+                rest.select_nth_unstable_by(more - 1, more_likely);
             }
-            rest[..more].sort_unstable_by(likelier);
+            rest[..more].sort_unstable_by(more_likely);
             self.sorted += more;
         }
         self.all[index]
@@ -222,11 +222,11 @@ pub fn argmax(values: &[f32]) -> u32 {
 
 /// The natural logarithm of `softmax(logits)[id]`.
 pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     // Once per token over the whole vocabulary: exponentials in f32, their sum in f64.
-    let sum: f64 = logits.iter().map(|&l| f64::from((l - most).exp())).sum();
+    let sum: f64 = logits.iter().map(|&l| f64::from((l - largest).exp())).sum();
     let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
-    (f64::from(logit - most) - sum.ln()) as f32
+    (f64::from(logit - largest) - sum.ln()) as f32
 }
 
 /// A uniform number in `[0, 1)` from seed and step alone.
@@ -293,7 +293,7 @@ mod tests {
     fn a_large_vocabulary_is_drawn_from_as_if_sorted() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919 % 5000) as f32 / 1000.0).floor()).collect();
         let mut sorted: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
-        sorted.sort_by(likelier);
+        sorted.sort_by(more_likely);
         for (top_p, min_p) in [(1.0, 0.0), (0.9, 0.0), (1.0, 0.1), (0.5, 0.05)] {
             let sampler = Sampler { top_p, min_p, ..sampling() };
             let total: f64 = sorted.iter().map(|(l, _)| f64::from(l - sorted[0].0).exp()).sum();

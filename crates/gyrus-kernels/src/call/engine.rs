@@ -161,15 +161,15 @@ impl Heads {
     pub(super) fn constants(&self) -> [(&'static str, String); 3] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
         // A 32-lane group shares a head's pairs.
-        let owned = (self.head_dim / 2).div_ceil(32).to_string();
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("PAIRS_PER_LANE", owned)]
+        let pairs_per_lane = (self.head_dim / 2).div_ceil(32).to_string();
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("PAIRS_PER_LANE", pairs_per_lane)]
     }
 
     pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
-        let turned = u64::from(p.rope_offset) + u64::from(p.rope_dim);
+        let rotated_end = u64::from(p.rope_offset) + u64::from(p.rope_dim);
         let odd = !p.rope_dim.is_multiple_of(2) || !p.rope_offset.is_multiple_of(2);
-        if p.rope_dim < 2 || odd || turned > u64::from(self.head_dim) {
+        if p.rope_dim < 2 || odd || rotated_end > u64::from(self.head_dim) {
             return Err(LaunchError::RopeDim {
                 kernel,
                 offset: p.rope_offset,

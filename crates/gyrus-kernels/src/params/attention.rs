@@ -39,7 +39,8 @@ params! {
         n_kv_heads: u32,
         /// Elements from one row of queries to the next.
         q_stride: u32,
-        /// The attention window: positions a row attends to back, its own included, and as many ahead if not causal; 0 for all.
+        /// The attention window: positions a row attends to back, its own included, and as many ahead if not causal; 0
+        /// for all.
         window: u32,
         /// 1 if a row attends to no later position.
         causal: u32,

@@ -196,7 +196,7 @@ impl Rope {
     /// Cosine and sine of one position, all factors and the direction included: `out` is `[rope_dim / 2]`
     /// pairs. It is for sequences within the original context, and text: all rows of positions are equal.
     pub fn phases(&self, position: u32, out: &mut [[f32; 2]]) {
-        self.turn(&self.short, |_| position, out);
+        self.fill_phases(&self.short, |_| position, out);
     }
 
     /// As [`Rope::phases`], with a spectrum of this rope and a position for each row.
@@ -204,10 +204,10 @@ impl Rope {
     /// # Panics
     /// If there are fewer positions than [`Rope::position_rows`].
     pub fn phases_in(&self, spectrum: &Spectrum, positions: &[u32], out: &mut [[f32; 2]]) {
-        self.turn(spectrum, |row| positions[row], out);
+        self.fill_phases(spectrum, |row| positions[row], out);
     }
 
-    fn turn(&self, spectrum: &Spectrum, position: impl Fn(usize) -> u32, out: &mut [[f32; 2]]) {
+    fn fill_phases(&self, spectrum: &Spectrum, position: impl Fn(usize) -> u32, out: &mut [[f32; 2]]) {
         let scale = spectrum.attention_factor() * self.spec.output_scale;
         let sign = match self.spec.direction {
             Direction::Forward => scale,

@@ -20,7 +20,7 @@ impl Phases {
             let spectrum = rope.spectrum(batch.lengths[rows[0] as usize] as usize);
             for row in first..first + rows.len() {
                 let out = &mut self.values[row * self.pairs..(row + 1) * self.pairs];
-                rope.turn(&spectrum, |_| batch.positions[row], out);
+                rope.fill_phases(&spectrum, |_| batch.positions[row], out);
             }
             first += rows.len();
         }

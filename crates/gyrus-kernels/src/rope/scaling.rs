@@ -272,8 +272,8 @@ impl Scaling {
                 }
             }
             Scaling::Proportional { rotated, factor } => {
-                let (turning, still) = frequencies.split_at_mut(*rotated);
-                turning.iter_mut().for_each(|f| *f /= factor);
+                let (rotating, still) = frequencies.split_at_mut(*rotated);
+                rotating.iter_mut().for_each(|f| *f /= factor);
                 still.fill(0.0);
             }
         }

@@ -31,8 +31,8 @@ impl Sections {
         let count = self.sizes.iter().rposition(|&n| n > 0).map_or(1, |last| last + 1);
         let mut rows = vec![0; pairs];
         for (row, &n) in self.sizes[..count].iter().enumerate().skip(1) {
-            for turn in 0..n {
-                let pair = rows.get_mut(row + count * turn);
+            for round in 0..n {
+                let pair = rows.get_mut(row + count * round);
                 *pair.ok_or_else(|| refused("too many of one row to take turns"))? = row as u8;
             }
         }

@@ -109,7 +109,7 @@ impl Parser<'_> {
         let order = match (left.parse::<i64>(), right.parse::<i64>()) {
             (Ok(a), Ok(b)) => a.cmp(&b),
             _ if symbol == "==" || symbol == "!=" => left.cmp(&right),
-            _ => return Err(format!("'{left}' {symbol} '{right}' compares what is not a number")),
+            _ => return Err(format!("'{left}' {symbol} '{right}' compares something that is not a number")),
         };
         Ok(match symbol {
             "==" => order.is_eq(),
@@ -194,7 +194,7 @@ mod tests {
         for (text, part) in [
             ("STORGE == f16", "STORGE is not defined"),
             ("STORAGE", "STORAGE is 'f16', not a number"),
-            ("STORAGE < 4", "compares what is not a number"),
+            ("STORAGE < 4", "compares something that is not a number"),
             ("(LANES", "')' is missing"),
             ("LANES ==", "ends where"),
             ("LANES 8", "'8' is left over"),

@@ -62,7 +62,7 @@ impl Row<'_> {
             }),
             DType::Q4_1 => self.each(bytes, |row, b, block: &BlockQ4_1| {
                 row.nibble_bytes(b, &block.qs);
-                row.scales[b] = halves(block.d, block.m);
+                row.scales[b] = f16_pair(block.d, block.m);
             }),
             DType::Q5_0 => self.each(bytes, |row, b, block: &BlockQ5_0| {
                 row.nibble_bytes(b, &block.qs);
@@ -72,7 +72,7 @@ impl Row<'_> {
             DType::Q5_1 => self.each(bytes, |row, b, block: &BlockQ5_1| {
                 row.nibble_bytes(b, &block.qs);
                 row.high[b] = spread(block.qh);
-                row.scales[b] = halves(block.d, block.m);
+                row.scales[b] = f16_pair(block.d, block.m);
             }),
             DType::Q8_0 => self.each(bytes, |row, b, block: &BlockQ8_0| {
                 let blocks = row.quants.len() / 8;
@@ -91,7 +91,7 @@ impl Row<'_> {
                     let pair = [block.scales[2 * b], block.scales[2 * b + 1]];
                     put_half(row.scales, 8 * at + b, u16::from_le_bytes(pair));
                 }
-                row.scales[4 * supers + at] = halves(block.d, block.dmin);
+                row.scales[4 * supers + at] = f16_pair(block.d, block.dmin);
             }),
             DType::Q3_K => self.each(bytes, |row, at, block: &BlockQ3K| {
                 let supers = row.quants.len() / 16;
@@ -189,7 +189,7 @@ fn bits(half: HalfLe) -> u16 {
     u16::from_le_bytes(bytemuck::cast(half))
 }
 
-fn halves(low: HalfLe, high: HalfLe) -> u32 {
+fn f16_pair(low: HalfLe, high: HalfLe) -> u32 {
     u32::from(bits(low)) | u32::from(bits(high)) << 16
 }
 
@@ -231,7 +231,7 @@ fn spread(qh: [u8; 4]) -> u32 {
 }
 
 fn super_scales(d: HalfLe, dmin: HalfLe, packed: &[u8; 12]) -> [u32; 4] {
-    let mut words = [halves(d, dmin), 0, 0, 0];
+    let mut words = [f16_pair(d, dmin), 0, 0, 0];
     for b in 0..8 {
         let (scale, min) = scale_min(packed, b);
         let (scale, min) = (u32::from(scale), u32::from(min));

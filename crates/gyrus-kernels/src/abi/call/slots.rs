@@ -38,9 +38,9 @@ impl RopeCall {
                 let kv = u64::from(p.n_kv_heads) * head_dim;
                 let last = u64::from(p.v_elem_offset.max(p.k_elem_offset));
                 push("qkv", 0, ReadWrite, product([last.saturating_add(kv), size]));
-                let room = product([cache_elements(&p, cache), size]);
-                push("k_cache", 1, ReadWrite, room);
-                push("v_cache", 2, ReadWrite, room);
+                let cache_bytes = product([cache_elements(&p, cache), size]);
+                push("k_cache", 1, ReadWrite, cache_bytes);
+                push("v_cache", 2, ReadWrite, cache_bytes);
                 if matches!(self.kernel, RopeKernel::HeadNorm { .. }) {
                     push("q_norm_weight", 4, Read, head_dim * size);
                     push("k_norm_weight", 5, Read, head_dim * size);
@@ -51,9 +51,9 @@ impl RopeCall {
                 push("q", 0, ReadWrite, product([tokens, p.n_heads.into(), head_dim, size]));
                 push("k", 1, Read, kv);
                 push("v", 2, Read, kv);
-                let room = product([cache_elements(&p, cache), size]);
-                push("k_cache", 3, ReadWrite, room);
-                push("v_cache", 4, ReadWrite, room);
+                let cache_bytes = product([cache_elements(&p, cache), size]);
+                push("k_cache", 3, ReadWrite, cache_bytes);
+                push("v_cache", 4, ReadWrite, cache_bytes);
             }
             RopeKernel::X { dims, .. } => {
                 push("x", 0, ReadWrite, product([tokens, dims.n_heads.into(), head_dim, size]));

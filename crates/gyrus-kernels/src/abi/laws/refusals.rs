@@ -210,9 +210,9 @@ fn bad_calls(noise: &mut Noise) -> Vec<(&'static str, &'static str, RopeCall)> {
     plain("zero", "no tokens", &|p| p.seq_len = 0);
     plain("zero", "no heads", &|p| p.n_heads = 0);
     plain("not positive", "no base", &|p| p.theta = 0.0);
-    plain("not positive", "a base that is no number", &|p| p.theta = f32::NAN);
+    plain("not positive", "a base that is NaN", &|p| p.theta = f32::NAN);
     plain("too low", "rows that overlap", &|p| p.row_stride = 30);
-    plain("unaligned", "an odd stride of halves", &|p| p.row_stride = 33);
+    plain("unaligned", "an odd stride of f16", &|p| p.row_stride = 33);
     plain("positions", "past the last position", &|p| p.pos_offset = u32::MAX - 1);
     plain("large", "more elements than indices", &|p| (p.seq_len, p.n_heads) = (1 << 20, 1 << 20));
     plain("large", "more than 64 bits count", &|p| {
@@ -229,7 +229,7 @@ fn bad_calls(noise: &mut Noise) -> Vec<(&'static str, &'static str, RopeCall)> {
     };
     let x = RopeCall { kernel: x, storage: Storage::F32, ..good };
     calls.push(("position ids", "ids for rope_q", RopeCall { positions: 1, ..x }));
-    calls.push(("storage", "halves for rope_q", RopeCall { storage: Storage::F16, ..x }));
+    calls.push(("storage", "f16 for rope_q", RopeCall { storage: Storage::F16, ..x }));
 
     let params = RoPEOpParams {
         batch: 2,
