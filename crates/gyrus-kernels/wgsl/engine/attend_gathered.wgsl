@@ -52,19 +52,19 @@ fn query_at(task: Task, number: u32) -> u32 {
 }
 
 fn load_queries(task: Task) -> Queries {
-    var own: Queries;
+    var own_queries: Queries;
 #if QUERIES_IN_REGISTERS
 #repeat N QUERIES
-    own.vectors[2 * N] = queries[query_at(task, N)];
-    own.vectors[2 * N + 1] = queries[query_at(task, N) + 1u];
+    own_queries.vectors[2 * N] = queries[query_at(task, N)];
+    own_queries.vectors[2 * N + 1] = queries[query_at(task, N) + 1u];
 #end
 #endif
-    return own;
+    return own_queries;
 }
 
 // Scores of the iteration's keys, stored from `to` on.
 fn score_keys(
-    task: Task, thread: Thread, own: Queries, keys: ptr<function, Keys>, step: Step, splits: Splits, to: u32) {
+    task: Task, thread: Thread, own_queries: Queries, keys: ptr<function, Keys>, step: Step, splits: Splits, to: u32) {
 #if ROTATE
 #repeat T TILES
     if (first_position(step, T, splits) + task.index / 4u == task.position) {
@@ -82,8 +82,8 @@ fn score_keys(
 #repeat I KEY_LOADS
         {
 #if QUERIES_IN_REGISTERS
-            let first = own.vectors[2 * (G * KEY_LOADS + I)];
-            let position = own.vectors[2 * (G * KEY_LOADS + I) + 1];
+            let first = own_queries.vectors[2 * (G * KEY_LOADS + I)];
+            let position = own_queries.vectors[2 * (G * KEY_LOADS + I) + 1];
 #else
             let first = queries[query_at(task, G * KEY_LOADS + I)];
             let position = queries[query_at(task, G * KEY_LOADS + I) + 1u];
@@ -298,7 +298,7 @@ fn merge_splits(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
     for (var split = 1u; split < count; split += 1u) {
         max_score = max(max_score, running_max[split * GROUP + g]);
     }
-    var all_exp = 0.0;
+    var merged_exp_sum = 0.0;
     var sum = vec4<f32>();
     for (var split = 0u; split < count; split += 8u) {
         var loaded: array<vec4<f32>, 8>;
@@ -309,12 +309,12 @@ fn merge_splits(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
         if (split + I < count) {
             let slot = (split + I) * GROUP + g;
             let weight = exp(running_max[slot] - max_score);
-            all_exp = fma(exp_sum[slot], weight, all_exp);
+            merged_exp_sum = fma(exp_sum[slot], weight, merged_exp_sum);
             sum = fma(loaded[I], vec4<f32>(weight), sum);
         }
 #end
     }
-    return sum / all_exp;
+    return sum / merged_exp_sum;
 }
 
 // Vectors of four elements of a group's heads.
@@ -351,9 +351,9 @@ fn KERNEL(here: Invocation) {
     }
 #endif
 
-    let own = load_queries(task);
-    var at = 0u;
-    var number = 0u;
+    let own_queries = load_queries(task);
+    var scores_base = 0u;
+    var iteration = 0u;
     while (step.split < splits.count) {
         var sums: Sums;
         for (step.offset = 0u; step.offset < splits.size; step.offset += SPLIT_TILE) {
@@ -363,22 +363,22 @@ fn KERNEL(here: Invocation) {
                 entry = table_entry(task, upcoming, task.index, splits);
             }
             // Only the first values are loaded an iteration ahead: their registers are in use until its end.
-            if (number > 0u) {
-                fetch_values(task, value_blocks(task, number), &values);
+            if (iteration > 0u) {
+                fetch_values(task, value_blocks(task, iteration), &values);
             }
-            number += 1u;
-            score_keys(task, thread, own, &keys, step, splits, at);
+            iteration += 1u;
+            score_keys(task, thread, own_queries, &keys, step, splits, scores_base);
             workgroupBarrier();
-            keys = fetch_keys(task, key_blocks(task, number));
-            softmax_tile(task, thread, step, splits, at);
+            keys = fetch_keys(task, key_blocks(task, iteration));
+            softmax_tile(task, thread, step, splits, scores_base);
             // This iteration's entries are no longer needed.
             if (task.index < ENTRIES) {
-                entries[(number + 1u) % 2u * ENTRIES + task.index] = entry;
+                entries[(iteration + 1u) % 2u * ENTRIES + task.index] = entry;
             }
             workgroupBarrier();
-            accumulate_values(task, &values, &sums, step, splits, at);
+            accumulate_values(task, &values, &sums, step, splits, scores_base);
             // The next scores go to the other buffer.
-            at = TILES * SCORE_STRIDE - at;
+            scores_base = TILES * SCORE_STRIDE - scores_base;
         }
         store_split_sums(task, thread, &sums, step, splits);
         step.split += TILES;

@@ -16,12 +16,12 @@ fn new_kv_f16(at: u32) -> vec4<u32> {
 }
 
 // Writes the row's own key and value to the cache.
-fn write_new_kv(task: Task, place: u32) {
-    if (place < HEAD_VECTORS) {
+fn write_new_kv(task: Task, vector: u32) {
+    if (vector < HEAD_VECTORS) {
         let block = block_table[task.table_base + task.position / KV_BLOCK];
-        let to = vector_at(task, block, task.position) + place;
-        k_cache[to] = new_kv_f16(place);
-        v_cache[to] = new_kv_f16(HEAD_VECTORS + place);
+        let to = vector_at(task, block, task.position) + vector;
+        k_cache[to] = new_kv_f16(vector);
+        v_cache[to] = new_kv_f16(HEAD_VECTORS + vector);
     }
 }
 

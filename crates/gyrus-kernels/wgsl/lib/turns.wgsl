@@ -67,8 +67,7 @@ fn shifted(words: vec3<u32>, down: i32) -> vec2<u32> {
     return vec2<u32>((a >> bits) | (b << (32u - bits)), (b >> bits) | (c << (32u - bits)));
 }
 
-// Words of the binary fraction 1 / (2 pi), from its second to its seventh power of 2^-32; the first stands
-// below. Enough for every finite f32 angle.
+// The first eight 32-bit words of the binary fraction 1 / (2 pi). Enough for every finite f32 angle.
 const TURN_PER_RADIAN: array<u32, 8> = array<u32, 8>(
     0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0xf7aef158u);
 
