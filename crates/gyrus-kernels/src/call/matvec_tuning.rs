@@ -93,6 +93,6 @@ impl MatVecTuning {
 impl std::fmt::Display for MatVecTuning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MatVecTuning { workgroup, columns, splits, turns } = self;
-        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {turns} turns")
+        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {turns} passes")
     }
 }

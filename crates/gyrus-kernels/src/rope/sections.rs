@@ -33,7 +33,7 @@ impl Sections {
         for (row, &n) in self.sizes[..count].iter().enumerate().skip(1) {
             for round in 0..n {
                 let pair = rows.get_mut(row + count * round);
-                *pair.ok_or_else(|| refused("too many of one row to take turns"))? = row as u8;
+                *pair.ok_or_else(|| refused("too many of one row to interleave"))? = row as u8;
             }
         }
         Ok(rows)

@@ -148,5 +148,5 @@ fn impossible_sections_are_refused() {
     assert!(refused(&[2, 2, 2, 1, 1], false).contains("one to four rows"));
     assert!(refused(&[2, 2, 2], false).contains("all pairs"));
     assert!(refused(&[usize::MAX, 9], false).contains("all pairs"));
-    assert!(refused(&[0, 4, 4], true).contains("take turns"));
+    assert!(refused(&[0, 4, 4], true).contains("interleave"));
 }
