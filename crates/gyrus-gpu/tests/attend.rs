@@ -447,7 +447,7 @@ fn what_attention_is_not_for() {
     let short = AttendCall { params: AttendParams { stride: 383, ..params }, ..call };
     assert_eq!(error(short), "attend: stride is 383, at least 384 is needed");
     let beyond = AttendCall { params: AttendParams { rope_offset: 2, ..params }, ..call };
-    assert!(error(AttendCall { rotate: true, ..beyond }).contains("2 to 2+64 are to be turned"));
+    assert!(error(AttendCall { rotate: true, ..beyond }).contains("2 to 2+64 are to be rotated"));
     assert!(beyond.launch(Rungs::ALL).is_ok());
     for tiles in [0, 3, 5] {
         let needed = format!("attend_gathered: tiles is {tiles}, 1, or 2 or 4 of small heads is needed");

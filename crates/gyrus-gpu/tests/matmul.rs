@@ -434,7 +434,7 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     assert_eq!(refused(f16), "matvec: elements of type F16 are not supported");
     let q8 = MatVecCall::new(layout(DType::Q8_0, 7, 64), 2);
     assert_eq!(refused(MatVecCall { rows: 0, ..q8 }), "matvec: m is 0");
-    assert!(refused(MatVecCall { input: Input::F32, ..q8 }).contains("rows that are not bytes"));
+    assert!(refused(MatVecCall { input: Input::F32, ..q8 }).contains("rows that are not int8"));
     assert!(refused(MatVecCall { gate: Some(Activation::Silu), ..q8 }).contains("n is 7"));
     assert_eq!(refused(MatVecCall { y_offset: 1, ..q8 }), "matvec: y_stride is 7, at least 8 is needed");
     let tuning = MatVecTuning { workgroup: 64, columns: 1, splits: 4, turns: 1 };

@@ -350,10 +350,10 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     assert_eq!(error(gated), "tiles: rows of the gated weight is 9, a multiple of 2 is needed");
     let gated = TileCall::gated(q4.with_rows(8), 20, Activation::Silu);
     for (call, name) in [
-        (TileCall { accumulate: true, ..gated }, "accumulate is 1"),
-        (TileCall { splits: 2, ..gated }, "splits is 2"),
+        (TileCall { accumulate: true, ..gated }, "accumulate is 1, 0"),
+        (TileCall { splits: 2, ..gated }, "splits is 2, 1"),
     ] {
-        assert_eq!(error(call), format!("tiles: {name}, another call with a gate is needed"));
+        assert_eq!(error(call), format!("tiles: {name} with a gate is needed"));
     }
     assert_eq!(error(TileCall { splits: 0, ..base }), "tiles: splits is 0");
     assert_eq!(error(TileCall { splits: 65, ..base }), "tiles: splits is 65, at most 64 is needed");

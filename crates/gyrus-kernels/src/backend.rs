@@ -3,7 +3,7 @@ use crate::plan::Plan;
 use crate::profile::Instruments;
 use crate::select::Sampler;
 
-/// What runs a plan: it holds the weights, the scratch buffers and the KV cache.
+/// A backend runs a plan. It holds the weights, the scratch buffers and the KV cache.
 pub trait Backend: Send {
     /// The plan it runs.
     fn plan(&self) -> &Plan;
@@ -14,28 +14,28 @@ pub trait Backend: Send {
     /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`, all of them finite.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 
-    /// Steps that run ahead of whoever reads their tokens, where the backend can do that.
+    /// Decode steps in flight, if the backend supports that.
     fn chain(&mut self) -> Option<&mut dyn Chain> {
         None
     }
 
-    /// What looks into the backend's speed, where it has that.
+    /// Profiling and tuning, if the backend has that.
     fn instruments(&mut self) -> Option<&mut dyn Instruments> {
         None
     }
 }
 
-/// Steps in flight: forward and select one after the other, each taking the tokens of the one before, while the
-/// caller reads behind them.
+/// Decode steps in flight: forward and select one after the other, each with the tokens of the one before, while the
+/// caller reads tokens later.
 ///
-/// Steps give the tokens that as many calls of [`Backend::forward`] and [`Sampler::draw`] would give, up to what
-/// rounding parts at a draw's boundary. A forward ends the chain.
+/// Steps give the tokens that as many calls of [`Backend::forward`] and [`Sampler::draw`] would give, up to rounding at
+/// the boundary of a draw. A call of forward ends the chain.
 pub trait Chain {
     /// The most steps that can be in flight.
     fn most(&self) -> usize;
 
-    /// Begins with a batch of one row for each sequence, all of whose logits are wanted, and a sampler and the text so
-    /// far, this token included, for each. `false` if the backend cannot draw by such samplers.
+    /// Begins with a batch of one row per sequence, with logits of all rows, and for each a sampler and its tokens so
+    /// far, this one included. `false` if the backend cannot draw with such samplers.
     fn begin(
         &mut self,
         batch: &Batch<'_>,
@@ -43,14 +43,13 @@ pub trait Chain {
         texts: &[&[u32]],
     ) -> Result<bool, BackendError>;
 
-    /// Submits steps. `tables` are the sequences' cache blocks, which must have room for the position of every step
-    /// in flight.
+    /// Submits steps. `tables` are the sequences' cache blocks, which must cover the position of every step in flight.
     fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError>;
 
-    /// Steps in flight: submitted, and not read.
+    /// Steps in flight: submitted and not yet read.
     fn in_flight(&self) -> usize;
 
-    /// Waits for the next step, and gives its tokens, one for each row.
+    /// Waits for the next step and returns its tokens, one per row.
     fn next(&mut self) -> Result<&[u32], BackendError>;
 }
 

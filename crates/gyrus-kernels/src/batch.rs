@@ -3,8 +3,7 @@ use crate::backend::BackendError;
 /// Positions in one block of the KV cache.
 pub const KV_BLOCK: usize = 32;
 
-/// The rows of one forward pass. Prompts, single steps and many sequences at once are the same call with
-/// other rows.
+/// The rows of one forward pass. Prefill, decode and batches of sequences are the same call with different rows.
 ///
 /// All slices but `logits`, `tables` and `lengths` have one entry per row. A sequence's rows must come in order of
 /// position, and the cache must already hold every earlier position of that sequence.
@@ -12,22 +11,22 @@ pub const KV_BLOCK: usize = 32;
 pub struct Batch<'a> {
     /// Token ids.
     pub tokens: &'a [u32],
-    /// Positions, which fix both the rotary phase and the cache slot. M-RoPE reads them for all its rows,
-    /// as it does in text.
+    /// Positions, which determine the rotary phase and the cache slot. M-RoPE uses them for all its rows of positions,
+    /// as for text.
     pub positions: &'a [u32],
     /// For each row, which of `tables` is its sequence's.
     pub sequences: &'a [u32],
     /// Indices of the rows whose logits are wanted, ascending.
     pub logits: &'a [u32],
-    /// For each sequence its cache blocks: position `p` lies in `tables[s][p / KV_BLOCK]`.
+    /// For each sequence its cache blocks: position `p` is in `tables[s][p / KV_BLOCK]`.
     pub tables: &'a [&'a [u32]],
-    /// For each sequence the length it may reach, the same in all its batches: some ropes turn long
-    /// sequences at other speeds, and keys in the cache must have been turned like those to come.
+    /// For each sequence the length it may reach, the same in all its batches: the frequencies of some ropes depend on
+    /// it, and cached keys must be rotated with the same ones as later keys.
     pub lengths: &'a [u32],
 }
 
 impl Batch<'_> {
-    /// Whether the logits of every row that wants some are finite.
+    /// Whether all logits are finite.
     pub fn check_logits(&self, logits: &[f32], vocab: usize) -> Result<(), BackendError> {
         let rows = self.logits.iter().zip(logits.chunks_exact(vocab.max(1)));
         match rows.into_iter().find(|(_, logits)| !are_finite(logits)) {
@@ -46,8 +45,8 @@ impl Batch<'_> {
         self.tables[self.sequences[row] as usize]
     }
 
-    /// Whether the slices agree in length and every position has a block. Backends check this once per
-    /// batch, so that kernels need not.
+    /// Whether the slices agree in length and every position has a block. Backends check this once per batch; kernels
+    /// do not.
     pub fn is_sound(&self, vocab: usize, blocks: usize) -> bool {
         let rows = self.rows();
         self.positions.len() == rows
@@ -63,7 +62,8 @@ impl Batch<'_> {
     }
 }
 
-/// Whether all values are finite. The loop has no exit, so that it becomes SIMD code: a vocabulary takes microseconds.
+/// Whether all values are finite. The loop has no early exit, so that it is vectorised: a vocabulary takes
+/// microseconds.
 fn are_finite(values: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     let largest = values.iter().fold(0, |most, value| most.max(value.to_bits() & EXPONENT));

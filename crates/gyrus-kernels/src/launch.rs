@@ -3,9 +3,9 @@ use crate::shader::Variant;
 /// How a kernel uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads it.
+    /// Read only.
     Read,
-    /// It reads and writes it.
+    /// Read and written.
     ReadWrite,
 }
 
@@ -18,13 +18,13 @@ pub struct Slot {
     pub binding: u32,
     /// Whether it is written.
     pub access: Access,
-    /// The least number of bytes it must have.
+    /// Its least size in bytes.
     pub bytes: u64,
 }
 
-/// A dispatch that was checked: what to run, over which grid, with which parameters and buffers.
+/// A checked dispatch: kernel, grid, parameters and buffers.
 ///
-/// Shaders run without bounds checks and trust it. So only the calls of this crate make one, and nobody outside can
+/// Shaders run without bounds checks and trust it. So only the calls of this crate create one, and no other crate can
 /// change it:
 ///
 /// ```compile_fail
@@ -46,7 +46,7 @@ impl Launch {
         &self.variant
     }
 
-    /// The buffers, in the order in which a caller gives them.
+    /// The buffers, in the order in which the caller passes them.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
@@ -56,7 +56,7 @@ impl Launch {
         &self.uniforms
     }
 
-    /// The parameters that are immediates on devices that have them: binding otherwise, and contents.
+    /// The parameters: immediates if the device has them, else a uniform at this binding; and their contents.
     pub fn params(&self) -> Option<&(u32, Vec<u8>)> {
         self.params.as_ref()
     }
@@ -66,8 +66,8 @@ impl Launch {
         self.groups
     }
 
-    /// Checks the buffers' sizes and that nothing written is bound twice. `same(i, j)` says whether two of
-    /// them are the same memory.
+    /// Checks the buffers' sizes, and that no written buffer is bound twice. `same(i, j)` says whether two of them are
+    /// the same memory.
     pub fn check_buffers(
         &self,
         bytes: &[u64],
@@ -100,10 +100,10 @@ impl Launch {
     }
 }
 
-/// The most workgroups along one axis; a grid of two has up to so many more than were asked for.
+/// The most workgroups along one axis. A folded grid has up to this many workgroups too many.
 pub(crate) const AXIS: u64 = 65_535;
 
-/// Workgroups in a grid that holds at least `count` of them: more than one axis takes need two.
+/// A grid of at least `count` workgroups, folded over two axes if one is too short.
 pub(crate) fn grid(kernel: &str, count: u64) -> Result<[u32; 3], LaunchError> {
     if count > AXIS * AXIS {
         return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "workgroups", count });
@@ -112,7 +112,7 @@ pub(crate) fn grid(kernel: &str, count: u64) -> Result<[u32; 3], LaunchError> {
     Ok([x as u32, count.div_ceil(x).max(1) as u32, 1])
 }
 
-/// Why a kernel cannot be run as asked. Found before anything runs.
+/// Why a call is refused, before anything runs.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -126,8 +126,8 @@ pub enum LaunchError {
         /// Its value.
         value: u32,
     },
-    /// More to turn than a head has.
-    #[error("{kernel}: elements {offset} to {offset}+{rope_dim} are to be turned, a head has {head_dim}")]
+    /// More elements to rotate than a head has.
+    #[error("{kernel}: elements {offset} to {offset}+{rope_dim} are to be rotated, a head has {head_dim}")]
     RopeDim {
         /// The kernel.
         kernel: String,
@@ -156,8 +156,8 @@ pub enum LaunchError {
         /// Its value.
         value: f32,
     },
-    /// Query heads that key heads do not divide.
-    #[error("{kernel}: {n_heads} query heads are no multiple of {n_kv_heads} key heads")]
+    /// Query heads that are not a multiple of the KV heads.
+    #[error("{kernel}: {n_heads} query heads are not a multiple of {n_kv_heads} KV heads")]
     Heads {
         /// The kernel.
         kernel: String,
@@ -166,7 +166,7 @@ pub enum LaunchError {
         /// Key heads.
         n_kv_heads: u32,
     },
-    /// SplitMode of a row that overlap.
+    /// A parameter below its least value.
     #[error("{kernel}: {name} is {value}, at least {least} is needed")]
     TooLow {
         /// The kernel.
@@ -178,8 +178,8 @@ pub enum LaunchError {
         /// The least it may be.
         least: u64,
     },
-    /// An element that shares a 32-bit word with another row's.
-    #[error("{kernel}: {name} is {value}; elements of two bytes need an even number")]
+    /// An odd offset or stride of 16-bit elements, which are accessed in 32-bit words.
+    #[error("{kernel}: {name} is {value}; 16-bit elements need an even number")]
     Unaligned {
         /// The kernel.
         kernel: String,
@@ -188,7 +188,7 @@ pub enum LaunchError {
         /// Its value.
         value: u32,
     },
-    /// A size that vectors or blocks do not divide.
+    /// A size that is not a multiple of a vector or block.
     #[error("{kernel}: {name} is {value}, a multiple of {of} is needed")]
     NotMultiple {
         /// The kernel.
@@ -200,7 +200,7 @@ pub enum LaunchError {
         /// What must divide it.
         of: u32,
     },
-    /// A tuning that the kernel has no form for.
+    /// A tuning that the kernel does not support.
     #[error("{kernel}: {name} is {value}, {needed} is needed")]
     Tuning {
         /// The kernel.
@@ -221,10 +221,10 @@ pub enum LaunchError {
         first: u64,
         /// Slots to write.
         count: u32,
-        /// Slots there are.
+        /// Slots of the cache.
         room: u64,
     },
-    /// Positions that 32 bits do not hold.
+    /// Positions beyond 32 bits.
     #[error("{kernel}: {count} positions from {first} on pass the last one, {}", u32::MAX)]
     Positions {
         /// The kernel.
@@ -234,23 +234,23 @@ pub enum LaunchError {
         /// How many.
         count: u32,
     },
-    /// Position ids where there is no place for them.
+    /// Position ids for a kernel that takes none.
     #[error("{kernel}: takes no position ids")]
     PositionIds {
         /// The kernel.
         kernel: String,
     },
-    /// Angles in a number that is not understood.
-    #[error("{kernel}: {found} angles a position, {rope_dim} or half as many are needed")]
+    /// An unsupported number of angles.
+    #[error("{kernel}: {found} angles per position, {rope_dim} or half as many are needed")]
     Angles {
         /// The kernel.
         kernel: String,
         /// Angles given.
         found: u32,
-        /// Elements that are turned.
+        /// Elements that are rotated.
         rope_dim: u32,
     },
-    /// More than indices of 32 bits, or the grid, can address.
+    /// More than 32-bit indices or the grid can address.
     #[error("{kernel}: {count} {what} are more than can be addressed")]
     Large {
         /// The kernel.
@@ -260,7 +260,7 @@ pub enum LaunchError {
         /// How much.
         count: u64,
     },
-    /// A storage type that the kernel has no form for.
+    /// An element type that the kernel does not support.
     #[error("{kernel}: elements of type {storage} are not supported")]
     Storage {
         /// The kernel.
@@ -280,7 +280,7 @@ pub enum LaunchError {
         /// How many the call has.
         expected: u32,
     },
-    /// A listed number of something that is not there.
+    /// A listed number beyond the end.
     #[error("{kernel}: {what} {number} of a cache that has {room}")]
     Beyond {
         /// The kernel.
@@ -292,7 +292,7 @@ pub enum LaunchError {
         /// How many there are.
         room: u64,
     },
-    /// Something that would be written while it is read, or twice.
+    /// Something that a launch would write while it reads it, or write twice.
     #[error("{kernel}: {what} {number} is written, and read or written by another of the same launch")]
     Clash {
         /// The kernel.
@@ -326,7 +326,7 @@ pub enum LaunchError {
         /// The least it must have.
         needed: u64,
     },
-    /// One memory under two names, one of which is written.
+    /// The same memory under two names, one of which is written.
     #[error("{kernel}: buffers {a} and {b} are the same memory, and one of them is written")]
     Alias {
         /// The kernel.

@@ -1,14 +1,16 @@
-//! What a forward pass consists of, without saying where it runs.
+//! The description of a forward pass, independent of the backend that runs it.
 //!
-//! A [`Plan`] is a flat table of fused [`Op`]s over numbered buffers and weights, built once per model and
-//! replayed for every [`Batch`] of token rows. Backends execute it; [`scalar`] holds the plain twin of
-//! every op, the definition that backends are tested against, and [`scalar::Reference`] runs a whole plan
-//! with them. [`Rope`] is the one implementation of rotary embeddings.
+//! A [`Plan`] is a flat table of fused [`Op`]s over numbered buffers and weights, built once per model and replayed for
+//! every [`Batch`] of token rows. Backends execute it. [`scalar`] holds the scalar twin of every op, the definition
+//! that backends are tested against, and [`scalar::Reference`] runs a whole plan with them. [`call`] describes the GPU
+//! kernels: each call is checked and becomes a [`Launch`] of a WGSL kernel under `wgsl/`. [`Rope`] is the engine's one
+//! implementation of rotary embeddings; [`abi`] has the published rope kernels that other programs call.
 //!
 //! This crate knows nothing of files, of models by name, or of any GPU API.
 
 #![forbid(unsafe_code)]
 
+pub mod abi;
 mod backend;
 mod batch;
 pub mod call;
@@ -18,6 +20,7 @@ mod op;
 pub mod params;
 mod plan;
 mod profile;
+mod random;
 mod rope;
 pub mod scalar;
 mod select;

@@ -21,7 +21,7 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// One step of a plan. Widths of buffers and shapes of weights are in the plan's tables.
+/// One op of a plan. Widths of buffers and shapes of weights are in the plan's tables.
 ///
 /// Every op treats rows independently: a row's result depends on that row and, in attention, on its own
 /// sequence's cache.
@@ -53,13 +53,13 @@ pub enum Op {
         x: BufferId,
         /// Each `[n_i, k]`.
         weights: Vec<WeightId>,
-        /// Add to what `out` holds: the residual connection.
+        /// Whether to add to `out`: the residual connection.
         accumulate: bool,
         /// `[rows, Σ n_i]`.
         out: BufferId,
     },
-    /// Prepares attention: normalises each head of Q and K if the model does, turns them by their
-    /// position, and writes K and V to the cache. Q stays in `qkv`.
+    /// Prepares attention: normalises each head of Q and K if the model does, rotates them by their position, and
+    /// writes K and V to the cache. Q stays in `qkv`.
     RopeWrite {
         /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side.
         qkv: BufferId,
@@ -70,8 +70,8 @@ pub enum Op {
         /// Which rotary embedding.
         rope: RopeId,
     },
-    /// `out[r] = softmax(scale · q·K)·V` for each head, over the row's own sequence, positions up to its
-    /// own and, with a window, not further back than that.
+    /// `out[r] = softmax(scale · q·K)·V` for each head, over the row's own sequence: positions up to its own and, with
+    /// a window, only the last `window` of them.
     Attention {
         /// As [`Op::RopeWrite`] left it; only Q is read.
         qkv: BufferId,
@@ -79,7 +79,7 @@ pub enum Op {
         layer: u16,
         /// Factor on the scores.
         scale: f32,
-        /// How many positions a row sees, itself included; all if absent.
+        /// The attention window: positions a row attends to, its own included; all if absent.
         window: Option<u32>,
         /// `[rows, heads·head_dim]`.
         out: BufferId,
@@ -93,7 +93,7 @@ pub enum Op {
         /// `[rows, n]`.
         out: BufferId,
     },
-    /// Copies the rows that want logits to the front: `out[i] = x[logits[i]]`.
+    /// Copies the rows whose logits are wanted: `out[i] = x[logits[i]]`.
     Gather {
         /// `[rows, width]`.
         x: BufferId,

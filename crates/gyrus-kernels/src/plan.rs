@@ -5,12 +5,12 @@ use gyrus_tensor::{DType, Shape};
 use crate::op::{BufferId, Op, WeightId};
 use crate::rope::Rope;
 
-/// What numbers a plan computes with; the meaning is the same on every backend.
+/// The precision a plan computes with; the same on every backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// `f32` activations, cache and sums: what any correct engine computes, up to the order of sums.
+    /// `f32` activations, cache and sums: exact up to the order of sums.
     Exact,
-    /// 8-bit or half-precision activations, half-precision cache, `f32` sums.
+    /// int8 or f16 activations, f16 cache, `f32` sums.
     Fast,
 }
 
@@ -19,14 +19,14 @@ pub enum Precision {
 pub enum Rows {
     /// As many as the batch.
     Batch,
-    /// As many as want logits.
+    /// As many as rows with logits.
     Logits,
 }
 
 /// A scratch buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferSpec {
-    /// What it holds, for people.
+    /// What it holds, for display.
     pub name: &'static str,
     /// Elements per row.
     pub width: usize,
@@ -34,7 +34,7 @@ pub struct BufferSpec {
     pub rows: Rows,
 }
 
-/// A weight tensor: what it is; its bytes come from whoever runs the plan.
+/// The description of a weight tensor. The backend has its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightSpec {
     /// The name in the model's file.
@@ -119,7 +119,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// The table as text, one op a line: what snapshots hold.
+    /// The table as text, one op a line, for snapshots.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let KvSpec { layers, heads, kv_heads, head_dim } = self.kv;
         writeln!(f, "{:?}, vocabulary {}", self.precision, self.vocab)?;

@@ -1,16 +1,16 @@
 use std::time::Duration;
 
-/// What is looked into.
+/// The workload to profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// The next token of each of so many texts, from tokens to tokens.
+    /// Decode: the next token of each of this many sequences.
     Sequences(usize),
-    /// So many tokens of one text that are read at once, and the last one's logits.
+    /// Prefill: this many tokens of one sequence at once, and the logits of the last.
     Prompt(usize),
 }
 
 impl Workload {
-    /// Tokens it takes.
+    /// Its tokens.
     pub fn rows(self) -> usize {
         match self {
             Workload::Sequences(rows) | Workload::Prompt(rows) => rows,
@@ -23,15 +23,15 @@ impl Workload {
 pub struct Profile {
     /// The device that ran it.
     pub device: String,
-    /// What it did.
+    /// The workload.
     pub workload: Workload,
     /// Positions in the cache before it.
     pub depth: usize,
-    /// The batch from its tokens to its choice, all kernels in their order.
+    /// The whole batch, from tokens to chosen tokens, all kernels in order.
     pub time: Duration,
-    /// Kernels that do the same for one layer after the other, in the order of their first.
+    /// Kernels grouped by what they do in each layer, in the order of the first.
     pub entries: Vec<ProfileEntry>,
-    /// Bytes per second that a copy reads and writes on this device.
+    /// Bytes per second that a copy kernel reads and writes on this device.
     pub copy_bandwidth: f64,
 }
 
@@ -42,11 +42,11 @@ pub struct ProfileEntry {
     pub name: String,
     /// How many of them the batch has.
     pub count: usize,
-    /// All of them, one after the other and nothing between them.
+    /// Time of all of them, one after the other.
     pub time: Duration,
-    /// Bytes that must be read and written, by all of them.
+    /// The least bytes that all of them must read and write.
     pub bytes: u64,
-    /// Products and sums of all of them, each counted.
+    /// Floating-point operations of all of them.
     pub flops: u64,
 }
 
@@ -57,25 +57,25 @@ impl Profile {
     }
 }
 
-/// A form of a kernel that was tried.
+/// A kernel variant that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
     /// What it computes.
     pub kernel: String,
-    /// How it was divided.
+    /// Its tuning.
     pub form: String,
-    /// A step with it.
+    /// The time of a step with it.
     pub time: Duration,
-    /// Whether it was the quickest so far.
+    /// Whether it was the fastest so far.
     pub best: bool,
 }
 
-/// What looks into a backend's speed.
+/// Profiling and tuning of a backend.
 pub trait Instruments {
-    /// Where the time of a batch goes whose texts have `depth` positions before.
+    /// The time of each kernel of a batch, at a context of `depth` tokens.
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, crate::BackendError>;
 
-    /// Tries forms of kernels, tells of each, and keeps the best from then on, in this process and, if it has a place
-    /// for that, in later ones.
+    /// Measures kernel variants, reports each, and uses the best from then on, in this process and, if the backend can
+    /// store it, in later ones.
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), crate::BackendError>;
 }

@@ -1,17 +1,19 @@
 use std::collections::HashMap;
 
+use crate::random::random;
+
 /// How the next token is chosen: penalties → temperature → top-k → top-p → min-p → draw.
 ///
 /// The default is greedy. Ties go to the lowest id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
-    /// 0 chooses the likeliest token; larger flattens the distribution.
+    /// 0 is greedy; larger flattens the distribution.
     pub temperature: f32,
-    /// Keep this many likeliest tokens; 0 keeps all.
+    /// Keep this many most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// Keep the likeliest tokens until their probabilities reach this sum; 1 keeps all.
+    /// Keep the most likely tokens until their probabilities reach this sum; 1 keeps all.
     pub top_p: f32,
-    /// Drop tokens less likely than this fraction of the likeliest; 0 keeps all.
+    /// Drop tokens less likely than this fraction of the most likely one; 0 keeps all.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing.
     pub repetition_penalty: f32,
@@ -19,9 +21,9 @@ pub struct Sampler {
     pub presence_penalty: f32,
     /// Subtracted from the logits of tokens, for each time they occurred.
     pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at.
+    /// How many of the last tokens the penalties count.
     pub penalty_window: u32,
-    /// Fixes the draws: the same seed gives the same text.
+    /// The seed of the draws: the same seed gives the same completion.
     pub seed: u64,
 }
 
@@ -77,17 +79,17 @@ impl Sampler {
         check(finite(self.frequency_penalty), "frequency penalty", self.frequency_penalty, "a number")
     }
 
-    /// Whether the likeliest token is always chosen.
+    /// Whether the sampler is greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// Whether tokens that occurred are treated differently.
+    /// Whether any penalty is set.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Counts how often each token of a text occurs within the window; nothing where nobody asks.
+    /// Counts how often each token of a sequence occurs within the window; empty without penalties.
     pub fn count(&self, text: &[u32], counts: &mut Counts) {
         counts.clear();
         if self.has_penalties() {
@@ -96,7 +98,7 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. `step` numbers the draws of one text; with the seed it fixes the random number.
+    /// Chooses a token. `step` numbers the draws of a sequence; with the seed it determines the random number.
     /// `scratch` is reused from call to call so that steady decoding does not allocate.
     pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> u32 {
         if self.is_greedy() && !self.has_penalties() {
@@ -130,15 +132,15 @@ impl Sampler {
         }
         let k = self.top_k as usize;
         if k > 0 && k < kept.len() {
-            kept.select_nth_unstable_by(k - 1, likelier);
+            kept.select_nth_unstable_by(k - 1, more_likely);
             kept.truncate(k);
         }
-        let Some(&(most, likeliest)) = kept.iter().min_by(|a, b| likelier(a, b)) else { return 0 };
-        // From logits to unnormalised probabilities, of which the likeliest has 1.
+        let Some(&(largest, best)) = kept.iter().min_by(|a, b| more_likely(a, b)) else { return 0 };
+        // From logits to probabilities relative to the largest, which is 1.
         let inverse = 1.0 / f64::from(self.temperature);
         let mut total = 0.0;
         for (logit, _) in kept.iter_mut() {
-            let exponent = (f64::from(*logit) - f64::from(most)) * inverse;
+            let exponent = (f64::from(*logit) - f64::from(largest)) * inverse;
             let p = if exponent < NEGLIGIBLE { 0.0 } else { exponent.exp() };
             total += p;
             *logit = p as f32;
@@ -168,28 +170,27 @@ impl Sampler {
                 return id;
             }
         }
-        likeliest
+        best
     }
 
     fn penalised(&self, logit: f32, count: u32) -> f32 {
         let scaled =
             if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
         let lowered = scaled - self.presence_penalty - self.frequency_penalty * count as f32;
-        // A penalty may exceed what f32 holds; the logit is then the largest or least there is.
+        // If a penalty overflows f32, the logit saturates at the largest or smallest finite value.
         lowered.clamp(f32::MIN, f32::MAX)
     }
 }
 
-/// The exponent below which a probability is lost in the rounding of the sum of a vocabulary's, which is at
-/// least 1.
+/// The exponent below which a probability is lost in the rounding of the vocabulary's sum, which is at least 1.
 const NEGLIGIBLE: f64 = -80.0;
 
-/// The likeliest first, equal ones by id.
-fn likelier(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
+/// By descending probability, then by id.
+fn more_likely(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// Candidates in order, sorted only as far as anybody looks: of a whole vocabulary that is rarely far.
+/// Candidates in order, sorted lazily: the draw rarely needs more than a few of a whole vocabulary.
 struct Descending<'a> {
     all: &'a mut [(f32, u32)],
     sorted: usize,
@@ -201,9 +202,9 @@ impl Descending<'_> {
             let rest = &mut self.all[self.sorted..];
             let more = (3 * self.sorted).max(256).min(rest.len());
             if more < rest.len() {
-                rest.select_nth_unstable_by(more - 1, likelier);
+                rest.select_nth_unstable_by(more - 1, more_likely);
             }
-            rest[..more].sort_unstable_by(likelier);
+            rest[..more].sort_unstable_by(more_likely);
             self.sorted += more;
         }
         self.all[index]
@@ -221,22 +222,16 @@ pub fn argmax(values: &[f32]) -> u32 {
 
 /// The natural logarithm of `softmax(logits)[id]`.
 pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // Once per token over the whole vocabulary: exponentials in single precision, their sum in double.
-    let sum: f64 = logits.iter().map(|&l| f64::from((l - most).exp())).sum();
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // Once per token over the whole vocabulary: exponentials in f32, their sum in f64.
+    let sum: f64 = logits.iter().map(|&l| f64::from((l - largest).exp())).sum();
     let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
-    (f64::from(logit - most) - sum.ln()) as f32
+    (f64::from(logit - largest) - sum.ln()) as f32
 }
 
-/// A number in `[0, 1)` from seed and step alone, so that a draw does not depend on what ran before it.
+/// A uniform number in `[0, 1)` from seed and step alone.
 fn uniform(seed: u64, step: u64) -> f64 {
-    let mut z = seed ^ step.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0xD1B5_4A32_D192_ED03);
-    for _ in 0..2 {
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-    }
-    (z >> 11) as f64 / (1u64 << 53) as f64
+    (random(seed, step) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -293,12 +288,12 @@ mod tests {
         assert_eq!(ids(Sampler { top_k: 3, top_p: 0.99, ..sampling() }), [0, 1, 2]);
     }
 
-    /// What is sorted on demand is what sorting everything gives.
+    /// Lazy sorting gives the order of a full sort.
     #[test]
     fn a_large_vocabulary_is_drawn_from_as_if_sorted() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919 % 5000) as f32 / 1000.0).floor()).collect();
         let mut sorted: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
-        sorted.sort_by(likelier);
+        sorted.sort_by(more_likely);
         for (top_p, min_p) in [(1.0, 0.0), (0.9, 0.0), (1.0, 0.1), (0.5, 0.05)] {
             let sampler = Sampler { top_p, min_p, ..sampling() };
             let total: f64 = sorted.iter().map(|(l, _)| f64::from(l - sorted[0].0).exp()).sum();

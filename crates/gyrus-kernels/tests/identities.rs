@@ -37,7 +37,7 @@ impl Runner for Mistaken {
         let (mut call, before) = (*call, buffers.to_vec());
         (self.0)(&mut call, buffers);
         Scalar.run(&call, buffers)?;
-        // Inputs that the mistake changed are put back, so that it shows in results alone.
+        // Inputs that the mistake changed are restored, so that it shows in results alone.
         let launch = call.launch(Rungs::NONE, Default::default())?;
         for (i, slot) in launch.slots().iter().enumerate() {
             if slot.access == Access::Read {
@@ -57,7 +57,7 @@ fn fused(call: &mut RopeCall) -> Option<&mut RoPEQKVWriteParams> {
     }
 }
 
-/// No law is kept by everything: each is broken by a mistake it is there to find.
+/// Every law can fail: each is broken by a mistake that it is meant to find.
 #[test]
 fn every_law_finds_a_mistake() {
     let mistakes: [(&str, &str, Mistake); 17] = [
@@ -154,7 +154,7 @@ fn every_law_finds_a_mistake() {
         let found = law(&mut Mistaken(mistake), 3, 40);
         assert!(found.is_err(), "{number} does not find {what}");
     }
-    // Whoever accepts everything is found out by the law of refusals.
+    // A runner that accepts everything breaks the law of refusals.
     struct Blind;
     impl Runner for Blind {
         fn name(&self) -> String {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{apart, dot, random_head, random_rope, turned, turned_at};
+use common::{apart, dot, random_head, random_rope, rotated, rotated_at};
 use gyrus_kernels::{Direction, Pairing, Rope, RopeSpec, Scaling};
 use gyrus_testkit::{Rng, cases};
 
@@ -21,7 +21,7 @@ fn position(rng: &mut Rng) -> u32 {
     rng.below(most) as u32
 }
 
-/// By how much a turned part is longer.
+/// The factor on the norm of the rotated part.
 fn gain(rope: &Rope) -> f64 {
     rope.attention_factor() * rope.output_scale()
 }
@@ -30,7 +30,7 @@ fn norm(x: &[f32]) -> f64 {
     dot(x, x).sqrt()
 }
 
-/// The part that is turned.
+/// The rotated part.
 fn part<'a>(rope: &Rope, x: &'a [f32]) -> &'a [f32] {
     &x[rope.offset()..rope.offset() + rope.rope_dim()]
 }
@@ -41,16 +41,16 @@ fn position_zero_is_the_identity() {
     each(1, |rope, rng| {
         let rope = rope.unit();
         let x = random_head(rng, rope.head_dim());
-        assert_eq!(turned(&rope, &x, 0), x, "{rope}");
+        assert_eq!(rotated(&rope, &x, 0), x, "{rope}");
     });
 }
 
-/// T2: lengths are kept, of each pair and of the whole, up to the factors.
+/// T2: norms are preserved, of each pair and of the whole, up to the factors.
 #[test]
 fn lengths_are_kept() {
     each(2, |rope, rng| {
         let x = random_head(rng, rope.head_dim());
-        let y = turned(rope, &x, position(rng));
+        let y = rotated(rope, &x, position(rng));
         for pair in 0..rope.pairs() {
             let (a, b) = rope.elements(pair);
             let (before, after) = (norm(&[x[a], x[b]]), norm(&[y[a], y[b]]));
@@ -66,7 +66,7 @@ fn scores_depend_on_the_distance() {
         let rope = rope.unit();
         let (q, k) = (random_head(rng, rope.head_dim()), random_head(rng, rope.head_dim()));
         let (m, n) = (rng.below(1 << 20) as u32, rng.below(1 << 20) as u32);
-        let score = |m, n| dot(&turned(&rope, &q, m), &turned(&rope, &k, n));
+        let score = |m, n| dot(&rotated(&rope, &q, m), &rotated(&rope, &k, n));
         let here = score(m, n);
         for shift in [1, 17, 1000, 1 << 30] {
             let there = score(m + shift, n + shift);
@@ -75,15 +75,15 @@ fn scores_depend_on_the_distance() {
     });
 }
 
-/// T4: turning by one position and then by another is turning by their sum.
+/// T4: a rotation by one position and then by another is a rotation by their sum.
 #[test]
 fn turns_add_up() {
     each(4, |rope, rng| {
         let rope = rope.unit();
         let x = random_head(rng, rope.head_dim());
         let (a, b) = (rng.below(1 << 31) as u32, rng.below(1 << 31) as u32);
-        let twice = turned(&rope, &turned(&rope, &x, a), b);
-        assert!(apart(&twice, &turned(&rope, &x, a + b)) < 4e-6, "{rope}: {a} + {b}");
+        let twice = rotated(&rope, &rotated(&rope, &x, a), b);
+        assert!(apart(&twice, &rotated(&rope, &x, a + b)) < 4e-6, "{rope}: {a} + {b}");
     });
 }
 
@@ -92,7 +92,7 @@ fn turns_add_up() {
 fn backward_undoes_forward() {
     each(5, |rope, rng| {
         let (x, at) = (random_head(rng, rope.head_dim()), position(rng));
-        let back = turned(&rope.inverse(), &turned(rope, &x, at), at);
+        let back = rotated(&rope.inverse(), &rotated(rope, &x, at), at);
         for (i, (x, back)) in x.iter().zip(&back).enumerate() {
             let inside = (rope.offset()..rope.offset() + rope.rope_dim()).contains(&i);
             let square = if inside { gain(rope).powi(2) } else { rope.output_scale().powi(2) };
@@ -110,14 +110,14 @@ fn backward_is_the_gradient() {
     each(6, |rope, rng| {
         let (x, dy) = (random_head(rng, rope.head_dim()), random_head(rng, rope.head_dim()));
         let at = position(rng);
-        let dx = turned(&rope.inverse(), &dy, at);
-        let (left, right) = (dot(&dy, &turned(rope, &x, at)), dot(&dx, &x));
+        let dx = rotated(&rope.inverse(), &dy, at);
+        let (left, right) = (dot(&dy, &rotated(rope, &x, at)), dot(&dx, &x));
         assert!((left - right).abs() < 2e-5 * (1.0 + norm(&dy) * norm(&x)), "{rope}: {left} {right}");
         // The op is linear, so a whole step is as good a difference as a small one.
         let i = rng.below(x.len());
         let mut moved = x.clone();
         moved[i] += 1.0;
-        let slope = dot(&dy, &turned(rope, &moved, at)) - dot(&dy, &turned(rope, &x, at));
+        let slope = dot(&dy, &rotated(rope, &moved, at)) - dot(&dy, &rotated(rope, &x, at));
         assert!((slope - f64::from(dx[i])).abs() < 1e-4 * (1.0 + norm(&dy)), "{rope}: {slope} {}", dx[i]);
     });
 }
@@ -140,7 +140,7 @@ fn pairings_are_a_permutation_of_each_other() {
             }
             to
         };
-        assert_eq!(permuted(&turned(rope, &x, at)), turned(&other, &permuted(&x), at), "{rope}");
+        assert_eq!(permuted(&rotated(rope, &x, at)), rotated(&other, &permuted(&x), at), "{rope}");
     });
 }
 
@@ -155,10 +155,10 @@ fn linear_scaling_divides_positions() {
     let both = Rope::new(RopeSpec { scaling, ..table.spec().clone() }).unwrap();
     for _ in 0..50 {
         let (x, at) = (random_head(&mut rng, 64), 1 + rng.below(1 << 18) as u32);
-        let expected = turned(&plain, &x, at);
-        assert!(apart(&turned(&linear, &x, 4 * at), &expected) < 1e-6);
-        assert_eq!(turned(&linear, &x, at), turned(&table, &x, at));
-        assert!(apart(&turned(&both, &x, 4 * at), &expected) > 1e-2, "scaled twice");
+        let expected = rotated(&plain, &x, at);
+        assert!(apart(&rotated(&linear, &x, 4 * at), &expected) < 1e-6);
+        assert_eq!(rotated(&linear, &x, at), rotated(&table, &x, at));
+        assert!(apart(&rotated(&both, &x, 4 * at), &expected) > 1e-2, "scaled twice");
     }
 }
 
@@ -225,8 +225,8 @@ fn llama3_is_continuous() {
     // Pair 1 of 4 elements has the wavelength 2π·√base: bases for the two ends of the ramp.
     for end in [8192.0, 8192.0 / 4.0] {
         let base = (end / std::f64::consts::TAU).powi(2);
-        let (before, behind) = (stretch(base * (1.0 - 1e-9)), stretch(base * (1.0 + 1e-9)));
-        assert!((before - behind).abs() < 1e-6, "{before} {behind}");
+        let (before, after) = (stretch(base * (1.0 - 1e-9)), stretch(base * (1.0 + 1e-9)));
+        assert!((before - after).abs() < 1e-6, "{before} {after}");
     }
 }
 
@@ -249,7 +249,7 @@ fn scales_can_be_folded_into_the_ropes() {
         };
         let (q_rope, k_rope) = (rope(q_scale), rope(k_scale));
         let turn = |rope: &Rope, x: &[Vec<f32>]| -> Vec<Vec<f32>> {
-            x.iter().enumerate().map(|(row, x)| turned(rope, x, row as u32)).collect()
+            x.iter().enumerate().map(|(row, x)| rotated(rope, x, row as u32)).collect()
         };
         let (q, k) = (turn(&q_rope, &q), turn(&k_rope, &k));
         let mut all = Vec::new();
@@ -300,21 +300,21 @@ fn scales_can_be_folded_into_the_ropes() {
     assert!(plain.iter().zip(&wrong).any(|(a, b)| (a - b).abs() > 1e-2), "folded on one side only");
 }
 
-/// T15: what is not turned is multiplied by the output scale and nothing else; all or nothing may be turned.
+/// T15: elements that are not rotated are multiplied by the output scale and nothing else; any part may be rotated.
 #[test]
 fn the_rest_of_a_head_passes_through() {
     each(15, |rope, rng| {
         let (x, at) = (random_head(rng, rope.head_dim()), position(rng));
-        let y = turned(rope, &x, at);
+        let y = rotated(rope, &x, at);
         for i in (0..rope.offset()).chain(rope.offset() + rope.rope_dim()..rope.head_dim()) {
             assert_eq!(y[i], x[i] * rope.output_scale() as f32, "{rope}: element {i}");
         }
-        // The turned part is what it would be alone, wherever it stands.
+        // The rotated part equals a rotated head of that size, at any offset.
         let alone = RopeSpec { head_dim: rope.rope_dim(), offset: 0, ..rope.spec().clone() };
-        assert_eq!(turned(&Rope::new(alone).unwrap(), part(rope, &x), at), part(rope, &y), "{rope}");
+        assert_eq!(rotated(&Rope::new(alone).unwrap(), part(rope, &x), at), part(rope, &y), "{rope}");
     });
     let nothing = RopeSpec { rope_dim: 0, output_scale: 0.5, ..RopeSpec::new(Pairing::Split, 4, 1e4) };
-    assert_eq!(turned(&Rope::new(nothing).unwrap(), &[1.0, 2.0, 3.0, 4.0], 9), [0.5, 1.0, 1.5, 2.0]);
+    assert_eq!(rotated(&Rope::new(nothing).unwrap(), &[1.0, 2.0, 3.0, 4.0], 9), [0.5, 1.0, 1.5, 2.0]);
 }
 
 /// A position times the turns is the phase modulo one turn, for every position there is.
@@ -331,13 +331,13 @@ fn turns_are_exact_at_every_position() {
         assert_eq!(rope.spectrum(length), rope.spectrum(rope.length_class(length)), "{rope}");
         assert!(rope.length_class(length) <= length, "{rope}");
     });
-    // A pair that makes exactly a quarter of a turn: however far, it stands at one of four places.
+    // A pair that makes exactly a quarter of a turn per position has one of four phases at any position.
     let quarter = RopeSpec {
         factors: Some(vec![(2.0 / std::f64::consts::PI) as f32]),
         ..RopeSpec::new(Pairing::Split, 2, 10000.0)
     };
     let rope = Rope::new(quarter).unwrap();
-    let x = turned_at(&rope, &[1.0, 0.0], &[4_000_000_000], 0);
+    let x = rotated_at(&rope, &[1.0, 0.0], &[4_000_000_000], 0);
     let slip = 4e9 * (rope.frequencies()[0] - std::f64::consts::FRAC_PI_2);
     assert!((f64::from(x[1]) - slip.sin()).abs() < 1e-5, "{x:?} {slip}");
 }

@@ -1,9 +1,9 @@
-//! The mistakes that engines make with rotary embeddings, each with what it would lead to. Those that are
-//! made in reading a model's file are with the crate that reads them.
+//! Mistakes that engines make with rotary embeddings, each with its effect. Mistakes in reading a model's file are
+//! tested in the crate that reads it.
 
 mod common;
 
-use common::{apart, dot, random_head, turned, turned_at};
+use common::{apart, dot, random_head, rotated, rotated_at};
 use gyrus_kernels::{Batch, LongRope, Pairing, Phases, Rope, RopeSpec, Scaling, Sections, Spectrum, Yarn};
 use gyrus_testkit::Rng;
 
@@ -11,7 +11,7 @@ fn whole(pairing: Pairing, head_dim: usize) -> RopeSpec {
     RopeSpec::new(pairing, head_dim, 10000.0)
 }
 
-/// A number as bfloat16 holds it: the upper half of a single, rounded to even.
+/// A number rounded to bf16: the upper half of f32, ties to even.
 fn bf16(x: f64) -> f64 {
     let bits = (x as f32).to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) & 0xFFFF_0000;
@@ -26,12 +26,12 @@ fn adjacent_pairing_on_split_layout_weights() {
     let (q, k) = (random_head(&mut rng, 64), random_head(&mut rng, 64));
     let score = |pairing| {
         let rope = Rope::new(whole(pairing, 64)).unwrap();
-        dot(&turned(&rope, &q, 40), &turned(&rope, &k, 3))
+        dot(&rotated(&rope, &q, 40), &rotated(&rope, &k, 3))
     };
     // The rows of a converted file are permuted; then, and only then, adjacent pairs are right.
     let permuted = |x: &[f32]| -> Vec<f32> { (0..64).map(|i| x[i / 2 + 32 * (i % 2)]).collect() };
     let rope = Rope::new(whole(Pairing::Adjacent, 64)).unwrap();
-    let converted = dot(&turned(&rope, &permuted(&q), 40), &turned(&rope, &permuted(&k), 3));
+    let converted = dot(&rotated(&rope, &permuted(&q), 40), &rotated(&rope, &permuted(&k), 3));
     assert!((score(Pairing::Split) - converted).abs() < 1e-5);
     let wrong = score(Pairing::Adjacent);
     assert!((score(Pairing::Split) - wrong).abs() > 0.1, "the mistake would not be seen");
@@ -43,7 +43,7 @@ fn adjacent_pairing_on_split_layout_weights() {
 fn rotated_pairs_concatenated_instead_of_interleaved() {
     let rope = Rope::new(whole(Pairing::Adjacent, 8)).unwrap();
     let x: Vec<f32> = (1..=8).map(|v| v as f32).collect();
-    let y = turned(&rope, &x, 5);
+    let y = rotated(&rope, &x, 5);
     let angle = |pair: usize| 5.0 * 10000f64.powf(-(pair as f64) / 4.0);
     let expected: Vec<f32> = (0..4)
         .flat_map(|pair| {
@@ -59,7 +59,7 @@ fn rotated_pairs_concatenated_instead_of_interleaved() {
 }
 
 /// Split pairs with the frequencies of adjacent ones, each twice in a row: element `i` and `i + half` are
-/// then turned at different speeds, and lengths are not kept.
+/// then rotated at different speeds, and norms are not preserved.
 #[test]
 fn frequency_index_of_the_element_instead_of_the_pair() {
     let rope = Rope::new(whole(Pairing::Split, 8)).unwrap();
@@ -73,7 +73,7 @@ fn frequency_index_of_the_element_instead_of_the_pair() {
             })
             .collect()
     };
-    let y = turned(&rope, &x, 5);
+    let y = rotated(&rope, &x, 5);
     assert!(apart(&y, &turn(&|element| element % 4)) < 1e-6);
     let wrong = turn(&|element| element / 2);
     assert!(apart(&y, &wrong) > 0.1, "the mistake would not be seen");
@@ -87,13 +87,13 @@ fn positions_in_bf16() {
     let rope = Rope::new(whole(Pairing::Split, 64)).unwrap();
     let mut rng = Rng::new(30);
     let x = random_head(&mut rng, 64);
-    let step = apart(&turned(&rope, &x, 0), &turned(&rope, &x, 1));
+    let step = apart(&rotated(&rope, &x, 0), &rotated(&rope, &x, 1));
     for position in [256, 4096, 131_072, 1 << 20, u32::MAX - 1] {
-        let next = turned(&rope, &x, position + 1);
-        let here = turned(&rope, &x, position);
+        let next = rotated(&rope, &x, position + 1);
+        let here = rotated(&rope, &x, position);
         assert!(apart(&here, &next) > 0.2 * step, "positions {position} and the next are one");
-        // The step from any position is the step from zero, turned.
-        let stepped = turned(&rope, &here, 1);
+        // The step from any position is the step from zero, rotated.
+        let stepped = rotated(&rope, &here, 1);
         assert!(apart(&stepped, &next) < 4e-6, "position {position}");
     }
 }
@@ -132,7 +132,7 @@ fn long_rope() -> Rope {
     Rope::new(RopeSpec { scaling: Scaling::LongRope(long), ..whole(Pairing::Split, 32) }).unwrap()
 }
 
-/// LongRoPE's factors chosen anew for each piece of a prompt: keys of the first pieces are turned with the
+/// LongRoPE's factors chosen anew for each piece of a prompt: keys of the first pieces are rotated with the
 /// short factors, queries of the last with the long ones, and scores are those of no model.
 #[test]
 fn longrope_chosen_per_batch_instead_of_per_sequence() {
@@ -184,7 +184,7 @@ fn longrope_of_a_neighbour_in_the_batch() {
     assert_ne!(phases.row(0), phases.row(1), "the mistake would not be seen");
 }
 
-/// Frequencies of a partly turned head from the part instead of from the whole: pair `i` of the part then
+/// Frequencies of a partly rotated head from the part instead of from the whole: pair `i` of the part then
 /// turns like pair `i · whole / part`.
 #[test]
 fn proportional_from_the_rotated_part() {
@@ -214,12 +214,12 @@ fn mrope_height_and_width_rows() {
         let count = |row| rope.rows().iter().filter(|&&r| r == row).count();
         assert_eq!([count(0), count(1), count(2)].to_vec(), sizes);
         // In text all rows are equal, and the mistake is not seen.
-        assert_eq!(turned(&rope, &x, 77), turned(&plain, &x, 77));
-        let patch = turned_at(&rope, &x, &[9, 30, 45], 0);
-        assert!(apart(&patch, &turned(&plain, &x, 9)) > 0.5, "the mistake would not be seen");
+        assert_eq!(rotated(&rope, &x, 77), rotated(&plain, &x, 77));
+        let patch = rotated_at(&rope, &x, &[9, 30, 45], 0);
+        assert!(apart(&patch, &rotated(&plain, &x, 9)) > 0.5, "the mistake would not be seen");
         // Each pair turns by its own row.
         for (pair, &row) in rope.rows().iter().enumerate() {
-            let alone = turned(&plain, &x, [9, 30, 45][usize::from(row)]);
+            let alone = rotated(&plain, &x, [9, 30, 45][usize::from(row)]);
             let (a, b) = rope.elements(pair);
             assert_eq!((patch[a], patch[b]), (alone[a], alone[b]), "pair {pair} of row {row}");
         }
@@ -230,7 +230,7 @@ fn mrope_height_and_width_rows() {
     assert_eq!(rope.rows()[58..], [1, 2, 0, 0, 0, 0]);
 }
 
-/// Moving a cached key by turning it again. With the rope's own factors it would have them twice; with
+/// Moving a cached key by rotating it again. With the rope's own factors it would have them twice; with
 /// M-RoPE one number of positions cannot move all rows; from a half-precision cache it loses each time.
 #[test]
 fn rotating_a_cached_key_again() {
@@ -238,18 +238,18 @@ fn rotating_a_cached_key_again() {
     let key = random_head(&mut rng, 64);
     let yarn = Scaling::Yarn(Yarn::new(4.0, 1024.0));
     let rope = Rope::new(RopeSpec { scaling: yarn, ..whole(Pairing::Split, 64) }).unwrap();
-    let (cached, expected) = (turned(&rope, &key, 500), turned(&rope, &key, 600));
-    assert!(apart(&turned(&rope.unit(), &cached, 100), &expected) < 4e-6);
-    let wrong = turned(&rope, &cached, 100);
+    let (cached, expected) = (rotated(&rope, &key, 500), rotated(&rope, &key, 600));
+    assert!(apart(&rotated(&rope.unit(), &cached, 100), &expected) < 4e-6);
+    let wrong = rotated(&rope, &cached, 100);
     assert!(apart(&wrong, &expected) > 0.1, "the mistake would not be seen");
     let ratio = (dot(&wrong, &wrong) / dot(&expected, &expected)).sqrt();
     assert!((ratio - rope.attention_factor()).abs() < 1e-5, "it is the factor twice");
 
     let sections = Some(Sections { sizes: vec![8, 12, 12], interleaved: false });
     let rope = Rope::new(RopeSpec { sections, ..whole(Pairing::Split, 64) }).unwrap();
-    let cached = turned_at(&rope, &key, &[50, 53, 57], 0);
-    let expected = turned_at(&rope, &key, &[40, 43, 47], 0);
-    let back = |by: &[u32]| turned_at(&rope.unit().inverse(), &cached, by, 0);
+    let cached = rotated_at(&rope, &key, &[50, 53, 57], 0);
+    let expected = rotated_at(&rope, &key, &[40, 43, 47], 0);
+    let back = |by: &[u32]| rotated_at(&rope.unit().inverse(), &cached, by, 0);
     assert!(apart(&back(&[10, 10, 10]), &expected) < 4e-6);
     assert!(apart(&back(&[10, 0, 0]), &expected) > 0.1, "time alone does not move a patch");
 }

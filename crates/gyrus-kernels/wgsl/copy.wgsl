@@ -1,8 +1,10 @@
-// copy: y = x, sixteen bytes at a time. What the speed of other kernels is held against.
+// copy: y = x, sixteen bytes at a time. The bandwidth baseline for other kernels.
 //
-//   0  x       [count] vectors of four words, read
+//   0  x       [count] vec4<u32>, read
 //   1  y       likewise, written
 //   2  params  ElementwiseParams (immediates where the device has them)
+//
+// Grid: ceil(count / WORKGROUP), folded over x and y. Twin: scalar::kv_copy of one block.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams
@@ -17,7 +19,7 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = group_index(here) * WORKGROUP + here.lane;
+    let i = workgroup_index(here) * WORKGROUP + here.local_index;
     if (i < params.count) {
         y[i] = x[i];
     }

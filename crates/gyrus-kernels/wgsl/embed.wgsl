@@ -1,14 +1,15 @@
-// embed: y[r] = scale·table[tokens[r]], from a table of any type.
+// embed: y[r] = scale·table[tokens[r]], from an embedding table of any weight type.
 //
 //   0  quants  the table in planes, by WEIGHT (lib/weights.wgsl)
-//   1  high    likewise, if the type has upper bits
+//   1  high    likewise, if the type has high bits
 //   2  scales  likewise, if the type is quantised
-//   3  tokens  [tokens] u32; one beyond the vocabulary is taken for its last
+//   3  tokens  [tokens] u32; ids beyond the vocabulary are clamped to the last
 //   4  y       [tokens, y_stride] f32, written in dim columns
 //   5  params  EmbedParams (immediates where the device has them)
 //
-// A table in several parts takes several dispatches, each of which writes the rows whose entries it has. One
-// invocation a unit of the table's row. Exact but for the rounding of scale. Twin: scalar::Reference.
+// A table in several parts takes one dispatch per part; each writes the rows whose entries it has. Grid: one invocation
+// per unit of a row, folded over x and y. Exact but for the rounding of the product with scale. Twin:
+// scalar::Reference.
 
 #include "params/EmbedParams"
 #define PARAMS EmbedParams
@@ -29,7 +30,7 @@ override WORKGROUP: u32 = 64u;
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let units = weight_units(params.dim);
-    let index = group_index(here) * WORKGROUP + here.lane;
+    let index = workgroup_index(here) * WORKGROUP + here.local_index;
     let row = index / units;
     if (row >= params.tokens) {
         return;

@@ -1,15 +1,15 @@
-// f16_rows: rows of activations as halves times a number for each row, for kernels that multiply halves.
+// f16_rows: rows of activations as f16 with one f32 scale a row, for the f16 mat-mul.
 //
 //   0  x         [m, k] f32, rows x_stride apart
-//   1  norm      [k] f32 that a row is multiplied by, if NORM
-//   2  h         [m, k rounded up to whole 64] f16: v · 2^e, then zeros
+//   1  norm      [k] f32, the weight of an RMS norm that rows are multiplied by, if NORM
+//   2  h         [m, k rounded up to a multiple of 64] f16: v · 2^e, then zeros
 //   3  h_scales  [m] f32: 2^-e; with NORM also / sqrt(mean(x²) + eps), so that h · h_scale is the row's RMS norm
 //   4  params    F16RowsParams (immediates where the device has them)
 //
-// e puts a row's largest magnitude between 2^14 and 2^15: nothing overflows, and what is up to 2^28 times smaller keeps
-// the eleven bits of a half. A row with something infinite or not a number has that for its scale.
+// e puts the largest magnitude of a row between 2^14 and 2^15: nothing overflows, and values up to 2^28 times smaller
+// keep all eleven bits of f16. A row that contains NaN or infinity gets it as its scale.
 //
-// Grid: a workgroup a row. Twin: scalar::f16_rows.
+// Grid: a workgroup a row, folded over x and y. Twin: scalar::f16_rows.
 
 #define STORAGE f16
 #define VECTOR 1
@@ -30,7 +30,7 @@ override WORKGROUP: u32 = 256u;
 @group(0) @binding(2) var<storage, read_write> h: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> h_scales: array<u32>;
 
-// Magnitudes compare like their bits, and what is not a number is above all.
+// Magnitudes compare like their bits, and NaN compares above every number.
 var<workgroup> largest: atomic<u32>;
 
 fn value(row: u32, at: u32) -> vec4<f32> {
@@ -43,44 +43,44 @@ fn value(row: u32, at: u32) -> vec4<f32> {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let index = group_index(here);
-    // A grid of two dimensions may have a few workgroups too many: they do the last row's work again.
-    let own = min(index, params.m - 1u);
-    let row = own * (params.x_stride / 4u);
+    let index = workgroup_index(here);
+    // A folded grid may have a few workgroups too many: they repeat the last row.
+    let row_index = min(index, params.m - 1u);
+    let row = row_index * (params.x_stride / 4u);
     let quads = params.k / 4u;
-    if (here.lane == 0u) {
+    if (here.local_index == 0u) {
         atomicStore(&largest, 0u);
     }
-    var most = vec4<u32>();
+    var max_bits = vec4<u32>();
 #if NORM
     var squares = vec4<f32>();
 #endif
-    for (var i = here.lane; i < quads; i += WORKGROUP) {
-        most = max(most, bitcast<vec4<u32>>(value(row, i)) & vec4<u32>(0x7fffffffu));
+    for (var i = here.local_index; i < quads; i += WORKGROUP) {
+        max_bits = max(max_bits, bitcast<vec4<u32>>(value(row, i)) & vec4<u32>(0x7fffffffu));
 #if NORM
         squares = fma(x[row + i], x[row + i], squares);
 #endif
     }
     workgroupBarrier();
-    let of_four = max(max(most.x, most.y), max(most.z, most.w));
+    let lane_max = max(max(max_bits.x, max_bits.y), max(max_bits.z, max_bits.w));
 #if SUBGROUPS
-    let of_subgroup = subgroupMax(of_four);
+    let subgroup_max = subgroupMax(lane_max);
     if (here.subgroup_lane == 0u) {
-        atomicMax(&largest, of_subgroup);
+        atomicMax(&largest, subgroup_max);
     }
 #else
-    atomicMax(&largest, of_four);
+    atomicMax(&largest, lane_max);
 #endif
 #if NORM
     let mean = workgroup_sum((squares.x + squares.y) + (squares.z + squares.w), here) / f32(params.k);
 #endif
     workgroupBarrier();
     let bits = atomicLoad(&largest);
-    // The exponent as it is stored, such that those of both factors exist.
+    // The biased exponent, clamped so that both factors are normal numbers.
     let exponent = clamp(bits >> 23u, 15u, 254u);
     let factor = bitcast<f32>((268u - exponent) << 23u);
-    let start = own * ((params.k + 63u) / 64u * 8u);
-    for (var i = here.lane; i < (params.k + 63u) / 64u * 8u; i += WORKGROUP) {
+    let start = row_index * ((params.k + 63u) / 64u * 8u);
+    for (var i = here.local_index; i < (params.k + 63u) / 64u * 8u; i += WORKGROUP) {
         var low = vec4<f32>();
         var high = vec4<f32>();
         if (2u * i < quads) {
@@ -91,13 +91,13 @@ fn KERNEL(here: Invocation) {
         }
         h[start + i] = words(Elements(low * factor, high * factor));
     }
-    if (here.lane == 0u) {
-        let back = bitcast<f32>((exponent - 14u) << 23u);
+    if (here.local_index == 0u) {
+        let inverse_factor = bitcast<f32>((exponent - 14u) << 23u);
 #if NORM
-        let scale = bitcast<u32>(back * inverseSqrt(mean + params.eps));
+        let scale = bitcast<u32>(inverse_factor * inverseSqrt(mean + params.eps));
 #else
-        let scale = bitcast<u32>(back);
+        let scale = bitcast<u32>(inverse_factor);
 #endif
-        h_scales[own] = select(scale, bits, bits >= 0x7f800000u);
+        h_scales[row_index] = select(scale, bits, bits >= 0x7f800000u);
     }
 }

@@ -1,11 +1,11 @@
-// kv_copy: blocks of a layer's paged cache copied to other blocks, for sequences that shared them and part.
+// kv_copy: copies blocks of a layer's paged KV cache to other blocks, when sequences that share them diverge.
 //
-//   0  k_cache  blocks of `count` vectors of four words, read and written
+//   0  k_cache  blocks of `count` vec4<u32>, read and written
 //   1  v_cache  likewise
 //   2  params   ElementwiseParams (immediates where the device has them): count, vectors of a block
 //   3  pairs    (source, target) block numbers u32, read
 //
-// No target is a source of the same launch, nor a target twice: KvCopyCall::pairs sees to it. Grid: (ceil(count /
+// No target is a source or another target of the same launch: KvCopyCall::pairs checks that. Grid: (ceil(count /
 // WORKGROUP), pairs, 2), K then V. Twin: scalar::kv_copy.
 
 #include "params/ElementwiseParams"
@@ -22,12 +22,12 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
     if (i >= params.count) {
         return;
     }
-    let at = pairs[here.group.y] * params.count + i;
-    if (here.group.z == 0u) {
+    let at = pairs[here.workgroup.y] * params.count + i;
+    if (here.workgroup.z == 0u) {
         k_cache[at.y] = k_cache[at.x];
     } else {
         v_cache[at.y] = v_cache[at.x];

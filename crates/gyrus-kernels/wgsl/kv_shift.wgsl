@@ -1,17 +1,18 @@
-// kv_shift: cached keys turned on by a number of positions, where they lie or on their way to other slots, to which
-// values then go too. So the front of a context is dropped without computing the rest anew.
+// kv_shift: rotates cached keys by a number of positions, in place or while moving them to other slots; values then
+// move too. This drops the front of a context without recomputing the rest.
 //
 //   0  k_cache  blocks of [n_kv_heads, KV_BLOCK, head_dim], STORAGE (f32 or f16); read and written
 //   1  v_cache  likewise; absent if IN_PLACE
-//   2  params   KVCacheShiftParams (immediates where the device has them): max_seq_len is a block's length
-//   3  moves    [new_len] (source, target) slots u32, read: block number times a block's length, and the place in it
-//   4  turns    as lib/rotate_head.wgsl has it, of one row; the factor behind the turns is not read, for keys have it already
+//   2  params   KVCacheShiftParams (immediates where the device has them): max_seq_len is the length of a block
+//   3  moves    [new_len] (source, target) slots u32, read: block number · block length + place in the block
+//   4  turns    as in lib/rotate_head.wgsl, one row. The factor after the turns is not read: cached keys already have
+//               it
 //
-// No target is another's source, nor a target twice: KvShiftCall::moves sees to it. A word of a head is made by one
-// invocation from the words its elements and their partners are in; all are loaded before any is stored. Grid:
-// (ceil(new_len / (ROWS * EACH)), n_kv_heads): a workgroup has ROWS heads side by side, of COLUMNS invocations, EACH
-// times, and an invocation OWNED words of a head, whose turns are the same in all of them. Arithmetic in f32. Twin:
-// scalar::kv_shift.
+// No target is another move's source or target: KvShiftCall::moves checks that. One invocation computes a word of a
+// head from the words that hold its elements and their partners. All loads precede all stores. Grid: (ceil(new_len /
+// (ROWS * HEADS_PER_INVOCATION)), n_kv_heads). A workgroup has ROWS heads side by side with COLUMNS invocations each,
+// and repeats that for HEADS_PER_INVOCATION heads; an invocation has WORDS_PER_INVOCATION words of a head, whose
+// cosines and sines serve all its heads. Arithmetic in f32. Twin: scalar::kv_shift.
 
 #include "params/KVCacheShiftParams"
 #define PARAMS KVCacheShiftParams
@@ -21,6 +22,8 @@
 #define VECTOR 0
 #include "lib/words.wgsl"
 #include "lib/turns.wgsl"
+#define KV_BLOCK params.max_seq_len
+#include "lib/kv.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> k_cache: array<u32>;
 #if !IN_PLACE
@@ -29,18 +32,18 @@
 @group(0) @binding(3) var<storage, read> moves: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> turns: array<vec2<u32>>;
 
-// What becomes of an element: y = x[own] * cosine + x[partner] * sine.
-struct Turn {
+// The rotation of one element: y = x[own] * cosine + x[partner] * sine.
+struct Rotation {
     partner: u32,
     cosine: f32,
     sine: f32,
 }
 
-fn turn_of(element: u32) -> Turn {
+fn rotation_of(element: u32) -> Rotation {
     let half = params.rope_dim / 2u;
     let at = element - params.rope_offset;
     if (element < params.rope_offset || at >= params.rope_dim) {
-        return Turn(element, 1.0, 0.0);
+        return Rotation(element, 1.0, 0.0);
     }
 #if PAIRING == split
     let is_second = at >= half;
@@ -51,18 +54,16 @@ fn turn_of(element: u32) -> Turn {
     let pair = at / 2u;
     let partner = element ^ 1u;
 #endif
-    // Down, from 1 to 2^31, is the other way round.
+    // A shift down, from 1 to 2^31, rotates backward.
     let is_down = params.shift - 1u < 0x80000000u;
     let phase = phase_at(turns[pair], select(0u - params.shift, params.shift, is_down));
-    let turn = cos_sin(select(phase, 0u - phase, is_down));
-    return Turn(partner, turn.x, select(-turn.y, turn.y, is_second));
+    let cos_sins = cos_sin(select(phase, 0u - phase, is_down));
+    return Rotation(partner, cos_sins.x, select(-cos_sins.y, cos_sins.y, is_second));
 }
 
 // The first word of a head.
 fn head_at(slot: u32, kv_head: u32) -> u32 {
-    let length = params.max_seq_len;
-    let row = (slot / length * params.n_kv_heads + kv_head) * length + slot % length;
-    return row * (params.head_dim / WORD_ELEMENTS);
+    return kv_row(slot / KV_BLOCK, kv_head, slot) * (params.head_dim / WORD_ELEMENTS);
 }
 
 fn element_at(head: u32, element: u32) -> f32 {
@@ -76,45 +77,46 @@ fn element_at(head: u32, element: u32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let column = here.lane % COLUMNS;
-    let first = (here.group.x * EACH * ROWS) + here.lane / COLUMNS;
+    let column = here.local_index % COLUMNS;
+    let first = (here.workgroup.x * HEADS_PER_INVOCATION * ROWS) + here.local_index / COLUMNS;
     let words_of_head = params.head_dim / WORD_ELEMENTS;
-    var made: array<u32, OWNED * EACH>;
+    var rotated: array<u32, WORDS_PER_INVOCATION * HEADS_PER_INVOCATION>;
 #if !IN_PLACE
-    var values: array<u32, OWNED * EACH>;
+    var values: array<u32, WORDS_PER_INVOCATION * HEADS_PER_INVOCATION>;
 #endif
-    for (var k = 0u; k < OWNED; k += 1u) {
-        // Those beyond the end do the last one's work and keep it to themselves: the barrier wants them all.
+    for (var k = 0u; k < WORDS_PER_INVOCATION; k += 1u) {
+        // Invocations beyond the end repeat the last word and do not write: the barrier needs all of them.
         let word = min(column + k * COLUMNS, words_of_head - 1u);
-        let low = turn_of(word * WORD_ELEMENTS);
+        let low = rotation_of(word * WORD_ELEMENTS);
 #if STORAGE != f32
-        let high = turn_of(word * WORD_ELEMENTS + 1u);
+        let high = rotation_of(word * WORD_ELEMENTS + 1u);
 #endif
-        for (var i = 0u; i < EACH; i += 1u) {
-            let head = head_at(moves[min(first + i * ROWS, params.new_len - 1u)].x, here.group.y);
+        for (var i = 0u; i < HEADS_PER_INVOCATION; i += 1u) {
+            let head = head_at(moves[min(first + i * ROWS, params.new_len - 1u)].x, here.workgroup.y);
 #if STORAGE == f32
             let own = element_at(head, word);
-            made[k * EACH + i] = bitcast<u32>(fma(own, low.cosine, element_at(head, low.partner) * low.sine));
+            rotated[k * HEADS_PER_INVOCATION + i] =
+                bitcast<u32>(fma(own, low.cosine, element_at(head, low.partner) * low.sine));
 #else
             let own = unpack(k_cache[head + word]);
             let partners = vec2<f32>(element_at(head, low.partner), element_at(head, high.partner));
-            made[k * EACH + i] =
+            rotated[k * HEADS_PER_INVOCATION + i] =
                 pack(fma(own, vec2<f32>(low.cosine, high.cosine), partners * vec2<f32>(low.sine, high.sine)));
 #endif
 #if !IN_PLACE
-            values[k * EACH + i] = v_cache[head + word];
+            values[k * HEADS_PER_INVOCATION + i] = v_cache[head + word];
 #endif
         }
     }
     storageBarrier();
-    for (var k = 0u; k < OWNED; k += 1u) {
+    for (var k = 0u; k < WORDS_PER_INVOCATION; k += 1u) {
         let word = column + k * COLUMNS;
-        for (var i = 0u; i < EACH; i += 1u) {
+        for (var i = 0u; i < HEADS_PER_INVOCATION; i += 1u) {
             if (word < words_of_head && first + i * ROWS < params.new_len) {
-                let at = head_at(moves[first + i * ROWS].y, here.group.y) + word;
-                k_cache[at] = made[k * EACH + i];
+                let at = head_at(moves[first + i * ROWS].y, here.workgroup.y) + word;
+                k_cache[at] = rotated[k * HEADS_PER_INVOCATION + i];
 #if !IN_PLACE
-                v_cache[at] = values[k * EACH + i];
+                v_cache[at] = values[k * HEADS_PER_INVOCATION + i];
 #endif
             }
         }

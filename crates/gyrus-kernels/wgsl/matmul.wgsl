@@ -1,15 +1,16 @@
-// matmul: y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k], for few rows; the weights are read once for ROWS of them.
+// matmul: y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k] in f32, for few rows; ROWS rows share one read of the
+// weights.
 //
 //   0  quants    the weight matrix in planes, by WEIGHT (lib/weights.wgsl)
-//   1  high      likewise, if the type has upper bits
+//   1  high      likewise, if the type has high bits
 //   2  scales    likewise, if the type is quantised
 //   3  x         [m, k] f32, rows x_stride apart
-//   5  y         [m, y_stride] f32, written in n columns from y_offset on
+//   5  y         [m, y_stride] f32: n columns from y_offset on are written
 //   6  params    MatMulParams (immediates where the device has them)
 //
-// A team of LANES invocations takes COLUMNS of the output for ROWS rows; an invocation takes every LANES-th unit of
-// the sum. Sums are f32, contracted only where it is written: a row's bits are the same for every ROWS, COLUMNS and
-// number of rows. For activations as bytes there is matvec. Twin: scalar::matmul.
+// Grid: (row tiles · column tiles folded over x and y). A group of LANES invocations computes COLUMNS outputs for ROWS
+// rows; a lane takes every LANES-th unit of the sum. Sums are f32 with explicit fma, so that the bits of a row are the
+// same for every ROWS, COLUMNS and m. matvec is the int8 counterpart. Twin: scalar::matmul.
 
 #include "params/MatMulParams"
 #define PARAMS MatMulParams
@@ -30,21 +31,16 @@ override LANES: u32 = 32u;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let lane = member.place % LANES;
+    let thread = thread_of(here);
+    let lane = thread.index % LANES;
     // Neighbouring workgroups share weights, not activations.
     let tiles = (params.m + ROWS - 1u) / ROWS;
-    let index = group_index(here);
+    let index = workgroup_index(here);
     let first_row = (index % tiles) * ROWS;
-    let first_column = (index / tiles * (WORKGROUP / LANES) + member.place / LANES) * COLUMNS;
+    let first_column = (index / tiles * (WORKGROUP / LANES) + thread.index / LANES) * COLUMNS;
 
-    // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
+    // Rows and columns beyond the end repeat the last one and are not written: the barriers need all invocations.
     var sums: array<vec4<f32>, SUMS>;
     let units = weight_units(params.k);
     for (var unit = lane; unit < units; unit += LANES) {
@@ -56,7 +52,7 @@ fn KERNEL(here: Invocation) {
                 var sum = sums[c * ROWS + r];
                 for (var i = 0u; i < UNIT_VECTORS; i += 1u) {
 #if UNIT_VECTORS == 2
-                    // A padded unit: its zeros may meet any number of this row.
+                    // In a padded unit the weights are 0, so any element of x may be read instead.
                     let at = min(2u * unit + i, params.k / 4u - 1u);
 #else
                     let at = 8u * unit + i;
@@ -68,8 +64,8 @@ fn KERNEL(here: Invocation) {
         }
     }
     for (var i = 0u; i < SUMS; i += 1u) {
-        let own = (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
-        let sum = team_sum(own, member);
+        let lane_sum = (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
+        let sum = reduce_sum(lane_sum, thread);
         let row = first_row + i % ROWS;
         let column = first_column + i / ROWS;
         if (lane == i % LANES && row < params.m && column < params.n) {

@@ -1,26 +1,30 @@
-// matvec: y (+)= W·x for few rows of activations as signed bytes, with what stands before and behind it in a model.
+// matvec: y (+)= W·x for few rows of int8 activations, with a fused prologue and epilogue.
 //
 //   0  quants    the weight matrix [n, K] in planes, by WEIGHT (lib/weights.wgsl)
-//   1  high      likewise, if the type has upper bits
+//   1  high      likewise, if the type has high bits
 //   2  scales    likewise
-//   3  x         INPUT int8: [m, 2, K / 32] vectors of sixteen signed bytes, as quantize writes them.
-//                INPUT f32, norm: [1, K] f32. INPUT merge: partials of K / HEAD_DIM heads (lib/merge.wgsl)
+//   3  x         INPUT int8: [m, 2, K / 32] vectors of sixteen int8, as quantize writes them.
+//                INPUT f32, norm: [1, K] f32. INPUT merge: the splits of attention of K / HEAD_DIM heads
+//                (lib/merge.wgsl)
 //   4  x_scales  INPUT int8: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
-//                INPUT merge: rows, [1] (position, first entry of a block table), unless POSITION says that the
-//                position is a parameter
-//   5  y         [m, y_stride] f32: in n columns from y_offset on; with a GATE in n / 2
+//                INPUT merge: rows, [1] (position, first entry in block_table); absent if POSITION is 1 and the
+//                position
+//                is a parameter
+//   5  y         [m, y_stride] f32: n columns from y_offset on are written; n / 2 with a GATE
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   INPUT int8 with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
 //
-// INPUT other than int8 is for one row: every workgroup makes bytes of all of it for itself, which is quicker than a
-// dispatch. NORM multiplies by 1 / rms of the input; the bytes do not depend on it, since scales do not.
-// GATE: rows 0.. of the matrix are gates, rows n / 2.. what they let through: y = GATE(gate)·up.
+// Prologue: an INPUT other than int8 is for one row. Every workgroup quantises all of that row for itself, which is
+// faster than a separate dispatch. Epilogue: NORM multiplies by 1 / rms of the input. The int8 values do not depend on
+// that factor, since the quantisation is relative to the largest magnitude. GATE: the first n / 2 rows of the matrix
+// are the gate projection, the others the up projection, and y = GATE(gate)·up.
 //
-// Teams of LANES invocations take COLUMNS of the output each, SPLITS teams share them. An invocation takes every
-// LANES·SPLITS-th block. One row: FETCH of them, for all columns, are on their way at once, the first before the input
-// is looked at; TURNS of columns follow each other, so that the input is made ready once for all of them. Several rows:
-// all blocks stay in registers while ROWS pass by, PACE at a time. A row's bits are the same for every ROWS, PACE,
-// COLUMNS, FETCH, TURNS and number of rows. Twin: scalar::matmul on scalar::quantize_rows.
+// Grid: (column tiles folded over x and y, 1, ceil(m / ROWS)). A group of LANES invocations computes COLUMNS outputs.
+// SPLITS such groups share the same outputs (split-K); an invocation takes every LANES·SPLITS-th block of 32. One row:
+// IN_FLIGHT blocks of all columns are loaded at a time, the first before the input is read. A workgroup computes
+// COLUMN_PASSES sets of columns one after the other, so that the prologue runs once for all of them. Several rows: all
+// blocks stay in registers while the kernel iterates over the ROWS rows, ROW_BATCH at a time. The bits of a row do not
+// depend on ROWS, ROW_BATCH, COLUMNS, IN_FLIGHT, COLUMN_PASSES or m. Twin: scalar::matmul on scalar::quantize_rows.
 
 #include "params/MatVecParams"
 #define PARAMS MatVecParams
@@ -36,10 +40,10 @@
 #include "lib/weights_blocks.wgsl"
 #include "lib/lanes.wgsl"
 #if SUBGROUPS
-#include "lib/team_sums.wgsl"
+#include "lib/reduce_many.wgsl"
 #endif
 
-#if OFFSETS || ZERO > 0
+#if OFFSETS || ZERO_POINT > 0
 #define INT8_SUMS 1
 #else
 #define INT8_SUMS 0
@@ -74,19 +78,20 @@ var<workgroup> x_scales: array<vec2<u32>, BLOCKS>;
 #endif
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
-var<workgroup> results: array<f32, SHELVES * RESULTS>;
-// Where the results of a turn begin: those of the last one may still be read.
-var<private> shelf: u32;
+var<workgroup> results: array<f32, RESULT_BUFFERS * RESULTS>;
+// Where the results of this pass begin. They are double-buffered: the previous ones may still be read.
+var<private> result_base: u32;
 
 #if INPUT != int8
-// Puts four bytes where the products find them, and the first of eight what belongs to all of a block.
-fn keep(bytes: Bytes, four: u32, sum: f32) {
+// Stores four int8 of the input in workgroup memory. The first of a block's eight invocations also stores its scale and
+// sums.
+fn store_input(quantized: Quantized, four: u32, sum: f32) {
     if (four >= 8u * BLOCKS) {
         return;
     }
-    x[int8_vector(four, BLOCKS)][four & 3u] = bytes.word;
+    x[int8_vector(four, BLOCKS)][four & 3u] = quantized.word;
     if ((four & 7u) == 0u) {
-        x_scales[four / 8u] = vec2<u32>(bitcast<u32>(bytes.scale), bytes.sums);
+        x_scales[four / 8u] = vec2<u32>(bitcast<u32>(quantized.scale), quantized.sums);
 #if INPUT == norm
         squares[four / 8u] = sum;
 #endif
@@ -94,9 +99,10 @@ fn keep(bytes: Bytes, four: u32, sum: f32) {
 }
 #endif
 
-// A block of a row: bytes, their scale, and what a weight's offset is multiplied by: scale times the sum of the first
-// and last sixteen bytes, or of all. What the zero of quants adds to a product, `zero`, is taken off in integers: in
-// f32 its digits, which are the greater part, would be lost in one order of operations and not in another.
+// A block of a row: its int8 values, their scale, and `sums`, the factor of the weight's offset: scale times the sum of
+// the first and last sixteen int8, or of all. `zero` is what the weight's zero point adds to the integer dot product.
+// It is subtracted as an integer: in f32 most digits would cancel, and the rest would depend on the order of
+// operations.
 struct Activation {
     first: vec4<u32>,
     last: vec4<u32>,
@@ -105,25 +111,25 @@ struct Activation {
     zero: vec2<i32>,
 }
 
-// Blocks beyond the end count for nothing.
-fn activation(row: u32, block: u32, is_there: bool) -> Activation {
-    let of_x = x_scales[row * BLOCKS + block];
-#if EVEN
-    let scale = bitcast<f32>(of_x.x);
+// Blocks beyond the end have scale 0.
+fn activation(row: u32, block: u32, in_range: bool) -> Activation {
+    let stored = x_scales[row * BLOCKS + block];
+#if EXACT_BLOCKS
+    let scale = bitcast<f32>(stored.x);
 #else
-    let scale = select(0.0, bitcast<f32>(of_x.x), is_there);
+    let scale = select(0.0, bitcast<f32>(stored.x), in_range);
 #endif
     var sums = vec2<f32>();
     var zero = vec2<i32>();
 #if INT8_SUMS
-    let first = extractBits(bitcast<i32>(of_x.y), 0u, 16u);
-    let last = bitcast<i32>(of_x.y) >> 16u;
+    let first = extractBits(bitcast<i32>(stored.y), 0u, 16u);
+    let last = bitcast<i32>(stored.y) >> 16u;
 #if SCALES == 1
     sums = vec2<f32>(scale * f32(first + last));
-    zero = vec2<i32>(-ZERO * (first + last));
+    zero = vec2<i32>(-ZERO_POINT * (first + last));
 #else
     sums = scale * vec2<f32>(f32(first), f32(last));
-    zero = -ZERO * vec2<i32>(first, last);
+    zero = -ZERO_POINT * vec2<i32>(first, last);
 #endif
 #endif
     return Activation(x[2u * row * BLOCKS + block], x[(2u * row + 1u) * BLOCKS + block], scale, sums, zero);
@@ -133,7 +139,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-// A block's part of the sum, added to what there was.
+// Adds a block's dot product to `sum`.
 fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
 #if SCALES == 1
     let product = x.scale * f32(dot16(w.first, x.first) + dot16(w.last, x.last) + x.zero.x);
@@ -153,17 +159,17 @@ fn block_dot(w: Block, x: Activation, sum: f32) -> f32 {
     return all;
 }
 
-// The block that is an invocation's next but `number`.
+// The index in the row of an invocation's block number `number`.
 fn block_of(number: u32, split: u32, lane: u32) -> u32 {
     return (number * SPLITS + split) * LANES + lane;
 }
 
-// The output's element number `column` of this workgroup, from the sums of its teams.
+// Output number `column` of this workgroup: the sum over its splits.
 fn result(column: u32, row: u32) -> f32 {
-    var sum = results[shelf + (column * ROWS + row) * SPLITS];
+    var sum = results[result_base + (column * ROWS + row) * SPLITS];
 #repeat S SPLITS
 #if S > 0
-    sum += results[shelf + (column * ROWS + row) * SPLITS + S];
+    sum += results[result_base + (column * ROWS + row) * SPLITS + S];
 #endif
 #end
     return sum;
@@ -171,60 +177,56 @@ fn result(column: u32, row: u32) -> f32 {
 
 #include "lib/outputs.wgsl"
 
-// FETCH blocks of an invocation's columns, from its block number `first` on.
-fn fetch(column: u32, first: u32, split: u32, lane: u32) -> array<Fetched, FETCHED> {
-    var fetched: array<Fetched, FETCHED>;
+// Loads IN_FLIGHT blocks of each of an invocation's columns, from its block number `first` on.
+fn load_packed(column: u32, first: u32, split: u32, lane: u32) -> array<PackedBlock, LOADED_BLOCKS> {
+    var packed: array<PackedBlock, LOADED_BLOCKS>;
 #repeat C COLUMNS
     {
         let row = weight_row(column + C);
-#repeat I FETCH
-        fetched[C * FETCH + I] = weight_fetch(row, min(block_of(first + I, split, lane), BLOCKS - 1u), K);
+#repeat I IN_FLIGHT
+        packed[C * IN_FLIGHT + I] = load_packed_block(row, min(block_of(first + I, split, lane), BLOCKS - 1u), K);
 #end
     }
 #end
-    return fetched;
+    return packed;
 }
 
-// Puts the sums of rows over the team where the outputs are made of them: those of PACE rows for each column.
-fn keep_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split: u32, here: Member) {
-    let lane = here.place % LANES;
+// Reduces the sums over the lane group and stores them for the epilogue: ROW_BATCH rows of each column.
+fn store_sums(sums: ptr<function, array<f32, SUMS>>, first: u32, row: u32, split: u32, thread: Thread) {
+    let lane = thread.index % LANES;
 #if SUBGROUPS
-    if (is_near(LANES, here)) {
-        team_sums(sums, lane);
-        if (lane % ALIKE == 0u) {
-            let number = lane / ALIKE;
-            results[shelf + ((first + number / PACE) * ROWS + row + number % PACE) * SPLITS + split] = (*sums)[0];
+    if (fits_subgroup(LANES, thread)) {
+        reduce_many(sums, lane);
+        if (lane % LANES_PER_SUM == 0u) {
+            let number = lane / LANES_PER_SUM;
+            let at = (first + number / ROW_BATCH) * ROWS + row + number % ROW_BATCH;
+            results[result_base + at * SPLITS + split] = (*sums)[0];
         }
         return;
     }
 #endif
 #repeat I SUMS
     {
-        let sum = team_sum((*sums)[I], here);
+        let sum = reduce_sum((*sums)[I], thread);
         if (lane == 0u) {
-            results[shelf + ((first + I / PACE) * ROWS + row + I % PACE) * SPLITS + split] = sum;
+            results[result_base + ((first + I / ROW_BATCH) * ROWS + row + I % ROW_BATCH) * SPLITS + split] = sum;
         }
     }
 #end
 }
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let lane = member.place % LANES;
-    let team = member.place / LANES;
-    let split = team % SPLITS;
-    let own = team / SPLITS * COLUMNS;
-    let first_column = group_index(here) * (TURNS * GROUP_COLUMNS);
-    let first_row = here.group.z * ROWS;
+    let thread = thread_of(here);
+    let lane = thread.index % LANES;
+    let lane_group = thread.index / LANES;
+    let split = lane_group % SPLITS;
+    let local_column = lane_group / SPLITS * COLUMNS;
+    let first_column = workgroup_index(here) * (COLUMN_PASSES * GROUP_COLUMNS);
+    let first_row = here.workgroup.z * ROWS;
 
-    // What the weights have to say depends on nothing: it may be fetched while the input is made ready.
-    var fetched = fetch(first_column + own, 0u, split, lane);
+    // Weights do not depend on the input: their loads are issued before the prologue.
+    var packed = load_packed(first_column + local_column, 0u, split, lane);
 
 #if INPUT != int8
 #if INPUT == merge
@@ -234,35 +236,35 @@ fn KERNEL(here: Invocation) {
     let splits = splits_of(rows[0].x, params.window);
 #endif
     for (var first = 0u; first < 8u * BLOCKS; first += WORKGROUP) {
-        let index = first + member.place;
+        let index = first + thread.index;
         let four = min(index, 8u * BLOCKS - 1u);
         let head = four / (HEAD_DIM / 4u);
         let v = merged(0u, K / HEAD_DIM, head, four % (HEAD_DIM / 4u), splits.count);
-        keep(to_int8(v, member), index, 0.0);
+        store_input(to_int8(v, thread), index, 0.0);
     }
 #else
-    for (var first = 0u; first < 8u * BLOCKS; first += PASSES * WORKGROUP) {
-        // All loads are on their way before anything is made of the first.
-        var inputs: array<vec4<f32>, PASSES>;
+    for (var first = 0u; first < 8u * BLOCKS; first += LOADS * WORKGROUP) {
+        // All loads are issued before the first is used.
+        var inputs: array<vec4<f32>, LOADS>;
 #if INPUT == norm
-        var weights: array<vec4<f32>, PASSES>;
+        var weights: array<vec4<f32>, LOADS>;
 #endif
-#repeat P PASSES
+#repeat P LOADS
         {
-            let four = min(first + P * WORKGROUP + member.place, 8u * BLOCKS - 1u);
+            let four = min(first + P * WORKGROUP + thread.index, 8u * BLOCKS - 1u);
             inputs[P] = input[four];
 #if INPUT == norm
             weights[P] = norm_weight[four];
 #endif
         }
 #end
-#repeat P PASSES
+#repeat P LOADS
         {
-            let index = first + P * WORKGROUP + member.place;
+            let index = first + P * WORKGROUP + thread.index;
 #if INPUT == norm
-            keep(to_int8(inputs[P] * weights[P], member), index, block_squares(inputs[P], member));
+            store_input(to_int8(inputs[P] * weights[P], thread), index, block_squares(inputs[P], thread));
 #else
-            keep(to_int8(inputs[P], member), index, 0.0);
+            store_input(to_int8(inputs[P], thread), index, 0.0);
 #endif
         }
 #end
@@ -272,74 +274,74 @@ fn KERNEL(here: Invocation) {
 #endif
 
 #if ROWS == 1
-#if EARLY
-    // While weights are on their way.
-    find_factors(first_row, member);
+#if FACTORS_FIRST
+    // Computed while the loads of weights are in flight.
+    load_factors(first_row, thread);
 #endif
-    // Chunks of the blocks of a turn's columns, turn by turn: while one is multiplied the next is on its way.
+    // Iterates over chunks of blocks, pass by pass. While one chunk is multiplied the loads of the next are in flight.
     var sums: array<f32, SUMS>;
-    for (var piece = 0u; piece < CHUNKS * TURNS; piece += 1u) {
+    for (var piece = 0u; piece < CHUNKS * COLUMN_PASSES; piece += 1u) {
         let chunk = piece % CHUNKS;
-        let turn_column = first_column + piece / CHUNKS * GROUP_COLUMNS;
-#repeat I FETCH
+        let pass_column = first_column + piece / CHUNKS * GROUP_COLUMNS;
+#repeat I IN_FLIGHT
         {
-            let block = block_of(chunk * FETCH + I, split, lane);
-            let there = min(block, BLOCKS - 1u);
-            let a = activation(first_row, there, block < BLOCKS);
+            let block = block_of(chunk * IN_FLIGHT + I, split, lane);
+            let block_index = min(block, BLOCKS - 1u);
+            let a = activation(first_row, block_index, block < BLOCKS);
 #repeat C COLUMNS
-            sums[C] = block_dot(weight_unpack(fetched[C * FETCH + I], there), a, sums[C]);
+            sums[C] = block_dot(unpack_block(packed[C * IN_FLIGHT + I], block_index), a, sums[C]);
 #end
         }
 #end
         let next = piece + 1u;
-        if (next < CHUNKS * TURNS) {
+        if (next < CHUNKS * COLUMN_PASSES) {
             let next_column = first_column + next / CHUNKS * GROUP_COLUMNS;
-            fetched = fetch(next_column + own, next % CHUNKS * FETCH, split, lane);
+            packed = load_packed(next_column + local_column, next % CHUNKS * IN_FLIGHT, split, lane);
         }
         if (next % CHUNKS == 0u) {
-            keep_sums(&sums, own, 0u, split, member);
-#if !EARLY
+            store_sums(&sums, local_column, 0u, split, thread);
+#if !FACTORS_FIRST
             if (next == CHUNKS) {
-                find_factors(first_row, member);
+                load_factors(first_row, thread);
             }
 #endif
             workgroupBarrier();
-            write_outputs(first_row, turn_column, member);
-            shelf = RESULTS - shelf;
+            write_outputs(first_row, pass_column, thread);
+            result_base = RESULTS - result_base;
             sums = array<f32, SUMS>();
         }
     }
 #else
-    find_factors(first_row, member);
-    // Weights stay in registers, rows come one after the other: a loop is small enough for a GPU's cache of
-    // instructions, which one kernel after another wants.
-    var unpacked: array<Block, FETCHED>;
-#repeat I FETCH
+    load_factors(first_row, thread);
+    // Weights stay in registers while the loop iterates over rows. The loop is not unrolled: its code must fit the
+    // GPU's instruction cache, which successive kernels share.
+    var unpacked: array<Block, LOADED_BLOCKS>;
+#repeat I IN_FLIGHT
 #repeat C COLUMNS
-    unpacked[C * FETCH + I] =
-        weight_unpack(fetched[C * FETCH + I], min(block_of(I, split, lane), BLOCKS - 1u));
+    unpacked[C * IN_FLIGHT + I] =
+        unpack_block(packed[C * IN_FLIGHT + I], min(block_of(I, split, lane), BLOCKS - 1u));
 #end
 #end
-    // Rows beyond the end are the last one again, and are not written.
-    for (var row = 0u; row < min(ROWS, params.m - first_row); row += PACE) {
+    // Rows beyond the end repeat the last one and are not written.
+    for (var row = 0u; row < min(ROWS, params.m - first_row); row += ROW_BATCH) {
         var sums: array<f32, SUMS>;
-#repeat I FETCH
+#repeat I IN_FLIGHT
         {
             let block = block_of(I, split, lane);
-            let there = min(block, BLOCKS - 1u);
-#repeat R PACE
+            let block_index = min(block, BLOCKS - 1u);
+#repeat R ROW_BATCH
             {
-                let a = activation(min(first_row + row + R, params.m - 1u), there, block < BLOCKS);
+                let a = activation(min(first_row + row + R, params.m - 1u), block_index, block < BLOCKS);
 #repeat C COLUMNS
-                sums[C * PACE + R] = block_dot(unpacked[C * FETCH + I], a, sums[C * PACE + R]);
+                sums[C * ROW_BATCH + R] = block_dot(unpacked[C * IN_FLIGHT + I], a, sums[C * ROW_BATCH + R]);
 #end
             }
 #end
         }
 #end
-        keep_sums(&sums, own, row, split, member);
+        store_sums(&sums, local_column, row, split, thread);
     }
     workgroupBarrier();
-    write_outputs(first_row, first_column, member);
+    write_outputs(first_row, first_column, thread);
 #endif
 }

@@ -1,7 +1,7 @@
-// rms_norm, layer_norm and their forms with a residual: rows normalised, each by itself.
+// rms_norm, layer_norm and their forms with a residual: normalises each row.
 //
-//   NORM rms    y = v / sqrt(mean(v^2) + eps) * weight; with PLUS_ONE, weights are stored less one
-//   NORM layer  y = (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps) * weight, with BIAS + bias
+//   NORM rms    y = v / sqrt(mean(v^2) + eps) * weight; with PLUS_ONE, checkpoints store weight - 1
+//   NORM layer  y = (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps) * weight, plus bias if BIAS
 //
 //   0  x         [rows, dim] f32, read; written if RESIDUAL or IN_PLACE
 //   1  weight    [dim] f32, read
@@ -10,9 +10,10 @@
 //   4  residual  [rows, dim] f32, read; only if RESIDUAL
 //   5  bias      [dim] f32, read; only if BIAS
 //
-// v is x, or x + residual. The sum goes to x and what is normalised to out; IN_PLACE that goes to x, and the sum is
-// kept nowhere. Grid: (1, rows), a workgroup a row; an invocation holds OWNED vectors of it (with VECTOR, of four
-// elements) from its first load to its store. Sums in f32. Twin: scalar::norm.
+// v is x, or x + residual. The sum x + residual is written to x and the normalised row to out. IN_PLACE writes the
+// normalised row to x and does not store the sum. Grid: (1, rows), a workgroup a row. An invocation holds
+// VECTORS_PER_INVOCATION vectors (of four elements with VECTOR, else of one) in registers from load to store. Sums in
+// f32. Twin: scalar::norm.
 
 #if NORM == layer
 #include "params/LayerNormParams"
@@ -54,7 +55,7 @@ override WORKGROUP: u32 = 256u;
 #include "lib/sum.wgsl"
 
 // The sum of a vector's elements.
-fn across(v: ELEMENTS) -> f32 {
+fn horizontal_sum(v: ELEMENTS) -> f32 {
 #if VECTOR
     return (v.x + v.y) + (v.z + v.w);
 #else
@@ -78,48 +79,48 @@ fn normalised(v: ELEMENTS, factor: f32, at: u32) -> ELEMENTS {
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let count = params.dim / WIDTH;
-    let row = here.group.y * count;
-    var held: array<ELEMENTS, OWNED>;
-    // Those beyond the end load the last vector, so that no load waits for a branch.
-    for (var k = 0u; k < OWNED; k += 1u) {
-        let at = row + min(here.lane + k * WORKGROUP, count - 1u);
+    let row = here.workgroup.y * count;
+    var values: array<ELEMENTS, VECTORS_PER_INVOCATION>;
+    // Invocations beyond the end load the last vector, so that no load is inside a branch.
+    for (var k = 0u; k < VECTORS_PER_INVOCATION; k += 1u) {
+        let at = row + min(here.local_index + k * WORKGROUP, count - 1u);
 #if RESIDUAL
-        held[k] = x[at] + residual[at];
+        values[k] = x[at] + residual[at];
 #else
-        held[k] = x[at];
+        values[k] = x[at];
 #endif
     }
 #if NORM == layer
     var total = 0.0;
-    for (var k = 0u; k < OWNED; k += 1u) {
-        if (here.lane + k * WORKGROUP < count) {
-            total += across(held[k]);
+    for (var k = 0u; k < VECTORS_PER_INVOCATION; k += 1u) {
+        if (here.local_index + k * WORKGROUP < count) {
+            total += horizontal_sum(values[k]);
         }
     }
     let mean = workgroup_sum(total, here) / f32(params.dim);
-    // The next sum is written where this one is read.
+    // The next sum overwrites the memory this one is read from.
     workgroupBarrier();
 #endif
     var squares = 0.0;
-    for (var k = 0u; k < OWNED; k += 1u) {
-        if (here.lane + k * WORKGROUP < count) {
+    for (var k = 0u; k < VECTORS_PER_INVOCATION; k += 1u) {
+        if (here.local_index + k * WORKGROUP < count) {
 #if RESIDUAL && !IN_PLACE
-            x[row + here.lane + k * WORKGROUP] = held[k];
+            x[row + here.local_index + k * WORKGROUP] = values[k];
 #endif
 #if NORM == layer
-            held[k] -= mean;
+            values[k] -= mean;
 #endif
-            squares += across(held[k] * held[k]);
+            squares += horizontal_sum(values[k] * values[k]);
         }
     }
     let factor = inverseSqrt(workgroup_sum(squares, here) / f32(params.dim) + params.eps);
-    for (var k = 0u; k < OWNED; k += 1u) {
-        let i = here.lane + k * WORKGROUP;
+    for (var k = 0u; k < VECTORS_PER_INVOCATION; k += 1u) {
+        let i = here.local_index + k * WORKGROUP;
         if (i < count) {
 #if IN_PLACE
-            x[row + i] = normalised(held[k], factor, i);
+            x[row + i] = normalised(values[k], factor, i);
 #else
-            out[row + i] = normalised(held[k], factor, i);
+            out[row + i] = normalised(values[k], factor, i);
 #endif
         }
     }

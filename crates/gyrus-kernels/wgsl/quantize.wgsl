@@ -1,17 +1,17 @@
-// quantize: rows as a mat-vec wants them, v ≈ scale·q in blocks of 32 (lib/int8.wgsl).
+// quantize: rows of activations to int8 for mat-vecs, v ≈ scale·q in blocks of 32 (lib/int8.wgsl).
 //
-//   0  x         SOURCE f32, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: partials of
+//   0  x         SOURCE f32, norm, squares: [m, k] f32, rows x_stride apart. SOURCE merge: the splits of attention of
 //                [m, k / HEAD_DIM] heads (lib/merge.wgsl)
 //   1  q         TARGET int8: rows as in lib/int8_rows.wgsl. TARGET f32: [m, k] f32
 //   2  q_scales  TARGET int8: likewise
 //   3  params    QuantizeParams (immediates where the device has them)
-//   4  weight    SOURCE norm, squares: [k] f32, multiplied in
-//   5  factors   SOURCE norm: [m] f32, 1 / rms of the rows, which a mat-vec multiplies its results by. SOURCE squares:
-//                `squares` instead, [m, k / 32] f32, of the rows' blocks, for who makes factors of them
-//   6  rows      SOURCE merge: [m] (position, first entry of a block table)
+//   4  weight    SOURCE norm, squares: [k] f32, the weight of an RMS norm; x is multiplied by it
+//   5  factors   SOURCE norm: [m] f32, written: 1 / rms of the rows. A mat-vec multiplies its results by them.
+//                SOURCE squares: `squares` instead, [m, k / 32] f32, written: sums of squares of the rows' blocks
+//   6  rows      SOURCE merge: [m] (position, first entry in block_table)
 //
-// Eight invocations a block. Grid: (blocks, m); SOURCE norm: (1, m), a workgroup has a whole row of K. Twin:
-// scalar::quantize_rows.
+// Eight invocations quantise a block. Grid: (ceil(k / 4 / WORKGROUP), m); SOURCE norm: (1, m), a workgroup per row of K
+// elements. Twin: scalar::quantize_rows.
 
 #include "params/QuantizeParams"
 #define PARAMS QuantizeParams
@@ -54,34 +54,29 @@ var<workgroup> squares: array<f32, K / 32>;
 #endif
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let row = here.group.y;
+    let thread = thread_of(here);
+    let row = here.workgroup.y;
 #if SOURCE == norm
-    for (var first = 0u; first < K / 4u; first += PASSES * WORKGROUP) {
-        // All loads are on their way before anything is made of the first.
-        var inputs: array<vec4<f32>, PASSES>;
-        var weights: array<vec4<f32>, PASSES>;
-#repeat P PASSES
+    for (var first = 0u; first < K / 4u; first += LOADS * WORKGROUP) {
+        // All loads are issued before the first is used.
+        var inputs: array<vec4<f32>, LOADS>;
+        var weights: array<vec4<f32>, LOADS>;
+#repeat P LOADS
         {
-            let four = min(first + P * WORKGROUP + member.place, K / 4u - 1u);
+            let four = min(first + P * WORKGROUP + thread.index, K / 4u - 1u);
             inputs[P] = x[row * (params.x_stride / 4u) + four];
             weights[P] = weight[four];
         }
 #end
-#repeat P PASSES
+#repeat P LOADS
         {
-            // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
-            let four = first + P * WORKGROUP + member.place;
-            let bytes = to_int8(inputs[P] * weights[P], member);
-            let sum = block_squares(inputs[P], member);
+            // Invocations beyond the end repeat the last vector and do not write: the barriers need all of them.
+            let four = first + P * WORKGROUP + thread.index;
+            let quantized = to_int8(inputs[P] * weights[P], thread);
+            let sum = block_squares(inputs[P], thread);
             if (four < K / 4u) {
-                write_int8(bytes, row, four, K / 32u);
+                write_int8(quantized, row, four, K / 32u);
                 if ((four & 7u) == 0u) {
                     squares[four / 8u] = sum;
                 }
@@ -90,14 +85,14 @@ fn KERNEL(here: Invocation) {
 #end
     }
     workgroupBarrier();
-    let factor = inverse_rms(member);
-    if (member.place == 0u) {
+    let factor = inverse_rms(thread);
+    if (thread.index == 0u) {
         factors[row] = factor;
     }
 #else
     let blocks = params.k / 32u;
-    let index = here.group.x * WORKGROUP + member.place;
-    // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
+    let index = here.workgroup.x * WORKGROUP + thread.index;
+    // Invocations beyond the end repeat the last vector and do not write: the barriers need all of them.
     let four = min(index, 8u * blocks - 1u);
 #if SOURCE == merge
     let head = four / (HEAD_DIM / 4u);
@@ -107,18 +102,18 @@ fn KERNEL(here: Invocation) {
     let v = x[row * (params.x_stride / 4u) + four];
 #endif
 #if SOURCE == squares
-    let bytes = to_int8(v * weight[four], member);
-    let sum = block_squares(v, member);
+    let quantized = to_int8(v * weight[four], thread);
+    let sum = block_squares(v, thread);
     if (index < 8u * blocks) {
-        write_int8(bytes, row, four, blocks);
+        write_int8(quantized, row, four, blocks);
         if ((four & 7u) == 0u) {
             squares[row * blocks + four / 8u] = sum;
         }
     }
 #elif TARGET == int8
-    let bytes = to_int8(v, member);
+    let quantized = to_int8(v, thread);
     if (index < 8u * blocks) {
-        write_int8(bytes, row, four, blocks);
+        write_int8(quantized, row, four, blocks);
     }
 #else
     if (index < 8u * blocks) {

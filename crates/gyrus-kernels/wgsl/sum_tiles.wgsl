@@ -1,11 +1,11 @@
-// sum_tiles: y[r, y_offset + n] (+)= x_scales[r] · Σ_s parts[s, r, n], what tiles with SPLITS left.
+// sum_tiles: the reduction after a split-K tiles, y[r, y_offset + n] (+)= x_scales[r] · Σ_s parts[s, r, n].
 //
 //   0  parts     [splits, m, n] f32
 //   1  x_scales  [m] f32
-//   2  y         [m, y_stride] f32, written in n columns from y_offset on
+//   2  y         [m, y_stride] f32: n columns from y_offset on are written
 //   3  params    SumTilesParams (immediates where the device has them)
 //
-// One invocation an output; the parts are added in their order. Twin: scalar::matmul.
+// Grid: one invocation an output, folded over x and y. The parts are added in order. Twin: scalar::matmul.
 
 #include "params/SumTilesParams"
 #define PARAMS SumTilesParams
@@ -21,15 +21,15 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let all = params.m * params.n;
-    let index = group_index(here) * WORKGROUP + here.lane;
-    if (index >= all) {
+    let outputs = params.m * params.n;
+    let index = workgroup_index(here) * WORKGROUP + here.local_index;
+    if (index >= outputs) {
         return;
     }
     let row = index / params.n;
     var sum = parts[index];
     for (var split = 1u; split < params.splits; split += 1u) {
-        sum += parts[split * all + index];
+        sum += parts[split * outputs + index];
     }
     let at = row * params.y_stride + params.y_offset + index % params.n;
     if (params.accumulate != 0u) {

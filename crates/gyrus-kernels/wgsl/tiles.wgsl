@@ -1,23 +1,22 @@
-// tiles: y[r, y_offset + n] (+)= x_scales[r] · Σ_k weight[n, k]·x[r, k], for many rows.
+// tiles: tiled mat-mul for many rows (prefill), y[r, y_offset + n] (+)= x_scales[r] · Σ_k weight[n, k]·x[r, k].
 //
 //   0  quants    the weight matrix in planes, by WEIGHT (lib/weights.wgsl)
-//   1  high      likewise, if the type has upper bits
+//   1  high      likewise, if the type has high bits
 //   2  scales    likewise, if the type is quantised
-//   3  x         [m, k rounded up to whole 64] f16, zero beyond k: as f16_rows writes them
+//   3  x         [m, k rounded up to a multiple of 64] f16, zero beyond k, as f16_rows writes it
 //   4  x_scales  [m] f32, if SPLITS is 1
-//   5  y         [m, y_stride] f32, written in n columns from y_offset on; [SPLITS, m, n] if SPLITS is not 1
+//   5  y         [m, y_stride] f32: n columns from y_offset on are written. SPLITS > 1: [SPLITS, m, n] partial sums
 //   6  params    MatMulParams (immediates where the device has them)
 //
-// ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up: the weights have 2·n rows, first those of
-// the gate.
+// Epilogue: ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up; the weights then have 2·n rows,
+// the gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the
+// partial sums.
 //
-// SPLITS divides k between so many workgroups, whose sums sum_tiles adds up.
-//
-// A workgroup computes a tile of TILE_ROWS × TILE_COLUMNS (half of them the gate's) in steps of STEP along
-// k, for which both operands are staged in workgroup memory. COOPERATIVE: weights are rounded to halves, subgroups
-// multiply matrices of halves and sum in f32 (lib/tiles_cooperative.wgsl). Else all is f32 but x
-// (lib/tiles_plain.wgsl). Either way a sum runs along k in one order whatever the tile's size: a row's bits depend on
-// the row alone. Twin: scalar::matmul of what scalar::f16_rows says.
+// Grid: tiles folded over x and y. A workgroup computes a tile of TILE_ROWS × TILE_COLUMNS (half of the columns are the
+// gate's) in steps of STEP along k. Both operands of a step are staged in workgroup memory. COOPERATIVE: weights are
+// rounded to f16, and subgroups multiply f16 cooperative matrices with f32 accumulators (lib/tiles_cooperative.wgsl).
+// Else everything but x is f32 (lib/tiles_plain.wgsl). Either way sums run along k in one order whatever the tile's
+// size, so that the bits of a row depend on that row alone. Twin: scalar::matmul of the f16 rows of scalar::f16_rows.
 
 #if COOPERATIVE
 enable f16;
@@ -36,14 +35,14 @@ override WORKGROUP: u32 = 256u;
 #define HIGH_BINDING 1
 #define SCALES_BINDING 2
 #include "lib/weights.wgsl"
-#include "lib/weights_sixteen.wgsl"
+#include "lib/weights16.wgsl"
 
 #if COOPERATIVE
-struct Eight {
+struct F16x8 {
     low: vec4<f16>,
     high: vec4<f16>,
 }
-@group(0) @binding(3) var<storage, read> x: array<Eight>;
+@group(0) @binding(3) var<storage, read> x: array<F16x8>;
 #else
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 #endif
@@ -59,54 +58,54 @@ struct Eight {
 const OUT_COLUMNS: u32 = TILE_COLUMNS / 2u;
 #endif
 
-// Sixteens of a staged row of weights, and eights of one of x.
-const SIXTEENS: u32 = STEP / 16u;
-const EIGHTS: u32 = STEP / 8u;
+// Groups of 16 weights in a staged row, and groups of 8 elements in a staged row of x.
+const WEIGHT_GROUPS: u32 = STEP / 16u;
+const X_GROUPS: u32 = STEP / 8u;
 
-// The row of the weights that is a tile's column. Those beyond the end are the last one again, and are not written.
+// The weight row of a tile's column. Columns beyond the end repeat the last one and are not written.
 fn weight_row(column: u32, first_column: u32) -> u32 {
 #if ACTIVATION == none
     return min(first_column + column, params.n - 1u);
 #else
-    let of_gate = min(first_column + column % OUT_COLUMNS, params.n - 1u);
-    return select(of_gate, params.n + of_gate, column >= OUT_COLUMNS);
+    let gate_row = min(first_column + column % OUT_COLUMNS, params.n - 1u);
+    return select(gate_row, params.n + gate_row, column >= OUT_COLUMNS);
 #endif
 }
 
-fn fetch_weights(group: u32, step: u32, first_column: u32) -> Sixteen {
-    let row = weight_row(group / SIXTEENS, first_column);
-    return weight_sixteen(row, step * SIXTEENS + group % SIXTEENS, params.k);
+fn load_weights(group: u32, step: u32, first_column: u32) -> Weights16 {
+    let row = weight_row(group / WEIGHT_GROUPS, first_column);
+    return load_weights16(row, step * WEIGHT_GROUPS + group % WEIGHT_GROUPS, params.k);
 }
 
-// Where a group of eight of x is; rows have whole steps.
-fn place_of_x(group: u32, step: u32, first_row: u32) -> u32 {
-    let row = min(first_row + group / EIGHTS, params.m - 1u);
-    return row * (params.x_stride / 8u) + step * EIGHTS + group % EIGHTS;
+// The index of a group of eight of x. Rows are padded to whole steps.
+fn x_index(group: u32, step: u32, first_row: u32) -> u32 {
+    let row = min(first_row + group / X_GROUPS, params.m - 1u);
+    return row * (params.x_stride / 8u) + step * X_GROUPS + group % X_GROUPS;
 }
 
-// A workgroup's place.
+// The tile of a workgroup.
 struct Tile {
     first_row: u32,
     first_column: u32,
-    // Steps along k, from the first to before the last.
+    // Its range of steps along k; the last is excluded.
     first_step: u32,
-    last_step: u32,
+    end_step: u32,
 }
 
 #if SPLITS > 1
-// Which part of k it is.
+// The workgroup's part of k.
 var<private> split: u32;
 #endif
 
-fn tile(here: Invocation) -> Tile {
-    // Neighbouring workgroups share weights, of which there are more than of x.
+fn tile_of(here: Invocation) -> Tile {
+    // Neighbouring workgroups share weights, which are larger than x.
     let tiles = (params.m + TILE_ROWS - 1u) / TILE_ROWS;
-    let index = group_index(here);
+    let index = workgroup_index(here);
     let steps = (params.k + STEP - 1u) / STEP;
 #if SPLITS > 1
-    let all = tiles * ((params.n + OUT_COLUMNS - 1u) / OUT_COLUMNS);
-    split = min(index / all, SPLITS - 1u);
-    let first = index % all;
+    let tiles_per_split = tiles * ((params.n + OUT_COLUMNS - 1u) / OUT_COLUMNS);
+    split = min(index / tiles_per_split, SPLITS - 1u);
+    let first = index % tiles_per_split;
     return Tile(
         first % tiles * TILE_ROWS, first / tiles * OUT_COLUMNS, split * steps / SPLITS, (split + 1u) * steps / SPLITS);
 #else

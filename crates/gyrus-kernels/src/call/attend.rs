@@ -8,9 +8,9 @@ use crate::shader::Rungs;
 
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 256;
-/// Invocations of a team.
+/// Lanes of a lane group.
 const LANES: u32 = 32;
-/// Elements of heads of several tiles that there are registers for.
+/// The most head elements of several tiles that fit in registers.
 const MOST_HELD: u32 = 256;
 
 /// How the splits of a row's attention are distributed over workgroups. Every mode computes the same bits.
@@ -40,23 +40,23 @@ pub enum SplitMode {
 /// gathered form needs more than the eight storage buffers that every device binds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttendCall {
-    /// What the kernel is told.
+    /// The kernel's parameters.
     pub params: AttendParams,
-    /// What happens to heads before.
+    /// Norm and rotary embedding of the heads.
     pub heads: Heads,
     /// Whether this kernel rotates heads and writes K and V.
     pub rotate: bool,
     /// How a row's splits are distributed.
     pub mode: SplitMode,
-    /// Where its only row is, if the parameters are to tell: then no load stands before others. `rows` is not read, and
+    /// The position of the only row, if it is a parameter, which saves a dependent load. `rows` is not read then, and
     /// the row's block table is the first.
     pub position: Option<u32>,
-    /// The cache, and how many rows there are.
+    /// The cache, and the number of rows.
     pub paged: Paged,
 }
 
 impl AttendCall {
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let AttendCall { params, heads, rotate, mode, position, paged } = *self;
         let p = AttendParams { position: position.unwrap_or(0), ..params };
@@ -97,7 +97,11 @@ impl AttendCall {
             slots.push(slot("rows", 4, Access::Read, 2 * rows));
         } else if paged.rows > 1 {
             let (kernel, count) = (name.to_owned(), rows);
-            return Err(LaunchError::Large { kernel, what: "rows of which the only one is", count });
+            return Err(LaunchError::Large {
+                kernel,
+                what: "rows, where the position is a parameter of the only one,",
+                count,
+            });
         }
         if rotate {
             slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
@@ -109,7 +113,7 @@ impl AttendCall {
             slots.extend(Target::Int8.slots(paged.rows, p.n_heads * head_dim, [9, 10]));
         }
         let (group, groups) = self.group();
-        let shares = self.shares();
+        let parts = self.parts();
         let mut constants = paged.constants(head_dim);
         constants.extend(heads.constants());
         let number = |name, value: u32| (name, value.to_string());
@@ -119,32 +123,32 @@ impl AttendCall {
             number("GROUP", group),
             number("GROUPS", groups),
             number("HEADS_PER_KV", p.n_heads / p.n_kv_heads),
-            number("FETCH", head_dim / 32),
-            number("SHARES", shares),
+            number("KEY_LOADS", head_dim / 32),
+            number("PARTS", parts),
         ]);
         match mode {
             SplitMode::Separate { .. } => constants.extend([
                 number("OUTPUTS", self.outputs()),
-                number("OWN", self.outputs().div_ceil(WORKGROUP)),
-                number("TOGETHER", (SPLIT_TILE / shares).min(16)),
+                number("OUTPUTS_PER_INVOCATION", self.outputs().div_ceil(WORKGROUP)),
+                number("VALUE_UNROLL", (SPLIT_TILE / parts).min(16)),
             ]),
             SplitMode::Gathered { tiles, kept } => {
-                let (share, queries) = (SPLIT_TILE / shares, group * head_dim / 32);
-                let weighers = if tiles * group > WORKGROUP / LANES { LANES / 2 } else { LANES };
+                let (share, queries) = (SPLIT_TILE / parts, group * head_dim / 32);
+                let softmax_lanes = if tiles * group > WORKGROUP / LANES { LANES / 2 } else { LANES };
                 constants.extend([
                     number("TILES", tiles),
-                    flag("KEPT", kept),
-                    number("SHARE", share),
-                    number("SHARE_FOURS", share / 4),
-                    number("SHARE_IN_BLOCK", share.min(KV_BLOCK as u32)),
-                    number("SHARE_BLOCKS", share.div_ceil(KV_BLOCK as u32)),
+                    flag("SUMS_IN_WORKGROUP", kept),
+                    number("PART_POSITIONS", share),
+                    number("PART_VECTORS", share / 4),
+                    number("PART_POSITIONS_IN_BLOCK", share.min(KV_BLOCK as u32)),
+                    number("PART_BLOCKS", share.div_ceil(KV_BLOCK as u32)),
                     number("QUERIES", queries),
-                    // Beside keys and values of larger heads there are no registers for them.
-                    flag("HELD", queries <= 8 && head_dim <= 64),
-                    number("ROUNDS", (tiles * shares * head_dim / 2).div_ceil(WORKGROUP)),
-                    number("WEIGHERS", weighers),
-                    number("WEIGHED", SPLIT_TILE / weighers),
-                    number("WEIGHINGS", (tiles * group).div_ceil(WORKGROUP / weighers)),
+                    // With larger heads, keys and values leave no registers for them.
+                    flag("QUERIES_IN_REGISTERS", queries <= 8 && head_dim <= 64),
+                    number("VALUE_ITERATIONS", (tiles * parts * head_dim / 2).div_ceil(WORKGROUP)),
+                    number("SOFTMAX_LANES", softmax_lanes),
+                    number("SCORES_PER_LANE", SPLIT_TILE / softmax_lanes),
+                    number("SOFTMAX_ITERATIONS", (tiles * group).div_ceil(WORKGROUP / softmax_lanes)),
                 ]);
             }
         }
@@ -165,16 +169,16 @@ impl AttendCall {
         Ok(launch)
     }
 
-    /// Where the parameters have the row's position, if they tell it.
+    /// The byte offset of the row's position in the parameters, if it is a parameter.
     pub fn position_at(&self) -> Option<usize> {
         self.position.map(|_| std::mem::offset_of!(AttendParams, position))
     }
 
-    /// Bytes of workgroup memory that it takes; there are devices with 16 KiB.
+    /// Bytes of workgroup memory it needs. Some devices have 16 KiB.
     pub fn workgroup_bytes(&self) -> u64 {
         let (group, head) = (u64::from(self.group().0), u64::from(self.heads.head_dim));
         let (tile, most) = (u64::from(SPLIT_TILE), u64::from(MOST_SPLITS));
-        // Queries, the newest key and value, values that teams exchange.
+        // Queries, the row's own key and value, exchanged values.
         let common = 4 * (group * head + 2 * head + u64::from(WORKGROUP));
         common
             + match self.mode {
@@ -192,25 +196,25 @@ impl AttendCall {
         WORKGROUP
     }
 
-    /// Workgroups of a row, if one takes all of its mode.
+    /// Workgroups of a row and split.
     pub fn workgroups(&self) -> u32 {
         self.params.n_kv_heads * self.group().1
     }
 
-    /// How many of the heads that share a key head one workgroup takes, and in how many groups.
+    /// Query heads of a KV head that one workgroup computes, and the number of such groups.
     fn group(&self) -> (u32, u32) {
         let heads = (self.params.n_heads / self.params.n_kv_heads.max(1)).max(1);
         let groups = heads.div_ceil(8);
         (heads.div_ceil(groups), groups)
     }
 
-    /// Pairs of elements that are summed.
+    /// Pairs of output elements of a workgroup.
     fn outputs(&self) -> u32 {
         self.group().0 * self.heads.head_dim / 2
     }
 
-    /// Shares divide the positions of a tile among those who would have nothing to sum.
-    fn shares(&self) -> u32 {
+    /// Parts that a tile's positions are divided into for the sum of values, so that all invocations have work.
+    fn parts(&self) -> u32 {
         match WORKGROUP / self.outputs().max(1) {
             0 => 1,
             each => 1 << each.ilog2(),

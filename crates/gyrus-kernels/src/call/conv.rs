@@ -5,14 +5,14 @@ use crate::shader::Rungs;
 use super::Storage;
 use super::engine::{Kernel, flag, launch, slot};
 
-/// What follows a convolution.
+/// The activation after a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConvActivation {
     /// Nothing.
     None,
-    /// GELU by the normal distribution itself, as Whisper has it.
+    /// Exact GELU, by the error function, as in Whisper.
     Gelu,
-    /// Its approximation by tanh.
+    /// The tanh approximation of GELU.
     GeluTanh,
 }
 
@@ -26,7 +26,7 @@ impl ConvActivation {
     }
 }
 
-/// A convolution over time of all channels. Buffers: `x`, `weight`, `out` and, where there is one, `bias`.
+/// A one-dimensional convolution. Buffers: `x`, `weight`, `out` and, if there is one, `bias`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conv1dCall {
     /// Channels read.
@@ -45,21 +45,21 @@ pub struct Conv1dCall {
     pub weight: Storage,
     /// Whether there is a bias.
     pub bias: bool,
-    /// What follows.
+    /// The activation.
     pub activation: ConvActivation,
     /// Whether the output is rows of channels rather than channels of samples.
     pub rows: bool,
-    /// Channels and samples of an invocation, each 1, 2, 4 or 8, of a tile 16 times as large.
+    /// Channels and samples of an invocation, each 1, 2, 4 or 8. A tile is 16 times as large.
     pub part: [u32; 2],
 }
 
-/// Words of workgroup memory that a step's samples and weights have.
+/// Words of workgroup memory for the samples and weights of a step.
 const MEMORY: u32 = 16 * 1024 / 4;
 
 impl Conv1dCall {
     const NAME: &str = "conv1d";
 
-    /// Whisper's: three taps, a zero on either side, a bias, GELU.
+    /// Whisper's convolution: three taps, padding 1, a bias, GELU.
     pub fn new(in_channels: u32, out_channels: u32, length: u32, stride: u32, weight: Storage) -> Conv1dCall {
         Conv1dCall {
             in_channels,
@@ -76,7 +76,7 @@ impl Conv1dCall {
         }
     }
 
-    /// Samples written: none if fewer are read than there are taps.
+    /// Samples written: 0 if the padded input is shorter than the taps.
     pub fn out_length(&self) -> u64 {
         let padded = u64::from(self.length) + 2 * u64::from(self.padding);
         match padded.checked_sub(self.taps.into()) {
@@ -85,7 +85,7 @@ impl Conv1dCall {
         }
     }
 
-    /// Multiplications and additions.
+    /// Floating-point operations.
     pub fn operations(&self) -> u64 {
         2 * self.out_length()
             * u64::from(self.out_channels)
@@ -93,7 +93,7 @@ impl Conv1dCall {
             * u64::from(self.taps)
     }
 
-    /// Checks the call.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let Conv1dCall { in_channels, out_channels, taps, stride, padding, length, .. } = *self;
         let kernel = || Self::NAME.to_owned();
@@ -114,7 +114,7 @@ impl Conv1dCall {
         for (what, value, most) in [
             ("taps", taps, 16),
             ("samples of a stride", stride, 8),
-            // An output that sees zeros alone is a mistake, and half the range leaves room for what is before zero.
+            // An output of padding alone is a mistake. Half of the index range is reserved for negative sample numbers.
             ("zeros beside a channel", padding, taps - 1),
             ("samples", length, i32::MAX as u32 / 4),
         ] {
@@ -155,7 +155,7 @@ impl Conv1dCall {
         if self.bias {
             slots.push(slot("bias", 4, Access::Read, out_channels.into()));
         }
-        // As many channels a step as workgroup memory holds; one always fits, if taps and strides do.
+        // As many channels a step as fit in workgroup memory. One always fits within the limits on taps and strides.
         let (tile_channels, tile_times) = (16 * channels, 16 * times);
         let a_channel = (tile_times - 1) * stride + taps + taps * (tile_channels + 1);
         let step = (MEMORY / a_channel).min(8).min(in_channels);

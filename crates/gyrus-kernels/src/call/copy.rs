@@ -2,7 +2,7 @@ use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::ElementwiseParams;
 use crate::shader::{Rungs, Variant};
 
-/// A copy of `bytes`, a multiple of 16, from one buffer to another: the bandwidth that others are held against.
+/// A copy of `bytes`, a multiple of 16, from one buffer to another: the bandwidth baseline of other kernels.
 pub fn copy(rungs: Rungs, bytes: u64) -> Result<Launch, LaunchError> {
     const WORKGROUP: u64 = 256;
     let count = bytes / 16;

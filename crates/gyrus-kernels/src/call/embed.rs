@@ -11,11 +11,11 @@ use crate::weights::WeightLayout;
 pub struct EmbedCall {
     /// The table, or a range of its rows.
     pub table: WeightLayout,
-    /// Rows of the whole table; a token beyond them is taken for the last.
+    /// Rows of the whole table; token ids beyond them are clamped to the last.
     pub vocab: u32,
     /// The first row of this part.
     pub first: u32,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: u32,
     /// Factor on the values.
     pub scale: f32,
@@ -24,12 +24,12 @@ pub struct EmbedCall {
 }
 
 impl EmbedCall {
-    /// A whole table, rows of the output one behind the other.
+    /// A whole table, output rows contiguous.
     pub fn new(table: WeightLayout, tokens: u32, scale: f32) -> EmbedCall {
         EmbedCall { table, vocab: table.rows(), first: 0, tokens, scale, y_stride: table.cols() }
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         const WORKGROUP: u32 = 64;
         let kernel = || "embed".to_owned();

@@ -1,4 +1,4 @@
-//! The kernels a plan's ops become, apart from mat-muls. Rows are the grid's second axis.
+//! Launches of a plan's ops, apart from mat-muls. The grid's second axis is the rows.
 
 use bytemuck::Pod;
 
@@ -81,10 +81,11 @@ pub fn gate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Resu
     launch(kernel, rungs, slots, (2, &params), [count.div_ceil(WORKGROUP), rows])
 }
 
-/// Where the parameters of [`gather`] have `first`.
+/// The byte offset of `first` in the parameters of [`gather`].
 pub const GATHER_FIRST: usize = 4;
 
-/// `out[i] = x[indices[first + i]]` for rows of `count`; `rows` of x, `gathered` of out. `first` is patched.
+/// `out[i] = x[indices[first + i]]` for rows of `count`; `x` has `rows` rows, `out` has `gathered`. The host patches
+/// `first`.
 pub fn gather(rungs: Rungs, rows: u32, gathered: u32, count: u32) -> Result<Launch, LaunchError> {
     let slots = vec![
         slot("x", 0, Access::Read, u64::from(rows) * u64::from(count)),
@@ -101,12 +102,12 @@ pub fn gather(rungs: Rungs, rows: u32, gathered: u32, count: u32) -> Result<Laun
     launch(kernel, rungs, slots, (3, &params), [count.div_ceil(WORKGROUP), gathered])
 }
 
-/// The paged cache of a layer, and how many rows and table entries there can be.
+/// The paged KV cache of a layer, and the number of rows and block table entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paged {
     /// Element type of the cache.
     pub kv: Storage,
-    /// Blocks it has.
+    /// Blocks of the cache.
     pub blocks: u32,
     /// Rows of the batch.
     pub rows: u32,
@@ -123,7 +124,7 @@ impl Paged {
         if head_dim < 2 || !head_dim.is_multiple_of(2) {
             return Err(LaunchError::Odd { kernel, name: "head_dim", value: head_dim });
         }
-        // What an invocation can own of a head, and what workgroup memory holds everywhere.
+        // The limit of an invocation's accumulators, and of workgroup memory on every device.
         if head_dim > 512 {
             let count = head_dim.into();
             return Err(LaunchError::Large { kernel, what: "elements of a head", count });
@@ -145,12 +146,12 @@ impl Paged {
     }
 }
 
-/// What happens to heads before they are attended to.
+/// Norm and rotary embedding of heads before attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
     /// Elements of a head.
     pub head_dim: u32,
-    /// Which elements are turned together.
+    /// Which elements form a rotary pair.
     pub pairing: Pairing,
     /// Whether heads of Q and K are normalised.
     pub norm: bool,
@@ -159,16 +160,16 @@ pub struct Heads {
 impl Heads {
     pub(super) fn constants(&self) -> [(&'static str, String); 3] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
-        // A team of 32 shares a head's pairs.
-        let owned = (self.head_dim / 2).div_ceil(32).to_string();
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("OWNED", owned)]
+        // A 32-lane group shares a head's pairs.
+        let pairs_per_lane = (self.head_dim / 2).div_ceil(32).to_string();
+        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("PAIRS_PER_LANE", pairs_per_lane)]
     }
 
     pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
-        let turned = u64::from(p.rope_offset) + u64::from(p.rope_dim);
+        let rotated_end = u64::from(p.rope_offset) + u64::from(p.rope_dim);
         let odd = !p.rope_dim.is_multiple_of(2) || !p.rope_offset.is_multiple_of(2);
-        if p.rope_dim < 2 || odd || turned > u64::from(self.head_dim) {
+        if p.rope_dim < 2 || odd || rotated_end > u64::from(self.head_dim) {
             return Err(LaunchError::RopeDim {
                 kernel,
                 offset: p.rope_offset,
@@ -179,14 +180,14 @@ impl Heads {
         Ok(())
     }
 
-    /// Bytes of the tables of turns of this many rows, as [`turns`] makes them.
+    /// Bytes of the tables of [`turns`] of this many rows.
     pub(super) fn turns(&self, p: &AttendParams, rows: u64) -> u64 {
         8 * ((rows - 1) * u64::from(p.turns_stride) + u64::from(p.rope_dim) / 2 + 1)
     }
 }
 
-/// A rope as kernels read it, for sequences that may reach a length: each pair's turns per position in two words,
-/// low and high, then the factor on cosine and sine, and a word of nothing.
+/// A rope in the form that kernels read, for sequences of up to `length` tokens: the turns per position of each pair in
+/// two words, low and high, then the factor on cosine and sine, and a padding word.
 pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
     let spectrum = rope.spectrum(length);
     let words = spectrum.turns().iter().flat_map(|turns| [*turns as u32, (*turns >> 32) as u32]);
@@ -194,7 +195,7 @@ pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
     words.chain([scale.to_bits(), 0]).collect()
 }
 
-/// Heads of Q, K and V that follow each other in rows of `stride`.
+/// Checks that heads of Q, K and V fit side by side in rows of `stride`.
 pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
     let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
     if n_kv_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
@@ -212,13 +213,13 @@ pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Resul
     Ok(())
 }
 
-/// Positions of the tiles that attention is divided into.
+/// Positions of a tile of decode attention.
 pub const SPLIT_TILE: u32 = 64;
 
-/// The most parts that a row's attention is divided into.
+/// The most splits of a row's attention.
 pub const MOST_SPLITS: u32 = 24;
 
-/// How many parts the attention of a row is divided into: its position and the window decide, and nothing else.
+/// The number of splits of a row's attention. It depends only on the row's position and the window.
 pub fn splits(position: u32, window: u32) -> u32 {
     let first = match window {
         0 => 0,
@@ -229,7 +230,7 @@ pub fn splits(position: u32, window: u32) -> u32 {
     (position - first) / size + 1
 }
 
-/// Heads normalised, turned and written to the cache.
+/// Normalises and rotates heads, and writes K and V to the cache.
 ///
 /// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `turns` and, if heads are normalised, `head_norms`.
 pub fn rope_write(
@@ -263,7 +264,7 @@ pub fn rope_write(
     launch(kernel, rungs, slots, (3, &params), [all.div_ceil(4), paged.rows])
 }
 
-/// Attention of each head of each row over its sequence, a workgroup each.
+/// Attention of each row over its sequence, a workgroup per head. The plain kernel.
 ///
 /// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`.
 pub fn attention(
@@ -287,7 +288,8 @@ pub fn attention(
         slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
     const TILE: u32 = 128;
-    let overrides = vec![("WORKGROUP", f64::from(TILE)), ("OWNED", f64::from(head_dim.div_ceil(TILE)))];
+    let overrides =
+        vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
     let constants = paged.constants(head_dim);
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])

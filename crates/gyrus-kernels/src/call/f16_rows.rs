@@ -2,10 +2,10 @@ use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::F16RowsParams;
 use crate::shader::{Rungs, Variant};
 
-/// Rows of halves have whole steps of so many elements.
+/// Rows of f16 are padded to a multiple of this.
 pub(super) const PADDED: u32 = 64;
 
-/// Rows of activations as halves with a scale a row, for a [`TileCall`](super::TileCall).
+/// Rows of activations as f16 with one scale a row, for a [`TileCall`](super::TileCall).
 ///
 /// Buffers: `x`; with a norm, its `norm` weights; `h`, [`F16RowsCall::bytes`]; `h_scales`, 4 bytes a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,22 +16,22 @@ pub struct F16RowsCall {
     pub cols: u32,
     /// Elements from one row of `x` to the next.
     pub x_stride: u32,
-    /// Makes rows their RMS norm, with this epsilon.
+    /// Epsilon of an RMS norm to apply, if any.
     pub norm: Option<f32>,
 }
 
 impl F16RowsCall {
-    /// Elements from one row of halves to the next: what is beyond a row is zero.
+    /// Elements from one row of f16 to the next. Padding is zero.
     pub fn stride(&self) -> u32 {
         self.cols.div_ceil(PADDED).saturating_mul(PADDED)
     }
 
-    /// Bytes of the halves.
+    /// Bytes of `h`.
     pub fn bytes(&self) -> u64 {
         2 * u64::from(self.rows) * u64::from(self.stride())
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         const WORKGROUP: u32 = 256;
         let kernel = || "f16_rows".to_owned();
@@ -51,7 +51,7 @@ impl F16RowsCall {
             return Err(LaunchError::TooLow { kernel: kernel(), name, value: x_stride, least });
         }
         let x = u64::from(rows - 1) * u64::from(x_stride) + u64::from(cols);
-        // Rounding up stays within 32 bits where the columns do.
+        // Rounding up must stay within 32 bits.
         let h = u64::from(rows) * u64::from(cols).next_multiple_of(PADDED.into());
         for (what, count) in [("elements of x", x), ("elements of h", h)] {
             if count > u64::from(u32::MAX) {

@@ -1,4 +1,4 @@
-//! Attention of many rows at once: tiles of queries against tiles of keys, for prompts and encoders.
+//! Flash attention of many rows: tiles of queries against tiles of keys, for prompts and encoders.
 
 use std::f32::consts::LOG2_E;
 
@@ -12,17 +12,17 @@ use crate::shader::{Rungs, Variant};
 
 const NAME: &str = "flash";
 
-/// What workgroup memory holds unless [`FlashTuning::memory`] says otherwise: Metal's 32 KiB.
+/// The default of [`FlashTuning::memory`]: Metal's 32 KiB.
 const MEMORY: u32 = 32 << 10;
 
 /// Attention of tiles of rows over a paged cache, each tile of one sequence.
 ///
 /// Buffers: `qkv`, `k_cache`, `v_cache`, `rows` (position and first entry of the block table), `block_table`, `out`,
-/// `tiles` ([`Tile`], by [`push_tiles`]) and, with `tree`, `branches`: 64 bits for each row, of which bit `i` says
-/// whether the row sees position `base + i` of its tile.
+/// `tiles` ([`Tile`], by [`push_tiles`]) and, with `tree`, `branches`: 64 bits a row. Bit `i` says whether the row
+/// attends to position `base + i` of its tile.
 ///
-/// Heads have 16 to 256 elements, a multiple of 16; others are refused, and are for
-/// [`engine::attention`](super::engine::attention), which differs in the order of its sums.
+/// Heads have 16 to 256 elements, a multiple of 16. Other sizes are refused;
+/// [`engine::attention`](super::engine::attention) takes them, with another order of sums.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlashCall {
     /// Query heads.
@@ -35,13 +35,13 @@ pub struct FlashCall {
     pub q_stride: u32,
     /// Factor on the scores.
     pub scale: f32,
-    /// How many positions a row sees, itself included; 0 for all. A row that is not causal sees as many ahead.
+    /// The window: positions a row attends to, its own included; 0 for all. Without causality it extends as far ahead.
     pub window: u32,
-    /// Scores become `soft_cap·tanh(score / soft_cap)`; 0 leaves them.
+    /// Scores become `soft_cap·tanh(score / soft_cap)`; 0 for no cap.
     pub soft_cap: f32,
-    /// Whether a row sees nothing after itself. If not, it sees all up to its tile's end.
+    /// Whether a row attends to no later position. If not, it attends to all up to its tile's end.
     pub causal: bool,
-    /// Whether rows of drafts see only their own branch beyond a tile's base.
+    /// Whether rows attend only to their own branch of a draft tree beyond a tile's base.
     pub tree: bool,
     /// Cache, rows and block tables.
     pub paged: Paged,
@@ -49,7 +49,7 @@ pub struct FlashCall {
     pub tiles: u32,
 }
 
-/// What changes the speed. `keys` changes the order of sums too, `queries` does not.
+/// Tuning. `keys` also changes the order of sums; `queries` does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlashTuning {
     /// Queries of a workgroup, a multiple of 4: rows times heads that share a KV head.
@@ -60,35 +60,35 @@ pub struct FlashTuning {
     pub key_dims: Option<u32>,
     /// Values that are staged at a time, a divisor of `keys` and a multiple of 4.
     pub value_keys: Option<u32>,
-    /// Whether an invocation loads its part of the next piece of keys or values while it works on this one.
+    /// Whether an invocation prefetches its part of the next keys or values while it computes on the current ones.
     pub ahead: Option<bool>,
     /// Bytes of workgroup memory that may be used; 32 KiB if absent.
     pub memory: Option<u32>,
 }
 
-/// Rows that a workgroup takes together: of one sequence, in order of position.
+/// A tile of rows: of one sequence, in order of position.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Tile {
     /// The first row.
     pub first: u32,
-    /// How many; at least one, at most [`FlashCall::tile_rows`].
+    /// Number of rows; at least one, at most [`FlashCall::tile_rows`].
     pub rows: u32,
-    /// One more than the last position that any of them sees. Block tables must reach it.
+    /// One more than the last position that any of them attends to. The block table must cover it.
     pub end: u32,
-    /// Where the tree begins, for calls with one: from here on a row sees its branch. [`Tile::NO_TREE`] for none.
+    /// The first position of the draft tree, for calls with one; [`Tile::NO_TREE`] for none.
     pub base: u32,
 }
 
 impl Tile {
-    /// The base of rows that are in no tree.
+    /// The base of rows without a tree.
     pub const NO_TREE: u32 = u32::MAX;
 }
 
-/// Cuts a sound batch into tiles of at most `most` rows and appends them.
+/// Cuts a valid batch into tiles of at most `most` rows and appends them.
 ///
-/// Rows of a sequence that stand together and in order share tiles; others are right too, in tiles of their own. What
-/// is not causal sees its sequence as far as this batch's last row of it.
+/// Consecutive rows of a sequence in order of position share tiles; other rows get tiles of their own. Without
+/// causality a row attends to its sequence up to the batch's last row of it.
 pub fn push_tiles(batch: &Batch<'_>, most: u32, causal: bool, tiles: &mut Vec<Tile>) {
     let (positions, sequences) = (batch.positions, batch.sequences);
     let mut first = 0;
@@ -113,14 +113,14 @@ pub fn push_tiles(batch: &Batch<'_>, most: u32, causal: bool, tiles: &mut Vec<Ti
     }
 }
 
-/// How the work is divided.
+/// How the work is divided among invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     queries: u32,
     keys: u32,
     key_dims: u32,
     value_keys: u32,
-    /// Heads that a workgroup takes of each row, and how many workgroups take all that share a KV head.
+    /// Query heads of a row in a workgroup, and the workgroups for all query heads of a KV head.
     heads: u32,
     parts: u32,
 }
@@ -130,12 +130,12 @@ impl Shape {
         self.queries / 4 * (self.keys / 4)
     }
 
-    /// Vectors of a query's output that an invocation owns.
+    /// Vectors of a query's output that an invocation accumulates.
     fn vectors(&self, head_dim: u32) -> u32 {
         head_dim.div_ceil(self.keys)
     }
 
-    /// Loads of sixteen bytes that an invocation makes of a piece of keys or values.
+    /// 16-byte loads of an invocation for a stage of keys or values.
     fn loads(&self, head_dim: u32, element: u32) -> u32 {
         let largest = (self.keys * self.key_dims).max(self.value_keys * head_dim);
         (largest * element / 16).div_ceil(self.workgroup())
@@ -149,12 +149,12 @@ impl Shape {
 }
 
 impl FlashCall {
-    /// Rows that a tile may have.
+    /// The most rows of a tile.
     pub fn tile_rows(&self, tuning: FlashTuning) -> Result<u32, LaunchError> {
         self.shape(tuning).map(|shape| shape.queries / shape.heads)
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs, tuning: FlashTuning) -> Result<Launch, LaunchError> {
         let kernel = || NAME.to_owned();
         let shape = self.shape(tuning)?;
@@ -222,10 +222,10 @@ impl FlashCall {
         let mut constants = paged.constants(head_dim);
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
-            ("VECTORS", shape.vectors(head_dim).to_string()),
-            ("HELD", held.to_string()),
+            ("OUTPUT_VECTORS", shape.vectors(head_dim).to_string()),
+            ("PREFETCH", held.to_string()),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
-            // Maxima go through workgroup memory: a score for each key of a tile makes them cheap.
+            // Maxima are reduced through workgroup memory: relative to a tile's scores they are cheap.
             ("SUBGROUPS", "0".to_owned()),
         ]);
         let overrides = [
@@ -245,7 +245,7 @@ impl FlashCall {
         })
     }
 
-    /// Divides the work by what was asked for, else by the largest pieces that workgroup memory holds.
+    /// Divides the work as the tuning asks, else with the largest stages that fit in workgroup memory.
     fn shape(&self, tuning: FlashTuning) -> Result<Shape, LaunchError> {
         let FlashCall { n_heads, n_kv_heads, head_dim, .. } = *self;
         let kernel = || NAME.to_owned();
@@ -261,7 +261,7 @@ impl FlashCall {
             return Err(LaunchError::Large { kernel: kernel(), what, count });
         }
         let refused = |name, value, needed| LaunchError::Tuning { kernel: kernel(), name, value, needed };
-        // An invocation owns at most four vectors of a query's output, which is `head_dim / keys`.
+        // An invocation accumulates at most four vectors of a query's output, `head_dim / keys`.
         let keys = tuning.keys.unwrap_or(if head_dim > 128 { 64 } else { 32 });
         if ![16, 32, 64, 128].contains(&keys) || head_dim > 4 * keys {
             return Err(refused("keys", keys, "16, 32, 64 or 128, and at least a quarter of a head"));
@@ -302,17 +302,17 @@ impl FlashCall {
         Err(refused("memory", memory, "more workgroup memory, or smaller tiles,"))
     }
 
-    /// Heads that a workgroup of so many queries takes of each row: of those that share a KV head all, or a part of
-    /// them where that leaves too many queries without work.
+    /// Query heads of each row in a workgroup of this many queries: all of a KV head, or a part of them if that leaves
+    /// too many queries idle.
     fn heads(&self, queries: u32) -> (u32, u32) {
         let sharing = self.n_heads / self.n_kv_heads;
         let mut best = (1, sharing);
         let mut best_share = 0;
         for parts in sharing.div_ceil(queries)..=sharing {
             let heads = sharing.div_ceil(parts);
-            // Rounded up, fewer parts may do; none must be left without a head.
+            // With rounding, fewer parts may suffice; every part must have a head.
             let parts = sharing.div_ceil(heads);
-            // Sixty-fourths of all queries that have work.
+            // The share of busy queries, in 64ths.
             let share = 64 * u64::from(sharing) * u64::from(queries / heads)
                 / (u64::from(parts) * u64::from(queries));
             if share > best_share {
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(found, [[0, 4, 11], [4, 1, 12], [5, 2, 5], [7, 1, 13]]);
         let found = tiles(&positions, &sequences, 4, false);
         assert_eq!(found, [[0, 4, 13], [4, 1, 13], [5, 2, 5], [7, 1, 13]]);
-        // Out of order, each is right alone.
+        // Rows out of order get tiles of their own.
         assert_eq!(tiles(&[5, 4, 6], &[0, 0, 0], 4, true), [[0, 1, 6], [1, 2, 7]]);
     }
 

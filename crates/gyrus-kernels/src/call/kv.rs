@@ -1,4 +1,4 @@
-//! What happens to a paged cache between steps: blocks are copied, and positions move.
+//! Operations on a paged KV cache between steps: copies of blocks, and shifts of positions.
 
 use std::collections::HashSet;
 
@@ -27,14 +27,14 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Words of K or V, if this cache can be addressed at all.
+    /// Words of K or V; an error if 32-bit indices do not address them.
     fn words(&self, kernel: &str) -> Result<u64, LaunchError> {
         let paged = Paged { kv: self.kv, blocks: self.blocks, rows: 0, entries: 0 };
         paged.check(kernel, self.head_dim)?;
         if self.n_kv_heads == 0 {
             return Err(LaunchError::Zero { kernel: kernel.to_owned(), name: "n_kv_heads" });
         }
-        // Heads are far fewer, so that the product with blocks and elements stays within 64 bits.
+        // The product stays within 64 bits, since heads are far fewer.
         let heads = self.n_kv_heads.min(1 << 16);
         let count = paged.cache_words(heads, self.head_dim);
         if heads < self.n_kv_heads || count > u64::from(u32::MAX) {
@@ -49,8 +49,8 @@ impl KvShape {
     }
 }
 
-/// Pairs of a source and a target as words, if all are within `room`, no target is another's source and none is a
-/// target twice: within one launch nothing says which of the two would be first.
+/// Pairs of source and target as words. All must be below `room`, and no target may be another pair's source or target:
+/// the order within a launch is undefined.
 fn apart(
     kernel: &'static str,
     what: &'static str,
@@ -77,22 +77,21 @@ fn apart(
     Ok(pairs.as_flattened().to_vec())
 }
 
-/// Blocks of a layer's cache copied, K and V, for sequences that shared them and part.
+/// A copy of blocks of a layer's K and V cache, when sequences that share them diverge.
 ///
 /// Buffers: `k_cache`, `v_cache`, `pairs`. One list of [pairs](KvCopyCall::pairs) serves all layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvCopyCall {
     /// The cache.
     pub cache: KvShape,
-    /// How many blocks are copied.
+    /// Number of blocks.
     pub pairs: u32,
 }
 
 impl KvCopyCall {
     const NAME: &str = "kv_copy";
 
-    /// The contents of `pairs`: numbers of a source block and a target block each, checked. The launch does not see
-    /// them.
+    /// The contents of `pairs`: source and target block numbers, checked. The launch cannot check them.
     pub fn pairs(&self, pairs: &[[u32; 2]]) -> Result<Vec<u32>, LaunchError> {
         if let Some([number, _]) = pairs.iter().find(|[source, target]| source == target) {
             let kernel = Self::NAME.to_owned();
@@ -101,7 +100,7 @@ impl KvCopyCall {
         apart(Self::NAME, "block", pairs, self.pairs, self.cache.blocks.into())
     }
 
-    /// Checks the call.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let words = self.cache.words(Self::NAME)?;
         // A block is a multiple of 32 words.
@@ -125,41 +124,40 @@ impl KvCopyCall {
     }
 }
 
-/// Cached keys of a layer turned on by a number of positions, where they lie or on their way to other slots, to which
-/// values then go too.
+/// A shift of cached keys of a layer by a number of positions: rotates them in place, or while moving them and their
+/// values to other slots.
 ///
-/// Where a context drops a multiple of [`KV_BLOCK`] positions, block tables change and keys turn in place, in one
-/// launch. Where it drops any number `n`, the slots of `n` positions are free at a time, and [`KvShiftCall::waves`] says
-/// which positions can move together.
+/// If a context drops a multiple of [`KV_BLOCK`] positions, block tables change and keys rotate in place, in one
+/// launch. If it drops any other number `n`, the slots of `n` positions are free at a time, and [`KvShiftCall::waves`]
+/// says which positions can move in one launch.
 ///
-/// Buffers: `k_cache`, `v_cache` unless in place, `moves`, `turns`. The last are those of
-/// [`turns`](super::engine::turns), for the length the sequence was begun with; the factors behind them are not read,
-/// so that it makes no difference whether they are those of [`Rope::unit`]. One list of [moves](KvShiftCall::moves)
-/// serves all layers.
+/// Buffers: `k_cache`, `v_cache` unless in place, `moves`, `turns`. The last is that of [`turns`](super::engine::turns)
+/// for the length the sequence began with. Its factor is not read, so it may be that of [`Rope::unit`]. One list of
+/// [moves](KvShiftCall::moves) serves all layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShiftCall {
     /// The cache.
     pub cache: KvShape,
-    /// Which elements are turned together.
+    /// Which elements form a rotary pair.
     pub pairing: Pairing,
-    /// Elements that are turned.
+    /// Elements of a head that are rotated.
     pub rope_dim: u32,
-    /// First element that is turned.
+    /// First element that is rotated.
     pub rope_offset: u32,
-    /// By how many positions: the new less the old, below zero where the front is dropped.
+    /// New position minus old position: negative if the front of the context is dropped.
     pub by: i32,
-    /// How many positions move.
+    /// Number of positions that move.
     pub moves: u32,
-    /// Whether they stay in their slots.
+    /// Whether keys stay in their slots.
     pub in_place: bool,
-    /// Heads that an invocation turns with one computation of angles.
+    /// Heads that an invocation rotates with one computation of cosines and sines.
     pub each: u32,
 }
 
 impl KvShiftCall {
     const NAME: &str = "kv_shift";
 
-    /// Keys turned in their slots.
+    /// Keys rotated in place.
     pub fn new(cache: KvShape, rope: &Rope, by: i32, moves: u32) -> KvShiftCall {
         KvShiftCall {
             cache,
@@ -179,8 +177,8 @@ impl KvShiftCall {
         block.checked_mul(KV_BLOCK as u32)?.checked_add(position % KV_BLOCK as u32)
     }
 
-    /// How positions from `first` to `end` get `n` lower within one table: lists of moves, each of which a launch does
-    /// after the one before. Nothing if the table does not have them, or they cannot go that low.
+    /// The moves of positions `first` to `end` down by `n` within one block table: lists of moves, one launch each, in
+    /// order. Empty if the table does not have these positions or they cannot move that far.
     pub fn waves(table: &[u32], first: u32, end: u32, n: u32) -> Option<Vec<Vec<[u32; 2]>>> {
         if n == 0 || n > first || table.len() < (end as usize).div_ceil(KV_BLOCK) {
             return None;
@@ -191,7 +189,7 @@ impl KvShiftCall {
         positions.chunks(n as usize).map(moved).collect()
     }
 
-    /// The contents of `moves`: a source and a target slot each, checked. The launch does not see them.
+    /// The contents of `moves`: source and target slots, checked. The launch cannot check them.
     pub fn moves(&self, moves: &[[u32; 2]]) -> Result<Vec<u32>, LaunchError> {
         if self.in_place
             && let Some([_, number]) = moves.iter().find(|[source, target]| source != target)
@@ -202,7 +200,7 @@ impl KvShiftCall {
         apart(Self::NAME, "slot", moves, self.moves, self.cache.slots())
     }
 
-    /// Checks the call.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let KvShiftCall { cache, pairing, rope_dim, rope_offset, by, moves, in_place, each } = *self;
         let kernel = || Self::NAME.to_owned();
@@ -238,8 +236,8 @@ impl KvShiftCall {
             number("WORKGROUP", WORKGROUP),
             number("COLUMNS", columns),
             number("ROWS", rows),
-            number("EACH", each),
-            number("OWNED", head_words.div_ceil(columns)),
+            number("HEADS_PER_INVOCATION", each),
+            number("WORDS_PER_INVOCATION", head_words.div_ceil(columns)),
         ];
         let params = KVCacheShiftParams {
             n_kv_heads,

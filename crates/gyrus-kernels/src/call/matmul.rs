@@ -1,10 +1,10 @@
+use super::product::{Product, addressable, at_least, column_grid};
 use super::weight_slots;
-use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
-use crate::params::MatMulParams;
+use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` in single precision: `exact`, and weights that are not
+/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` in f32: for `exact` precision, and for weights that are not
 /// quantised.
 ///
 /// Buffers: the planes of the weight, `x` and `y`.
@@ -20,23 +20,23 @@ pub struct MatMulCall {
     pub y_stride: u32,
     /// The first column of `y` that is written.
     pub y_offset: u32,
-    /// Whether to add to what `y` holds.
+    /// Whether to add to `y`.
     pub accumulate: bool,
 }
 
-/// What changes the speed. `lanes` changes the order of sums too, so it must not depend on the number of rows.
+/// Tuning. `lanes` also changes the order of sums, so it must not depend on the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MatMulTuning {
     /// Invocations of a workgroup, a power of two.
     pub workgroup: Option<u32>,
     /// Invocations that share the sum of one output, a power of two up to `workgroup`.
     pub lanes: Option<u32>,
-    /// Columns of the output that an invocation takes: 1, 2 or 4.
+    /// Columns of the output that a lane computes: 1, 2 or 4.
     pub columns: Option<u32>,
 }
 
 impl MatMulCall {
-    /// Rows packed in `x` and `y`.
+    /// Contiguous rows in `x` and `y`.
     pub fn new(weight: WeightLayout, rows: u32) -> MatMulCall {
         MatMulCall {
             weight,
@@ -48,63 +48,33 @@ impl MatMulCall {
         }
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs, tuning: MatMulTuning) -> Result<Launch, LaunchError> {
         let name = "matmul";
         let kernel = || name.to_owned();
         let MatMulCall { weight, rows, x_stride, y_stride, y_offset, .. } = *self;
         let (n, k) = (weight.rows(), weight.cols());
-        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
-        let at_least = |name, value: u32, least: u64| {
-            let kernel = kernel();
-            if u64::from(value) < least {
-                Err(LaunchError::TooLow { kernel, name, value, least })
-            } else {
-                Ok(())
-            }
-        };
-        at_least("y_stride", y_stride, u64::from(y_offset) + u64::from(n))?;
-        let (m, k64) = (u64::from(rows), u64::from(k));
+        let product = Product { kernel: name, rows, n, k, y_stride, y_offset };
+        let y = product.y_elements()?;
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
-        at_least("x_stride", x_stride, k64)?;
+        at_least(name, "x_stride", x_stride, k.into())?;
         if !x_stride.is_multiple_of(4) {
-            let (kernel, value) = (kernel(), x_stride);
-            return Err(LaunchError::NotMultiple { kernel, name: "x_stride", value, of: 4 });
+            let (name, value, of) = ("x_stride", x_stride, 4);
+            return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
-        let x = (m - 1) * u64::from(x_stride) + k64;
+        let m = u64::from(rows);
+        let x = (m - 1) * u64::from(x_stride) + u64::from(k);
+        addressable(name, "elements of x", x)?;
         push("x", 3, Access::Read, 4 * x);
-        let y = (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n);
         push("y", 5, Access::ReadWrite, 4 * y);
-        for (what, count) in [("elements of x", x), ("elements of y", y)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
-        }
 
         let tile = self.tile();
         let Shape { workgroup, lanes, columns } = Self::shape(tuning)?;
         let tiles = m.div_ceil(tile.into());
-        let teams = u64::from(n).div_ceil(columns.into());
-        let count = teams.div_ceil(u64::from(workgroup / lanes)) * tiles;
-        // The first column of the grid's last team must not wrap around.
-        if (count + AXIS).saturating_mul((workgroup / lanes * columns).into()) > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
-        }
-        let params = MatMulParams {
-            m: rows,
-            n,
-            k,
-            x_stride,
-            y_stride,
-            y_offset,
-            accumulate: self.accumulate.into(),
-            _pad0: 0,
-        };
+        let lane_groups = u64::from(n).div_ceil(columns.into());
+        let count = lane_groups.div_ceil(u64::from(workgroup / lanes)) * tiles;
+        let params = product.params(x_stride, self.accumulate);
         let constants = vec![
             ("WEIGHT", weight.constant()),
             ("ROWS", format!("{tile}u")),
@@ -115,7 +85,7 @@ impl MatMulCall {
         ];
         let overrides = vec![("WORKGROUP", f64::from(workgroup)), ("LANES", f64::from(lanes))];
         Ok(Launch {
-            groups: grid(name, count)?,
+            groups: column_grid(name, count, workgroup / lanes * columns)?,
             variant: Variant { name: kernel(), file: "matmul.wgsl", constants, overrides },
             slots,
             uniforms: Vec::new(),
@@ -123,7 +93,7 @@ impl MatMulCall {
         })
     }
 
-    /// Rows that share one reading of the weights.
+    /// Rows that share one read of the weights.
     fn tile(&self) -> u32 {
         match self.rows {
             1 => 1,
@@ -132,7 +102,7 @@ impl MatMulCall {
         }
     }
 
-    /// How the sum is divided: never by the number of rows, or bits would depend on a row's neighbours.
+    /// How the sum is divided. It must not depend on the number of rows, or a row's bits would depend on other rows.
     fn shape(tuning: MatMulTuning) -> Result<Shape, LaunchError> {
         let lanes = tuning.lanes.unwrap_or(32);
         let workgroup = tuning.workgroup.unwrap_or(128);

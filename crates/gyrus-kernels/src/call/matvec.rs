@@ -1,13 +1,14 @@
-use super::matvec_tuning::{HELD, MatVecTuning};
+use super::matvec_tuning::{MAX_REGISTER_BLOCKS, MatVecTuning};
+use super::product::{Product, addressable, column_grid};
 use super::quantize::partial_bytes;
 use super::{gate_name, weight_slots};
-use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
+use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
 use crate::params::MatVecParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// What a mat-vec multiplies by.
+/// The input of a mat-vec.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Input {
     /// int8 activations of a [`QuantizeCall`](super::QuantizeCall): `x`, `x_scales` and, with `norm`, `factors`.
@@ -33,41 +34,42 @@ pub enum Input {
     Merge {
         /// Elements of a head.
         head_dim: u32,
-        /// How many positions the row sees; 0 for all.
+        /// The attention window: positions the row attends to; 0 for all.
         window: u32,
         /// The row's position, if it is a parameter, which saves a dependent load; otherwise `rows` has it.
         position: Option<u32>,
     },
 }
 
-/// `y (+)= W·x` for few rows of int8 activations: `fast`.
+/// `y (+)= W·x` for few rows of int8 activations: for `fast` precision.
 ///
-/// Buffers: the planes of the weight, what the [`Input`] names, `y`, and with normalised bytes `factors`.
+/// Buffers: the planes of the weight, what the [`Input`] names, `y`, and for a normalised int8 input `factors`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatVecCall {
     /// The weight matrix, of a quantised type.
     pub weight: WeightLayout,
-    /// Rows of `x` and `y`; one unless the input is bytes.
+    /// Rows of `x` and `y`; one unless the input is int8.
     pub rows: u32,
     /// What it is multiplied by.
     pub input: Input,
-    /// The function of the first half of the results that their second half is multiplied by.
+    /// The function of a gated feed-forward: the first half of the weight's rows is the gate, the second half the up
+    /// projection.
     pub gate: Option<Activation>,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,
     /// The first column of `y` that is written.
     pub y_offset: u32,
-    /// Whether to add to what `y` holds.
+    /// Whether to add to `y`.
     pub accumulate: bool,
-    /// What changes the speed.
+    /// Tuning.
     pub tuning: MatVecTuning,
 }
 
-/// Rows that pass by at once: enough to do while a sum goes through a team.
-const PACE: u32 = 4;
+/// Rows of an iteration: enough work to hide the latency of a reduction.
+const ROW_BATCH: u32 = 4;
 
 impl MatVecCall {
-    /// One product, nothing before and behind it, with the usual tuning.
+    /// A product without prologue and epilogue, with the default tuning.
     pub fn new(weight: WeightLayout, rows: u32) -> MatVecCall {
         MatVecCall {
             weight,
@@ -81,13 +83,13 @@ impl MatVecCall {
         }
     }
 
-    /// Where the parameters have the row's position, if they tell it.
+    /// The byte offset of the row's position in the parameters, if it is a parameter.
     pub fn position_at(&self) -> Option<usize> {
-        let told = matches!(self.input, Input::Merge { position: Some(_), .. });
-        told.then_some(std::mem::offset_of!(MatVecParams, position))
+        let is_param = matches!(self.input, Input::Merge { position: Some(_), .. });
+        is_param.then_some(std::mem::offset_of!(MatVecParams, position))
     }
 
-    /// Bytes of workgroup memory it takes; there are devices with 16 KiB.
+    /// Bytes of workgroup memory it needs. Some devices have 16 KiB.
     pub fn workgroup_bytes(&self) -> u64 {
         let blocks = u64::from(self.weight.cols() / 32);
         let MatVecTuning { workgroup, columns, .. } = self.tuning;
@@ -96,7 +98,7 @@ impl MatVecCall {
         4 * (results + u64::from(workgroup) + 16) + input
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let name = "matvec";
         let kernel = || name.to_owned();
@@ -106,10 +108,10 @@ impl MatVecCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
         let y = self.outputs(name)?;
-        let is_bytes = matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. });
-        if !is_bytes && rows != 1 {
+        let is_int8 = matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. });
+        if !is_int8 && rows != 1 {
             let count = rows.into();
-            return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not bytes", count });
+            return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not int8", count });
         }
         tuning.check()?;
         let (m, k64) = (u64::from(rows), u64::from(k));
@@ -124,7 +126,7 @@ impl MatVecCall {
                 ("int8", norm)
             }
             Input::Int8Squares { .. } => {
-                let storage = "bytes whose squares are to be summed";
+                let storage = "int8 with sums of squares (only int8 cooperative matrices take them)";
                 return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
             Input::F32 => {
@@ -153,34 +155,29 @@ impl MatVecCall {
             }
         };
         push("y", 5, Access::ReadWrite, 4 * y);
-        if is_bytes && norm {
+        if is_int8 && norm {
             push("factors", 7, Access::Read, 4 * m);
         }
-        if m * k64 > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "elements of x", count: m * k64 });
-        }
+        addressable(name, "elements of x", m * k64)?;
 
         let MatVecTuning { workgroup, columns, splits, turns } = tuning;
         let tile = self.tile();
         let group_columns = workgroup / 32 / splits * columns;
         let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
         if outputs == 0 {
-            let (name, value, needed) = ("columns", columns, "two or more, where there is a gate");
+            let (name, value, needed) = ("columns", columns, "2 or more with a gate");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let (fetch, chunks) = self.fetches();
         let turns = if tile > 1 { 1 } else { turns };
         let groups = u64::from(n).div_ceil((turns * group_columns).into());
-        if (groups + AXIS).saturating_mul((turns * group_columns).into()) > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count: groups });
-        }
-        let [x, y, _] = grid(name, groups)?;
+        let [x, y, _] = column_grid(name, groups, turns * group_columns)?;
         let tiles = rows.div_ceil(tile);
         if tiles > 65_535 {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
         }
-        let pace = tile.min(PACE);
-        let sums = columns * pace;
+        let row_batch = tile.min(ROW_BATCH);
+        let sums = columns * row_batch;
         let blocks = k / 32;
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
@@ -196,26 +193,26 @@ impl MatVecCall {
             number("ROWS", tile),
             number("COLUMNS", columns),
             number("SPLITS", splits),
-            number("FETCH", fetch),
-            number("PASSES", (k / 4).div_ceil(workgroup).min(4)),
-            number("FETCHED", fetch * columns),
+            number("IN_FLIGHT", fetch),
+            number("LOADS", (k / 4).div_ceil(workgroup).min(4)),
+            number("LOADED_BLOCKS", fetch * columns),
             number("CHUNKS", chunks),
-            number("EVEN", (blocks == 32 * splits * fetch * chunks).into()),
+            number("EXACT_BLOCKS", (blocks == 32 * splits * fetch * chunks).into()),
             number("GROUP_COLUMNS", group_columns),
             number("OUTPUTS", outputs),
-            number("PACE", pace),
+            number("ROW_BATCH", row_batch),
             number("SUMS", sums),
-            // Sums that a lane keeps at each step of a reduction, and how many lanes have the same in the end.
-            number("KEPT_16", sums / 2),
-            number("KEPT_8", sums / 4),
-            number("KEPT_4", sums / 8),
-            number("KEPT_2", sums / 16),
-            number("ALIKE", 32 / sums),
-            number("TURNS", turns),
-            // Of a large matrix more is under way than arrives at once, so that there is time before the products.
-            number("EARLY", (n > 6144).into()),
+            // Sums that a lane still has after each exchange of a reduction, and lanes that end with the same sum.
+            number("SUMS_AFTER_16", sums / 2),
+            number("SUMS_AFTER_8", sums / 4),
+            number("SUMS_AFTER_4", sums / 8),
+            number("SUMS_AFTER_2", sums / 16),
+            number("LANES_PER_SUM", 32 / sums),
+            number("COLUMN_PASSES", turns),
+            // Loads of a large matrix take long, which leaves time for the factors before the products.
+            number("FACTORS_FIRST", (n > 6144).into()),
             number("RESULTS", group_columns * tile * splits),
-            number("SHELVES", turns.min(2)),
+            number("RESULT_BUFFERS", turns.min(2)),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),
         ];
@@ -228,54 +225,40 @@ impl MatVecCall {
         })
     }
 
-    /// Elements of `y`, if the results have room in it.
+    /// Elements of `y`; an error if the outputs do not fit.
     pub(super) fn outputs(&self, name: &str) -> Result<u64, LaunchError> {
         let MatVecCall { weight, rows, gate, y_stride, y_offset, .. } = *self;
-        let kernel = || name.to_owned();
         let (n, k) = (weight.rows(), weight.cols());
-        for (name, value) in [("m", rows), ("n", n), ("k", k)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
-        }
         if gate.is_some() && !n.is_multiple_of(2) {
-            return Err(LaunchError::Odd { kernel: kernel(), name: "n", value: n });
+            return Err(LaunchError::Odd { kernel: name.to_owned(), name: "n", value: n });
         }
-        let least = u64::from(y_offset) + u64::from(self.width());
-        if u64::from(y_stride) < least {
-            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
-        }
-        let y = u64::from(rows - 1) * u64::from(y_stride) + least;
-        if y > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "elements of y", count: y });
-        }
-        Ok(y)
+        Product { kernel: name, rows, n: self.width(), k, y_stride, y_offset }.y_elements()
     }
 
-    /// Results of a row.
+    /// Outputs of a row.
     pub(super) fn width(&self) -> u32 {
         if self.gate.is_some() { self.weight.rows() / 2 } else { self.weight.rows() }
     }
 
-    /// Rows that share one reading of the weights. Those stay in registers; where there are too many of them, rows are
-    /// taken one by one. A small matrix has more workgroups if each takes half of the rows.
+    /// Rows that share one read of the weights. Weights stay in registers; if they do not fit, rows are computed one by
+    /// one. A small matrix gets more workgroups if each computes half of the rows.
     fn tile(&self) -> u32 {
-        let held = self.tuning.own(self.weight.cols()) * self.tuning.columns;
+        let blocks = self.tuning.own(self.weight.cols()) * self.tuning.columns;
         match self.rows {
             1 => 1,
-            _ if held > HELD => 1,
+            _ if blocks > MAX_REGISTER_BLOCKS => 1,
             _ if self.weight.rows().saturating_mul(self.tuning.splits) < 8192 => 8,
             _ => 16,
         }
     }
 
-    /// Blocks that an invocation has under way at once for each of its columns, and how often it does.
+    /// Blocks of a column that an invocation loads at once, and the number of such chunks.
     fn fetches(&self) -> (u32, u32) {
         let own = self.tuning.own(self.weight.cols());
         if self.tile() > 1 {
             return (own, 1);
         }
-        // Registers: a block has four to twelve words.
+        // Limited by registers: a block has four to twelve words.
         let words = self.weight.row_words(crate::weights::Plane::Quants) / (self.weight.cols() / 32);
         let fetch = own.min((64 / (words.max(4) * self.tuning.columns)).max(1));
         (fetch, own.div_ceil(fetch))

@@ -7,7 +7,7 @@ use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::MatVecParams;
 use crate::shader::{Rungs, Variant};
 
-/// Rows that matrices have room for.
+/// Rows of a cooperative matrix.
 const ROWS: u32 = 16;
 
 /// Columns of a tile.
@@ -16,13 +16,13 @@ const TILE: u32 = 16;
 /// Invocations of a workgroup.
 pub const INT8_MATRIX_INVOCATIONS: u32 = 256;
 
-/// Workgroups that a large GPU runs at once: each makes the activations ready for all of its tiles.
+/// Workgroups that a large GPU runs at once. Each stages the activations once for all of its tiles.
 const WORKGROUPS: u32 = 132;
 
-/// Rows for which matrices are quicker: they take as long for one as for sixteen, which is as many as they have.
+/// Rows for which int8 cooperative matrices are faster. A tile has 16 rows, so one row costs as much as 16.
 pub const INT8_MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
 
-/// What [matrices](MatVecCall::launch_int8_matrix) make of their results, beside `y`.
+/// What [`launch_int8_matrix`](MatVecCall::launch_int8_matrix) writes besides `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Results {
     /// f32 only.
@@ -45,18 +45,18 @@ impl Results {
 }
 
 impl MatVecCall {
-    /// Bytes of workgroup memory that [matrices](Self::launch_int8_matrix) take.
+    /// Bytes of workgroup memory that [`launch_int8_matrix`](Self::launch_int8_matrix) needs.
     pub fn int8_matrix_workgroup_bytes(&self) -> u64 {
         let blocks = 32 * u64::from(self.tuning.own(self.weight.cols()));
         let staged = 16 * (16 * (2 * blocks + 1) + 2 * (blocks + 8) + 4 * blocks);
-        // The identity, sums of eight subgroups, factors.
+        // The identity matrix, fragments of eight subgroups, factors.
         staged + 2 * 256 + 4 * 8 * 256 + 64
     }
 
-    /// The same results, to the bit, by matrices of bytes, for up to sixteen rows.
+    /// The same bits by int8 cooperative matrices, for up to sixteen rows.
     ///
-    /// Buffers: those of a mat-vec of bytes, and of the [`Results`], which are made bytes where workgroups have whole
-    /// blocks of them.
+    /// Buffers: those of a mat-vec of int8 activations, and of the [`Results`], which are quantised only if each
+    /// workgroup has whole blocks of them.
     pub fn launch_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
         let name = "matvec_int8_matrix";
         let kernel = || name.to_owned();
@@ -70,12 +70,12 @@ impl MatVecCall {
             Input::Int8 { norm } => ("int8", norm, 0.0),
             Input::Int8Squares { eps } => ("squares", true, eps),
             _ => {
-                let storage = "activations that are not bytes";
+                let storage = "activations other than int8";
                 return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
         };
         if !(rungs.int8_matrix && rungs.f16 && rungs.subgroups) {
-            let storage = "bytes on a device without matrices of them";
+            let storage = "int8 cooperative matrices, which this device lacks,";
             return Err(LaunchError::Storage { kernel: kernel(), storage });
         }
         let y = self.outputs(name)?;
@@ -83,19 +83,19 @@ impl MatVecCall {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: rows.into() });
         }
         tuning.check()?;
-        // Every lane of a team has as many blocks, one or two.
-        let (splits, numbers) = (tuning.splits, tuning.own(k));
-        if numbers > 2 || k != 1024 * splits * numbers {
+        // Every lane has the same number of blocks, one or two.
+        let (splits, blocks_per_lane) = (tuning.splits, tuning.own(k));
+        if blocks_per_lane > 2 || k != 1024 * splits * blocks_per_lane {
             let (name, value, of) = ("k", k, 1024 * splits);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
         let tiles = self.tiles(results);
         if tiles > 1 && splits > 1 {
-            let (name, value, needed) = ("splits", splits, "1, where a workgroup has several tiles");
+            let (name, value, needed) = ("splits", splits, "1 for a workgroup of several tiles");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let outputs = if gate.is_some() { TILE / 2 } else { TILE };
-        // Blocks of 32 are whole within a workgroup, and rows of them follow each other.
+        // Blocks of 32 outputs must be whole within a workgroup, and rows contiguous.
         let whole = splits == 1 && y_stride == self.width() && n.is_multiple_of(TILE * tiles);
         if results != Results::F32 && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
@@ -130,11 +130,11 @@ impl MatVecCall {
             ("GATE", gate_name(gate).to_owned()),
             number("ACCUMULATE", accumulate.into()),
             number("SPLITS", splits),
-            number("NUMBERS", numbers),
+            number("BLOCKS_PER_LANE", blocks_per_lane),
             number("TILES", tiles),
-            number("ROW_BLOCKS", k / 1024),
+            number("SQUARES_PER_LANE", k / 1024),
             // Blocks of a tile that an invocation stages.
-            number("EACH", 2 * numbers),
+            number("BLOCKS_PER_INVOCATION", 2 * blocks_per_lane),
             number("OUTPUTS", outputs),
             ("RESULTS", results.name().to_owned()),
             number("IMMEDIATES", rungs.immediates.into()),
@@ -155,7 +155,7 @@ impl MatVecCall {
         })
     }
 
-    /// Tiles that a workgroup takes: as many as make it busy, and with a norm a block of results.
+    /// Tiles of a workgroup: enough for one wave of workgroups, and with a norm an even number, which is a whole block.
     fn tiles(&self, results: Results) -> u32 {
         let tiles = self.weight.rows().div_ceil(TILE * WORKGROUPS);
         if results == Results::NormedInt8 { tiles.next_multiple_of(2) } else { tiles }

@@ -1,4 +1,4 @@
-//! Kernels as calls: what to compute, checked and turned into a [`Launch`](crate::Launch), whoever then runs it.
+//! Calls of kernels: what to compute, checked and made a [`Launch`](crate::Launch), which a backend runs.
 
 mod attend;
 mod conv;
@@ -13,12 +13,14 @@ mod matvec;
 mod matvec_int8_matrix;
 mod matvec_tuning;
 mod norm;
+mod product;
 mod quantize;
-mod rope;
 mod select;
+mod storage;
 mod sum_tiles;
 mod tiles;
 
+pub use crate::abi::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning};
 pub use attend::{AttendCall, SplitMode};
 pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::copy;
@@ -32,8 +34,8 @@ pub use matvec_int8_matrix::{INT8_MATRIX_INVOCATIONS, INT8_MATRIX_ROWS, Results}
 pub use matvec_tuning::MatVecTuning;
 pub use norm::{Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
-pub use rope::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning};
+pub use storage::Storage;
 pub use sum_tiles::SumTilesCall;
 pub use tiles::{TileCall, TileShape, TileTuning};
 
@@ -41,7 +43,7 @@ use crate::launch::{Access, LaunchError, Slot};
 use crate::op::Activation;
 use crate::weights::{Plane, WeightLayout};
 
-/// What kernels know a gate's function by.
+/// The preprocessor's name of a gate's function.
 fn gate_name(gate: Option<Activation>) -> &'static str {
     match gate {
         None => "none",
@@ -50,7 +52,7 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
     }
 }
 
-/// The planes of a weight as bindings 0 to 2.
+/// The planes of a weight, bindings 0 to 2.
 fn weight_slots(kernel: &str, weight: &WeightLayout) -> Result<Vec<Slot>, LaunchError> {
     let slot = |plane: Plane| {
         let bytes = weight.bytes(plane);

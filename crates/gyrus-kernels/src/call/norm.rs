@@ -9,26 +9,26 @@ use super::engine::{Kernel, flag, launch, slot};
 pub enum Norm {
     /// `v / √(mean(v²) + eps) · weight`.
     Rms,
-    /// The same with weights stored less one, as Gemma's are.
+    /// The same with `weight + 1`, as in Gemma.
     RmsPlusOne,
-    /// `(v − mean) / √(var + eps) · weight`, and a bias added.
+    /// `(v − mean) / √(var + eps) · weight`, plus a bias if there is one.
     Layer {
         /// Whether there is a bias.
         bias: bool,
     },
 }
 
-/// Rows normalised, each by itself, and before that added to what a layer made of them.
+/// A norm of each row, with an optional residual added before.
 ///
-/// Buffers: `x`, `weight`, `out` unless in place, `residual` and `bias` where there are any. With a residual `x` becomes
-/// the sum and `out` what is normalised; in place `x` becomes what is normalised, and the sum is kept nowhere.
+/// Buffers: `x`, `weight`, `out` unless in place, `residual` and `bias` if there are any. With a residual `x` becomes
+/// the sum and `out` the normalised row; in place `x` becomes the normalised row, and the sum is not stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormCall {
     /// Rows.
     pub rows: u32,
     /// Elements of a row.
     pub dim: u32,
-    /// How it is done.
+    /// Which norm.
     pub norm: Norm,
     /// Added to the mean square or the variance.
     pub eps: f32,
@@ -36,15 +36,15 @@ pub struct NormCall {
     pub residual: bool,
     /// Whether `x` is overwritten.
     pub in_place: bool,
-    /// Invocations of a workgroup, which has a row: a power of two from 32 to 1,024.
+    /// Invocations of a workgroup, which computes a row: a power of two from 32 to 1,024.
     pub workgroup: u32,
 }
 
-/// Elements of a row beyond which a number is a mistake: an invocation holds its share of a row.
+/// The longest row: an invocation holds its part of a row in registers.
 const MOST: u32 = 1 << 18;
 
 impl NormCall {
-    /// Rows normalised from one buffer to another.
+    /// A norm from one buffer to another.
     pub fn new(norm: Norm, rows: u32, dim: u32, eps: f32) -> NormCall {
         NormCall { rows, dim, norm, eps, residual: false, in_place: false, workgroup: 256 }
     }
@@ -59,7 +59,7 @@ impl NormCall {
         }
     }
 
-    /// Checks the call.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let NormCall { rows, dim, norm, eps, residual, in_place, workgroup } = *self;
         let name = self.name();
@@ -107,7 +107,7 @@ impl NormCall {
                 flag("RESIDUAL", residual),
                 flag("IN_PLACE", in_place),
                 flag("VECTOR", width == 4),
-                ("OWNED", format!("{}u", (dim / width).div_ceil(workgroup))),
+                ("VECTORS_PER_INVOCATION", format!("{}u", (dim / width).div_ceil(workgroup))),
             ],
             overrides: vec![("WORKGROUP", f64::from(workgroup))],
         };

@@ -29,12 +29,12 @@ pub enum Source {
     Merge {
         /// Elements of a head.
         head_dim: u32,
-        /// How many positions a row sees; 0 for all.
+        /// The attention window: positions a row attends to; 0 for all.
         window: u32,
     },
 }
 
-/// What becomes of the rows of a [`QuantizeCall`].
+/// The output of a [`QuantizeCall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// int8 with one scale per block of 32: `q`, one byte per element, and `q_scales`, 8 bytes per block.
@@ -51,7 +51,7 @@ impl Target {
         }
     }
 
-    /// `q` and, with bytes, `q_scales`, at these bindings.
+    /// `q` and, for int8, `q_scales`, at these bindings.
     pub(crate) fn slots(self, rows: u32, cols: u32, [q, q_scales]: [u32; 2]) -> Vec<Slot> {
         let elements = u64::from(rows) * u64::from(cols);
         let slot = |name, binding, bytes| Slot { name, binding, access: Access::ReadWrite, bytes };
@@ -62,32 +62,32 @@ impl Target {
     }
 }
 
-/// Elements of a row whose squares a workgroup has memory for.
+/// The longest row whose sums of squares fit in workgroup memory.
 const MOST_NORMED: u32 = 1 << 16;
 
-/// Rows of activations as a [mat-vec](super::MatVecCall) wants them.
+/// Quantises rows of activations for a [mat-vec](super::MatVecCall).
 ///
 /// Buffers: `x` or `partials`; `q`; with [`Target::Int8`] `q_scales`; with [`Source::Norm`] and [`Source::Squares`],
-/// which are for bytes, `weight` and `factors` or `squares`, with [`Source::Merge`] `rows`.
+/// which need int8, `weight` and `factors` or `squares`; with [`Source::Merge`] `rows`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantizeCall {
     /// Rows.
     pub rows: u32,
     /// Elements of a row, a multiple of 32.
     pub cols: u32,
-    /// Where they come from.
+    /// Where the rows come from.
     pub source: Source,
-    /// What they become.
+    /// What is written.
     pub target: Target,
 }
 
 impl QuantizeCall {
-    /// Rows one behind the other, as bytes.
+    /// Contiguous rows to int8.
     pub fn bytes(rows: u32, cols: u32) -> QuantizeCall {
         QuantizeCall { rows, cols, source: Source::F32 { x_stride: cols }, target: Target::Int8 }
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let kernel = || "quantize".to_owned();
         let QuantizeCall { rows, cols, source, target } = *self;
@@ -119,7 +119,7 @@ impl QuantizeCall {
                 slots.push(slot("x", 0, Access::Read, 4 * ((m - 1) * u64::from(x_stride) + k)));
                 let normed = !matches!(source, Source::F32 { .. });
                 if normed && target == Target::F32 {
-                    let storage = "rows that are normalised";
+                    let storage = "f32 from normalised rows";
                     return Err(LaunchError::Storage { kernel: kernel(), storage });
                 }
                 if let Source::Norm { eps, .. } = source {
@@ -128,7 +128,7 @@ impl QuantizeCall {
                         return Err(LaunchError::Large { kernel: kernel(), what, count: k });
                     }
                     params.eps = eps;
-                    // A workgroup has all of a row; of others, four elements for each of 128 invocations.
+                    // With a norm a workgroup has a whole row; otherwise four elements for each of 128 invocations.
                     (groups, width) = (1, cols);
                     "norm"
                 } else if normed {
@@ -175,7 +175,7 @@ impl QuantizeCall {
                     ("TARGET", target.name().to_owned()),
                     ("HEAD_DIM", head.to_string()),
                     ("K", width.to_string()),
-                    ("PASSES", (width / 4).div_ceil(256).min(4).to_string()),
+                    ("LOADS", (width / 4).div_ceil(256).min(4).to_string()),
                     ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
                     ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
                 ],
@@ -188,8 +188,8 @@ impl QuantizeCall {
     }
 }
 
-/// Bytes of the splits of attention: for each row, head and split the sums, the largest score and the sum of
-/// weights.
+/// Bytes of the splits of attention: for each row, head and split the sums, the running max and the sum of
+/// exponentials.
 pub(crate) fn partial_bytes(rows: u64, heads: u32, head_dim: u32) -> u64 {
     rows * u64::from(heads) * u64::from(MOST_SPLITS) * 4 * (u64::from(head_dim) + 4)
 }

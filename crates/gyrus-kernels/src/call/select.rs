@@ -5,11 +5,11 @@ use crate::shader::{Rungs, Variant};
 
 /// The most rows of a step that chooses its tokens on the device.
 pub const SELECT_ROWS: u32 = 16;
-/// Steps whose tokens are kept for reading back.
+/// Steps whose tokens are stored for reading back.
 pub const SELECT_EMITTED: u32 = 64;
 /// What is emitted instead of a token if a row's logits are not all finite.
 pub const SELECT_NOT_FINITE: u32 = u32::MAX;
-/// Tokens a row remembers for penalties: no window may be longer.
+/// Tokens of a row's history: no penalty window may be longer.
 pub const SELECT_HISTORY: u32 = 1024;
 
 /// Logits that one run of neighbouring invocations reads.
@@ -17,13 +17,12 @@ const RUN: u32 = 256;
 const SLICES: u32 = 64;
 /// Largest keys of chunks, then largest key and sum of slices.
 const PARTIALS: u32 = SLICES * RUN / 8 + 2 * SLICES;
-/// Far above every vocabulary; indices and sums in fixed point have room for it.
+/// Far above every vocabulary; indices and fixed-point sums do not overflow up to it.
 const MOST_VOCAB: u32 = 1 << 22;
 
-/// From logits to tokens, by [`Sampler`]s that lie on the device, and the state of the step behind it.
+/// Draws tokens from logits with [`Sampler`]s on the device, and advances the state of the step.
 ///
-/// The meaning is [`Sampler::draw`]'s, with the draw's number one above the row's position. Buffers, by the names of
-/// the launches' slots:
+/// The result is that of [`Sampler::draw`] with the row's position plus one as the step. Buffers, by slot name:
 ///
 /// | name | contents |
 /// |---|---|
@@ -36,28 +35,28 @@ const MOST_VOCAB: u32 = 1 << 22;
 /// | `counts` | `[rows, vocab]` u32: how often each token occurred in the window; with penalties |
 /// | `partials`, `adjusted` | scratch between a list's launches |
 ///
-/// The host fills `history` and `counts` when a text begins; each step then slides the window on. A row's token does
-/// not depend on the rows beside it.
+/// The host fills `history` and `counts` when a sequence begins; each step then slides the window. A row's token does
+/// not depend on the other rows.
 ///
-/// Candidates stand in the CPU's order, the likeliest first and equal ones by id, whatever is cut, and the random
-/// numbers are the CPU's. Exponentials are in single precision: where a sum of probabilities comes within about a
-/// millionth of the number drawn, of a cut or of its neighbour, the two may part. Zeros of either sign are equal here.
+/// Candidates are in the CPU's order, by descending logit, then by id, and the random numbers are the CPU's.
+/// Exponentials are in f32: if a sum of probabilities is within about a millionth of the number drawn, of a cut or of
+/// its neighbour, the two may differ. Zeros of either sign are equal here.
 ///
 /// Two launches. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
-/// the second; others read their logits several times in one workgroup, which is right but slower.
+/// the second; others read their logits several times in one workgroup, which is slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
     pub rows: u32,
     /// Logits of a row.
     pub vocab: u32,
-    /// Whether every row takes the likeliest token: cheaper. Temperatures are then not looked at.
+    /// Whether every row is greedy: cheaper. Temperatures are not read then.
     pub greedy: bool,
     /// Whether some row has penalties.
     pub penalties: bool,
 }
 
-/// How the kernels are divided. What is `None` is chosen.
+/// Tuning; `None` chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SelectTuning {
     /// Invocations of the workgroup that draws: a power of two from 256 on.
@@ -65,7 +64,7 @@ pub struct SelectTuning {
 }
 
 impl SelectCall {
-    /// The call that serves these samplers, one a row; refuses windows that the device's history does not hold.
+    /// The call for these samplers, one a row. Refuses penalty windows longer than the device's history.
     pub fn of<'a>(
         samplers: impl IntoIterator<Item = &'a Sampler>,
         vocab: u32,
@@ -92,7 +91,7 @@ impl SelectCall {
         self.penalties || !self.greedy
     }
 
-    /// What the buffer `samplers` holds for these.
+    /// The contents of the buffer `samplers`.
     pub fn samplers<'a>(samplers: impl IntoIterator<Item = &'a Sampler>) -> Vec<u8> {
         let rows: Vec<SelectRow> = samplers.into_iter().map(SelectRow::from).collect();
         bytemuck::cast_slice(&rows).to_vec()
@@ -207,7 +206,7 @@ impl SelectCall {
         SelectParams { vocab: self.vocab, slices: self.vocab.div_ceil(each * RUN), each, _pad0: 0 }
     }
 
-    /// The least bytes of a buffer; `None` if this call has no such buffer.
+    /// The least size of a buffer in bytes; `None` if this call has no such buffer.
     fn bytes(&self, name: &str) -> Option<u64> {
         let rows = u64::from(self.rows);
         let logits = 4 * rows * u64::from(self.vocab);
@@ -225,7 +224,7 @@ impl SelectCall {
         }
     }
 
-    /// A launch with those of the buffers that this call has.
+    /// A launch with the buffers that this call has.
     fn launch(
         &self,
         rungs: Rungs,
@@ -259,7 +258,7 @@ impl SelectCall {
 
 impl From<&Sampler> for SelectRow {
     fn from(sampler: &Sampler) -> SelectRow {
-        // Beyond any difference of logits that matters; an infinity would make nothing of equal ones.
+        // Larger than any relevant difference of logits; infinity times a difference of 0 would be NaN.
         const MOST: f64 = 1e30;
         let inverse = if sampler.is_greedy() { 0.0 } else { 1.0 / f64::from(sampler.temperature) };
         SelectRow {

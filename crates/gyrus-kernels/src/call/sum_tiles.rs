@@ -3,7 +3,7 @@ use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
 use crate::params::SumTilesParams;
 use crate::shader::{Rungs, Variant};
 
-/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: what a [`TileCall`] with splits left, made its result.
+/// `y[r, y_offset + n] (+)= x_scales[r]·Σ_s parts[s, r, n]`: the reduction after a split-K [`TileCall`].
 ///
 /// Buffers: `parts`, `x_scales`, `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,24 +12,24 @@ pub struct SumTilesCall {
     pub rows: u32,
     /// Columns that are written.
     pub columns: u32,
-    /// SplitMode.
+    /// Splits.
     pub splits: u32,
     /// Elements from one row of `y` to the next.
     pub y_stride: u32,
     /// The first column of `y` that is written.
     pub y_offset: u32,
-    /// Whether to add to what `y` holds.
+    /// Whether to add to `y`.
     pub accumulate: bool,
 }
 
 impl SumTilesCall {
-    /// What follows a call: it writes where that would have written.
+    /// The reduction of a call's partial sums. It writes where that call would have written.
     pub fn after(call: &TileCall) -> SumTilesCall {
         let TileCall { rows, splits, y_stride, y_offset, accumulate, .. } = *call;
         SumTilesCall { rows, columns: call.columns(), splits, y_stride, y_offset, accumulate }
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         const WORKGROUP: u32 = 256;
         let kernel = || "sum_tiles".to_owned();
@@ -46,7 +46,7 @@ impl SumTilesCall {
         }
         let y = (m - 1) * u64::from(y_stride) + least;
         let parts = (m * n).saturating_mul(splits.into());
-        // The last indices of a grid of two dimensions are beyond the end.
+        // The last indices of a folded grid are beyond the end.
         let indices = m * n + (AXIS + 1) * u64::from(WORKGROUP);
         for (what, count) in [("elements of y", y), ("elements of parts", parts), ("outputs", indices)] {
             if count > u64::from(u32::MAX) {

@@ -1,19 +1,19 @@
 use super::f16_rows::PADDED;
+use super::product::{Product, addressable, column_grid};
 use super::{gate_name, weight_slots};
-use crate::launch::{AXIS, Access, Launch, LaunchError, Slot, grid};
+use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
-use crate::params::MatMulParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// SplitMode that a sum along `k` is divided into at most.
-const MOST_SPLITS: u32 = 64;
+/// The most splits of a sum along `k`.
+const MAX_SPLITS: u32 = 64;
 
-/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: `fast` prompts.
+/// `y[r, y_offset + n] (+)= Σ_k weight[n, k]·x[r, k]` for many rows, in tiles: prefill with `fast` precision.
 ///
 /// Buffers: the planes of the weight; `x` and `x_scales` as a [`F16RowsCall`](super::F16RowsCall) writes them; `y`.
-/// Products are of halves where [`Rungs::cooperative`] matrices are used, else weights are as exact as in the file. Sums
-/// are `f32`, along `k` in one order whatever the shape of tiles and the number of rows.
+/// With [`Rungs::cooperative`] matrices the weights are rounded to f16, else they are exact. Sums are `f32`, along `k`
+/// in one order whatever the shape of tiles and the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TileCall {
     /// The weight matrix.
@@ -24,55 +24,55 @@ pub struct TileCall {
     pub y_stride: u32,
     /// The first column of `y` that is written.
     pub y_offset: u32,
-    /// Whether to add to what `y` holds. Not with a gate.
+    /// Whether to add to `y`. Not with a gate.
     pub accumulate: bool,
-    /// Writes `f(gate)·up`, half as many columns as the weight has rows: first all of the gate's, then all of the
-    /// other's.
+    /// Writes `f(gate)·up`, half as many columns as the weight has rows: the gate's rows come first, then those of the
+    /// up projection.
     pub gate: Option<Activation>,
-    /// Workgroups that share the sum of an output, for products of too few outputs to keep a device busy: from 1 on.
-    /// With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, from which [`SumTilesCall`]
-    /// makes the result. Unlike tuning this changes bits, so it must not follow from the number of rows. Not with a
-    /// gate.
+    /// Split-K: workgroups that share the sum of an output, for products with too few outputs to keep a device busy; at
+    /// least 1. With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, which a
+    /// [`SumTilesCall`](super::SumTilesCall) reduces. Unlike tuning this changes bits, so it must not depend on the
+    /// number of rows. Not with a gate.
     pub splits: u32,
-    /// What changes the speed.
+    /// Tuning.
     pub tuning: TileTuning,
 }
 
-/// What changes the speed of tiles, and no bit of a result.
+/// Tuning of tiles. It changes no bit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TileTuning {
-    /// The tile; chosen by the number of tiles there would be if absent.
+    /// The tile; if absent, chosen by the number of tiles.
     pub shape: Option<TileShape>,
-    /// About how many workgroups a device wants to have at least.
+    /// About the least number of workgroups that keeps the device busy.
     pub workgroups: Option<u32>,
 }
 
 /// What a workgroup computes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows: 32, 64 or 128; with cooperative matrices, any number that whole subgroups make up.
+    /// Rows: 32, 64 or 128; with cooperative matrices, any multiple of a subgroup's rows.
     pub rows: u32,
     /// Columns, likewise.
     pub columns: u32,
-    /// Rows and columns of matrices that a subgroup has: 2 or 4 each. For cooperative matrices only, as all below.
+    /// Rows and columns of fragments of a subgroup: 2 or 4 each. For cooperative matrices only, as all below.
     pub matrices: [u32; 2],
     /// Elements of `k` that are staged at a time: 32 or 64.
     pub step: u32,
-    /// Whether the next step is staged beside the one that is read.
+    /// Whether workgroup memory is double-buffered.
     pub double: bool,
-    /// Rows and columns of a matrix: 16; Apple's GPUs have 8.
+    /// Rows and columns of a fragment: 16; 8 on Apple's GPUs.
     pub side: u32,
 }
 
 impl TileShape {
-    /// A tile of so many rows and columns.
+    /// A tile of this many rows and columns.
     pub const fn new(rows: u32, columns: u32) -> TileShape {
         let matrices = [if rows < 128 { 2 } else { 4 }, 2];
         TileShape { rows, columns, matrices, step: 32, double: false, side: 16 }
     }
 }
 
-/// Tiles from the largest, which reads its operands least often, to the smallest, of which there are most.
+/// Tiles from the largest, which reads its operands least often, to the smallest, which gives the most workgroups.
 const SHAPES: [TileShape; 5] = [
     TileShape::new(128, 128),
     TileShape::new(128, 64),
@@ -82,7 +82,7 @@ const SHAPES: [TileShape; 5] = [
 ];
 
 impl TileCall {
-    /// Rows packed in `y`.
+    /// Contiguous rows in `y`.
     pub fn new(weight: WeightLayout, rows: u32) -> TileCall {
         TileCall {
             weight,
@@ -96,7 +96,7 @@ impl TileCall {
         }
     }
 
-    /// Rows packed in `y`, of half as many columns as the weight has rows.
+    /// Contiguous rows in `y`, with half as many columns as the weight has rows.
     pub fn gated(weight: WeightLayout, rows: u32, gate: Activation) -> TileCall {
         TileCall { y_stride: weight.rows() / 2, gate: Some(gate), ..TileCall::new(weight, rows) }
     }
@@ -106,19 +106,17 @@ impl TileCall {
         if self.gate.is_some() { self.weight.rows() / 2 } else { self.weight.rows() }
     }
 
-    /// Checks the call and makes it a launch.
+    /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let cooperative = rungs.cooperative && rungs.f16 && rungs.subgroups;
         let name = if cooperative { "tiles_cooperative" } else { "tiles" };
         let kernel = || name.to_owned();
         let TileCall { weight, rows, y_stride, y_offset, splits, .. } = *self;
         let (n, k) = (self.columns(), weight.cols());
-        for (name, value) in [("m", rows), ("n", n), ("k", k), ("splits", splits)] {
-            if value == 0 {
-                return Err(LaunchError::Zero { kernel: kernel(), name });
-            }
+        if splits == 0 {
+            return Err(LaunchError::Zero { kernel: kernel(), name: "splits" });
         }
-        if splits > MOST_SPLITS {
+        if splits > MAX_SPLITS {
             let (name, needed) = ("splits", "at most 64");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
         }
@@ -127,31 +125,23 @@ impl TileCall {
                 let (name, value) = ("rows of the gated weight", weight.rows());
                 return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of: 2 });
             }
-            for (name, value, plain) in [("accumulate", u32::from(self.accumulate), 0), ("splits", splits, 1)]
-            {
-                if value != plain {
-                    let needed = "another call with a gate";
-                    return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
-                }
+            let refused = |name, value, needed| LaunchError::Tuning { kernel: kernel(), name, value, needed };
+            if self.accumulate {
+                return Err(refused("accumulate", 1, "0 with a gate"));
+            }
+            if splits != 1 {
+                return Err(refused("splits", splits, "1 with a gate"));
             }
         }
-        let least = u64::from(y_offset) + u64::from(n);
-        if u64::from(y_stride) < least {
-            return Err(LaunchError::TooLow { kernel: kernel(), name: "y_stride", value: y_stride, least });
-        }
+        let product = Product { kernel: name, rows, n, k, y_stride, y_offset };
+        let y = product.y_elements()?;
         let m = u64::from(rows);
+        // With several splits `y` has partial sums.
+        let y = if splits > 1 { u64::from(splits) * m * u64::from(n) } else { y };
         let x_stride = k.next_multiple_of(PADDED);
         let x = m * u64::from(x_stride);
-        let y = if splits > 1 {
-            u64::from(splits) * m * u64::from(n)
-        } else {
-            (m - 1) * u64::from(y_stride) + u64::from(y_offset) + u64::from(n)
-        };
-        for (what, count) in [("elements of x", x), ("elements of y", y)] {
-            if count > u64::from(u32::MAX) {
-                return Err(LaunchError::Large { kernel: kernel(), what, count });
-            }
-        }
+        addressable(name, "elements of x", x)?;
+        addressable(name, "elements of y", y)?;
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, 2 * x);
@@ -162,23 +152,10 @@ impl TileCall {
 
         let shape = self.shape();
         let count = u64::from(splits) * self.tiles(shape);
-        // The first column of the grid's last tile must not wrap around.
-        if (count + AXIS).saturating_mul(shape.columns.into()) > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel(), what: "columns of the grid", count });
-        }
-        let params = MatMulParams {
-            m: rows,
-            n,
-            k,
-            x_stride,
-            y_stride,
-            y_offset,
-            accumulate: self.accumulate.into(),
-            _pad0: 0,
-        };
+        let params = product.params(x_stride, self.accumulate);
         let (workgroup, mut constants) = if cooperative { shape.cooperative()? } else { shape.plain()? };
         if cooperative && self.gate.is_some() && !(shape.columns / shape.of_subgroup()[1]).is_multiple_of(2) {
-            let (name, needed) = ("columns", "an even number of subgroups with a gate");
+            let (name, needed) = ("columns", "an even number of subgroups side by side with a gate");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.columns, needed });
         }
         constants.extend([
@@ -189,11 +166,11 @@ impl TileCall {
             ("TILE_ROWS", format!("{}u", shape.rows)),
             ("TILE_COLUMNS", format!("{}u", shape.columns)),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
-            // Plain tiles are the same with and without.
+            // Plain tiles do not use subgroups.
             ("SUBGROUPS", u32::from(cooperative).to_string()),
         ]);
         Ok(Launch {
-            groups: grid(name, count)?,
+            groups: column_grid(name, count, shape.columns)?,
             variant: Variant {
                 name: kernel(),
                 file: "tiles.wgsl",
@@ -206,11 +183,11 @@ impl TileCall {
         })
     }
 
-    /// The shape that was asked for, or the largest of which there are enough and half of which would not do.
+    /// The shape of the tuning, or the largest that gives enough workgroups and is not mostly padding.
     fn shape(&self) -> TileShape {
         let enough = self.tuning.workgroups.unwrap_or(160).into();
         let splits = u64::from(self.splits);
-        // The lowest tiles are for few rows; more of them are not worth that weights are read more often.
+        // Tiles of 32 rows are for few rows only: with more they would read the weights too often.
         let least = if self.rows > 32 { 64 } else { 32 };
         let mut fitting = SHAPES
             .into_iter()
@@ -221,7 +198,7 @@ impl TileCall {
     }
 
     fn tiles(&self, shape: TileShape) -> u64 {
-        // Zero is refused elsewhere.
+        // Zero is refused by `launch`.
         let (rows, columns) = (shape.rows.max(1), shape.columns.max(1));
         u64::from(self.rows).div_ceil(rows.into()) * u64::from(self.weight.rows()).div_ceil(columns.into())
     }
@@ -237,7 +214,7 @@ impl TileShape {
 
     /// Invocations and constants of the kernel with cooperative matrices.
     fn cooperative(&self) -> Result<(u32, Constants), LaunchError> {
-        // What the large tiles fit in with one stage is less than 32 KiB; two stages are for devices that have more.
+        // Large tiles with one stage need less than 32 KiB; two stages are for devices with more.
         const MEMORY: u32 = 48 << 10;
         let TileShape { rows, columns, matrices, step, double, side } = *self;
         let refused = |name, value, needed| {
@@ -265,8 +242,8 @@ impl TileShape {
         if workgroup > 256 {
             return refused("workgroup", workgroup, "at most 256");
         }
-        let (sixteens, eights) = (columns * step / 16, rows * step / 8);
-        if !sixteens.is_multiple_of(workgroup) || !eights.is_multiple_of(workgroup) {
+        let (weight_groups, x_groups) = (columns * step / 16, rows * step / 8);
+        if !weight_groups.is_multiple_of(workgroup) || !x_groups.is_multiple_of(workgroup) {
             return refused("workgroup", workgroup, "a divisor of the pieces that are staged");
         }
         let stages = 1 + u32::from(double);
@@ -278,12 +255,12 @@ impl TileShape {
             ("STEP", format!("{step}u")),
             ("STAGES", stages.to_string()),
             ("MATRIX", side.to_string()),
-            ("INT8_MATRIX_ROWS", matrices[0].to_string()),
+            ("MATRIX_ROWS", matrices[0].to_string()),
             ("MATRIX_COLUMNS", matrices[1].to_string()),
             ("SUBGROUP_COUNT", format!("{subgroups}u")),
             ("SUBGROUP_COLUMNS", format!("{}u", columns / of_columns)),
-            ("EACH_SIXTEENS", format!("{}u", sixteens / workgroup)),
-            ("EACH_EIGHTS", format!("{}u", eights / workgroup)),
+            ("WEIGHT_LOADS", format!("{}u", weight_groups / workgroup)),
+            ("X_LOADS", format!("{}u", x_groups / workgroup)),
         ];
         Ok((workgroup, constants))
     }
@@ -300,8 +277,8 @@ impl TileShape {
         let step = if self.rows + self.columns <= 128 { 32 } else { 16 };
         let constants = vec![
             ("STEP", format!("{step}u")),
-            ("EACH_ROWS", format!("{}u", self.rows / 16)),
-            ("EACH_COLUMNS", format!("{}u", self.columns / 16)),
+            ("ROWS_PER_INVOCATION", format!("{}u", self.rows / 16)),
+            ("COLUMNS_PER_INVOCATION", format!("{}u", self.columns / 16)),
         ];
         Ok((256, constants))
     }
@@ -313,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// Tiles are as large as leaves work for every processor, and no higher than the rows there are.
+    /// Tiles are as large as keeps every processor busy, and not much higher than the rows.
     #[test]
     fn shapes_follow_from_what_there_is_to_do() {
         for (rows, n, expected) in [

@@ -1,23 +1,24 @@
 use crate::call::Storage;
+use crate::random::random;
 use crate::scalar;
 
-/// Numbers that look random and are the same everywhere: a hash of a counter.
+/// Random numbers for test inputs, the same on every machine: the sampler's hash of a seed and a counter.
 #[derive(Debug, Clone)]
-pub struct Noise(u64);
+pub struct Noise {
+    seed: u64,
+    step: u64,
+}
 
 impl Noise {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Noise {
-        Noise(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        Noise { seed, step: 0 }
     }
 
     /// The next 32 bits.
     pub fn bits(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        z = (z ^ (z >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        (z >> 32) as u32
+        self.step += 1;
+        (random(self.seed, self.step) >> 32) as u32
     }
 
     /// A number below `n`.
@@ -40,8 +41,8 @@ impl Noise {
         (0..n).map(|_| self.bits()).collect()
     }
 
-    /// Words of elements from −2 to 2, some of them zero, tiny or large. What is longer than a few megabytes
-    /// repeats itself.
+    /// Words of elements from −2 to 2, some of them zero, tiny or large. Buffers over a few megabytes repeat the
+    /// sequence.
     pub fn elements(&mut self, storage: Storage, words: usize) -> Vec<u32> {
         const PERIOD: usize = 1_000_003;
         if words > PERIOD {

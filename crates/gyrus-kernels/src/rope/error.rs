@@ -1,8 +1,8 @@
-/// Why parameters make no rotary embedding.
+/// Why parameters are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RopeError {
-    /// Only pairs can be turned, and only those a head has.
+    /// Rotated elements that are not pairs within the head.
     #[error("{rope_dim} rotated elements from {offset} on in a head of {head_dim}: {reason}")]
     Dim {
         /// Elements to rotate.
@@ -22,7 +22,7 @@ pub enum RopeError {
         /// Its value.
         value: f64,
     },
-    /// A ramp that ends where it begins.
+    /// A ramp of zero length.
     #[error("rope {name}: {low} and {high} leave no range between them")]
     Ramp {
         /// Which.
@@ -42,8 +42,8 @@ pub enum RopeError {
         /// Factors given.
         found: usize,
     },
-    /// A frequency that no sensible parameters give.
-    #[error("rope pair {pair} would turn by {value} radians per position")]
+    /// A frequency beyond any sensible parameters.
+    #[error("rope pair {pair} would rotate by {value} radians per position")]
     Frequency {
         /// Which pair.
         pair: usize,
@@ -63,7 +63,7 @@ pub enum RopeError {
 }
 
 impl RopeError {
-    /// Refuses what is not a positive finite number.
+    /// Refuses anything but a positive finite number.
     pub(super) fn positive(name: &'static str, value: f64) -> Result<(), RopeError> {
         if value > 0.0 && value.is_finite() { Ok(()) } else { Err(RopeError::Parameter { name, value }) }
     }

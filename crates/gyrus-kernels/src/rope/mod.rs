@@ -15,28 +15,29 @@ pub use sections::Sections;
 pub use spec::{Direction, Pairing, RopeSpec};
 pub use spectrum::Spectrum;
 
-/// No sensible base or factor leads beyond it, and what a frequency loses with its whole turns stays small.
+/// No sensible base or factor exceeds it, and the rounding of a frequency modulo one turn stays small.
 const MOST_RADIANS: f64 = 1e6;
 
-/// Elements of a head beyond which a number is a mistake; tables are made of that size.
+/// The largest head: tables are allocated of that size.
 const MOST_ELEMENTS: usize = 1 << 20;
 
-/// Rotary position embedding: pair `i` of a head at position `p` is turned by `p · frequency(i)`.
+/// Rotary position embedding: pair `i` of a head at position `p` is rotated by `p · frequency(i)`.
 ///
-/// The only implementation; models give a [`RopeSpec`]. Phases are computed from turns in 64-bit fixed point,
-/// on a CPU here and on a GPU by `wgsl/lib/turns.wgsl`, since positions reach a million and single precision loses the angle long before.
+/// The engine's only implementation; models give a [`RopeSpec`]. Phases are computed from turns in 64-bit fixed point,
+/// on a CPU here and on a GPU by `wgsl/lib/turns.wgsl`: positions reach a million, where f32 angles have lost their
+/// precision.
 ///
-/// Three factors must not be confused. The *attention factor* of YaRN and LongRoPE multiplies cosine and
-/// sine, so only what is turned. The *output scale* of the op multiplies all of a head, also the elements
-/// that are not turned. And the scale of attention scores is no part of a rope at all.
+/// Three factors must not be confused. The *attention factor* of YaRN and LongRoPE multiplies cosine and sine, so only
+/// the rotated elements. The *output scale* of the op multiplies all of a head, rotated or not. The scale of attention
+/// scores is not part of a rope.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     spec: RopeSpec,
-    /// For sequences within the original context, which for most kinds is all of them.
+    /// For sequences within the original context; for most kinds of scaling that is all.
     short: Spectrum,
     /// LongRoPE: for sequences beyond it.
     long: Option<Spectrum>,
-    /// Which row of positions each pair reads.
+    /// The row of positions of each pair.
     rows: Vec<u8>,
 }
 
@@ -49,7 +50,7 @@ impl Rope {
             return Err(dim("no head is that large"));
         }
         if head_dim == 0 || !head_dim.is_multiple_of(2) || !rope_dim.is_multiple_of(2) {
-            return Err(dim("even numbers are needed, for elements are turned in pairs"));
+            return Err(dim("even numbers are needed, since elements are rotated in pairs"));
         }
         if rope_dim.checked_add(offset).is_none_or(|end| end > head_dim) {
             return Err(dim("they reach beyond it"));
@@ -80,12 +81,12 @@ impl Rope {
         Ok(Rope { spec, short, long, rows })
     }
 
-    /// The parameters it was made of.
+    /// Its parameters.
     pub fn spec(&self) -> &RopeSpec {
         &self.spec
     }
 
-    /// Which elements are turned together.
+    /// Which elements form a pair.
     pub fn pairing(&self) -> Pairing {
         self.spec.pairing
     }
@@ -95,27 +96,27 @@ impl Rope {
         self.spec.head_dim
     }
 
-    /// How many elements of a head are turned.
+    /// Elements of a head that are rotated.
     pub fn rope_dim(&self) -> usize {
         self.spec.rope_dim
     }
 
-    /// The first element of a head that is turned.
+    /// The first element of a head that is rotated.
     pub fn offset(&self) -> usize {
         self.spec.offset
     }
 
-    /// Pairs that are turned.
+    /// Rotated pairs.
     pub fn pairs(&self) -> usize {
         self.spec.rope_dim / 2
     }
 
-    /// The factor on the whole output, turned or not.
+    /// The factor on the whole output, rotated or not.
     pub fn output_scale(&self) -> f64 {
         self.spec.output_scale
     }
 
-    /// Which way it turns.
+    /// The direction of rotation.
     pub fn direction(&self) -> Direction {
         self.spec.direction
     }
@@ -147,8 +148,8 @@ impl Rope {
 
     /// The frequencies for a sequence that may reach this length.
     ///
-    /// LongRoPE's and dynamic NTK's depend on it. A sequence's length must be fixed before its first key is
-    /// written, for keys that were turned at one speed do not fit queries turned at another.
+    /// Those of LongRoPE and dynamic NTK depend on it. A sequence's length must be fixed before its first key is
+    /// written: keys and queries must be rotated with the same frequencies.
     pub fn spectrum(&self, length: usize) -> Cow<'_, Spectrum> {
         match (self.spec.scaling.class(length), &self.long) {
             (0, _) => Cow::Borrowed(&self.short),
@@ -167,7 +168,7 @@ impl Rope {
         scaling::plain(self.spec.base, self.spec.rope_dim)
     }
 
-    /// The rope that turns the other way with the same scales: the gradient of this one.
+    /// The rope that rotates backward with the same scales: the gradient of this one.
     pub fn inverse(&self) -> Rope {
         let mut inverse = self.clone();
         inverse.spec.direction = match self.spec.direction {
@@ -177,8 +178,8 @@ impl Rope {
         inverse
     }
 
-    /// The rope that turns alike with all factors 1. It moves a key that has been turned already, by the
-    /// number of positions it is to move: turned again with this rope's own factors, it would have them twice.
+    /// The same rope with all factors 1. It moves a key that has already been rotated by a number of positions: this
+    /// rope's own factors would be applied twice.
     pub fn unit(&self) -> Rope {
         let mut unit = self.clone();
         unit.spec.output_scale = 1.0;
@@ -195,7 +196,7 @@ impl Rope {
     /// Cosine and sine of one position, all factors and the direction included: `out` is `[rope_dim / 2]`
     /// pairs. It is for sequences within the original context, and text: all rows of positions are equal.
     pub fn phases(&self, position: u32, out: &mut [[f32; 2]]) {
-        self.turn(&self.short, |_| position, out);
+        self.fill_phases(&self.short, |_| position, out);
     }
 
     /// As [`Rope::phases`], with a spectrum of this rope and a position for each row.
@@ -203,10 +204,10 @@ impl Rope {
     /// # Panics
     /// If there are fewer positions than [`Rope::position_rows`].
     pub fn phases_in(&self, spectrum: &Spectrum, positions: &[u32], out: &mut [[f32; 2]]) {
-        self.turn(spectrum, |row| positions[row], out);
+        self.fill_phases(spectrum, |row| positions[row], out);
     }
 
-    fn turn(&self, spectrum: &Spectrum, position: impl Fn(usize) -> u32, out: &mut [[f32; 2]]) {
+    fn fill_phases(&self, spectrum: &Spectrum, position: impl Fn(usize) -> u32, out: &mut [[f32; 2]]) {
         let scale = spectrum.attention_factor() * self.spec.output_scale;
         let sign = match self.spec.direction {
             Direction::Forward => scale,
@@ -219,7 +220,7 @@ impl Rope {
         }
     }
 
-    /// The two elements of a head that pair `i` turns.
+    /// The two elements of a head that form pair `i`.
     pub fn elements(&self, pair: usize) -> (usize, usize) {
         let offset = self.spec.offset;
         match self.spec.pairing {
@@ -228,7 +229,7 @@ impl Rope {
         }
     }
 
-    /// Turns one head in place: `x: [head_dim]`, `phases: [rope_dim / 2]`.
+    /// Rotates one head in place: `x: [head_dim]`, `phases: [rope_dim / 2]`.
     ///
     /// # Panics
     /// If the slices are shorter.
@@ -236,19 +237,19 @@ impl Rope {
         let RopeSpec { head_dim, rope_dim, offset, output_scale, .. } = self.spec;
         let phases = &phases[..rope_dim / 2];
         let (before, rest) = x[..head_dim].split_at_mut(offset);
-        let (turned, behind) = rest.split_at_mut(rope_dim);
+        let (rotated, after) = rest.split_at_mut(rope_dim);
         if output_scale != 1.0 {
             let scale = output_scale as f32;
-            before.iter_mut().chain(behind).for_each(|x| *x *= scale);
+            before.iter_mut().chain(after).for_each(|x| *x *= scale);
         }
         match self.spec.pairing {
             Pairing::Adjacent => {
-                for ([a, b], &phase) in turned.as_chunks_mut().0.iter_mut().zip(phases) {
+                for ([a, b], &phase) in rotated.as_chunks_mut().0.iter_mut().zip(phases) {
                     rotate(a, b, phase);
                 }
             }
             Pairing::Split => {
-                let (first, second) = turned.split_at_mut(rope_dim / 2);
+                let (first, second) = rotated.split_at_mut(rope_dim / 2);
                 for ((a, b), &phase) in first.iter_mut().zip(second).zip(phases) {
                     rotate(a, b, phase);
                 }
@@ -271,7 +272,7 @@ fn compute(spec: &RopeSpec, length: usize) -> Spectrum {
 }
 
 impl fmt::Display for Rope {
-    /// One line; what is as usual is left out.
+    /// One line; defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RopeSpec { pairing, head_dim, rope_dim, offset, base, scaling, .. } = &self.spec;
         write!(f, "{pairing:?} pairs, {rope_dim} of {head_dim}")?;

@@ -2,34 +2,34 @@ use std::f64::consts::{PI, TAU};
 
 use super::error::RopeError;
 
-/// How frequencies are changed to reach beyond the context a model was first trained on.
+/// How frequencies are changed for contexts beyond the original training context.
 ///
-/// Every kind gives a factor for each pair by which its wave is stretched. What is beside the frequencies
-/// (a factor on cosine and sine) is in the kinds that have it.
+/// Every kind gives a factor for each pair by which its wavelength is stretched. Kinds with a factor on cosine and sine
+/// have that too.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// None.
     None,
-    /// Positions divided by a factor: all waves are stretched alike.
+    /// Linear: positions divided by a factor, all wavelengths stretched alike.
     Linear {
         /// The factor.
         factor: f64,
     },
-    /// The base is raised so that the longest wave is stretched by the factor and the shortest is kept.
+    /// NTK: the base is raised so that the longest wavelength is stretched by the factor and the shortest unchanged.
     Ntk {
         /// Stretch of the longest wave.
         factor: f64,
     },
-    /// As [`Scaling::Ntk`], by as much as the sequence's length asks for.
+    /// Dynamic NTK: as [`Scaling::Ntk`], with a stretch that depends on the sequence's length.
     DynamicNtk {
         /// How steeply the stretch grows with the length.
         factor: f64,
-        /// Up to this length nothing is changed.
+        /// Up to this length frequencies are unchanged.
         original: f64,
     },
-    /// Long waves are stretched by the factor, short ones kept, with a ramp over pairs between them.
+    /// YaRN: long wavelengths are stretched by the factor, short ones unchanged, with a ramp over pairs between them.
     Yarn(Yarn),
-    /// Every pair has a factor of its own, and there are two sets: for short sequences and for long ones.
+    /// LongRoPE: every pair has its own factor, in two sets: for short sequences and for long ones.
     LongRope(LongRope),
     /// Llama 3: as YaRN, with a ramp over wavelengths, and no factor on the result.
     Llama3 {
@@ -37,15 +37,15 @@ pub enum Scaling {
         factor: f64,
         /// Waves longer than `original / low` are stretched in full.
         low: f64,
-        /// Waves shorter than `original / high` are kept.
+        /// Waves shorter than `original / high` are unchanged.
         high: f64,
         /// Context of the first training.
         original: f64,
     },
-    /// Gemma 4: all pairs of the head have their usual frequencies, but only the first few of them, the
-    /// fastest, turn at all.
+    /// Gemma 4: all pairs of the head have their usual frequencies, but only the first few of them, the fastest, are
+    /// rotated.
     Proportional {
-        /// Pairs that turn.
+        /// Pairs that are rotated.
         rotated: usize,
         /// Stretch of all waves.
         factor: f64,
@@ -59,9 +59,9 @@ pub struct Yarn {
     pub factor: f64,
     /// Context of the first training.
     pub original: f64,
-    /// Turns within the original context from which waves are kept.
+    /// Rotations within the original context from which on waves are unchanged.
     pub beta_fast: f64,
-    /// Turns within the original context up to which waves are stretched in full.
+    /// Rotations within the original context up to which waves are stretched in full.
     pub beta_slow: f64,
     /// Whether the ends of the ramp are moved outwards to whole pairs, as most models do.
     pub truncate: bool,
@@ -69,20 +69,20 @@ pub struct Yarn {
     pub magnitude: Magnitude,
 }
 
-/// Where YaRN's factor on cosine and sine comes from.
+/// The source of YaRN's factor on cosine and sine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Magnitude {
     /// The paper's rule, [`Yarn::mscale`] of 1.
     Rule,
-    /// A quotient, [`Yarn::mscale`] of one number over that of another. DeepSeek's are equal, so that cosine
-    /// and sine are left alone; the factor is in the scale of its scores instead.
+    /// A quotient, [`Yarn::mscale`] of one number over that of another. DeepSeek's are equal, so that the factor on
+    /// cosine and sine is 1; it is in the scale of its scores instead.
     Quotient {
         /// `mscale` in files.
         mscale: f64,
         /// `mscale_all_dim` in files.
         all_dim: f64,
     },
-    /// A number that the model gives; it replaces the rule.
+    /// A number from the model; it replaces the rule.
     Given(f64),
 }
 
@@ -109,9 +109,9 @@ impl Yarn {
         }
     }
 
-    /// The first and the last pair of the ramp: before it waves are kept, behind it stretched in full.
+    /// The first and the last pair of the ramp: waves before it are unchanged, waves after it stretched in full.
     pub fn ramp(&self, base: f64, rope_dim: usize) -> (f64, f64) {
-        // The (fractional) pair whose wave turns that many times within the original context.
+        // The (fractional) pair that rotates this many times within the original context.
         let pair =
             |turns: f64| rope_dim as f64 * (self.original / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
         let (first, last) = (pair(self.beta_fast), pair(self.beta_slow));
@@ -182,7 +182,7 @@ impl Scaling {
         }
     }
 
-    /// Refuses parameters that mean nothing.
+    /// Refuses meaningless parameters.
     pub(super) fn check(&self, base: f64, rope_dim: usize) -> Result<(), RopeError> {
         let positive = RopeError::positive;
         match self {
@@ -272,8 +272,8 @@ impl Scaling {
                 }
             }
             Scaling::Proportional { rotated, factor } => {
-                let (turning, still) = frequencies.split_at_mut(*rotated);
-                turning.iter_mut().for_each(|f| *f /= factor);
+                let (rotating, still) = frequencies.split_at_mut(*rotated);
+                rotating.iter_mut().for_each(|f| *f /= factor);
                 still.fill(0.0);
             }
         }

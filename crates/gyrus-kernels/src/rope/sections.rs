@@ -5,11 +5,11 @@ use super::error::RopeError;
 pub struct Sections {
     /// How many pairs read each row.
     pub sizes: Vec<usize>,
-    /// Whether the rows take turns (Qwen3-VL), or each has its pairs in one piece (Qwen2-VL).
+    /// Whether the rows are interleaved (Qwen3-VL), or each has consecutive pairs (Qwen2-VL).
     pub interleaved: bool,
 }
 
-/// Files have room for four rows.
+/// Files store four rows.
 const MOST_ROWS: usize = 4;
 
 impl Sections {
@@ -27,13 +27,13 @@ impl Sections {
             let pieces = self.sizes.iter().enumerate();
             return Ok(pieces.flat_map(|(row, &n)| std::iter::repeat_n(row as u8, n)).collect());
         }
-        // Rows take turns, one pair each; the first row has what the others leave.
+        // Interleaved: one pair of each row; the first row has the rest.
         let count = self.sizes.iter().rposition(|&n| n > 0).map_or(1, |last| last + 1);
         let mut rows = vec![0; pairs];
         for (row, &n) in self.sizes[..count].iter().enumerate().skip(1) {
-            for turn in 0..n {
-                let pair = rows.get_mut(row + count * turn);
-                *pair.ok_or_else(|| refused("too many of one row to take turns"))? = row as u8;
+            for round in 0..n {
+                let pair = rows.get_mut(row + count * round);
+                *pair.ok_or_else(|| refused("too many of one row to interleave"))? = row as u8;
             }
         }
         Ok(rows)

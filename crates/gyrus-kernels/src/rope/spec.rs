@@ -1,7 +1,7 @@
 use super::scaling::Scaling;
 use super::sections::Sections;
 
-/// Which elements of a head form the pairs that are turned.
+/// Which elements of a head form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
     /// `(0, 1), (2, 3), …`: Meta's layout, and GGUF's for Llama.
@@ -10,13 +10,13 @@ pub enum Pairing {
     Split,
 }
 
-/// Which way pairs are turned.
+/// The direction of rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// By the angle.
     Forward,
-    /// By the negative angle, with the same scales. It is the forward op transposed, which is its gradient;
-    /// where all scales are 1, it undoes it.
+    /// By the negative angle, with the same scales. It is the transpose of the forward op, hence its gradient; if all
+    /// scales are 1, it is the inverse.
     Inverse,
 }
 
@@ -39,25 +39,25 @@ impl Direction {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSpec {
-    /// Which elements are turned together.
+    /// Which elements form a pair.
     pub pairing: Pairing,
     /// Elements of a head.
     pub head_dim: usize,
-    /// How many of them are turned: an even number.
+    /// Elements that are rotated: an even number.
     pub rope_dim: usize,
-    /// The first that is turned: 0 as in GPT-NeoX and Phi, or `head_dim - rope_dim` as in DeepSeek.
+    /// The first that is rotated: 0 as in GPT-NeoX and Phi, or `head_dim - rope_dim` as in DeepSeek.
     pub offset: usize,
-    /// Pair `i` turns by `base^(-2i / rope_dim)` a position, before scaling.
+    /// Pair `i` rotates by `base^(-2i / rope_dim)` per position, before scaling.
     pub base: f64,
     /// How frequencies are changed for long contexts.
     pub scaling: Scaling,
-    /// Factors from a file, one for each pair, which divide the frequencies beside all scaling.
+    /// Factors from a file, one per pair, which divide the frequencies in addition to scaling.
     pub factors: Option<Vec<f32>>,
     /// M-RoPE: which pairs read which row of positions.
     pub sections: Option<Sections>,
-    /// A factor on the whole output, also on elements that are not turned.
+    /// A factor on the whole output, also on elements that are not rotated.
     pub output_scale: f64,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
 }
 

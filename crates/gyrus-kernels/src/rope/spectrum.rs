@@ -1,7 +1,6 @@
 use std::f64::consts::TAU;
 
-/// What a rope is for sequences of one class of lengths: how fast each pair turns, and by what cosine and
-/// sine are multiplied.
+/// A rope's frequencies for sequences of one class of lengths, and its factor on cosine and sine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spectrum {
     frequencies: Vec<f64>,
@@ -23,10 +22,10 @@ impl Spectrum {
         &self.frequencies
     }
 
-    /// For each pair the part of a turn that it makes per position, in units of `2⁻⁶⁴` turns.
+    /// For each pair the fraction of a turn per position, in units of `2⁻⁶⁴` turns.
     ///
-    /// A position times this, wrapping, is the phase modulo one turn, however far the position: whole turns
-    /// fall off the top, and no bits are lost as they are where an angle grows into the millions.
+    /// A position times this, wrapping, is the phase modulo one turn at any position: whole turns overflow, and no low
+    /// bits are lost, unlike with a large f32 angle.
     pub fn turns(&self) -> &[u64] {
         &self.turns
     }
@@ -42,14 +41,14 @@ impl Spectrum {
     }
 }
 
-/// A frequency in radians as a fraction of a turn; whole turns per position cannot be seen.
+/// A frequency in radians as a fraction of a turn; whole turns per position have no effect.
 fn turns_of(frequency: f64) -> u64 {
     let turns = (frequency / TAU).rem_euclid(1.0) * 18_446_744_073_709_551_616.0;
-    // The cast saturates, which only a fraction that rounds up to a whole turn could reach.
+    // The cast saturates; only a fraction that rounds up to a whole turn reaches that.
     turns.round() as u64
 }
 
-/// A phase in radians. Reading it as signed halves its size, and with that the rounding of the product.
+/// A phase in radians. Reading it as signed halves its magnitude, and with it the rounding error of the product.
 pub(super) fn angle_of(phase: u64) -> f64 {
     phase.cast_signed() as f64 * STEP
 }

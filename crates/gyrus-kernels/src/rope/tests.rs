@@ -4,7 +4,7 @@ fn plain(pairing: Pairing) -> Rope {
     Rope::new(RopeSpec::new(pairing, 8, 10000.0)).unwrap()
 }
 
-fn turn(rope: &Rope, x: &[f32], position: u32) -> Vec<f32> {
+fn rotate(rope: &Rope, x: &[f32], position: u32) -> Vec<f32> {
     let mut phases = vec![[0.0; 2]; rope.rope_dim() / 2];
     rope.phases(position, &mut phases);
     let mut x = x.to_vec();
@@ -17,8 +17,8 @@ fn position_zero_changes_nothing_and_lengths_are_kept() {
     let x: Vec<f32> = (1..=8).map(|v| v as f32).collect();
     for pairing in [Pairing::Adjacent, Pairing::Split] {
         let rope = plain(pairing);
-        assert_eq!(turn(&rope, &x, 0), x);
-        let y = turn(&rope, &x, 12345);
+        assert_eq!(rotate(&rope, &x, 0), x);
+        let y = rotate(&rope, &x, 12345);
         let norm = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>();
         assert!((norm(&x) - norm(&y)).abs() < 1e-3);
     }
@@ -30,7 +30,7 @@ fn scores_depend_on_the_distance_alone() {
     let k: Vec<f32> = (0..8).map(|v| (v as f32 + 0.5).cos()).collect();
     let rope = plain(Pairing::Split);
     let score = |p: u32, s: u32| -> f32 {
-        turn(&rope, &q, p).iter().zip(turn(&rope, &k, s)).map(|(a, b)| a * b).sum()
+        rotate(&rope, &q, p).iter().zip(rotate(&rope, &k, s)).map(|(a, b)| a * b).sum()
     };
     assert!((score(10, 3) - score(1_000_010, 1_000_003)).abs() < 1e-5);
 }
@@ -40,8 +40,8 @@ fn pairings_are_a_permutation_of_each_other() {
     let x: Vec<f32> = (1..=8).map(|v| v as f32).collect();
     // Element i of the split layout is element 2i (first half) or 2(i − 4) + 1 of the adjacent one.
     let to_adjacent = |s: &[f32]| -> Vec<f32> { (0..8).map(|i| s[i / 2 + 4 * (i % 2)]).collect() };
-    let split = turn(&plain(Pairing::Split), &x, 77);
-    let adjacent = turn(&plain(Pairing::Adjacent), &to_adjacent(&x), 77);
+    let split = rotate(&plain(Pairing::Split), &x, 77);
+    let adjacent = rotate(&plain(Pairing::Adjacent), &to_adjacent(&x), 77);
     assert_eq!(to_adjacent(&split), adjacent);
 }
 
@@ -49,7 +49,7 @@ fn pairings_are_a_permutation_of_each_other() {
 fn elements_beyond_the_rope_dim_pass_through() {
     let rope = Rope::new(RopeSpec { rope_dim: 4, ..RopeSpec::new(Pairing::Split, 8, 10000.0) }).unwrap();
     let x: Vec<f32> = (1..=8).map(|v| v as f32).collect();
-    let y = turn(&rope, &x, 9);
+    let y = rotate(&rope, &x, 9);
     assert_eq!(y[4..], x[4..]);
     assert_ne!(y[..4], x[..4]);
 }
@@ -100,7 +100,7 @@ fn impossible_parameters_are_refused() {
     for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(refused(RopeSpec { base, ..good() }).contains(&format!("base is {base}")));
     }
-    assert!(refused(RopeSpec { base: 1e-12, ..good() }).contains("would turn by"));
+    assert!(refused(RopeSpec { base: 1e-12, ..good() }).contains("would rotate by"));
     assert!(refused(RopeSpec { output_scale: 0.0, ..good() }).contains("output scale is 0"));
     let factors = |factors: &[f32]| refused(RopeSpec { factors: Some(factors.to_vec()), ..good() });
     assert!(factors(&[1.0; 3]).contains("3 rope frequency factors for 4 pairs"));
@@ -148,5 +148,5 @@ fn impossible_sections_are_refused() {
     assert!(refused(&[2, 2, 2, 1, 1], false).contains("one to four rows"));
     assert!(refused(&[2, 2, 2], false).contains("all pairs"));
     assert!(refused(&[usize::MAX, 9], false).contains("all pairs"));
-    assert!(refused(&[0, 4, 4], true).contains("take turns"));
+    assert!(refused(&[0, 4, 4], true).contains("interleave"));
 }

@@ -47,7 +47,7 @@ impl KvCache {
     }
 }
 
-/// One row's question to the cache.
+/// One row's query over all positions up to its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// `[heads·head_dim]`.
@@ -58,7 +58,7 @@ pub struct Query<'a> {
     pub position: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// How many positions the row sees, itself included.
+    /// The window: positions the row attends to, its own included.
     pub window: Option<u32>,
 }
 
@@ -70,14 +70,14 @@ pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32
     attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap: None }, out);
 }
 
-/// One row's question to the cache, about any positions.
+/// One row's query over any set of positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// `[heads·head_dim]`.
     pub q: &'a [f32],
     /// The block table of the row's sequence.
     pub table: &'a [u32],
-    /// The positions that the row sees.
+    /// The positions that the row attends to.
     pub seen: &'a [usize],
     /// Factor on the scores.
     pub scale: f32,
@@ -85,7 +85,7 @@ pub struct Question<'a> {
     pub soft_cap: Option<f32>,
 }
 
-/// Attention of one row over the positions it sees; `out` is `[heads·head_dim]`, zeros if it sees none.
+/// Attention of one row over its visible positions; `out` is `[heads·head_dim]`, zeros if there are none.
 pub fn attend(cache: &KvCache, layer: usize, question: Question<'_>, out: &mut [f32]) {
     let KvSpec { heads, kv_heads, head_dim, .. } = cache.spec;
     let Question { q, table, seen, scale, soft_cap } = question;

@@ -2,7 +2,8 @@ use std::f64::consts::{PI, SQRT_2};
 
 use crate::call::{Conv1dCall, ConvActivation};
 
-/// A convolution over time: `x: [in_channels, length]`, `weight: [out_channels, in_channels, taps]`. All in `f64`, rounded
+/// A one-dimensional convolution: `x: [in_channels, length]`, `weight: [out_channels, in_channels, taps]`. All in
+/// `f64`,
 /// once.
 pub fn conv1d(call: &Conv1dCall, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     let (inputs, taps, length) = (call.in_channels as usize, call.taps as usize, call.length as usize);

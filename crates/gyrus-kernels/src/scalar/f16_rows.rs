@@ -2,19 +2,18 @@ use half::f16;
 
 use crate::call::F16RowsCall;
 
-/// Rows of activations as halves, in the words that kernels exchange.
+/// Rows of activations as f16, in the words that kernels exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct F16Rows {
-    /// `[rows, stride]` halves, two a word, zero beyond a row's end.
+    /// `[rows, stride]` f16, two a word, zero beyond a row's end.
     pub h: Vec<u32>,
-    /// What a row's halves are to be multiplied by.
+    /// The scale of each row.
     pub scales: Vec<f32>,
     stride: usize,
 }
 
-/// Rows as `v ≈ scale·h`, the largest magnitude of `h` between 2^14 and 2^15. `norm` has the weights of the RMS norm,
-/// where one is asked for: its factor is part of the scale. A row with something infinite or not a number has that for
-/// its scale.
+/// Rows as `v ≈ scale·h`, the largest magnitude of `h` between 2^14 and 2^15. `norm` has the weights of an RMS norm, if
+/// one is applied: its factor is part of the scale. A row that contains NaN or infinity gets it as its scale.
 pub fn f16_rows(call: &F16RowsCall, x: &[f32], norm: &[f32]) -> F16Rows {
     let (rows, cols, stride) = (call.rows as usize, call.cols as usize, call.stride() as usize);
     let mut out = F16Rows { h: vec![0; rows * stride / 2], scales: vec![0.0; rows], stride };
@@ -42,7 +41,7 @@ pub fn f16_rows(call: &F16RowsCall, x: &[f32], norm: &[f32]) -> F16Rows {
 }
 
 impl F16Rows {
-    /// A row's halves, with the zeros behind it.
+    /// A row's f16 values, with its padding.
     pub fn halves(&self, row: usize) -> Vec<f32> {
         let words = &self.h[row * self.stride / 2..][..self.stride / 2];
         words

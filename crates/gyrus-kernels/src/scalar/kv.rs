@@ -2,9 +2,9 @@ use crate::batch::KV_BLOCK;
 use crate::call::{KvCopyCall, KvShape, KvShiftCall};
 use crate::rope::Rope;
 
-use super::rope::{element, set};
+use super::{element, set};
 
-/// Blocks of K or V copied.
+/// Copies blocks of K or V.
 pub fn kv_copy(call: &KvCopyCall, cache: &mut [u32], pairs: &[[u32; 2]]) {
     let KvShape { kv, n_kv_heads, head_dim, .. } = call.cache;
     let block = n_kv_heads as usize * KV_BLOCK * head_dim as usize * kv.bytes() as usize / 4;
@@ -13,7 +13,7 @@ pub fn kv_copy(call: &KvCopyCall, cache: &mut [u32], pairs: &[[u32; 2]]) {
     }
 }
 
-/// Keys turned on and moved, values moved, for sequences that may reach this length. Angles and sums are in `f64`.
+/// Rotates and moves keys and moves values, for sequences that may reach this length. Angles and sums are in `f64`.
 pub fn kv_shift(
     call: &KvShiftCall,
     rope: &Rope,

@@ -1,6 +1,6 @@
-/// Attention of one row from what its splits have: for each head and split `head_dim` sums of weighted values, the
-/// largest score and the sum of weights, and two of nothing, with room for `most_splits` of which `splits` are there.
-/// `out` is `[heads·head_dim]`.
+/// Merges the splits of one row's attention: for each head and split `head_dim` sums of weighted values, the running
+/// max, the sum of exponentials, and two padding values, with `most_splits` allocated and `splits` in use. `out` is
+/// `[heads·head_dim]`.
 pub fn merge(partials: &[f32], head_dim: usize, splits: usize, most_splits: usize, out: &mut [f32]) {
     let of_head = partials.chunks_exact(most_splits * (head_dim + 4));
     for (out, parts) in out.chunks_exact_mut(head_dim).zip(of_head) {
@@ -21,7 +21,7 @@ pub fn merge(partials: &[f32], head_dim: usize, splits: usize, most_splits: usiz
 mod tests {
     use super::*;
 
-    /// Two splits of one softmax are the softmax.
+    /// Two merged splits equal the whole softmax.
     #[test]
     fn splits_are_put_together() {
         let (scores, values) = ([1.0f32, -2.0, 700.0, 699.0], [3.0f32, 5.0, 7.0, 11.0]);

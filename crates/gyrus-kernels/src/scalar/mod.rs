@@ -1,7 +1,8 @@
-//! The plain twin of every op: the definition, written to be read.
+//! The scalar twin of every op: the definition that backends are tested against, written to be read.
 
 mod attention;
 mod conv;
+mod elements;
 mod f16_rows;
 mod kv;
 mod merge;
@@ -9,11 +10,12 @@ mod norm;
 mod ops;
 mod quantize;
 mod reference;
-mod rope;
 mod select;
 
+pub use crate::abi::scalar::{Written, rope};
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use conv::conv1d;
+pub use elements::{element, set};
 pub use f16_rows::{F16Rows, f16_rows};
 pub use kv::{kv_copy, kv_shift};
 pub use merge::merge;
@@ -21,5 +23,4 @@ pub use norm::norm;
 pub use ops::{gate, inverse_rms, matmul, rms_norm};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
-pub use rope::{Written, element, rope, set};
 pub use select::SelectState;

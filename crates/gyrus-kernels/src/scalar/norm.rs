@@ -1,6 +1,6 @@
 use crate::call::Norm;
 
-/// One row normalised, `out` from `x`; `bias` is read only where the norm has one. All in `f64`, rounded once.
+/// Normalises one row, `x` to `out`; `bias` is read only if the norm has one. All in `f64`, rounded once.
 pub fn norm(norm: Norm, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
     let mean_of = |f: &dyn Fn(f64) -> f64| x.iter().map(|&v| f(v.into())).sum::<f64>() / x.len() as f64;
     let mean = match norm {

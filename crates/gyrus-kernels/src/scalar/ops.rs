@@ -1,7 +1,6 @@
 use crate::op::Activation;
 
-/// `out = x / √(mean(x²) + eps) · weight` for one row. The sum is in `f64`, so that it is the same however
-/// a backend orders its own.
+/// `out = x / √(mean(x²) + eps) · weight` for one row. The sum is in `f64`, so that its order does not matter.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let scale = inverse_rms(x, eps) as f32;
     for ((out, &x), &w) in out.iter_mut().zip(x).zip(weight) {
@@ -9,7 +8,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// `1 / √(mean(x²) + eps)`, which a mat-vec multiplies its results by where its bytes were not.
+/// `1 / √(mean(x²) + eps)`. A mat-vec multiplies its results by it if its int8 input was not.
 pub fn inverse_rms(x: &[f32], eps: f32) -> f64 {
     let sum: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
     1.0 / (sum / x.len() as f64 + f64::from(eps)).sqrt()

@@ -1,14 +1,14 @@
-/// Rows of activations as signed bytes, in the words that kernels exchange.
+/// Rows of int8 activations, in the words that kernels exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantizedRows {
-    /// `[rows, 2, cols / 32]` vectors of sixteen bytes: of all blocks the first sixteen, then the last.
+    /// `[rows, 2, cols / 32]` vectors of sixteen int8: the first sixteen of all blocks, then the last sixteen.
     pub q: Vec<u32>,
-    /// `[rows, cols / 32]` of two words: the scale, and the sums of the first and last sixteen bytes.
+    /// `[rows, cols / 32]` of two words: the scale, and the sums of the first and last sixteen int8.
     pub scales: Vec<u32>,
     cols: usize,
 }
 
-/// Blocks of 32 as `v ≈ scale·q`: the scale is the largest magnitude over 127, and is not a number if a value is not.
+/// Blocks of 32 as `v ≈ scale·q`: the scale is the largest magnitude over 127, and NaN if a value is NaN.
 /// Rows begin `x_stride` elements apart.
 pub fn quantize_rows(rows: usize, cols: usize, x_stride: usize, x: &[f32]) -> QuantizedRows {
     let blocks = cols / 32;
@@ -38,7 +38,7 @@ impl QuantizedRows {
         QuantizedRows { q, scales, cols }
     }
 
-    /// The bytes of a row, in the order of its elements.
+    /// The int8 values of a row, in element order.
     pub fn bytes(&self, row: usize) -> Vec<i8> {
         let blocks = self.cols / 32;
         let word = |j: usize| {
@@ -53,7 +53,7 @@ impl QuantizedRows {
         f32::from_bits(self.scales[2 * (row * (self.cols / 32) + block)])
     }
 
-    /// What the bytes stand for.
+    /// The dequantised values.
     pub fn values(&self, row: usize) -> Vec<f32> {
         let bytes = self.bytes(row);
         bytes.iter().enumerate().map(|(i, q)| self.scale(row, i / 32) * f32::from(*q)).collect()

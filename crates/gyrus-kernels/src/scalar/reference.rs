@@ -7,9 +7,9 @@ use crate::op::{BufferId, Op, WeightId};
 use crate::plan::{Plan, Rows};
 use crate::rope::Phases;
 
-/// Runs a plan with the scalar twins: slow, and obviously right.
+/// Runs a plan with the scalar twins: slow and simple.
 ///
-/// It computes in `f32` with `f64` sums whatever the plan's precision, so it is the yardstick for both.
+/// It computes in `f32` with `f64` sums whatever the plan's precision, so it is the reference for both.
 #[derive(Debug)]
 pub struct Reference {
     plan: Plan,

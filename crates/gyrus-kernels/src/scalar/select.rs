@@ -1,10 +1,10 @@
 use crate::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_ROWS};
 use crate::select::Counts;
 
-/// What a step leaves behind for the next, of one row: the twin of the state that the kernels of `select` advance.
+/// The decode state of one row: the twin of the state that the select kernels advance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectState {
-    /// Position of the text's last token: the one whose logits the next draw is from.
+    /// Position of the sequence's last token: the next draw is from its logits.
     pub position: u32,
     /// That token.
     pub token: u32,
@@ -15,7 +15,7 @@ pub struct SelectState {
 }
 
 impl SelectState {
-    /// The state of a text whose next token is to be drawn.
+    /// The state of a sequence whose next token is to be drawn.
     pub fn new(text: &[u32], window: u32) -> SelectState {
         let mut history = vec![0; SELECT_HISTORY as usize];
         for (position, &token) in text.iter().enumerate() {
@@ -29,7 +29,7 @@ impl SelectState {
         SelectState { position, token: text.last().copied().unwrap_or(0), history, counts }
     }
 
-    /// Takes a token that was drawn: it enters the window of the last `window` tokens, another may leave it.
+    /// Adds a drawn token to the window of the last `window` tokens, and removes the one that leaves it.
     pub fn advance(&mut self, token: u32, window: u32) {
         self.position += 1;
         if window > 0 {
@@ -48,7 +48,7 @@ impl SelectState {
         self.token = token;
     }
 
-    /// Where the last token is among those emitted, for this row.
+    /// The index of this row's last token in `emitted`.
     pub fn emitted_at(&self, row: u32) -> usize {
         ((self.position % SELECT_EMITTED) * SELECT_ROWS + row) as usize
     }
@@ -58,7 +58,7 @@ impl SelectState {
 mod tests {
     use super::*;
 
-    /// Sliding equals counting anew.
+    /// Sliding the window equals counting again.
     #[test]
     fn windows_slide() {
         for window in [0, 1, 3, 1024] {

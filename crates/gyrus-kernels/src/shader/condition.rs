@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 
-/// What a name stands for in a shader's source.
+/// The values of names in a shader's source.
 pub(crate) type Constants = BTreeMap<String, String>;
 
 /// Evaluates a condition such as `STORAGE == f16 && !(LANES > 4)`.
 ///
-/// A name that nothing defines is an error unless it is what another name is compared with: a misspelt
-/// switch would otherwise silently choose the other branch.
+/// An undefined name is an error unless it is the right side of a comparison: a misspelt switch would otherwise
+/// silently choose the other branch.
 pub(crate) fn holds(text: &str, constants: &Constants) -> Result<bool, String> {
     let tokens = scan(text)?;
     let mut parser = Parser { tokens: tokens.into_iter().peekable(), constants };
@@ -109,7 +109,7 @@ impl Parser<'_> {
         let order = match (left.parse::<i64>(), right.parse::<i64>()) {
             (Ok(a), Ok(b)) => a.cmp(&b),
             _ if symbol == "==" || symbol == "!=" => left.cmp(&right),
-            _ => return Err(format!("'{left}' {symbol} '{right}' compares what is not a number")),
+            _ => return Err(format!("'{left}' {symbol} '{right}' compares something that is not a number")),
         };
         Ok(match symbol {
             "==" => order.is_eq(),
@@ -137,8 +137,8 @@ impl Parser<'_> {
     }
 }
 
-/// Replaces every defined name in a line of source by its value; `##` between two words then joins them. What comes of
-/// either is not looked at again.
+/// Replaces every defined name in a line of source by its value; `##` between two words then joins them. Results are
+/// not expanded again.
 pub(crate) fn substitute(line: &str, constants: &Constants) -> String {
     let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut out = String::with_capacity(line.len());
@@ -150,7 +150,7 @@ pub(crate) fn substitute(line: &str, constants: &Constants) -> String {
             let joined = after.strip_prefix("##").filter(|next| next.starts_with(of_word));
             rest = joined.unwrap_or(after);
         } else if rest.starts_with("//") {
-            // Comments speak of names; they do not use them.
+            // Names in comments are not replaced.
             out.push_str(rest);
             break;
         } else {
@@ -194,7 +194,7 @@ mod tests {
         for (text, part) in [
             ("STORGE == f16", "STORGE is not defined"),
             ("STORAGE", "STORAGE is 'f16', not a number"),
-            ("STORAGE < 4", "compares what is not a number"),
+            ("STORAGE < 4", "compares something that is not a number"),
             ("(LANES", "')' is missing"),
             ("LANES ==", "ends where"),
             ("LANES 8", "'8' is left over"),
@@ -219,10 +219,10 @@ mod tests {
         for (line, expected) in [
             ("a##LANES = LANES##u;", "a8 = 8u;"),
             ("a##OFF##LANES", "a08"),
-            // What neither stands for anything is joined too, and the whole is not replaced.
+            // Undefined words are joined too, and the result is not replaced.
             ("x##y", "xy"),
             ("LAN##ES", "LANES"),
-            // A word on either side, or nothing is joined.
+            // `##` joins only if there is a word on either side.
             ("a ##LANES a## LANES a##", "a ##8 a## 8 a##"),
             ("(a)##LANES", "(a)##8"),
             ("a // b##LANES", "a // b##LANES"),

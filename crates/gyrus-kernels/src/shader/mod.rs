@@ -1,7 +1,8 @@
-//! The WGSL kernels: their sources, and how variants of them are made.
+//! The WGSL kernels: their sources, and their variants.
 //!
-//! One file a kernel under `wgsl/`, with bindings, shapes and numerics in its head; what kernels share is under
-//! `wgsl/lib`. Structure is chosen by the [preprocessor](preprocess), numbers by override constants.
+//! One file a kernel under `wgsl/`, with bindings, shapes, grid and numerics in its head comment; shared code is under
+//! `wgsl/lib`, the published kernels under `wgsl/abi`. The [preprocessor](preprocess) selects structure, override
+//! constants set numbers.
 
 mod condition;
 mod preprocess;
@@ -15,6 +16,30 @@ macro_rules! files {
 }
 
 const FILES: &[(&str, &str)] = files![
+    "abi/head_norm_rope_neox_kv_write.wgsl"
+    "abi/lib/cache.wgsl"
+    "abi/lib/frequencies.wgsl"
+    "abi/lib/rope.wgsl"
+    "abi/lib/rope_in_place.wgsl"
+    "abi/lib/rope_op.wgsl"
+    "abi/lib/rope_qkv.wgsl"
+    "abi/lib/rope_row.wgsl"
+    "abi/lib/rope_rows.wgsl"
+    "abi/lib/rope_staged.wgsl"
+    "abi/lib/rope_words.wgsl"
+    "abi/lib/rope_x.wgsl"
+    "abi/rope.wgsl"
+    "abi/rope_batch_kv_write.wgsl"
+    "abi/rope_bwd.wgsl"
+    "abi/rope_fwd.wgsl"
+    "abi/rope_k.wgsl"
+    "abi/rope_k_backward.wgsl"
+    "abi/rope_neox.wgsl"
+    "abi/rope_neox_batch_kv_write.wgsl"
+    "abi/rope_neox_qkv_write.wgsl"
+    "abi/rope_q.wgsl"
+    "abi/rope_q_backward.wgsl"
+    "abi/rope_qkv_write.wgsl"
     "conv1d.wgsl"
     "copy.wgsl"
     "embed.wgsl"
@@ -32,69 +57,46 @@ const FILES: &[(&str, &str)] = files![
     "lib/attend.wgsl"
     "lib/attend_begin.wgsl"
     "lib/attend_tiles.wgsl"
-    "lib/int8.wgsl"
-    "lib/cache.wgsl"
     "lib/f16_pair.wgsl"
-    "lib/frequencies.wgsl"
-    "lib/rotate_head.wgsl"
+    "lib/int8.wgsl"
+    "lib/int8_rows.wgsl"
     "lib/invocation.wgsl"
     "lib/kv.wgsl"
+    "lib/kv_rows.wgsl"
     "lib/lanes.wgsl"
-    "lib/lanes_near.wgsl"
+    "lib/lanes_subgroup32.wgsl"
     "lib/merge.wgsl"
     "lib/outputs.wgsl"
     "lib/params.wgsl"
+    "lib/reduce_many.wgsl"
     "lib/rms.wgsl"
-    "lib/rope.wgsl"
-    "lib/rope_in_place.wgsl"
-    "lib/rope_op.wgsl"
-    "lib/rope_qkv.wgsl"
-    "lib/rope_row.wgsl"
-    "lib/rope_rows.wgsl"
-    "lib/rope_staged.wgsl"
-    "lib/rope_words.wgsl"
-    "lib/rope_x.wgsl"
-    "lib/int8_rows.wgsl"
+    "lib/rotate_head.wgsl"
     "lib/splits.wgsl"
     "lib/sum.wgsl"
-    "lib/team_sums.wgsl"
     "lib/tiles_cooperative.wgsl"
     "lib/tiles_plain.wgsl"
     "lib/turns.wgsl"
     "lib/u64.wgsl"
     "lib/weights.wgsl"
+    "lib/weights16.wgsl"
     "lib/weights_blocks.wgsl"
     "lib/weights_plain.wgsl"
     "lib/weights_scales.wgsl"
-    "lib/weights_sixteen.wgsl"
     "lib/words.wgsl"
     "matmul.wgsl"
     "matvec.wgsl"
     "matvec_int8_matrix.wgsl"
     "norm.wgsl"
     "quantize.wgsl"
-    "rope/head_norm_rope_neox_kv_write.wgsl"
-    "rope/rope.wgsl"
-    "rope/rope_batch_kv_write.wgsl"
-    "rope/rope_bwd.wgsl"
-    "rope/rope_fwd.wgsl"
-    "rope/rope_k.wgsl"
-    "rope/rope_k_backward.wgsl"
-    "rope/rope_neox.wgsl"
-    "rope/rope_neox_batch_kv_write.wgsl"
-    "rope/rope_neox_qkv_write.wgsl"
-    "rope/rope_q.wgsl"
-    "rope/rope_q_backward.wgsl"
-    "rope/rope_qkv_write.wgsl"
     "select/advance.wgsl"
     "select/argmax.wgsl"
+    "select/candidates.wgsl"
     "select/draw.wgsl"
-    "select/far.wgsl"
     "select/keys.wgsl"
     "select/layout.wgsl"
     "select/load.wgsl"
     "select/mass.wgsl"
-    "select/near.wgsl"
+    "select/radix.wgsl"
     "select/survey.wgsl"
     "select/take.wgsl"
     "sum_tiles.wgsl"
@@ -109,60 +111,60 @@ fn file(path: &str) -> Option<String> {
     }
 }
 
-/// What a device can do beyond the least: the rungs of the ladder that kernels are written for.
+/// Optional device features that kernels have variants for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rungs {
-    /// Arithmetic with halves. Without, they are packed and unpacked.
+    /// f16 arithmetic. Without it f16 is packed and unpacked.
     pub f16: bool,
-    /// Operations across a subgroup. Without, workgroup memory.
+    /// Subgroup operations. Without them, workgroup memory.
     pub subgroups: bool,
-    /// Parameters in the command stream. Without, uniform buffers.
+    /// Immediates (push constants). Without them, uniform buffers.
     pub immediates: bool,
-    /// Matrices of 16 × 16 halves that a subgroup of 32 multiplies together, with sums in `f32`. Without, or without
-    /// halves or subgroups, plain tiles.
+    /// f16 cooperative matrices of 16 × 16 with `f32` accumulators, in subgroups of 32. Without them, or without f16 or
+    /// subgroups, plain tiles.
     pub cooperative: bool,
-    /// Matrices of signed bytes, 16 × 32 by 32 × 16, that a subgroup of 32 multiplies together, with sums of integers.
-    /// Where these are, `cooperative` is. Without, a kernel that needs them is not launched.
+    /// int8 cooperative matrices, 16 × 32 by 32 × 16 with i32 accumulators, in subgroups of 32. They imply
+    /// `cooperative`. Without them, kernels that need them are not launched.
     pub int8_matrix: bool,
 }
 
 impl Rungs {
-    /// Everything.
+    /// All features.
     pub const ALL: Rungs =
         Rungs { f16: true, subgroups: true, immediates: true, cooperative: true, int8_matrix: true };
 
-    /// The least a device must have.
+    /// The baseline: no optional feature.
     pub const NONE: Rungs =
         Rungs { f16: false, subgroups: false, immediates: false, cooperative: false, int8_matrix: false };
 }
 
-/// One compiled form of a kernel: what a pipeline is made of, and its name in a cache of pipelines.
+/// One variant of a kernel: the source of a pipeline, and its key in a pipeline cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
     /// The kernel's name, which is that of its entry point.
     pub name: String,
     /// Its file.
     pub file: &'static str,
-    /// Names that the preprocessor knows.
+    /// Preprocessor constants.
     pub constants: Vec<(&'static str, String)>,
     /// Override constants.
     pub overrides: Vec<(&'static str, f64)>,
 }
 
 impl Variant {
-    /// The plain WGSL.
+    /// The preprocessed WGSL.
     pub fn source(&self) -> Result<Source, PreprocessError> {
         let constants = self.constants.iter().cloned().chain([("KERNEL", self.name.clone())]);
         preprocess(self.file, constants, &file)
     }
 
-    /// Whether it has matrices of bytes: the constant `INT8_MATRIX` says so. WGSL cannot, so that its text means
-    /// something else until its SPIR-V is rewritten, and there is no form of it in other languages.
+    /// Whether it uses int8 cooperative matrices, marked by the constant `INT8_MATRIX`. WGSL has none: the kernel's
+    /// SPIR-V is rewritten, and it does not exist in other languages.
     pub fn has_int8_matrix(&self) -> bool {
         self.constants.iter().any(|(name, _)| *name == "INT8_MATRIX")
     }
 
-    /// A name that tells this variant from every other.
+    /// A unique name of this variant.
     pub fn key(&self) -> String {
         let mut key = self.name.clone();
         for (name, value) in &self.constants {

@@ -1,15 +1,15 @@
-//! Turns kernel files into plain WGSL: includes, conditions, constants.
+//! The preprocessor: expands includes, conditions and constants of kernel files to plain WGSL.
 //!
 //! ```wgsl
-//! #include "lib/words.wgsl"      // once, however often it is asked for
-//! #define PAIRS 4                // a name for a value; names are replaced wherever they stand as a word
+//! #include "lib/words.wgsl"      // included once, however often it is named
+//! #define PAIRS 4                // a name for a value; the name is replaced wherever it is a whole word
 //! #if STORAGE == f16             // with #elif, #else, #endif; an undefined name is an error
 //! #repeat I 4                    // what follows up to #end four times, I being 0, 1, 2, 3
-//! var c##I = I##u;               // words joined, once names are replaced: c0 = 0u
+//! var c##I = I##u;               // words are joined after names are replaced: c0 = 0u
 //! ```
 //!
-//! `enable` lines are moved to the front, where WGSL wants them. Every line of the result knows where it
-//! came from, so that a compiler's complaint about the result can be told in terms of the files.
+//! `enable` lines are moved to the front, as WGSL requires. Every line of the result has its origin, so that a compiler
+//! error can name the file and line.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ impl Source {
     }
 }
 
-/// Why a kernel's files make no shader.
+/// Why a kernel's files could not be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {reason}")]
 pub struct PreprocessError {
@@ -74,7 +74,7 @@ fn is_name(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// How many lines a `#repeat` holds: those up to its own `#end`.
+/// The number of lines of a `#repeat`: those up to its own `#end`.
 fn repeated(lines: &[(usize, &str)]) -> Option<usize> {
     let mut open = 1;
     lines.iter().position(|(_, line)| {
@@ -100,9 +100,9 @@ struct State<'r> {
 /// An open `#if`.
 struct Branch {
     opened: usize,
-    /// Whether its lines count now, its own condition and all around it considered.
+    /// Whether its lines are active: its own condition and all enclosing ones hold.
     active: bool,
-    /// Whether an earlier branch of it was taken, or none may be.
+    /// Whether an earlier branch was taken, or the whole `#if` is inactive.
     taken: bool,
     /// Whether `#else` was seen.
     last: bool,
@@ -126,7 +126,7 @@ impl State<'_> {
                 }
                 continue;
             };
-            // A remark behind a directive is not part of it.
+            // A comment after a directive is not part of it.
             let directive = directive.split("//").next().unwrap_or_default().trim();
             let (word, rest) = directive.split_once(char::is_whitespace).unwrap_or((directive, ""));
             let rest = rest.trim();

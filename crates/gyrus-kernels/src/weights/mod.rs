@@ -1,28 +1,28 @@
-//! Weight matrices as GPUs read them: planes of 32-bit words, made once when a model is loaded.
+//! Weight matrices in the layout that kernels read: planes of 32-bit words, repacked once when a model is loaded.
 //!
-//! Blocks of 18, 22, 34, 110 or 210 bytes suit no word-addressed memory. A matrix `[rows, cols]` is split into at
+//! Blocks of 18, 22, 34, 110 or 210 bytes do not fit word-addressed memory. A matrix `[rows, cols]` is split into at
 //! most three [planes](Plane), each with a fixed number of words a row, so that rows can be repacked, uploaded,
-//! concatenated and split as one likes. Nothing is rounded: what a kernel makes of the planes equals
+//! concatenated and split independently. Nothing is rounded: the values that kernels read equal
 //! [`gyrus_tensor::dequantize`] bit for bit.
 //!
-//! Everything quantised is divided into blocks of 32 elements, whatever the file's blocks are; `g` is a group of
-//! four elements of a block (0..8), `i` an element of a group (0..4).
+//! All quantised types are divided into blocks of 32 elements, whatever the file's blocks are; `g` is a group of four
+//! elements of a block (0..8), `i` an element of a group (0..4).
 //!
 //! | type | quants, words a block | high, words a block | scales |
 //! |---|---|---|---|
 //! | F32 | 32 | | |
 //! | F16, BF16 | 16 | | |
-//! | Q8_0 | 8: all blocks' first 16 bytes, then all blocks' last | | a half a block |
-//! | Q4_0, IQ4_NL | 4: byte `j` has elements `j` and `j + 16` | | a half a block |
+//! | Q8_0 | 8: all blocks' first 16 bytes, then all blocks' last | | one f16 a block |
+//! | Q4_0, IQ4_NL | 4: byte `j` has elements `j` and `j + 16` | | one f16 a block |
 //! | Q4_1 | as Q4_0 | | a word a block: scale, offset |
-//! | Q5_0 | as Q4_0 | 1: bit `8·i + g` | a half a block |
+//! | Q5_0 | as Q4_0 | 1: bit `8·i + g` | one f16 a block |
 //! | Q5_1 | as Q4_0 | 1 | a word a block: scale, offset |
 //! | Q4_K | as Q4_0 | | four words for 256, see [`repack`] |
 //! | Q5_K | as Q4_0 | 1 | as Q4_K |
-//! | Q6_K | as Q4_0 | 2: bits `8·i + 2·(g % 4)` of word `g / 4` | two signed bytes a block; then a half for 256 |
+//! | Q6_K | as Q4_0 | 2: bits `8·i + 2·(g % 4)` of word `g / 4` | two i8 a block; then one f16 for 256 |
 //! | Q2_K | 2: as Q6_K's high bits | | two bytes a block; then a word for 256: scale, scale of minimums |
 //! | Q3_K | as Q2_K | 1 | as Q6_K |
-//! | IQ4_XS | as Q4_0 | | a signed byte a block; then a half for 256 |
+//! | IQ4_XS | as Q4_0 | | one i8 a block; then one f16 for 256 |
 //!
 //! Rows of plain types are padded with zeros to eight elements, rows of scales to whole words.
 
@@ -66,7 +66,7 @@ pub struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Checks that kernels can compute with such a matrix.
+    /// Checks that kernels support such a matrix.
     pub fn new(dtype: DType, rows: usize, cols: usize) -> Result<WeightLayout, WeightError> {
         if !can_dequantize(dtype) {
             return Err(TensorError::NoDequantizer { dtype }.into());
@@ -76,7 +76,7 @@ impl WeightLayout {
         if !cols.is_multiple_of(4) {
             return Err(WeightError::Columns { dtype, cols });
         }
-        // Below this every row's plane has a number of words that 32 bits hold.
+        // Below this the words of a row fit in 32 bits in every plane.
         const WIDEST: usize = 1 << 28;
         match (u32::try_from(rows), u32::try_from(cols)) {
             (Ok(rows), Ok(narrow)) if cols <= WIDEST => Ok(WeightLayout { dtype, rows, cols: narrow }),
@@ -99,7 +99,7 @@ impl WeightLayout {
         self.cols
     }
 
-    /// The same matrix with another number of rows: a part of it, or several one below the other.
+    /// The same matrix with another number of rows: a part of it, or several stacked.
     #[must_use]
     pub fn with_rows(self, rows: u32) -> WeightLayout {
         WeightLayout { rows, ..self }
@@ -145,8 +145,8 @@ impl WeightLayout {
         Plane::ALL.iter().map(|plane| self.bytes(*plane)).sum()
     }
 
-    /// The most rows whose every plane has at most `limit` bytes: how a matrix beyond a binding's limit is
-    /// divided. 0 if not even one row has room.
+    /// The most rows for which every plane has at most `limit` bytes: a matrix beyond a binding's limit is divided by
+    /// it. 0 if one row does not fit.
     pub fn rows_within(&self, limit: u64) -> u32 {
         let widest = Plane::ALL.iter().map(|plane| self.row_words(*plane)).max().unwrap_or(0);
         let rows = limit / (4 * u64::from(widest)).max(1);
@@ -168,10 +168,10 @@ impl WeightLayout {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
-    /// Its type cannot be computed with, its rows are no whole blocks, or its bytes are too few or many.
+    /// Its type is not supported, its rows are not whole blocks, or its data has the wrong size.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// Rows that vectors of four do not divide.
+    /// Rows that are not a multiple of four elements.
     #[error("rows of {cols} {dtype} elements: kernels need a multiple of 4")]
     Columns {
         /// The element type.

@@ -12,12 +12,11 @@ pub struct Planes {
     pub words: Vec<Vec<u32>>,
 }
 
-/// Repacks `rows` rows of a matrix. Rows are independent: a matrix may be repacked in ranges of rows, and the
-/// planes of the ranges put one behind the other are those of the whole.
+/// Repacks `rows` rows of a matrix. Rows are independent: the concatenated planes of ranges of rows are the planes of
+/// the whole matrix.
 ///
-/// The four words of 256 elements of Q4_K and Q5_K are: both halves (scale of scales, scale of minimums); the
-/// lower four bits of the eight scales; of the eight minimums; and the upper two bits of the scales, then of the
-/// minimums.
+/// The four words of 256 elements of Q4_K and Q5_K are: two f16 (scale of scales, scale of minimums); the low four bits
+/// of the eight scales; of the eight minimums; and the high two bits of the scales, then of the minimums.
 pub fn repack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<Planes, WeightError> {
     let layout = WeightLayout::new(dtype, rows, cols)?;
     let overflow = || TensorError::Overflow { dims: vec![rows, cols] };
@@ -63,7 +62,7 @@ impl Row<'_> {
             }),
             DType::Q4_1 => self.each(bytes, |row, b, block: &BlockQ4_1| {
                 row.nibble_bytes(b, &block.qs);
-                row.scales[b] = halves(block.d, block.m);
+                row.scales[b] = f16_pair(block.d, block.m);
             }),
             DType::Q5_0 => self.each(bytes, |row, b, block: &BlockQ5_0| {
                 row.nibble_bytes(b, &block.qs);
@@ -73,7 +72,7 @@ impl Row<'_> {
             DType::Q5_1 => self.each(bytes, |row, b, block: &BlockQ5_1| {
                 row.nibble_bytes(b, &block.qs);
                 row.high[b] = spread(block.qh);
-                row.scales[b] = halves(block.d, block.m);
+                row.scales[b] = f16_pair(block.d, block.m);
             }),
             DType::Q8_0 => self.each(bytes, |row, b, block: &BlockQ8_0| {
                 let blocks = row.quants.len() / 8;
@@ -92,7 +91,7 @@ impl Row<'_> {
                     let pair = [block.scales[2 * b], block.scales[2 * b + 1]];
                     put_half(row.scales, 8 * at + b, u16::from_le_bytes(pair));
                 }
-                row.scales[4 * supers + at] = halves(block.d, block.dmin);
+                row.scales[4 * supers + at] = f16_pair(block.d, block.dmin);
             }),
             DType::Q3_K => self.each(bytes, |row, at, block: &BlockQ3K| {
                 let supers = row.quants.len() / 16;
@@ -165,7 +164,7 @@ impl Row<'_> {
         }
     }
 
-    /// Nibbles that already lie as elements `j` and `j + 16` of a byte.
+    /// Nibbles that the file already stores as elements `j` and `j + 16` of a byte.
     fn nibble_bytes(&mut self, b: usize, qs: &[u8]) {
         for (word, bytes) in self.quants[4 * b..4 * b + 4].iter_mut().zip(qs.as_chunks::<4>().0) {
             *word = u32::from_le_bytes(*bytes);
@@ -190,11 +189,11 @@ fn bits(half: HalfLe) -> u16 {
     u16::from_le_bytes(bytemuck::cast(half))
 }
 
-fn halves(low: HalfLe, high: HalfLe) -> u32 {
+fn f16_pair(low: HalfLe, high: HalfLe) -> u32 {
     u32::from(bits(low)) | u32::from(bits(high)) << 16
 }
 
-/// Sets one of the 16-bit halves of words, which are zero before.
+/// Sets one 16-bit half of a zeroed word.
 fn put_half(words: &mut [u32], at: usize, bits: u16) {
     words[at / 2] |= u32::from(bits) << (16 * (at % 2));
 }
@@ -232,7 +231,7 @@ fn spread(qh: [u8; 4]) -> u32 {
 }
 
 fn super_scales(d: HalfLe, dmin: HalfLe, packed: &[u8; 12]) -> [u32; 4] {
-    let mut words = [halves(d, dmin), 0, 0, 0];
+    let mut words = [f16_pair(d, dmin), 0, 0, 0];
     for b in 0..8 {
         let (scale, min) = scale_min(packed, b);
         let (scale, min) = (u32::from(scale), u32::from(min));
@@ -274,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Bytes that planes have over the file's, the price of word alignment: at most one in 25.
+    /// The overhead of planes over the file, due to word alignment: at most one in 25.
     #[test]
     fn planes_are_hardly_larger_than_the_file() {
         for &dtype in DType::ALL.iter().filter(|d| gyrus_tensor::can_dequantize(**d)) {

@@ -10,8 +10,8 @@ pub(crate) fn random_rope(rng: &mut Rng) -> Rope {
     let pairs = 2 + rng.below(63);
     let rope_dim = 2 * pairs;
     let offset = if rng.below(2) == 0 { 0 } else { rng.below(20) };
-    let behind = if rng.below(2) == 0 { 0 } else { rng.below(20) };
-    let head_dim = (rope_dim + offset + behind).next_multiple_of(2);
+    let after = if rng.below(2) == 0 { 0 } else { rng.below(20) };
+    let head_dim = (rope_dim + offset + after).next_multiple_of(2);
     let pairing = *rng.pick(&[Pairing::Adjacent, Pairing::Split]);
     let base = *rng.pick(&[10.0, 10000.0, 500_000.0, 1e6, 5e6]);
     let sections = (rng.below(4) == 0).then(|| {
@@ -58,12 +58,12 @@ pub(crate) fn random_head(rng: &mut Rng, dim: usize) -> Vec<f32> {
 }
 
 /// A head at a position, in a sequence within the original context.
-pub(crate) fn turned(rope: &Rope, x: &[f32], position: u32) -> Vec<f32> {
-    turned_at(rope, x, &vec![position; rope.position_rows()], 0)
+pub(crate) fn rotated(rope: &Rope, x: &[f32], position: u32) -> Vec<f32> {
+    rotated_at(rope, x, &vec![position; rope.position_rows()], 0)
 }
 
 /// A head at a position for each row, in a sequence that may reach a length.
-pub(crate) fn turned_at(rope: &Rope, x: &[f32], positions: &[u32], length: usize) -> Vec<f32> {
+pub(crate) fn rotated_at(rope: &Rope, x: &[f32], positions: &[u32], length: usize) -> Vec<f32> {
     let mut phases = vec![[0.0; 2]; rope.pairs()];
     rope.phases_in(&rope.spectrum(length), positions, &mut phases);
     let mut x = x.to_vec();

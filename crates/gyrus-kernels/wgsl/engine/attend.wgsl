@@ -1,46 +1,46 @@
-// attend: attention of few rows, divided over positions so that a single row keeps a GPU busy; a mat-vec or quantize
-// puts the splits together (lib/merge.wgsl).
+// attend: decode attention of few rows with split-K over the context, so that a single row keeps the GPU busy. The
+// prologue of a mat-vec or quantize merges the splits (lib/merge.wgsl).
 //
-// Bindings and constants: lib/attend.wgsl. Grid: (splits, n_kv_heads times the groups of GROUP heads that share one,
-// rows). A workgroup takes a split. Its first tile's keys and values are fetched before the heads are made ready. Four
-// invocations score one of a tile's keys for all heads of the group, a team makes weights of a head's scores, then each
-// invocation sums two elements of a head over the values, which wait in workgroup memory. Sums in f32. Twin:
+// Bindings and constants: lib/attend.wgsl. Grid: (splits, n_kv_heads · groups of GROUP query heads, rows), a workgroup
+// a split. The loads of the first tile are issued before the prologue. For each tile of 64 positions, four invocations
+// score one key for all heads of the group; a 32-lane group computes the softmax weights of a head; then each
+// invocation sums two elements of a head over the values, which are staged in workgroup memory. Sums in f32. Twin:
 // scalar::attention.
 
-#define SLOTS 1u
+#define SPLIT_SLOTS 1u
 #include "lib/attend.wgsl"
 
 var<workgroup> scores: array<vec4<f32>, GROUP * SPLIT_TILE>;
 var<workgroup> weights: array<vec4<f32>, GROUP * SPLIT_TILE / 4u>;
 var<workgroup> values: array<vec4<u32>, SPLIT_TILE * HEAD_VECTORS>;
-var<workgroup> fade: array<f32, GROUP>;
+var<workgroup> rescale: array<f32, GROUP>;
 
-// The blocks of what an invocation fetches of a tile, as the table has them: what is computed of a load waits for it.
+// The cache blocks that an invocation loads from for a tile. The table is read first: dependent loads wait for it.
 struct Blocks {
     key: u32,
-    values: array<u32, FETCH>,
+    values: array<u32, KEY_LOADS>,
 }
 
 struct Tile {
-    keys: array<vec4<u32>, FETCH>,
-    values: array<vec4<u32>, FETCH>,
+    keys: array<vec4<u32>, KEY_LOADS>,
+    values: array<vec4<u32>, KEY_LOADS>,
 }
 
-// Positions of the key, and of values, that an invocation fetches of the tile from `first` on. One beyond the last is
-// taken for the last.
+// Positions of the key, and of the values, that an invocation loads of the tile at `first`. Positions beyond the last
+// are clamped to it.
 fn key_position(task: Task, first: u32) -> u32 {
-    return min(first + task.place / 4u, task.last);
+    return min(first + task.index / 4u, task.position);
 }
 
 fn value_position(task: Task, first: u32, number: u32) -> u32 {
-    return min(first + (task.place + number * WORKGROUP) / HEAD_VECTORS, task.last);
+    return min(first + (task.index + number * WORKGROUP) / HEAD_VECTORS, task.position);
 }
 
 fn blocks_of(task: Task, first: u32) -> Blocks {
     var blocks: Blocks;
-    blocks.key = block_table[task.table + key_position(task, first) / KV_BLOCK];
-#repeat I FETCH
-    blocks.values[I] = block_table[task.table + value_position(task, first, I) / KV_BLOCK];
+    blocks.key = block_table[task.table_base + key_position(task, first) / KV_BLOCK];
+#repeat I KEY_LOADS
+    blocks.values[I] = block_table[task.table_base + value_position(task, first, I) / KV_BLOCK];
 #end
     return blocks;
 }
@@ -48,113 +48,113 @@ fn blocks_of(task: Task, first: u32) -> Blocks {
 fn fetch(task: Task, first: u32, blocks: Blocks) -> Tile {
     var tile: Tile;
     let key = vector_at(task, blocks.key, key_position(task, first));
-#repeat I FETCH
-    tile.keys[I] = k_cache[key + 4u * I + task.place % 4u];
+#repeat I KEY_LOADS
+    tile.keys[I] = k_cache[key + 4u * I + task.index % 4u];
 #end
-#repeat I FETCH
+#repeat I KEY_LOADS
     {
         let value = vector_at(task, blocks.values[I], value_position(task, first, I));
-        tile.values[I] = v_cache[value + (task.place + I * WORKGROUP) % HEAD_VECTORS];
+        tile.values[I] = v_cache[value + (task.index + I * WORKGROUP) % HEAD_VECTORS];
     }
 #end
     return tile;
 }
 
-// Scores of the keys of the tile from `first` on, in four parts each.
+// Scores of the keys of the tile at `first`, in four parts each.
 fn score_keys(task: Task, tile: ptr<function, Tile>, first: u32) {
 #if ROTATE
-    if (first + task.place / 4u == task.last) {
-#repeat I FETCH
-        (*tile).keys[I] = eight_f16(4u * I + task.place % 4u);
+    if (first + task.index / 4u == task.position) {
+#repeat I KEY_LOADS
+        (*tile).keys[I] = new_kv_f16(4u * I + task.index % 4u);
 #end
     }
 #endif
 #repeat G GROUP
     {
         var sum = vec4<f32>();
-#repeat I FETCH
+#repeat I KEY_LOADS
         {
-            let at = G * HEAD_DIM / 4u + 2u * (4u * I + task.place % 4u);
+            let at = G * HEAD_DIM / 4u + 2u * (4u * I + task.index % 4u);
             let k = (*tile).keys[I];
             sum = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), queries[at], sum);
             sum = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), queries[at + 1u], sum);
         }
 #end
-        let to = G * SPLIT_TILE + task.place / 4u;
-        scores[to][task.place % 4u] = (sum.x + sum.y) + (sum.z + sum.w);
+        let to = G * SPLIT_TILE + task.index / 4u;
+        scores[to][task.index % 4u] = (sum.x + sum.y) + (sum.z + sum.w);
     }
 #end
 }
 
-// Puts the values of the tile from `first` on where all find them.
-fn keep_values(task: Task, tile: ptr<function, Tile>, first: u32) {
-#repeat I FETCH
+// Stages the values of the tile at `first` in workgroup memory.
+fn stage_values(task: Task, tile: ptr<function, Tile>, first: u32) {
+#repeat I KEY_LOADS
     {
-        let at = task.place + I * WORKGROUP;
+        let at = task.index + I * WORKGROUP;
         let position = first + at / HEAD_VECTORS;
         var v = (*tile).values[I];
 #if ROTATE
-        if (position == task.last) {
-            v = eight_f16(HEAD_VECTORS + at % HEAD_VECTORS);
+        if (position == task.position) {
+            v = new_kv_f16(HEAD_VECTORS + at % HEAD_VECTORS);
         }
 #endif
-        // Whatever lies beyond the last position, it must not meet a weight of zero as an infinity.
-        values[at] = select(vec4<u32>(), v, position <= task.last);
+        // Values beyond the last position are zeroed: infinity times a weight of 0 would be NaN.
+        values[at] = select(vec4<u32>(), v, position <= task.position);
     }
 #end
 }
 
-// Weights of a tile's positions from their scores.
-fn weigh_scores(task: Task, member: Member, first: u32) {
-    let lane = task.place % LANES;
-    let team = task.place / LANES;
-    let head = min(team, GROUP - 1u);
-    let scored = head * SPLIT_TILE;
-    var two = vec2<f32>(NONE);
+// Online softmax of a tile: weights from scores, and the new running max, sum of exponentials and rescale factor.
+fn softmax_tile(task: Task, thread: Thread, first: u32) {
+    let lane = task.index % LANES;
+    let lane_group = task.index / LANES;
+    let head = min(lane_group, GROUP - 1u);
+    let scores_at = head * SPLIT_TILE;
+    var pair_scores = vec2<f32>(MASKED);
 #repeat I 2
     {
         let at = lane + I * LANES;
-        let parts = scores[scored + at];
-        two[I] = finished((parts.x + parts.y) + (parts.z + parts.w), first + at, task);
+        let parts = scores[scores_at + at];
+        pair_scores[I] = masked_score((parts.x + parts.y) + (parts.z + parts.w), first + at, task);
     }
 #end
-    let before = most[head];
-    let higher = max(before, team_max(max(two.x, two.y), member));
-    // A tile that is not seen at all has no weight, whatever the scores are lowered by.
-    let e = select(vec2<f32>(), exp(two - higher), two > vec2<f32>(NONE));
-    let sum = team_sum(e.x + e.y, member);
-    if (team < GROUP) {
-        weights[(scored + lane) / 4u][lane % 4u] = e.x;
-        weights[(scored + LANES + lane) / 4u][lane % 4u] = e.y;
+    let old_max = running_max[head];
+    let new_max = max(old_max, reduce_max(max(pair_scores.x, pair_scores.y), thread));
+    // Masked positions have weight 0 even if the whole tile is masked.
+    let e = select(vec2<f32>(), exp(pair_scores - new_max), pair_scores > vec2<f32>(MASKED));
+    let sum = reduce_sum(e.x + e.y, thread);
+    if (lane_group < GROUP) {
+        weights[(scores_at + lane) / 4u][lane % 4u] = e.x;
+        weights[(scores_at + LANES + lane) / 4u][lane % 4u] = e.y;
         if (lane == 0u) {
-            let faded = exp(before - higher);
-            fade[head] = faded;
-            most[head] = higher;
-            total[head] = fma(total[head], faded, sum);
+            let factor = exp(old_max - new_max);
+            rescale[head] = factor;
+            running_max[head] = new_max;
+            exp_sum[head] = fma(exp_sum[head], factor, sum);
         }
     }
 }
 
-// Adds a tile's values, as they weigh, to what was before.
-fn sum_values(task: Task, sums: ptr<function, array<vec2<f32>, OWN>>) {
-#repeat O OWN
+// Rescales the sums and adds a tile's weighted values.
+fn accumulate_values(task: Task, sums: ptr<function, array<vec2<f32>, OUTPUTS_PER_INVOCATION>>) {
+#repeat O OUTPUTS_PER_INVOCATION
     {
-        let output = task.place % OUTPUTS + O * WORKGROUP;
-        if (output < OUTPUTS && task.place / OUTPUTS < SHARES) {
+        let output = task.index % OUTPUTS + O * WORKGROUP;
+        if (output < OUTPUTS && task.index / OUTPUTS < PARTS) {
             let g = output / (HEAD_DIM / 2u);
             let word = output % (HEAD_DIM / 2u);
-            let weighed = g * SPLIT_TILE;
-            let kept = word / 4u;
-            var sum = (*sums)[O] * fade[g];
-            let begins = task.place / OUTPUTS * (SPLIT_TILE / SHARES);
-            // Several on their way at once: a load takes longer than a product.
-            for (var p = begins; p < begins + SPLIT_TILE / SHARES; p += TOGETHER) {
-                var pairs: array<vec2<f32>, TOGETHER>;
-#repeat P TOGETHER
-                pairs[P] = unpack2x16float(values[kept + (p + P) * HEAD_VECTORS][word % 4u]);
+            let weights_at = g * SPLIT_TILE;
+            let value_at = word / 4u;
+            var sum = (*sums)[O] * rescale[g];
+            let begins = task.index / OUTPUTS * (SPLIT_TILE / PARTS);
+            // VALUE_UNROLL loads are issued at once: a load takes longer than a product.
+            for (var p = begins; p < begins + SPLIT_TILE / PARTS; p += VALUE_UNROLL) {
+                var pairs: array<vec2<f32>, VALUE_UNROLL>;
+#repeat P VALUE_UNROLL
+                pairs[P] = unpack2x16float(values[value_at + (p + P) * HEAD_VECTORS][word % 4u]);
 #end
-#repeat P TOGETHER
-                sum = fma(vec2<f32>(weights[(weighed + p + P) / 4u][P % 4]), pairs[P], sum);
+#repeat P VALUE_UNROLL
+                sum = fma(vec2<f32>(weights[(weights_at + p + P) / 4u][P % 4]), pairs[P], sum);
 #end
             }
             (*sums)[O] = sum;
@@ -163,38 +163,38 @@ fn sum_values(task: Task, sums: ptr<function, array<vec2<f32>, OWN>>) {
 #end
 }
 
-#if SHARES > 1
-// Shares of the positions are put together in their order. They wait where values were, which nobody needs any more.
-fn put_share(task: Task, sum: vec2<f32>) {
-    if (task.place / OUTPUTS < SHARES) {
-        values[task.place] = vec4<u32>(bitcast<vec2<u32>>(sum), 0u, 0u);
+#if PARTS > 1
+// The parts of the positions are added in order. They are exchanged through `values`, which is free by then.
+fn store_part(task: Task, sum: vec2<f32>) {
+    if (task.index / OUTPUTS < PARTS) {
+        values[task.index] = vec4<u32>(bitcast<vec2<u32>>(sum), 0u, 0u);
     }
 }
 
-fn share(place: u32) -> vec2<f32> {
+fn part(place: u32) -> vec2<f32> {
     return bitcast<vec2<f32>>(values[place].xy);
 }
 #endif
 
-// Writes a split's sums.
-fn write_sums(task: Task, sums: ptr<function, array<vec2<f32>, OWN>>, split: u32) {
-#repeat O OWN
+// Writes a split's sums, running max and sum of exponentials.
+fn write_sums(task: Task, sums: ptr<function, array<vec2<f32>, OUTPUTS_PER_INVOCATION>>, split: u32) {
+#repeat O OUTPUTS_PER_INVOCATION
     {
-        let output = task.place + O * WORKGROUP;
+        let output = task.index + O * WORKGROUP;
         let g = output / (HEAD_DIM / 2u);
         if (output < OUTPUTS && has_head(task, g)) {
             var sum = (*sums)[O];
-#if SHARES > 1
-#repeat S SHARES
+#if PARTS > 1
+#repeat S PARTS
 #if S > 0
-            sum += share(output + S * OUTPUTS);
+            sum += part(output + S * OUTPUTS);
 #endif
 #end
 #endif
             let to = partial_at(task, g, split);
             partials[to + output % (HEAD_DIM / 2u)] = sum;
             if (output % (HEAD_DIM / 2u) == 0u) {
-                partials[to + HEAD_DIM / 2u] = vec2<f32>(most[g], total[g]);
+                partials[to + HEAD_DIM / 2u] = vec2<f32>(running_max[g], exp_sum[g]);
             }
         }
     }
@@ -202,56 +202,51 @@ fn write_sums(task: Task, sums: ptr<function, array<vec2<f32>, OWN>>, split: u32
 }
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let task = task_of(here, member);
-    let splits = splits_of(task.last, params.window);
-    let split = here.group.x;
+    let thread = thread_of(here);
+    let task = task_of(here, thread);
+    let splits = splits_of(task.position, params.window);
+    let split = here.workgroup.x;
     if (split >= splits.count) {
         return;
     }
     let begin = splits.first + split * splits.size;
-    let end = min(begin + splits.size, task.last + 1u);
+    let end = min(begin + splits.size, task.position + 1u);
 
-    // Everything is on its way before anything is waited for.
+    // All loads are issued before the first is used.
     let blocks = blocks_of(task, begin);
 #if ROTATE
-    let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
+    let pairs = fetch_pairs(task, thread.index / LANES, thread.index % LANES);
     var tile = fetch(task, begin, blocks);
-    begin_attention(task, member, pairs);
+    prepare_attention(task, thread, pairs);
 #else
     var tile = fetch(task, begin, blocks);
-    begin_attention(task, member);
+    prepare_attention(task, thread);
 #endif
     workgroupBarrier();
 #if ROTATE
-    // The row's own split writes, and only one group of heads does.
-    if (end == task.last + 1u && task.group == 0u) {
-        write_newest(task, task.place);
+    // The split with the row's own position writes its key and value, in one group of heads only.
+    if (end == task.position + 1u && task.group == 0u) {
+        write_new_kv(task, task.index);
     }
 #endif
 
-    var sums: array<vec2<f32>, OWN>;
+    var sums: array<vec2<f32>, OUTPUTS_PER_INVOCATION>;
     for (var first = begin; first < end; first += SPLIT_TILE) {
         score_keys(task, &tile, first);
-        keep_values(task, &tile, first);
+        stage_values(task, &tile, first);
         workgroupBarrier();
         if (first + SPLIT_TILE < end) {
             tile = fetch(task, first + SPLIT_TILE, blocks_of(task, first + SPLIT_TILE));
         }
-        weigh_scores(task, member, first);
+        softmax_tile(task, thread, first);
         workgroupBarrier();
-        sum_values(task, &sums);
+        accumulate_values(task, &sums);
         workgroupBarrier();
     }
 
-#if SHARES > 1
-    put_share(task, sums[0]);
+#if PARTS > 1
+    store_part(task, sums[0]);
     workgroupBarrier();
 #endif
     write_sums(task, &sums, split);

@@ -1,20 +1,21 @@
-// attend_gathered: attention of several rows, each put together at once and made bytes for a mat-vec: enough rows keep
-// a GPU busy without being divided, and who stays has its positions, block table and heads at hand.
+// attend_gathered: decode attention of several rows. A workgroup computes all splits of a row's heads, merges them and
+// quantises the result to int8 for a mat-vec. Several rows keep the GPU busy without split-K across workgroups, and one
+// workgroup loads positions, block table and heads only once.
 //
 // Bindings and constants: lib/attend.wgsl, and
 //   9   q         as in lib/int8_rows.wgsl
 //   10  q_scales  likewise
 //
-// Grid: (1, n_kv_heads times the groups of GROUP heads that share one, rows). In a turn a workgroup attends to TILES
-// tiles, of as many splits. Four invocations score a key of each tile, which is one fetch of their part of a query for
-// all; WEIGHERS make weights of a tile's scores of one head; then each invocation sums two elements of a tile's values,
-// which are in its registers, for all heads. Keys are fetched while the weights of the turn before are made, values
-// while keys are scored, and the block table's entries for both a turn before: no load waits for another. Splits, sums
-// and how they are put together are those of engine/attend.wgsl and lib/merge.wgsl, and so are the bits. Sums in f32.
-// Twins: scalar::attention, scalar::quantize_rows.
+// Grid: (1, n_kv_heads · groups of GROUP query heads, rows). An iteration processes TILES tiles, one of each of as many
+// splits. Four invocations score a key of each tile, so that one load of their part of a query serves all tiles;
+// SOFTMAX_LANES lanes compute the softmax weights of a tile of one head; then each invocation sums two elements of a
+// tile's values, which are in its registers, for all heads. Keys of the next iteration are loaded during the softmax,
+// values during the scores, and the block table entries of both one iteration earlier: no load waits for another.
+// Splits, sums and merging are those of engine/attend.wgsl and lib/merge.wgsl, with the same bits. Sums in f32. Twins:
+// scalar::attention, scalar::quantize_rows.
 
 #include "lib/splits.wgsl"
-#define SLOTS MOST_SPLITS
+#define SPLIT_SLOTS MAX_SPLITS
 #include "lib/attend.wgsl"
 
 #define INT8_SUMS 1
@@ -25,73 +26,73 @@
 
 #include "lib/attend_tiles.wgsl"
 
-// Vectors from a tile's scores to the next one's: a few more than there are spread them over the banks.
-#define SCORED (GROUP * SPLIT_TILE / 4u + 2u)
+// Vectors from a tile's scores to the next tile's. The padding avoids bank conflicts.
+#define SCORE_STRIDE (GROUP * SPLIT_TILE / 4u + 2u)
 
-// Scores of this turn's tiles, which become weights, and of the next one's.
-var<workgroup> weights: array<vec4<f32>, 2u * TILES * SCORED>;
-var<workgroup> fade: array<f32, TILES * GROUP>;
-#if KEPT
-// Sums of splits.
-var<workgroup> kept: array<vec2<f32>, MOST_SPLITS * GROUP * PAIRS>;
+// Scores of the tiles, replaced by their softmax weights. Double-buffered: this iteration's and the next one's.
+var<workgroup> weights: array<vec4<f32>, 2u * TILES * SCORE_STRIDE>;
+var<workgroup> rescale: array<f32, TILES * GROUP>;
+#if SUMS_IN_WORKGROUP
+// Sums of the splits, [split, head, pair].
+var<workgroup> split_sums: array<vec2<f32>, MAX_SPLITS * GROUP * PAIRS>;
 #endif
 
-// An invocation's parts of the queries, in registers where they are few.
+// An invocation's parts of the queries, in registers if they are few.
 struct Queries {
-#if HELD
-    vectors: array<vec4<f32>, 2 * GROUP * FETCH>,
+#if QUERIES_IN_REGISTERS
+    vectors: array<vec4<f32>, 2 * GROUP * KEY_LOADS>,
 #else
-    // There is no struct without a field.
+    // WGSL has no empty struct.
     none: u32,
 #endif
 }
 
 fn query_at(task: Task, number: u32) -> u32 {
-    return number / FETCH * (HEAD_DIM / 4u) + 2u * (4u * (number % FETCH) + task.place % 4u);
+    return number / KEY_LOADS * (HEAD_DIM / 4u) + 2u * (4u * (number % KEY_LOADS) + task.index % 4u);
 }
 
-fn own_queries(task: Task) -> Queries {
-    var own: Queries;
-#if HELD
+fn load_queries(task: Task) -> Queries {
+    var own_queries: Queries;
+#if QUERIES_IN_REGISTERS
 #repeat N QUERIES
-    own.vectors[2 * N] = queries[query_at(task, N)];
-    own.vectors[2 * N + 1] = queries[query_at(task, N) + 1u];
+    own_queries.vectors[2 * N] = queries[query_at(task, N)];
+    own_queries.vectors[2 * N + 1] = queries[query_at(task, N) + 1u];
 #end
 #endif
-    return own;
+    return own_queries;
 }
 
-// Scores of the turn's keys, to `to` on.
+// Scores of the iteration's keys, stored from `to` on.
 fn score_keys(
-    task: Task, member: Member, own: Queries, keys: ptr<function, Keys>, turn: Turn, splits: Splits, to: u32) {
+    task: Task, thread: Thread, own_queries: Queries, keys: ptr<function, Keys>, step: Step, splits: Splits, to: u32) {
 #if ROTATE
 #repeat T TILES
-    if (first_of(turn, T, splits) + task.place / 4u == task.last) {
-#repeat I FETCH
-        (*keys).vectors[T * FETCH + I] = eight_f16(4u * I + task.place % 4u);
+    if (first_position(step, T, splits) + task.index / 4u == task.position) {
+#repeat I KEY_LOADS
+        (*keys).vectors[T * KEY_LOADS + I] = new_kv_f16(4u * I + task.index % 4u);
 #end
     }
 #end
 #endif
-    // Of each invocation one of four parts.
+    // Each of four invocations has one part of a score.
     var parts: array<array<f32, GROUP>, TILES>;
 #repeat G GROUP
     {
         var sums: array<vec4<f32>, TILES>;
-#repeat I FETCH
+#repeat I KEY_LOADS
         {
-#if HELD
-            let first = own.vectors[2 * (G * FETCH + I)];
-            let last = own.vectors[2 * (G * FETCH + I) + 1];
+#if QUERIES_IN_REGISTERS
+            let first = own_queries.vectors[2 * (G * KEY_LOADS + I)];
+            let position = own_queries.vectors[2 * (G * KEY_LOADS + I) + 1];
 #else
-            let first = queries[query_at(task, G * FETCH + I)];
-            let last = queries[query_at(task, G * FETCH + I) + 1u];
+            let first = queries[query_at(task, G * KEY_LOADS + I)];
+            let position = queries[query_at(task, G * KEY_LOADS + I) + 1u];
 #endif
 #repeat T TILES
             {
-                let k = (*keys).vectors[T * FETCH + I];
+                let k = (*keys).vectors[T * KEY_LOADS + I];
                 sums[T] = fma(vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y)), first, sums[T]);
-                sums[T] = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), last, sums[T]);
+                sums[T] = fma(vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w)), position, sums[T]);
             }
 #end
         }
@@ -101,35 +102,35 @@ fn score_keys(
 #end
     }
 #end
-    // Neighbours give each other the parts of the tiles that the other keeps, as far as there are several.
-    let odd = (task.place & 1u) != 0u;
-    let late = (task.place & 2u) != 0u;
+    // Neighbours exchange parts, so that each ends with whole scores of TILES / 4 tiles (or duplicates of fewer).
+    let odd = (task.index & 1u) != 0u;
+    let second = (task.index & 2u) != 0u;
 #if TILES == 4
-    let low = halves(parts[0], parts[2], odd, 1u, member);
-    let high = halves(parts[1], parts[3], odd, 1u, member);
-    let sums = halves(low, high, late, 2u, member);
-    let tile = 2u * (task.place & 1u) + ((task.place >> 1u) & 1u);
+    let low = exchange_sums(parts[0], parts[2], odd, 1u, thread);
+    let high = exchange_sums(parts[1], parts[3], odd, 1u, thread);
+    let sums = exchange_sums(low, high, second, 2u, thread);
+    let tile = 2u * (task.index & 1u) + ((task.index >> 1u) & 1u);
 #elif TILES == 2
-    let half = halves(parts[0], parts[1], odd, 1u, member);
-    let sums = halves(half, half, late, 2u, member);
-    let tile = task.place & 1u;
+    let half = exchange_sums(parts[0], parts[1], odd, 1u, thread);
+    let sums = exchange_sums(half, half, second, 2u, thread);
+    let tile = task.index & 1u;
 #else
-    let half = halves(parts[0], parts[0], odd, 1u, member);
-    let sums = halves(half, half, late, 2u, member);
+    let half = exchange_sums(parts[0], parts[0], odd, 1u, thread);
+    let sums = exchange_sums(half, half, second, 2u, thread);
     let tile = 0u;
 #endif
-    let at = to + tile * SCORED + task.place / 16u;
+    let at = to + tile * SCORE_STRIDE + task.index / 16u;
 #repeat G GROUP
-    weights[at + G * (SPLIT_TILE / 4u)][(task.place / 4u) % 4u] = sums[G];
+    weights[at + G * (SPLIT_TILE / 4u)][(task.index / 4u) % 4u] = sums[G];
 #end
 }
 
-// Of two neighbours' parts, one has the sums of the first ones, and the one that is `upper` of the others.
-fn halves(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, distance: u32, member: Member)
+// Adds the parts of two neighbouring lanes: the lower lane gets the sums of `first`, the `upper` one those of `other`.
+fn exchange_sums(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, distance: u32, thread: Thread)
     -> array<f32, GROUP> {
     var sums: array<f32, GROUP>;
 #if SUBGROUPS
-    if (distance < member.reach) {
+    if (distance < thread.shuffle_width) {
 #repeat G GROUP
         sums[G] = select(first[G], other[G], upper)
             + subgroupShuffleXor(select(other[G], first[G], upper), distance);
@@ -139,101 +140,102 @@ fn halves(first: array<f32, GROUP>, other: array<f32, GROUP>, upper: bool, dista
 #endif
 #repeat G GROUP
     sums[G] = select(first[G], other[G], upper)
-        + neighbour_f32(select(other[G], first[G], upper), distance, member);
+        + shuffle_xor_f32(select(other[G], first[G], upper), distance, thread);
 #end
     return sums;
 }
 
-// Weights of the turn's positions in place of their scores, a tile and head by WEIGHERS invocations: they sum as a team
-// of 32 does of which each has two positions.
-fn weigh_scores(task: Task, member: Member, turn: Turn, splits: Splits, origin: u32) {
-    let lane = task.place % WEIGHERS;
-#repeat W WEIGHINGS
+// Online softmax: replaces scores by weights. SOFTMAX_LANES lanes handle a tile of one head. Their sums have the tree
+// of 32 lanes with two positions each.
+fn softmax_tile(task: Task, thread: Thread, step: Step, splits: Splits, origin: u32) {
+    let lane = task.index % SOFTMAX_LANES;
+#repeat W SOFTMAX_ITERATIONS
     {
-        // Those beyond the end do the last one's work and keep it to themselves.
-        let index = task.place / WEIGHERS + W * (WORKGROUP / WEIGHERS);
+        // Invocations beyond the end repeat the last work item and do not write.
+        let index = task.index / SOFTMAX_LANES + W * (WORKGROUP / SOFTMAX_LANES);
         let number = min(index, TILES * GROUP - 1u);
-        let first = first_of(turn, number / GROUP, splits) + lane;
-        let scored = origin + number / GROUP * SCORED + number % GROUP * (SPLIT_TILE / 4u) + lane / 4u;
-#repeat I WEIGHED
-        let score##I = finished(weights[scored + I * (WEIGHERS / 4u)][lane % 4u], first + I * WEIGHERS, task);
+        let first = first_position(step, number / GROUP, splits) + lane;
+        let scores_at = origin + number / GROUP * SCORE_STRIDE + number % GROUP * (SPLIT_TILE / 4u) + lane / 4u;
+#repeat I SCORES_PER_LANE
+        let score##I =
+            masked_score(weights[scores_at + I * (SOFTMAX_LANES / 4u)][lane % 4u], first + I * SOFTMAX_LANES, task);
 #end
-#if WEIGHED == 4
-        var higher = max(max(score0, score2), max(score1, score3));
+#if SCORES_PER_LANE == 4
+        var new_max = max(max(score0, score2), max(score1, score3));
 #else
-        var higher = max(score0, score1);
+        var new_max = max(score0, score1);
 #endif
-        higher = lanes_max(higher, WEIGHERS, member);
-        let before = most[turn.split * GROUP + number];
-        higher = max(before, higher);
-        // A tile that is not seen at all has no weight, whatever the scores are lowered by.
-#repeat I WEIGHED
-        let weight##I = select(0.0, exp(score##I - higher), score##I > NONE);
+        new_max = reduce_max_over(new_max, SOFTMAX_LANES, thread);
+        let old_max = running_max[step.split * GROUP + number];
+        new_max = max(old_max, new_max);
+        // Masked positions have weight 0 even if the whole tile is masked.
+#repeat I SCORES_PER_LANE
+        let weight##I = select(0.0, exp(score##I - new_max), score##I > MASKED);
 #end
-#if WEIGHED == 4
+#if SCORES_PER_LANE == 4
         var sum = (weight0 + weight2) + (weight1 + weight3);
 #else
         var sum = weight0 + weight1;
 #endif
         if (index < TILES * GROUP) {
-#repeat I WEIGHED
-            weights[scored + I * (WEIGHERS / 4u)][lane % 4u] = weight##I;
+#repeat I SCORES_PER_LANE
+            weights[scores_at + I * (SOFTMAX_LANES / 4u)][lane % 4u] = weight##I;
 #end
         }
-        sum = lanes_sum(sum, WEIGHERS, member);
+        sum = reduce_sum_over(sum, SOFTMAX_LANES, thread);
         if (index < TILES * GROUP && lane == 0u) {
-            let slot = turn.split * GROUP + number;
-            let faded = exp(before - higher);
-            fade[number] = faded;
-            most[slot] = higher;
-            total[slot] = fma(total[slot], faded, sum);
+            let slot = step.split * GROUP + number;
+            let factor = exp(old_max - new_max);
+            rescale[number] = factor;
+            running_max[slot] = new_max;
+            exp_sum[slot] = fma(exp_sum[slot], factor, sum);
         }
     }
 #end
 }
 
 struct Sums {
-    heads: array<array<vec2<f32>, GROUP>, ROUNDS>,
+    heads: array<array<vec2<f32>, GROUP>, VALUE_ITERATIONS>,
 }
 
-// Adds the turn's values, as they weigh, to what was before.
-fn sum_values(
-    task: Task, values: ptr<function, Values>, sums: ptr<function, Sums>, turn: Turn, splits: Splits, origin: u32) {
-#repeat R ROUNDS
+// Rescales the sums and adds the iteration's weighted values.
+fn accumulate_values(
+    task: Task, values: ptr<function, Values>, sums: ptr<function, Sums>, step: Step, splits: Splits, origin: u32) {
+#repeat R VALUE_ITERATIONS
     {
-        let mine = summer(task, R);
-        let tile = first_of(turn, mine.tile, splits);
-        let first = tile + mine.share * SHARE;
-        if (mine.is_there && tile <= task.last) {
-            if (first + SHARE > task.last) {
-                // The row's own value is not in the cache yet. Whatever lies beyond, it must not meet a weight of zero
-                // as an infinity.
+        let mine = value_task(task, R);
+        let tile = first_position(step, mine.tile, splits);
+        let first = tile + mine.part * PART_POSITIONS;
+        if (mine.in_range && tile <= task.position) {
+            if (first + PART_POSITIONS > task.position) {
+                // The row's own value is not in the cache yet. Values beyond it are zeroed: infinity times a weight of
+                // 0 would be NaN.
 #if ROTATE
                 let pair = HEAD_DIM + 2u * mine.pair;
-                let newest_word = f16_pair(vec2<f32>(newest[pair], newest[pair + 1u]));
+                let new_word = f16_pair(vec2<f32>(new_kv[pair], new_kv[pair + 1u]));
 #endif
-#repeat P SHARE
+#repeat P PART_POSITIONS
                 {
-                    var word = (*values).words[R * SHARE + P];
+                    var word = (*values).words[R * PART_POSITIONS + P];
 #if ROTATE
-                    word = select(word, newest_word, first + P == task.last);
+                    word = select(word, new_word, first + P == task.position);
 #endif
-                    (*values).words[R * SHARE + P] = select(word, 0u, first + P > task.last);
+                    (*values).words[R * PART_POSITIONS + P] = select(word, 0u, first + P > task.position);
                 }
 #end
             }
-            let weighed = origin + mine.tile * SCORED + mine.share * (SHARE / 4u);
+            let weights_at = origin + mine.tile * SCORE_STRIDE + mine.part * (PART_POSITIONS / 4u);
 #repeat G GROUP
-            (*sums).heads[R][G] *= fade[mine.tile * GROUP + G];
+            (*sums).heads[R][G] *= rescale[mine.tile * GROUP + G];
 #end
-#repeat F SHARE_FOURS
+#repeat F PART_VECTORS
             {
 #repeat G GROUP
-                let weight##G = weights[weighed + G * (SPLIT_TILE / 4u) + F];
+                let weight##G = weights[weights_at + G * (SPLIT_TILE / 4u) + F];
 #end
 #repeat P 4
                 {
-                    let pair = unpack2x16float((*values).words[R * SHARE + 4 * F + P]);
+                    let pair = unpack2x16float((*values).words[R * PART_POSITIONS + 4 * F + P]);
 #repeat G GROUP
                     (*sums).heads[R][G] = fma(vec2<f32>(weight##G[P]), pair, (*sums).heads[R][G]);
 #end
@@ -246,26 +248,26 @@ fn sum_values(
 #end
 }
 
-// Puts the shares of a split's sums together, in their order, and keeps them until all splits are there.
-fn keep_sums(task: Task, member: Member, sums: ptr<function, Sums>, turn: Turn, splits: Splits) {
-#repeat R ROUNDS
+// Adds the parts of a split's sums in order and stores them until all splits are done.
+fn store_split_sums(task: Task, thread: Thread, sums: ptr<function, Sums>, step: Step, splits: Splits) {
+#repeat R VALUE_ITERATIONS
     {
-        let mine = summer(task, R);
-        let split = turn.split + mine.tile;
+        let mine = value_task(task, R);
+        let split = step.split + mine.tile;
 #repeat G GROUP
         {
-            let share = (*sums).heads[R][G];
-            var sum = share;
-#repeat S SHARES
+            let part = (*sums).heads[R][G];
+            var sum = part;
+#repeat S PARTS
 #if S > 0
             sum += vec2<f32>(
-                neighbour_f32(share.x, S * (LANES / SHARES), member),
-                neighbour_f32(share.y, S * (LANES / SHARES), member));
+                shuffle_xor_f32(part.x, S * (LANES / PARTS), thread),
+                shuffle_xor_f32(part.y, S * (LANES / PARTS), thread));
 #endif
 #end
-            if (mine.is_there && mine.share == 0u && split < splits.count) {
-#if KEPT
-                kept[(split * GROUP + G) * PAIRS + mine.pair] = sum;
+            if (mine.in_range && mine.part == 0u && split < splits.count) {
+#if SUMS_IN_WORKGROUP
+                split_sums[(split * GROUP + G) * PAIRS + mine.pair] = sum;
 #else
                 if (has_head(task, G)) {
                     partials[partial_at(task, G, split) + mine.pair] = sum;
@@ -278,128 +280,123 @@ fn keep_sums(task: Task, member: Member, sums: ptr<function, Sums>, turn: Turn, 
 #end
 }
 
-// Four elements of a head's split.
-fn four_kept(task: Task, g: u32, split: u32, four: u32) -> vec4<f32> {
-#if KEPT
+// Four elements of the sums of a head's split.
+fn split_sums4(task: Task, g: u32, split: u32, four: u32) -> vec4<f32> {
+#if SUMS_IN_WORKGROUP
     let at = (split * GROUP + g) * PAIRS + 2u * four;
-    return vec4<f32>(kept[at], kept[at + 1u]);
+    return vec4<f32>(split_sums[at], split_sums[at + 1u]);
 #else
     let at = partial_at(task, g, split) + 2u * four;
     return vec4<f32>(partials[at], partials[at + 1u]);
 #endif
 }
 
-// Four elements of a head of the group from its splits: lib/merge.wgsl, with largest scores and sums of weights at hand
-// and several sums on their way at once.
-fn gathered(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
-    var highest = most[g];
+// Four elements of a head, merged from its splits as in lib/merge.wgsl. Running max and sum of exponentials are in
+// workgroup memory, and eight loads are in flight at once.
+fn merge_splits(task: Task, g: u32, four: u32, count: u32) -> vec4<f32> {
+    var max_score = running_max[g];
     for (var split = 1u; split < count; split += 1u) {
-        highest = max(highest, most[split * GROUP + g]);
+        max_score = max(max_score, running_max[split * GROUP + g]);
     }
-    var all = 0.0;
+    var merged_exp_sum = 0.0;
     var sum = vec4<f32>();
     for (var split = 0u; split < count; split += 8u) {
-        var some: array<vec4<f32>, 8>;
+        var loaded: array<vec4<f32>, 8>;
 #repeat I 8
-        some[I] = four_kept(task, g, min(split + I, count - 1u), four);
+        loaded[I] = split_sums4(task, g, min(split + I, count - 1u), four);
 #end
 #repeat I 8
         if (split + I < count) {
             let slot = (split + I) * GROUP + g;
-            let weight = exp(most[slot] - highest);
-            all = fma(total[slot], weight, all);
-            sum = fma(some[I], vec4<f32>(weight), sum);
+            let weight = exp(running_max[slot] - max_score);
+            merged_exp_sum = fma(exp_sum[slot], weight, merged_exp_sum);
+            sum = fma(loaded[I], vec4<f32>(weight), sum);
         }
 #end
     }
-    return sum / all;
+    return sum / merged_exp_sum;
 }
 
 // Vectors of four elements of a group's heads.
-#define FOURS (GROUP * HEAD_DIM / 4u)
+#define OUTPUT_VECTORS (GROUP * HEAD_DIM / 4u)
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let task = task_of(here, member);
-    let splits = splits_of(task.last, params.window);
-    // Everything is on its way before anything is waited for.
-    var turn = Turn(0u, 0u);
-    var ahead = next(turn, splits);
+    let thread = thread_of(here);
+    let task = task_of(here, thread);
+    let splits = splits_of(task.position, params.window);
+    // All loads are issued before the first is used.
+    var step = Step(0u, 0u);
+    var upcoming = next_step(step, splits);
     let first_key_blocks = first_key_blocks(task, splits);
     let first_value_blocks = first_value_blocks(task, splits);
-    if (task.place < ENTRIES) {
-        entries[ENTRIES + task.place] = entry_of(task, ahead, task.place, splits);
+    if (task.index < ENTRIES) {
+        entries[ENTRIES + task.index] = table_entry(task, upcoming, task.index, splits);
     }
 #if ROTATE
-    let pairs = fetch_pairs(task, member.place / LANES, member.place % LANES);
+    let pairs = fetch_pairs(task, thread.index / LANES, thread.index % LANES);
 #endif
     var keys = fetch_keys(task, first_key_blocks);
     var values: Values;
     fetch_values(task, first_value_blocks, &values);
 #if ROTATE
-    begin_attention(task, member, pairs);
+    prepare_attention(task, thread, pairs);
 #else
-    begin_attention(task, member);
+    prepare_attention(task, thread);
 #endif
     workgroupBarrier();
 #if ROTATE
     if (task.group == 0u) {
-        write_newest(task, member.place);
+        write_new_kv(task, thread.index);
     }
 #endif
 
-    let own = own_queries(task);
-    var at = 0u;
-    var number = 0u;
-    while (turn.split < splits.count) {
+    let own_queries = load_queries(task);
+    var scores_base = 0u;
+    var iteration = 0u;
+    while (step.split < splits.count) {
         var sums: Sums;
-        for (turn.offset = 0u; turn.offset < splits.size; turn.offset += SPLIT_TILE) {
-            ahead = next(ahead, splits);
+        for (step.offset = 0u; step.offset < splits.size; step.offset += SPLIT_TILE) {
+            upcoming = next_step(upcoming, splits);
             var entry = 0u;
-            if (task.place < ENTRIES) {
-                entry = entry_of(task, ahead, task.place, splits);
+            if (task.index < ENTRIES) {
+                entry = table_entry(task, upcoming, task.index, splits);
             }
-            // Only the first are fetched a turn ahead: registers of values are needed to the end of it.
-            if (number > 0u) {
-                fetch_values(task, value_blocks(task, number), &values);
+            // Only the first values are loaded an iteration ahead: their registers are in use until its end.
+            if (iteration > 0u) {
+                fetch_values(task, value_blocks(task, iteration), &values);
             }
-            number += 1u;
-            score_keys(task, member, own, &keys, turn, splits, at);
+            iteration += 1u;
+            score_keys(task, thread, own_queries, &keys, step, splits, scores_base);
             workgroupBarrier();
-            keys = fetch_keys(task, key_blocks(task, number));
-            weigh_scores(task, member, turn, splits, at);
-            // Nobody needs this turn's any more.
-            if (task.place < ENTRIES) {
-                entries[(number + 1u) % 2u * ENTRIES + task.place] = entry;
+            keys = fetch_keys(task, key_blocks(task, iteration));
+            softmax_tile(task, thread, step, splits, scores_base);
+            // This iteration's entries are no longer needed.
+            if (task.index < ENTRIES) {
+                entries[(iteration + 1u) % 2u * ENTRIES + task.index] = entry;
             }
             workgroupBarrier();
-            sum_values(task, &values, &sums, turn, splits, at);
-            // The next scores go where nobody reads weights any more.
-            at = TILES * SCORED - at;
+            accumulate_values(task, &values, &sums, step, splits, scores_base);
+            // The next scores go to the other buffer.
+            scores_base = TILES * SCORE_STRIDE - scores_base;
         }
-        keep_sums(task, member, &sums, turn, splits);
-        turn.split += TILES;
+        store_split_sums(task, thread, &sums, step, splits);
+        step.split += TILES;
     }
-#if !KEPT
+#if !SUMS_IN_WORKGROUP
     storageBarrier();
 #endif
     workgroupBarrier();
 
-    for (var begin = 0u; begin < FOURS; begin += WORKGROUP) {
-        // Those beyond the end do the last one's work and keep it to themselves.
-        let index = min(begin + member.place, FOURS - 1u);
+    for (var begin = 0u; begin < OUTPUT_VECTORS; begin += WORKGROUP) {
+        // Invocations beyond the end repeat the last work item and do not write.
+        let index = min(begin + thread.index, OUTPUT_VECTORS - 1u);
         let g = index / (HEAD_DIM / 4u);
         let four = index % (HEAD_DIM / 4u);
-        let bytes = to_int8(gathered(task, g, four, splits.count), member);
-        if (begin + member.place < FOURS && has_head(task, g)) {
+        let quantized = to_int8(merge_splits(task, g, four, splits.count), thread);
+        if (begin + thread.index < OUTPUT_VECTORS && has_head(task, g)) {
             let to = query_head(task, g) * (HEAD_DIM / 4u) + four;
-            write_int8(bytes, task.row, to, params.n_heads * HEAD_DIM / 32u);
+            write_int8(quantized, task.row, to, params.n_heads * HEAD_DIM / 32u);
         }
     }
 }

@@ -1,5 +1,5 @@
-// attention: out = softmax(scale * q K) V for each head of each row, over the row's own sequence, positions up to
-// its own and, with a window, no further back than that.
+// attention: out = softmax(scale · q Kᵀ) V for each head of each row over the row's own sequence: positions up to its
+// own, and with a window only the last `window` of them. The plain kernel that the faster ones are tested against.
 //
 //   0  qkv          [rows, stride] f32, read: Q comes first
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16), read
@@ -9,9 +9,9 @@
 //   5  block_table  u32
 //   6  out          [rows, n_heads, HEAD_DIM] f32, written
 //
-// Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at fixed positions, so that a row's
-// sums do not depend on what else is computed. An invocation scores one position of a tile, then gathers the
-// elements it owns over all of them. Sums in f32. Twin: scalar::attention.
+// Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at multiples of WORKGROUP, so that the
+// sums of a row do not depend on other rows. An invocation scores one position of a tile, then accumulates its elements
+// over all positions of the tile. Sums in f32. Twin: scalar::attention.
 
 #include "params/AttendParams"
 #define PARAMS AttendParams
@@ -20,8 +20,8 @@
 #include "lib/invocation.wgsl"
 
 override WORKGROUP: u32 = 128u;
-// Elements of a head that an invocation owns; at most four.
-override OWNED: u32 = 1u;
+// Elements of a head that an invocation accumulates, at most four.
+override ELEMENTS_PER_INVOCATION: u32 = 1u;
 
 @group(0) @binding(0) var<storage, read> qkv: array<f32>;
 #if KV == f16
@@ -34,14 +34,14 @@ override OWNED: u32 = 1u;
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
-#include "lib/kv.wgsl"
+#include "lib/kv_rows.wgsl"
 
 var<workgroup> query: array<f32, HEAD_DIM>;
 var<workgroup> weights: array<f32, WORKGROUP>;
 var<workgroup> reduced: array<f32, WORKGROUP>;
 
-// Below every score; an infinity might be assumed not to exist.
-const NONE: f32 = -1e30;
+// The score of a masked position, below every score. It is finite: compilers may assume that infinities do not exist.
+const MASKED: f32 = -1e30;
 
 fn score(at: u32) -> f32 {
     var sum = 0.0;
@@ -68,9 +68,9 @@ fn value(at: u32, element: u32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let row = here.group.y;
-    let head = here.group.x;
-    let lane = here.lane;
+    let row = here.workgroup.y;
+    let head = here.workgroup.x;
+    let lane = here.local_index;
     let kv_head = head / (params.n_heads / params.n_kv_heads);
     for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
         query[i] = qkv[row * params.stride + head * HEAD_DIM + i];
@@ -81,17 +81,17 @@ fn KERNEL(here: Invocation) {
     if (params.window != 0u && last + 1u > params.window) {
         first = last + 1u - params.window;
     }
-    var most = NONE;
-    var total = 0.0;
+    var running_max = MASKED;
+    var exp_sum = 0.0;
     var sums = vec4<f32>();
     for (var tile = first / WORKGROUP * WORKGROUP; tile <= last; tile += WORKGROUP) {
         let position = tile + lane;
-        let seen = position >= first && position <= last;
-        var mine = NONE;
-        if (seen) {
-            mine = score(kv_at(row, position, kv_head));
+        let is_visible = position >= first && position <= last;
+        var own_score = MASKED;
+        if (is_visible) {
+            own_score = score(kv_at(row, position, kv_head));
         }
-        reduced[lane] = mine;
+        reduced[lane] = own_score;
         workgroupBarrier();
         for (var stride = WORKGROUP / 2u; stride > 0u; stride /= 2u) {
             if (lane < stride) {
@@ -99,20 +99,20 @@ fn KERNEL(here: Invocation) {
             }
             workgroupBarrier();
         }
-        let higher = max(most, reduced[0]);
-        let fade = exp(most - higher);
-        most = higher;
-        weights[lane] = select(0.0, exp(mine - most), seen);
+        let new_max = max(running_max, reduced[0]);
+        let rescale = exp(running_max - new_max);
+        running_max = new_max;
+        weights[lane] = select(0.0, exp(own_score - running_max), is_visible);
         workgroupBarrier();
-        sums *= fade;
-        total *= fade;
+        sums *= rescale;
+        exp_sum *= rescale;
         let end = min(WORKGROUP, last + 1u - tile);
         for (var j = 0u; j < end; j += 1u) {
             let weight = weights[j];
-            total += weight;
+            exp_sum += weight;
             if (tile + j >= first) {
                 let at = kv_at(row, tile + j, kv_head);
-                for (var k = 0u; k < OWNED; k += 1u) {
+                for (var k = 0u; k < ELEMENTS_PER_INVOCATION; k += 1u) {
                     let element = lane + k * WORKGROUP;
                     if (element < HEAD_DIM) {
                         sums[k] += weight * value(at, element);
@@ -122,10 +122,10 @@ fn KERNEL(here: Invocation) {
         }
         workgroupBarrier();
     }
-    for (var k = 0u; k < OWNED; k += 1u) {
+    for (var k = 0u; k < ELEMENTS_PER_INVOCATION; k += 1u) {
         let element = lane + k * WORKGROUP;
         if (element < HEAD_DIM) {
-            out[(row * params.n_heads + head) * HEAD_DIM + element] = sums[k] / total;
+            out[(row * params.n_heads + head) * HEAD_DIM + element] = sums[k] / exp_sum;
         }
     }
 }

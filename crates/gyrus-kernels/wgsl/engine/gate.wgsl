@@ -1,4 +1,4 @@
-// gate: out[r][i] = f(x[r][i]) * x[r][count + i].
+// gate: out[r][i] = f(x[r][i]) * x[r][count + i], the gated activation of a feed-forward layer.
 //
 //   0  x       [rows, 2 * count] f32, read: gate and up projections side by side
 //   1  out     [rows, count] f32, written
@@ -21,8 +21,8 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
-    let row = here.group.y;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
+    let row = here.workgroup.y;
     if (i < params.count) {
         let at = 2u * row * params.count + i;
         out[row * params.count + i] = activated(x[at]) * x[at + params.count];

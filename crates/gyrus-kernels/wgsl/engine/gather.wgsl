@@ -5,7 +5,7 @@
 //   2  out      [_, count] f32, written
 //   3  params   ElementwiseParams (immediates where the device has them): count, and `first` as _pad0
 //
-// Grid: (ceil(count / WORKGROUP), number of rows to gather).
+// Grid: (ceil(count / WORKGROUP), number of rows to gather). Twin: a copy of rows, in scalar::Reference.
 
 #include "params/ElementwiseParams"
 #define PARAMS ElementwiseParams
@@ -21,9 +21,9 @@ override WORKGROUP: u32 = 256u;
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
-    let i = here.group.x * WORKGROUP + here.lane;
+    let i = here.workgroup.x * WORKGROUP + here.local_index;
     if (i < params.count) {
-        let row = indices[params._pad0 + here.group.y];
-        out[here.group.y * params.count + i] = x[row * params.count + i];
+        let row = indices[params._pad0 + here.workgroup.y];
+        out[here.workgroup.y * params.count + i] = x[row * params.count + i];
     }
 }

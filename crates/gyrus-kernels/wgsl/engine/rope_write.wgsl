@@ -1,5 +1,5 @@
-// rope_write: prepares attention. Normalises each head of Q and K if NORM, turns them by their row's position, and
-// writes K and V to the cache. Q stays in qkv.
+// rope_write: prepares prefill attention. Normalises each head of Q and K if NORM, rotates them by their row's
+// position, and writes K and V to the cache. Q stays in qkv.
 //
 //   0  qkv          [rows, stride] f32: Q, K, V side by side; Q is read and written
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16); written
@@ -7,10 +7,10 @@
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32
 //   5  block_table  u32
-//   6  turns        as lib/rotate_head.wgsl has it
+//   6  turns        as in lib/rotate_head.wgsl
 //   7  head_norms   likewise, if NORM
 //
-// Grid: (heads of Q, K and V / teams of a workgroup, rows), a team a head. Arithmetic in f32. Twin: Rope::apply and
+// Grid: (ceil(heads of Q, K and V / LANE_GROUPS), rows), a 32-lane group a head. Arithmetic in f32. Twins: Rope::apply,
 // scalar::rms_norm.
 
 #include "params/AttendParams"
@@ -21,7 +21,7 @@
 
 #define WORKGROUP 128u
 #define LANES 32u
-#define TEAMS 4u
+#define LANE_GROUPS 4u
 #include "lib/lanes.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
@@ -38,53 +38,48 @@
 #if NORM
 @group(0) @binding(7) var<storage, read> head_norms: array<f32>;
 #endif
-#include "lib/kv.wgsl"
+#include "lib/kv_rows.wgsl"
 #include "lib/f16_pair.wgsl"
 #include "lib/rotate_head.wgsl"
 
-var<workgroup> staged: array<f32, TEAMS * HEAD_DIM>;
+var<workgroup> staged: array<f32, LANE_GROUPS * HEAD_DIM>;
 
 @compute @workgroup_size(WORKGROUP)
-#if SUBGROUPS
-fn KERNEL(here: Invocation, @builtin(subgroup_size) subgroup_size: u32) {
-    let member = team_member(here, subgroup_size);
-#else
 fn KERNEL(here: Invocation) {
-    let member = team_member(here);
-#endif
-    let row = here.group.y;
-    let lane = member.place % LANES;
-    let team = member.place / LANES;
+    let thread = thread_of(here);
+    let row = here.workgroup.y;
+    let lane = thread.index % LANES;
+    let lane_group = thread.index / LANES;
     let first_value = params.n_heads + params.n_kv_heads;
     let heads = first_value + params.n_kv_heads;
-    // Those beyond the end do the last one's work and keep it to themselves: barriers want them all.
-    let head = min(here.group.x * TEAMS + team, heads - 1u);
-    let is_own = here.group.x * TEAMS + team < heads;
+    // Lane groups beyond the end repeat the last head and do not write: the barriers need all invocations.
+    let head = min(here.workgroup.x * LANE_GROUPS + lane_group, heads - 1u);
+    let in_range = here.workgroup.x * LANE_GROUPS + lane_group < heads;
     let origin = row * params.stride + head * HEAD_DIM;
-    var values: array<vec2<f32>, OWNED>;
-#repeat I OWNED
+    var values: array<vec2<f32>, PAIRS_PER_LANE>;
+#repeat I PAIRS_PER_LANE
     {
         let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u));
         values[I] = vec2<f32>(qkv[origin + at.x], qkv[origin + at.y]);
     }
 #end
-    var turned = values;
-    rotate_head(&turned, u32(head >= params.n_heads), row, rows[row].x, lane, member);
-#repeat I OWNED
+    var rotated = values;
+    rotate_head(&rotated, u32(head >= params.n_heads), row, rows[row].x, lane, thread);
+#repeat I PAIRS_PER_LANE
     if (lane + I * LANES < HEAD_PAIRS) {
         let at = pair_elements(lane + I * LANES);
-        let value = select(turned[I], values[I], head >= first_value);
-        staged[team * HEAD_DIM + at.x] = value.x;
-        staged[team * HEAD_DIM + at.y] = value.y;
+        let value = select(rotated[I], values[I], head >= first_value);
+        staged[lane_group * HEAD_DIM + at.x] = value.x;
+        staged[lane_group * HEAD_DIM + at.y] = value.y;
     }
 #end
     workgroupBarrier();
-    if (!is_own) {
+    if (!in_range) {
         return;
     }
     if (head < params.n_heads) {
         for (var i = lane; i < HEAD_DIM; i += LANES) {
-            qkv[origin + i] = staged[team * HEAD_DIM + i];
+            qkv[origin + i] = staged[lane_group * HEAD_DIM + i];
         }
         return;
     }
@@ -93,7 +88,7 @@ fn KERNEL(here: Invocation) {
     let to = kv_at(row, rows[row].x, kv_head);
 #if KV == f16
     for (var word = lane; word < HEAD_PAIRS; word += LANES) {
-        let source = team * HEAD_DIM + 2u * word;
+        let source = lane_group * HEAD_DIM + 2u * word;
         let packed = f16_pair(vec2<f32>(staged[source], staged[source + 1u]));
         if (is_value) {
             v_cache[to / 2u + word] = packed;
@@ -104,9 +99,9 @@ fn KERNEL(here: Invocation) {
 #else
     for (var i = lane; i < HEAD_DIM; i += LANES) {
         if (is_value) {
-            v_cache[to + i] = staged[team * HEAD_DIM + i];
+            v_cache[to + i] = staged[lane_group * HEAD_DIM + i];
         } else {
-            k_cache[to + i] = staged[team * HEAD_DIM + i];
+            k_cache[to + i] = staged[lane_group * HEAD_DIM + i];
         }
     }
 #endif

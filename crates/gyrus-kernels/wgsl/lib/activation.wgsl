@@ -1,9 +1,9 @@
-// An activation: ACTIVATION is silu, gelu_tanh or gelu.
+// The activation function ACTIVATION: silu, gelu_tanh or gelu.
 fn activated(v: f32) -> f32 {
 #if ACTIVATION == silu
     return v / (1.0 + exp(-v));
 #elif ACTIVATION == gelu
-    // v times the normal distribution at v, whose upper tail is a polynomial times exp(-v^2 / 2), within 1e-7
+    // v times the cumulative normal distribution at v. Its upper tail is a polynomial times exp(-v^2 / 2), within 1e-7
     // (Abramowitz and Stegun, 7.1.26).
     let z = abs(v) * 0.70710678;
     let t = 1.0 / (1.0 + 0.3275911 * z);
@@ -11,7 +11,7 @@ fn activated(v: f32) -> f32 {
     let tail = 0.5 * poly * exp(-z * z);
     return v * select(1.0 - tail, tail, v < 0.0);
 #else
-    // Beyond ten, tanh is one to the last digit, and its quotient of sums would overflow.
+    // Beyond 10, tanh is 1 in f32, and its implementation as a quotient of exponentials would overflow.
     let t = clamp(0.7978845608 * (v + 0.044715 * v * v * v), -10.0, 10.0);
     return 0.5 * v * (1.0 + tanh(t));
 #endif

@@ -1,17 +1,18 @@
-// Where in the grid an invocation is. SUBGROUPS 1 adds where in its workgroup's subgroups.
+// The builtins of an invocation. SUBGROUPS 1 adds those of its subgroup.
 
 struct Invocation {
-    @builtin(local_invocation_index) lane: u32,
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) num_workgroups: vec3<u32>,
 #if SUBGROUPS
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
+    @builtin(subgroup_id) subgroup_id: u32,
+    @builtin(num_subgroups) num_subgroups: u32,
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
+    @builtin(subgroup_size) subgroup_size: u32,
 #endif
 }
 
-// The workgroup's number in a grid of two dimensions: one holds only 65,535 of them.
-fn group_index(here: Invocation) -> u32 {
-    return here.group.y * here.groups.x + here.group.x;
+// The workgroup's linear index in a two-dimensional grid. One grid dimension has at most 65,535 workgroups.
+fn workgroup_index(here: Invocation) -> u32 {
+    return here.workgroup.y * here.num_workgroups.x + here.workgroup.x;
 }

@@ -1,8 +1,8 @@
-// The paged cache of one layer: blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV f32 or f16. Needs
-// rows[row] = (position, first entry of the row's block table) and block_table.
+// The layout of a layer's paged KV cache: blocks of [n_kv_heads, KV_BLOCK, head_dim]. Needs KV_BLOCK, positions of a
+// block, and parameters with n_kv_heads.
 
-// Index of the first element of a head's vector at a position of a row's sequence.
-fn kv_at(row: u32, position: u32, kv_head: u32) -> u32 {
-    let block = block_table[rows[row].y + position / KV_BLOCK];
-    return ((block * params.n_kv_heads + kv_head) * KV_BLOCK + position % KV_BLOCK) * HEAD_DIM;
+// The row of the cache that holds a head's vector at `position`, which is in block `block`. A row has head_dim
+// elements.
+fn kv_row(block: u32, kv_head: u32, position: u32) -> u32 {
+    return (block * params.n_kv_heads + kv_head) * KV_BLOCK + position % KV_BLOCK;
 }

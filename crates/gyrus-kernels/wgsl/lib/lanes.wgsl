@@ -1,60 +1,58 @@
-// Values exchanged and reduced among teams of LANES invocations, several of which make a workgroup.
+// Shuffles and reductions within groups of LANES invocations. A workgroup consists of several such lane groups.
 //
-// A reduction is one tree whatever the device: first the values LANES / 2 apart, at last neighbours. Within a subgroup,
-// of whatever size it is, values are exchanged by shuffles; beyond it, and where SUBGROUPS is 0 or subgroups are not
-// full, through workgroup memory. So the bits are the same on every rung, in every member of a team.
+// A reduction is one fixed tree on every device: it first combines values LANES / 2 apart and ends with neighbours.
+// Values within a subgroup, whatever its size, are exchanged by shuffles. Values of different subgroups go through
+// workgroup memory, as do all values if SUBGROUPS is 0 or the subgroups are not full. So the result has the same bits
+// on every device and in every lane of a group.
 //
-// LANES and WORKGROUP are powers of two, LANES the smaller. All invocations of a workgroup must call these together.
+// LANES and WORKGROUP are powers of two, and LANES <= WORKGROUP. All invocations of a workgroup must call these
+// functions together.
 
-struct Member {
-    // The invocation's number in the workgroup: subgroups follow each other in it.
-    place: u32,
-    // Values that are this far apart, or farther, are in different subgroups.
-    reach: u32,
+struct Thread {
+    // The invocation's index in the workgroup, numbered subgroup by subgroup.
+    index: u32,
+    // Shuffles reach lanes at a distance below this: the subgroup size, or 1 if shuffles cannot be used.
+    shuffle_width: u32,
 }
 
-var<workgroup> team_values: array<u32, WORKGROUP>;
+var<workgroup> exchanged: array<u32, WORKGROUP>;
 
+fn thread_of(here: Invocation) -> Thread {
 #if SUBGROUPS
-fn team_member(here: Invocation, subgroup_size: u32) -> Member {
-    if (here.subgroups * subgroup_size != WORKGROUP) {
-        return Member(here.lane, 1u);
+    if (here.num_subgroups * here.subgroup_size == WORKGROUP) {
+        return Thread(here.subgroup_id * here.subgroup_size + here.subgroup_lane, here.subgroup_size);
     }
-    return Member(here.subgroup * subgroup_size + here.subgroup_lane, subgroup_size);
-}
-#else
-fn team_member(here: Invocation) -> Member {
-    return Member(here.lane, 1u);
-}
 #endif
+    return Thread(here.local_index, 1u);
+}
 
-// The value of the invocation `distance` places away, a power of two below LANES.
-fn neighbour(value: u32, distance: u32, here: Member) -> u32 {
+// The value of the lane whose index differs in the bit `distance`, a power of two below LANES.
+fn shuffle_xor(value: u32, distance: u32, thread: Thread) -> u32 {
 #if SUBGROUPS
-    if (distance < here.reach) {
+    if (distance < thread.shuffle_width) {
         return subgroupShuffleXor(value, distance);
     }
 #endif
     workgroupBarrier();
-    team_values[here.place] = value;
+    exchanged[thread.index] = value;
     workgroupBarrier();
-    return team_values[here.place ^ distance];
+    return exchanged[thread.index ^ distance];
 }
 
-fn neighbour_f32(value: f32, distance: u32, here: Member) -> f32 {
-    return bitcast<f32>(neighbour(bitcast<u32>(value), distance, here));
+fn shuffle_xor_f32(value: f32, distance: u32, thread: Thread) -> f32 {
+    return bitcast<f32>(shuffle_xor(bitcast<u32>(value), distance, thread));
 }
 
-// Whether a subgroup holds whole teams of `lanes`: then a reduction need not ask at every step.
-fn is_near(lanes: u32, here: Member) -> bool {
-    return lanes <= here.reach;
+// Whether a subgroup holds whole groups of `lanes` lanes. A reduction asks once and not at every step.
+fn fits_subgroup(lanes: u32, thread: Thread) -> bool {
+    return lanes <= thread.shuffle_width;
 }
 
-// Among `lanes` neighbours, a power of two up to LANES.
-fn lanes_sum(value: f32, lanes: u32, here: Member) -> f32 {
+// Sum over groups of `lanes` lanes, a power of two up to LANES.
+fn reduce_sum_over(value: f32, lanes: u32, thread: Thread) -> f32 {
     var sum = value;
 #if SUBGROUPS
-    if (is_near(lanes, here)) {
+    if (fits_subgroup(lanes, thread)) {
         for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
             sum += subgroupShuffleXor(sum, distance);
         }
@@ -62,31 +60,31 @@ fn lanes_sum(value: f32, lanes: u32, here: Member) -> f32 {
     }
 #endif
     for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
-        sum += neighbour_f32(sum, distance, here);
+        sum += shuffle_xor_f32(sum, distance, thread);
     }
     return sum;
 }
 
-fn lanes_max(value: f32, lanes: u32, here: Member) -> f32 {
-    var most = value;
+fn reduce_max_over(value: f32, lanes: u32, thread: Thread) -> f32 {
+    var largest = value;
 #if SUBGROUPS
-    if (is_near(lanes, here)) {
+    if (fits_subgroup(lanes, thread)) {
         for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
-            most = max(most, subgroupShuffleXor(most, distance));
+            largest = max(largest, subgroupShuffleXor(largest, distance));
         }
-        return most;
+        return largest;
     }
 #endif
     for (var distance = lanes / 2u; distance > 0u; distance /= 2u) {
-        most = max(most, neighbour_f32(most, distance, here));
+        largest = max(largest, shuffle_xor_f32(largest, distance, thread));
     }
-    return most;
+    return largest;
 }
 
-fn team_sum(value: f32, here: Member) -> f32 {
-    return lanes_sum(value, LANES, here);
+fn reduce_sum(value: f32, thread: Thread) -> f32 {
+    return reduce_sum_over(value, LANES, thread);
 }
 
-fn team_max(value: f32, here: Member) -> f32 {
-    return lanes_max(value, LANES, here);
+fn reduce_max(value: f32, thread: Thread) -> f32 {
+    return reduce_max_over(value, LANES, thread);
 }

@@ -1,9 +1,9 @@
-// What stands behind a mat-vec's sums: 1 / rms of the rows, the gate, the place in y.
+// The epilogue of a mat-vec: multiplies by 1 / rms, applies the gate, writes y.
 //
-// Needs lib/lanes.wgsl or lib/lanes_near.wgsl, INPUT, NORM, GATE, ACCUMULATE, ROWS, OUTPUTS (results of a row that a
-// workgroup writes), y, parameters with m, n, y_stride and y_offset, result(column, row), the sum of a row and column of
-// this workgroup, and with NORM `factors` of all rows, or of one row what lib/rms.wgsl makes it of. With INPUT squares
-// the kernel itself finds row_factors.
+// Needs lib/lanes.wgsl or lib/lanes_subgroup32.wgsl; INPUT, NORM, GATE, ACCUMULATE, ROWS and OUTPUTS (outputs of a row
+// that a workgroup writes); y; parameters with m, n, y_stride and y_offset; and result(column, row), the sum of one
+// output of this workgroup. With NORM it needs `factors` of all rows, or lib/rms.wgsl for a single row. With INPUT
+// squares the kernel itself computes row_factors.
 
 #if NORM
 var<workgroup> row_factors: array<f32, ROWS>;
@@ -13,7 +13,8 @@ var<workgroup> row_factors: array<f32, ROWS>;
 #include "lib/activation.wgsl"
 #endif
 
-// The row of the matrix that a column of the grid takes; those beyond the end take the last one's.
+// The row of the weight matrix for a column of the grid. Columns beyond the end use the last row.
+// With a GATE, even columns are gate rows and odd columns are up rows.
 fn weight_row(column: u32) -> u32 {
     let last = min(column, params.n - 1u);
 #if GATE != none
@@ -24,21 +25,21 @@ fn weight_row(column: u32) -> u32 {
 }
 
 #if INPUT != squares
-// Finds 1 / rms of the workgroup's rows, for after the next barrier. All invocations must call it together.
-fn find_factors(first_row: u32, here: Member) {
+// Computes 1 / rms of the workgroup's rows. It is valid after the next barrier. All invocations must call it together.
+fn load_factors(first_row: u32, thread: Thread) {
 #if NORM
 #if INPUT == int8
-    if (here.place < ROWS) {
-        row_factors[here.place] = factors[min(first_row + here.place, params.m - 1u)];
+    if (thread.index < ROWS) {
+        row_factors[thread.index] = factors[min(first_row + thread.index, params.m - 1u)];
     }
 #else
-    row_factors[0] = inverse_rms(here);
+    row_factors[0] = inverse_rms(thread);
 #endif
 #endif
 }
 #endif
 
-// A row's result number `output` of this workgroup.
+// Output number `output` of this workgroup for a row.
 fn output_of(output: u32, row: u32) -> f32 {
 #if NORM
     let factor = row_factors[row];
@@ -53,7 +54,7 @@ fn output_of(output: u32, row: u32) -> f32 {
 }
 
 // All invocations of a workgroup must call it together.
-fn write_outputs(first_row: u32, first_column: u32, here: Member) {
+fn write_outputs(first_row: u32, first_column: u32, thread: Thread) {
 #if GATE != none
     let first_output = first_column / 2u;
     let width = params.n / 2u;
@@ -61,7 +62,7 @@ fn write_outputs(first_row: u32, first_column: u32, here: Member) {
     let first_output = first_column;
     let width = params.n;
 #endif
-    for (var i = here.place; i < ROWS * OUTPUTS; i += WORKGROUP) {
+    for (var i = thread.index; i < ROWS * OUTPUTS; i += WORKGROUP) {
         let row = i / OUTPUTS;
         let column = first_output + i % OUTPUTS;
         let value = output_of(i % OUTPUTS, row);

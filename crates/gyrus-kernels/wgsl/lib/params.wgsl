@@ -1,4 +1,4 @@
-// The kernel's parameters, PARAMS, as immediates or, where a device has none, as a uniform at PARAMS_BINDING.
+// The kernel's parameters, a struct PARAMS: immediates if the device has them, else a uniform at PARAMS_BINDING.
 #if IMMEDIATES
 var<immediate> params: PARAMS;
 #else

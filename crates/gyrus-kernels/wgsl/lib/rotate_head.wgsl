@@ -1,11 +1,12 @@
-// A head of Q or K, normalised if NORM and turned by its position, by a team of LANES invocations.
+// Normalises (if NORM) and rotates one head of Q or K at a position, by a group of LANES invocations.
 //
-// Needs HEAD_DIM, OWNED (pairs of an invocation), PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps, pass_scale and
-// turns_stride, and
-//   turns       [rows or 1, pairs + 1] of two words: each pair's turns per position (lib/turns.wgsl), then the factor
+// Needs HEAD_DIM, PAIRS_PER_LANE, PAIRING (split, adjacent), NORM, parameters with rope_dim, rope_offset, eps,
+// pass_scale and turns_stride, and
+//   turns       [rows or 1, pairs + 1] of two words: the turns per position of each pair (lib/turns.wgsl), then the
+//               factor
 //               on cosine and sine, f32
-//   head_norms  [2, HEAD_DIM] f32, if NORM: the weights of Q's norm and of K's
-// An invocation owns every LANES-th pair; beyond the pairs that are turned, neighbours that are not are pairs too.
+//   head_norms  [2, HEAD_DIM] f32, if NORM: the norm weights of Q and of K
+// A lane has every LANES-th pair. Elements that are not rotated form pairs of neighbours after the rotated ones.
 
 #include "lib/turns.wgsl"
 
@@ -27,19 +28,20 @@ fn pair_elements(pair: u32) -> vec2<u32> {
 
 // All invocations of a workgroup must call this together. `which` is 0 for Q, 1 for K.
 fn rotate_head(
-    values: ptr<function, array<vec2<f32>, OWNED>>, which: u32, row: u32, position: u32, lane: u32, here: Member) {
-    // Turns first: they depend on the position alone, and the values may still be on their way.
+    values: ptr<function, array<vec2<f32>, PAIRS_PER_LANE>>, which: u32, row: u32, position: u32, lane: u32,
+    thread: Thread) {
+    // Cosines and sines first: they depend on the position alone, and the loads of the values may still be in flight.
     let table = row * params.turns_stride;
     let half = params.rope_dim / 2u;
     let scale = bitcast<f32>(turns[table + half].x);
-    var turn: array<vec2<f32>, OWNED>;
-#repeat I OWNED
-    turn[I] = scale * cos_sin(phase_at(turns[table + min(lane + I * LANES, half)], position));
+    var cos_sins: array<vec2<f32>, PAIRS_PER_LANE>;
+#repeat I PAIRS_PER_LANE
+    cos_sins[I] = scale * cos_sin(phase_at(turns[table + min(lane + I * LANES, half)], position));
 #end
 #if NORM
-    var weights: array<vec2<f32>, OWNED>;
+    var weights: array<vec2<f32>, PAIRS_PER_LANE>;
     var squares = 0.0;
-#repeat I OWNED
+#repeat I PAIRS_PER_LANE
     {
         let at = pair_elements(min(lane + I * LANES, HEAD_PAIRS - 1u)) + which * HEAD_DIM;
         weights[I] = vec2<f32>(head_norms[at.x], head_norms[at.y]);
@@ -48,16 +50,16 @@ fn rotate_head(
         }
     }
 #end
-    let factor = inverseSqrt(team_sum(squares, here) / f32(HEAD_DIM) + params.eps);
-#repeat I OWNED
+    let factor = inverseSqrt(reduce_sum(squares, thread) / f32(HEAD_DIM) + params.eps);
+#repeat I PAIRS_PER_LANE
     (*values)[I] *= factor * weights[I];
 #end
 #endif
-#repeat I OWNED
+#repeat I PAIRS_PER_LANE
     {
         let v = (*values)[I];
-        let turned = vec2<f32>(v.x * turn[I].x - v.y * turn[I].y, v.x * turn[I].y + v.y * turn[I].x);
-        (*values)[I] = select(v * params.pass_scale, turned, lane + I * LANES < half);
+        let rotated = vec2<f32>(v.x * cos_sins[I].x - v.y * cos_sins[I].y, v.x * cos_sins[I].y + v.y * cos_sins[I].x);
+        (*values)[I] = select(v * params.pass_scale, rotated, lane + I * LANES < half);
     }
 #end
 }

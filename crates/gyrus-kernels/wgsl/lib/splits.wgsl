@@ -1,13 +1,13 @@
-// How one row's attention is divided over positions, and put together again.
+// How attention of one row is split over positions (split-K over the context), and merged again by lib/merge.wgsl.
 //
-// A row's split depends on its position and the window alone, never on what else is computed: tiles of SPLIT_TILE
-// positions, and as many tiles a split as make at most MOST_SPLITS of them. Twin: call::engine::splits.
+// The split of a row depends only on its position and the window, never on the other rows: tiles of SPLIT_TILE
+// positions, and as many tiles a split as give at most MAX_SPLITS splits. Twin: call::engine::splits.
 
 #define SPLIT_TILE 64u
-#define MOST_SPLITS 24u
+#define MAX_SPLITS 24u
 
 struct Splits {
-    // The first position of the first split; the row may see only later ones of it.
+    // The first position of the first split, rounded down to a tile. A window may mask some of its positions.
     first: u32,
     // Positions of a split.
     size: u32,
@@ -20,6 +20,6 @@ fn splits_of(position: u32, window: u32) -> Splits {
         first = (position + 1u - window) / SPLIT_TILE * SPLIT_TILE;
     }
     let tiles = (position - first) / SPLIT_TILE + 1u;
-    let size = SPLIT_TILE * ((tiles + MOST_SPLITS - 1u) / MOST_SPLITS);
+    let size = SPLIT_TILE * ((tiles + MAX_SPLITS - 1u) / MAX_SPLITS);
     return Splits(first, size, (position - first) / size + 1u);
 }

@@ -1,9 +1,8 @@
-// Phases as fractions of a turn, in fixed point, and their cosines and sines.
+// Phases in fixed point and their cosines and sines. The unit of phase is the turn, a full rotation.
 //
-// A pair's frequency is a 64-bit fraction of a turn per position, (low word, high word). Multiplied by a
-// position modulo 2^64 it is the pair's phase exactly, at any position: integers do not care whether a
-// compiler reorders sums or fuses products, and whole turns fall away by themselves. Error of a phase: less
-// than position * 2^-64 + 2^-32 turns.
+// A pair's frequency is a 64-bit fraction of a turn per position, (low word, high word). Its product with a position
+// modulo 2^64 is the exact phase at any position: integer arithmetic does not depend on the compiler's reordering or
+// fusing, and whole turns drop out by overflow. The error of a phase is below position * 2^-64 + 2^-32 turns.
 
 // The high word of a 32 x 32 bit product; WGSL gives only the low one.
 fn mul_high(a: u32, b: u32) -> u32 {
@@ -22,7 +21,7 @@ fn phase_at(turns: vec2<u32>, position: u32) -> u32 {
     return turns.y * position + mul_high(turns.x, position);
 }
 
-// Turns per position from a single-precision number of them, below one.
+// Turns per position from an f32 below one.
 fn fixed_turns(turns: f32) -> vec2<u32> {
     let scaled = turns * 4294967296.0;
     let high = u32(scaled);
@@ -49,7 +48,7 @@ fn scaled_turns(turns: vec2<u32>, factor: f32) -> vec2<u32> {
     return shifted(vec3<u32>(low, mid, high), down);
 }
 
-// The two words of a number shifted right by `down` bits, or left if that is negative; whole turns fall off.
+// The low two words of a number shifted right by `down` bits, or left if that is negative; whole turns drop out.
 fn shifted(words: vec3<u32>, down: i32) -> vec2<u32> {
     if (down <= -64 || down >= 96) {
         return vec2<u32>(0u, 0u);
@@ -68,19 +67,18 @@ fn shifted(words: vec3<u32>, down: i32) -> vec2<u32> {
     return vec2<u32>((a >> bits) | (b << (32u - bits)), (b >> bits) | (c << (32u - bits)));
 }
 
-// Words of the binary fraction 1 / (2 pi), from its second to its seventh power of 2^-32; the first stands
-// below. Enough for every finite angle in single precision.
+// The first eight 32-bit words of the binary fraction 1 / (2 pi). Enough for every finite f32 angle.
 const TURN_PER_RADIAN: array<u32, 8> = array<u32, 8>(
     0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0xf7aef158u);
 
-// The phase of an angle in radians. Exact reduction whatever the angle's size: only those bits of 1 / (2 pi)
-// are multiplied that a fraction of a turn can depend on.
+// The phase of an angle in radians. The range reduction is exact for every angle: only those bits of 1 / (2 pi) are
+// multiplied that affect the fraction of a turn.
 fn phase_of_angle(angle: f32) -> u32 {
     let bits = bitcast<u32>(abs(angle));
     let exponent = i32(bits >> 23u) - 150;
     var phase: u32;
     if (exponent < -23) {
-        // Below one radian a product in single precision has all the digits the angle has.
+        // Below one radian the f32 product is as accurate as the angle.
         phase = u32(abs(angle) * 0.15915494 * 4294967296.0);
     } else {
         let mantissa = (bits & 0x7fffffu) | 0x800000u;
@@ -105,15 +103,16 @@ fn phase_of_angle(angle: f32) -> u32 {
 
 // Cosine and sine of a phase, each within 1e-7.
 fn cos_sin(phase: u32) -> vec2<f32> {
-    // The nearest quarter turn, and what is left in quarter turns, from -1/2 to 1/2: sixteen bits, and the rest.
+    // The nearest quarter turn, and the remainder in quarter turns, from -1/2 to 1/2: its upper sixteen bits, and the
+    // rest.
     let quarter = (phase + 0x20000000u) >> 30u;
     let rest = bitcast<i32>(phase - (quarter << 30u));
     let coarse = f32(rest >> 14u) * 1.52587890625e-5;
     let fine = f32(rest & 0x3fff) * 9.3132257461547852e-10;
     let x = coarse + fine;
     let z = x * x;
-    // Least maximal error on that range: 1.2e-9 and 5.4e-11 before rounding. A quarter turn in radians is taken
-    // in two parts, the first of eight bits, so that the sine's leading product is exact.
+    // Minimax polynomials on that range: errors 1.2e-9 and 5.4e-11 before rounding. A quarter turn in radians is split
+    // in two parts, the first of eight bits, so that the leading product of the sine is exact.
     let s = coarse * 1.5703125
         + (fine * 1.5703125 + x * (4.8382679e-4 + z * (-0.64596295 + z * (0.079675905 + z * -0.0045922892))));
     let c = 1.0 + z * (-1.2337005 + z * (0.25366923 + z * (-0.020860288 + z * 0.00090402161)));

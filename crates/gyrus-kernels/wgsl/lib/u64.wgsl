@@ -1,4 +1,4 @@
-// Whole numbers of 64 bits as (low, high) words.
+// Unsigned 64-bit integers as (low, high) words.
 
 fn add64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
@@ -18,7 +18,7 @@ fn shift_right64(a: vec2<u32>, by: u32) -> vec2<u32> {
     return vec2<u32>((a.x >> by) | (a.y << (32u - by)), a.y >> by);
 }
 
-// The whole product of two words.
+// The full 64-bit product of two words.
 fn product(a: u32, b: u32) -> vec2<u32> {
     let al = a & 0xffffu;
     let ah = a >> 16u;

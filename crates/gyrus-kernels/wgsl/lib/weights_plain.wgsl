@@ -1,10 +1,10 @@
-// Weights that are numbers: units of eight, the last one of a row padded with zeros.
+// Weights in f32, f16 or bf16: a unit is eight elements, the last unit of a row padded with zeros.
 
 #define UNIT_VECTORS 2
 
 @group(0) @binding(QUANTS_BINDING) var<storage, read> quants: array<vec4<u32>>;
 
-// A unit as it lies in memory.
+// A unit as loaded from memory.
 struct Unit {
     first: vec4<u32>,
 #if WEIGHT == f32

@@ -1,7 +1,7 @@
-// Scales and offsets of a block of 32: one for the first 16 elements, one for the last, which most types have equal
-// (SCALES 1; else 2). OFFSETS says whether there are offsets at all.
+// Scales and offsets of a block of 32: one pair for the first 16 elements and one for the last 16. SCALES 1: both are
+// equal; SCALES 2: they differ. OFFSETS says whether the type has offsets.
 //
-// The words are fetched apart from being made numbers, so that a kernel can have many fetches under way.
+// Loading the words is separate from decoding them, so that a kernel can have many loads in flight.
 
 #if WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == q6_k
 #define SCALES 2
@@ -40,13 +40,13 @@ fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
 #else
 @group(0) @binding(SCALES_BINDING) var<storage, read> scales: array<u32>;
 
-// The 16-bit half number `at` counted from the lower half of a word.
-fn half_of(word: u32, at: u32) -> u32 {
+// The low (even `at`) or high (odd `at`) 16 bits of a word.
+fn u16_of(word: u32, at: u32) -> u32 {
     return (word >> (16u * (at % 2u))) & 0xffffu;
 }
 
 #if WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == q6_k || WEIGHT == iq4_xs
-// Of the block, and of the 256 elements it belongs to.
+// The scale words of the block, and of the superblock of 256 elements it belongs to.
 #define SCALE_WORDS vec2<u32>
 #else
 #define SCALE_WORDS u32
@@ -74,21 +74,21 @@ fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
     let d = unpack2x16float(words);
     return Scales(d.xx, d.yy);
 #elif WEIGHT == q2_k
-    let pair = half_of(words.x, block);
+    let pair = u16_of(words.x, block);
     let d = unpack2x16float(words.y);
     let s = vec2<f32>(f32(pair & 15u), f32((pair >> 8u) & 15u));
     let m = vec2<f32>(f32((pair >> 4u) & 15u), f32(pair >> 12u));
     return Scales(d.x * s, -(d.y * m));
 #elif WEIGHT == q3_k || WEIGHT == q6_k
-    let pair = unpack4xI8(half_of(words.x, block)).xy;
-    let d = unpack2x16float(half_of(words.y, block / 8u)).x;
+    let pair = unpack4xI8(u16_of(words.x, block)).xy;
+    let d = unpack2x16float(u16_of(words.y, block / 8u)).x;
     return Scales(d * vec2<f32>(pair), vec2<f32>());
 #elif WEIGHT == iq4_xs
     let s = extractBits(bitcast<i32>(words.x), 8u * (block % 4u), 8u);
-    let d = unpack2x16float(half_of(words.y, block / 8u)).x;
+    let d = unpack2x16float(u16_of(words.y, block / 8u)).x;
     return Scales(vec2<f32>(d * f32(s)), vec2<f32>());
 #else
-    let d = unpack2x16float(half_of(words, block)).x;
+    let d = unpack2x16float(u16_of(words, block)).x;
     return Scales(vec2<f32>(d), vec2<f32>());
 #endif
 }

@@ -1,8 +1,8 @@
-// Elements in 32-bit words: how they lie there, and their way to and from f32.
+// Elements packed in 32-bit words, and their conversion from and to f32.
 //
-// Needs STORAGE (f32, f16, bf16) and F16 (whether the device computes with halves). All buffers of elements
-// are arrays of WORD, so that one source serves devices with and without halves: four words with VECTOR, which
-// makes every access sixteen bytes wide, else one.
+// Needs STORAGE (f32, f16, bf16) and F16 (whether the device has f16 arithmetic). All buffers of elements are arrays of
+// WORD, so that one source serves devices with and without f16. With VECTOR a WORD is vec4<u32>, which makes every
+// access sixteen bytes wide; else it is u32.
 
 #if VECTOR
 #define WORD vec4<u32>
@@ -27,8 +27,8 @@ fn unpack(word: u32) -> vec2<f32> {
     return unpack2x16float(word);
 }
 
-// Arithmetic with halves rounds to the nearest; how packing rounds is up to the driver on some APIs, so it is
-// given what needs no rounding.
+// Conversion to f16 rounds to nearest. How pack2x16float rounds depends on the driver on some APIs, so it gets values
+// that need no rounding.
 fn pack(values: vec2<f32>) -> u32 {
 #if F16
     return pack2x16float(vec2<f32>(vec2<f16>(values)));
@@ -41,7 +41,7 @@ fn unpack(word: u32) -> vec2<f32> {
     return vec2<f32>(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
 
-// To the nearest, ties to even; what is not a number stays so.
+// Rounds to nearest, ties to even; NaN stays NaN.
 fn bf16_bits(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
@@ -53,7 +53,7 @@ fn pack(values: vec2<f32>) -> u32 {
 }
 #endif
 
-// Eight elements (four in f32) of a vector of words.
+// The eight elements (four if STORAGE is f32) of a vec4<u32>.
 struct Elements {
     low: vec4<f32>,
     high: vec4<f32>,

@@ -1,4 +1,4 @@
-// select_argmax: the likeliest token of each slice of a row, where every row takes the likeliest.
+// select_argmax: the token with the largest logit of each slice of a row, for batches in which every row is greedy.
 //
 //   0  logits    [rows, vocab] f32, read
 //   1  partials  [rows, SLICES] of (key, token), written
@@ -29,7 +29,7 @@
 var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_token: atomic<u32>;
 
-// The larger of (key, token) and four more; the first of equals.
+// The largest of (key, token) and four more; the first of equal keys.
 fn better(best: vec2<u32>, keys: vec4<u32>, at: vec4<u32>) -> vec2<u32> {
     var found = select(best, vec2<u32>(keys.x, at.x), keys.x > best.x);
     found = select(found, vec2<u32>(keys.y, at.y), keys.y > found.x);
@@ -45,7 +45,7 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     }
     workgroupBarrier();
     let base = group.y * params.vocab;
-    // Runs come in the order of ids, so that the first of equals stays.
+    // Runs are in the order of token ids, so that the first of equal keys is kept.
     var best = vec2<u32>(NO_KEY, 0xffffffffu);
     for (var run = 0u; run < params.each; run += 8u) {
         let at = token_indices(token_at(group.x, run, lane));
@@ -57,8 +57,8 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     let key = best.x;
     let token = best.y;
 #if SUBGROUPS
-    let most = subgroupMax(key);
-    if (key == most) {
+    let subgroup_max = subgroupMax(key);
+    if (key == subgroup_max) {
         atomicMax(&best_key, key);
     }
 #else

@@ -1,9 +1,9 @@
-// Logits as words that compare like them, and penalties. Logits are read as words throughout: NaN and infinity are told
-// by their bits, since a compiler may assume that neither exists.
+// Logits as u32 keys that compare like them, and penalties. Logits are read as words throughout: NaN and infinity are
+// detected by their bits, since a compiler may assume that neither exists.
 
-// The key of no token, below every other.
+// The key of a missing token, below every other key.
 const NO_KEY: u32 = 0u;
-// The key of NaN and of the infinities, above every other: a row that has one has it for its largest key.
+// The key of NaN and of the infinities, above every other key: a row that contains one has it as its largest key.
 const NOT_FINITE: u32 = 0xffffffffu;
 
 fn key_of(bits: u32) -> u32 {
@@ -11,7 +11,7 @@ fn key_of(bits: u32) -> u32 {
     if (magnitude >= 0x7f800000u) {
         return NOT_FINITE;
     }
-    // Both zeros are one.
+    // Both zeros have one key.
     if (magnitude == 0u) {
         return 0x80000000u;
     }
@@ -29,16 +29,17 @@ fn penalised(bits: u32, count: u32, row: SelectRow) -> u32 {
         return bits;
     }
     let logit = bitcast<f32>(bits);
-    let by = row.repetition_penalty;
-    // Division may be off by a few units in the last place; one step of Newton's mends that.
-    let quotient = logit / by;
-    let divided = fma(fma(-quotient, by, logit), 1.0 / by, quotient);
-    var scaled = select(logit * by, divided, logit > 0.0);
-    if (by == 1.0) {
+    let penalty = row.repetition_penalty;
+    // WGSL division may be off by a few ulp; one Newton step corrects that.
+    let quotient = logit / penalty;
+    let divided = fma(fma(-quotient, penalty, logit), 1.0 / penalty, quotient);
+    var scaled = select(logit * penalty, divided, logit > 0.0);
+    if (penalty == 1.0) {
         scaled = logit;
     }
-    // A penalty may exceed what f32 holds; the logit is then the largest or least there is.
-    let bits_of = bitcast<u32>(scaled - row.presence_penalty - row.frequency_penalty * f32(count));
-    return select(bits_of, (bits_of & 0x80000000u) | 0x7f7fffffu, (bits_of & 0x7f800000u) == 0x7f800000u);
+    // If a penalty overflows f32, the logit saturates at the largest or smallest finite value.
+    let penalised_bits = bitcast<u32>(scaled - row.presence_penalty - row.frequency_penalty * f32(count));
+    let saturated = (penalised_bits & 0x80000000u) | 0x7f7fffffu;
+    return select(penalised_bits, saturated, (penalised_bits & 0x7f800000u) == 0x7f800000u);
 }
 #endif

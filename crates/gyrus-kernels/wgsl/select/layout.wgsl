@@ -1,29 +1,30 @@
-// How a row's logits are divided: runs of RUN tokens go to the slices in turn, `each` runs a slice, so that tokens
-// which stand together in a vocabulary are apart. A chunk is CHUNK neighbours of each run of its slice.
+// How a row's logits are divided among workgroups. Runs of RUN tokens are dealt to the slices round-robin, `each` runs
+// a slice, since tokens with large logits are often neighbours in the vocabulary. A chunk is CHUNK neighbouring tokens
+// of each run of its slice.
 
 const RUN: u32 = 256u;
 const CHUNK: u32 = 8u;
 const SLICES: u32 = 64u;
 const CHUNKS_OF_SLICE: u32 = RUN / CHUNK;
 const CHUNKS: u32 = SLICES * CHUNKS_OF_SLICE;
-// Words of a row's partial results: the largest key of each chunk, then the largest key and the sum of each slice.
+// Words of a row in `partials`: the largest key of each chunk, then the largest key and the sum of each slice.
 const PARTIALS: u32 = CHUNKS + 2u * SLICES;
 
-// Token `place` of a slice's run; beyond the vocabulary there is none.
-fn token_at(slice: u32, run: u32, place: u32) -> u32 {
-    return (run * params.slices + slice) * RUN + place;
+// Token `offset` of a slice's run. It may be beyond the vocabulary.
+fn token_at(slice: u32, run: u32, offset: u32) -> u32 {
+    return (run * params.slices + slice) * RUN + offset;
 }
 
-// Eight tokens at one place of a slice's runs: so many are loaded before anything depends on one of them.
+// Tokens at one offset of eight runs of a slice: eight loads are in flight at once.
 struct Eight {
     low: vec4<u32>,
     high: vec4<u32>,
 }
 
 fn token_indices(token: u32) -> Eight {
-    let by = params.slices * RUN;
-    let low = vec4<u32>(token, token + by, token + 2u * by, token + 3u * by);
-    return Eight(low, low + vec4<u32>(4u * by));
+    let stride = params.slices * RUN;
+    let low = vec4<u32>(token, token + stride, token + 2u * stride, token + 3u * stride);
+    return Eight(low, low + vec4<u32>(4u * stride));
 }
 
 // Keys of logits; NO_KEY for tokens beyond the vocabulary.

@@ -1,33 +1,33 @@
-// Probabilities relative to the likeliest token's, and their sums in fixed point: units of 2^-40 in 64 bits, so that a
-// sum is exact and does not depend on its order. What is below a unit is nothing, as is what cannot be chosen.
+// Probabilities relative to that of the most likely token, and their sums ("mass") in fixed point: units of 2^-40 in 64
+// bits, so that a sum is exact and does not depend on its order. Probabilities below one unit count as 0.
 
-// Rows that keep more tokens than this, or all, need the sum over the vocabulary.
-const NEAR: u32 = 256u;
-// Distances from the likeliest in units of temperature, beyond which a probability is below a unit.
-const FAR: f32 = 31.0;
+// Rows with a larger top-k, or none, need the sum over the whole vocabulary.
+const MAX_CANDIDATE_K: u32 = 256u;
+// The distance from the largest logit, in units of temperature, from which on a probability is below one unit.
+const MAX_DISTANCE: f32 = 31.0;
 
-fn is_wide(temperature: f32, top_k: u32) -> bool {
-    return temperature > 0.0 && (top_k == 0u || top_k > NEAR);
+fn needs_full_mass(temperature: f32, top_k: u32) -> bool {
+    return temperature > 0.0 && (top_k == 0u || top_k > MAX_CANDIDATE_K);
 }
 
-// How far a token is from the likeliest, in units of temperature, at most FAR.
-fn gap(key: u32, most: f32, inverse: f32) -> f32 {
+// A token's distance from the largest logit in units of temperature, at most MAX_DISTANCE.
+fn distance_to_max(key: u32, max_logit: f32, inverse: f32) -> f32 {
     if (key == NO_KEY) {
-        return FAR;
+        return MAX_DISTANCE;
     }
-    return clamp((most - value_of(key)) * inverse, 0.0, FAR);
+    return clamp((max_logit - value_of(key)) * inverse, 0.0, MAX_DISTANCE);
 }
 
-fn likelihood(distance: f32) -> f32 {
-    if (distance >= FAR) {
+fn relative_probability(distance: f32) -> f32 {
+    if (distance >= MAX_DISTANCE) {
         return 0.0;
     }
     return select(exp(-distance), 1.0, distance == 0.0);
 }
 
-// A number below 2^24 in fixed point.
+// A value below 2^24 in fixed point.
 fn mass(value: f32) -> vec2<u32> {
     let scaled = value * 256.0;
-    let whole = floor(scaled);
-    return vec2<u32>(u32((scaled - whole) * 4294967296.0), u32(whole));
+    let complete = floor(scaled);
+    return vec2<u32>(u32((scaled - complete) * 4294967296.0), u32(complete));
 }

@@ -1,5 +1,5 @@
-// select_survey: the largest logit of each chunk of a row, and for rows that are not cut to a few tokens the sum of
-// their probabilities.
+// select_survey: the largest logit of each chunk of a row and, for rows whose sampler needs it, the sum of the
+// probabilities of each slice.
 //
 //   0  logits    [rows, vocab] f32, read
 //   1  samplers  [rows] SelectRow, read
@@ -8,7 +8,8 @@
 //   4  counts    [rows, vocab] u32, read: how often each token occurred; only with PENALTIES
 //   5  adjusted  [rows, vocab] f32, written: logits after penalties; only with PENALTIES
 //
-// Grid: (slices, rows). A slice's sum is of exp((logit - its largest) / temperature), in f32 as one tree.
+// Grid: (slices, rows). The sum of a slice is that of exp((logit - largest logit of the slice) / temperature), reduced
+// in f32 by one fixed tree. Twin: Sampler::draw, together with select_draw.
 
 #include "params/SelectParams"
 #include "params/SelectRow"
@@ -42,12 +43,12 @@ fn store4(base: u32, at: vec4<u32>, bits: vec4<u32>) {
 }
 #endif
 
-fn likelihoods(keys: vec4<u32>, most: f32, inverse: f32) -> vec4<f32> {
+fn relative_probabilities(keys: vec4<u32>, max_logit: f32, inverse: f32) -> vec4<f32> {
     return vec4<f32>(
-        likelihood(gap(keys.x, most, inverse)),
-        likelihood(gap(keys.y, most, inverse)),
-        likelihood(gap(keys.z, most, inverse)),
-        likelihood(gap(keys.w, most, inverse)));
+        relative_probability(distance_to_max(keys.x, max_logit, inverse)),
+        relative_probability(distance_to_max(keys.y, max_logit, inverse)),
+        relative_probability(distance_to_max(keys.z, max_logit, inverse)),
+        relative_probability(distance_to_max(keys.w, max_logit, inverse)));
 }
 
 @compute @workgroup_size(256)
@@ -69,13 +70,13 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     keys[lane] = key;
     workgroupBarrier();
     if (lane < CHUNKS_OF_SLICE) {
-        var most = NO_KEY;
+        var largest = NO_KEY;
         for (var i = 0u; i < CHUNK; i += 1u) {
-            most = max(most, keys[lane * CHUNK + i]);
+            largest = max(largest, keys[lane * CHUNK + i]);
         }
-        partials[out + group.x * CHUNKS_OF_SLICE + lane] = most;
+        partials[out + group.x * CHUNKS_OF_SLICE + lane] = largest;
     }
-    if (is_wide(samplers[group.y].temperature, samplers[group.y].top_k)) {
+    if (needs_full_mass(samplers[group.y].temperature, samplers[group.y].top_k)) {
         workgroupBarrier();
         for (var stride = RUN / 2u; stride > 0u; stride /= 2u) {
             if (lane < stride) {
@@ -83,15 +84,15 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
             }
             workgroupBarrier();
         }
-        let most = keys[0];
+        let largest = keys[0];
         let inverse = samplers[group.y].inverse_temperature;
         var parts = vec4<f32>();
         for (var run = 0u; run < params.each; run += 8u) {
             let at = token_indices(token_at(group.x, run, lane));
             let low = keys_of(load4(base, at.low, group.y), at.low);
             let high = keys_of(load4(base, at.high, group.y), at.high);
-            parts += likelihoods(low, value_of(most), inverse);
-            parts += likelihoods(high, value_of(most), inverse);
+            parts += relative_probabilities(low, value_of(largest), inverse);
+            parts += relative_probabilities(high, value_of(largest), inverse);
         }
         let sum = (parts.x + parts.y) + (parts.z + parts.w);
         sums[lane] = sum;
@@ -103,7 +104,7 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
             workgroupBarrier();
         }
         if (lane == 0u) {
-            partials[out + CHUNKS + 2u * group.x] = most;
+            partials[out + CHUNKS + 2u * group.x] = largest;
             partials[out + CHUNKS + 2u * group.x + 1u] = bitcast<u32>(sums[0]);
         }
     }

@@ -1,15 +1,15 @@
-// select_take: the likeliest token of the slices', and the step's state behind it.
+// select_take: reduces the slices of select_argmax to a token, and advances the state of the row's sequence.
 //
 //   0  partials  [rows, SLICES] of (key, token), read
 //   1  tokens    [rows] u32, written
-//   2  rows      [rows] (position, first entry of the block table), advanced
+//   2  rows      [rows] (position, first entry in block_table), advanced
 //   3  emitted   [EMITTED, MAX_ROWS] u32, written at the new position
 //   4  params    SelectParams (immediates where the device has them)
 //   5  samplers  [rows] SelectRow, read; only with PENALTIES
 //   6  history   [rows, HISTORY] u32, tokens by position; only with PENALTIES
 //   7  counts    [rows, vocab] u32, advanced; only with PENALTIES
 //
-// Grid: (rows). Twin: Sampler::draw, scalar::SelectState.
+// Grid: (rows). Twins: Sampler::draw, scalar::SelectState.
 
 #include "params/SelectParams"
 #if PENALTIES
@@ -41,16 +41,16 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         atomicStore(&best_key, NO_KEY);
         atomicStore(&best_token, 0xffffffffu);
     }
-    var mine = vec2<u32>(NO_KEY, 0xffffffffu);
+    var own_best = vec2<u32>(NO_KEY, 0xffffffffu);
     if (lane < params.slices) {
-        mine = partials[group.x * SLICES + lane];
+        own_best = partials[group.x * SLICES + lane];
     }
     workgroupBarrier();
-    atomicMax(&best_key, mine.x);
+    atomicMax(&best_key, own_best.x);
     workgroupBarrier();
     let best = atomicLoad(&best_key);
-    if (mine.x == best) {
-        atomicMin(&best_token, mine.y);
+    if (own_best.x == best) {
+        atomicMin(&best_token, own_best.y);
     }
     workgroupBarrier();
     if (lane == 0u) {
