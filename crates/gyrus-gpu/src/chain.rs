@@ -10,12 +10,13 @@ use gyrus_kernels::{BackendError, Batch, Chain, KV_BLOCK, Sampler};
 
 use crate::backend::GpuBackend;
 use crate::buffer::Buffer;
-use crate::buffers::FEW;
+use crate::buffers::MATVEC_ROWS;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::lower::Operand;
 use crate::recorder::{Flight, Recorder};
-use crate::step::{Extent, named};
+use crate::step::{BatchShape, buffers_of};
 
 /// Steps whose tokens fit the ring that a submission brings back.
 const MOST: usize = SELECT_EMITTED as usize;
@@ -86,10 +87,11 @@ impl GpuBackend {
             return Ok(false);
         };
         let launches = call.launches(self.gpu.rungs())?;
+        // Slots of select that are buffers of the plan.
         let given = [
-            ("logits", self.buffers.scratch(self.plan.logits).clone()),
-            ("tokens", self.buffers.tokens.clone()),
-            ("rows", self.buffers.rows.clone()),
+            ("logits", self.buffers.get(&Operand::Scratch(self.plan.logits))?.clone()),
+            ("tokens", self.buffers.get(&Operand::Tokens)?.clone()),
+            ("rows", self.buffers.get(&Operand::Rows)?.clone()),
         ];
         for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if !given.iter().any(|(name, _)| *name == slot.name) {
@@ -98,11 +100,11 @@ impl GpuBackend {
         }
         if !self.steps.selects.contains_key(&call) {
             let buffers: Vec<_> = given.into_iter().chain(self.steps.buffers.iter().cloned()).collect();
-            let bound = launches.iter().map(|launch| self.gpu.bind(launch, &named(launch, &buffers)?));
+            let bound = launches.iter().map(|launch| self.gpu.bind(launch, &buffers_of(launch, &buffers)?));
             self.steps.selects.insert(call, bound.collect::<Result<_, _>>()?);
         }
         self.steps.after_wgpu = true;
-        let stride = self.buffers.entries() / batch.rows();
+        let stride = self.buffers.table_entries() / batch.rows();
         self.send(batch, Some(stride))?;
         self.send_samplers(call, samplers, texts)?;
         let steps = &mut self.steps;
@@ -164,13 +166,13 @@ impl GpuBackend {
         let emitted = buffers.iter().find(|(name, _)| *name == "emitted").map(|(_, buffer)| buffer);
         let recorder = recorder.get_or_insert_with(|| Recorder::new(gpu));
         let rows = positions.len() as u32;
-        let (body, tail) = kernels.of_sequences(rows);
+        let (layers, logits) = kernels.of_sequences(rows);
         if *after_wgpu && recorder.is_vulkan() {
             // What is bound anew is after_wgpu to wgpu, and compiled anew.
-            let extent = Extent { rows, positions, tiles: 0 };
+            let shape = BatchShape { rows, positions, tiles: 0 };
             let mut pipelines = Vec::new();
-            for step in body.iter_mut().chain(tail.iter_mut()) {
-                pipelines.extend(step.follow(gpu, extent)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
+            for step in layers.iter_mut().chain(logits.iter_mut()) {
+                pipelines.extend(step.prepare(gpu, shape)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
             }
             pipelines.extend(selects.iter().map(|select| Arc::clone(&select.pipeline)));
             gpu.compile_for_vulkan(&pipelines)?;
@@ -181,7 +183,7 @@ impl GpuBackend {
             if table.len() > *sent {
                 recording.write(
                     gpu,
-                    &plan_buffers.tables,
+                    plan_buffers.get(&Operand::BlockTables)?,
                     4 * (row * *stride + *sent) as u64,
                     &table[*sent..],
                 )?;
@@ -190,9 +192,9 @@ impl GpuBackend {
         }
         let (mut early, mut recorded) = (if flights.is_empty() { EARLY } else { usize::MAX }, 0);
         for _ in 0..count {
-            let extent = Extent { rows, positions, tiles: 0 };
-            for step in body.iter_mut().chain(tail.iter_mut()) {
-                let Some(dispatch) = step.follow(gpu, extent)? else { continue };
+            let shape = BatchShape { rows, positions, tiles: 0 };
+            for step in layers.iter_mut().chain(logits.iter_mut()) {
+                let Some(dispatch) = step.prepare(gpu, shape)? else { continue };
                 recording.dispatch(gpu, dispatch)?;
                 recorded += 1;
                 if recorded == early {
@@ -249,7 +251,7 @@ impl Chain for GpuBackend {
             return Err(BackendError::UnsoundBatch);
         }
         let longest = batch.tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        if rows > FEW || longest > self.buffers.entries() / rows {
+        if rows > MATVEC_ROWS || longest > self.buffers.table_entries() / rows {
             return Ok(false);
         }
         self.begin_steps(batch, samplers, texts).map_err(device)

@@ -2,12 +2,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gyrus_kernels::Launch;
 use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
+use crate::lower::Capabilities;
 use crate::pipeline::Pipeline;
 use crate::pipeline_cache::{PipelineCache, tuning_name};
 
@@ -161,11 +161,15 @@ impl Gpu {
         self.limits.max_compute_workgroup_storage_size.into()
     }
 
-    /// Whether a kernel can have so many invocations a workgroup, with so many bytes of memory, and all its buffers.
-    pub fn has_room(&self, launch: &Launch, invocations: u32, workgroup_bytes: u64) -> bool {
-        invocations <= self.most_invocations()
-            && workgroup_bytes <= self.workgroup_memory()
-            && launch.slots().len() <= self.limits.max_storage_buffers_per_shader_stage as usize
+    /// What kernels can be chosen for it.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            rungs: self.rungs,
+            workgroup_memory: self.workgroup_memory(),
+            most_invocations: self.most_invocations(),
+            storage_buffers: self.limits.max_storage_buffers_per_shader_stage as usize,
+            largest_buffer: self.largest_buffer(),
+        }
     }
 
     /// Whether times are the device's own.

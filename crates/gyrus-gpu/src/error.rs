@@ -100,15 +100,25 @@ pub enum GpuError {
         /// What the driver said.
         reason: String,
     },
-    /// The driver refused what this crate should not have asked.
-    #[error("the GPU refused: {reason}")]
+    /// The driver refused a request.
+    #[error("the GPU driver refused: {reason}")]
     Refused {
         /// What it said.
         reason: String,
     },
+    /// A fault of this crate, or a plan that it cannot run: something that cannot happen did.
+    #[error("internal error on the GPU: {fault}")]
+    Internal {
+        /// What happened.
+        fault: String,
+    },
 }
 
 impl GpuError {
+    pub(crate) fn internal(fault: impl Into<String>) -> GpuError {
+        GpuError::Internal { fault: fault.into() }
+    }
+
     /// The reason alone, in half a line.
     pub fn in_short(&self) -> String {
         match self {

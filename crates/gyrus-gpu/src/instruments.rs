@@ -7,11 +7,11 @@ use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, T
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
-use crate::buffers::{FEW, MAX_ROWS};
+use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::step::{Extent, Step};
+use crate::step::{BatchShape, Step};
 use crate::tuning::{MatShape, forms};
 
 /// Bytes of the copy that bandwidths are compared with, if a buffer may have so many: beyond every cache.
@@ -27,26 +27,26 @@ impl GpuBackend {
         let apart = matches!(workload, Workload::Sequences(_));
         let tiles = self.pretend(workload, depth)?;
         let positions = positions(workload, depth);
-        let extent = Extent { rows: rows as u32, positions: &positions, tiles };
+        let extent = BatchShape { rows: rows as u32, positions: &positions, tiles };
         // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
         let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
         let GpuBackend { gpu, tables, steps, .. } = self;
         let (body, tail): (&mut [Step], &mut [Step]) = match workload {
-            Workload::Sequences(1) => (&mut tables.one, &mut []),
-            Workload::Sequences(_) => (&mut tables.each, &mut tables.tail_of_all),
-            Workload::Prompt(1..=FEW) => (&mut tables.few, &mut tables.tail_of_one),
-            Workload::Prompt(_) => (&mut tables.many, &mut tables.tail_of_one),
+            Workload::Sequences(1) => (&mut tables.decode, &mut []),
+            Workload::Sequences(_) => (&mut tables.sequences, &mut tables.logits_of_all),
+            Workload::Prompt(1..=MATVEC_ROWS) => (&mut tables.short_chunk, &mut tables.logits_of_one),
+            Workload::Prompt(_) => (&mut tables.prefill, &mut tables.logits_of_one),
         };
-        let last = if apart { extent } else { Extent { rows: 1, ..extent } };
+        let last = if apart { extent } else { BatchShape { rows: 1, ..extent } };
         for (steps, extent) in [(&mut *body, extent), (&mut *tail, last)] {
             for step in steps {
-                step.follow(gpu, extent)?;
+                step.prepare(gpu, extent)?;
             }
         }
         // Those that have something to do for so many rows.
-        let all: Vec<(&Step, Extent<'_>)> = (body.iter().map(|step| (step, extent)))
+        let all: Vec<(&Step, BatchShape<'_>)> = (body.iter().map(|step| (step, extent)))
             .chain(tail.iter().map(|step| (step, last)))
             .filter(|(step, _)| step.dispatch().is_some())
             .collect();
@@ -56,15 +56,15 @@ impl GpuBackend {
         let mut time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
         for (step, extent) in &all {
-            let (bytes, flops) = step.work.of(*extent, apart);
-            match entries.iter_mut().find(|entry| entry.name == step.name) {
+            let (bytes, flops) = step.call.work().of(*extent, apart);
+            match entries.iter_mut().find(|entry| entry.name == step.call.name) {
                 Some(entry) => {
                     entry.count += 1;
                     entry.bytes += bytes;
                     entry.flops += flops;
                 }
                 None => {
-                    let name = step.name.clone();
+                    let name = step.call.name.clone();
                     entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, bytes, flops });
                 }
             }
@@ -75,7 +75,7 @@ impl GpuBackend {
             gpu.median_time(own, chain, REPETITIONS)
         };
         for entry in &mut entries {
-            entry.time = own_time(&dispatches(&|step| step.name == entry.name))?;
+            entry.time = own_time(&dispatches(&|step| step.call.name == entry.name))?;
         }
         // Every choice moves the texts on by a token, so that it is timed at last and by itself.
         if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
@@ -134,7 +134,7 @@ impl GpuBackend {
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
-        let extent = Extent { rows: 1, positions: &positions, tiles: 0 };
+        let extent = BatchShape { rows: 1, positions: &positions, tiles: 0 };
         // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
             .shapes()
@@ -156,7 +156,7 @@ impl GpuBackend {
                 let before = self.tuning.clone();
                 self.tuning.set(shape, form);
                 let mut tables = Tables::new(&self.lowering())?;
-                let (time, best) = compare(&self.gpu, &mut tables.one, &mut self.tables.one, extent)?;
+                let (time, best) = compare(&self.gpu, &mut tables.decode, &mut self.tables.decode, extent)?;
                 let better = time < best;
                 let before_it = *told.get_or_insert(best);
                 let time = before_it.mul_f64(time.as_secs_f64() / best.as_secs_f64().max(1e-9));
@@ -181,9 +181,9 @@ impl GpuBackend {
     /// The matrices that a single row is multiplied by, the costliest first.
     fn shapes(&self) -> Vec<MatShape> {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
-        for step in &self.tables.one {
-            if let Some(shape) = step.shape.clone() {
-                let (bytes, _) = step.work.of(Extent { rows: 1, positions: &[0], tiles: 0 }, true);
+        for step in &self.tables.decode {
+            if let Some(shape) = step.call.tunable() {
+                let (bytes, _) = step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -210,10 +210,10 @@ fn compare(
     gpu: &Gpu,
     one: &mut [Step],
     other: &mut [Step],
-    extent: Extent<'_>,
+    extent: BatchShape<'_>,
 ) -> Result<(Duration, Duration), GpuError> {
     for step in one.iter_mut().chain(other.iter_mut()) {
-        step.follow(gpu, extent)?;
+        step.prepare(gpu, extent)?;
     }
     let one: Vec<&Dispatch> = one.iter().filter_map(|step| step.dispatch()).collect();
     let other: Vec<&Dispatch> = other.iter().filter_map(|step| step.dispatch()).collect();
@@ -241,7 +241,7 @@ fn device(error: GpuError) -> BackendError {
 
 impl Instruments for GpuBackend {
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
-        let most = if matches!(workload, Workload::Sequences(_)) { FEW } else { MAX_ROWS };
+        let most = if matches!(workload, Workload::Sequences(_)) { MATVEC_ROWS } else { MAX_ROWS };
         let rows = workload.rows();
         if rows == 0 || rows > most {
             return Err(BackendError::TooManyRows { rows, most });

@@ -49,5 +49,6 @@ pub use buffers::MAX_ROWS;
 pub use device::{Gpu, Options};
 pub use dispatch::Dispatch;
 pub use error::GpuError;
+pub use lower::{BatchKind, Capabilities, Fused, fused};
 pub use memory::{Memory, MemoryNeed};
 pub use runner::GpuRunner;

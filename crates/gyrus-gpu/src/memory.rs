@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use gyrus_kernels::call::engine::MOST_SPLITS;
-use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayout, WeightSpec};
+use gyrus_kernels::{KV_BLOCK, Plan, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
-use crate::buffers::{FEW, MAX_ROWS, turns_rows};
+use crate::buffers::{logits_readback_bytes, sizes};
 use crate::device::Gpu;
 use crate::error::GpuError;
+use crate::lower::Operand;
 
 /// Memory of an adapter, in bytes, as its driver tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,15 @@ impl MemoryNeed {
             weights = weights.saturating_add(weight_bytes(spec)?);
         }
         let positions = blocks.saturating_mul(KV_BLOCK);
-        let cache = (positions as u64).saturating_mul(plan.kv_bytes_per_token() as u64);
-        let scratch = scratch_bytes(plan, blocks);
+        // What only some requests need, such as a sampler's counts, is small beside what is spare.
+        let (mut cache, mut scratch) = (0u64, logits_readback_bytes(plan));
+        for (operand, bytes) in sizes(plan, blocks) {
+            let sum = match operand {
+                Operand::Keys(_) | Operand::Values(_) => &mut cache,
+                _ => &mut scratch,
+            };
+            *sum = sum.saturating_add(bytes);
+        }
         let sum = weights.saturating_add(cache).saturating_add(scratch);
         Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions })
     }
@@ -107,39 +114,6 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
     let refused =
         |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
     Ok(layout.map_err(refused)?.total_bytes())
-}
-
-/// Bytes of everything that is neither weight nor cache: what [`crate::buffers`] makes room for.
-/// What only some requests need (a sampler's) is small beside what is spare.
-fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
-    let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
-    let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
-    let turns: usize = plan.ropes.iter().map(|rope| turns_rows(rope) * 2 * (rope.pairs() + 1)).sum();
-    let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
-    let staging = FEW * plan.vocab;
-    let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
-    // For each width few activations as bytes, with their scales, 1 / rms and sums of squares, twice, since some are
-    // normalised, and many as halves.
-    let mut widths: Vec<usize> = Vec::new();
-    if plan.precision == Precision::Fast {
-        widths = plan
-            .forward
-            .iter()
-            .filter_map(|op| match op {
-                Op::MatMul { x, .. } => Some(plan.buffer(*x).width),
-                _ => None,
-            })
-            .collect();
-        widths.sort_unstable();
-        widths.dedup();
-    }
-    let bytes =
-        |width: &usize| 2 * FEW * (width * 11 / 8 + 4) + MAX_ROWS * (2 * width.next_multiple_of(64) + 4);
-    let quantized: usize = widths.iter().map(bytes).sum();
-    let words = [activations, turns, inputs, staging, partials]
-        .iter()
-        .fold(0, |sum: usize, n| sum.saturating_add(*n));
-    (4 * words as u64).saturating_add(quantized as u64)
 }
 
 impl Gpu {

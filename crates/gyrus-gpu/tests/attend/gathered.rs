@@ -69,7 +69,7 @@ impl Scene {
                 return None;
             }
         };
-        if !gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
+        if !gpu.capabilities().can_attend_split(&call) {
             return None;
         }
         let mut buffers = self.ready(runner, rows, rotate);
