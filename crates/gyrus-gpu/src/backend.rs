@@ -228,8 +228,7 @@ impl GpuBackend {
             let slice = readback.inner.slice(..bytes);
             slice.map_async(MapMode::Read, |_| {});
             gpu.wait()?;
-            let mapped =
-                slice.get_mapped_range().map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+            let mapped = slice.get_mapped_range().map_err(|error| GpuError::internal(error.to_string()))?;
             results.extend(
                 mapped.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])),
             );
@@ -275,9 +274,8 @@ impl Backend for GpuBackend {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         self.check(batch)?;
         self.steps.end(&self.gpu);
-        let device = |error: GpuError| BackendError::Device(error.to_string());
-        let tiles = self.send(batch, None).map_err(device)?;
-        self.replay(batch, tiles).map_err(device)?;
+        let tiles = self.send(batch, None)?;
+        self.replay(batch, tiles)?;
         batch.check_logits(&self.results, self.plan.vocab)?;
         Ok(&self.results)
     }

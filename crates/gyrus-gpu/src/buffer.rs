@@ -79,10 +79,8 @@ impl Gpu {
         self.queue.submit([encoder.finish()]);
         staging.inner.slice(..).map_async(MapMode::Read, |_| {});
         self.wait()?;
-        let mapped = staging
-            .inner
-            .get_mapped_range(..)
-            .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        let mapped =
+            staging.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
         Ok(mapped[..buffer.bytes as usize].to_vec())
     }
 
@@ -100,7 +98,7 @@ impl Gpu {
         let full = pollster::block_on(memory.pop());
         self.trouble()?;
         match (full, refused) {
-            (Some(_), _) => Err(GpuError::OutOfMemory { bytes }),
+            (Some(_), _) => Err(GpuError::OutOfMemory { bytes: Some(bytes) }),
             (None, Some(error)) => Err(explained(&error)),
             (None, None) => Ok(Buffer { inner, bytes }),
         }

@@ -214,16 +214,12 @@ impl GpuBackend {
     fn land(&mut self) -> Result<(), GpuError> {
         let GpuBackend { gpu, steps, .. } = self;
         let (Some((count, flight)), Some(recorder)) = (steps.flights.pop_front(), &mut steps.recorder) else {
-            return Err(GpuError::Refused { reason: "no step is in flight".to_owned() });
+            return Err(GpuError::internal("no step is in flight"));
         };
         recorder.land(gpu, flight, (count > 0).then_some(&mut steps.landed))?;
         steps.landed_steps = count;
         Ok(())
     }
-}
-
-fn device(error: GpuError) -> BackendError {
-    BackendError::Device(error.to_string())
 }
 
 impl Chain for GpuBackend {
@@ -254,7 +250,7 @@ impl Chain for GpuBackend {
         if rows > MATVEC_ROWS || longest > self.buffers.table_entries() / rows {
             return Ok(false);
         }
-        self.begin_steps(batch, samplers, texts).map_err(device)
+        Ok(self.begin_steps(batch, samplers, texts)?)
     }
 
     fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError> {
@@ -275,7 +271,7 @@ impl Chain for GpuBackend {
             return Ok(());
         }
         // What was half submitted cannot be gone on with.
-        self.submit_steps(steps, tables).inspect_err(|_| self.steps.end(&self.gpu)).map_err(device)
+        Ok(self.submit_steps(steps, tables).inspect_err(|_| self.steps.end(&self.gpu))?)
     }
 
     fn in_flight(&self) -> usize {
@@ -284,7 +280,7 @@ impl Chain for GpuBackend {
 
     fn next(&mut self) -> Result<&[u32], BackendError> {
         while self.steps.landed_steps == 0 {
-            self.land().map_err(device)?;
+            self.land()?;
         }
         let Steps { tokens, unread, landed, landed_steps, .. } = &mut self.steps;
         *landed_steps -= 1;

@@ -239,7 +239,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) fn explained(error: &Error) -> GpuError {
     match error {
-        Error::OutOfMemory { .. } => GpuError::OutOfMemory { bytes: 0 },
+        Error::OutOfMemory { .. } => GpuError::OutOfMemory { bytes: None },
+        Error::Validation { .. } => GpuError::internal(error.to_string()),
         other => GpuError::Refused { reason: other.to_string() },
     }
 }

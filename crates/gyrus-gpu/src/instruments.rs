@@ -21,7 +21,7 @@ const COPIED: u64 = 256 << 20;
 const REPETITIONS: usize = 7;
 
 impl GpuBackend {
-    fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, GpuError> {
+    fn profile_batch(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
         let apart = matches!(workload, Workload::Sequences(_));
@@ -93,7 +93,7 @@ impl GpuBackend {
 
     /// Sends a batch that has `depth` positions before it: whatever the cache holds, it is read as fast as if it were
     /// somebody's, and texts may share it. Returns the tiles of its attention.
-    fn pretend(&mut self, workload: Workload, depth: usize) -> Result<u32, GpuError> {
+    fn pretend(&mut self, workload: Workload, depth: usize) -> Result<u32, BackendError> {
         let rows = workload.rows();
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
@@ -120,16 +120,16 @@ impl GpuBackend {
             tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             lengths: &vec![length as u32; tables.len()],
         };
-        self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        self.check(&batch)?;
         self.steps.end(&self.gpu);
         if let Workload::Sequences(_) = workload {
             let sampler = Sampler::default();
             self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;
         }
-        self.send(&batch, None)
+        Ok(self.send(&batch, None)?)
     }
 
-    fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
+    fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
         // Deep enough that attention is in the picture, as far as the cache goes.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
         self.pretend(Workload::Sequences(1), depth)?;
@@ -171,9 +171,9 @@ impl GpuBackend {
             }
         }
         if let Some(path) = &self.gpu.tuned {
-            self.tuning.write(path).map_err(|error| GpuError::Refused {
-                reason: format!("{} could not be written: {error}", path.display()),
-            })?;
+            let failed =
+                |error: std::io::Error| GpuError::File { path: path.clone(), reason: error.to_string() };
+            self.tuning.write(path).map_err(failed)?;
         }
         Ok(())
     }
@@ -235,10 +235,6 @@ fn compare(
     Ok((times[0][times[0].len() / 2], times[1][times[1].len() / 2]))
 }
 
-fn device(error: GpuError) -> BackendError {
-    BackendError::Device(error.to_string())
-}
-
 impl Instruments for GpuBackend {
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
         let most = if matches!(workload, Workload::Sequences(_)) { MATVEC_ROWS } else { MAX_ROWS };
@@ -246,10 +242,10 @@ impl Instruments for GpuBackend {
         if rows == 0 || rows > most {
             return Err(BackendError::TooManyRows { rows, most });
         }
-        self.profile_batch(workload, depth).map_err(device)
+        self.profile_batch(workload, depth)
     }
 
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
-        self.tune_kernels(trial).map_err(device)
+        self.tune_kernels(trial)
     }
 }

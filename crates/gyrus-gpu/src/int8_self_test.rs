@@ -36,7 +36,7 @@ impl Gpu {
 }
 
 fn refused(error: impl std::fmt::Display) -> GpuError {
-    GpuError::Refused { reason: error.to_string() }
+    GpuError::internal(error.to_string())
 }
 
 /// Words of the buffers that a product reads, by name.

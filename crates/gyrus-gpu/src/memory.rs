@@ -111,8 +111,7 @@ fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
         return Ok(4 * spec.shape.elems() as u64);
     }
     let layout = WeightLayout::new(spec.dtype, spec.shape.rows(), spec.shape.row());
-    let refused =
-        |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
+    let refused = |error: WeightError| GpuError::Weight { name: spec.name.clone(), error };
     Ok(layout.map_err(refused)?.total_bytes())
 }
 
@@ -337,7 +336,7 @@ mod tests {
         let told = |memory: Option<Memory>| {
             let room = Room { adapter: "Voodoo 2".to_owned(), memory, positions: 4096 };
             room.holds(&need()).unwrap();
-            room.explain(&need(), GpuError::OutOfMemory { bytes: 64 }).to_string()
+            room.explain(&need(), GpuError::OutOfMemory { bytes: Some(64) }).to_string()
         };
         assert!(told(None).ends_with("on Voodoo 2, and ran out; how much there is is not known"));
         let memory = Memory { total: 2 << 30, free: 1 << 30 };

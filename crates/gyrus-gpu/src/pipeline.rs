@@ -218,7 +218,7 @@ fn in_parallel<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), GpuError> + S
                 scope.spawn(move || all.iter().skip(worker).step_by(threads).map(work).collect::<Vec<_>>())
             })
             .collect();
-        let panicked = |_| vec![Err(GpuError::Refused { reason: "a compiler panicked".to_owned() })];
+        let panicked = |_| vec![Err(GpuError::internal("the shader compiler panicked"))];
         workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
     });
     results.into_iter().collect()

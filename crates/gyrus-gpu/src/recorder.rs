@@ -63,7 +63,7 @@ impl Recorder {
             (Recorder::Vulkan(recorder), Flight::Vulkan(flight)) => recorder.land(gpu, flight, wanted),
             (Recorder::Wgpu(recorder), Flight::Wgpu(flight)) => recorder.land(gpu, flight, wanted),
             // A backend has one recorder as long as it lives.
-            _ => Err(GpuError::Refused { reason: "it was recorded by another".to_owned() }),
+            _ => Err(GpuError::internal("a submission was recorded by another recorder")),
         }
     }
 }

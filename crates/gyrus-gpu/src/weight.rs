@@ -207,14 +207,11 @@ impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
 }
 
 fn refused(spec: &WeightSpec, error: WeightError) -> GpuError {
-    GpuError::Weight { name: spec.name.clone(), reason: error.to_string() }
+    GpuError::Weight { name: spec.name.clone(), error }
 }
 
 fn data<D>(spec: &WeightSpec, bytes: impl Fn(&WeightSpec) -> Option<D>) -> Result<D, GpuError> {
-    bytes(spec).ok_or_else(|| GpuError::Weight {
-        name: spec.name.clone(),
-        reason: "it is not in the file".to_owned(),
-    })
+    bytes(spec).ok_or_else(|| GpuError::MissingWeight { name: spec.name.clone() })
 }
 
 /// Repacks a matrix and uploads it to the rows of `parts` from `below` on.

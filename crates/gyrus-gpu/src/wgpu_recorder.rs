@@ -51,10 +51,8 @@ impl Recorder {
             let polled = gpu.device.poll(wait);
             gpu.trouble()?;
             polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
-            let mapped = buffer
-                .inner
-                .get_mapped_range(..)
-                .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+            let mapped =
+                buffer.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
             read_words(&mapped, tokens);
         }
         buffer.inner.unmap();

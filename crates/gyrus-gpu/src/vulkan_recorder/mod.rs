@@ -326,7 +326,7 @@ fn gone() -> GpuError {
 fn refused(gpu: &Gpu, error: &hal::DeviceError) -> GpuError {
     match error {
         hal::DeviceError::Lost => gpu.lose(&error.to_string()),
-        hal::DeviceError::OutOfMemory => GpuError::OutOfMemory { bytes: 0 },
+        hal::DeviceError::OutOfMemory => GpuError::OutOfMemory { bytes: None },
         other => GpuError::Refused { reason: other.to_string() },
     }
 }
@@ -335,7 +335,7 @@ fn failed(gpu: &Gpu, error: vk::Result) -> GpuError {
     match error {
         vk::Result::ERROR_DEVICE_LOST => gpu.lose(&error.to_string()),
         vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
-            GpuError::OutOfMemory { bytes: 0 }
+            GpuError::OutOfMemory { bytes: None }
         }
         other => GpuError::Refused { reason: other.to_string() },
     }
