@@ -1,4 +1,4 @@
-//! Runs a plan: tables of kernels that are bound once and replayed.
+//! Runs a plan: kernels are bound once and replayed for every batch.
 
 use gyrus_kernels::call::{Tile, engine, push_tiles};
 use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, Plan, WeightSpec};
@@ -10,12 +10,12 @@ use crate::chain::Steps;
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::{BatchKind, Lowering, Operand, Segments};
-use crate::memory::{MemoryNeed, Room};
+use crate::memory::{MemoryBudget, MemoryNeed};
 use crate::step::{BatchShape, Step};
 use crate::tuning::Tuning;
 use crate::weight::Weights;
 
-/// A plan on a GPU.
+/// A backend that runs a plan on a GPU.
 #[derive(Debug)]
 pub struct GpuBackend {
     pub(crate) gpu: Gpu,
@@ -93,9 +93,9 @@ impl GpuBackend {
         uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
         let need = MemoryNeed::new(&plan, blocks)?;
-        let room = Room::of(&gpu, &plan);
-        room.holds(&need)?;
-        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| room.explain(&need, error))
+        let budget = MemoryBudget::of(&gpu, &plan);
+        budget.check(&need)?;
+        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| budget.explain(&need, error))
     }
 
     fn build<D: AsRef<[u8]>>(
@@ -107,7 +107,7 @@ impl GpuBackend {
     ) -> Result<GpuBackend, GpuError> {
         let buffers = Buffers::new(&gpu, &plan, blocks)?;
         let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
-        let tuning = gpu.tuned.as_deref().map(Tuning::read).unwrap_or_default();
+        let tuning = gpu.tuning_path.as_deref().map(Tuning::read).unwrap_or_default();
         let lowering =
             Lowering { gpu: &gpu, plan: &plan, weights: &weights, buffers: &buffers, tuning: &tuning };
         let tables = Tables::new(&lowering)?;
@@ -257,7 +257,7 @@ impl GpuBackend {
 
 impl Drop for GpuBackend {
     fn drop(&mut self) {
-        // Steps in flight use what is dropped now.
+        // Steps in flight use the buffers that are dropped now.
         self.steps.end(&self.gpu);
     }
 }

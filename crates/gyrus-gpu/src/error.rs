@@ -88,7 +88,7 @@ pub enum GpuError {
     },
     /// Not enough memory for a plan: found before anything was uploaded, or when an allocation failed.
     #[error("the model needs {need} on {adapter}, {}", verdict(.need, *.memory, *.fitting))]
-    NoRoom {
+    InsufficientMemory {
         /// The adapter's name.
         adapter: String,
         /// What is needed.
@@ -147,11 +147,13 @@ impl GpuError {
     pub fn in_short(&self) -> String {
         match self {
             GpuError::NoAdapter { .. } => "no GPU was found".to_owned(),
-            GpuError::NoRoom { adapter, need, memory: Some(memory), .. } if need.total() > memory.free => {
+            GpuError::InsufficientMemory { adapter, need, memory: Some(memory), .. }
+                if need.total() > memory.free =>
+            {
                 let free = if memory.free < memory.total { " free" } else { "" };
                 format!("the model needs {}, {adapter} has {}{free}", size(need.total()), size(memory.free))
             }
-            GpuError::NoRoom { adapter, need, .. } => {
+            GpuError::InsufficientMemory { adapter, need, .. } => {
                 format!("the model needs {}, more than {adapter} has", size(need.total()))
             }
             other => other.to_string(),

@@ -170,7 +170,7 @@ impl GpuBackend {
                 tell(&Trial { kernel, form: form.to_string(), time, best: better });
             }
         }
-        if let Some(path) = &self.gpu.tuned {
+        if let Some(path) = &self.gpu.tuning_path {
             let failed =
                 |error: std::io::Error| GpuError::File { path: path.clone(), reason: error.to_string() };
             self.tuning.write(path).map_err(failed)?;
