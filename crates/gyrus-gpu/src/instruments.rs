@@ -80,7 +80,7 @@ impl GpuBackend {
         // Sampling advances the sequences by a token, so it is measured last and by itself.
         if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
             let own: Vec<&Dispatch> = selects.iter().collect();
-            let (name, count) = ("choice".to_owned(), own.len());
+            let (name, count) = ("sample".to_owned(), own.len());
             let (own, bytes) = (own_time(&own)?, 4 * (rows * self.plan.vocab) as u64);
             time += own;
             entries.push(ProfileEntry { name, count, time: own, bytes, flops: 0 });

@@ -275,7 +275,7 @@ fn kernels_of_a_few_texts() {
         "quantise",
         "ffn_down",
         "token_embd",
-        "choice",
+        "sample",
     ];
     assert_eq!(names, expected);
 }
