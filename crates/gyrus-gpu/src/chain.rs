@@ -21,10 +21,6 @@ use crate::step::{BatchShape, buffers_of};
 /// The most steps in flight: their tokens fit the ring that a submission copies to the host.
 const MAX_IN_FLIGHT: usize = SELECT_EMITTED as usize;
 
-/// Kernels of the first submission when the device is idle; the next has about twice as many, and so on, so that each is
-/// recorded while the one before runs.
-const FIRST_SUBMISSION: usize = 16;
-
 /// The state of steps in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
@@ -53,7 +49,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Waits for steps in flight and discards their tokens.
+    /// Ends steps in flight and discards their tokens. It waits for those of the Vulkan recorder.
     pub(crate) fn end(&mut self, gpu: &Gpu) {
         for (_, submission) in self.submissions.drain(..) {
             // Their buffers may be dropped next. If the device is lost, the next call returns that.
@@ -159,7 +155,7 @@ impl GpuBackend {
     }
 
     fn submit_steps(&mut self, count: usize, tables: &[&[u32]]) -> Result<(), GpuError> {
-        let GpuBackend { gpu, buffers: plan_buffers, tables: kernels, steps, .. } = self;
+        let GpuBackend { gpu, buffers: plan_buffers, tables: kernels, steps, tuning, .. } = self;
         let Steps {
             call, selects, buffers, positions, sent, stride, submissions, recorder, after_wgpu, ..
         } = steps;
@@ -191,8 +187,10 @@ impl GpuBackend {
                 *sent = table.len();
             }
         }
+        // Kernels after which to submit what was recorded, if the device is idle.
+        let first_submission = tuning.profile(gpu.rungs()).first_submission as usize;
         let (mut early, mut recorded) =
-            (if submissions.is_empty() { FIRST_SUBMISSION } else { usize::MAX }, 0);
+            (if submissions.is_empty() { first_submission } else { usize::MAX }, 0);
         for _ in 0..count {
             let shape = BatchShape { rows, positions, tiles: 0 };
             for step in layers.iter_mut().chain(logits.iter_mut()) {
@@ -202,7 +200,7 @@ impl GpuBackend {
                 if recorded == early {
                     submissions.push_back((0, recording.submit(gpu, None)?));
                     recording = recorder.begin(gpu, false)?;
-                    early = 2 * early + FIRST_SUBMISSION;
+                    early = 2 * early + first_submission;
                 }
             }
             selects.iter().try_for_each(|select| recording.dispatch(gpu, select))?;

@@ -27,6 +27,7 @@ mod lower;
 mod memory;
 mod pipeline;
 mod pipeline_cache;
+mod profile;
 mod recorder;
 mod runner;
 mod spirv;

@@ -8,6 +8,9 @@ use std::path::Path;
 
 use gyrus_kernels::WeightLayout;
 use gyrus_kernels::call::MatVecTuning;
+use gyrus_kernels::shader::Rungs;
+
+use crate::profile::DeviceProfile;
 
 /// The properties of a matrix that the speed of a mat-vec depends on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,12 +35,14 @@ impl fmt::Display for MatShape {
     }
 }
 
-/// The fastest forms of mat-vecs on a device, by the shape of the matrix.
+/// The fastest forms of mat-vecs on a device, by the shape of the matrix, and sizes that differ from its profile.
 ///
-/// They determine the order of sums, so they must not change while a backend lives.
+/// The forms determine the order of sums, so they must not change while a backend lives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tuning {
     mat_vecs: BTreeMap<String, MatVecTuning>,
+    /// Overrides of the [`DeviceProfile`], by name.
+    device: BTreeMap<String, u32>,
 }
 
 impl Tuning {
@@ -45,6 +50,16 @@ impl Tuning {
     pub(crate) fn of(&self, shape: MatShape, most_invocations: u32) -> MatVecTuning {
         let rule = MatVecTuning::of(shape.rows, shape.cols, most_invocations);
         self.mat_vecs.get(&shape.to_string()).copied().unwrap_or(rule)
+    }
+
+    /// The profile of a device with these features, with overrides.
+    pub(crate) fn profile(&self, rungs: Rungs) -> DeviceProfile {
+        let mut profile = DeviceProfile::of(rungs);
+        for (name, value) in &self.device {
+            // They were checked when they were read.
+            let _ = profile.set(name, *value);
+        }
+        profile
     }
 
     pub(crate) fn set(&mut self, shape: &MatShape, tuning: MatVecTuning) {
@@ -64,6 +79,12 @@ impl Tuning {
         let mut tuning = Tuning::default();
         for line in lines {
             let (shape, form) = line.split_once(" = ")?;
+            if let Some(name) = shape.strip_prefix("device ") {
+                let value = form.parse().ok()?;
+                DeviceProfile::of(Rungs::ALL).set(name, value)?;
+                tuning.device.insert(name.to_owned(), value);
+                continue;
+            }
             let numbers: Vec<u32> = form.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
             let [workgroup, columns, splits, turns] = numbers[..] else { return None };
             let form = MatVecTuning { workgroup, columns, splits, turns };
@@ -80,6 +101,9 @@ impl Tuning {
             fs::create_dir_all(folder)?;
         }
         let mut text = format!("{HEADER}\n");
+        for (name, value) in &self.device {
+            text.push_str(&format!("device {name} = {value}\n"));
+        }
         for (shape, MatVecTuning { workgroup, columns, splits, turns }) in &self.mat_vecs {
             text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {turns}\n"));
         }
@@ -134,9 +158,22 @@ mod tests {
         tuning.write(&path).unwrap();
         assert_eq!(Tuning::read(&path), tuning);
         assert_eq!(Tuning::read(&path).of(shape.clone(), 1024), form);
-        for text in
-            ["", "gyrus tuning 1\n", "gyrus tuning 2\nQ4_0 1 1 plain = 7 1 1 1\n", "gyrus tuning 2\nx\n"]
-        {
+        // Sizes of the device can be overridden, and are kept when the file is written again.
+        fs::write(&path, "gyrus tuning 2\ndevice gathered_workgroups = 32\n").unwrap();
+        let sized = Tuning::read(&path);
+        let default = DeviceProfile::of(Rungs::NONE);
+        assert_eq!(sized.profile(Rungs::NONE), DeviceProfile { gathered_workgroups: 32, ..default });
+        sized.write(&path).unwrap();
+        assert_eq!(Tuning::read(&path), sized);
+        for text in [
+            "",
+            "gyrus tuning 1\n",
+            "gyrus tuning 2\nQ4_0 1 1 plain = 7 1 1 1\n",
+            "gyrus tuning 2\nx\n",
+            "gyrus tuning 2\ndevice multiprocessors = 132\n",
+            "gyrus tuning 2\ndevice gathered_tiles = 3\n",
+            "gyrus tuning 2\ndevice tile_workgroups = 0\n",
+        ] {
             fs::write(&path, text).unwrap();
             assert_eq!(Tuning::read(&path), Tuning::default(), "{text}");
         }
@@ -148,7 +185,6 @@ mod tests {
     fn every_form_can_be_launched() {
         use gyrus_kernels::WeightLayout;
         use gyrus_kernels::call::MatVecCall;
-        use gyrus_kernels::shader::Rungs;
         for (rows, cols, gated) in
             [(2048, 2048, false), (16384, 2048, true), (2048, 8192, false), (576, 576, false)]
         {

@@ -1,6 +1,4 @@
-use gyrus_kernels::call::{
-    AttendCall, FlashCall, FlashTuning, INT8_MATRIX_INVOCATIONS, MatVecCall, Results, SplitMode,
-};
+use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, INT8_MATRIX_INVOCATIONS, MatVecCall, Results};
 use gyrus_kernels::shader::Rungs;
 
 /// What a device offers to kernels: all that the choice of kernels depends on beside the plan.
@@ -80,15 +78,5 @@ impl Capabilities {
     /// be there.
     pub fn has_position_immediate(&self) -> bool {
         self.rungs.immediates
-    }
-
-    /// Ways for one workgroup to attend to all splits of a row, the fastest first. Four tiles need more registers, which
-    /// are known to exist where int8 cooperative matrices do.
-    pub(crate) fn gathered_modes(&self) -> impl Iterator<Item = SplitMode> + use<> {
-        let most = if self.rungs.int8_matrix { 4 } else { 2 };
-        [(4, true), (4, false), (2, true), (2, false), (1, false)]
-            .into_iter()
-            .filter(move |(tiles, _)| *tiles <= most)
-            .map(|(tiles, kept)| SplitMode::Gathered { tiles, kept })
     }
 }

@@ -12,9 +12,9 @@ use crate::lower::BatchKind;
 use crate::lower::call::{AttentionOperands, Gathered, Kernel};
 use crate::lower::operand::Int8Rows;
 
-/// Workgroups that keep a device busy without splits. From this many on, one workgroup attends to all splits of a row and
-/// merges them, which saves the others their prologue and the kernel that merges.
-const GATHERED_WORKGROUPS: u32 = 64;
+/// Ways for one workgroup to attend to all splits of a row, the fastest first: tiles at once, and whether sums are in
+/// workgroup memory.
+const GATHERED_MODES: [(u32, bool); 5] = [(4, true), (4, false), (2, true), (2, false), (1, false)];
 
 /// Ops that write keys of a layer and attend to it.
 pub(super) struct Attention {
@@ -96,13 +96,16 @@ impl Fuser<'_> {
     /// reader of the result, and the device can.
     fn gathered(&self, call: AttendCall, out: BufferId) -> Option<Gathered> {
         let reader = self.only_read_by_next(out)?;
-        let from_rows = GATHERED_WORKGROUPS.div_ceil(call.workgroups());
+        let profile = self.on.tuning.profile(self.on.capabilities.rungs);
+        let from_rows = profile.gathered_workgroups.div_ceil(call.workgroups());
         let useful = matches!(self.kind, BatchKind::Sequences | BatchKind::ShortChunk)
             && from_rows <= MATVEC_ROWS as u32
             && self.takes_int8(reader);
         let capabilities = self.on.capabilities;
         let can = |mode: &SplitMode| capabilities.can_attend_split(&AttendCall { mode: *mode, ..call });
-        let mode = capabilities.gathered_modes().filter(|_| useful).find(can)?;
+        let modes =
+            GATHERED_MODES.into_iter().filter(|(tiles, _)| useful && *tiles <= profile.gathered_tiles);
+        let mode = modes.map(|(tiles, kept)| SplitMode::Gathered { tiles, kept }).find(can)?;
         Some(Gathered { mode, from_rows, out: Int8Rows { width: self.width(out), normed: false } })
     }
 }

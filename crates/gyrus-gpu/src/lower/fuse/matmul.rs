@@ -1,7 +1,7 @@
 //! Matrix products: int8 mat-vecs for up to 16 rows, f16 tiles for more, f32 where that is asked for.
 
 use gyrus_kernels::call::{
-    F16RowsCall, INT8_MATRIX_ROWS, Input, MatMulCall, MatVecCall, MatVecTuning, Results, TileCall,
+    F16RowsCall, INT8_MATRIX_ROWS, Input, MatMulCall, MatVecCall, MatVecTuning, Results, TileCall, TileTuning,
 };
 use gyrus_kernels::{Activation, BufferId, Op, WeightId, WeightLayout};
 use gyrus_tensor::DType;
@@ -83,7 +83,10 @@ impl Fuser<'_> {
                 let y_offset = y_offset + first;
                 rows += layout.rows();
                 if f16 {
-                    let call = TileCall { y_stride, y_offset, accumulate, gate, ..TileCall::new(layout, 1) };
+                    let workgroups = self.on.tuning.profile(self.on.capabilities.rungs).tile_workgroups;
+                    let tuning = TileTuning { workgroups: Some(workgroups), ..TileTuning::default() };
+                    let call =
+                        TileCall { y_stride, y_offset, accumulate, gate, tuning, ..TileCall::new(layout, 1) };
                     self.push(&name, Kernel::Tiles { call, matrix, out: to });
                 } else if self.fast() && self.kind != BatchKind::Prefill && layout.dtype().is_quantized() {
                     let tuning = self.tuning(layout, gate);
