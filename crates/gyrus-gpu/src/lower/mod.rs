@@ -139,3 +139,6 @@ impl<'a> Lowering<'a> {
 fn effective(kind: BatchKind, precision: Precision) -> BatchKind {
     if precision == Precision::Exact { BatchKind::Prefill } else { kind }
 }
+
+#[cfg(test)]
+mod tests;
