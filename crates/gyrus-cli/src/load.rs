@@ -79,10 +79,12 @@ fn advised(error: Error) -> anyhow::Error {
     {
         use gyrus_gpu::GpuError;
         match &error {
-            Error::Gpu(GpuError::NoRoom { fitting: Some(n), .. } | GpuError::Cache { most: n, .. }) => {
+            Error::Gpu(
+                GpuError::InsufficientMemory { fitting: Some(n), .. } | GpuError::Cache { most: n, .. },
+            ) => {
                 return anyhow!("{error} (--ctx {n}), or use --device cpu");
             }
-            Error::Gpu(GpuError::NoRoom { .. } | GpuError::NoAdapter { .. }) => {
+            Error::Gpu(GpuError::InsufficientMemory { .. } | GpuError::NoAdapter { .. }) => {
                 return anyhow!("{error}; --device cpu does without");
             }
             _ => {}

@@ -50,6 +50,27 @@ struct State {
     scratch: Scratch,
 }
 
+/// A weight that could not be prepared.
+#[derive(Debug, thiserror::Error)]
+#[error("tensor '{name}': {error}")]
+struct UnusableWeight {
+    name: String,
+    #[source]
+    error: CpuError,
+}
+
+impl From<UnusableWeight> for BackendError {
+    fn from(error: UnusableWeight) -> BackendError {
+        BackendError::device(error)
+    }
+}
+
+impl From<CpuError> for BackendError {
+    fn from(error: CpuError) -> BackendError {
+        BackendError::device(error)
+    }
+}
+
 impl CpuBackend {
     /// Prepares the plan's weights and allocates a KV cache of `blocks` blocks. `bytes` returns the data of
     /// each weight; the backend drops it when it is no longer needed.
@@ -60,14 +81,13 @@ impl CpuBackend {
         bytes: impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
     ) -> Result<CpuBackend, BackendError> {
         let pool = Pool::new(threads);
-        let device = |e: CpuError| BackendError::Device(e.to_string());
         let mut weights = Vec::with_capacity(plan.weights.len());
         for spec in &plan.weights {
             let owner = bytes(spec);
             let length = (*owner).as_ref().len();
-            let data = Bytes::new(owner, 0..length).map_err(device)?;
+            let data = Bytes::new(owner, 0..length)?;
             let weight = prepare(&pool, spec, data, &plan);
-            weights.push(weight.map_err(|e| BackendError::Device(format!("tensor '{}': {e}", spec.name)))?);
+            weights.push(weight.map_err(|error| UnusableWeight { name: spec.name.clone(), error })?);
         }
         let kv = plan.kv;
         let shape = KvShape { layers: kv.layers, blocks, kv_heads: kv.kv_heads, head_dim: kv.head_dim };
@@ -75,7 +95,7 @@ impl CpuBackend {
             Precision::Exact => KvType::F32,
             Precision::Fast => KvType::F16,
         };
-        let cache = KvStore::new(shape, store).map_err(device)?;
+        let cache = KvStore::new(shape, store)?;
         let mut scratch = Scratch::new();
         scratch.reserve_attention(kv.heads, kv.head_dim, blocks);
         let state = State {

@@ -5,16 +5,16 @@ use wgpu::{
     Backends, CooperativeMatrixProperties, CooperativeScalarType, Features, InstanceDescriptor, InstanceFlags,
 };
 
-/// What an adapter is.
+/// The kind of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdapterKind {
-    /// A card with memory of its own.
+    /// A card with its own memory.
     Discrete,
-    /// A part of the processor, sharing its memory.
+    /// Part of the CPU, with which it shares memory.
     Integrated,
-    /// A GPU seen through a virtual machine.
+    /// A GPU of a virtual machine.
     Virtual,
-    /// A program that plays GPU: right, and slow.
+    /// A software implementation: correct, and slow.
     Software,
     /// The driver does not say.
     Unknown,
@@ -32,29 +32,29 @@ impl fmt::Display for AdapterKind {
     }
 }
 
-/// A GPU, or what passes for one, and what it can do.
+/// A GPU, or software that acts as one, and its features.
 #[derive(Debug, Clone)]
 pub struct Adapter {
     pub(crate) inner: wgpu::Adapter,
     /// Its name.
     pub name: String,
-    /// The API it is reached by.
+    /// The API that wgpu uses for it.
     pub backend: String,
-    /// What it is.
+    /// Its kind.
     pub kind: AdapterKind,
     /// Its driver, with version.
     pub driver: String,
-    /// The rungs it has.
+    /// The optional shader features it has.
     pub rungs: Rungs,
-    /// Whether it can time kernels.
+    /// Whether it has timestamp queries.
     pub timestamps: bool,
-    /// Whether it keeps compiled pipelines for later.
+    /// Whether compiled pipelines can be stored.
     pub pipeline_cache: bool,
-    /// Invocations of a subgroup, least and most.
+    /// The smallest and the largest number of invocations of a subgroup.
     pub subgroup_sizes: (u32, u32),
-    /// Shapes of matrices that a subgroup multiplies together, those that WGSL can name.
+    /// Shapes of cooperative matrices, those that WGSL can express.
     pub cooperative: Vec<String>,
-    /// Limits that matter here: name and value.
+    /// Limits that kernels depend on: name and value.
     pub limits: Vec<(&'static str, u64)>,
 }
 
@@ -88,8 +88,8 @@ impl Adapter {
                 subgroups: features.contains(Features::SUBGROUP),
                 immediates: features.contains(Features::IMMEDIATES) && limits.max_immediate_size >= 64,
                 cooperative: cooperates,
-                // wgpu lists no matrices that WGSL cannot name, so nobody can be asked; all GPUs of NVIDIA that
-                // multiply matrices of halves do so with those of bytes.
+                // wgpu lists only matrices that WGSL can express, so int8 cannot be queried. All GPUs of NVIDIA
+                // that have f16 cooperative matrices have int8 ones.
                 int8_matrix: cooperates
                     && info.backend == wgpu::Backend::Vulkan
                     && info.vendor == NVIDIA
@@ -111,7 +111,7 @@ impl Adapter {
         }
     }
 
-    /// The API's name as people write it.
+    /// The API's name in its usual spelling.
     pub fn api(&self) -> &str {
         match self.backend.as_str() {
             "vulkan" => "Vulkan",
@@ -121,7 +121,7 @@ impl Adapter {
         }
     }
 
-    /// How much an adapter is preferred where none is named.
+    /// The order of preference where no adapter is named.
     fn rank(&self) -> u8 {
         match self.kind {
             AdapterKind::Discrete => 0,
@@ -133,23 +133,23 @@ impl Adapter {
     }
 }
 
-/// The vendor's number on the PCI bus.
+/// NVIDIA's PCI vendor id.
 const NVIDIA: u32 = 0x10de;
 
-/// Whether matrices are what kernels are written for: 16 × 16 halves, summed in `f32`.
+/// Whether these are the matrices that kernels are written for: 16 × 16 in f16, with sums in f32.
 fn multiplies_f16(p: &CooperativeMatrixProperties) -> bool {
     [p.m_size, p.n_size, p.k_size] == [16; 3]
         && p.ab_type == CooperativeScalarType::F16
         && p.cr_type == CooperativeScalarType::F32
 }
 
-/// Whether a real GPU may be there at all. It costs next to nothing to ask, where [`adapters`] loads every driver
-/// there is, and with those a compiler or two: on Linux, a GPU is a file that its driver opens.
+/// Whether there may be a GPU in hardware. This is cheap, where [`adapters`] loads every driver with its shader compiler:
+/// on Linux, a GPU has a device file.
 pub fn may_have_gpu() -> bool {
     if !cfg!(target_os = "linux") {
         return true;
     }
-    // Direct rendering of any vendor; then NVIDIA, also on Tegra; Windows's own under WSL; Arm, Qualcomm, Imagination.
+    // DRM of any vendor; then NVIDIA, also on Tegra; DirectX under WSL; Arm, Qualcomm, Imagination.
     const NODES: [&str; 8] = ["dri", "nvidia", "nvhost", "nvgpu", "dxg", "mali", "kgsl", "pvr"];
     match std::fs::read_dir("/dev") {
         Ok(files) => files.flatten().any(|file| {
@@ -164,8 +164,8 @@ pub fn may_have_gpu() -> bool {
 pub fn adapters() -> Vec<Adapter> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
-    // Indirect dispatches are ours and need no second look; the APIs' own validation layers are for whoever
-    // asks for them by WGPU_VALIDATION.
+    // wgpu's validation of indirect dispatches is not needed: there are none. WGPU_VALIDATION enables the APIs'
+    // validation layers.
     descriptor.flags = InstanceFlags::empty().with_env();
     let instance = wgpu::Instance::new(descriptor);
     let mut all: Vec<Adapter> = pollster::block_on(instance.enumerate_adapters(Backends::all()))

@@ -1,6 +1,6 @@
 use wgpu::{BufferDescriptor, BufferUsages, ErrorFilter, MapMode};
 
-use crate::device::{Gpu, explained};
+use crate::device::{Gpu, wgpu_error};
 use crate::error::GpuError;
 
 /// Memory on a GPU.
@@ -23,7 +23,7 @@ impl Gpu {
         self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size)
     }
 
-    /// Memory for `bytes`, all zero.
+    /// A buffer of `bytes` zeros.
     pub fn buffer(&self, bytes: u64) -> Result<Buffer, GpuError> {
         let most = self.largest_buffer();
         if bytes > most {
@@ -31,22 +31,23 @@ impl Gpu {
         }
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         let buffer = self.create(bytes, usage)?;
-        // Otherwise wgpu clears it before what it takes for its first use, and some uses it does not see.
+        // Otherwise wgpu would clear it before the first use that it sees, which may come after commands of the Vulkan
+        // recorder.
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.clear_buffer(&buffer.inner, 0, None);
         self.queue.submit([encoder.finish()]);
-        self.trouble()?;
+        self.take_error()?;
         Ok(buffer)
     }
 
-    /// Memory with these contents.
+    /// A buffer with these contents.
     pub fn upload(&self, contents: &[u8]) -> Result<Buffer, GpuError> {
         let buffer = self.buffer(contents.len() as u64)?;
         self.write(&buffer, contents)?;
         Ok(buffer)
     }
 
-    /// Overwrites the beginning of a buffer, before what is submitted next.
+    /// Overwrites the beginning of a buffer, before the next submission.
     pub fn write(&self, buffer: &Buffer, contents: &[u8]) -> Result<(), GpuError> {
         let (whole, rest) = contents.split_at(contents.len() / 4 * 4);
         self.queue.write_buffer(&buffer.inner, 0, whole);
@@ -55,22 +56,22 @@ impl Gpu {
             word[..rest.len()].copy_from_slice(rest);
             self.queue.write_buffer(&buffer.inner, whole.len() as u64, &word);
         }
-        self.trouble()
+        self.take_error()
     }
 
-    /// Overwrites a part of a buffer that begins and ends at words, before what is submitted next.
+    /// Overwrites whole words of a buffer, before the next submission.
     pub(crate) fn write_at(&self, buffer: &Buffer, offset: u64, words: &[u8]) -> Result<(), GpuError> {
         self.queue.write_buffer(&buffer.inner, offset, words);
-        self.trouble()
+        self.take_error()
     }
 
-    /// Sends what was written, and waits until it is there.
+    /// Submits pending writes, and waits for them.
     pub(crate) fn flush(&self) -> Result<(), GpuError> {
         self.queue.submit([]);
         self.wait()
     }
 
-    /// The contents of a buffer, once all that was submitted is done.
+    /// The contents of a buffer, after all submissions are done.
     pub fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
         let size = buffer.inner.size();
         let staging = self.create(size, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
@@ -79,10 +80,8 @@ impl Gpu {
         self.queue.submit([encoder.finish()]);
         staging.inner.slice(..).map_async(MapMode::Read, |_| {});
         self.wait()?;
-        let mapped = staging
-            .inner
-            .get_mapped_range(..)
-            .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        let mapped =
+            staging.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
         Ok(mapped[..buffer.bytes as usize].to_vec())
     }
 
@@ -98,10 +97,10 @@ impl Gpu {
         });
         let refused = pollster::block_on(validation.pop());
         let full = pollster::block_on(memory.pop());
-        self.trouble()?;
+        self.take_error()?;
         match (full, refused) {
-            (Some(_), _) => Err(GpuError::OutOfMemory { bytes }),
-            (None, Some(error)) => Err(explained(&error)),
+            (Some(_), _) => Err(GpuError::OutOfMemory { bytes: Some(bytes) }),
+            (None, Some(error)) => Err(wgpu_error(&error)),
             (None, None) => Ok(Buffer { inner, bytes }),
         }
     }

@@ -2,30 +2,30 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gyrus_kernels::Launch;
 use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
 use crate::error::GpuError;
+use crate::lower::Capabilities;
 use crate::pipeline::Pipeline;
 use crate::pipeline_cache::{PipelineCache, tuning_name};
 
 /// Which adapter to open, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A part of the adapter's name; the best one that is no software if absent.
+    /// A part of the adapter's name; if absent, the best one in hardware.
     pub adapter: Option<String>,
-    /// Rungs that may be used, for those who want to do without one.
+    /// Shader features that may be used; each can be turned off.
     pub rungs: Rungs,
-    /// Whether shaders check the bounds of every access. Launches are checked on the host, so this is for
-    /// those who look for a mistake in a kernel.
+    /// Whether shaders check the bounds of every access. Launches are checked on the host, so this only helps to find
+    /// a mistake in a kernel.
     pub checked: bool,
-    /// Bytes of memory to reckon with at most, for those who leave some to others.
+    /// The most bytes of memory to use, to leave some to other processes.
     pub memory: Option<u64>,
-    /// A folder to keep compiled pipelines in, where the API can.
+    /// The folder of the pipeline cache and of tuning results. Not every API can store pipelines.
     pub pipelines: Option<PathBuf>,
-    /// Whether steps in flight are recorded past wgpu, where that can be done.
+    /// Whether steps in flight are recorded by Vulkan commands instead of wgpu, where the API is Vulkan.
     pub vulkan_recorder: bool,
 }
 
@@ -53,13 +53,13 @@ pub struct Gpu {
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     pub(crate) pipeline_cache: Option<PipelineCache>,
-    /// Where what was found to be quick on this device is kept.
-    pub(crate) tuned: Option<PathBuf>,
+    /// The file of tuning results for this device.
+    pub(crate) tuning_path: Option<PathBuf>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
-    /// What went wrong outside any call that could have said so.
-    trouble: Arc<Mutex<Option<GpuError>>>,
+    /// An error that no call has returned yet.
+    pending_error: Arc<Mutex<Option<GpuError>>>,
 }
 
 impl Gpu {
@@ -86,7 +86,7 @@ impl Gpu {
         if options.pipelines.is_some() {
             features.insert(has & Features::PIPELINE_CACHE);
         }
-        // All the adapter gives: the defaults are what a browser promises.
+        // All that the adapter has. wgpu's defaults are the limits that every browser guarantees.
         let mut limits = adapter.inner.limits();
         if !rungs.immediates {
             limits.max_immediate_size = 0;
@@ -101,12 +101,12 @@ impl Gpu {
         };
         let (device, queue) = pollster::block_on(adapter.inner.request_device(&descriptor))
             .map_err(|error| GpuError::Open { adapter: adapter.name.clone(), reason: error.to_string() })?;
-        let trouble = Arc::new(Mutex::new(None));
-        let slot = Arc::clone(&trouble);
+        let pending_error = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&pending_error);
         device.on_uncaptured_error(Arc::new(move |error: Error| {
-            lock(&slot).get_or_insert_with(|| explained(&error));
+            lock(&slot).get_or_insert_with(|| wgpu_error(&error));
         }));
-        let slot = Arc::clone(&trouble);
+        let slot = Arc::clone(&pending_error);
         device.set_device_lost_callback(move |reason, message| {
             let reason = match reason {
                 wgpu::DeviceLostReason::Destroyed => "it was closed".to_owned(),
@@ -128,14 +128,14 @@ impl Gpu {
             most_memory: options.memory,
             pipelines: Mutex::default(),
             pipeline_cache,
-            tuned: options
+            tuning_path: options
                 .pipelines
                 .as_ref()
                 .map(|folder| folder.join(tuning_name(&adapter.inner.get_info()))),
             adapter,
             rungs,
             timestamps,
-            trouble,
+            pending_error,
         };
         gpu.rungs.int8_matrix = rungs.int8_matrix && gpu.passes_int8_self_test();
         Ok(gpu)
@@ -146,7 +146,7 @@ impl Gpu {
         &self.adapter
     }
 
-    /// The rungs in use.
+    /// The shader features in use.
     pub fn rungs(&self) -> Rungs {
         self.rungs
     }
@@ -156,86 +156,91 @@ impl Gpu {
         self.limits.max_compute_invocations_per_workgroup.min(self.limits.max_compute_workgroup_size_x)
     }
 
-    /// Bytes of memory that a workgroup's invocations can share.
+    /// Bytes of workgroup memory.
     pub fn workgroup_memory(&self) -> u64 {
         self.limits.max_compute_workgroup_storage_size.into()
     }
 
-    /// Whether a kernel can have so many invocations a workgroup, with so many bytes of memory, and all its buffers.
-    pub fn has_room(&self, launch: &Launch, invocations: u32, workgroup_bytes: u64) -> bool {
-        invocations <= self.most_invocations()
-            && workgroup_bytes <= self.workgroup_memory()
-            && launch.slots().len() <= self.limits.max_storage_buffers_per_shader_stage as usize
+    /// What the choice of kernels depends on.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            rungs: self.rungs,
+            workgroup_memory: self.workgroup_memory(),
+            most_invocations: self.most_invocations(),
+            storage_buffers: self.limits.max_storage_buffers_per_shader_stage as usize,
+            largest_buffer: self.largest_buffer(),
+        }
     }
 
-    /// Whether times are the device's own.
+    /// Whether times are measured by the device's clock.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
     }
 
-    /// Gives the device back, with all that is on it. Whoever still uses it is told that it was lost.
+    /// Closes the device and frees its memory. Later calls return [`GpuError::Lost`].
     pub fn close(&self) {
         self.pipeline_cache.as_ref().inspect(|pipeline_cache| pipeline_cache.store());
-        // Steps in flight that wgpu does not know of use what it destroys; what comes behind them is done behind them.
+        // Steps in flight of the Vulkan recorder use buffers that wgpu destroys, so wait for a later submission.
         let _ = self.flush();
         self.device.destroy();
-        *lock(&self.trouble) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
+        *lock(&self.pending_error) = Some(GpuError::Lost { reason: "it was closed".to_owned() });
     }
 
-    /// Waits until all that was submitted is done, but for steps in flight, and says what went wrong since the last time.
+    /// Waits for all submissions except steps in flight, and returns errors since the last call.
     pub fn wait(&self) -> Result<(), GpuError> {
-        // With a device that wgpu has given up, waiting would destroy what steps in flight use.
-        if let Some(lost @ GpuError::Lost { .. }) = &*lock(&self.trouble) {
+        // If wgpu has given up the device, waiting would destroy buffers that steps in flight use.
+        if let Some(lost @ GpuError::Lost { .. }) = &*lock(&self.pending_error) {
             return Err(lost.clone());
         }
         let polled = self.device.poll(PollType::wait_indefinitely());
-        self.trouble()?;
+        self.take_error()?;
         polled.map(drop).map_err(|error| GpuError::Lost { reason: error.to_string() })
     }
 
-    /// Remembers that the device is lost, which wgpu may not know yet.
-    pub(crate) fn lose(&self, reason: &str) -> GpuError {
+    /// Marks the device as lost, which wgpu may not have noticed yet.
+    pub(crate) fn set_lost(&self, reason: &str) -> GpuError {
         let lost = GpuError::Lost { reason: reason.to_owned() };
-        lock(&self.trouble).insert(lost).clone()
+        lock(&self.pending_error).insert(lost).clone()
     }
 
-    /// What went wrong outside a call. A lost device stays lost.
-    pub(crate) fn trouble(&self) -> Result<(), GpuError> {
-        let mut trouble = lock(&self.trouble);
-        match &*trouble {
+    /// Returns the pending error, if there is one. A lost device stays lost.
+    pub(crate) fn take_error(&self) -> Result<(), GpuError> {
+        let mut pending = lock(&self.pending_error);
+        match &*pending {
             Some(lost @ GpuError::Lost { .. }) => Err(lost.clone()),
-            _ => trouble.take().map_or(Ok(()), Err),
+            _ => pending.take().map_or(Ok(()), Err),
         }
     }
 }
 
-/// Leave to use what wgpu does not yet vouch for: cooperative matrices.
+/// Permission to use an experimental feature of wgpu: cooperative matrices.
 #[allow(unsafe_code)]
 fn experimental() -> ExperimentalFeatures {
-    // SAFETY: what the token asks is that one knows there may be bugs. Kernels that use the feature keep to what is
-    // tested: whole matrices, to and from workgroup memory, in uniform control flow.
+    // SAFETY: the token stands for the knowledge that the feature may have bugs. Kernels use only what is tested: whole
+    // matrices, loaded from and stored to workgroup memory, in uniform control flow.
     unsafe { ExperimentalFeatures::enabled() }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // Kernels that were needed after the first compilation.
+        // Pipelines that were compiled since the last time.
         if let Some(pipeline_cache) = &self.pipeline_cache
-            && self.trouble().is_ok()
+            && self.take_error().is_ok()
         {
             pipeline_cache.store();
         }
     }
 }
 
-/// A mutex whose holder panicked still holds what it held.
+/// Locks a mutex even if a holder has panicked: the values here are valid at any time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn explained(error: &Error) -> GpuError {
+pub(crate) fn wgpu_error(error: &Error) -> GpuError {
     match error {
-        Error::OutOfMemory { .. } => GpuError::OutOfMemory { bytes: 0 },
+        Error::OutOfMemory { .. } => GpuError::OutOfMemory { bytes: None },
+        Error::Validation { .. } => GpuError::internal(error.to_string()),
         other => GpuError::Refused { reason: other.to_string() },
     }
 }

@@ -11,25 +11,25 @@ use wgpu::{
 
 use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
-use crate::device::{Gpu, explained};
+use crate::device::{Gpu, wgpu_error};
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::vulkan_recorder::Bound;
 
-/// A kernel bound to its buffers: all that is left is to run it, as often as one likes.
+/// A kernel bound to its buffers, which can be run any number of times.
 #[derive(Debug)]
 pub struct Dispatch {
     pub(crate) pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     buffers: Vec<(u32, Buffer, Access)>,
-    /// The same for commands that wgpu does not see, once there are some.
+    /// The same for the Vulkan recorder, once it has recorded this dispatch.
     bound: OnceLock<Bound>,
     params: Params,
-    /// The grid. Kernels know from elsewhere how far they may go.
+    /// The grid. It may change: kernels read their bounds from parameters and buffers.
     pub(crate) groups: [u32; 3],
 }
 
-/// Where a kernel's parameters are.
+/// How a kernel gets its parameters.
 #[derive(Debug)]
 enum Params {
     None,
@@ -48,7 +48,7 @@ impl Dispatch {
         pass.dispatch_workgroups(x, y, z);
     }
 
-    /// Its kernel and buffers, for commands that wgpu does not see.
+    /// Its kernel and buffers, for the Vulkan recorder.
     pub(crate) fn bound(&self, gpu: &Gpu) -> Result<&Bound, GpuError> {
         if let Some(bound) = self.bound.get() {
             return Ok(bound);
@@ -57,7 +57,7 @@ impl Dispatch {
         Ok(self.bound.get_or_init(|| bound))
     }
 
-    /// The parameters that go along with the commands.
+    /// The parameters that are immediates.
     pub(crate) fn immediates(&self) -> &[u32] {
         match &self.params {
             Params::Immediate(words) => words,
@@ -67,7 +67,7 @@ impl Dispatch {
 }
 
 impl Gpu {
-    /// Checks a launch against its buffers, given in the order of its slots, and binds them.
+    /// Checks the sizes of a launch's buffers, given in the order of its slots, and binds them.
     pub fn bind(&self, launch: &Launch, buffers: &[&Buffer]) -> Result<Dispatch, GpuError> {
         let bytes: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes()).collect();
         launch.check_buffers(&bytes, |i, j| buffers[i].inner == buffers[j].inner)?;
@@ -107,11 +107,11 @@ impl Gpu {
             entries: &entries,
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(explained(&error));
+            return Err(wgpu_error(&error));
         }
         let params = match (immediates, launch.params()) {
             (Some(words), _) => Params::Immediate(words),
-            // The parameters are the last uniform.
+            // The parameters were pushed last.
             (None, Some(_)) => {
                 uniforms.last().map_or(Params::None, |(_, buffer)| Params::Uniform(buffer.clone()))
             }
@@ -121,7 +121,7 @@ impl Gpu {
         Ok(Dispatch { pipeline, group, buffers, bound, params, groups: launch.groups() })
     }
 
-    /// Gives a dispatch the grid and parameters of another launch of the same variant on the same buffers.
+    /// Changes a dispatch to the grid and parameters of another launch of the same variant on the same buffers.
     pub(crate) fn rebind(
         &self,
         dispatch: &mut Dispatch,
@@ -139,7 +139,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Changes one word of a dispatch's parameters, for what is submitted from now on.
+    /// Changes one word of a dispatch's parameters, for the next submissions.
     pub(crate) fn patch(&self, dispatch: &mut Dispatch, offset: usize, value: u32) {
         match &mut dispatch.params {
             Params::Immediate(words) => words[offset / 4] = value,
@@ -150,7 +150,7 @@ impl Gpu {
         }
     }
 
-    /// Runs dispatches one after the other, and waits for the last.
+    /// Runs dispatches in order, and waits for them.
     pub fn run(&self, dispatches: &[&Dispatch]) -> Result<(), GpuError> {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
@@ -160,8 +160,8 @@ impl Gpu {
         self.wait()
     }
 
-    /// How long `dispatches` take, one after the other, `times` over in one submission: by the device's clock
-    /// where it has one.
+    /// How long `dispatches` take in order, repeated `times` times in one submission: by the device's clock where it has
+    /// timestamps, else by the host's.
     pub fn time(&self, dispatches: &[&Dispatch], times: u32) -> Result<Duration, GpuError> {
         if !self.has_timestamps() {
             let start = Instant::now();
@@ -185,7 +185,7 @@ impl Gpu {
         self.elapsed(encoder, &queries)
     }
 
-    /// How long one of `chain` runs of `dispatches` takes, the median of several measurements on a warm device.
+    /// How long `dispatches` take, averaged over `chain` runs: the median of several measurements on a warm device.
     pub fn median_time(
         &self,
         dispatches: &[&Dispatch],
@@ -196,15 +196,15 @@ impl Gpu {
         median(repetitions, || Ok(self.time(dispatches, chain)? / chain.max(1)))
     }
 
-    /// How long a kernel takes to copy `bytes`, the median of several measurements on a warm device.
+    /// How long a kernel takes to copy `bytes`: the median of several measurements on a warm device.
     pub fn median_copy_time(&self, bytes: u64, repetitions: usize) -> Result<Duration, GpuError> {
         let (source, target) = (self.buffer(bytes)?, self.buffer(bytes)?);
         let dispatch = self.bind(&copy(self.rungs(), bytes)?, &[&source, &target])?;
         self.median_time(&[&dispatch], 8, repetitions)
     }
 
-    /// An idle device runs at a fraction of its clock and takes a while to notice that it is wanted. One in
-    /// software has no clock of its own, and needs a first time only, in which it compiles.
+    /// An idle device lowers its clock and takes a while to raise it. A software adapter only compiles during the first
+    /// run.
     fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
         let software = self.adapter().kind == AdapterKind::Software;
         let enough = Duration::from_millis(if software { 0 } else { 500 });
@@ -221,14 +221,14 @@ impl Gpu {
         self.device.create_query_set(&QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: 2 })
     }
 
-    /// Submits, and says how far apart the two timestamps are.
+    /// Submits, and returns the time between the two timestamps.
     fn elapsed(&self, encoder: CommandEncoder, queries: &wgpu::QuerySet) -> Result<Duration, GpuError> {
         let stamps = self.stamps(encoder, queries)?;
         let ticks = stamps[1].saturating_sub(stamps[0]) as f64;
         Ok(Duration::from_secs_f64(ticks * f64::from(self.queue.get_timestamp_period()) * 1e-9))
     }
 
-    /// Submits and reads two timestamps back.
+    /// Submits, and reads two timestamps back.
     fn stamps(&self, mut encoder: CommandEncoder, queries: &wgpu::QuerySet) -> Result<[u64; 2], GpuError> {
         let resolved = self.device.create_buffer(&BufferDescriptor {
             label: None,

@@ -1,4 +1,4 @@
-//! Looks into the speed of a plan's kernels: where time goes, and which forms of kernels take least of it.
+//! Profiles a plan's kernels and tunes them: where the time goes, and which forms of mat-vecs are fastest.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, T
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
-use crate::buffers::{FEW, MAX_ROWS};
+use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::step::{Extent, Step};
+use crate::step::{BatchShape, Step};
 use crate::tuning::{MatShape, forms};
 
-/// Bytes of the copy that bandwidths are compared with, if a buffer may have so many: beyond every cache.
+/// Bytes of the copy that measures bandwidth, more than any cache of a device; fewer if a buffer cannot have as many.
 const COPIED: u64 = 256 << 20;
 
 /// Times each measurement is repeated.
@@ -22,7 +22,7 @@ const REPETITIONS: usize = 7;
 
 impl GpuBackend {
     /// Profiles a prompt as the sum of its chunks of at most `MAX_ROWS` rows. Only the last chunk computes logits.
-    fn profile_prompt(&mut self, tokens: usize, depth: usize) -> Result<Profile, GpuError> {
+    fn profile_prompt(&mut self, tokens: usize, depth: usize) -> Result<Profile, BackendError> {
         let mut whole: Option<Profile> = None;
         for at in (0..tokens).step_by(MAX_ROWS) {
             let rows = (tokens - at).min(MAX_ROWS);
@@ -32,8 +32,7 @@ impl GpuBackend {
                 None => whole = Some(chunk),
             }
         }
-        let whole =
-            whole.ok_or_else(|| GpuError::Refused { reason: "a prompt without tokens".to_owned() })?;
+        let whole = whole.ok_or(BackendError::TooManyRows { rows: tokens, most: usize::MAX })?;
         Ok(Profile { workload: Workload::Prompt(tokens), depth, ..whole })
     }
 
@@ -43,34 +42,34 @@ impl GpuBackend {
         workload: Workload,
         depth: usize,
         with_logits: bool,
-    ) -> Result<Profile, GpuError> {
+    ) -> Result<Profile, BackendError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
-        let apart = matches!(workload, Workload::Sequences(_));
-        let tiles = self.pretend(workload, depth)?;
+        let separate = matches!(workload, Workload::Sequences(_));
+        let tiles = self.send_workload(workload, depth)?;
         let positions = positions(workload, depth);
-        let extent = Extent { rows: rows as u32, positions: &positions, tiles };
-        // A device in software takes milliseconds for what others take microseconds for, and its times mean little.
+        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles };
+        // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
         let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
         let GpuBackend { gpu, tables, steps, .. } = self;
-        let (body, tail): (&mut [Step], &mut [Step]) = match workload {
-            Workload::Sequences(1) => (&mut tables.one, &mut []),
-            Workload::Sequences(_) => (&mut tables.each, &mut tables.tail_of_all),
-            Workload::Prompt(1..=FEW) => (&mut tables.few, &mut tables.tail_of_one),
-            Workload::Prompt(_) => (&mut tables.many, &mut tables.tail_of_one),
+        let (layers, logits): (&mut [Step], &mut [Step]) = match workload {
+            Workload::Sequences(1) => (&mut tables.decode, &mut []),
+            Workload::Sequences(_) => (&mut tables.sequences, &mut tables.logits_of_all),
+            Workload::Prompt(1..=MATVEC_ROWS) => (&mut tables.short_chunk, &mut tables.logits_of_one),
+            Workload::Prompt(_) => (&mut tables.prefill, &mut tables.logits_of_one),
         };
-        let tail = if with_logits { tail } else { &mut [] };
-        let last = if apart { extent } else { Extent { rows: 1, ..extent } };
-        for (steps, extent) in [(&mut *body, extent), (&mut *tail, last)] {
+        let logits = if with_logits { logits } else { &mut [] };
+        let last = if separate { shape } else { BatchShape { rows: 1, ..shape } };
+        for (steps, shape) in [(&mut *layers, shape), (&mut *logits, last)] {
             for step in steps {
-                step.follow(gpu, extent)?;
+                step.prepare(gpu, shape)?;
             }
         }
-        // Those that have something to do for so many rows.
-        let all: Vec<(&Step, Extent<'_>)> = (body.iter().map(|step| (step, extent)))
-            .chain(tail.iter().map(|step| (step, last)))
+        // Steps that compute anything for this many rows.
+        let all: Vec<(&Step, BatchShape<'_>)> = (layers.iter().map(|step| (step, shape)))
+            .chain(logits.iter().map(|step| (step, last)))
             .filter(|(step, _)| step.dispatch().is_some())
             .collect();
         let dispatches = |of: &dyn Fn(&Step) -> bool| -> Vec<&Dispatch> {
@@ -78,32 +77,32 @@ impl GpuBackend {
         };
         let mut time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
-        for (step, extent) in &all {
-            let (bytes, flops) = step.work.of(*extent, apart);
-            match entries.iter_mut().find(|entry| entry.name == step.name) {
+        for (step, shape) in &all {
+            let (bytes, flops) = step.call.work().of(*shape, separate);
+            match entries.iter_mut().find(|entry| entry.name == step.call.name) {
                 Some(entry) => {
                     entry.count += 1;
                     entry.bytes += bytes;
                     entry.flops += flops;
                 }
                 None => {
-                    let name = step.name.clone();
+                    let name = step.call.name.clone();
                     entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, bytes, flops });
                 }
             }
         }
-        // Few and short ones are repeated, so that what stands around a pass does not count.
+        // Short lists are repeated, so that the overhead of a pass does not count.
         let own_time = |own: &[&Dispatch]| {
             let chain = if software { 1 } else { (64 / own.len() as u32).max(1) };
             gpu.median_time(own, chain, REPETITIONS)
         };
         for entry in &mut entries {
-            entry.time = own_time(&dispatches(&|step| step.name == entry.name))?;
+            entry.time = own_time(&dispatches(&|step| step.call.name == entry.name))?;
         }
-        // Every choice moves the texts on by a token, so that it is timed at last and by itself.
+        // Sampling advances the sequences by a token, so it is measured last and by itself.
         if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
             let own: Vec<&Dispatch> = selects.iter().collect();
-            let (name, count) = ("choice".to_owned(), own.len());
+            let (name, count) = ("sample".to_owned(), own.len());
             let (own, bytes) = (own_time(&own)?, 4 * (rows * self.plan.vocab) as u64);
             time += own;
             entries.push(ProfileEntry { name, count, time: own, bytes, flops: 0 });
@@ -114,22 +113,23 @@ impl GpuBackend {
         Ok(Profile { device, workload, depth, time, entries, copy_bandwidth })
     }
 
-    /// Sends a batch that has `depth` positions before it: whatever the cache holds, it is read as fast as if it were
-    /// somebody's, and texts may share it. Returns the tiles of its attention.
-    fn pretend(&mut self, workload: Workload, depth: usize) -> Result<u32, GpuError> {
+    /// Sends a batch at a depth without computing what comes before: the contents of the cache do not change the speed.
+    /// Returns the number of tiles of flash attention.
+    fn send_workload(&mut self, workload: Workload, depth: usize) -> Result<u32, BackendError> {
         let rows = workload.rows();
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
-        // Sequences have blocks of their own, or what one has read another would find near; if there are so many.
+        // Sequences have blocks of their own if there are enough: shared blocks would be in the device's cache.
         let blocks = self.blocks as u32;
         let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
-        let apart = matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
-        let tables: Vec<Vec<u32>> = if apart {
-            all.iter().map(|text| (text * each..(text + 1) * each).collect()).collect()
+        let separate =
+            matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
+        let tables: Vec<Vec<u32>> = if separate {
+            all.iter().map(|number| (number * each..(number + 1) * each).collect()).collect()
         } else {
             vec![(0..blocks).collect()]
         };
-        let sequences = if apart { all.clone() } else { vec![0; rows] };
+        let sequences = if separate { all.clone() } else { vec![0; rows] };
         let (logits, length) = match workload {
             Workload::Sequences(_) => (&all[..], depth + 1),
             Workload::Prompt(_) => (&all[rows - 1..], depth + rows),
@@ -143,22 +143,22 @@ impl GpuBackend {
             tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             lengths: &vec![length as u32; tables.len()],
         };
-        self.check(&batch).map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+        self.check(&batch)?;
         self.steps.end(&self.gpu);
         if let Workload::Sequences(_) = workload {
             let sampler = Sampler::default();
             self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;
         }
-        self.send(&batch, None)
+        Ok(self.send(&batch, None)?)
     }
 
-    fn tune_kernels(&mut self, tell: &mut dyn FnMut(&Trial)) -> Result<(), GpuError> {
-        // Deep enough that attention is in the picture, as far as the cache goes.
+    fn tune_kernels(&mut self, report: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
+        // At a depth at which attention takes a part of the time, if the cache is as long.
         let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
-        self.pretend(Workload::Sequences(1), depth)?;
+        self.send_workload(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
-        let extent = Extent { rows: 1, positions: &positions, tiles: 0 };
-        // What was kept before is tried like any other form, so that a trial says what it gains over the rule.
+        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0 };
+        // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
             .shapes()
             .into_iter()
@@ -171,42 +171,42 @@ impl GpuBackend {
             self.tuning.set(shape, forms[0]);
         }
         self.tables = Tables::new(&self.lowering())?;
-        // Forms are compared with the best in the same moment; told is what that makes of the first one's time, since
-        // a device's clock changes while kernels are compiled.
-        let mut told = None;
+        // A form is measured together with the best one, since a device's clock changes while kernels are compiled. The
+        // reported time is the ratio of the two times the best one's reported time.
+        let mut best_reported = None;
         for (shape, forms) in &shapes {
             for &form in forms {
                 let before = self.tuning.clone();
                 self.tuning.set(shape, form);
                 let mut tables = Tables::new(&self.lowering())?;
-                let (time, best) = compare(&self.gpu, &mut tables.one, &mut self.tables.one, extent)?;
+                let (time, best) = compare(&self.gpu, &mut tables.decode, &mut self.tables.decode, batch)?;
                 let better = time < best;
-                let before_it = *told.get_or_insert(best);
-                let time = before_it.mul_f64(time.as_secs_f64() / best.as_secs_f64().max(1e-9));
+                let reported = *best_reported.get_or_insert(best);
+                let time = reported.mul_f64(time.as_secs_f64() / best.as_secs_f64().max(1e-9));
                 if better {
                     self.tables = tables;
-                    told = Some(time);
+                    best_reported = Some(time);
                 } else {
                     self.tuning = before;
                 }
                 let kernel = format!("matvec {shape}");
-                tell(&Trial { kernel, form: form.to_string(), time, best: better });
+                report(&Trial { kernel, form: form.to_string(), time, best: better });
             }
         }
-        if let Some(path) = &self.gpu.tuned {
-            self.tuning.write(path).map_err(|error| GpuError::Refused {
-                reason: format!("{} could not be written: {error}", path.display()),
-            })?;
+        if let Some(path) = &self.gpu.tuning_path {
+            let failed =
+                |error: std::io::Error| GpuError::File { path: path.clone(), reason: error.to_string() };
+            self.tuning.write(path).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// The matrices that a single row is multiplied by, the costliest first.
+    /// The matrices of a single row's mat-vecs, those of most bytes first.
     fn shapes(&self) -> Vec<MatShape> {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
-        for step in &self.tables.one {
-            if let Some(shape) = step.shape.clone() {
-                let (bytes, _) = step.work.of(Extent { rows: 1, positions: &[0], tiles: 0 }, true);
+        for step in &self.tables.decode {
+            if let Some(shape) = step.call.tunable() {
+                let (bytes, _) = step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -218,7 +218,7 @@ impl GpuBackend {
     }
 }
 
-/// Positions of a workload's rows at a depth.
+/// The positions of a workload's rows at a depth.
 fn positions(workload: Workload, depth: usize) -> Vec<u32> {
     let first = depth as u32;
     match workload {
@@ -227,16 +227,16 @@ fn positions(workload: Workload, depth: usize) -> Vec<u32> {
     }
 }
 
-/// How long a single row takes from its token to its logits, by one table and by another: in turns, since a device's
-/// clock is not always the same.
+/// How long one row takes from its token to its logits, by one table and by another. They are measured alternately, since
+/// a device's clock changes.
 fn compare(
     gpu: &Gpu,
     one: &mut [Step],
     other: &mut [Step],
-    extent: Extent<'_>,
+    shape: BatchShape<'_>,
 ) -> Result<(Duration, Duration), GpuError> {
     for step in one.iter_mut().chain(other.iter_mut()) {
-        step.follow(gpu, extent)?;
+        step.prepare(gpu, shape)?;
     }
     let one: Vec<&Dispatch> = one.iter().filter_map(|step| step.dispatch()).collect();
     let other: Vec<&Dispatch> = other.iter().filter_map(|step| step.dispatch()).collect();
@@ -246,7 +246,7 @@ fn compare(
     for round in 0..rounds {
         for (dispatches, times) in [&one, &other].into_iter().zip(&mut times) {
             let time = gpu.time(dispatches, chain)? / chain;
-            // The first of each only wakes the device.
+            // The first run of each only raises the clock.
             if round > 0 {
                 times.push(time);
             }
@@ -274,22 +274,18 @@ fn add(whole: &mut Profile, batch: Profile) {
     }
 }
 
-fn device(error: GpuError) -> BackendError {
-    BackendError::Device(error.to_string())
-}
-
 impl Instruments for GpuBackend {
     fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
         match workload {
-            Workload::Sequences(rows) if rows == 0 || rows > FEW => {
-                Err(BackendError::TooManyRows { rows, most: FEW })
+            Workload::Sequences(rows) if rows == 0 || rows > MATVEC_ROWS => {
+                Err(BackendError::TooManyRows { rows, most: MATVEC_ROWS })
             }
-            Workload::Sequences(_) => self.profile_batch(workload, depth, true).map_err(device),
-            Workload::Prompt(tokens) => self.profile_prompt(tokens, depth).map_err(device),
+            Workload::Sequences(_) => self.profile_batch(workload, depth, true),
+            Workload::Prompt(tokens) => self.profile_prompt(tokens, depth),
         }
     }
 
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
-        self.tune_kernels(trial).map_err(device)
+        self.tune_kernels(trial)
     }
 }

@@ -1,8 +1,8 @@
-//! Whether matrices of bytes make the bits that mat-vecs without them make.
+//! A self-test of int8 cooperative matrices: they must give the same bits as mat-vecs without them.
 //!
-//! They should: what is rounded is rounded alike. But a driver may make one multiply-add of a product and a sum, or not,
-//! and a text that is written beside others must come out as it does alone. So a device shows it once, when it is
-//! opened, or does without.
+//! They round at the same places. But a driver may or may not contract a product and a sum to one fused multiply-add, and
+//! a sequence that is decoded in a batch must get the tokens that it gets alone. So a device is tested once, when it is
+//! opened. If it fails, int8 cooperative matrices are not used.
 
 use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Results};
 use gyrus_kernels::{Launch, Plane, WeightLayout, scalar};
@@ -11,17 +11,17 @@ use gyrus_tensor::DType;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// A tile for each workgroup that a large device runs at once, and two blocks for each lane, so that whatever may be
-/// rounded is.
+/// One tile for each workgroup that a large device runs at once.
 const COLUMNS: usize = 2064;
+/// Two blocks for each lane, so that every operation that can round does.
 const DEPTH: usize = 2048;
 const ROWS: usize = 16;
 
 impl Gpu {
-    /// Whether a product by matrices of bytes has the bits that it should have.
+    /// Whether a product by int8 cooperative matrices has the bits of the mat-vec.
     pub(crate) fn passes_int8_self_test(&self) -> bool {
         let product = || -> Result<bool, GpuError> {
-            let weight = WeightLayout::new(DType::Q4_0, COLUMNS, DEPTH).map_err(refused)?;
+            let weight = WeightLayout::new(DType::Q4_0, COLUMNS, DEPTH).map_err(internal)?;
             let call = MatVecCall {
                 input: Input::Int8 { norm: false },
                 tuning: MatVecTuning { workgroup: 256, columns: 2, splits: 1, turns: 1 },
@@ -35,11 +35,11 @@ impl Gpu {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> GpuError {
-    GpuError::Refused { reason: error.to_string() }
+fn internal(error: impl std::fmt::Display) -> GpuError {
+    GpuError::internal(error.to_string())
 }
 
-/// Words of the buffers that a product reads, by name.
+/// Contents of the buffers that a product reads, by name.
 struct Inputs(Vec<(&'static str, Vec<u32>)>);
 
 impl Inputs {
@@ -51,7 +51,7 @@ impl Inputs {
         };
         let words = |bytes: u64| 0..bytes / 4;
         let quants = words(weight.bytes(Plane::Quants)).map(|_| noise()).collect();
-        // Halves from 2^-7 to 2^-3.
+        // f16 from 2^-7 to 2^-3.
         let scales =
             words(weight.bytes(Plane::Scales)).map(|_| noise() & 0x0fff_0fff | 0x2000_2000).collect();
         let x: Vec<f32> = (0..ROWS * DEPTH).map(|_| noise() as i32 as f32 / i32::MAX as f32).collect();

@@ -1,13 +1,13 @@
-//! Runs the kernels of Gyrus on any GPU that wgpu reaches: Vulkan, Metal, DX12.
+//! Runs the kernels of Gyrus on any GPU that wgpu supports: Vulkan, Metal, DX12.
 //!
-//! [`adapters`] lists what is there, [`Gpu::open`] takes one, [`Gpu::bind`] makes a checked
-//! [`Launch`](gyrus_kernels::Launch) and its buffers ready to run, [`Gpu::run`] runs it and [`Gpu::time`]
-//! says how long that takes. [`GpuBackend`] runs a whole plan.
+//! [`adapters`] lists GPUs, [`Gpu::open`] opens one, [`Gpu::bind`] binds a checked
+//! [`Launch`](gyrus_kernels::Launch) to its buffers, [`Gpu::run`] runs it and [`Gpu::time`] measures it.
+//! [`GpuBackend`] runs a whole plan; [`fused`] lists the kernels that it calls.
 //!
 //! This crate knows nothing of files or models.
 
 #![deny(unsafe_code)]
-// What only `direct` needs.
+// Some items are used by the Vulkan recorder only.
 #![cfg_attr(
     not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")),
     allow(dead_code)
@@ -16,10 +16,9 @@
 mod adapter;
 mod backend;
 mod buffer;
+mod buffers;
 mod chain;
 mod device;
-// Handles of the API itself.
-mod buffers;
 mod dispatch;
 mod error;
 mod instruments;
@@ -28,6 +27,7 @@ mod lower;
 mod memory;
 mod pipeline;
 mod pipeline_cache;
+mod profile;
 mod recorder;
 mod runner;
 mod spirv;
@@ -49,5 +49,6 @@ pub use buffers::MAX_ROWS;
 pub use device::{Gpu, Options};
 pub use dispatch::Dispatch;
 pub use error::GpuError;
+pub use lower::{BatchKind, Capabilities, Fused, fused};
 pub use memory::{Memory, MemoryNeed};
 pub use runner::GpuRunner;

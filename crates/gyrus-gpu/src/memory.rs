@@ -1,54 +1,61 @@
-//! What a plan needs of a device's memory, and what there is of it: known before anything is uploaded.
+//! The memory that a plan needs and the memory that a device has, before anything is uploaded.
 
 use std::fmt;
 
-use gyrus_kernels::call::engine::MOST_SPLITS;
-use gyrus_kernels::{KV_BLOCK, Op, Plan, Precision, Rows, WeightError, WeightLayout, WeightSpec};
+use gyrus_kernels::{KV_BLOCK, Plan, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
-use crate::buffers::{FEW, MAX_ROWS, turns_rows};
+use crate::buffers::{logits_readback_bytes, sizes};
 use crate::device::Gpu;
 use crate::error::GpuError;
+use crate::lower::Operand;
 
-/// Memory of an adapter, in bytes, as its driver tells.
+/// Memory of an adapter in bytes, as its driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// All of it.
     pub total: u64,
-    /// What this process can still have; all of it where the driver says nothing of other processes.
+    /// What this process can still allocate; all of it if the driver does not report that.
     pub free: u64,
 }
 
 /// Memory that a plan needs, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Weights as they are laid out on the device.
+    /// Weights in the layout of the device.
     pub weights: u64,
     /// Keys and values of every position.
     pub cache: u64,
-    /// Activations, what a batch brings along, logits and their way back.
+    /// Activations, inputs of a batch, logits and the buffer that they are read back through.
     pub scratch: u64,
-    /// What drivers and allocators take beside: blocks that are not filled, compiled kernels.
+    /// What drivers and allocators take: partly filled blocks, compiled kernels.
     pub spare: u64,
-    /// Positions the cache is for.
+    /// Positions of the cache.
     pub positions: usize,
 }
 
-/// Memory is handed out by blocks of a few sizes up to this one.
+/// wgpu's allocator requests memory in blocks of up to this size.
 const BLOCK: u64 = 256 << 20;
-/// The part of a plan's memory that is expected to be lost between its buffers.
+/// One part in this many is expected to be lost between buffers.
 const SPARE_SHARE: u64 = 32;
 
 impl MemoryNeed {
-    /// What a plan with a cache of `blocks` blocks needs.
+    /// The need of a plan with a cache of `blocks` blocks.
     pub fn new(plan: &Plan, blocks: usize) -> Result<MemoryNeed, GpuError> {
         let mut weights = 0u64;
         for spec in &plan.weights {
             weights = weights.saturating_add(weight_bytes(spec)?);
         }
         let positions = blocks.saturating_mul(KV_BLOCK);
-        let cache = (positions as u64).saturating_mul(plan.kv_bytes_per_token() as u64);
-        let scratch = scratch_bytes(plan, blocks);
+        // What only some requests need, such as a sampler's counts, is small beside what is spare.
+        let (mut cache, mut scratch) = (0u64, logits_readback_bytes(plan));
+        for (operand, bytes) in sizes(plan, blocks) {
+            let sum = match operand {
+                Operand::Keys(_) | Operand::Values(_) => &mut cache,
+                _ => &mut scratch,
+            };
+            *sum = sum.saturating_add(bytes);
+        }
         let sum = weights.saturating_add(cache).saturating_add(scratch);
         Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions })
     }
@@ -58,8 +65,8 @@ impl MemoryNeed {
         [self.weights, self.cache, self.scratch, self.spare].iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// How many positions a cache could have in `free` bytes, up to those asked for; `None` if there is no room for
-    /// even one block.
+    /// How many positions a cache can have in `free` bytes, at most those of this need; `None` if not even one block
+    /// fits.
     pub fn positions_within(&self, free: u64) -> Option<usize> {
         let blocks = self.positions / KV_BLOCK;
         let per_block = self.cache / blocks.max(1) as u64;
@@ -68,13 +75,13 @@ impl MemoryNeed {
             let sum = self.weights.saturating_add(self.scratch).saturating_add(cache);
             sum.saturating_add(spare(sum)) <= free
         };
-        // Between `holds` blocks, which fit, and `over`, which do not.
-        let (mut holds, mut over) = (0, blocks + 1);
-        while over - holds > 1 {
-            let middle = holds + (over - holds) / 2;
-            if fits(middle) { holds = middle } else { over = middle }
+        // Bisects between `fitting` blocks, which fit, and `over`, which do not.
+        let (mut fitting, mut over) = (0, blocks + 1);
+        while over - fitting > 1 {
+            let middle = fitting + (over - fitting) / 2;
+            if fits(middle) { fitting = middle } else { over = middle }
         }
-        (holds > 0).then_some(holds * KV_BLOCK)
+        (fitting > 0).then_some(fitting * KV_BLOCK)
     }
 }
 
@@ -92,162 +99,131 @@ impl fmt::Display for MemoryNeed {
     }
 }
 
-/// What is lost beside this many bytes: of a block that is not filled, and in between.
+/// Bytes that are lost beside this many: the rest of a partly filled block, and gaps.
 fn spare(bytes: u64) -> u64 {
     (bytes / SPARE_SHARE).max(bytes.min(BLOCK))
 }
 
 /// Bytes of a weight on the device.
 fn weight_bytes(spec: &WeightSpec) -> Result<u64, GpuError> {
-    // Vectors become singles.
+    // Vectors are uploaded in f32.
     if spec.shape.rank() < 2 {
         return Ok(4 * spec.shape.elems() as u64);
     }
     let layout = WeightLayout::new(spec.dtype, spec.shape.rows(), spec.shape.row());
-    let refused =
-        |error: WeightError| GpuError::Weight { name: spec.name.clone(), reason: error.to_string() };
+    let refused = |error: WeightError| GpuError::Weight { name: spec.name.clone(), error };
     Ok(layout.map_err(refused)?.total_bytes())
 }
 
-/// Bytes of everything that is neither weight nor cache: what [`crate::buffers`] makes room for.
-/// What only some requests need (a sampler's) is small beside what is spare.
-fn scratch_bytes(plan: &Plan, blocks: usize) -> u64 {
-    let rows = |rows: Rows| if rows == Rows::Batch { MAX_ROWS } else { FEW };
-    let activations: usize = plan.buffers.iter().map(|buffer| rows(buffer.rows) * buffer.width).sum();
-    let turns: usize = plan.ropes.iter().map(|rope| turns_rows(rope) * 2 * (rope.pairs() + 1)).sum();
-    let inputs = 4 * MAX_ROWS + blocks.saturating_mul(4);
-    let staging = FEW * plan.vocab;
-    let partials = FEW * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
-    // For each width few activations as bytes, with their scales, 1 / rms and sums of squares, twice, since some are
-    // normalised, and many as halves.
-    let mut widths: Vec<usize> = Vec::new();
-    if plan.precision == Precision::Fast {
-        widths = plan
-            .forward
-            .iter()
-            .filter_map(|op| match op {
-                Op::MatMul { x, .. } => Some(plan.buffer(*x).width),
-                _ => None,
-            })
-            .collect();
-        widths.sort_unstable();
-        widths.dedup();
-    }
-    let bytes =
-        |width: &usize| 2 * FEW * (width * 11 / 8 + 4) + MAX_ROWS * (2 * width.next_multiple_of(64) + 4);
-    let quantized: usize = widths.iter().map(bytes).sum();
-    let words = [activations, turns, inputs, staging, partials]
-        .iter()
-        .fold(0, |sum: usize, n| sum.saturating_add(*n));
-    (4 * words as u64).saturating_add(quantized as u64)
-}
-
 impl Gpu {
-    /// What there is of memory now; `None` where the driver does not say.
+    /// The memory there is now; `None` if the driver does not report it.
     pub fn memory(&self) -> Option<Memory> {
-        let told = self.adapter().memory();
+        let reported = self.adapter().memory();
         match self.most_memory {
-            None => told,
-            Some(most) => Some(told.map_or(Memory { total: most, free: most }, |memory| Memory {
+            None => reported,
+            Some(most) => Some(reported.map_or(Memory { total: most, free: most }, |memory| Memory {
                 total: memory.total.min(most),
                 free: memory.free.min(most),
             })),
         }
     }
 
-    /// Bytes that are in use, and bytes set aside for that; `None` where the API does not keep count.
+    /// Allocated and reserved bytes; `None` if wgpu's backend does not count them.
     pub fn used(&self) -> Option<(u64, u64)> {
         let report = self.device.generate_allocator_report()?;
         Some((report.total_allocated_bytes, report.total_reserved_bytes))
     }
 
-    /// Positions that a cache can have at most: a layer's keys are one buffer.
+    /// The most positions of a cache: a layer's keys are one buffer.
     pub fn most_positions(&self, plan: &Plan) -> usize {
         let row = (plan.kv.row() * plan.kv_dtype().block_bytes()).max(1) as u64;
         usize::try_from(self.largest_buffer() / row).unwrap_or(usize::MAX) / KV_BLOCK * KV_BLOCK
     }
 }
 
-/// What a device had before anything was put on it.
+/// The memory of a device before a plan is loaded.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct MemoryBudget {
     adapter: String,
     memory: Option<Memory>,
     positions: usize,
 }
 
-impl Room {
-    pub(crate) fn of(gpu: &Gpu, plan: &Plan) -> Room {
+impl MemoryBudget {
+    pub(crate) fn of(gpu: &Gpu, plan: &Plan) -> MemoryBudget {
         let adapter = gpu.adapter().name.clone();
-        Room { adapter, memory: gpu.memory(), positions: gpu.most_positions(plan) }
+        MemoryBudget { adapter, memory: gpu.memory(), positions: gpu.most_positions(plan) }
     }
 
-    /// Whether there is room for this, as far as that can be known before it is tried.
-    pub(crate) fn holds(&self, need: &MemoryNeed) -> Result<(), GpuError> {
+    /// Whether a plan fits, as far as the driver reports its memory.
+    pub(crate) fn check(&self, need: &MemoryNeed) -> Result<(), GpuError> {
         match self.memory {
             _ if need.positions > self.positions => Err(GpuError::Cache {
                 adapter: self.adapter.clone(),
                 positions: need.positions,
                 most: self.positions,
             }),
-            Some(memory) if need.total() > memory.free => Err(self.lacks(need)),
+            Some(memory) if need.total() > memory.free => Err(self.shortage(need)),
             _ => Ok(()),
         }
     }
 
-    /// What went wrong, in terms of the whole plan if it was memory that ran out.
+    /// An error, or if memory ran out, one that says what the whole plan needs.
     pub(crate) fn explain(&self, need: &MemoryNeed, error: GpuError) -> GpuError {
         match error {
-            GpuError::OutOfMemory { .. } => self.lacks(need),
+            GpuError::OutOfMemory { .. } => self.shortage(need),
             other => other,
         }
     }
 
     /// The error that says what is needed and what there is.
-    fn lacks(&self, need: &MemoryNeed) -> GpuError {
-        let Room { adapter, memory, .. } = self;
-        // Where it was tried and failed, the driver's figure is no measure.
+    fn shortage(&self, need: &MemoryNeed) -> GpuError {
+        let MemoryBudget { adapter, memory, .. } = self;
+        // If an allocation failed although the plan should fit, the driver's figure is no help.
         let fitting = memory
             .filter(|memory| need.total() > memory.free)
             .and_then(|memory| need.positions_within(memory.free));
-        GpuError::NoRoom { adapter: adapter.clone(), need: *need, memory: *memory, fitting }
+        GpuError::InsufficientMemory { adapter: adapter.clone(), need: *need, memory: *memory, fitting }
     }
 }
 
-/// The end of the sentence that says there is no room.
+/// The end of the message of [`GpuError::InsufficientMemory`].
 pub(crate) fn verdict(need: &MemoryNeed, memory: Option<Memory>, fitting: Option<usize>) -> String {
     let there = match memory {
-        None => "and ran out; how much there is is not known".to_owned(),
+        None => "but memory ran out; the driver does not report how much there is".to_owned(),
         Some(memory) if need.total() <= memory.free => {
-            format!("and ran out, though {} of {} seemed free", size(memory.free), size(memory.total))
+            format!(
+                "but memory ran out, although {} of {} seemed free",
+                size(memory.free),
+                size(memory.total)
+            )
         }
-        Some(memory) if memory.free == memory.total => format!("there are {}", size(memory.total)),
-        Some(memory) => format!("{} of {} are free", size(memory.free), size(memory.total)),
+        Some(memory) if memory.free == memory.total => format!("which has {}", size(memory.total)),
+        Some(memory) => format!("which has {} of {} free", size(memory.free), size(memory.total)),
     };
     match (fitting, memory) {
         (Some(positions), _) => format!("{there}; a cache for {positions} tokens would fit"),
         (None, Some(memory)) if need.total() - need.cache > memory.free => {
-            format!("{there}; it does not fit with any cache")
+            format!("{there}; the model does not fit with any cache")
         }
         _ => there,
     }
 }
 
-/// `9.1 GiB`: enough for a person.
+/// `9.1 GiB`.
 pub(crate) fn size(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
 
 impl Adapter {
-    /// What there is of memory now; `None` where the driver does not say. wgpu has no question for it, so each
-    /// API is asked itself.
+    /// The memory there is now; `None` if the driver does not report it. wgpu has no query for it, so this asks each API.
     pub fn memory(&self) -> Option<Memory> {
         query::memory(&self.inner)
     }
 }
 
-/// The one place that looks behind wgpu.
+/// Queries of the APIs behind wgpu.
 #[allow(unsafe_code)]
 mod query {
     use super::Memory;
@@ -269,23 +245,23 @@ mod query {
         None
     }
 
-    /// The largest heap of the device's own, and what is left of this process's share of it.
+    /// The largest device-local heap, and what is left of this process's budget for it.
     #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
     fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
         use ash::{ext, vk};
 
-        // SAFETY: the handles are only asked about properties, and live as long as the guard.
+        // SAFETY: the handles are used for queries only, and live as long as the guard.
         let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
         let (shared, device) = (adapter.shared_instance(), adapter.raw_physical_device());
         let capabilities = adapter.physical_device_capabilities();
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         let version = shared.instance_api_version().min(capabilities.properties().api_version);
-        let told =
+        let has_budget =
             version >= vk::API_VERSION_1_1 && capabilities.supports_extension(ext::memory_budget::NAME);
-        let heaps = if told {
+        let heaps = if has_budget {
             let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
-            // SAFETY: instance and device are of version 1.1, which has the call, and the device has the
-            // extension that fills the structure behind it.
+            // SAFETY: instance and device have version 1.1, which has the call, and the device has the extension of the
+            // chained structure.
             unsafe { shared.raw_instance().get_physical_device_memory_properties2(device, &mut properties) };
             properties.memory_properties
         } else {
@@ -299,7 +275,7 @@ mod query {
             .enumerate()
             .filter(|(_, heap)| own(heap))
             .max_by_key(|(_, heap)| heap.size)?;
-        let free = if told && budget.heap_budget[index] > 0 {
+        let free = if has_budget && budget.heap_budget[index] > 0 {
             budget.heap_budget[index].saturating_sub(budget.heap_usage[index]).min(heap.size)
         } else {
             heap.size
@@ -310,19 +286,19 @@ mod query {
     /// The local segment: this process's budget, and what is left of it.
     #[cfg(windows)]
     fn dx12(adapter: &wgpu::Adapter) -> Option<Memory> {
-        // SAFETY: the handle is only asked about its memory, and lives as long as the guard.
+        // SAFETY: the handle is used for a query only, and lives as long as the guard.
         let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
         // The default group is the local one.
         let info = adapter.raw_adapter().query_video_memory_info(Default::default()).ok()?;
         Some(Memory { total: info.Budget, free: info.Budget.saturating_sub(info.CurrentUsage) })
     }
 
-    /// What the system holds to be this device's part of the memory, and what is left of it.
+    /// The working set that the system recommends for this device, and what is left of it.
     #[cfg(target_vendor = "apple")]
     fn metal(adapter: &wgpu::Adapter) -> Option<Memory> {
         use objc2_metal::MTLDevice;
 
-        // SAFETY: the handle is only asked about its memory, and lives as long as the guard.
+        // SAFETY: the handle is used for a query only, and lives as long as the guard.
         let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
         let device = adapter.raw_device();
         let total = device.recommendedMaxWorkingSetSize();
@@ -352,47 +328,56 @@ mod tests {
         assert_eq!(need.positions_within(887 * MIB), Some(32));
         assert_eq!(need.positions_within(887 * MIB - 1), None);
         assert_eq!(need.positions_within(1), None);
-        // Beside much more, what is lost grows with the cache.
+        // For large plans the spare memory grows with the cache.
         let large =
             MemoryNeed { weights: 32 << 30, cache: 2 << 30, scratch: 0, spare: 0, positions: 1 << 16 };
         assert_eq!(large.positions_within(34 << 30), Some(31744));
     }
 
     #[test]
-    fn running_out_is_explained_by_the_whole() {
-        let told = |memory: Option<Memory>| {
-            let room = Room { adapter: "Voodoo 2".to_owned(), memory, positions: 4096 };
-            room.holds(&need()).unwrap();
-            room.explain(&need(), GpuError::OutOfMemory { bytes: 64 }).to_string()
+    fn a_failed_allocation_is_explained_by_the_whole_need() {
+        let message = |memory: Option<Memory>| {
+            let budget = MemoryBudget { adapter: "Voodoo 2".to_owned(), memory, positions: 4096 };
+            budget.check(&need()).unwrap();
+            budget.explain(&need(), GpuError::OutOfMemory { bytes: Some(64) }).to_string()
         };
-        assert!(told(None).ends_with("on Voodoo 2, and ran out; how much there is is not known"));
+        assert!(
+            message(None)
+                .ends_with("on Voodoo 2, but memory ran out; the driver does not report how much there is")
+        );
         let memory = Memory { total: 2 << 30, free: 1 << 30 };
-        assert!(told(Some(memory)).ends_with("and ran out, though 1.0 GiB of 2.0 GiB seemed free"));
-        let room = Room { adapter: "Voodoo 2".to_owned(), memory: None, positions: 1024 };
+        assert!(
+            message(Some(memory)).ends_with("but memory ran out, although 1.0 GiB of 2.0 GiB seemed free")
+        );
+        let budget = MemoryBudget { adapter: "Voodoo 2".to_owned(), memory: None, positions: 1024 };
         assert_eq!(
-            room.holds(&need()).unwrap_err().to_string(),
+            budget.check(&need()).unwrap_err().to_string(),
             "a cache for 2048 tokens is more than Voodoo 2 can address; one for 1024 would do"
         );
         let other = GpuError::Lost { reason: "unplugged".to_owned() };
-        assert_eq!(room.explain(&need(), other.clone()), other);
+        assert_eq!(budget.explain(&need(), other.clone()), other);
     }
 
     #[test]
-    fn the_error_says_what_is_needed_what_there_is_and_what_would_fit() {
+    fn the_error_names_need_memory_and_a_cache_that_fits() {
         let error = |free: u64, total: u64| {
             let memory = Some(Memory { total: total * MIB, free: free * MIB });
             let fitting = need().positions_within(free * MIB).filter(|_| need().total() > free * MIB);
-            GpuError::NoRoom { adapter: "Voodoo 2".to_owned(), need: need(), memory, fitting }.to_string()
+            GpuError::InsufficientMemory { adapter: "Voodoo 2".to_owned(), need: need(), memory, fitting }
+                .to_string()
         };
         let needs = "the model needs 950.0 MiB (weights 600.0 MiB, cache for 2048 tokens 64.0 MiB, scratch 286.0 MiB) on Voodoo 2";
         assert_eq!(
             error(896, 8192),
-            format!("{needs}, 896.0 MiB of 8.0 GiB are free; a cache for 320 tokens would fit")
+            format!("{needs}, which has 896.0 MiB of 8.0 GiB free; a cache for 320 tokens would fit")
         );
-        assert_eq!(error(12, 12), format!("{needs}, there are 12.0 MiB; it does not fit with any cache"));
+        assert_eq!(
+            error(12, 12),
+            format!("{needs}, which has 12.0 MiB; the model does not fit with any cache")
+        );
         assert_eq!(
             error(1000, 1024),
-            format!("{needs}, and ran out, though 1000.0 MiB of 1.0 GiB seemed free")
+            format!("{needs}, but memory ran out, although 1000.0 MiB of 1.0 GiB seemed free")
         );
     }
 }

@@ -20,16 +20,16 @@ pub(crate) struct Pipeline {
     pub(crate) inner: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
     recipe: Recipe,
-    /// The same for commands that wgpu does not see, once there are some.
+    /// The same for the Vulkan recorder, once it was needed.
     compiled: OnceLock<Arc<Compiled>>,
 }
 
-/// What a pipeline is made of.
+/// What a pipeline is compiled from.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     pub(crate) variant: Variant,
     pub(crate) text: String,
-    /// What the text became, if wgpu is not to look into it.
+    /// Rewritten SPIR-V, which bypasses wgpu's shader translation.
     pub(crate) spirv: Option<Vec<u32>>,
     pub(crate) entries: Vec<BindGroupLayoutEntry>,
     pub(crate) immediate_size: u32,
@@ -42,7 +42,7 @@ impl Recipe {
 }
 
 impl Pipeline {
-    /// The same for commands that wgpu does not see.
+    /// The same for the Vulkan recorder.
     pub(crate) fn compiled(&self, gpu: &Gpu) -> Result<Arc<Compiled>, GpuError> {
         if let Some(compiled) = self.compiled.get() {
             return Ok(Arc::clone(compiled));
@@ -53,7 +53,7 @@ impl Pipeline {
 }
 
 impl Gpu {
-    /// Compiles the kernels of these launches that are not compiled yet, on as many threads as there are.
+    /// Compiles the kernels of these launches that are not compiled yet, on all CPU threads.
     pub fn compile(&self, launches: &[Launch]) -> Result<(), GpuError> {
         let mut missing: Vec<&Launch> = Vec::new();
         for launch in launches {
@@ -68,7 +68,7 @@ impl Gpu {
         compiled
     }
 
-    /// Compiles pipelines for commands that wgpu does not see, those that are not, on as many threads as there are.
+    /// Compiles pipelines for the Vulkan recorder that are not compiled yet, on all CPU threads.
     pub(crate) fn compile_for_vulkan(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
         let mut missing: Vec<&Arc<Pipeline>> = Vec::new();
         for pipeline in pipelines.iter().filter(|pipeline| pipeline.compiled.get().is_none()) {
@@ -79,13 +79,13 @@ impl Gpu {
         in_parallel(&missing, |pipeline| pipeline.compiled(self).map(drop))
     }
 
-    /// The pipeline of a launch, compiled if it is new.
+    /// The pipeline of a launch, compiled on first use.
     pub(crate) fn pipeline(&self, launch: &Launch) -> Result<Arc<Pipeline>, GpuError> {
         let key = launch.variant().key();
         if let Some(pipeline) = lock(&self.pipelines).get(&key) {
             return Ok(Arc::clone(pipeline));
         }
-        // Compiled outside the lock; should two threads meet here, one result is dropped.
+        // Compiled outside the lock. If two threads compile the same kernel, one result is dropped.
         let pipeline = Arc::new(self.build(launch)?);
         Ok(Arc::clone(lock(&self.pipelines).entry(key).or_insert(pipeline)))
     }
@@ -127,7 +127,7 @@ impl Gpu {
             module: &module,
             entry_point: Some(&variant.name),
             compilation_options: PipelineCompilationOptions {
-                // In what was rewritten they are filled in.
+                // Rewritten SPIR-V has its constants filled in.
                 constants: if spirv.is_some() { &[] } else { &variant.overrides },
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
@@ -140,33 +140,33 @@ impl Gpu {
             let reason = if lines.is_empty() { one_line(&error.to_string()) } else { lines.join("; ") };
             return Err(GpuError::Shader { kernel: variant.key(), reason });
         }
-        self.trouble()?;
+        self.take_error()?;
         self.pipeline_cache.as_ref().inspect(|cache| cache.grew());
         let recipe = Recipe { variant: variant.clone(), text: source.text, spirv, entries, immediate_size };
         Ok(Pipeline { inner, layout, recipe, compiled: OnceLock::new() })
     }
 
-    /// What shaders check as they run.
+    /// The checks that are compiled into shaders.
     pub(crate) fn runtime_checks(&self) -> ShaderRuntimeChecks {
         if self.checked { ShaderRuntimeChecks::checked() } else { ShaderRuntimeChecks::unchecked() }
     }
 
-    /// A shader as it is written.
+    /// A shader module from WGSL.
     fn module(&self, name: &str, text: &str) -> wgpu::ShaderModule {
         let descriptor =
             ShaderModuleDescriptor { label: Some(name), source: ShaderSource::Wgsl(text.into()) };
-        // SAFETY: with checks off, a shader must stay within its buffers and its loops must end. Loops run
-        // over counts from parameters, and `Launch::check_buffers` has seen that every buffer is as large as
-        // the indices made from those parameters; a block table's entries are its writer's to check.
+        // SAFETY: without checks, a shader must stay within its buffers and its loops must end. Loops run over counts
+        // from parameters, and `Launch::check_buffers` has checked that every buffer is large enough for the indices
+        // computed from those parameters. Whoever writes a block table checks its entries.
         #[allow(unsafe_code)]
         unsafe {
             self.device.create_shader_module_trusted(descriptor, self.runtime_checks())
         }
     }
 
-    /// A shader that was rewritten in a language that wgpu does not look into. It is never checked as it runs.
+    /// A shader module from rewritten SPIR-V, which wgpu passes to the driver as it is. It has no runtime checks.
     fn rewritten_module(&self, name: &str, words: &[u32]) -> wgpu::ShaderModule {
-        // The size of workgroups is for APIs whose shaders do not say it.
+        // The workgroup size is for APIs whose shaders do not contain it.
         let entry = PassthroughShaderEntryPoint { name: name.into(), workgroup_size: (0, 0, 0) };
         let descriptor = ShaderModuleDescriptorPassthrough {
             label: Some(name),
@@ -174,10 +174,10 @@ impl Gpu {
             spirv: Some(words.into()),
             ..Default::default()
         };
-        // SAFETY: the SPIR-V is that of a WGSL shader that naga has found valid, with types and instructions of
-        // matrices put for others of the same form; its bindings are numbered as wgpu numbers those of the layout,
-        // which are the same. What a shader without checks must keep to holds as in `Gpu::module`, and rungs
-        // with matrices of bytes are only those of a device that has them.
+        // SAFETY: the SPIR-V was generated from a WGSL shader that naga has validated; matrix types and instructions
+        // were replaced by others of the same form. Its bindings have the numbers that wgpu gives those of the layout.
+        // The conditions for a shader without checks hold as in `Gpu::module`. Devices without int8 cooperative
+        // matrices do not have this rung.
         #[allow(unsafe_code)]
         unsafe {
             self.device.create_shader_module_passthrough(descriptor)
@@ -202,13 +202,13 @@ impl Gpu {
         if let (Some((binding, _)), false) = (launch.params(), self.rungs().immediates) {
             entries.push(entry(*binding, BufferBindingType::Uniform));
         }
-        // Vulkan numbers them in this order.
+        // wgpu's Vulkan backend numbers them in this order.
         entries.sort_unstable_by_key(|entry| entry.binding);
         entries
     }
 }
 
-/// Does something to each, on as many threads as there are.
+/// Processes all items on all CPU threads.
 fn in_parallel<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), GpuError> + Sync) -> Result<(), GpuError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
     let results: Vec<Result<(), GpuError>> = std::thread::scope(|scope| {
@@ -218,16 +218,16 @@ fn in_parallel<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), GpuError> + S
                 scope.spawn(move || all.iter().skip(worker).step_by(threads).map(work).collect::<Vec<_>>())
             })
             .collect();
-        let panicked = |_| vec![Err(GpuError::Refused { reason: "a compiler panicked".to_owned() })];
+        let panicked = |_| vec![Err(GpuError::internal("the shader compiler panicked"))];
         workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
     });
     results.into_iter().collect()
 }
 
-/// A compiler's message, in terms of our files.
+/// A compiler's message with the line of the WGSL file before preprocessing.
 fn located(message: &wgpu::CompilationMessage, source: &Source) -> String {
     match message.location.and_then(|at| source.origin(at.line_number)) {
-        // The lines after the first show the place in the preprocessed text.
+        // The other lines quote the preprocessed text.
         Some((file, line)) => format!("{file}:{line}: {}", first_line(&message.message)),
         None => one_line(&message.message),
     }

@@ -1,9 +1,8 @@
-//! Compiled pipelines kept on disk, where the API can: a driver takes seconds for what it then reads back in
-//! no time.
+//! A cache of compiled pipelines on disk, where the API supports it: drivers take seconds to compile them.
 //!
-//! A file belongs to one adapter with one version of its driver and of this crate, and has a head of our own
-//! with a checksum: what is damaged or foreign never reaches the driver, and is not an error. Nor is it one if
-//! nothing can be written.
+//! A file belongs to one adapter with one version of its driver and of this crate. It begins with a header and a checksum,
+//! so that a damaged or foreign file never reaches the driver. Such a file is ignored, and so is a folder that cannot be
+//! written.
 
 use std::fs;
 use std::io;
@@ -13,25 +12,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gyrus_kernels::shader::Rungs;
 use wgpu::{AdapterInfo, ErrorFilter, PipelineCacheDescriptor};
 
-/// What a file begins with; then the checksum of the rest.
+/// The first bytes of a file. The checksum of the rest follows.
 const MAGIC: &[u8; 8] = b"gyruspc1";
 const HEAD: usize = 16;
-/// A file beyond this is begun anew: a cache only ever grows, whatever became of the kernels in it.
+/// A larger file is ignored and replaced: a cache only grows, also by kernels that are no longer used.
 const LARGEST: u64 = 64 << 20;
 
-/// The cache of a device, and where it is kept.
+/// The pipeline cache of a device, and its file.
 #[derive(Debug)]
 pub(crate) struct PipelineCache {
     pub(crate) cache: wgpu::PipelineCache,
     path: PathBuf,
-    /// The checksum of what the file holds.
+    /// The checksum of the file's contents.
     stored: AtomicU64,
-    /// Whether a pipeline was compiled that may not be in the file.
+    /// Whether a pipeline was compiled since the file was written.
     grown: AtomicBool,
 }
 
 impl PipelineCache {
-    /// The cache of a device that has the feature, with what `folder` holds for it.
+    /// The cache of a device that has the feature, with the contents of its file in `folder`.
     pub(crate) fn open(
         device: &wgpu::Device,
         info: &AdapterInfo,
@@ -42,9 +41,9 @@ impl PipelineCache {
         let data = read(&path);
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
         let scope = device.push_error_scope(ErrorFilter::Validation);
-        // SAFETY: the data was written by `PipelineCache::store`, which had it from `PipelineCache::get_data`: it lies under
-        // our head, its checksum is right, and its name is that of this adapter and driver. wgpu and the driver
-        // compare it with the adapter once more.
+        // SAFETY: the data was written by `PipelineCache::store` and comes from `wgpu::PipelineCache::get_data`: header
+        // and checksum are right, and the file's name is that of this adapter and driver. wgpu and the driver compare it
+        // with the adapter again.
         #[allow(unsafe_code)]
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
         if pollster::block_on(scope.pop()).is_some() {
@@ -54,13 +53,12 @@ impl PipelineCache {
         Some(PipelineCache { cache, path, stored, grown: AtomicBool::new(false) })
     }
 
-    /// Notes that something was compiled.
+    /// Notes that a pipeline was compiled.
     pub(crate) fn grew(&self) {
         self.grown.store(true, Ordering::Relaxed);
     }
 
-    /// Writes what there is now, if it is more than the file has. A folder that cannot be written costs
-    /// time at the next start and nothing else.
+    /// Writes the file if the cache has grown. If the folder cannot be written, the next start compiles again.
     pub(crate) fn store(&self) {
         if !self.grown.swap(false, Ordering::Relaxed) {
             return;
@@ -73,7 +71,7 @@ impl PipelineCache {
     }
 }
 
-/// A name that no other adapter, driver or version shares; `None` where the API keeps nothing.
+/// A file name that is unique to adapter, driver and version; `None` if the API has no pipeline cache.
 fn file_name(info: &AdapterInfo, rungs: Rungs) -> Option<String> {
     let key = wgpu::util::pipeline_cache_key(info)?;
     let whose = format!(
@@ -87,7 +85,7 @@ fn file_name(info: &AdapterInfo, rungs: Rungs) -> Option<String> {
     Some(format!("{key}_{:016x}.bin", checksum(whose.as_bytes())))
 }
 
-/// The name of the file of what was found to be quick on an adapter with this driver.
+/// The file name of tuning results for an adapter with this driver.
 pub(crate) fn tuning_name(info: &AdapterInfo) -> String {
     let whose = format!("{} {} {} {}", info.name, info.driver, info.driver_info, info.backend);
     let plain: String = info
@@ -98,7 +96,7 @@ pub(crate) fn tuning_name(info: &AdapterInfo) -> String {
     format!("{plain}_{:016x}.tuning", checksum(whose.as_bytes()))
 }
 
-/// What a file holds, if it is whole and ours.
+/// The contents of a file without its header, if it is valid.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > LARGEST {
         return None;
@@ -113,7 +111,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes.split_off(HEAD))
 }
 
-/// Written beside its place and moved there, so that no reader finds half of it.
+/// Writes a temporary file and renames it, so that no reader finds half of it.
 fn write(path: &Path, data: &[u8], sum: u64) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -128,7 +126,7 @@ fn write(path: &Path, data: &[u8], sum: u64) -> io::Result<()> {
     written
 }
 
-/// FNV-1a: it is damage that must be noticed, not malice. Who can write here can write anywhere the user can.
+/// FNV-1a. It detects damage, not malice: whoever can write this folder has the user's rights.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -140,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_damaged_is_not_read() {
+    fn damaged_files_are_ignored() {
         let folder = gyrus_testkit::tempfile::tempdir().unwrap();
         let path = folder.path().join("new/cache.bin");
         assert_eq!(read(&path), None);
@@ -160,7 +158,7 @@ mod tests {
         // A newer write replaces whatever is there.
         write(&path, &data[..9], checksum(&data[..9])).unwrap();
         assert_eq!(read(&path), Some(data[..9].to_vec()));
-        // No folder can be made where a file is.
+        // A folder cannot be created where a file is.
         assert!(write(&path.join("below.bin"), &data, 0).is_err());
     }
 }

@@ -8,16 +8,16 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// A GPU as a runner of the op-test grid.
+/// Runs the op-test grid on a GPU.
 #[derive(Debug)]
 pub struct GpuRunner {
     gpu: Gpu,
-    /// How kernels are tuned.
+    /// The tuning of kernels.
     pub tuning: RopeTuning,
 }
 
 impl GpuRunner {
-    /// Runs the grid on this device.
+    /// A runner on this device.
     pub fn new(gpu: Gpu) -> GpuRunner {
         GpuRunner { gpu, tuning: RopeTuning::default() }
     }
@@ -27,7 +27,7 @@ impl GpuRunner {
         &self.gpu
     }
 
-    /// The launch of a call on host buffers, whose block table is checked too: kernels trust it.
+    /// The launch of a call on host buffers. Kernels do not check a block table, so this does.
     fn checked(&self, call: &RopeCall, buffers: &[Vec<u32>]) -> Result<Launch, RunError> {
         let launch = call.launch(self.gpu.rungs(), self.tuning)?;
         if let Some(at) = launch.slots().iter().position(|slot| slot.name == "block_table") {
@@ -69,9 +69,9 @@ impl Runner for GpuRunner {
             ("f16", rungs.f16),
             ("subgroups", rungs.subgroups),
             ("immediates", rungs.immediates),
-            // Few adapters have them; told where they are left unused.
+            // Few adapters have these, so that their absence is reported only if they were turned off.
             ("cooperative matrices", rungs.cooperative || !adapter.rungs.cooperative),
-            ("matrices of bytes", rungs.int8_matrix || !adapter.rungs.int8_matrix),
+            ("int8 cooperative matrices", rungs.int8_matrix || !adapter.rungs.int8_matrix),
         ]
         .iter()
         .filter(|(_, has)| !has)

@@ -1,22 +1,22 @@
-//! Matrices of bytes, which SPIR-V has and WGSL has not.
+//! Int8 cooperative matrices, which SPIR-V has and WGSL does not.
 //!
-//! A kernel says them in WGSL that means something else, and the SPIR-V made of it is rewritten:
+//! Kernels use WGSL constructs as placeholders, and their SPIR-V is rewritten:
 //!
 //! | WGSL                                   | becomes                                                            |
 //! |----------------------------------------|--------------------------------------------------------------------|
-//! | a matrix loaded from words (`u32`)     | one of the signed bytes of these words: A is 16 × 32, B is 32 × 16 |
-//! | `coopMultiplyAdd(a, b, zero)` of these | sums of integers, then converted to the matrix of `f32` it was     |
-//! | `a - b` of other matrices              | their product element by element, which WGSL has no name for       |
-//! | a loop                                 | a loop that is not unrolled: a turn of it is long as it is         |
-//! | a buffer that is only read             | one that might be written                                          |
+//! | a matrix loaded from words (`u32`)     | an int8 matrix of the same memory: A is 16 × 32, B is 32 × 16      |
+//! | `coopMultiplyAdd(a, b, zero)` of these | a product with int32 sums, then converted to the f32 matrix it was |
+//! | `a - b` of other matrices              | their element-wise product, which WGSL does not have               |
+//! | a loop                                 | a loop that is not unrolled: its body is long                      |
+//! | a read-only buffer                     | a writable one                                                     |
 //!
-//! The last because a driver moves loads of what nobody writes to where their values are used; a kernel that has them on
-//! their way earlier means it.
+//! The last because a driver moves loads from read-only buffers to where their values are used, and these kernels load
+//! early on purpose, to hide latency.
 //!
-//! Such products are rounded as kernels need it: one that is the left operand of a sum, or is multiplied by a number, is
-//! rounded before; one that is the right operand may become one multiply-add with the sum. So `s0 - f0 + (s1 - f1)` is
-//! `fma(s1, f1, s0 * f0)`, the order of the scalar code. What a product is an operand of is seen within a function and
-//! through `let`, not through a variable or a call.
+//! Element-wise products are rounded as kernels need it. One that is the left operand of a sum, or is multiplied by a
+//! scalar, is rounded by itself; one that is the right operand may be contracted with the sum to a fused multiply-add. So
+//! `s0 - f0 + (s1 - f1)` is `fma(s1, f1, s0 * f0)`, the order of the scalar code. The operands of a sum are recognised
+//! within a function and through `let`, not through a variable or a call.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,8 +25,8 @@ use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Module, ResourceBinding, ShaderStage};
 
-/// The SPIR-V of a kernel with matrices of bytes. `bindings` are those of its bind group; `overrides` fill in its
-/// override constants, which nobody can do later.
+/// The SPIR-V of a kernel with int8 cooperative matrices. `bindings` are those of its bind group; `overrides` are the
+/// values of its override constants, which cannot be set later.
 ///
 /// Nothing is checked at run time, as in [`wgpu::ShaderRuntimeChecks::unchecked`].
 pub(crate) fn int8_matrix(
@@ -38,7 +38,7 @@ pub(crate) fn int8_matrix(
     rewritten(&translated(wgsl, entry, overrides, bindings)?)
 }
 
-/// A kernel as naga has it.
+/// A kernel parsed and validated by naga.
 pub(crate) fn parsed(wgsl: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| {
         let line = error.location(wgsl).map_or(0, |at| at.line_number);
@@ -50,7 +50,7 @@ pub(crate) fn parsed(wgsl: &str) -> Result<(Module, ModuleInfo), String> {
     Ok((module, info))
 }
 
-/// The SPIR-V that wgpu would make of a kernel without checks.
+/// The SPIR-V that wgpu would generate for a kernel without checks.
 fn translated(
     wgsl: &str,
     entry: &str,
@@ -62,7 +62,7 @@ fn translated(
     let stage = Some((ShaderStage::Compute, entry));
     let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, stage, &overrides)
         .map_err(|error| error.to_string())?;
-    // wgpu numbers the entries of a bind group by themselves, in the order of their bindings.
+    // wgpu renumbers the entries of a bind group from 0, in the order of their bindings.
     let mut bindings = bindings.to_vec();
     bindings.sort_unstable();
     let numbered = bindings.iter().zip(0..).map(|(&binding, number)| {
@@ -70,7 +70,7 @@ fn translated(
         (ResourceBinding { group: 0, binding }, at)
     });
     let options = spv::Options {
-        // Of Vulkan 1.3, which every driver with cooperative matrices is beyond.
+        // That of Vulkan 1.3, which every driver with cooperative matrices supports.
         lang_version: (1, 6),
         flags: spv::WriterFlags::empty(),
         fake_missing_bindings: false,
@@ -83,7 +83,7 @@ fn translated(
         },
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
-        // Of what passes between stages, of which there is one; it would need a capability.
+        // There are no inputs or outputs between stages, and it would need a capability.
         use_storage_input_output_16: false,
         emit_int_div_checks: false,
         ..Default::default()
@@ -106,29 +106,29 @@ const MATRIX_TIMES_SCALAR: u32 = 143;
 const LOOP_MERGE: u32 = 246;
 const TYPE_MATRIX: u32 = 4456;
 const MUL_ADD: u32 = 4459;
-/// Types begin where the annotations end, with one of these: a type that needs no other.
+/// The first type after the annotations is one of these, which depend on no other type.
 const PLAIN_TYPES: std::ops::RangeInclusive<u32> = 19..=22;
 
-/// The capability of bytes as numbers.
+/// The capability of 8-bit integers.
 const INT8: u32 = 39;
-/// The decoration of buffers that are only read.
+/// The decoration of read-only buffers.
 const NON_WRITABLE: u32 = 24;
-/// The decoration of what is rounded by itself.
+/// The decoration of results that are not contracted to a fused multiply-add.
 const NO_CONTRACTION: u32 = 42;
 const DONT_UNROLL: u32 = 2;
-/// A, B, C and the result have signs.
+/// A, B, C and the result are signed.
 const ALL_SIGNED: u32 = 0xf;
-/// What a matrix is in a product.
+/// The use of a matrix in a product.
 const USE_A: u32 = 0;
 const USE_B: u32 = 1;
 const USE_SUMS: u32 = 2;
 
-/// Integers: bits, and whether there is a sign.
+/// Integer types: bits, and whether they are signed.
 const I8: [u32; 2] = [8, 1];
 const I32: [u32; 2] = [32, 1];
 const U32: [u32; 2] = [32, 0];
 
-/// An instruction: what it does, and its words after the first.
+/// An instruction: its opcode, and its words after the first.
 #[derive(Debug, Clone, PartialEq)]
 struct Instruction {
     op: u32,
@@ -139,9 +139,9 @@ fn instruction(op: u32, words: &[u32]) -> Instruction {
     Instruction { op, words: words.to_vec() }
 }
 
-/// A module's head and instructions.
+/// A module's header and instructions.
 fn decoded(words: &[u32]) -> Result<([u32; 5], Vec<Instruction>), String> {
-    let (head, mut rest) = words.split_first_chunk().ok_or("SPIR-V without a head")?;
+    let (head, mut rest) = words.split_first_chunk().ok_or("SPIR-V without a header")?;
     let mut instructions = Vec::new();
     while let Some(first) = rest.first() {
         let (op, len) = (first & 0xffff, (first >> 16) as usize);
@@ -161,7 +161,7 @@ fn encoded(head: [u32; 5], instructions: &[Instruction]) -> Vec<u32> {
     words
 }
 
-/// A type of matrices.
+/// A cooperative matrix type.
 struct Matrix {
     component: u32,
     rows: u32,
@@ -169,14 +169,14 @@ struct Matrix {
     role: u32,
 }
 
-/// Types and constants.
+/// Types and constants of a module.
 #[derive(Default)]
 struct Declared {
-    /// Types of one number, by instruction and what it says of them.
+    /// Scalar types, by opcode and operands.
     scalars: HashMap<(u32, Vec<u32>), u32>,
     /// Constants of one word.
     constants: HashMap<u32, u32>,
-    /// Constants that are zero all over.
+    /// Null constants.
     nulls: HashSet<u32>,
     matrices: HashMap<u32, Matrix>,
 }
@@ -213,27 +213,27 @@ impl Declared {
         self.scalars.get(&(op, number.to_vec())).copied()
     }
 
-    /// Types of matrices of words, which are those of bytes.
+    /// Matrix types of `u32`, the placeholders of int8.
     fn int8_types(&self) -> Result<HashSet<u32>, String> {
         let [i32_type, u32_type] = [I32, U32].map(|number| self.scalar(TYPE_INT, &number));
         let mut types = HashSet::new();
         for (id, &Matrix { component, rows, columns, role }) in &self.matrices {
             if Some(component) == i32_type {
-                return Err("matrices of i32 are not for kernels: sums of bytes have their type".to_owned());
+                return Err("i32 matrices cannot be used in WGSL: int8 products have this type".to_owned());
             }
             if Some(component) != u32_type {
                 continue;
             }
             if (rows, columns) != (16, 16) || ![USE_A, USE_B].contains(&role) {
                 let what = format!("{rows}x{columns} of use {role}");
-                return Err(format!("a matrix of words is {what}, not 16x16 of use {USE_A} or {USE_B}"));
+                return Err(format!("a u32 matrix is {what}, not 16x16 of use {USE_A} or {USE_B}"));
             }
             types.insert(*id);
         }
         Ok(types)
     }
 
-    /// Whether a type is that of sums of `f32`.
+    /// Whether a type is that of f32 accumulators.
     fn is_sums(&self, id: u32) -> bool {
         self.matrices.get(&id).is_some_and(|matrix| {
             Some(matrix.component) == self.scalar(TYPE_FLOAT, &[32])
@@ -242,21 +242,21 @@ impl Declared {
     }
 }
 
-/// What becomes of values.
+/// The values that are rewritten.
 #[derive(Default)]
 struct Survey {
-    /// Types of matrices of bytes.
+    /// Types of int8 matrices.
     int8_types: HashSet<u32>,
     /// Values of these types.
-    bytes: HashSet<u32>,
-    /// Products element by element.
+    int8: HashSet<u32>,
+    /// Element-wise products.
     products: HashSet<u32>,
-    /// Those that are rounded by themselves.
-    exact: Vec<u32>,
+    /// Products that are rounded by themselves.
+    rounded: Vec<u32>,
 }
 
 impl Survey {
-    /// Looks through all that follows the annotations: there, what begins with a type has a value of it as its result.
+    /// Looks through the instructions after the annotations. Those that begin with a type have a result of that type.
     fn of(code: &[Instruction], declared: &Declared) -> Result<Survey, String> {
         let mut survey = Survey { int8_types: declared.int8_types()?, ..Default::default() };
         for Instruction { op, words } in code {
@@ -267,47 +267,47 @@ impl Survey {
             if survey.int8_types.contains(kind) {
                 if [F_ADD, F_SUB, MATRIX_TIMES_SCALAR].contains(op) {
                     return Err(format!(
-                        "matrices of bytes are only multiplied, but this is instruction {op}"
+                        "int8 matrices can only be multiplied, but this is instruction {op}"
                     ));
                 }
-                survey.bytes.insert(*id);
+                survey.int8.insert(*id);
             } else if *op == F_SUB && declared.matrices.contains_key(kind) {
                 survey.products.insert(*id);
             } else if let (F_ADD | MATRIX_TIMES_SCALAR, Some(left)) = (*op, rest.first())
                 && survey.products.contains(left)
-                && !survey.exact.contains(left)
+                && !survey.rounded.contains(left)
             {
-                survey.exact.push(*left);
+                survey.rounded.push(*left);
             }
         }
         Ok(survey)
     }
 }
 
-/// The module with what its matrices mean.
+/// The module with placeholders replaced.
 fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
     let (mut head, mut preamble) = decoded(words)?;
     let first_type =
         preamble.iter().position(|i| PLAIN_TYPES.contains(&i.op)).ok_or("SPIR-V without types")?;
     let code = preamble.split_off(first_type);
     let declared = Declared::of(&code)?;
-    let Survey { int8_types, bytes, products, exact } = Survey::of(&code, &declared)?;
+    let Survey { int8_types, int8, products, rounded } = Survey::of(&code, &declared)?;
     let mut new_id = || {
         head[3] += 1;
         head[3] - 1
     };
 
     let mut out = Vec::with_capacity(preamble.len() + code.len() + 16);
-    // Capabilities are what a module begins with.
-    let int8 = instruction(CAPABILITY, &[INT8]);
-    if !preamble.contains(&int8) {
-        out.push(int8);
+    // A module begins with its capabilities.
+    let capability = instruction(CAPABILITY, &[INT8]);
+    if !preamble.contains(&capability) {
+        out.push(capability);
     }
     let is_read_only = |i: &Instruction| i.op == DECORATE && i.words.get(1) == Some(&NON_WRITABLE);
     out.extend(preamble.into_iter().filter(|i| !is_read_only(i)));
-    out.extend(exact.iter().map(|id| instruction(DECORATE, &[*id, NO_CONTRACTION])));
-    // A type may be declared but once, so those of integers that are there already are taken, and moved ahead of all
-    // that is made of them.
+    out.extend(rounded.iter().map(|id| instruction(DECORATE, &[*id, NO_CONTRACTION])));
+    // A type may be declared only once, so existing integer types are reused, and moved before everything that depends on
+    // them.
     let [i8_type, i32_type, u32_type] = [I8, I32, U32].map(|[bits, sign]| {
         let id = declared.scalar(TYPE_INT, &[bits, sign]).unwrap_or_else(&mut new_id);
         out.push(instruction(TYPE_INT, &[id, bits, sign]));
@@ -316,7 +316,7 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
     let thirty_two = new_id();
     out.push(instruction(CONSTANT, &[u32_type, thirty_two, 32]));
 
-    // For every type of sums of `f32`, that of sums of integers and its zero.
+    // For every f32 accumulator type the int32 accumulator type and its zero.
     let mut sums = HashMap::new();
     for mut found in code {
         match (found.op, &mut found.words[..]) {
@@ -333,15 +333,15 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
                 sums.insert(id, (integers, zero));
                 continue;
             }
-            (MUL_ADD, &mut [kind, id, a, b, c, ..]) if bytes.contains(&a) || bytes.contains(&b) => {
-                if !bytes.contains(&a) || !bytes.contains(&b) {
-                    return Err("one factor of a product is of bytes, the other is not".to_owned());
+            (MUL_ADD, &mut [kind, id, a, b, c, ..]) if int8.contains(&a) || int8.contains(&b) => {
+                if !int8.contains(&a) || !int8.contains(&b) {
+                    return Err("one factor of a product is int8, the other is not".to_owned());
                 }
                 if !declared.nulls.contains(&c) {
-                    return Err("a product of bytes is added to what is not the constant zero".to_owned());
+                    return Err("an int8 product must be added to the constant zero".to_owned());
                 }
                 let (integers, zero) =
-                    sums.get(&kind).ok_or("a product of bytes is not 16x16 sums of f32")?;
+                    sums.get(&kind).ok_or("the result of an int8 product must be a 16x16 f32 accumulator")?;
                 let sum = new_id();
                 out.push(instruction(MUL_ADD, &[*integers, sum, a, b, *zero, ALL_SIGNED]));
                 out.push(instruction(CONVERT_S_TO_F, &[kind, id, sum]));

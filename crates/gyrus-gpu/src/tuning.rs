@@ -1,4 +1,4 @@
-//! How kernels are divided on a device: by rules, or as they were found to be quickest.
+//! How mat-vecs divide their work on a device: by a rule, or as `gyrus tune` found to be fastest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,14 +8,17 @@ use std::path::Path;
 
 use gyrus_kernels::WeightLayout;
 use gyrus_kernels::call::MatVecTuning;
+use gyrus_kernels::shader::Rungs;
 
-/// A matrix, as far as its speed depends on it.
+use crate::profile::DeviceProfile;
+
+/// The properties of a matrix that the speed of a mat-vec depends on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MatShape {
     dtype: &'static str,
     pub(crate) rows: u32,
     pub(crate) cols: u32,
-    /// Whether its results are gates and what they let through.
+    /// Whether the mat-vec computes a gated activation of its results.
     pub(crate) gated: bool,
 }
 
@@ -32,66 +35,88 @@ impl fmt::Display for MatShape {
     }
 }
 
-/// What was found on a device, for matrices that were tried.
+/// The fastest forms of mat-vecs on a device, by the shape of the matrix, and sizes that differ from its profile.
 ///
-/// It decides the order of sums, so that it stays the same while a backend lives.
+/// The forms determine the order of sums, so they must not change while a backend lives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tuning {
     mat_vecs: BTreeMap<String, MatVecTuning>,
+    /// Overrides of the [`DeviceProfile`], by name.
+    device: BTreeMap<String, u32>,
 }
 
 impl Tuning {
-    /// How a mat-vec is divided.
+    /// The form of a mat-vec: the fastest if it was tuned, else the rule's.
     pub(crate) fn of(&self, shape: MatShape, most_invocations: u32) -> MatVecTuning {
         let rule = MatVecTuning::of(shape.rows, shape.cols, most_invocations);
         self.mat_vecs.get(&shape.to_string()).copied().unwrap_or(rule)
+    }
+
+    /// The profile of a device with these features, with overrides.
+    pub(crate) fn profile(&self, rungs: Rungs) -> DeviceProfile {
+        let mut profile = DeviceProfile::of(rungs);
+        for (name, value) in &self.device {
+            // They were checked when they were read.
+            let _ = profile.set(name, *value);
+        }
+        profile
     }
 
     pub(crate) fn set(&mut self, shape: &MatShape, tuning: MatVecTuning) {
         self.mat_vecs.insert(shape.to_string(), tuning);
     }
 
-    /// What a file holds; nothing if there is none, or if it is not ours.
+    /// The contents of a file; nothing if there is none or it is invalid.
     pub(crate) fn read(path: &Path) -> Tuning {
         fs::read_to_string(path).ok().and_then(|text| Tuning::parse(&text)).unwrap_or_default()
     }
 
     fn parse(text: &str) -> Option<Tuning> {
         let mut lines = text.lines();
-        if lines.next() != Some(HEAD) {
+        if lines.next() != Some(HEADER) {
             return None;
         }
         let mut tuning = Tuning::default();
         for line in lines {
             let (shape, form) = line.split_once(" = ")?;
+            if let Some(name) = shape.strip_prefix("device ") {
+                let value = form.parse().ok()?;
+                DeviceProfile::of(Rungs::ALL).set(name, value)?;
+                tuning.device.insert(name.to_owned(), value);
+                continue;
+            }
             let numbers: Vec<u32> = form.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
             let [workgroup, columns, splits, turns] = numbers[..] else { return None };
             let form = MatVecTuning { workgroup, columns, splits, turns };
-            // What no kernel can be made of is not believed.
+            // The kernel must have this form.
             form.check().ok()?;
             tuning.mat_vecs.insert(shape.to_owned(), form);
         }
         Some(tuning)
     }
 
-    /// Writes it beside its place and moves it there, so that no reader finds half of it.
+    /// Writes a temporary file and renames it, so that no reader finds half of it.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut text = format!("{HEAD}\n");
+        let mut text = format!("{HEADER}\n");
+        for (name, value) in &self.device {
+            text.push_str(&format!("device {name} = {value}\n"));
+        }
         for (shape, MatVecTuning { workgroup, columns, splits, turns }) in &self.mat_vecs {
             text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {turns}\n"));
         }
-        let beside = path.with_extension(format!("{}.part", std::process::id()));
-        fs::write(&beside, text)?;
-        fs::rename(&beside, path)
+        let part = path.with_extension(format!("{}.part", std::process::id()));
+        fs::write(&part, text)?;
+        fs::rename(&part, path)
     }
 }
 
-const HEAD: &str = "gyrus tuning 2";
+/// The first line of a file.
+const HEADER: &str = "gyrus tuning 2";
 
-/// Forms of a mat-vec that are worth trying for a matrix, the rule's first.
+/// Forms of a mat-vec to try for a matrix, the rule's first.
 pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning> {
     let mut forms = vec![MatVecTuning::of(shape.rows, shape.cols, most_invocations)];
     for splits in [1, 2, 4, 8] {
@@ -99,14 +124,14 @@ pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning
             for workgroup in [128, 256, 512, 1024] {
                 let blocks = (shape.cols / 32).div_ceil(32 * splits);
                 let together = workgroup / 32 / splits * columns;
-                // At least a block for most lanes of a team, and not too many under way at once.
+                // A block for most lanes of a team at least, and not too many loads at once.
                 let fits = workgroup <= most_invocations
                     && (splits == 1 || shape.cols / 32 > 16 * splits)
                     && (2..=16).contains(&(blocks * columns))
                     && together >= if shape.gated { 2 } else { 1 };
                 for turns in [1, 2, 4] {
                     let form = MatVecTuning { workgroup, columns, splits, turns };
-                    // Invocations enough for a large GPU.
+                    // Enough invocations for a large GPU.
                     let groups = if fits { shape.rows / (together * turns) } else { 0 };
                     let busy = turns == 1 || groups * workgroup >= 128 << 10;
                     if fits && busy && form.check().is_ok() && !forms.contains(&form) {
@@ -124,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_not_ours_is_not_believed() {
+    fn tuning_files_round_trip_and_invalid_ones_are_ignored() {
         let mut tuning = Tuning::default();
         let shape = MatShape { dtype: "Q4_0", rows: 3072, cols: 2048, gated: false };
         let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2, turns: 4 };
@@ -133,9 +158,22 @@ mod tests {
         tuning.write(&path).unwrap();
         assert_eq!(Tuning::read(&path), tuning);
         assert_eq!(Tuning::read(&path).of(shape.clone(), 1024), form);
-        for text in
-            ["", "gyrus tuning 1\n", "gyrus tuning 2\nQ4_0 1 1 plain = 7 1 1 1\n", "gyrus tuning 2\nx\n"]
-        {
+        // Sizes of the device can be overridden, and are kept when the file is written again.
+        fs::write(&path, "gyrus tuning 2\ndevice gathered_workgroups = 32\n").unwrap();
+        let sized = Tuning::read(&path);
+        let default = DeviceProfile::of(Rungs::NONE);
+        assert_eq!(sized.profile(Rungs::NONE), DeviceProfile { gathered_workgroups: 32, ..default });
+        sized.write(&path).unwrap();
+        assert_eq!(Tuning::read(&path), sized);
+        for text in [
+            "",
+            "gyrus tuning 1\n",
+            "gyrus tuning 2\nQ4_0 1 1 plain = 7 1 1 1\n",
+            "gyrus tuning 2\nx\n",
+            "gyrus tuning 2\ndevice multiprocessors = 132\n",
+            "gyrus tuning 2\ndevice gathered_tiles = 3\n",
+            "gyrus tuning 2\ndevice tile_workgroups = 0\n",
+        ] {
             fs::write(&path, text).unwrap();
             assert_eq!(Tuning::read(&path), Tuning::default(), "{text}");
         }
@@ -144,10 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn every_form_makes_a_kernel() {
+    fn every_form_can_be_launched() {
         use gyrus_kernels::WeightLayout;
         use gyrus_kernels::call::MatVecCall;
-        use gyrus_kernels::shader::Rungs;
         for (rows, cols, gated) in
             [(2048, 2048, false), (16384, 2048, true), (2048, 8192, false), (576, 576, false)]
         {

@@ -2,47 +2,103 @@
 
 use std::collections::HashMap;
 
-use gyrus_kernels::{Op, Plan, WeightError, WeightId, WeightLayout, WeightSpec, repack};
+use gyrus_kernels::{Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack};
 use gyrus_tensor::{dequantize, magnitude_bound};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
 
-/// A plan's weights. Matrices that stand side by side in a mat-mul lie one below the other, if their types are one.
+/// How the matrices of a plan are laid out in buffers: known before anything is uploaded.
+///
+/// Matrices that a product multiplies side by side are one matrix if their types are the same: one below the other.
 #[derive(Debug, Default)]
-pub(crate) struct Weights {
+pub(crate) struct WeightLayouts {
     matrices: HashMap<Vec<WeightId>, Vec<Part>>,
-    vectors: HashMap<Vec<WeightId>, Buffer>,
 }
 
-/// Some rows of a matrix.
-#[derive(Debug)]
+/// Some rows of a matrix: all of them unless it is larger than a buffer may be.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) layout: WeightLayout,
     /// The first row.
     pub(crate) first: u32,
-    /// Its planes, in the order of their bindings.
-    pub(crate) planes: Vec<Buffer>,
     /// Whether all of its values are in the range of f16.
     pub(crate) fits_f16: bool,
+}
+
+impl WeightLayouts {
+    /// The layout of a plan's matrices, with at most this many bytes a buffer. All values are taken to be in the range of
+    /// f16 until they are seen.
+    pub(crate) fn of(plan: &Plan, largest_buffer: u64) -> Result<WeightLayouts, GpuError> {
+        let mut layouts = WeightLayouts::default();
+        for op in &plan.forward {
+            match op {
+                Op::Embed { table, .. } => layouts.add(plan, &[*table], largest_buffer)?,
+                Op::MatMul { weights, .. } => {
+                    for group in groups(plan, weights) {
+                        layouts.add(plan, group, largest_buffer)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(layouts)
+    }
+
+    fn add(&mut self, plan: &Plan, ids: &[WeightId], largest_buffer: u64) -> Result<(), GpuError> {
+        let Some(spec) = ids.first().map(|id| plan.weight(*id)) else { return Ok(()) };
+        if self.matrices.contains_key(ids) {
+            return Ok(());
+        }
+        let rows = ids.iter().map(|id| plan.weight(*id).shape.rows()).sum();
+        let whole =
+            WeightLayout::new(spec.dtype, rows, spec.shape.row()).map_err(|error| refused(spec, error))?;
+        let most = whole.rows_within(largest_buffer);
+        if most == 0 {
+            return Err(GpuError::Limit {
+                what: format!("a row of '{}'", spec.name),
+                wanted: whole.with_rows(1).total_bytes(),
+                most: largest_buffer,
+            });
+        }
+        let parts = (0..whole.rows()).step_by(most as usize).map(|first| {
+            let layout = whole.with_rows(most.min(whole.rows() - first));
+            Part { layout, first, fits_f16: true }
+        });
+        self.matrices.insert(ids.to_vec(), parts.collect());
+        Ok(())
+    }
+
+    /// The parts of a matrix.
+    pub(crate) fn matrix(&self, ids: &[WeightId]) -> &[Part] {
+        self.matrices.get(ids).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A plan's weights on a device.
+#[derive(Debug, Default)]
+pub(crate) struct Weights {
+    layouts: WeightLayouts,
+    /// Of each part of a matrix its planes, in the order of their bindings.
+    matrices: HashMap<Vec<WeightId>, Vec<Vec<Buffer>>>,
+    vectors: HashMap<Vec<WeightId>, Buffer>,
 }
 
 /// The largest f16.
 const MOST_F16: f32 = 65504.0;
 
-/// Bytes that are re-laid and uploaded at a time: enough to be quick, little enough not to double a model's size
-/// in memory.
+/// Bytes that are repacked and uploaded at a time: enough to be fast, few enough not to double a model's size in memory.
 const CHUNK: usize = 64 << 20;
 
-/// The weights of a mat-mul that lie one below the other.
+/// The weights of a matrix product that form one matrix: neighbours of the same type.
 pub(crate) fn groups<'w>(plan: &Plan, weights: &'w [WeightId]) -> impl Iterator<Item = &'w [WeightId]> {
     weights.chunk_by(|a, b| plan.weight(*a).dtype == plan.weight(*b).dtype)
 }
 
 impl Weights {
-    /// Re-lays and uploads all weights that a plan's ops name, in their order; `uploaded` hears of every piece how
-    /// many of the file's bytes it was.
+    /// Repacks and uploads all weights of a plan's ops, in their order; `uploaded` is called for every chunk with the number
+    /// of the file's bytes it had.
     pub(crate) fn upload<D: AsRef<[u8]>>(
         gpu: &Gpu,
         plan: &Plan,
@@ -50,7 +106,8 @@ impl Weights {
         uploaded: &dyn Fn(u64),
     ) -> Result<Weights, GpuError> {
         let upload = Upload { gpu, plan, bytes, uploaded };
-        let mut weights = Weights::default();
+        let mut weights =
+            Weights { layouts: WeightLayouts::of(plan, gpu.largest_buffer())?, ..Weights::default() };
         for op in &plan.forward {
             match op {
                 Op::Embed { table, .. } => weights.add_matrix(&[*table], &upload)?,
@@ -59,8 +116,10 @@ impl Weights {
                         weights.add_matrix(group, &upload)?;
                     }
                 }
-                Op::RmsNorm { weight, .. } => weights.add_vector(&[*weight], &upload)?,
-                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => weights.add_vector(&[*q, *k], &upload)?,
+                Op::RmsNorm { weight, .. } => weights.add_vectors(&[*weight], &upload)?,
+                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => {
+                    weights.add_vectors(&[*q, *k], &upload)?;
+                }
                 _ => {}
             }
         }
@@ -73,34 +132,42 @@ impl Weights {
         upload: &Upload<'_, B>,
     ) -> Result<(), GpuError> {
         if !self.matrices.contains_key(ids) {
-            self.matrices.insert(ids.to_vec(), upload.matrix(ids)?);
+            let parts = self.layouts.matrices.get_mut(ids).map_or(&mut [][..], Vec::as_mut_slice);
+            let planes = upload.matrix(ids, parts)?;
+            self.matrices.insert(ids.to_vec(), planes);
         }
         Ok(())
     }
 
-    fn add_vector<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
+    fn add_vectors<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
         &mut self,
         ids: &[WeightId],
         upload: &Upload<'_, B>,
     ) -> Result<(), GpuError> {
         if !self.vectors.contains_key(ids) {
-            self.vectors.insert(ids.to_vec(), upload.vector(ids)?);
+            self.vectors.insert(ids.to_vec(), upload.vectors(ids)?);
         }
         Ok(())
     }
 
-    /// Matrices one below the other, in as many parts as the device's limits demand.
-    pub(crate) fn matrix(&self, ids: &[WeightId]) -> &[Part] {
-        self.matrices.get(ids).map_or(&[], Vec::as_slice)
+    pub(crate) fn layouts(&self) -> &WeightLayouts {
+        &self.layouts
     }
 
-    /// Vectors one behind the other, in single precision.
-    pub(crate) fn vector(&self, ids: &[WeightId]) -> Option<&Buffer> {
+    /// A plane of a part of a matrix.
+    pub(crate) fn plane(&self, ids: &[WeightId], part: usize, plane: Plane) -> Option<&Buffer> {
+        let layout = self.layouts.matrix(ids).get(part)?.layout;
+        let at = layout.planes().position(|of| of == plane)?;
+        self.matrices.get(ids)?.get(part)?.get(at)
+    }
+
+    /// Vectors one after the other, in f32.
+    pub(crate) fn vectors(&self, ids: &[WeightId]) -> Option<&Buffer> {
         self.vectors.get(ids)
     }
 }
 
-/// Whence weights come and where they go.
+/// Where weights come from and where they go.
 struct Upload<'a, B> {
     gpu: &'a Gpu,
     plan: &'a Plan,
@@ -109,7 +176,7 @@ struct Upload<'a, B> {
 }
 
 impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
-    fn vector(&self, ids: &[WeightId]) -> Result<Buffer, GpuError> {
+    fn vectors(&self, ids: &[WeightId]) -> Result<Buffer, GpuError> {
         let mut all = Vec::new();
         for spec in ids.iter().map(|id| self.plan.weight(*id)) {
             let data = data(spec, &self.bytes)?;
@@ -122,65 +189,45 @@ impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
         self.gpu.upload(bytemuck::cast_slice(&all))
     }
 
-    fn matrix(&self, ids: &[WeightId]) -> Result<Vec<Part>, GpuError> {
-        let Some(first) = ids.first().map(|id| self.plan.weight(*id)) else { return Ok(Vec::new()) };
-        let rows = ids.iter().map(|id| self.plan.weight(*id).shape.rows()).sum();
-        let whole =
-            WeightLayout::new(first.dtype, rows, first.shape.row()).map_err(|error| refused(first, error))?;
-        let mut parts = empty_parts(self.gpu, first, whole)?;
+    /// The planes of each part.
+    fn matrix(&self, ids: &[WeightId], parts: &mut [Part]) -> Result<Vec<Vec<Buffer>>, GpuError> {
+        let planes = |part: &Part| {
+            let layout = part.layout;
+            layout.planes().map(|plane| self.gpu.buffer(layout.bytes(plane))).collect()
+        };
+        let planes = parts.iter().map(planes).collect::<Result<Vec<Vec<Buffer>>, GpuError>>()?;
         let mut row = 0;
         for spec in ids.iter().map(|id| self.plan.weight(*id)) {
-            fill(self.gpu, spec, data(spec, &self.bytes)?.as_ref(), row, &mut parts, self.uploaded)?;
+            let data = data(spec, &self.bytes)?;
+            fill(self.gpu, spec, data.as_ref(), row, parts, &planes, self.uploaded)?;
             row += spec.shape.rows() as u32;
         }
-        Ok(parts)
+        Ok(planes)
     }
 }
 
 fn refused(spec: &WeightSpec, error: WeightError) -> GpuError {
-    GpuError::Weight { name: spec.name.clone(), reason: error.to_string() }
+    GpuError::Weight { name: spec.name.clone(), error }
 }
 
 fn data<D>(spec: &WeightSpec, bytes: impl Fn(&WeightSpec) -> Option<D>) -> Result<D, GpuError> {
-    bytes(spec).ok_or_else(|| GpuError::Weight {
-        name: spec.name.clone(),
-        reason: "it is not in the file".to_owned(),
-    })
+    bytes(spec).ok_or_else(|| GpuError::MissingWeight { name: spec.name.clone() })
 }
 
-/// Room for a matrix, divided by rows where it is larger than a buffer may be.
-fn empty_parts(gpu: &Gpu, spec: &WeightSpec, whole: WeightLayout) -> Result<Vec<Part>, GpuError> {
-    let most = whole.rows_within(gpu.largest_buffer());
-    if most == 0 {
-        return Err(GpuError::Limit {
-            what: format!("a row of '{}'", spec.name),
-            wanted: whole.with_rows(1).total_bytes(),
-            most: gpu.largest_buffer(),
-        });
-    }
-    (0..whole.rows())
-        .step_by(most as usize)
-        .map(|first| {
-            let layout = whole.with_rows(most.min(whole.rows() - first));
-            let planes = layout.planes().map(|plane| gpu.buffer(layout.bytes(plane)));
-            Ok(Part { layout, first, planes: planes.collect::<Result<_, _>>()?, fits_f16: true })
-        })
-        .collect()
-}
-
-/// Re-lays a matrix and uploads it from row `below` on.
+/// Repacks a matrix and uploads it to the rows of `parts` from `below` on.
 fn fill(
     gpu: &Gpu,
     spec: &WeightSpec,
     bytes: &[u8],
     below: u32,
     parts: &mut [Part],
+    planes: &[Vec<Buffer>],
     uploaded: &dyn Fn(u64),
 ) -> Result<(), GpuError> {
     let (rows, cols) = (spec.shape.rows(), spec.shape.row());
     let row_bytes = bytes.len().checked_div(rows).unwrap_or(0);
     let at_once = (CHUNK / row_bytes.max(1)).max(1);
-    for part in parts {
+    for (part, planes) in parts.iter_mut().zip(planes) {
         // The rows of this matrix that belong to this part.
         let begin = part.first.max(below);
         let end = (part.first + part.layout.rows()).min(below + rows as u32);
@@ -191,12 +238,12 @@ fn fill(
             let bound = magnitude_bound(spec.dtype, some).map_err(|error| refused(spec, error.into()))?;
             part.fits_f16 &= bound <= MOST_F16;
             let repacked = repack(spec.dtype, count, cols, some).map_err(|error| refused(spec, error))?;
-            for (words, buffer) in repacked.words.iter().zip(&part.planes) {
+            for (words, buffer) in repacked.words.iter().zip(planes) {
                 let row_words = (words.len() / count.max(1)) as u64;
                 let offset = 4 * u64::from(first - part.first) * row_words;
                 gpu.write_at(buffer, offset, bytemuck::cast_slice(words))?;
             }
-            // What is staged is let go of only when it has been copied.
+            // Staging memory is freed only after the copy.
             gpu.flush()?;
             uploaded(some.len() as u64);
         }

@@ -1,4 +1,4 @@
-//! Steps as wgpu records them, on every API.
+//! Records steps in flight with wgpu, on every API.
 
 use wgpu::{
     BufferUsages, CommandEncoder, ComputePass, ComputePassDescriptor, MapMode, PollType, SubmissionIndex,
@@ -12,13 +12,13 @@ use crate::recorder::{RING, read_words};
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Buffers that tokens come back in and that are not in flight.
+    /// Readback buffers of tokens that are not in use.
     idle: Vec<Buffer>,
 }
 
-/// Commands that were handed over, and where their tokens come back if there are any.
+/// Submitted commands, and the readback buffer of their tokens if they have any.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct Submission {
     submission: SubmissionIndex,
     tokens: Option<Buffer>,
 }
@@ -34,27 +34,25 @@ impl Recorder {
     pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<Recording<'_>, GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let pass = encoder.begin_compute_pass(&ComputePassDescriptor::default()).forget_lifetime();
-        gpu.trouble()?;
+        gpu.take_error()?;
         Ok(Recording { recorder: self, encoder, pass })
     }
 
-    /// Waits for a flight, and hands its tokens over if they are wanted.
-    pub(crate) fn land(
+    /// Waits for a submission, and reads its tokens if they are wanted.
+    pub(crate) fn wait(
         &mut self,
         gpu: &Gpu,
-        flight: Flight,
+        submission: Submission,
         wanted: Option<&mut Vec<u32>>,
     ) -> Result<(), GpuError> {
-        let Some(buffer) = flight.tokens else { return Ok(()) };
+        let Some(buffer) = submission.tokens else { return Ok(()) };
         if let Some(tokens) = wanted {
-            let wait = PollType::Wait { submission_index: Some(flight.submission), timeout: None };
+            let wait = PollType::Wait { submission_index: Some(submission.submission), timeout: None };
             let polled = gpu.device.poll(wait);
-            gpu.trouble()?;
+            gpu.take_error()?;
             polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
-            let mapped = buffer
-                .inner
-                .get_mapped_range(..)
-                .map_err(|error| GpuError::Refused { reason: error.to_string() })?;
+            let mapped =
+                buffer.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
             read_words(&mapped, tokens);
         }
         buffer.inner.unmap();
@@ -69,8 +67,8 @@ impl Recording<'_> {
         dispatch.record(&mut self.pass);
     }
 
-    /// Hands the commands over; the words of `emitted`, if any, come back with them.
-    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Flight, GpuError> {
+    /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
+    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
         let Recording { recorder, mut encoder, pass } = self;
         drop(pass);
         let mut tokens = None;
@@ -84,7 +82,7 @@ impl Recording<'_> {
         if let Some(buffer) = &tokens {
             buffer.inner.slice(..).map_async(MapMode::Read, |_| {});
         }
-        gpu.trouble()?;
-        Ok(Flight { submission, tokens })
+        gpu.take_error()?;
+        Ok(Submission { submission, tokens })
     }
 }

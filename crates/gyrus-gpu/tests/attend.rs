@@ -1,4 +1,4 @@
-//! Attention of few rows, divided over positions and put together again.
+//! Attention of up to 16 rows over splits of the KV cache, and the merge of the splits.
 
 mod common;
 #[path = "attend/gathered.rs"]
@@ -22,7 +22,7 @@ use named::{Buffers, run};
 use numbers::{floats, values, words};
 
 const UNTOUCHED: u32 = 0x7fc0_1234;
-/// Two halves, neither of them a number.
+/// Two f16 NaNs.
 const NOTHING: u32 = 0x7e01_fe02;
 
 /// Positions with 1, 1, 2, 9, 16 and 24 splits of one tile, 13 of two and 17 of three.
@@ -36,7 +36,7 @@ fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     }
 }
 
-/// What attention is like in a model.
+/// The heads of a model.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     heads: usize,
@@ -44,7 +44,7 @@ struct Form {
     head_dim: usize,
     pairing: Pairing,
     norm: bool,
-    /// How many elements are turned, and from which on.
+    /// How many elements are rotated, and the first of them.
     rope: (usize, usize),
 }
 
@@ -57,7 +57,7 @@ const fn form(
     Form { heads, kv_heads, head_dim, pairing, norm, rope }
 }
 
-/// One, three, four and eight heads to a key head, and eleven and twelve, which take two workgroups each.
+/// One, three, four and eight query heads a key head, and eleven and twelve, which need two workgroups each.
 const FORMS: [Form; 6] = [
     form((2, 2, 64), Pairing::Split, true, (64, 0)),
     form((6, 2, 96), Pairing::Adjacent, false, (32, 16)),
@@ -67,7 +67,7 @@ const FORMS: [Form; 6] = [
     form((11, 1, 64), Pairing::Split, false, (64, 0)),
 ];
 
-/// A row of each of several sequences, whose blocks lie about in the cache.
+/// One row of each of several sequences, whose blocks are scattered over the cache.
 struct Scene {
     form: Form,
     spec: KvSpec,
@@ -75,7 +75,7 @@ struct Scene {
     positions: Vec<u32>,
     tables: Vec<Vec<u32>>,
     blocks: usize,
-    /// The device's K and V: nothing where no earlier position of a sequence is.
+    /// The device's K and V: NaN except at earlier positions of the sequences.
     caches: [Vec<u32>; 2],
     qkv: Vec<f32>,
     ropes: Vec<Rope>,
@@ -87,7 +87,7 @@ impl Scene {
         let rng = &mut Rng::new(seed);
         let Form { heads, kv_heads, head_dim, pairing, rope: (rope_dim, offset), .. } = form;
         let spec = KvSpec { layers: 1, heads, kv_heads, head_dim };
-        // One block of each sequence is not yet needed, and some belong to nobody.
+        // Each sequence has one block more than it needs, and some blocks belong to none.
         let lengths: Vec<usize> = positions.iter().map(|p| *p as usize / KV_BLOCK + 2).collect();
         let blocks = lengths.iter().sum::<usize>() + 3;
         let mut order: Vec<u32> = (0..blocks as u32).collect();
@@ -162,7 +162,7 @@ impl Scene {
             n_kv_heads: kv_heads as u32,
             stride: self.stride() as u32,
             window,
-            // Sharper than usual, so that a few positions have most of the weight.
+            // Sharper than usual, so that few positions have most of the weight.
             scale: 2.0 / (head_dim as f32).sqrt(),
             soft_cap,
             rope_dim: rope_dim as u32,
@@ -184,7 +184,7 @@ impl Scene {
         Paged { kv: Storage::F16, blocks: self.blocks as u32, rows: rows as u32, entries }
     }
 
-    /// All buffers that a kernel may want, of these rows, the last one's block table first.
+    /// All buffers that a kernel may bind, for these rows; the last row's block table comes first.
     fn buffers(&self, rows: &[usize]) -> Buffers {
         let last = *rows.last().unwrap();
         let order: Vec<usize> = (last..self.tables.len()).chain(0..last).collect();
@@ -196,7 +196,7 @@ impl Scene {
         }
         let stride = self.stride();
         let qkv = rows.iter().flat_map(|row| &self.qkv[row * stride..][..stride]).copied();
-        let turns = rows.iter().flat_map(|row| engine::turns(&self.ropes[*row], 0));
+        let tables = rows.iter().flat_map(|row| engine::turns(&self.ropes[*row], 0));
         let partials = rows.len() * self.form.heads * MOST_SPLITS as usize * (self.form.head_dim + 4);
         let [k, v] = self.caches.clone();
         Buffers::from([
@@ -206,7 +206,7 @@ impl Scene {
             ("rows", rows.iter().flat_map(|row| [self.positions[*row], starts[*row]]).collect()),
             ("block_table", block_table),
             ("partials", vec![UNTOUCHED; partials + 4]),
-            ("turns", turns.collect()),
+            ("turns", tables.collect()),
             ("head_norms", words(&self.norms.concat())),
         ])
     }
@@ -227,7 +227,7 @@ impl Scene {
             heads: self.heads(),
             rotate,
             mode: SplitMode::Separate { splits: self.most_splits(rows, window) },
-            // Every other row that is alone is told where it is.
+            // Every other single row has its position as a parameter.
             position: (rows.len() == 1 && rows[0].is_multiple_of(2)).then(|| self.positions[rows[0]]),
             paged: self.paged(rows.len()),
         }
@@ -259,34 +259,34 @@ impl Scene {
         values(&buffers.remove("q").unwrap())
     }
 
-    /// A row's heads of Q and K, normalised and turned by the twin, and V as it is.
-    fn turned(&self, row: usize) -> Vec<f32> {
+    /// A row's heads of Q and K, normalised and rotated by the scalar reference, and V.
+    fn rotated(&self, row: usize) -> Vec<f32> {
         let Form { heads, kv_heads, head_dim, norm, .. } = self.form;
         let mut qkv = self.qkv[row * self.stride()..][..self.stride()].to_vec();
-        let mut turns = vec![[0.0; 2]; self.ropes[row].pairs()];
-        self.ropes[row].phases(self.positions[row], &mut turns);
+        let mut phases = vec![[0.0; 2]; self.ropes[row].pairs()];
+        self.ropes[row].phases(self.positions[row], &mut phases);
         for (i, head) in qkv.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
             if norm {
                 let x = head.to_vec();
                 scalar::rms_norm(&x, &self.norms[usize::from(i >= heads)], 1e-6, head);
             }
-            self.ropes[row].apply(head, &turns);
+            self.ropes[row].apply(head, &phases);
         }
         qkv
     }
 
-    /// The caches that a kernel wrote have what was there and the rows' own K and V.
+    /// The caches hold their earlier contents and the rows' own K and V.
     fn check_caches(&self, runner: &GpuRunner, rows: &[usize], buffers: &Buffers) {
         let Form { heads, kv_heads, head_dim, .. } = self.form;
         let name = self.name(runner);
         for (i, cache) in ["k_cache", "v_cache"].into_iter().enumerate() {
             let (found, mut before) = (&buffers[cache], self.caches[i].clone());
             for &row in rows {
-                let turned = self.turned(row);
+                let rotated = self.rotated(row);
                 for head in 0..kv_heads {
                     let found_vector = self.vector(found, row, self.positions[row], head);
-                    let expected = &turned[(heads + i * kv_heads + head) * head_dim..][..head_dim];
-                    // Half an ulp of a half, or one where a device rounds to zero.
+                    let expected = &rotated[(heads + i * kv_heads + head) * head_dim..][..head_dim];
+                    // Half an ulp of f16, or one where a device rounds to zero.
                     for (found, expected) in found_vector.iter().zip(expected) {
                         let off = (found - expected).abs();
                         assert!(
@@ -302,7 +302,7 @@ impl Scene {
         }
     }
 
-    /// Attention of the twin, on what the cache has of the rows' own positions.
+    /// The scalar reference's attention, on the cache that the kernel wrote.
     fn expected(&self, row: usize, (window, soft_cap): (u32, f32), buffers: &Buffers) -> Vec<f32> {
         let Form { heads, kv_heads, head_dim, .. } = self.form;
         let mut cache = KvCache::new(self.spec, self.blocks);
@@ -316,7 +316,7 @@ impl Scene {
         let first = if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
         let seen: Vec<usize> = (first as usize..=position as usize).collect();
         let question = Question {
-            q: &self.turned(row)[..heads * head_dim],
+            q: &self.rotated(row)[..heads * head_dim],
             table: &self.tables[row],
             seen: &seen,
             scale: self.params(0, 0.0).scale,
@@ -327,7 +327,7 @@ impl Scene {
         out
     }
 
-    /// The splits that a row has, and no others, were written, and nothing of what pads them.
+    /// Only the splits that a row has were written, and no padding.
     fn check_written(&self, runner: &GpuRunner, rows: &[usize], window: u32, partials: &[u32]) {
         let Form { heads, head_dim, .. } = self.form;
         let name = self.name(runner);
@@ -346,7 +346,7 @@ impl Scene {
         assert_eq!(partials[rest..], [UNTOUCHED; 4], "{name}");
     }
 
-    /// Everything that is to hold of these rows; gives what attention left behind, for each way of attending.
+    /// Checks these rows with each window and cap; returns the partial results of each.
     fn check(&self, runner: &GpuRunner, ways: &[(u32, f32)]) -> Vec<Vec<u32>> {
         let all: Vec<usize> = (0..self.positions.len()).collect();
         let width = self.form.heads * self.form.head_dim;
@@ -365,14 +365,14 @@ impl Scene {
                 let what = format!("{name}: row {row}, window and cap {way:?}");
                 assert_close(&found[row * width..][..width], &expected, 5e-6, &what);
             }
-            // Turning heads on the way makes no difference, in what is attended to and in what is kept of it.
-            let mut turning = self.buffers(&all);
-            self.attend(runner, &all, way, true, &mut turning);
-            assert!(turning["partials"] == buffers["partials"], "{name}: {way:?}, turning");
+            // Rotating in the same kernel changes neither the results nor the cache.
+            let mut rotating = self.buffers(&all);
+            self.attend(runner, &all, way, true, &mut rotating);
+            assert!(rotating["partials"] == buffers["partials"], "{name}: {way:?}, rotating");
             for cache in ["k_cache", "v_cache"] {
-                assert!(turning[cache] == ready[cache], "{name}: {way:?}, {cache} when turning");
+                assert!(rotating[cache] == ready[cache], "{name}: {way:?}, {cache} when rotating");
             }
-            // Nor do other rows, or their order.
+            // Other rows and their order change nothing.
             let few = [6, 3];
             let mut some = self.buffers(&few);
             self.attend(runner, &few, way, true, &mut some);
@@ -387,7 +387,7 @@ impl Scene {
     }
 }
 
-/// No window and no cap, less than a tile, what ends within a tile, and more than one tile a split.
+/// No window and no cap, a window of less than a tile, one that ends within a tile, and more than one tile a split.
 const WAYS: [(u32, f32); 4] = [(0, 0.0), (1, 0.0), (150, 5.0), (1500, 0.0)];
 
 #[test]
@@ -398,9 +398,9 @@ fn every_form_of_attention() {
     }
 }
 
-/// Whatever a device has, the bits are the same.
+/// Optional features change no bit.
 #[test]
-fn attention_without_anything() {
+fn attention_without_any_rung() {
     let (Some(with), Some(without)) = (device(Rungs::ALL), device(Rungs::NONE)) else { return };
     for (seed, form) in [(10, FORMS[0]), (14, FORMS[4])] {
         let scene = Scene::new(seed, form, &POSITIONS);
@@ -409,14 +409,14 @@ fn attention_without_anything() {
     }
 }
 
-/// The mode of a row are as many as its position and window say: a tile each as long as there are enough of them, and
-/// beyond that more than half of what there may be.
+/// The number of a row's splits depends on its position and window: one a tile up to the maximum, and then more than half
+/// of the maximum.
 #[test]
-fn splits_follow_positions() {
+fn splits_depend_on_positions() {
     let of = |window| POSITIONS.map(|position| engine::splits(position, window));
     assert_eq!(of(0), [1, 1, 2, 9, 16, 24, 13, 17]);
     assert_eq!(of(1), [1; 8]);
-    // The first that is seen lies in the middle of a tile.
+    // The window begins in the middle of a tile.
     assert_eq!(of(150), [1, 1, 2, 3, 3, 3, 4, 4]);
     for position in 0..100_000 {
         for window in [0, 1, 64, 1024, 1025, 4096] {
@@ -429,9 +429,9 @@ fn splits_follow_positions() {
     }
 }
 
-/// Rows without a way are refused, and say why.
+/// Calls without a kernel are refused with a reason.
 #[test]
-fn what_attention_is_not_for() {
+fn unsupported_calls_are_refused() {
     let scene = Scene::new(1, FORMS[0], &[3]);
     let error = |call: AttendCall| call.launch(Rungs::ALL).unwrap_err().to_string();
     let call = scene.call(&[0], (0, 0.0), false);

@@ -1,4 +1,4 @@
-//! Convolutions over time against their twin.
+//! 1-D convolutions against the scalar reference.
 
 mod common;
 
@@ -14,7 +14,7 @@ const UNTOUCHED: u32 = 0x7777_7777;
 struct Case {
     call: Conv1dCall,
     x: Vec<f32>,
-    /// As the device has them.
+    /// In the device's layout.
     weight: Vec<u32>,
     bias: Vec<f32>,
 }
@@ -60,14 +60,14 @@ fn assert_close(found: &[f32], expected: &[f32], what: &Conv1dCall) {
     }
 }
 
-fn convolutions_are_their_twins(rungs: Rungs) {
+fn convolutions_match_the_reference(rungs: Rungs) {
     let Some(runner) = device(rungs) else { return };
     let mut rng = Rng::new(1);
     let whisper =
         |inputs, outputs, length, stride, weight| Conv1dCall::new(inputs, outputs, length, stride, weight);
     let none = ConvActivation::None;
     for call in [
-        // Whisper's two, with odd and even lengths and channels that no tile divides.
+        // Whisper's two, with odd and even lengths, and with channels that are no multiple of a tile.
         whisper(80, 70, 131, 1, Storage::F16),
         Conv1dCall { rows: true, ..whisper(37, 65, 150, 2, Storage::F16) },
         whisper(9, 3, 151, 2, Storage::F32),
@@ -96,17 +96,17 @@ fn convolutions_are_their_twins(rungs: Rungs) {
 
 #[test]
 fn convolutions() {
-    convolutions_are_their_twins(Rungs::ALL);
+    convolutions_match_the_reference(Rungs::ALL);
 }
 
 #[test]
-fn convolutions_without_anything() {
-    convolutions_are_their_twins(Rungs::NONE);
+fn convolutions_without_any_rung() {
+    convolutions_match_the_reference(Rungs::NONE);
 }
 
-/// A tile's shape is a matter of speed alone.
+/// The shape of a tile changes the speed only.
 #[test]
-fn tiles_change_no_bit() {
+fn tile_shapes_change_no_bit() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let case = Case::new(&mut Rng::new(2), Conv1dCall::new(21, 40, 90, 2, Storage::F16));
     let first = case.found(&runner);
@@ -116,9 +116,9 @@ fn tiles_change_no_bit() {
     }
 }
 
-/// GELU far out on either side, and close to zero.
+/// GELU of large values of either sign, and close to zero.
 #[test]
-fn gelu_is_as_exact_everywhere() {
+fn gelu_is_exact_everywhere() {
     let Some(runner) = device(Rungs::ALL) else { return };
     for activation in [ConvActivation::Gelu, ConvActivation::GeluTanh] {
         let base = Conv1dCall::new(1, 1, 2001, 1, Storage::F32);
@@ -133,7 +133,7 @@ fn gelu_is_as_exact_everywhere() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn invalid_calls_are_refused() {
     let call = Conv1dCall::new(80, 384, 3000, 1, Storage::F16);
     assert_eq!(call.out_length(), 3000);
     assert_eq!(Conv1dCall { stride: 2, ..call }.out_length(), 1500);

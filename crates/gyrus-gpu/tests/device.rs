@@ -1,4 +1,4 @@
-//! What can go wrong with a device, and that it goes wrong by an error after which the process is as before.
+//! Failures of a device are errors, after which the process can go on.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn name() -> Option<String> {
     Some(device(Rungs::ALL)?.gpu().adapter().name.clone())
 }
 
-/// Copies something through the device and back.
+/// Copies data to the device and back.
 fn works(gpu: &Gpu) -> Result<(), GpuError> {
     let words: Vec<u8> = (0..64).collect();
     let (source, target) = (gpu.upload(&words)?, gpu.buffer(64)?);
@@ -40,7 +40,7 @@ fn a_lost_device_stays_lost_and_another_can_be_opened() {
         assert!(matches!(error, GpuError::Lost { .. }), "{error:?}");
         assert_eq!(error.to_string(), "the GPU was lost: it was closed");
     };
-    // Whatever comes next, as often as it comes.
+    // Every later call fails, too.
     for _ in 0..2 {
         lost(gpu.run(&[&dispatch]));
         lost(gpu.write(&source, &[1; 64]));
@@ -55,7 +55,7 @@ fn a_lost_device_stays_lost_and_another_can_be_opened() {
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
+fn an_unknown_adapter_is_reported_with_the_known_ones() {
     let open =
         |adapter: &str| Gpu::open(&Options { adapter: Some(adapter.to_owned()), ..Options::default() });
     let error = open("Voodoo 2").unwrap_err();
@@ -64,7 +64,7 @@ fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_an_error_and_no_more() {
+fn too_large_a_buffer_is_an_error() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let gpu = runner.gpu();
     let error = gpu.buffer(u64::MAX / 2).unwrap_err();
@@ -73,10 +73,10 @@ fn more_memory_than_there_is_is_an_error_and_no_more() {
 }
 
 #[test]
-fn memory_is_told_where_it_can_be() {
+fn memory_is_reported() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let gpu = runner.gpu();
-    // wgpu reaches it here through Vulkan, where every device has a heap of its own.
+    // wgpu uses Vulkan here, where every device has a device-local heap.
     if gpu.adapter().api() == "Vulkan" {
         let memory = gpu.memory().unwrap();
         assert!(memory.free <= memory.total && memory.total > 64 << 20, "{memory:?}");
@@ -87,7 +87,7 @@ fn memory_is_told_where_it_can_be() {
     works(&capped).unwrap();
 }
 
-/// Files in a folder, and what they hold.
+/// Files in a folder, and their contents.
 fn files(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(folder).map(|entries| entries.map(|e| e.unwrap().path()).collect());
     let paths: Vec<std::path::PathBuf> = entries.unwrap_or_default();
@@ -95,7 +95,7 @@ fn files(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn pipelines_are_kept_and_garbage_is_not_minded() {
+fn pipelines_are_stored_and_invalid_files_ignored() {
     let Some(adapter) = name() else { return };
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("pipelines");
@@ -108,7 +108,7 @@ fn pipelines_are_kept_and_garbage_is_not_minded() {
         return gyrus_testkit::skip(gyrus_testkit::Need::Extra, &format!("{adapter} has no pipeline cache"));
     }
     gpu.compile(&[copy(gpu.rungs(), 64).unwrap()]).unwrap();
-    // Written when they were compiled, not only at the end.
+    // Written after compilation, not only when the device is dropped.
     let first = files(&kept);
     assert_eq!(first.len(), 1);
     works(&gpu).unwrap();
@@ -125,9 +125,9 @@ fn pipelines_are_kept_and_garbage_is_not_minded() {
         drop(gpu);
         let now = files(&kept);
         assert_eq!(now.len(), 1, "{now:?}");
-        assert_eq!(now[0].1[..8], *b"gyruspc1", "what was unreadable has been replaced");
+        assert_eq!(now[0].1[..8], *b"gyruspc1", "the invalid file was replaced");
     }
-    // A folder that cannot be is as good as none.
+    // A folder that cannot be created is ignored.
     let pipelines = Some(path.join("below"));
     let gpu = Gpu::open(&Options { adapter: Some(adapter), pipelines, ..Options::default() }).unwrap();
     works(&gpu).unwrap();

@@ -1,4 +1,4 @@
-//! The kernels a plan's ops become, each against its twin over a grid of shapes.
+//! The kernels of a plan's ops, each against the scalar reference over a grid of shapes.
 
 mod common;
 #[path = "common/numbers.rs"]
@@ -54,7 +54,7 @@ fn norms() {
             run(runner, &engine::rms_norm(rungs, rows as u32, dim as u32, 1e-5, true).unwrap(), &mut buffers);
             assert_close(&values(&buffers[0]), &expected, 1e-6, "norm in place");
         }
-        // A row of zeros stays one.
+        // A row of zeros stays zero.
         let mut buffers = vec![vec![0; 64], words(&[1.0; 64]), vec![1; 64]];
         run(runner, &engine::rms_norm(rungs, 1, 64, 1e-6, false).unwrap(), &mut buffers);
         assert_eq!(values(&buffers[2]), [0.0; 64]);
@@ -68,7 +68,7 @@ fn gates() {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             for (rows, n) in [(1, 1), (3, 255), (2, 1536)] {
                 let mut x = floats(&mut rng, rows * 2 * n);
-                // Far out on either side, nothing overflows.
+                // Large values of either sign do not overflow.
                 x[0] = 80.0;
                 x[2 * n * (rows - 1)] = -80.0;
                 let mut expected = vec![0.0; rows * n];
@@ -98,7 +98,7 @@ fn gathered_rows() {
     });
 }
 
-/// A cache, rows of two sequences in it, and what the twin makes of them.
+/// A cache, rows of two sequences, and the scalar reference's results.
 struct Scene {
     spec: KvSpec,
     kv: Storage,
@@ -156,14 +156,14 @@ fn ropes_and_cache_writes() {
             let weights = [floats(&mut rng, head_dim), floats(&mut rng, head_dim)];
             let mut expected = scene.qkv.clone();
             for (qkv, (_, position)) in expected.chunks_exact_mut(scene.stride()).zip(&scene.rows) {
-                let mut turns = vec![[0.0; 2]; rope.pairs()];
-                rope.phases(*position, &mut turns);
+                let mut phases = vec![[0.0; 2]; rope.pairs()];
+                rope.phases(*position, &mut phases);
                 for (i, head) in qkv.chunks_exact_mut(head_dim).take(heads + kv_heads).enumerate() {
                     if norm {
                         let x = head.to_vec();
                         scalar::rms_norm(&x, &weights[usize::from(i >= heads)], 1e-6, head);
                     }
-                    rope.apply(head, &turns);
+                    rope.apply(head, &phases);
                 }
             }
             let params = AttendParams {
@@ -208,7 +208,7 @@ fn ropes_and_cache_writes() {
             for (i, _) in touched.iter().enumerate().filter(|(_, touched)| !**touched) {
                 for buffer in [1, 2] {
                     let (found, was) = (element(&buffers[buffer], kv, i), element(&canary, kv, i));
-                    assert_eq!(found.to_bits(), was.to_bits(), "slot {i} of another position");
+                    assert_eq!(found.to_bits(), was.to_bits(), "slot {i} is of another position");
                 }
             }
         }
@@ -265,7 +265,7 @@ fn attention_over_a_paged_cache() {
             let launch = engine::attention(rungs, params, head_dim as u32, scene.paged).unwrap();
             run(runner, &launch, &mut buffers);
             assert_close(&values(&buffers[5]), &expected, 3e-6, "attention");
-            // A row alone has the bits it has beside others.
+            // A row alone has the bits that it has in a batch.
             let all = buffers[5].clone();
             let one = heads * head_dim;
             buffers[5] = vec![0; expected.len()];

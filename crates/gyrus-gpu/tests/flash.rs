@@ -1,4 +1,4 @@
-//! Attention of tiles of rows against its twin, over head sizes, groups of heads, windows, prefixes and sequences.
+//! Flash attention against the scalar reference, over head sizes, groups of heads, windows, prefixes and sequences.
 
 mod common;
 
@@ -12,14 +12,14 @@ use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Batch, KV_BLOCK, KvSpec};
 use gyrus_testkit::Rng;
 
-/// A device, one at a time: several software adapters at once spend nearly all of their time waiting for each other.
+/// A device, one at a time: several software adapters compete for the same threads.
 fn device(rungs: Rungs) -> Option<(GpuRunner, MutexGuard<'static, ()>)> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     Some((common::device(rungs)?, guard))
 }
 
-/// Stands where nothing may be written.
+/// Marks words that must not be written.
 const CANARY: u32 = 0x7777_7777;
 
 /// A cached prefix and the rows that follow it.
@@ -34,7 +34,7 @@ struct Case {
     soft_cap: f32,
     kv: Storage,
     causal: bool,
-    /// For each row its branch: what it sees of its sequence's rows.
+    /// For each row its branch: which rows of its sequence it sees.
     tree: Option<Vec<u64>>,
     sequences: Vec<Sequence>,
     tuning: FlashTuning,
@@ -91,7 +91,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// What no sequence has written is NaN on the device.
+    /// Slots that no sequence has written are NaN on the device.
     fn new(case: &Case, rng: &mut Rng) -> Scene {
         let spec = KvSpec { layers: 1, heads: case.heads, kv_heads: case.kv_heads, head_dim: case.head_dim };
         let lengths: Vec<usize> = case.sequences.iter().map(|(p, n)| (p + n) as usize).collect();
@@ -122,7 +122,7 @@ impl Scene {
         Scene { cache, device, tables, blocks: blocks as u32, qkv }
     }
 
-    /// What the device makes of some of the case's rows, given by their numbers.
+    /// The device's results for some of the case's rows, given by their numbers.
     fn run(&self, runner: &GpuRunner, case: &Case, chosen: &[usize]) -> Vec<u32> {
         let all = case.rows();
         let positions: Vec<u32> = chosen.iter().map(|row| all[*row].1).collect();
@@ -218,7 +218,7 @@ fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Compares with the twin. Scores are sums of up to 256 products in f32 and reach about 5: their error, which is that
+/// Compares with the scalar reference. Scores are sums of up to 256 products in f32 and reach about 5: their error, which is that
 /// of a weight, stays below 3e-6.
 fn check(runner: &GpuRunner, case: &Case, seed: u64) {
     let scene = Scene::new(case, &mut Rng::new(seed));
@@ -237,7 +237,7 @@ fn check(runner: &GpuRunner, case: &Case, seed: u64) {
     println!("{} heads of {}, {} KV: worst error {worst:.1e}", case.heads, case.head_dim, case.kv_heads);
 }
 
-/// Every head size with every group of heads; the rest takes turns.
+/// Every head size with every group of heads; other parameters alternate.
 fn grid() -> Vec<Case> {
     let mut cases = Vec::new();
     for head_dim in [64, 80, 96, 128, 256] {
@@ -258,7 +258,7 @@ fn grid() -> Vec<Case> {
 #[test]
 fn heads_of_every_size_in_groups_of_every_size() {
     let Some((runner, _guard)) = device(Rungs::ALL) else { return };
-    // Every other one has every size of heads and of groups, if not all pairs of them.
+    // Every other case has all sizes of heads and of groups, but not all pairs.
     let step = if gyrus_testkit::cases(1) > 1 { 1 } else { 2 };
     for (seed, case) in grid().iter().enumerate().step_by(step) {
         check(&runner, case, seed as u64);
@@ -314,8 +314,7 @@ fn other_heads_and_tunings() {
     }
 }
 
-/// Two branches that leave each other at the second node, a row that sees nothing of its own tree but itself, and one
-/// that sees nothing at all.
+/// Two branches that part at the second node, a row that sees only itself in the tree, and one that sees nothing.
 #[test]
 fn rows_of_a_tree_see_their_branch() {
     let Some((runner, _guard)) = device(Rungs::ALL) else { return };
@@ -338,9 +337,9 @@ fn rows_of_a_tree_see_their_branch() {
     }
 }
 
-/// A row has the same bits whole prompts around it, in chunks, alone, and beside other sequences in any order.
+/// A row has the same bits in a whole prompt, in chunks, alone, and beside other sequences in any order.
 #[test]
-fn a_rows_bits_are_its_own() {
+fn neighbours_change_no_bit() {
     let Some((runner, _guard)) = device(Rungs::ALL) else { return };
     for (head_dim, window) in [(64, 0), (128, 40)] {
         let case = Case { window, sequences: vec![(20, 50), (0, 33)], ..Case::new(6, 2, head_dim) };

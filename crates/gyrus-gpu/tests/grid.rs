@@ -1,4 +1,4 @@
-//! The op-test grid on whatever adapter there is; in CI that is lavapipe, and its absence a failure.
+//! The op-test grid on the best adapter; in CI that is lavapipe, and its absence a failure.
 
 mod common;
 
@@ -39,6 +39,6 @@ fn without_immediates() {
 }
 
 #[test]
-fn without_anything() {
+fn without_any_rung() {
     run(Rungs::NONE, gyrus_testkit::cases(25));
 }

@@ -1,4 +1,4 @@
-//! The laws of rotary embedding on whatever adapter there is, with all of its features and with none.
+//! Identities of rotary embeddings on the best adapter, with all of its optional features and with none.
 
 mod common;
 
@@ -11,9 +11,9 @@ use gyrus_kernels::grid::identities;
 use gyrus_kernels::params::RoPEOpParams;
 use gyrus_kernels::shader::Rungs;
 
-fn keeps_every_law(rungs: Rungs) {
+fn identities_hold(rungs: Rungs) {
     let Some(mut runner) = device(rungs) else { return };
-    // A case is some twenty kernels, most of them with a pipeline to be compiled.
+    // A case has about twenty kernels, most of which are compiled for it.
     let count = gyrus_testkit::cases(900) / 300;
     let broken: Vec<String> = identities::all()
         .iter()
@@ -27,17 +27,17 @@ fn keeps_every_law(rungs: Rungs) {
 
 #[test]
 fn all_rungs() {
-    keeps_every_law(Rungs::ALL);
+    identities_hold(Rungs::ALL);
 }
 
 #[test]
-fn without_anything() {
-    keeps_every_law(Rungs::NONE);
+fn without_any_rung() {
+    identities_hold(Rungs::NONE);
 }
 
-/// A runner's buffers are vectors, of which none is another; a device's may be given twice.
+/// A runner's buffers are distinct vectors, but a device buffer can be bound twice.
 #[test]
-fn a_tensor_is_not_turned_into_itself() {
+fn an_output_must_not_alias_an_input() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let params = RoPEOpParams {
         batch: 1,

@@ -1,5 +1,5 @@
-//! Mat-vecs by matrices of bytes make the bits that those without them make. Few devices have such matrices; that the
-//! kernels can be translated for those that do is tested without one.
+//! Mat-vecs by int8 cooperative matrices have the bits of other mat-vecs. Few devices have such matrices; the rewriting of
+//! their shaders is tested without a device.
 
 mod common;
 #[path = "common/named.rs"]
@@ -42,7 +42,7 @@ const PLAIN: Form = Form {
 };
 
 /// All types; one and two blocks a lane, splits, several tiles a workgroup; columns that are no multiple of a tile, and
-/// rows fewer than matrices have room for.
+/// fewer rows than a matrix.
 const FORMS: [Form; 7] = [
     PLAIN,
     Form { n: 4226, k: 2048, rows: 9, norm: true, gate: Some(Activation::Silu), ..PLAIN },
@@ -80,7 +80,7 @@ impl Form {
         }
     }
 
-    /// Rows as bytes that quantize made, and what the products are added to.
+    /// Quantised int8 rows, and the values that products are added to.
     fn inputs(&self, runner: &GpuRunner, noise: &mut Noise) -> Buffers {
         let Form { rows, k, norm, .. } = *self;
         let mut floats = |n: usize, most: f64| -> Vec<u32> {
@@ -105,7 +105,7 @@ impl Form {
     }
 }
 
-/// A device that multiplies matrices of bytes, if this one does.
+/// The device, if it has int8 cooperative matrices.
 fn device_with_matrices() -> Option<GpuRunner> {
     let runner = device(Rungs::ALL)?;
     if !runner.gpu().rungs().int8_matrix {
@@ -116,7 +116,7 @@ fn device_with_matrices() -> Option<GpuRunner> {
     Some(runner)
 }
 
-/// A matrix's planes are what a launch begins with.
+/// Adds the planes of a weight, which are the first slots of a launch.
 fn give_weight(buffers: &mut Buffers, launch: &Launch, weight: &Weight) {
     for (slot, words) in launch.slots().iter().zip(&weight.planes.words) {
         buffers.insert(slot.name, words.clone());
@@ -145,9 +145,9 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
     }
 }
 
-/// Results that are gated become bytes as quantize makes them.
+/// The epilogue quantises gated results as the quantize kernel does.
 #[test]
-fn gated_results_are_bytes_too() {
+fn gated_results_are_quantised() {
     let Some(runner) = device_with_matrices() else { return };
     let rungs = runner.gpu().rungs();
     let noise = &mut Noise::new(49);
@@ -176,9 +176,9 @@ fn gated_results_are_bytes_too() {
     }
 }
 
-/// Results become bytes as a norm wants them, and sums of squares that are worth its factors.
+/// The epilogue quantises results times a norm's weight, with sums of squares from which the next product computes 1 / rms.
 #[test]
-fn results_are_made_ready_for_a_norm() {
+fn results_are_quantised_for_a_norm() {
     let Some(runner) = device_with_matrices() else { return };
     let rungs = runner.gpu().rungs();
     let noise = &mut Noise::new(51);
@@ -202,7 +202,7 @@ fn results_are_made_ready_for_a_norm() {
             assert_eq!(found[words..], [UNTOUCHED; 2], "{name} of {n} × {rows}");
         }
 
-        // The norm by itself, of the same sums.
+        // The quantize kernel on the same results.
         let y = buffers["y"].clone();
         buffers.insert("x", y);
         buffers.insert("factors", vec![UNTOUCHED; rows]);
@@ -215,7 +215,7 @@ fn results_are_made_ready_for_a_norm() {
         let squares = rows * n / 32;
         assert!(found[2][..squares] == squares_of(&runner, &mut buffers, rows, n)[..squares], "{n} × {rows}");
 
-        // A product behind it, by squares and by factors.
+        // The next product, from sums of squares and from 1 / rms.
         let next = Form { n: 40, k: n, norm: true, ..form };
         let matrix = weight(noise, next.dtype, next.n, next.k);
         for (to, from) in [("x", &found[0]), ("x_scales", &found[1]), ("squares", &found[2])] {
@@ -237,7 +237,7 @@ fn results_are_made_ready_for_a_norm() {
     }
 }
 
-/// Sums of squares, and bytes beside them, by quantize.
+/// Sums of squares and int8 rows by the quantize kernel.
 fn squares_of(runner: &GpuRunner, buffers: &mut Buffers, rows: usize, k: usize) -> Vec<u32> {
     for (name, words) in [("q", rows * k / 4), ("q_scales", rows * k / 16), ("squares", rows * k / 32)] {
         buffers.insert(name, vec![UNTOUCHED; words]);
@@ -248,9 +248,9 @@ fn squares_of(runner: &GpuRunner, buffers: &mut Buffers, rows: usize, k: usize) 
     buffers["squares"].clone()
 }
 
-/// Bytes are those that come with factors, and squares are worth these.
+/// Int8 rows with sums of squares are those with 1 / rms, and the sums give the same 1 / rms.
 #[test]
-fn squares_go_along_with_bytes() {
+fn sums_of_squares_match_inverse_rms() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let noise = &mut Noise::new(53);
     for (rows, k) in [(1, 32), (3, 544), (16, 2048)] {
@@ -276,9 +276,9 @@ fn squares_go_along_with_bytes() {
     }
 }
 
-/// What matrices cannot take is refused, and told apart from what they can.
+/// Products that int8 cooperative matrices cannot compute are refused.
 #[test]
-fn other_products_are_refused() {
+fn unsupported_products_are_refused() {
     let launch = |dtype, k, splits, rows, rungs| {
         let weight = WeightLayout::new(dtype, 40, k).unwrap();
         let form = Form { dtype, n: 40, k, splits, rows, ..PLAIN };
@@ -286,7 +286,7 @@ fn other_products_are_refused() {
     };
     assert!(launch(DType::Q4_0, 1024, 1, 16, Rungs::ALL).is_ok());
     for (dtype, k, splits, rows) in [
-        // Two scales, or an offset.
+        // Types with two scales a block, or with an offset.
         (DType::Q6_K, 1024, 1, 16),
         (DType::Q4_1, 1024, 1, 16),
         (DType::Q4_0, 1024, 1, 17),

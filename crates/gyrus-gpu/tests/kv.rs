@@ -1,4 +1,4 @@
-//! What happens to a paged cache between steps: blocks copied, keys turned on and moved.
+//! Changes of a paged cache between steps: blocks are copied, keys rotated further and moved.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn elements(cache: KvShape) -> usize {
     cache.blocks as usize * KV_BLOCK * (cache.n_kv_heads * cache.head_dim) as usize
 }
 
-/// A cache full of numbers, and words behind it that nobody may write.
+/// A cache of random numbers, followed by words that must not be written.
 fn filled(rng: &mut Rng, cache: KvShape) -> Vec<u32> {
     let n = elements(cache);
     let mut words = vec![0x7777_7777; n * cache.kv.bytes() as usize / 4 + 8];
@@ -43,7 +43,7 @@ fn head_at(cache: KvShape, slot: u32, head: usize) -> usize {
     ((slot / KV_BLOCK * heads + head) * KV_BLOCK + slot % KV_BLOCK) * cache.head_dim as usize
 }
 
-/// Heads that differ by no more than a rounding to the cache's type, of numbers of their size, and the errors of f32.
+/// Heads differ by at most some roundings to the cache's type and the errors of f32.
 fn assert_alike(cache: KvShape, found: &[u32], expected: &[u32], roundings: f64, what: &str) {
     let n = cache.head_dim as usize;
     let unit = if cache.kv == Storage::F16 { 2f64.powi(-11) } else { 5e-7 };
@@ -56,7 +56,7 @@ fn assert_alike(cache: KvShape, found: &[u32], expected: &[u32], roundings: f64,
         }
     }
     let end = elements(cache) * cache.kv.bytes() as usize / 4;
-    assert_eq!(found[end..], expected[end..], "{what}: behind the cache");
+    assert_eq!(found[end..], expected[end..], "{what}: after the cache");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn blocks_are_copied() {
     });
 }
 
-/// A rope that turns `rope_dim` elements from `offset` on, and has factors.
+/// A rope that rotates `rope_dim` elements from `offset` on, and has factors.
 fn rope(pairing: Pairing, head_dim: usize, rope_dim: usize, offset: usize) -> Rope {
     let yarn = Yarn { magnitude: Magnitude::Given(1.3), ..Yarn::new(4.0, 4096.0) };
     let scaling = Scaling::Yarn(yarn);
@@ -119,7 +119,7 @@ const CASES: [(Storage, u32, u32, u32, u32, Pairing); 7] = [
 ];
 
 #[test]
-fn keys_turn_as_their_twins_do() {
+fn rotated_keys_match_the_reference() {
     on_every_rung(|runner, _| {
         let mut rng = Rng::new(2);
         for (i, (kv, heads, head_dim, rope_dim, offset, pairing)) in CASES.into_iter().enumerate() {
@@ -129,7 +129,7 @@ fn keys_turn_as_their_twins_do() {
             for (by, in_place) in [(-1_000_003, true), ([-1, 77, i32::MIN, 0][i % 4], i % 2 == 0)] {
                 let call = KvShiftCall { in_place, ..KvShiftCall::new(cache, &rope, by, 0) };
                 let call = KvShiftCall { each: 1 + i as u32 % 4, ..call };
-                // Some of the slots; not in place, to blocks that are nobody's source, but for one that stays.
+                // Some of the slots. If not in place, targets are blocks that are no source, but for one slot that stays.
                 let sources = [0, 31, 32, 70, 71, 5, 95, 33, 34, 35, 36];
                 let targets = [128, 200, 223, 70, 131, 132, 133, 134, 135, 136, 137];
                 let targets = if in_place { sources } else { targets };
@@ -141,7 +141,7 @@ fn keys_turn_as_their_twins_do() {
                 let what = format!("case {i} by {by}");
                 assert_alike(cache, &found_k, &expected_k, 2.0, &what);
                 assert_eq!(found_v, expected_v, "{what}: V");
-                // Slots that nobody named, and elements that do not turn, have the bits they had.
+                // Other slots, and elements that are not rotated, have the bits they had.
                 let n = head_dim as usize;
                 for slot in 0..BLOCKS * KV_BLOCK as u32 {
                     let source = moves.iter().find(|[_, target]| *target == slot).map(|[source, _]| *source);
@@ -149,8 +149,8 @@ fn keys_turn_as_their_twins_do() {
                         let to = head_at(cache, slot, head);
                         let from = head_at(cache, source.unwrap_or(slot), head);
                         for i in 0..n {
-                            let turned = i >= offset as usize && i < (offset + rope_dim) as usize;
-                            if source.is_none() || !turned || by == 0 {
+                            let rotated = i >= offset as usize && i < (offset + rope_dim) as usize;
+                            if source.is_none() || !rotated || by == 0 {
                                 let (f, e) = (element(&found_k, kv, to + i), element(&k, kv, from + i));
                                 assert_eq!(f.to_bits(), e.to_bits(), "{what}: {i} of slot {slot}");
                             }
@@ -163,7 +163,7 @@ fn keys_turn_as_their_twins_do() {
 }
 
 #[test]
-fn there_and_back_is_where_it_was() {
+fn a_shift_and_its_inverse_cancel() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut rng = Rng::new(3);
     for (kv, heads, head_dim, rope_dim, offset, pairing) in CASES {
@@ -176,12 +176,12 @@ fn there_and_back_is_where_it_was() {
             let shift = Shift { call: KvShiftCall::new(cache, &rope, by, 0), rope: &rope, length: 0 };
             now = shift.run(&runner, &now, &v, &all)[0].clone();
         }
-        // Rounded twice, and the first rounding is turned: at most the square root of two times as large.
+        // Rounded twice. The first error is rotated, so that an element of it grows by the square root of two at most.
         assert_alike(cache, &now, &k, 2.5, &format!("{kv:?}, {head_dim}"));
     }
 }
 
-/// A cache with the key of each row written at its position by the engine's own kernel, in slots 0, 1, 2 and so on.
+/// A cache with the key of each row written at its position by the engine's kernel, in slots 0, 1, 2 and so on.
 fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[f32], from: u32) -> Vec<u32> {
     let width = (cache.n_kv_heads * cache.head_dim) as usize;
     let rows = (k.len() / width) as u32;
@@ -195,7 +195,7 @@ fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[
         ..Default::default()
     };
     let qkv: Vec<u32> = k.chunks_exact(width).flat_map(|k| [k, k, k].concat()).map(f32::to_bits).collect();
-    // Position p is to be in slot p − from: its table begins that many blocks before the first.
+    // Position p is in slot p − from: its table begins that many blocks before the first.
     assert!((from as usize).is_multiple_of(KV_BLOCK));
     let skipped = from / KV_BLOCK as u32;
     let table: Vec<u32> = (0..skipped + cache.blocks).map(|i| i.saturating_sub(skipped)).collect();
@@ -210,9 +210,9 @@ fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[
     buffers.swap_remove(1)
 }
 
-/// Keys that have been turned have their factors already; a shift turns on, by the speed of their sequence.
+/// Cached keys already have their factors; a shift rotates them further with the frequencies of their sequence.
 #[test]
-fn a_shift_is_as_if_written_there() {
+fn a_shifted_key_is_as_if_written_there() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut rng = Rng::new(4);
     for (kv, heads, head_dim, rope_dim, offset, pairing) in CASES {
@@ -240,7 +240,7 @@ fn a_shift_is_as_if_written_there() {
     }
 }
 
-/// Fewer positions than a block has are dropped behind the first two, which stay: the rest moves in waves.
+/// Fewer positions than a block are dropped after the first two, which stay; the rest moves in waves.
 #[test]
 fn any_number_of_positions_can_be_dropped() {
     let Some(runner) = device(Rungs::ALL) else { return };
@@ -259,7 +259,7 @@ fn any_number_of_positions_can_be_dropped() {
             now = shift.run(&runner, &now[0], &now[1], wave);
         }
         assert_eq!(waves.iter().map(Vec::len).sum::<usize>(), (end - first) as usize);
-        // The twin moves one after the other, from the lowest on.
+        // The scalar reference moves positions one by one, the lowest first.
         let mut expected = [k, v];
         let [k, v] = &mut expected;
         let slot = |position| KvShiftCall::slot(&table, position).unwrap();
@@ -275,7 +275,7 @@ fn any_number_of_positions_can_be_dropped() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn invalid_calls_are_refused() {
     let cache = shape(Storage::F16, 2, 64);
     let copy = KvCopyCall { cache, pairs: 2 };
     let rope = rope(Pairing::Split, 64, 64, 0);

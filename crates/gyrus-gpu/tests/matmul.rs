@@ -1,8 +1,8 @@
-//! Weights in planes on a device: their values, embeddings, and products with few rows.
+//! Weights in planes on a device: their values, embeddings, and products of up to 16 rows.
 
-#[path = "common/bytes.rs"]
-mod bytes;
 mod common;
+#[path = "common/int8.rs"]
+mod int8;
 #[path = "common/weights.rs"]
 mod weights;
 
@@ -29,7 +29,7 @@ fn embed(runner: &GpuRunner, call: &EmbedCall, planes: &Planes, tokens: &[u32]) 
     buffers.pop().unwrap()
 }
 
-/// Looking every row up is dequantising: no bit may differ.
+/// Looking up every row dequantises the matrix: no bit may differ from the reference.
 fn values_are_those_of_the_reference(rungs: Rungs) {
     let Some(runner) = device(rungs) else { return };
     let mut noise = Noise::new(1);
@@ -59,7 +59,7 @@ fn every_type_dequantises_to_the_last_bit() {
 }
 
 #[test]
-fn every_type_dequantises_to_the_last_bit_without_anything() {
+fn every_type_dequantises_to_the_last_bit_without_any_rung() {
     values_are_those_of_the_reference(Rungs::NONE);
 }
 
@@ -82,7 +82,7 @@ fn an_embedding_scales_clamps_and_comes_in_parts() {
             assert!(row[..k].iter().copied().eq(expected), "{dtype}: token {token}");
             assert!(row[k..].iter().all(|word| *word == UNTOUCHED));
         }
-        // The same table in two parts: each writes what it has, and together they write it all.
+        // The same table in two parts: each writes the rows of its tokens, and together they write all.
         let split = 4;
         let mut parts = Vec::new();
         for (first, rows) in [(0, split), (split, n - split)] {
@@ -104,14 +104,14 @@ fn an_embedding_scales_clamps_and_comes_in_parts() {
     }
 }
 
-/// What the activations are: single precision, for `matmul`, or bytes, for `matvec`.
+/// The type of the activations: f32 for `matmul`, int8 for `matvec`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Activations {
     F32,
     Int8,
 }
 
-/// One mat-mul with everything that may be around it.
+/// One product with strides, offset and accumulation.
 struct Case {
     call: MatMulCall,
     activations: Activations,
@@ -193,15 +193,15 @@ impl Case {
         }
     }
 
-    /// What errors of a sum are relative to: the sum of magnitudes, which no partial sum exceeds.
+    /// The value that errors of a sum are relative to: the sum of magnitudes, which no partial sum exceeds.
     fn magnitude(&self, w: &[f32], x: &[f32]) -> f64 {
         match self.activations {
             Activations::F32 => w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum(),
-            Activations::Int8 => bytes::magnitude(w, x),
+            Activations::Int8 => int8::magnitude(w, x),
         }
     }
 
-    /// Compares with the twin: within what sums of f32 may be off, and nothing written elsewhere.
+    /// Compares with the scalar reference, within the error of f32 sums. Nothing else may be written.
     fn check(&self, found: &[u32], runner: &GpuRunner) {
         let MatMulCall { rows, y_stride, y_offset, accumulate, .. } = self.call;
         let (n, k) = (self.call.weight.rows() as usize, self.call.weight.cols() as usize);
@@ -215,8 +215,8 @@ impl Case {
             for (j, (expected, w)) in expected.iter().zip(self.weight.values.chunks_exact(k)).enumerate() {
                 untouched.remove(&(at + j));
                 let found = f32::from_bits(found[at + j]);
-                // A term is rounded a few dozen times on its way, half an ulp (6e-8) of what the sum had by then, and
-                // roundings partly cancel.
+                // A term is rounded a few dozen times, each by half an ulp (6e-8) of the partial sum, and roundings
+                // partly cancel.
                 let magnitude = self.magnitude(w, &x);
                 let before = if accumulate { f64::from(before[j].abs()) } else { 0.0 };
                 let tolerance = 5e-7 * (magnitude + before);
@@ -250,9 +250,9 @@ fn activations(dtype: DType) -> &'static [Activations] {
 
 /// Every width and kind of activation of these types, with these numbers of rows and some of columns.
 ///
-/// What takes the time is compiling: a mat-vec is another kernel for each width and number of rows, and one of many
-/// rows a large one. So each width is tried with one number, and a small one, unless more cases are asked for.
-fn products_are_those_of_the_twin(rungs: Rungs, dtypes: impl Iterator<Item = DType>, numbers: &[usize]) {
+/// Compilation takes most of the time: a mat-vec is another kernel for each width and number of rows, and a large one for
+/// many rows. So each width is tried with one small number of rows, unless more cases are asked for.
+fn products_match_the_reference(rungs: Rungs, dtypes: impl Iterator<Item = DType>, numbers: &[usize]) {
     let Some(runner) = device(rungs) else { return };
     let all = gyrus_testkit::cases(1) > 1;
     let mut noise = Noise::new(4);
@@ -274,44 +274,44 @@ fn products_are_those_of_the_twin(rungs: Rungs, dtypes: impl Iterator<Item = DTy
         }
     }
 }
-/// Types that differ in all that matters: without scales, with upper bits, with two scales a block, with offsets.
+/// One type of each kind: without scales, with upper bits, with two scales a block, with offsets.
 fn some() -> impl Iterator<Item = DType> {
     [DType::BF16, DType::Q5_0, DType::Q6_K, DType::Q4_K].into_iter()
 }
 
 #[test]
 fn products_with_all_rungs() {
-    products_are_those_of_the_twin(Rungs::ALL, dtypes(), &[1, 9]);
+    products_match_the_reference(Rungs::ALL, dtypes(), &[1, 9]);
 }
 
 #[test]
 fn products_of_a_smaller_tile() {
-    products_are_those_of_the_twin(Rungs::ALL, some(), &[2, 3, 4]);
+    products_match_the_reference(Rungs::ALL, some(), &[2, 3, 4]);
 }
 
 #[test]
 fn products_without_f16() {
-    products_are_those_of_the_twin(Rungs { f16: false, ..Rungs::ALL }, some().take(1), &[1]);
+    products_match_the_reference(Rungs { f16: false, ..Rungs::ALL }, some().take(1), &[1]);
 }
 
 #[test]
 fn products_without_subgroups() {
-    products_are_those_of_the_twin(Rungs { subgroups: false, ..Rungs::ALL }, some().skip(1), &[8]);
+    products_match_the_reference(Rungs { subgroups: false, ..Rungs::ALL }, some().skip(1), &[8]);
 }
 
 #[test]
 fn products_without_immediates() {
-    products_are_those_of_the_twin(Rungs { immediates: false, ..Rungs::ALL }, some().take(2), &[1]);
+    products_match_the_reference(Rungs { immediates: false, ..Rungs::ALL }, some().take(2), &[1]);
 }
 
 #[test]
-fn products_without_anything() {
-    products_are_those_of_the_twin(Rungs::NONE, some(), &[1]);
+fn products_without_any_rung() {
+    products_match_the_reference(Rungs::NONE, some(), &[1]);
 }
 
-/// However many share a sum, and however many sums one takes.
+/// All numbers of lanes for a sum, and of columns for an invocation.
 #[test]
-fn products_however_tuned() {
+fn products_in_all_tunings() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut noise = Noise::new(7);
     for (lanes, workgroup, columns) in [(4, 32, 2), (64, 64, 4), (128, 256, 1)] {
@@ -329,9 +329,9 @@ fn products_however_tuned() {
     }
 }
 
-/// A row's bits: alone, beside others in any number, in any place, with any width of tiles, on every rung.
+/// A row has the same bits alone, beside any number of others, in any place, with any tile width, on every rung.
 #[test]
-fn a_row_does_not_know_its_neighbours() {
+fn neighbours_change_no_bit() {
     let devices: Vec<GpuRunner> =
         [Rungs::ALL, Rungs { subgroups: false, ..Rungs::ALL }].into_iter().filter_map(device).collect();
     let mut noise = Noise::new(5);
@@ -343,11 +343,11 @@ fn a_row_does_not_know_its_neighbours() {
             let mut known: Vec<Option<Vec<u32>>> = vec![None; 11];
             for runner in &devices {
                 for (first, rows) in [(0, 1), (5, 1), (0, 2), (3, 4), (4, 5), (2, 8), (0, 9), (0, 11)] {
-                    // Mat-vecs of five to eight rows are like those of nine, and take as long to compile.
+                    // Mat-vecs of five to eight rows are the kernel of nine, and take as long to compile.
                     if activations == Activations::Int8 && ((5..=8).contains(&rows) || rows > 4 && k < 1000) {
                         continue;
                     }
-                    // Two columns at a time where that costs no further compilation of large kernels.
+                    // Two columns at a time where no further large kernel is compiled for it.
                     for columns in if rows < 3 { 1..=2 } else { 1..=1 } {
                         let layout = bits.planes.layout;
                         let case = Case {
@@ -372,9 +372,9 @@ fn a_row_does_not_know_its_neighbours() {
     }
 }
 
-/// Bytes are the nearest to the values, and the scale and sums are theirs.
+/// Int8 values are the nearest ones, and scales and sums are theirs.
 #[test]
-fn rows_are_quantised_as_by_the_twin() {
+fn quantised_rows_match_the_reference() {
     for rungs in [Rungs::ALL, Rungs::NONE] {
         let Some(runner) = device(rungs) else { return };
         let mut noise = Noise::new(6);
@@ -384,7 +384,7 @@ fn rows_are_quantised_as_by_the_twin() {
             let (m, k) = (rows as usize, cols as usize);
             let mut x: Vec<f32> = (0..m * (k + 8)).map(|_| noise.number() as f32).collect();
             x[..32].fill(0.0);
-            let twin = scalar::quantize_rows(m, k, k + 8, &x);
+            let reference = scalar::quantize_rows(m, k, k + 8, &x);
             let mut buffers =
                 vec![words(&x), vec![UNTOUCHED; m * k / 4 + 4], vec![UNTOUCHED; m * k / 16 + 2]];
             runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
@@ -392,10 +392,13 @@ fn rows_are_quantised_as_by_the_twin() {
             let scales = buffers.pop().unwrap();
             let found = scalar::QuantizedRows::from_words(k, buffers.pop().unwrap(), scales);
             for row in 0..m {
-                let (bytes, expected) = (found.bytes(row), twin.bytes(row));
+                let (bytes, expected) = (found.bytes(row), reference.bytes(row));
                 for block in 0..k / 32 {
-                    let (scale, of_twin) = (found.scale(row, block), twin.scale(row, block));
-                    assert!((scale - of_twin).abs() <= of_twin * 4e-7, "{scale} and {of_twin}");
+                    let (scale, of_reference) = (found.scale(row, block), reference.scale(row, block));
+                    assert!(
+                        (scale - of_reference).abs() <= of_reference * 4e-7,
+                        "{scale} and {of_reference}"
+                    );
                     let at = 2 * (row * k / 32 + block) + 1;
                     let sums =
                         [0, 16].map(|i| bytes[32 * block + i..][..16].iter().map(|q| i32::from(*q)).sum());
@@ -403,8 +406,8 @@ fn rows_are_quantised_as_by_the_twin() {
                     assert_eq!(found.scales[at], u32::from(packed[0]) | u32::from(packed[1]) << 16);
                 }
                 for (i, (&q, &expected)) in bytes.iter().zip(&expected).enumerate() {
-                    // Division on a device may be a few ulp off, so that a value half way goes either way.
-                    let exact = x[row * (k + 8) + i] / twin.scale(row, i / 32).max(f32::MIN_POSITIVE);
+                    // Division on a device may be a few ulp off, so that ties may round either way.
+                    let exact = x[row * (k + 8) + i] / reference.scale(row, i / 32).max(f32::MIN_POSITIVE);
                     let near_tie = (exact - exact.floor() - 0.5).abs() < 1e-4;
                     assert!(q == expected || near_tie && (q - expected).abs() == 1, "{q} for {exact}");
                 }
@@ -414,7 +417,7 @@ fn rows_are_quantised_as_by_the_twin() {
 }
 
 #[test]
-fn what_would_read_or_write_out_of_bounds_is_refused() {
+fn out_of_bounds_calls_are_refused() {
     let layout = |dtype, n, k| WeightLayout::new(dtype, n, k).unwrap();
     let q4 = layout(DType::Q4_0, 8, 64);
     let base = MatMulCall::new(q4, 2);

@@ -1,11 +1,11 @@
-//! The mat-vec with what stands before and behind it in a model, and what makes rows ready for it.
+//! Mat-vecs with their prologues and epilogues, and the kernel that quantises rows for them.
 //!
-//! Every number that a kernel's source is made from costs a compilation, which is what takes the time here. So each
-//! form below has its own of everything, and together they have it all.
+//! Compilation takes most of the time here, and every constant of a kernel needs another one. So each form below has other
+//! parameters, and together they cover all.
 
-#[path = "common/bytes.rs"]
-mod bytes;
 mod common;
+#[path = "common/int8.rs"]
+mod int8;
 #[path = "common/named.rs"]
 mod named;
 #[path = "common/weights.rs"]
@@ -32,7 +32,7 @@ fn values(words: &[u32]) -> Vec<f32> {
     words.iter().map(|word| f32::from_bits(*word)).collect()
 }
 
-/// Where a form's rows come from.
+/// The source of a form's rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum From {
     Rows,
@@ -48,12 +48,12 @@ struct Form {
     from: From,
     gate: Option<Activation>,
     accumulate: bool,
-    /// Workgroup, columns, splits, turns.
+    /// Workgroup, columns, splits, passes.
     tuning: (u32, u32, u32, u32),
 }
 
-/// Blocks are no multiple of what all lanes take, rows of the matrix none of what a workgroup takes; the last two take
-/// several turns, and leave nothing over in the first of them.
+/// Blocks are no multiple of the lanes, and rows of the matrix none of what a workgroup takes. The last two have several
+/// passes, of which the first is full.
 const FORMS: [Form; 6] = [
     Form {
         dtype: DType::Q4_0,
@@ -111,7 +111,7 @@ const FORMS: [Form; 6] = [
     },
 ];
 
-/// A form with numbers, for as many rows as are ever looked at.
+/// A form with data, for as many rows as any test uses.
 struct Scene {
     form: Form,
     weight: Weight,
@@ -119,7 +119,7 @@ struct Scene {
     x: Vec<f32>,
     norm_weight: Vec<f32>,
     window: u32,
-    /// Position of each row, and an entry that nobody looks at.
+    /// Position of each row, and an unused entry.
     positions: Vec<u32>,
     partials: Vec<f32>,
     y_stride: usize,
@@ -138,9 +138,9 @@ impl Scene {
             |n: usize, most: f64| -> Vec<f32> { (0..n).map(|_| (most * noise.number()) as f32).collect() };
         let x_stride = k + 8;
         let mut x = floats(ROWS * x_stride, 4.0);
-        // A block of zeros has no scale.
+        // A block of zeros has scale 0.
         x[32..64].fill(0.0);
-        // Gates should be where they bend.
+        // Gates are in the range where the activation is not linear.
         let norm_weight = floats(k, if gate.is_some() { 0.02 } else { 2.0 });
         let (width, y_offset) = (if gate.is_some() { n / 2 } else { n }, 3);
         let y_stride = width + y_offset + 2;
@@ -156,7 +156,7 @@ impl Scene {
                     let (most, total) = (20.0 * noise.number(), 1.0 + 63.0 * noise.number().abs());
                     let sums = (0..head_dim).map(|_| (total * noise.number()) as f32);
                     let part = sums.chain([most as f32, total as f32, f32::NAN, f32::NAN]);
-                    // What no split has written must not matter.
+                    // Splits that were not written must not matter.
                     partials.extend(part.map(|v| if split < splits { v } else { f32::NAN }));
                 }
             }
@@ -182,7 +182,7 @@ impl Scene {
         }
     }
 
-    /// A row before it becomes bytes, without 1 / rms.
+    /// A row before it is quantised, without 1 / rms.
     fn row(&self, row: usize) -> Vec<f32> {
         let Form { k, from, .. } = self.form;
         let x = &self.x[row * self.x_stride..][..k];
@@ -200,7 +200,7 @@ impl Scene {
         }
     }
 
-    /// The buffers of these rows, by the names that quantize has for them.
+    /// The buffers of these rows, by the names of the quantize kernel.
     fn sources(&self, rows: Range<usize>) -> Buffers {
         let of_row = self.partials_of_row();
         let mut buffers = Buffers::new();
@@ -254,7 +254,7 @@ impl Scene {
     fn launch(&self, runner: &GpuRunner, call: MatVecCall, mut inputs: Buffers) -> Buffers {
         let Planes { layout, words } = &self.weight.planes;
         let launch = call.launch(runner.gpu().rungs()).unwrap();
-        // The planes come first, and are the ones the type has.
+        // The planes of the type come first.
         assert_eq!(launch.slots().iter().filter(|slot| slot.binding < 3).count(), layout.planes().count());
         for (slot, words) in launch.slots().iter().zip(words) {
             inputs.insert(slot.name, words.clone());
@@ -263,8 +263,8 @@ impl Scene {
         inputs
     }
 
-    /// Rows as bytes that quantize made.
-    fn as_bytes(&self, runner: &GpuRunner, rows: Range<usize>) -> (Input, Buffers) {
+    /// Rows that the quantize kernel has quantised to int8.
+    fn as_int8(&self, runner: &GpuRunner, rows: Range<usize>) -> (Input, Buffers) {
         let mut buffers = self.quantized(runner, rows);
         for (to, from) in [("x", "q"), ("x_scales", "q_scales")] {
             let words = buffers.remove(from).unwrap();
@@ -273,19 +273,19 @@ impl Scene {
         (Input::Int8 { norm: self.form.from == From::Norm }, buffers)
     }
 
-    /// `y` of these rows, from bytes that quantize made.
+    /// `y` of these rows, from int8 rows of the quantize kernel.
     fn unfused(&self, runner: &GpuRunner, rows: Range<usize>) -> Vec<u32> {
-        let (input, buffers) = self.as_bytes(runner, rows.clone());
+        let (input, buffers) = self.as_int8(runner, rows.clone());
         self.product(runner, self.call(rows.len(), input), buffers, rows.start)
     }
 
-    /// A row that the mat-vec makes bytes of itself.
-    fn as_it_is(&self, row: usize) -> (Input, Buffers) {
+    /// One row, which the mat-vec quantises in its prologue.
+    fn as_f32(&self, row: usize) -> (Input, Buffers) {
         let input = match self.form.from {
             From::Rows => Input::F32,
             From::Norm => Input::Norm { eps: EPS },
             From::Merge { head_dim } => {
-                // Every other row is told where it is.
+                // Every other row has its position as a parameter.
                 let position = row.is_multiple_of(2).then(|| self.positions[2 * row]);
                 Input::Merge { head_dim: head_dim as u32, window: self.window, position }
             }
@@ -297,14 +297,14 @@ impl Scene {
         (input, buffers)
     }
 
-    /// `y` of one row, which the mat-vec makes bytes of itself.
+    /// `y` of one row, which the mat-vec quantises in its prologue.
     fn fused(&self, runner: &GpuRunner, row: usize) -> Vec<u32> {
-        let (input, buffers) = self.as_it_is(row);
+        let (input, buffers) = self.as_f32(row);
         self.product(runner, self.call(1, input), buffers, row)
     }
 
-    /// Bytes, scales, sums and 1 / rms are those of the twin, to what a device's divisions and exponentials are good
-    /// for, and nothing else is written.
+    /// Int8 values, scales, sums and 1 / rms are those of the scalar reference, within the precision of a device's division
+    /// and exp, and nothing else is written.
     fn check_quantized(&self, runner: &GpuRunner, rows: Range<usize>) {
         let k = self.form.k;
         let name = self.name(runner);
@@ -316,10 +316,10 @@ impl Scene {
         let precision = if matches!(self.form.from, From::Merge { .. }) { 2e-5 } else { 5e-7 };
         for (i, row) in rows.enumerate() {
             let x = self.row(row);
-            let twin = scalar::quantize_rows(1, k, k, &x);
+            let reference = scalar::quantize_rows(1, k, k, &x);
             let bytes = found.bytes(i);
             for (block, (x, q)) in x.chunks_exact(32).zip(bytes.chunks_exact(32)).enumerate() {
-                let (scale, expected) = (found.scale(i, block), twin.scale(0, block));
+                let (scale, expected) = (found.scale(i, block), reference.scale(0, block));
                 assert!((scale - expected).abs() <= precision * expected, "{name}: {scale}, not {expected}");
                 let sums = [&q[..16], &q[16..]].map(|q| q.iter().map(|q| i16::from(*q)).sum::<i16>() as u16);
                 let packed = found.scales[2 * (i * k / 32 + block) + 1];
@@ -344,8 +344,8 @@ impl Scene {
         }
     }
 
-    /// Compares with the twin's product of the bytes: within what sums of f32 may be off, and nothing written
-    /// elsewhere.
+    /// Compares with the scalar reference's product of the same int8 rows, within the error of f32 sums. Nothing else may be
+    /// written.
     fn check(&self, runner: &GpuRunner, rows: Range<usize>, found: &[u32]) {
         let Form { n, k, gate, accumulate, from, .. } = self.form;
         let name = self.name(runner);
@@ -359,7 +359,7 @@ impl Scene {
                 From::Norm => scalar::inverse_rms(&self.x[row * self.x_stride..][..k], EPS),
                 _ => 1.0,
             };
-            // Each result and what it may be off by: a term is rounded a few dozen times on its way.
+            // Each result and its tolerance: a term is rounded a few dozen times in its sum.
             let mut product = vec![0.0; n];
             scalar::matmul(&self.weight.values, &x, false, &mut product);
             let product: Vec<f32> = product.iter().map(|v| (f64::from(*v) * factor) as f32).collect();
@@ -368,7 +368,7 @@ impl Scene {
                 .values
                 .chunks_exact(k)
                 .zip(&product)
-                .map(|(w, v)| 5e-7 * factor * bytes::magnitude(w, &x) + 1e-6 * f64::from(v.abs()))
+                .map(|(w, v)| 5e-7 * factor * int8::magnitude(w, &x) + 1e-6 * f64::from(v.abs()))
                 .collect();
             let width = if gate.is_some() { n / 2 } else { n };
             let mut expected = product.clone();
@@ -388,8 +388,8 @@ impl Scene {
                 let mut tolerance = slack[j];
                 if gate.is_some() {
                     let (g, up) = (f64::from(product[j]), f64::from(product[width + j]).abs());
-                    // Neither function is steeper than 1.2 nor larger than its argument; exponentials and hyperbolic
-                    // tangents are good to a few units of the last place of one.
+                    // Neither function is steeper than 1.2 nor larger than its argument; exp and tanh are exact to a few
+                    // ulp of one.
                     let of_gate = 1.2 * slack[j] + 2e-6 * g.abs();
                     tolerance = of_gate * (up + slack[width + j]) + g.abs() * slack[width + j];
                     bent += usize::from(g.abs() < 4.0);
@@ -404,11 +404,11 @@ impl Scene {
                 );
             }
         }
-        assert!(bent * 4 >= checked, "{name}: {bent} of {checked} gates are where they bend");
+        assert!(bent * 4 >= checked, "{name}: {bent} of {checked} gates are in the nonlinear range");
         assert_eq!(found[rows.len() * self.y_stride..], [UNTOUCHED; 8], "{name}");
     }
 
-    /// One row by itself and these numbers of rows are the twin's, and a row has the same bits in all of them.
+    /// One row by itself and these ranges match the scalar reference, and a row has the same bits in all of them.
     fn check_all(&self, devices: &[GpuRunner], ranges: &[Range<usize>]) {
         let mut known: Vec<Option<Vec<u32>>> = vec![None; ROWS];
         for runner in devices {
@@ -436,9 +436,9 @@ fn devices() -> Vec<GpuRunner> {
     [Rungs::ALL, WITHOUT_SUBGROUPS].into_iter().filter_map(device).collect()
 }
 
-/// Rows that become bytes, or are put together.
+/// Rows that are quantised, and splits that are merged.
 #[test]
-fn rows_are_made_ready_as_by_the_twin() {
+fn quantised_rows_match_the_reference() {
     for rungs in [Rungs::ALL, Rungs::NONE] {
         let Some(runner) = device(rungs) else { return };
         for (seed, form) in FORMS.into_iter().enumerate() {
@@ -449,7 +449,7 @@ fn rows_are_made_ready_as_by_the_twin() {
             let mut buffers = scene.sources(0..ROWS);
             buffers.insert("q", vec![UNTOUCHED; ROWS * k + 4]);
             let source = match scene.source() {
-                // Without bytes there is nobody to make up for the weights.
+                // Without int8 no mat-vec applies 1 / rms.
                 Source::Norm { x_stride, .. } => Source::F32 { x_stride },
                 other => other,
             };
@@ -475,9 +475,9 @@ fn rows_are_made_ready_as_by_the_twin() {
     }
 }
 
-/// What is not a number stays where it is: in its block, its row and its head.
+/// NaN spreads no farther than its block, its row and its head.
 #[test]
-fn what_is_not_a_number_is_seen() {
+fn nan_stays_in_its_row() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut scene = Scene::new(1, FORMS[1]);
     scene.x[scene.x_stride + 40] = f32::NAN;
@@ -496,7 +496,7 @@ fn what_is_not_a_number_is_seen() {
 }
 
 #[test]
-fn gates_behind_a_norm() {
+fn gates_after_a_norm() {
     let devices = devices();
     Scene::new(0, FORMS[0]).check_all(&devices, &[0..1, 5..8]);
     Scene::new(4, FORMS[4]).check_all(&devices, &[7..8, 0..2]);
@@ -511,19 +511,19 @@ fn sums_that_teams_share() {
 }
 
 #[test]
-fn rows_in_any_number() {
+fn any_number_of_rows() {
     let devices = devices();
     Scene::new(3, FORMS[3]).check_all(&devices, &[7..8, 0..3, 6..15, 3..19, 0..19]);
 }
 
-/// Matrices that are large enough for a workgroup to have sixteen rows of them, and not eight.
+/// Matrices large enough for tiles of sixteen rows instead of eight.
 #[test]
-fn rows_in_sixteens() {
+fn tiles_of_sixteen_rows() {
     let tuning = (256, 4, 8, 1);
     Scene::new(7, Form { n: 1030, k: 320, tuning, ..FORMS[0] }).check_all(&devices(), &[2..18, 0..19]);
 }
 
-/// More workgroups than one axis of a grid has.
+/// More workgroups than fit one axis of a grid.
 #[test]
 fn a_matrix_of_very_many_rows() {
     let Some(runner) = device(Rungs::ALL) else { return };
@@ -533,10 +533,10 @@ fn a_matrix_of_very_many_rows() {
     scene.check(&runner, 2..3, &scene.fused(&runner, 2));
 }
 
-/// What a model may ask for: every type and shape has a tuning, whatever the device's workgroups hold, and the order
-/// of its sums does not depend on the device or the number of rows.
+/// Every type and shape has a default tuning for every size of workgroups, and the order of its sums depends neither on the
+/// device nor on the number of rows.
 #[test]
-fn usual_tunings_are_allowed_for_every_shape() {
+fn default_tunings_are_valid_for_every_shape() {
     for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
         for (n, k) in [(2, 256), (576, 768), (2048, 2048), (2050, 1536), (9728, 8192), (151_936, 14_336)] {
             let weight = WeightLayout::new(dtype, n, k).unwrap();

@@ -1,4 +1,4 @@
-//! Norms of every kind, each against its twin.
+//! Norms of every kind against the scalar reference.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn floats(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.gaussian() as f32).collect()
 }
 
-/// The words of these values, and a few behind them that nobody may write.
+/// The words of these values, followed by words that must not be written.
 fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).chain([UNTOUCHED; 8]).collect()
 }
@@ -28,7 +28,7 @@ fn values(words: &[u32], n: usize) -> Vec<f32> {
     words[..n].iter().map(|w| f32::from_bits(*w)).collect()
 }
 
-/// What a kernel made of `x` and, unless in place, of `out`.
+/// The contents of `x` and, unless in place, of `out` after the kernel.
 fn run(
     runner: &GpuRunner,
     call: &NormCall,
@@ -59,7 +59,7 @@ fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     }
 }
 
-fn norms_are_their_twins(rungs: Rungs) {
+fn norms_match_the_reference(rungs: Rungs) {
     let Some(runner) = device(rungs) else { return };
     let mut rng = Rng::new(1);
     for norm in NORMS {
@@ -87,7 +87,7 @@ fn norms_are_their_twins(rungs: Rungs) {
                 if in_place {
                     assert_close(&x, &expected, 2e-6, &what);
                 } else {
-                    // A sum of two numbers has one right value.
+                    // A sum of two numbers is exactly rounded.
                     assert_eq!(x, sum, "{what}");
                     assert_close(&out, &expected, 2e-6, &what);
                 }
@@ -97,13 +97,13 @@ fn norms_are_their_twins(rungs: Rungs) {
 }
 
 #[test]
-fn every_norm_is_its_twin() {
-    norms_are_their_twins(Rungs::ALL);
+fn every_norm_matches_the_reference() {
+    norms_match_the_reference(Rungs::ALL);
 }
 
 #[test]
-fn every_norm_is_its_twin_without_anything() {
-    norms_are_their_twins(Rungs::NONE);
+fn every_norm_matches_the_reference_without_any_rung() {
+    norms_match_the_reference(Rungs::NONE);
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn a_row_of_zeros_becomes_zeros_or_the_bias() {
     }
 }
 
-/// The mean is subtracted before squares are summed: a thousand times the spread costs three digits of the values, as
-/// it must, where the difference of two sums would cost six of the variance.
+/// The mean is subtracted before squares are summed. A mean of a thousand standard deviations costs three digits of the
+/// values; the difference of two sums would cost six digits of the variance.
 #[test]
-fn a_large_mean_does_not_swallow_the_variance() {
+fn a_large_mean_keeps_the_variance() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut rng = Rng::new(3);
     let x: Vec<f32> = floats(&mut rng, 1024).iter().map(|v| v + 1000.0).collect();
@@ -133,9 +133,9 @@ fn a_large_mean_does_not_swallow_the_variance() {
     assert_close(&out, &expected, 3e-4, "a large mean");
 }
 
-/// A row has the bits it has alone, whatever stands beside it.
+/// A row has the same bits alone and beside others.
 #[test]
-fn rows_do_not_see_each_other() {
+fn neighbours_change_no_bit() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut rng = Rng::new(4);
     let (x, weight) = (floats(&mut rng, 3 * 576), floats(&mut rng, 576));
@@ -151,7 +151,7 @@ fn rows_do_not_see_each_other() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn invalid_calls_are_refused() {
     let call = NormCall::new(Norm::Rms, 1, 64, 1e-5);
     for (call, reason) in [
         (NormCall { dim: 0, ..call }, "rms_norm: dim is 0"),

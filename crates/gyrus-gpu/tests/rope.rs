@@ -1,4 +1,4 @@
-//! Rope kernels on a device: exact phases, the gradients of autograd, and what is refused.
+//! Rope kernels on a device: exact phases, gradients as of autograd, and errors.
 
 mod common;
 
@@ -118,10 +118,10 @@ fn forward_and_backward_are_those_of_autograd() {
             if last {
                 // The op's layout is [heads, positions, head_dim], the case's [positions, heads, head_dim].
                 let at = |p: usize, h: usize| (h * positions.len() + p) * head_dim;
-                let mut turned = vec![0.0; x.len()];
+                let mut transposed = vec![0.0; x.len()];
                 for (i, head) in x.chunks_exact(head_dim).enumerate() {
                     let to = at(i / heads, i % heads);
-                    turned[to..to + head_dim].copy_from_slice(head);
+                    transposed[to..to + head_dim].copy_from_slice(head);
                 }
                 let angles: Vec<u32> = positions
                     .iter()
@@ -146,7 +146,7 @@ fn forward_and_backward_are_those_of_autograd() {
                     freqs: Freqs::Turns,
                     positions: 0,
                 };
-                let x = words(&turned);
+                let x = words(&transposed);
                 let mut buffers = vec![x.clone(), angles, vec![0; x.len()]];
                 runner.run(&call, &mut buffers).unwrap();
                 let all = (0..positions.len() * heads * head_dim).map(|i| {
@@ -179,7 +179,7 @@ fn forward_and_backward_are_those_of_autograd() {
             }
         }
     }
-    assert!(seen >= 24, "{seen} of the cases have a kernel");
+    assert!(seen >= 24, "only {seen} of the cases have a kernel");
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn wrong_buffers_are_refused_before_anything_runs() {
     assert!(matches!(few, GpuError::Launch(LaunchError::Buffers { .. })), "{few}");
     let vast = gpu.buffer(1 << 60).unwrap_err();
     assert!(matches!(vast, GpuError::Limit { .. }), "{vast}");
-    // The device is none the worse for it.
+    // The device still works.
     let dispatch = gpu.bind(&launch, &[&x, &freqs]).unwrap();
     gpu.run(&[&dispatch]).unwrap();
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
+fn an_unknown_adapter_is_reported_with_the_known_ones() {
     let options = Options { adapter: Some("Voodoo 2".to_owned()), ..Options::default() };
     let error = Gpu::open(&options).unwrap_err().to_string();
     assert!(error.starts_with("no GPU is called 'Voodoo 2'; there are: "), "{error}");

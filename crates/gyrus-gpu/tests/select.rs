@@ -1,4 +1,4 @@
-//! Tokens chosen on the device against those the CPU's sampler chooses, and the state that steps leave behind.
+//! Tokens sampled on the device against those of the CPU's sampler, and the state after steps.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn gaussian(seed: u64, n: usize, scale: f64) -> Vec<f32> {
     (0..n).map(|_| (scale * rng.gaussian()) as f32).collect()
 }
 
-/// Rows with their samplers and texts on a device, and the launches that choose their tokens.
+/// Rows with their samplers and histories on a device, and the launches that sample their tokens.
 struct Chain<'a> {
     gpu: &'a Gpu,
     buffers: HashMap<&'static str, Buffer>,
@@ -39,7 +39,7 @@ struct Chain<'a> {
     vocab: usize,
 }
 
-/// A row: its logits, which stay, its sampler and its state.
+/// A row: its logits, which do not change, its sampler and its state.
 type Row<'a> = (&'a [f32], &'a Sampler, &'a SelectState);
 
 impl<'a> Chain<'a> {
@@ -67,7 +67,7 @@ impl<'a> Chain<'a> {
                     .iter()
                     .flat_map(|row| (0..vocab as u32).map(|id| row.2.counts.get(&id).copied().unwrap_or(0)))
                     .collect(),
-                // What is only written, or scratch, holds anything.
+                // Outputs and scratch buffers may hold anything.
                 _ => vec![0xaaaa_5555; slot.bytes as usize / 4],
             };
             assert_eq!(4 * words.len() as u64, slot.bytes, "{}", slot.name);
@@ -91,7 +91,7 @@ impl<'a> Chain<'a> {
         self.read("rows").chunks_exact(2).map(|row| row[0]).collect()
     }
 
-    /// Runs steps in one submission and gives each row's tokens.
+    /// Runs steps in one submission and returns each row's tokens.
     fn steps(&self, count: usize) -> Vec<Vec<u32>> {
         let mut tokens = vec![Vec::new(); self.rows];
         let mut left = count;
@@ -106,7 +106,7 @@ impl<'a> Chain<'a> {
                 tokens.extend((1..=now).map(|step| emitted[at(step) * ROWS + row]));
                 assert!(tokens.iter().all(|token| *token == NOT_FINITE || (*token as usize) < self.vocab));
             }
-            // Steps in flight go on with a token that there is.
+            // Steps in flight continue with a valid token.
             let next = |token: u32| if token == NOT_FINITE { 0 } else { token };
             let last: Vec<u32> = tokens.iter().map(|tokens| next(tokens[tokens.len() - 1])).collect();
             assert_eq!(self.read("tokens"), last);
@@ -118,8 +118,8 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// The tokens that a sampler keeps, likeliest first, with their probabilities: the definition in f64. And whether a cut
-/// is so close that rounding may decide it.
+/// The tokens that a sampler keeps, the most likely first, with their probabilities, by definition in f64; and whether a
+/// cut is so close that rounding may decide it.
 fn exact(sampler: &Sampler, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>, bool) {
     let penalised = |id: u32, logit: f32| match counts.get(&id) {
         Some(&n) if sampler.has_penalties() => {
@@ -161,9 +161,9 @@ fn exact(sampler: &Sampler, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>
     (kept, close)
 }
 
-/// Holds a token to the CPU's. Returns whether they differ, which only rounding excuses: a sum of probabilities within
-/// 1e-5 of the number that was drawn, or of a cut; or two tokens whose probabilities differ so little that either may
-/// be called the likelier. Those of equal logits are equal, and their order is not excused.
+/// Compares a token with the CPU's. Returns whether they differ, which only rounding may cause: a sum of probabilities within
+/// 1e-5 of the random number or of a cut; or two tokens whose probabilities differ so little that either may come first.
+/// Tokens of equal logits have equal probabilities, and their order must be the same.
 fn check(sampler: &Sampler, logits: &[f32], counts: &Counts, step: u32, token: u32) -> bool {
     let mut scratch = Vec::new();
     let expected = sampler.draw(logits, counts, step.into(), &mut scratch);
@@ -209,7 +209,7 @@ fn penalties(sampler: &Sampler) -> Sampler {
         repetition_penalty: 1.3,
         presence_penalty: 0.4,
         frequency_penalty: 0.25,
-        // Counts then stay as they are, and with them the distribution.
+        // Counts do not change then, and neither does the distribution.
         penalty_window: 0,
         ..sampler.clone()
     }
@@ -223,7 +223,7 @@ fn state(position: u32, counts: Counts) -> SelectState {
     SelectState { position, token: 0, history: vec![0; HISTORY], counts }
 }
 
-/// Runs samplers in teams of sixteen rows and holds every token to the CPU's.
+/// Runs samplers in batches of sixteen rows and compares every token with the CPU's.
 fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: bool, steps: usize) {
     let vocab = logits.len();
     let counts = if penalised { counts(vocab) } else { Counts::new() };
@@ -259,7 +259,7 @@ fn tokens_are_those_of_the_cpu() {
             compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 10);
             compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 5);
         }
-        // Distributions that what is near the likeliest does not cover.
+        // Flat distributions, of which the candidates near the maximum are only a part.
         compare(runner, &gaussian(3, 2003, 0.3), &samplers(), false, 5);
         compare(runner, &gaussian(4, 2003, 0.3), &samplers(), true, 3);
     });
@@ -276,7 +276,7 @@ fn large_vocabularies() {
     }
 }
 
-/// Few distinct values: ties at every cut, more equal tokens than there is room for, and logits in order.
+/// Few distinct values: ties at every cut, more equal tokens than candidates, and sorted logits.
 #[test]
 fn ties_go_to_the_lowest_id() {
     on_every_rung(|runner| {
@@ -310,7 +310,7 @@ fn rows_that_are_not_finite_emit_no_token() {
     let drawn = Sampler { temperature: 0.7, ..Sampler::default() };
     let cut = Sampler { temperature: 0.7, top_k: 2, top_p: 0.9, min_p: 0.1, ..Sampler::default() };
     let repelled = Sampler { presence_penalty: 1.0, ..Sampler::default() };
-    // Beyond what f32 holds, which is the sampler's doing and not the model's.
+    // The sampler overflows f32 here, not the model.
     let extreme = Sampler { repetition_penalty: 1e38, temperature: 1.0, ..Sampler::default() };
     on_every_rung(|runner| {
         for logits in [
@@ -354,7 +354,7 @@ fn greedy_rows() {
         for vocab in [1, 2, 255, 257, 16_384, 16_385, 49_152] {
             let rows: Vec<Vec<f32>> = (0..5)
                 .map(|row| {
-                    // Few values, so that the largest occurs more than once.
+                    // Few distinct values, so that the largest occurs more than once.
                     let steps = if row == 0 { 0.0 } else { 4.0 };
                     gaussian(row + 10, vocab, 3.0)
                         .iter()
@@ -372,7 +372,7 @@ fn greedy_rows() {
             for (tokens, logits) in chain.steps(10).iter().zip(&rows) {
                 assert_eq!(*tokens, [argmax(logits); 10]);
             }
-            // Logits are nobody's scratch.
+            // Logits must not change.
             let words: Vec<u32> = rows.iter().flatten().map(|l| l.to_bits()).collect();
             assert_eq!(chain.read("logits"), words);
         }
@@ -390,7 +390,7 @@ fn bound(freedom: usize) -> f64 {
 #[test]
 fn draws_follow_the_distribution() {
     let Some(runner) = device(Rungs::ALL) else { return };
-    // The second is flat, so that draws go beyond what is near; what top-k keeps never does.
+    // The second is flat, so that draws leave the candidates near the maximum; those of top-k never do.
     for (logits, draws, flat) in [(gaussian(20, 120, 2.0), 40, false), (gaussian(21, 1500, 0.5), 16, true)] {
         for penalised in [false, true] {
             for filter in (0..8).filter(|filter| !flat || (filter % 2 == 0 && !penalised)) {
@@ -419,7 +419,7 @@ fn draws_follow_the_distribution() {
                 let (kept, _) = exact(&all[0], &logits, &counts);
                 let n = (draws * ROWS) as f64;
                 assert!(seen.keys().all(|token| kept.iter().any(|(id, _)| id == token)), "{plain:?}");
-                // Tokens are taken together until at least five draws are expected of them.
+                // Tokens are binned until at least five draws are expected in a bin.
                 let (mut sum, mut bins, mut expected, mut found) = (0.0, 0, 0.0, 0.0);
                 for (i, (token, p)) in kept.iter().enumerate() {
                     expected += p * n;
@@ -436,9 +436,9 @@ fn draws_follow_the_distribution() {
     }
 }
 
-/// A row's tokens are the same bit for bit whoever stands beside it, and however large the workgroup is.
+/// A row's tokens depend neither on its neighbours nor on the size of workgroups.
 #[test]
-fn rows_do_not_know_each_other() {
+fn neighbours_change_no_token() {
     on_every_rung(|runner| {
         let samplers: Vec<Sampler> = [
             Sampler::default(),
@@ -495,10 +495,13 @@ fn state_advances() {
                     Sampler { penalty_window, seed, temperature, ..base.clone() }
                 })
                 .collect();
-            let texts: [Vec<u32>; 4] =
+            let histories: [Vec<u32>; 4] =
                 [vec![1, 2, 3], vec![9; 70], (0..40).collect(), (0..1020).map(|i| i * i % 50).collect()];
-            let mut states: Vec<SelectState> =
-                texts.iter().zip(windows).map(|(text, window)| SelectState::new(text, window)).collect();
+            let mut states: Vec<SelectState> = histories
+                .iter()
+                .zip(windows)
+                .map(|(history, window)| SelectState::new(history, window))
+                .collect();
             let rows: Vec<Row<'_>> = (0..4).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
             let chain = Chain::new(runner, SelectCall::of(&samplers, 50).unwrap(), &rows);
             let tokens = chain.steps(200);
@@ -527,7 +530,7 @@ fn state_advances() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn invalid_calls_are_refused() {
     let refused = |call: SelectCall| call.launches(Rungs::ALL).unwrap_err();
     let call = SelectCall { rows: 1, vocab: 10, greedy: false, penalties: false };
     assert!(matches!(refused(SelectCall { rows: 0, ..call }), LaunchError::Zero { .. }));
@@ -538,7 +541,7 @@ fn what_cannot_be_run_is_refused() {
     assert!(matches!(call.tuned(Rungs::ALL, tuning), Err(LaunchError::Tuning { .. })));
     let far_back = Sampler { presence_penalty: 1.0, penalty_window: 1025, ..Sampler::default() };
     assert!(matches!(SelectCall::of([&far_back], 10), Err(LaunchError::Large { .. })));
-    // Without penalties nobody looks back.
+    // Without penalties there is no history.
     let unused = Sampler { presence_penalty: 0.0, ..far_back };
     assert!(SelectCall::of([&unused], 10).is_ok());
 }

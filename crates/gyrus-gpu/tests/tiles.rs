@@ -1,5 +1,5 @@
-//! Products with many rows in tiles, and rows as halves. What an adapter has of the rungs is used; where it has
-//! cooperative matrices, everything runs without them too.
+//! Products of many rows in f16 tiles, and the conversion of rows to f16. Tests use the rungs that an adapter has; with
+//! cooperative matrices they run without them, too.
 
 mod common;
 #[path = "common/weights.rs"]
@@ -41,7 +41,7 @@ impl Case {
         call.accumulate = gate.is_none() && noise.below(2) == 1;
         call.y_offset = noise.below(5);
         call.y_stride = call.columns() + call.y_offset + noise.below(4);
-        // Rows of very different size, each with small and large numbers.
+        // Rows of very different magnitude, each with small and large values.
         let mut x = vec![0.0; rows * k];
         for row in x.chunks_exact_mut(k) {
             let size = 2f64.powi(noise.below(40) as i32 - 20);
@@ -68,34 +68,34 @@ impl Case {
         )
     }
 
-    fn halved(&self) -> scalar::F16Rows {
+    fn f16_rows(&self) -> scalar::F16Rows {
         let cols = self.call.weight.cols();
         let call = F16RowsCall { rows: self.call.rows, cols, x_stride: cols, norm: None };
         scalar::f16_rows(&call, &self.x, &[])
     }
 
     fn run(&self, runner: &GpuRunner) -> Vec<u32> {
-        let halved = self.halved();
+        let f16_rows = self.f16_rows();
         let rungs = runner.gpu().rungs();
         let launch = self.call.launch(rungs).unwrap();
         let mut buffers = self.weight.planes.words.clone();
-        buffers.push(halved.h);
+        buffers.push(f16_rows.h);
         if self.call.splits > 1 {
             let parts = self.call.splits * self.call.rows * self.call.columns();
             buffers.push(vec![UNTOUCHED; parts as usize]);
             runner.run_launch(&launch, &mut buffers).unwrap();
             let parts = buffers.pop().unwrap();
             let launch = SumTilesCall::after(&self.call).launch(rungs).unwrap();
-            buffers = vec![parts, words(&halved.scales), self.y.clone()];
+            buffers = vec![parts, words(&f16_rows.scales), self.y.clone()];
             runner.run_launch(&launch, &mut buffers).unwrap();
         } else {
-            buffers.extend([words(&halved.scales), self.y.clone()]);
+            buffers.extend([words(&f16_rows.scales), self.y.clone()]);
             runner.run_launch(&launch, &mut buffers).unwrap();
         }
         buffers.pop().unwrap()
     }
 
-    /// Compares with the twin on the same halves: within what sums of f32 may be off, and nothing written elsewhere.
+    /// Compares with the scalar reference on the same f16 rows, within the error of f32 sums. Nothing else may be written.
     fn check(&self, runner: &GpuRunner) {
         let found = self.run(runner);
         let TileCall { rows, y_stride, y_offset, accumulate, gate, .. } = self.call;
@@ -104,16 +104,16 @@ impl Case {
         if runner.gpu().rungs().cooperative {
             weights.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
         }
-        let halved = self.halved();
+        let f16_rows = self.f16_rows();
         let mut expected_words = self.y.clone();
         for r in 0..rows as usize {
-            let halves = halved.halves(r);
-            let scale = f64::from(halved.scales[r]);
-            // The product, and what its error is relative to: the sum of magnitudes.
+            let x = f16_rows.halves(r);
+            let scale = f64::from(f16_rows.scales[r]);
+            // The product, and the sum of magnitudes, which its error is relative to.
             let products: Vec<(f64, f64)> = weights
                 .chunks_exact(k)
                 .map(|w| {
-                    let terms = w.iter().zip(&halves).map(|(w, x)| f64::from(*w) * f64::from(*x) * scale);
+                    let terms = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x) * scale);
                     terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()))
                 })
                 .collect();
@@ -126,13 +126,13 @@ impl Case {
                         let (gate, up) = (products[j], products[n + j]);
                         let mut out = [0.0];
                         scalar::gate(activation, &[gate.0 as f32, up.0 as f32], &mut out);
-                        // Neither activation is steeper than 1.2, and their exp and tanh have a few ulp.
+                        // Neither activation is steeper than 1.2; exp and tanh have errors of a few ulp.
                         let activated = f64::from(out[0]).abs() + 1.2 * gate.1 * up.0.abs();
                         (f64::from(out[0]), 4.0 * (activated + (gate.0.abs() + gate.1 * 1e-6) * up.1))
                     }
                 };
-                // A term is rounded with every later one of its sum, half an ulp (6e-8) of what the sum has by then,
-                // which is a small part of the magnitudes' sum; cooperative matrices may cut off instead of rounding.
+                // A term is rounded with every later one of its sum, each time by half an ulp (6e-8) of the partial sum,
+                // which is small beside the sum of magnitudes. Cooperative matrices may truncate instead of rounding.
                 let tolerance = 1e-6 * magnitude + 1e-37;
                 let value = f64::from(f32::from_bits(found[at + j]));
                 let off = (value - expected).abs();
@@ -152,7 +152,7 @@ fn tuned(case: &mut Case, shape: TileShape) {
     case.call.tuning = TileTuning { shape: Some(shape), ..Default::default() };
 }
 
-/// Widths that blocks of a type divide: less than a step, odd numbers of steps and of sixteens.
+/// Widths of whole blocks of a type: less than a step, and odd multiples of steps and of 16.
 fn widths(dtype: DType) -> &'static [usize] {
     match dtype.block_elems() {
         1 => &[8, 200, 12],
@@ -161,8 +161,8 @@ fn widths(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// One shape of tiles for every type, so that few kernels are compiled.
-fn products_are_those_of_the_twin(rungs: Rungs, dtypes: &[DType]) {
+/// One tile shape for every type, so that few kernels are compiled.
+fn products_match_the_reference(rungs: Rungs, dtypes: &[DType]) {
     for runner in devices(rungs) {
         let mut noise = Noise::new(1);
         for &dtype in dtypes {
@@ -179,18 +179,18 @@ fn products_are_those_of_the_twin(rungs: Rungs, dtypes: &[DType]) {
 
 #[test]
 fn products_of_every_type() {
-    products_are_those_of_the_twin(Rungs::ALL, &dtypes().collect::<Vec<_>>());
+    products_match_the_reference(Rungs::ALL, &dtypes().collect::<Vec<_>>());
 }
 
 #[test]
 fn products_without_immediates() {
     let rungs = Rungs { immediates: false, ..Rungs::ALL };
-    products_are_those_of_the_twin(rungs, &[DType::Q4_0, DType::F16]);
+    products_match_the_reference(rungs, &[DType::Q4_0, DType::F16]);
 }
 
 #[test]
-fn products_without_anything() {
-    products_are_those_of_the_twin(Rungs::NONE, &[DType::Q8_0, DType::F32]);
+fn products_without_any_rung() {
+    products_match_the_reference(Rungs::NONE, &[DType::Q8_0, DType::F32]);
 }
 
 /// Shapes that exist on a rung.
@@ -207,7 +207,7 @@ fn shapes(rungs: Rungs) -> Vec<TileShape> {
     shapes
 }
 
-/// A row's bits: in every shape of tiles, beside any others.
+/// A row has the same bits in every tile shape, beside any others.
 #[test]
 fn shapes_and_neighbours_change_no_bit() {
     for runner in devices(Rungs::ALL) {
@@ -222,7 +222,7 @@ fn shapes_and_neighbours_change_no_bit() {
                 let found = case.run(&runner);
                 assert_eq!(known.get_or_insert_with(|| found.clone()), &found, "{}", case.name(&runner));
             }
-            // The same rows, fewer of them and from another place.
+            // Fewer of the same rows, from another place.
             let (first, rows) = (40, 19);
             let stride = case.call.y_stride as usize;
             let fewer = Case {
@@ -237,9 +237,9 @@ fn shapes_and_neighbours_change_no_bit() {
     }
 }
 
-/// Sums in parts, of which some may have nothing to sum.
+/// Splits along k, of which some may be empty.
 #[test]
-fn parts_make_up_the_product() {
+fn splits_add_up_to_the_product() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(6);
         for (dtype, k, splits) in [(DType::Q4_0, 416, 3), (DType::F16, 40, 4), (DType::Q8_0, 256, 4)] {
@@ -253,7 +253,7 @@ fn parts_make_up_the_product() {
 }
 
 #[test]
-fn gates_are_those_of_the_twin() {
+fn gates_match_the_reference() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(3);
         for gate in [Activation::Silu, Activation::GeluTanh] {
@@ -268,9 +268,9 @@ fn gates_are_those_of_the_twin() {
     }
 }
 
-/// Halves and scales to the last bit, but for the norm's factor.
+/// F16 values are those of the scalar reference to the last bit; scales too, but for the rounding of a norm.
 #[test]
-fn rows_are_halved_as_by_the_twin() {
+fn f16_rows_match_the_reference() {
     for rungs in [Rungs::ALL, PLAIN, Rungs { subgroups: false, ..Rungs::ALL }] {
         let Some(runner) = device(rungs) else { return };
         let mut noise = Noise::new(4);
@@ -280,22 +280,22 @@ fn rows_are_halved_as_by_the_twin() {
             let (m, k) = (rows as usize, cols as usize);
             let mut x: Vec<f32> = Vec::new();
             for row in 0..m {
-                // From the smallest to the largest that squares allow, and one row of zeros.
+                // From the smallest values to the largest whose squares are finite, and one row of zeros.
                 let size = [1.0, 0.0, 1e-18, 1e18, 3e4][row % 5];
                 x.extend((0..k + 8).map(|_| (noise.number() * size) as f32));
             }
             let weights: Vec<f32> = (0..k).map(|_| noise.number() as f32).collect();
-            let twin = scalar::f16_rows(&call, &x, &weights);
+            let reference = scalar::f16_rows(&call, &x, &weights);
             let mut buffers = vec![words(&x)];
             if norm.is_some() {
                 buffers.push(words(&weights));
             }
-            buffers.extend([vec![UNTOUCHED; twin.h.len() + 4], vec![UNTOUCHED; m + 1]]);
+            buffers.extend([vec![UNTOUCHED; reference.h.len() + 4], vec![UNTOUCHED; m + 1]]);
             runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
             let (scales, h) = (buffers.pop().unwrap(), buffers.pop().unwrap());
-            assert_eq!(h[..twin.h.len()], twin.h, "{rows} × {cols} on {}", runner.name());
-            assert!(h[twin.h.len()..].iter().chain(&scales[m..]).all(|word| *word == UNTOUCHED));
-            for (found, expected) in scales.iter().zip(&twin.scales) {
+            assert_eq!(h[..reference.h.len()], reference.h, "{rows} × {cols} on {}", runner.name());
+            assert!(h[reference.h.len()..].iter().chain(&scales[m..]).all(|word| *word == UNTOUCHED));
+            for (found, expected) in scales.iter().zip(&reference.scales) {
                 let found = f32::from_bits(*found);
                 let ulps = if norm.is_some() { 2e-6 } else { 0.0 };
                 assert!((found - expected).abs() <= ulps * expected, "{found}, not {expected}");
@@ -304,9 +304,9 @@ fn rows_are_halved_as_by_the_twin() {
     }
 }
 
-/// A row that halves cannot hold spoils itself and no other.
+/// A row with NaN or infinity changes no other row.
 #[test]
-fn what_is_no_number_is_seen() {
+fn nan_stays_in_its_row() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(5);
         let (n, k, rows) = (24, 64, 20);
@@ -318,8 +318,8 @@ fn what_is_no_number_is_seen() {
         case.x[11 * k] = f32::NEG_INFINITY;
         let cols = k as u32;
         let call = F16RowsCall { rows: rows as u32, cols, x_stride: cols, norm: None };
-        let twin = case.halved();
-        let mut buffers = vec![words(&case.x), vec![0; twin.h.len()], vec![0; rows]];
+        let reference = case.f16_rows();
+        let mut buffers = vec![words(&case.x), vec![0; reference.h.len()], vec![0; rows]];
         runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
         assert!(!f32::from_bits(buffers[2][3]).is_finite() && !f32::from_bits(buffers[2][11]).is_finite());
         let found = case.run(&runner);
@@ -336,7 +336,7 @@ fn what_is_no_number_is_seen() {
 }
 
 #[test]
-fn what_would_read_or_write_out_of_bounds_is_refused() {
+fn out_of_bounds_calls_are_refused() {
     let layout = |dtype, n, k| WeightLayout::new(dtype, n, k).unwrap();
     let q4 = layout(DType::Q4_0, 9, 96);
     let base = TileCall::new(q4, 20);
@@ -364,7 +364,7 @@ fn what_would_read_or_write_out_of_bounds_is_refused() {
     let launch = base.launch(PLAIN).unwrap();
     let slots = launch.slots();
     let bytes: Vec<(&str, u64)> = slots.iter().map(|slot| (slot.name, slot.bytes)).collect();
-    // Rows of 96 have room for 128 halves.
+    // Rows of 96 are padded to 128.
     assert_eq!(
         bytes,
         [("quants", 9 * 48), ("scales", 9 * 8), ("x", 20 * 256), ("x_scales", 80), ("y", 20 * 36)]

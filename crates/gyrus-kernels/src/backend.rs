@@ -54,7 +54,7 @@ pub trait Chain {
 }
 
 /// Why a backend could not run a batch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
     /// The batch contradicts itself, the vocabulary or the cache: a mistake of the caller.
@@ -74,7 +74,14 @@ pub enum BackendError {
         /// The row of the batch.
         row: usize,
     },
-    /// The device is out of memory, was lost, or refused.
-    #[error("{0}")]
-    Device(String),
+    /// The device is out of memory, was lost, or refused: the backend's own error.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl BackendError {
+    /// An error of the backend itself.
+    pub fn device(error: impl std::error::Error + Send + Sync + 'static) -> BackendError {
+        BackendError::Device(Box::new(error))
+    }
 }

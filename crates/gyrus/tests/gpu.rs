@@ -275,7 +275,7 @@ fn kernels_of_a_few_texts() {
         "quantise",
         "ffn_down",
         "token_embd",
-        "choice",
+        "sample",
     ];
     assert_eq!(names, expected);
 }
@@ -314,17 +314,17 @@ fn a_model_without_room_is_refused_before_it_is_uploaded() {
     };
     let seen = Cell::new(0);
     let error = open(5 << 20, None, &seen).unwrap_err();
-    assert!(matches!(error, Error::Gpu(GpuError::NoRoom { fitting: None, .. })), "{error}");
+    assert!(matches!(error, Error::Gpu(GpuError::InsufficientMemory { fitting: None, .. })), "{error}");
     let said = error.to_string();
     assert!(said.starts_with("the model needs ") && said.contains("(weights 7."), "{said}");
-    assert!(said.ends_with("there are 5.0 MiB; it does not fit with any cache"), "{said}");
+    assert!(said.ends_with("which has 5.0 MiB; the model does not fit with any cache"), "{said}");
     assert_eq!(seen.get(), 0, "nothing was uploaded");
     // With a long context it does not fit, with the one that is named it does.
-    let Error::Gpu(GpuError::NoRoom { need, .. }) = error else { panic!() };
+    let Error::Gpu(GpuError::InsufficientMemory { need, .. }) = error else { panic!() };
     let least = MemoryNeed { cache: 0, ..need }.total() - need.spare;
     let memory = 2 * (least + 3 * need.cache / 16);
     let all = open(memory, Some(1024), &seen).unwrap_err();
-    let Error::Gpu(GpuError::NoRoom { fitting: Some(n), .. }) = all else { panic!("{all}") };
+    let Error::Gpu(GpuError::InsufficientMemory { fitting: Some(n), .. }) = all else { panic!("{all}") };
     assert!(all.to_string().ends_with(&format!("a cache for {n} tokens would fit")), "{all}");
     assert_eq!(seen.get(), 0, "nothing was uploaded");
     open(memory, Some(n), &seen).unwrap();

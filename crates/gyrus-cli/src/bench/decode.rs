@@ -8,8 +8,7 @@ use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, INT8_MATRIX_INVOCATIONS, Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source,
-    SplitMode, Storage, Target,
+    AttendCall, Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source, SplitMode, Storage, Target,
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
@@ -124,9 +123,7 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         for product in products() {
             let call = product.call(gpu, dtype)?;
             let MatVecCall { weight, tuning, rows: texts, .. } = call;
-            let by_int8_matrix = call.launch_int8_matrix(gpu.rungs(), Results::F32).is_ok_and(|launch| {
-                gpu.has_room(&launch, INT8_MATRIX_INVOCATIONS, call.int8_matrix_workgroup_bytes())
-            });
+            let by_int8_matrix = gpu.capabilities().can_use_int8_matrix(&call, Results::F32);
             let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
             let shape = format!("{texts}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
             let mut push = |name: &str, shape, kernel| {
@@ -153,8 +150,7 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
         let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
         for (mode, how) in ways {
             let call = attend(texts, depth, mode);
-            let launch = call.launch(gpu.rungs())?;
-            if gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
+            if gpu.capabilities().can_attend_split(&call) {
                 all.push(Timed {
                     name: "attend".to_owned(),
                     shape: format!("{shape}, {how}"),

@@ -1,52 +1,100 @@
-//! From a plan's ops to kernels: which ops become one kernel depends on how many rows there are.
+//! From a plan's ops to kernels, in two steps.
 //!
-//! A norm, and attention that was divided into splits, need not be finished by a kernel of their own: the mat-mul
-//! that reads them can. So they stay *pending* until somebody reads them, and who reads says how they are finished.
+//! [`fuse`] makes a list of kernel [calls](Call) from ops: data that can be printed, compared and tested without a GPU.
+//! It depends on the plan, on what the device can do, and on what kind of batch the list is for. `Lowering::bind`
+//! then finds the buffers of each call's operands; pipelines are bound when a number of rows first comes up
+//! (`step.rs`).
 
-mod attention;
-mod products;
+mod call;
+mod capabilities;
+mod display;
+mod fuse;
+mod operand;
 
-use std::collections::HashMap;
+use gyrus_kernels::{Op, Plan, Precision};
 
-use gyrus_kernels::call::engine;
-use gyrus_kernels::call::{EmbedCall, QuantizeCall, Source, Target};
-use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
-
-use self::attention::Attention;
-use crate::buffer::Buffer;
-use crate::buffers::{Buffers, MAX_ROWS};
+pub(crate) use self::call::Call;
+pub use self::capabilities::Capabilities;
+pub use self::display::Fused;
+pub(crate) use self::fuse::FuseContext;
+pub(crate) use self::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
+use crate::buffers::{Buffers, paged};
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::step::{Step, Work};
+use crate::step::Step;
 use crate::tuning::Tuning;
-use crate::weight::{Part, Weights};
+use crate::weight::{WeightLayouts, Weights};
 
-/// How many rows a table of steps is for.
+/// Which batches a list of calls is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// One row: its mat-muls finish norms and attention for themselves, and attention turns and writes its own keys.
-    One,
-    /// At most [`FEW`](crate::buffers::FEW) of different sequences: attention turns and writes each row's keys. Sums have the order that
-    /// they have for one.
-    Each,
-    /// At most [`FEW`](crate::buffers::FEW), some perhaps of one sequence, so that keys are written before any are attended to.
-    Few,
-    /// As many as there may be.
-    Many,
+pub enum BatchKind {
+    /// One row that wants logits: decoding one sequence. Its mat-vecs finish norms and attention in their prologues,
+    /// and attention rotates and writes its own key.
+    Decode,
+    /// Up to 16 rows of different sequences: decoding several. Attention rotates and writes each row's key. Sums have
+    /// the order that they have for one row.
+    Sequences,
+    /// Up to 16 rows, of which some may be of one sequence, so that all keys are written before any row attends. Sums
+    /// have the order that they have for one row.
+    ShortChunk,
+    /// Up to [`MAX_ROWS`](crate::MAX_ROWS) rows.
+    Prefill,
 }
 
-/// What a buffer is to hold, as long as nobody has finished it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Pending {
-    /// The norm of a buffer, which may be the one it is for.
-    Norm { x: BufferId, weight: WeightId, eps: f32 },
-    /// Unmerged splits of attention; for `gathered` rows and more, merged and quantised to int8 already.
-    Splits { window: u32, gathered: u32 },
-    /// Nothing. Where an int8 cooperative matrix wrote the buffer, its int8 form exists already.
-    Int8,
+/// The ops of a forward pass: its layers compute all rows; the rest, from the gather on, computes logits of the rows that
+/// want them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segments<'p> {
+    pub(crate) all: &'p [Op],
+    pub(crate) layers: &'p [Op],
+    pub(crate) logits: &'p [Op],
 }
 
-/// Makes tables of steps.
+impl<'p> Segments<'p> {
+    pub(crate) fn of(plan: &'p Plan) -> Segments<'p> {
+        let all = &plan.forward;
+        let gather = all.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(all.len());
+        let (layers, logits) = all.split_at(gather);
+        Segments { all, layers, logits }
+    }
+}
+
+/// The kernels that compute a batch of this kind, with a cache of `blocks` blocks on a device with these capabilities,
+/// from its tokens to logits: those of every row in [`BatchKind::Decode`] and [`BatchKind::Sequences`], else those of
+/// one row.
+///
+/// It assumes the default tuning, and that all weights are in the range of f16. The result prints as one call a line.
+pub fn fused<'p>(
+    plan: &'p Plan,
+    blocks: usize,
+    capabilities: &Capabilities,
+    kind: BatchKind,
+) -> Result<Fused<'p>, GpuError> {
+    let weights = WeightLayouts::of(plan, capabilities.largest_buffer)?;
+    let context = FuseContext {
+        plan,
+        capabilities: *capabilities,
+        weights: &weights,
+        tuning: &Tuning::default(),
+        cache: paged(plan, blocks),
+    };
+    let segments = Segments::of(plan);
+    let mut calls;
+    match kind {
+        BatchKind::Decode => calls = context.fuse(segments.all, kind, true)?,
+        BatchKind::Sequences => {
+            calls = context.fuse(segments.layers, kind, false)?;
+            calls.extend(context.fuse(segments.logits, BatchKind::ShortChunk, true)?);
+        }
+        BatchKind::ShortChunk | BatchKind::Prefill => {
+            calls = context.fuse(segments.layers, kind, false)?;
+            calls.extend(context.fuse(segments.logits, BatchKind::Decode, false)?);
+        }
+    }
+    Ok(Fused { plan, kind, calls })
+}
+
+/// All that lists of steps are made from.
 pub(crate) struct Lowering<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) plan: &'a Plan,
@@ -55,239 +103,42 @@ pub(crate) struct Lowering<'a> {
     pub(crate) tuning: &'a Tuning,
 }
 
-/// A table in the making.
-struct Table<'a> {
-    on: &'a Lowering<'a>,
-    class: Class,
-    /// Whether rows that want logits are all rows there are, so that they need not be gathered.
-    all: bool,
-    pending: HashMap<BufferId, Pending>,
-    /// The buffer whose rows matrices made bytes as the norm of this weight wants them.
-    normed: Option<(BufferId, WeightId)>,
-    /// Buffers that others stand for.
-    same: HashMap<BufferId, BufferId>,
-    /// What comes after the ops that are being lowered.
-    later: &'a [Op],
-    steps: Vec<Step>,
-}
+impl<'a> Lowering<'a> {
+    pub(crate) fn context(&self) -> FuseContext<'a> {
+        FuseContext {
+            plan: self.plan,
+            capabilities: self.gpu.capabilities(),
+            weights: self.weights.layouts(),
+            tuning: self.tuning,
+            cache: self.buffers.paged(),
+        }
+    }
 
-impl Lowering<'_> {
-    /// The steps of some ops of a plan.
-    pub(crate) fn table(&self, ops: &[Op], class: Class, all: bool) -> Result<Vec<Step>, GpuError> {
-        let mut table = Table {
-            on: self,
-            class,
-            all,
-            pending: HashMap::new(),
-            normed: None,
-            same: HashMap::new(),
-            later: &[],
-            steps: Vec::new(),
+    /// Fuses ops and binds the calls. `all_rows`: every row wants logits.
+    pub(crate) fn steps(&self, ops: &[Op], kind: BatchKind, all_rows: bool) -> Result<Vec<Step>, GpuError> {
+        self.context().fuse(ops, kind, all_rows)?.into_iter().map(|call| self.bind(call)).collect()
+    }
+
+    /// Finds the buffers of a call's operands.
+    fn bind(&self, call: Call) -> Result<Step, GpuError> {
+        let buffer = |operand: &Operand| match operand {
+            Operand::Matrix { weights, part, plane } => self.weights.plane(weights, *part, *plane),
+            Operand::Vectors(weights) => self.weights.vectors(weights),
+            other => self.buffers.get(other).ok(),
         };
-        let mut rest = ops;
-        while !rest.is_empty() {
-            let taken = table.take(rest)?;
-            rest = &rest[taken..];
+        let mut buffers = Vec::new();
+        for (slot, operand) in call.slots() {
+            let missing = || GpuError::internal(format!("{}: {operand:?} was never allocated", call.name));
+            buffers.push((slot, buffer(&operand).cloned().ok_or_else(missing)?));
         }
-        Ok(table.steps)
+        Ok(Step::new(call, buffers))
     }
 }
 
-impl<'a> Table<'a> {
-    fn fast(&self) -> bool {
-        self.on.plan.precision == Precision::Fast
-    }
-
-    /// The buffer that stands for this one.
-    fn id(&self, id: BufferId) -> BufferId {
-        *self.same.get(&id).unwrap_or(&id)
-    }
-
-    fn buffer(&self, id: BufferId) -> Buffer {
-        self.on.buffers.scratch(self.id(id)).clone()
-    }
-
-    fn width(&self, id: BufferId) -> u32 {
-        self.on.plan.buffer(id).width as u32
-    }
-
-    fn vector(&self, ids: &[WeightId]) -> Result<Buffer, GpuError> {
-        let missing = || GpuError::Refused { reason: "a norm's weight was not uploaded".to_owned() };
-        self.on.weights.vector(ids).cloned().ok_or_else(missing)
-    }
-
-    /// Lowers the first op, or the first few, and says how many those were.
-    fn take(&mut self, ops: &'a [Op]) -> Result<usize, GpuError> {
-        let rungs = self.on.gpu.rungs();
-        self.later = &ops[1..];
-        match ops[0] {
-            Op::Embed { table, scale, out } => self.embed(table, scale, out)?,
-            Op::RmsNorm { x, weight, eps, out } => {
-                self.finish(x)?;
-                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps });
-            }
-            Op::MatMul { x, ref weights, accumulate, out } => {
-                if let [_, Op::Gate { x: gated, activation, out: to }, ..] = *ops
-                    && gated == out
-                    && !accumulate
-                    && self.can_gate(x, weights)
-                {
-                    self.later = &ops[2..];
-                    self.mat_mul(x, weights, false, Some(activation), to)?;
-                    return Ok(2);
-                }
-                self.mat_mul(x, weights, accumulate, None, out)?;
-            }
-            Op::RopeWrite { qkv, layer, head_norm, rope } => {
-                if let [_, Op::Attention { qkv: same, layer: of, scale, window, out }, ..] = *ops
-                    && (same, of) == (qkv, layer)
-                {
-                    self.later = &ops[2..];
-                    self.attention(Attention { qkv, layer, head_norm, rope, scale, window, out })?;
-                    return Ok(2);
-                }
-                return Err(GpuError::Refused {
-                    reason: "keys are written that nobody attends to".to_owned(),
-                });
-            }
-            Op::Attention { .. } => {
-                return Err(GpuError::Refused { reason: "attention without keys of its own".to_owned() });
-            }
-            Op::Gate { x, activation, out } => {
-                self.finish(x)?;
-                self.written(out)?;
-                let count = self.width(out);
-                let buffers = vec![("x", self.buffer(x)), ("out", self.buffer(out))];
-                let work = Work::Row { bytes: 12 * u64::from(count) };
-                self.steps.push(Step::new("gate", work, buffers, move |rows| {
-                    engine::gate(rungs, rows, count, activation)
-                }));
-            }
-            Op::Gather { x, out } if self.all => {
-                self.finish(x)?;
-                self.same.insert(out, self.id(x));
-            }
-            Op::Gather { x, out } => {
-                self.finish(x)?;
-                let count = self.width(x);
-                let buffers = vec![
-                    ("x", self.buffer(x)),
-                    ("indices", self.on.buffers.indices.clone()),
-                    ("out", self.buffer(out)),
-                ];
-                let all = MAX_ROWS as u32;
-                let work = Work::Row { bytes: 8 * u64::from(count) };
-                self.steps.push(Step::new("gather", work, buffers, move |rows| {
-                    engine::gather(rungs, all, rows, count)
-                }));
-            }
-            // Tokens are drawn by the caller, or by the chain.
-            Op::Select { .. } => {}
-        }
-        Ok(1)
-    }
-
-    /// Finishes what is pending for a buffer that is to be read as it is.
-    fn finish(&mut self, id: BufferId) -> Result<(), GpuError> {
-        let id = self.id(id);
-        let rungs = self.on.gpu.rungs();
-        let cols = self.width(id);
-        match self.pending.remove(&id) {
-            None | Some(Pending::Int8) => {}
-            Some(Pending::Norm { x, weight, eps }) => {
-                let in_place = x == id;
-                let buffers = vec![
-                    ("x", self.buffer(x)),
-                    ("weight", self.vector(&[weight])?),
-                    ("out", self.buffer(id)),
-                ];
-                let work = Work::Row { bytes: 8 * u64::from(cols) };
-                self.steps.push(Step::new("norm", work, buffers, move |rows| {
-                    engine::rms_norm(rungs, rows, cols, eps, in_place)
-                }));
-            }
-            Some(Pending::Splits { window, gathered: u32::MAX }) => {
-                let source = Source::Merge { head_dim: self.on.plan.kv.head_dim as u32, window };
-                let buffers = vec![
-                    ("partials", self.on.buffers.partials.clone()),
-                    ("rows", self.on.buffers.rows.clone()),
-                    ("q", self.buffer(id)),
-                ];
-                let work = Work::Row { bytes: 8 * u64::from(cols) };
-                self.steps.push(Step::new("merge", work, buffers, move |rows| {
-                    QuantizeCall { rows, cols, source, target: Target::F32 }.launch(rungs)
-                }));
-            }
-            Some(Pending::Splits { .. }) => {
-                return Err(GpuError::Refused { reason: "rows are read that were made bytes".to_owned() });
-            }
-        }
-        Ok(())
-    }
-
-    /// The weights of the next op, if it is a product of this buffer and nobody else reads what that is to hold now.
-    fn read_next_alone(&self, id: BufferId) -> Option<&'a [WeightId]> {
-        let [Op::MatMul { x, weights, out, .. }, rest @ ..] = self.later else { return None };
-        let id = self.id(id);
-        let alone = self.id(*x) == id && self.id(*out) != id && !self.is_read_by(rest, id);
-        alone.then_some(weights)
-    }
-
-    /// Whether a later op reads what a buffer is to hold now.
-    fn is_read_later(&self, id: BufferId) -> bool {
-        self.is_read_by(self.later, id)
-    }
-
-    /// Whether some ops read what a buffer holds before the first of them.
-    fn is_read_by(&self, ops: &[Op], id: BufferId) -> bool {
-        for op in ops {
-            if op.reads().into_iter().flatten().any(|read| self.id(read) == id) {
-                return true;
-            }
-            if op.writes().is_some_and(|written| self.id(written) == id) {
-                return false;
-            }
-        }
-        false
-    }
-
-    /// A buffer is about to be overwritten: what is pending for it is no longer wanted, what is made of it may be.
-    fn written(&mut self, id: BufferId) -> Result<(), GpuError> {
-        let id = self.id(id);
-        self.pending.remove(&id);
-        self.normed = self.normed.filter(|(x, _)| *x != id);
-        let made_of_it = |(to, pending): (&BufferId, &Pending)| match pending {
-            Pending::Norm { x, .. } if *x == id => Some(*to),
-            _ => None,
-        };
-        let endangered: Vec<BufferId> = self.pending.iter().filter_map(made_of_it).collect();
-        for to in endangered {
-            if self.is_read_later(to) {
-                self.finish(to)?;
-            } else if to != id {
-                self.pending.remove(&to);
-            }
-        }
-        Ok(())
-    }
-
-    fn embed(&mut self, table: WeightId, scale: f32, out: BufferId) -> Result<(), GpuError> {
-        let rungs = self.on.gpu.rungs();
-        let vocab = self.on.plan.weight(table).shape.rows() as u32;
-        for part in self.on.weights.matrix(&[table]) {
-            let (layout, first) = (part.layout, part.first);
-            let mut buffers = planes(part);
-            buffers.extend([("tokens", self.on.buffers.tokens.clone()), ("y", self.buffer(out))]);
-            let work = Work::Row { bytes: 5 * u64::from(layout.cols()) };
-            self.steps.push(Step::new("embed", work, buffers, move |tokens| {
-                EmbedCall { vocab, first, ..EmbedCall::new(layout, tokens, scale) }.launch(rungs)
-            }));
-        }
-        Ok(())
-    }
+/// In single precision nothing is fused: it is what the fused kernels are compared with.
+fn effective(kind: BatchKind, precision: Precision) -> BatchKind {
+    if precision == Precision::Exact { BatchKind::Prefill } else { kind }
 }
 
-/// A part's planes by their names.
-fn planes(part: &Part) -> Vec<(&'static str, Buffer)> {
-    part.layout.planes().map(|plane| plane.name()).zip(part.planes.iter().cloned()).collect()
-}
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@ use std::process::Command;
 
 use super::*;
 
-/// Products of bytes, and of halves beside them; bindings with gaps; a loop; an override; what is to be an exact
-/// product, and what may become one multiply-add.
+/// A kernel with int8 and f16 products, bindings with gaps, a loop, an override, an element-wise product that is rounded and
+/// one that may be contracted.
 const KERNEL: &str = "
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -40,7 +40,7 @@ fn kernel(text: &str) -> Result<Vec<u32>, String> {
     int8_matrix(text, "kernel", &[("STEP", 2.0)], &[7, 1, 4, 6])
 }
 
-/// The kernel with one thing said otherwise.
+/// The kernel with one replacement in its text.
 fn changed(from: &str, to: &str) -> Result<Vec<u32>, String> {
     assert_eq!(KERNEL.matches(from).count(), 1, "{from}");
     kernel(&KERNEL.replace(from, to))
@@ -54,7 +54,7 @@ fn all(instructions: &[Instruction], op: u32) -> Vec<&[u32]> {
     instructions.iter().filter(|i| i.op == op).map(|i| &i.words[..]).collect()
 }
 
-/// Types of matrices by what they are: bits of a component, whether it is an integer, rows, columns, use.
+/// Matrix types by bits of a component, whether it is an integer, rows, columns and use.
 fn matrices(instructions: &[Instruction]) -> HashMap<[u32; 5], u32> {
     let declared = Declared::of(instructions).unwrap();
     let matrices = declared.matrices.iter().map(|(id, m)| {
@@ -67,7 +67,7 @@ fn matrices(instructions: &[Instruction]) -> HashMap<[u32; 5], u32> {
 }
 
 #[test]
-fn words_become_bytes_and_sums_become_integers() {
+fn u32_matrices_become_int8_with_int32_sums() {
     let words = kernel(KERNEL).unwrap();
     assert_eq!(words[1], 0x10600, "SPIR-V 1.6");
     let code = instructions(&words);
@@ -75,7 +75,7 @@ fn words_become_bytes_and_sums_become_integers() {
     let matrices = matrices(&code);
     let [a, b] = [matrices[&[8, 1, 16, 32, USE_A]], matrices[&[8, 1, 32, 16, USE_B]]];
     let [sums, integers] = [matrices[&[32, 0, 16, 16, USE_SUMS]], matrices[&[32, 1, 16, 16, USE_SUMS]]];
-    assert_eq!(matrices.len(), 6, "and two of halves: {matrices:?}");
+    assert_eq!(matrices.len(), 6, "and two of f16: {matrices:?}");
 
     const LOAD: u32 = 4457;
     let loads = all(&code, LOAD);
@@ -83,14 +83,14 @@ fn words_become_bytes_and_sums_become_integers() {
     let [left, right] = [a, b].map(|kind| loads.iter().find(|load| load[0] == kind).unwrap()[1]);
 
     let products = all(&code, MUL_ADD);
-    let (of_bytes, of_halves): (Vec<&[u32]>, Vec<&[u32]>) =
+    let (int8_products, f16_products): (Vec<&[u32]>, Vec<&[u32]>) =
         products.into_iter().partition(|p| p[0] == integers);
-    let &[&[_, _, fa, fb, zero]] = &of_halves[..] else { panic!("{of_halves:?}") };
+    let &[&[_, _, fa, fb, zero]] = &f16_products[..] else { panic!("{f16_products:?}") };
     assert!(![fa, fb].contains(&left) && ![fa, fb].contains(&right));
     assert!(all(&code, CONSTANT_NULL).contains(&&[sums, zero][..]));
-    assert_eq!(of_bytes.len(), 2);
+    assert_eq!(int8_products.len(), 2);
     let conversions = all(&code, CONVERT_S_TO_F);
-    for product in of_bytes {
+    for product in int8_products {
         let &[_, id, a, b, zero, signs] = product else { panic!("{product:?}") };
         assert_eq!([a, b, signs], [left, right, 0xf]);
         assert!(all(&code, CONSTANT_NULL).contains(&&[integers, zero][..]));
@@ -109,13 +109,14 @@ fn differences_become_products_and_the_left_one_is_rounded() {
     assert_eq!(products.iter().map(|product| product[2]).collect::<Vec<_>>(), conversions);
     let &[sum] = &all(&code, F_ADD)[..] else { panic!("one sum of matrices") };
     assert_eq!(sum[2..], [products[0][1], products[1][1]]);
-    let exact: Vec<_> = all(&code, DECORATE).into_iter().filter(|words| words[1] == NO_CONTRACTION).collect();
-    assert_eq!(exact, [&[products[0][1], NO_CONTRACTION][..]]);
+    let rounded: Vec<_> =
+        all(&code, DECORATE).into_iter().filter(|words| words[1] == NO_CONTRACTION).collect();
+    assert_eq!(rounded, [&[products[0][1], NO_CONTRACTION][..]]);
     // Annotations end where types begin.
     let last = code.iter().rposition(|i| i.op == DECORATE).unwrap();
     assert!(code.iter().position(|i| PLAIN_TYPES.contains(&i.op)).unwrap() > last);
 
-    // A product that is both is rounded; other numbers are subtracted as ever.
+    // A product that is a left and a right operand is rounded. Scalars are still subtracted.
     let code = instructions(&changed("first + second", "first + second + first").unwrap());
     assert_eq!(all(&code, DECORATE).iter().filter(|words| words[1] == NO_CONTRACTION).count(), 1);
     let code = instructions(&changed("workgroupBarrier", "out[lane] -= 1.5; workgroupBarrier").unwrap());
@@ -123,7 +124,7 @@ fn differences_become_products_and_the_left_one_is_rounded() {
 }
 
 #[test]
-fn bindings_are_numbered_loops_stay_and_constants_are_filled_in() {
+fn bindings_are_renumbered_loops_not_unrolled_and_overrides_set() {
     let words = kernel(KERNEL).unwrap();
     let code = instructions(&words);
     const BINDING: u32 = 33;
@@ -134,7 +135,7 @@ fn bindings_are_numbered_loops_stay_and_constants_are_filled_in() {
         numbers
     };
     assert_eq!(numbers(&code), [0, 1, 2, 3]);
-    // What the kernel does not use has its number all the same.
+    // Bindings that the kernel does not use are numbered too.
     let more = int8_matrix(KERNEL, "kernel", &[], &[0, 1, 2, 4, 6, 7]).unwrap();
     assert_eq!(numbers(&instructions(&more)), [1, 3, 4, 5]);
     let &[&[_, _, control]] = &all(&code, LOOP_MERGE)[..] else { panic!("one loop") };
@@ -142,9 +143,9 @@ fn bindings_are_numbered_loops_stay_and_constants_are_filled_in() {
     assert_ne!(words, int8_matrix(KERNEL, "kernel", &[], &[1, 4, 6, 7]).unwrap(), "the override counts");
 }
 
-/// Every id is made once, below the bound; types and constants before anything is made of them.
+/// Every id is defined once, below the bound; types and constants come before their uses.
 #[test]
-fn ids_are_in_order() {
+fn ids_are_defined_before_use() {
     for text in [KERNEL.to_owned(), KERNEL.replace("lane: u32) {", "lane: u32) { let i = i32(lane) * 3;")] {
         let words = kernel(&text).unwrap();
         let (head, code) = decoded(&words).unwrap();
@@ -157,7 +158,7 @@ fn ids_are_in_order() {
                 19..=39 => (words[0], &[][..]),
                 _ => (words[1], &words[..1]),
             };
-            assert!(used.iter().all(|id| made.contains(id)), "{op} {words:?} before what it is made of");
+            assert!(used.iter().all(|id| made.contains(id)), "{op} {words:?} before its operands");
             assert!(id < head[3] && made.insert(id), "{op} {words:?}");
         }
         for Instruction { op, words } in &code[function..] {
@@ -171,18 +172,18 @@ fn ids_are_in_order() {
         }
         let integers = all(code, TYPE_INT);
         let kinds: HashSet<_> = integers.iter().map(|words| &words[1..]).collect();
-        assert_eq!(kinds.len(), integers.len(), "a type that is declared twice");
+        assert_eq!(kinds.len(), integers.len(), "a type is declared twice");
     }
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn invalid_kernels_are_refused() {
     let sums = "let second = coopMultiplyAdd(a, b, SUMS())";
     let wrong = [
-        (sums, "let second = coopMultiplyAdd(a, b, factor)", "added to what is not the constant zero"),
+        (sums, "let second = coopMultiplyAdd(a, b, factor)", "must be added to the constant zero"),
         (sums, "let second = coopMultiplyAdd(a, fb, SUMS())", "one factor"),
         (sums, "let second = coopMultiplyAdd(fa, b, SUMS())", "one factor"),
-        (sums, "let both = a + a; let second = coopMultiplyAdd(both, b, SUMS())", "are only multiplied"),
+        (sums, "let both = a + a; let second = coopMultiplyAdd(both, b, SUMS())", "can only be multiplied"),
         (sums, "let c = coopLoad<SUMS>(&right[0], 8u); let second = factor", "use 2, not 16x16"),
         ("let a = coopLoadT<LEFT>", "let a = coopLoadT<coop_mat8x8<f16, A>>", "8x8"),
         ("@binding(4)", "@binding(5)", "binding"),
@@ -197,9 +198,9 @@ fn what_cannot_be_meant_is_refused() {
     assert!(int8_matrix(KERNEL, "kernel", &[("STRIDE", 2.0)], &[1, 4, 6, 7]).unwrap_err().contains("STRIDE"));
 }
 
-/// Khronos's own validator, where there is one that knows cooperative matrices.
+/// Khronos's validator, if it is installed and knows cooperative matrices.
 #[test]
-fn the_validator_takes_it() {
+fn spirv_val_accepts_the_result() {
     let path = std::env::temp_dir().join(format!("gyrus-{}.spv", std::process::id()));
     std::fs::write(&path, bytemuck::cast_slice(&kernel(KERNEL).unwrap())).unwrap();
     let output = Command::new("spirv-val").args(["--target-env", "vulkan1.3"]).arg(&path).output();
@@ -219,20 +220,20 @@ fn the_validator_takes_it() {
     panic!("{said}");
 }
 
-/// Kernels that are written so become what is meant, for every type of weights that they take.
+/// The mat-vec kernel, for every type of weights that it takes.
 #[test]
-fn kernels_are_rewritten() {
+fn mat_vec_kernels_are_rewritten() {
     use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, Results};
     use gyrus_kernels::shader::Rungs;
     use gyrus_kernels::{Activation, WeightLayout};
     use gyrus_tensor::DType;
 
     for dtype in [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::IQ4_NL] {
-        let bytes = (Input::Int8 { norm: true }, Some(Activation::Silu));
+        let gated = (Input::Int8 { norm: true }, Some(Activation::Silu));
         let squares = (Input::Int8Squares { eps: 1e-5 }, None);
         for (n, k, splits, (input, gate), results) in [
-            (16_384, 2048, 1, bytes, Results::Int8),
-            (40, 4096, 4, bytes, Results::F32),
+            (16_384, 2048, 1, gated, Results::Int8),
+            (40, 4096, 4, gated, Results::F32),
             (2048, 2048, 1, squares, Results::NormedInt8),
         ] {
             let call = MatVecCall {
@@ -247,13 +248,13 @@ fn kernels_are_rewritten() {
             let source = launch.variant().source().unwrap();
             let words = int8_matrix(&source.text, &launch.variant().name, &[], &bindings).unwrap();
             let code = instructions(&words);
-            // A subgroup has four lanes of a team, each with one block or two.
+            // A subgroup has four lanes of a team, each with one or two blocks.
             let blocks = 4 * (k / 1024 / splits as usize);
-            let of_bytes =
+            let int8_products =
                 all(&code, MUL_ADD).iter().filter(|words| words.last() == Some(&ALL_SIGNED)).count();
-            assert_eq!(of_bytes, blocks, "{dtype} {k}");
-            let exact = all(&code, DECORATE).iter().filter(|words| words[1] == NO_CONTRACTION).count();
-            assert_eq!(exact, 4, "{dtype} {k}");
+            assert_eq!(int8_products, blocks, "{dtype} {k}");
+            let rounded = all(&code, DECORATE).iter().filter(|words| words[1] == NO_CONTRACTION).count();
+            assert_eq!(rounded, 4, "{dtype} {k}");
             assert!(all(&code, DECORATE).iter().all(|words| words[1] != NON_WRITABLE));
         }
     }

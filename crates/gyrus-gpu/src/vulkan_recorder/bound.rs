@@ -12,9 +12,9 @@ use crate::error::GpuError;
 use crate::pipeline::Recipe;
 use crate::spirv::parsed;
 
-/// A kernel compiled for commands that wgpu does not see, of the same shader and with the same bindings.
+/// A pipeline for the Vulkan recorder, from the same shader and with the same bindings as wgpu's.
 pub(crate) struct Compiled {
-    /// What the rest was made by. They are taken from here only to be destroyed.
+    /// The device that created the rest. Those are taken out only to be destroyed.
     device: wgpu::Device,
     group: Option<hal::vulkan::BindGroupLayout>,
     layout: Option<hal::vulkan::PipelineLayout>,
@@ -24,9 +24,9 @@ pub(crate) struct Compiled {
 impl Compiled {
     pub(crate) fn new(gpu: &Gpu, recipe: &Recipe) -> Result<Compiled, GpuError> {
         let mut made = Compiled { device: gpu.device.clone(), group: None, layout: None, pipeline: None };
-        // SAFETY: everything is made for one device, of what wgpu has accepted from the same recipe, and destroyed by
-        // `Compiled::drop`, however far this comes; the module is not needed behind the pipeline. What a shader without
-        // checks must keep to is said in `Gpu::module`.
+        // SAFETY: everything is created by one device from a recipe that wgpu has validated. `Compiled::drop` destroys it,
+        // also if a later step fails; the module is not needed after the pipeline is created. `Gpu::module` says why
+        // shaders need no checks.
         unsafe {
             let Some(device) = gpu.device.as_hal::<Vulkan>() else { return Err(gone()) };
             let group = device.create_bind_group_layout(&hal::BindGroupLayoutDescriptor {
@@ -55,7 +55,7 @@ impl Compiled {
             let module = device
                 .create_shader_module(&descriptor, input)
                 .map_err(|error| recipe.refused(&error.to_string()))?;
-            // In what was rewritten they are filled in.
+            // Rewritten SPIR-V has its constants filled in.
             let overrides = if recipe.spirv.is_some() { &[][..] } else { &recipe.variant.overrides };
             let pipeline = device.create_compute_pipeline(&hal::ComputePipelineDescriptor {
                 label: None,
@@ -77,8 +77,8 @@ impl Compiled {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: each was made by this device and is destroyed once; commands that use them have landed before what
-        // holds them is dropped.
+        // SAFETY: each was created by this device and is destroyed once. Commands that use them have completed: a backend
+        // waits for them before it drops its pipelines.
         unsafe {
             let Some(device) = self.device.as_hal::<Vulkan>() else { return };
             self.pipeline.take().into_iter().for_each(|pipeline| device.destroy_compute_pipeline(pipeline));
@@ -91,14 +91,14 @@ impl Drop for Compiled {
 /// A kernel and the buffers it is bound to.
 pub(crate) struct Bound {
     compiled: Arc<Compiled>,
-    /// Taken from here only to be destroyed.
+    /// Taken out only to be destroyed.
     group: Option<hal::vulkan::BindGroup>,
     read: Vec<vk::Buffer>,
     written: Vec<vk::Buffer>,
 }
 
 impl Bound {
-    /// Binds buffers to a kernel's bindings. Those that it writes are [`Gpu::buffer`]s.
+    /// Binds buffers to a kernel's bindings. Those that it writes were created by [`Gpu::buffer`].
     pub(crate) fn new(
         gpu: &Gpu,
         compiled: Arc<Compiled>,
@@ -113,7 +113,7 @@ impl Bound {
             } else {
                 written.push(raw)
             }
-            // SAFETY: this only stands for the buffer while it is bound; dropping it destroys nothing.
+            // SAFETY: it refers to the buffer while that is bound; dropping it destroys nothing.
             handles.push(unsafe { hal::vulkan::Buffer::from_raw(raw) });
         }
         let bindings: Vec<_> =
@@ -125,11 +125,11 @@ impl Bound {
                 count: 1,
             })
             .collect();
-        // They are numbered in this order.
+        // wgpu's Vulkan backend numbers them in this order.
         entries.sort_unstable_by_key(|entry| entry.binding);
         let Some(layout) = &compiled.group else { return Err(gone()) };
-        // SAFETY: the buffers are of this device and live as long as the dispatch that this is of; the bindings are those
-        // of the layout.
+        // SAFETY: the buffers belong to this device and live as long as the dispatch that owns this; the bindings are
+        // those of the layout.
         let group = unsafe {
             let Some(device) = gpu.device.as_hal::<Vulkan>() else { return Err(gone()) };
             device.create_bind_group(&hal::BindGroupDescriptor {
@@ -152,12 +152,12 @@ impl Bound {
         &self.read
     }
 
-    /// Buffers that are written, or both.
+    /// Buffers that are written, or read and written.
     pub(super) fn written(&self) -> &[vk::Buffer] {
         &self.written
     }
 
-    /// Has commands run the kernel over a grid.
+    /// Records a dispatch of the kernel over a grid.
     pub(super) fn record(
         &self,
         encoder: &mut hal::vulkan::CommandEncoder,
@@ -166,8 +166,8 @@ impl Bound {
     ) {
         let Compiled { layout: Some(layout), pipeline: Some(pipeline), .. } = &*self.compiled else { return };
         let Some(group) = &self.group else { return };
-        // SAFETY: the encoder is recording; the pipeline, its layout and what is bound are of one device, and the
-        // immediates are as many as the layout has. Grids are within limits, as `Launch` has seen.
+        // SAFETY: the encoder is recording; the pipeline, its layout and the bind group belong to one device, and there
+        // are as many immediates as the layout has. `Launch` has checked the grid.
         unsafe {
             encoder.begin_compute_pass(&hal::ComputePassDescriptor { label: None, timestamp_writes: None });
             encoder.set_compute_pipeline(pipeline);
@@ -183,7 +183,7 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // SAFETY: it was made by this device and is destroyed once, behind the commands that use it.
+        // SAFETY: it was created by this device and is destroyed once, after the commands that use it.
         unsafe {
             if let (Some(device), Some(group)) = (self.compiled.device.as_hal::<Vulkan>(), self.group.take())
             {

@@ -1,16 +1,16 @@
-//! Steps that are recorded past wgpu, where it speaks to Vulkan.
+//! Records steps in flight as Vulkan commands, on wgpu's device and in its buffers.
 //!
-//! wgpu looks after every command anew: which buffers it touches, what must be done before, what must be kept until it
-//! has run. That takes several microseconds a kernel and memory on the host. Of a step all this is known when its
-//! kernels are bound, so that [`Recorder`] writes down the commands themselves, in memory that is used again and again.
+//! wgpu tracks every command: which buffers it uses, which barriers it needs, what must live until it has run. That takes
+//! several microseconds a kernel and allocates on the host. For a step all this is known when its kernels are bound, so
+//! [`Recorder`] records the commands directly, in memory that is reused.
 //!
-//! What wgpu does not see, it cannot keep apart. Hence:
+//! wgpu does not know of these commands and cannot synchronise with them. Therefore:
 //!
-//! - Buffers are wgpu's. They were cleared when they were made ([`Gpu::buffer`]): wgpu clears a buffer before what it
-//!   takes for its first use, and that would be after kernels that it does not know of.
-//! - What wgpu was told before, it submits before ([`Recorder::begin`] with `after_others`), to the same queue; the
-//!   first commands here wait for it, and the last commands make what they wrote visible to whatever comes behind.
-//! - Nothing is freed while commands use it: a [`Flight`] is landed before its backend changes or drops anything.
+//! - Buffers are cleared when they are created ([`Gpu::buffer`]). Otherwise wgpu would clear a buffer before the first use
+//!   that it sees, which may come after kernels recorded here.
+//! - Earlier work of wgpu is submitted first, to the same queue ([`Recorder::begin`] with `after_wgpu`). The first command
+//!   here is a barrier after it, and the last makes all writes visible to later commands.
+//! - Nothing is freed while commands use it: a backend waits for its [`Submission`]s before it changes or drops anything.
 
 mod bound;
 
@@ -30,41 +30,41 @@ use crate::recorder::{RING, read_words};
 
 type Vulkan = hal::api::Vulkan;
 
-/// The most bytes that one command can bring along.
-const MOST_INLINE: usize = 65_536;
+/// The most bytes of one vkCmdUpdateBuffer.
+const MAX_UPDATE: usize = 65_536;
 
-/// Whatever a command can do to memory.
-const EVERYTHING: vk::AccessFlags =
+/// All accesses to memory.
+const ALL_ACCESS: vk::AccessFlags =
     vk::AccessFlags::from_raw(vk::AccessFlags::MEMORY_READ.as_raw() | vk::AccessFlags::MEMORY_WRITE.as_raw());
 
-/// Writes commands down, and hands them to the queue.
+/// Records commands and submits them to the queue.
 pub(crate) struct Recorder {
-    /// Keeps what the handles below are of.
+    /// Keeps the device of the handles below alive.
     device: wgpu::Device,
     raw: Arc<ash::Device>,
     queue: vk::Queue,
-    idle: Vec<Flight>,
+    idle: Vec<Submission>,
     hazards: Hazards,
 }
 
-/// Commands that were handed over, and where their tokens come back.
-pub(crate) struct Flight {
+/// Submitted commands, and the readback buffer of their tokens.
+pub(crate) struct Submission {
     raw: Arc<ash::Device>,
     encoder: hal::vulkan::CommandEncoder,
-    /// Those that run, or ran, until they are landed.
+    /// Commands that run, or have run and were not waited for.
     commands: Option<hal::vulkan::CommandBuffer>,
-    landed: vk::Fence,
+    done: vk::Fence,
     tokens: Buffer,
 }
 
-/// Commands that are being written down.
+/// Commands that are being recorded.
 pub(crate) struct Recording<'r> {
     recorder: &'r mut Recorder,
-    flight: Flight,
+    submission: Submission,
     raw: vk::CommandBuffer,
 }
 
-/// Buffers that commands have touched since the last of them that waited for those before.
+/// Buffers that commands have read and written since the last barrier.
 #[derive(Debug, Default)]
 struct Hazards {
     read: Vec<vk::Buffer>,
@@ -72,16 +72,16 @@ struct Hazards {
 }
 
 impl Hazards {
-    /// Whether commands on these buffers must wait for those before; if so, those are forgotten.
-    fn wait(&mut self, read: &[vk::Buffer], written: &[vk::Buffer]) -> bool {
-        let wait = read.iter().any(|buffer| self.written.contains(buffer))
+    /// Whether a command on these buffers needs a barrier before it. If so, earlier commands are forgotten.
+    fn needs_barrier(&mut self, read: &[vk::Buffer], written: &[vk::Buffer]) -> bool {
+        let needed = read.iter().any(|buffer| self.written.contains(buffer))
             || written.iter().any(|buffer| self.written.contains(buffer) || self.read.contains(buffer));
-        if wait {
+        if needed {
             self.forget();
         }
         self.read.extend_from_slice(read);
         self.written.extend_from_slice(written);
-        wait
+        needed
     }
 
     fn forget(&mut self) {
@@ -91,9 +91,9 @@ impl Hazards {
 }
 
 impl Recorder {
-    /// For a device that is reached through Vulkan.
+    /// A recorder, if wgpu uses Vulkan for this device.
     pub(crate) fn new(gpu: &Gpu) -> Option<Recorder> {
-        // SAFETY: the handles are those of a device that lives as long as `device`, which is kept beside them.
+        // SAFETY: the handles are those of `device`, which is stored beside them.
         let (raw, queue) = unsafe {
             let device = gpu.device.as_hal::<Vulkan>()?;
             (Arc::new(device.raw_device().clone()), gpu.queue.as_hal::<Vulkan>()?.as_raw())
@@ -102,33 +102,33 @@ impl Recorder {
         Some(Recorder { device, raw, queue, idle: Vec::new(), hazards: Hazards::default() })
     }
 
-    /// Begins to write commands down. `after_others`: wgpu was told something since the last time.
-    pub(crate) fn begin(&mut self, gpu: &Gpu, after_others: bool) -> Result<Recording<'_>, GpuError> {
-        if after_others {
+    /// Begins to record commands. `after_wgpu`: wgpu was given work since the last submission.
+    pub(crate) fn begin(&mut self, gpu: &Gpu, after_wgpu: bool) -> Result<Recording<'_>, GpuError> {
+        if after_wgpu {
             gpu.queue.submit([]);
         }
-        gpu.trouble()?;
-        let mut flight = match self.idle.pop() {
-            Some(flight) => flight,
-            None => self.flight(gpu)?,
+        gpu.take_error()?;
+        let mut submission = match self.idle.pop() {
+            Some(submission) => submission,
+            None => self.submission(gpu)?,
         };
-        // SAFETY: what was recorded last has run to its end and was reset.
-        let begun = unsafe { flight.encoder.begin_encoding(None) };
+        // SAFETY: the encoder's last commands have completed and were reset.
+        let begun = unsafe { submission.encoder.begin_encoding(None) };
         begun.map_err(|error| refused(gpu, &error))?;
-        // SAFETY: the handle is used while it is recorded and until it has run, and then no more.
-        let raw = unsafe { flight.encoder.raw_handle() };
+        // SAFETY: the handle is not used after the commands have completed.
+        let raw = unsafe { submission.encoder.raw_handle() };
         self.hazards.forget();
-        let recording = Recording { recorder: self, flight, raw };
-        if after_others {
+        let recording = Recording { recorder: self, submission, raw };
+        if after_wgpu {
             let all = vk::PipelineStageFlags::ALL_COMMANDS;
-            recording.barrier(all, all, EVERYTHING, EVERYTHING);
+            recording.barrier(all, all, ALL_ACCESS, ALL_ACCESS);
         }
         Ok(recording)
     }
 
-    fn flight(&self, gpu: &Gpu) -> Result<Flight, GpuError> {
+    fn submission(&self, gpu: &Gpu) -> Result<Submission, GpuError> {
         let tokens = gpu.create(RING, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
-        // SAFETY: both are of the device that is kept; the fence is destroyed by `Flight::drop`, the encoder by itself.
+        // SAFETY: both belong to the stored device. `Submission::drop` destroys the fence; the encoder destroys itself.
         unsafe {
             let (Some(device), Some(queue)) = (self.device.as_hal::<Vulkan>(), gpu.queue.as_hal::<Vulkan>())
             else {
@@ -137,36 +137,36 @@ impl Recorder {
             let encoder = device
                 .create_command_encoder(&hal::CommandEncoderDescriptor { label: None, queue: &*queue })
                 .map_err(|error| refused(gpu, &error))?;
-            let landed = self
+            let done = self
                 .raw
                 .create_fence(&vk::FenceCreateInfo::default(), None)
                 .map_err(|error| failed(gpu, error))?;
             let raw = Arc::clone(&self.raw);
-            Ok(Flight { raw, encoder, commands: None, landed, tokens })
+            Ok(Submission { raw, encoder, commands: None, done, tokens })
         }
     }
 
-    /// Waits for a flight, and hands its tokens over if they are wanted.
-    pub(crate) fn land(
+    /// Waits for a submission, and reads its tokens if they are wanted.
+    pub(crate) fn wait(
         &mut self,
         gpu: &Gpu,
-        mut flight: Flight,
+        mut submission: Submission,
         wanted: Option<&mut Vec<u32>>,
     ) -> Result<(), GpuError> {
-        flight.wait().map_err(|error| failed(gpu, error))?;
-        gpu.trouble()?;
+        submission.wait().map_err(|error| failed(gpu, error))?;
+        gpu.take_error()?;
         if let Some(tokens) = wanted {
-            self.read(gpu, &flight, tokens)?;
+            self.read(gpu, &submission, tokens)?;
         }
-        self.idle.push(flight);
+        self.idle.push(submission);
         Ok(())
     }
 
-    fn read(&self, gpu: &Gpu, flight: &Flight, tokens: &mut Vec<u32>) -> Result<(), GpuError> {
-        // SAFETY: the buffer can be mapped, wgpu is never asked to, and what filled it is done.
+    fn read(&self, gpu: &Gpu, submission: &Submission, tokens: &mut Vec<u32>) -> Result<(), GpuError> {
+        // SAFETY: the buffer is mappable, wgpu never maps it, and the copy to it has completed.
         unsafe {
             let (Some(device), Some(buffer)) =
-                (self.device.as_hal::<Vulkan>(), flight.tokens.inner.as_hal::<Vulkan>())
+                (self.device.as_hal::<Vulkan>(), submission.tokens.inner.as_hal::<Vulkan>())
             else {
                 return Err(gone());
             };
@@ -186,10 +186,10 @@ impl Recording<'_> {
     /// Overwrites words of a buffer from an offset in bytes.
     pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, words: &[u32]) -> Result<(), GpuError> {
         let raw = handle(buffer)?;
-        self.after(&[], &[raw]);
-        for (number, words) in words.chunks(MOST_INLINE / 4).enumerate() {
-            let offset = offset + (number * MOST_INLINE) as u64;
-            // SAFETY: the caller's words are within the buffer, at whole words, and copied by the call.
+        self.synchronize(&[], &[raw]);
+        for (number, words) in words.chunks(MAX_UPDATE / 4).enumerate() {
+            let offset = offset + (number * MAX_UPDATE) as u64;
+            // SAFETY: the caller's words are within the buffer and aligned, and the call copies them.
             unsafe {
                 self.recorder.raw.cmd_update_buffer(self.raw, raw, offset, bytemuck::cast_slice(words));
             }
@@ -200,46 +200,46 @@ impl Recording<'_> {
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
         let bound = dispatch.bound(gpu)?;
-        self.after(bound.read(), bound.written());
-        bound.record(&mut self.flight.encoder, dispatch.immediates(), dispatch.groups);
+        self.synchronize(bound.read(), bound.written());
+        bound.record(&mut self.submission.encoder, dispatch.immediates(), dispatch.groups);
         Ok(())
     }
 
-    /// Hands the commands over; the words of `emitted`, if any, come back with them.
-    pub(crate) fn submit(mut self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Flight, GpuError> {
+    /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
+    pub(crate) fn submit(mut self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
         if let Some(emitted) = emitted {
-            let (from, to) = (handle(emitted)?, handle(&self.flight.tokens)?);
-            self.after(&[from], &[]);
+            let (from, to) = (handle(emitted)?, handle(&self.submission.tokens)?);
+            self.synchronize(&[from], &[]);
             let region = vk::BufferCopy { src_offset: 0, dst_offset: 0, size: RING.min(emitted.bytes()) };
-            // SAFETY: both buffers are as large as the region, and made for copies.
+            // SAFETY: both buffers are as large as the region and have copy usages.
             unsafe { self.recorder.raw.cmd_copy_buffer(self.raw, from, to, &[region]) };
         }
-        // Whoever comes next, and the host, sees what was done here.
+        // Later commands and the host see all writes.
         let stages = vk::PipelineStageFlags::ALL_COMMANDS;
         self.barrier(
             stages,
             stages | vk::PipelineStageFlags::HOST,
             vk::AccessFlags::MEMORY_WRITE,
-            EVERYTHING | vk::AccessFlags::HOST_READ,
+            ALL_ACCESS | vk::AccessFlags::HOST_READ,
         );
-        let Recording { recorder, mut flight, raw } = self;
-        // SAFETY: all commands are recorded; the queue is used by nobody else meanwhile, since this has the backend that
-        // has the device to itself. What the commands use is kept until they are landed.
+        let Recording { recorder, mut submission, raw } = self;
+        // SAFETY: all commands are recorded. Nothing else uses the queue meanwhile, since the backend owns the device and
+        // is borrowed here. What the commands use lives until they are waited for.
         unsafe {
-            let commands = flight.encoder.end_encoding().map_err(|error| refused(gpu, &error))?;
-            let submission = vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&raw));
+            let commands = submission.encoder.end_encoding().map_err(|error| refused(gpu, &error))?;
+            let info = vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&raw));
             recorder
                 .raw
-                .queue_submit(recorder.queue, &[submission], flight.landed)
+                .queue_submit(recorder.queue, &[info], submission.done)
                 .map_err(|error| failed(gpu, error))?;
-            flight.commands = Some(commands);
+            submission.commands = Some(commands);
         }
-        Ok(flight)
+        Ok(submission)
     }
 
-    /// Has what follows wait for what it depends on.
-    fn after(&mut self, read: &[vk::Buffer], written: &[vk::Buffer]) {
-        if self.recorder.hazards.wait(read, written) {
+    /// Records a barrier if the next command, on these buffers, depends on earlier ones.
+    fn synchronize(&mut self, read: &[vk::Buffer], written: &[vk::Buffer]) {
+        if self.recorder.hazards.needs_barrier(read, written) {
             let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
             let written = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
             let read =
@@ -271,33 +271,33 @@ impl Recording<'_> {
     }
 }
 
-impl Flight {
-    /// Waits until its commands have run, if there are any, and makes it ready for others.
+impl Submission {
+    /// Waits for its commands, if there are any, and resets it for reuse.
     fn wait(&mut self) -> Result<(), vk::Result> {
         let Some(commands) = self.commands.take() else { return Ok(()) };
-        // SAFETY: the commands were submitted with this fence, once, and nobody has waited for it; behind it they are done
-        // and can be reset, as they can be if the device is lost.
+        // SAFETY: the commands were submitted with this fence once, and it was not waited for. After it they are complete
+        // and can be reset; so they can if the device is lost.
         unsafe {
             let done = loop {
-                match self.raw.wait_for_fences(&[self.landed], true, u64::MAX) {
-                    // They may still run, and what they use must not go before them.
+                match self.raw.wait_for_fences(&[self.done], true, u64::MAX) {
+                    // The commands may still run, so their buffers must not be freed yet.
                     Err(error) if error != vk::Result::ERROR_DEVICE_LOST => std::thread::yield_now(),
                     done => break done,
                 }
             };
             self.encoder.reset_all(std::iter::once(commands));
             done?;
-            self.raw.reset_fences(&[self.landed])
+            self.raw.reset_fences(&[self.done])
         }
     }
 }
 
-impl Drop for Flight {
+impl Drop for Submission {
     fn drop(&mut self) {
-        // A device that is lost says so to whoever uses it next.
+        // If the device is lost, the next call returns that.
         let _ = self.wait();
         // SAFETY: nothing waits for it or signals it any more.
-        unsafe { self.raw.destroy_fence(self.landed, None) };
+        unsafe { self.raw.destroy_fence(self.done, None) };
     }
 }
 
@@ -307,15 +307,15 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-impl std::fmt::Debug for Flight {
+impl std::fmt::Debug for Submission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Flight({:?})", self.landed)
+        write!(f, "Submission({:?})", self.done)
     }
 }
 
-/// Vulkan's name of a buffer.
+/// The Vulkan handle of a buffer.
 fn handle(buffer: &Buffer) -> Result<vk::Buffer, GpuError> {
-    // SAFETY: nobody destroys the buffer by its handle, and handles are used while the buffer lives.
+    // SAFETY: the handle is not used to destroy the buffer, and not after the buffer is dropped.
     unsafe { buffer.inner.as_hal::<Vulkan>().map(|buffer| buffer.raw_handle()) }.ok_or_else(gone)
 }
 
@@ -325,17 +325,17 @@ fn gone() -> GpuError {
 
 fn refused(gpu: &Gpu, error: &hal::DeviceError) -> GpuError {
     match error {
-        hal::DeviceError::Lost => gpu.lose(&error.to_string()),
-        hal::DeviceError::OutOfMemory => GpuError::OutOfMemory { bytes: 0 },
+        hal::DeviceError::Lost => gpu.set_lost(&error.to_string()),
+        hal::DeviceError::OutOfMemory => GpuError::OutOfMemory { bytes: None },
         other => GpuError::Refused { reason: other.to_string() },
     }
 }
 
 fn failed(gpu: &Gpu, error: vk::Result) -> GpuError {
     match error {
-        vk::Result::ERROR_DEVICE_LOST => gpu.lose(&error.to_string()),
+        vk::Result::ERROR_DEVICE_LOST => gpu.set_lost(&error.to_string()),
         vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
-            GpuError::OutOfMemory { bytes: 0 }
+            GpuError::OutOfMemory { bytes: None }
         }
         other => GpuError::Refused { reason: other.to_string() },
     }
@@ -347,18 +347,18 @@ mod tests {
 
     use super::Hazards;
 
-    /// Reads go side by side; whoever reads what was written, or writes what was read or written, waits.
+    /// Reads need no barrier between them. A read after a write does, and a write after a read or write.
     #[test]
-    fn commands_wait_for_what_they_depend_on() {
+    fn barriers_come_before_dependent_commands() {
         let [a, b, c] = [1, 2, 3].map(Buffer::from_raw);
         let mut hazards = Hazards::default();
-        assert!(!hazards.wait(&[a, b], &[c]), "nothing before");
-        assert!(!hazards.wait(&[a, b], &[]), "both read");
-        assert!(hazards.wait(&[c], &[]), "reads what was written");
-        assert!(!hazards.wait(&[c], &[a]), "read before the last that waited");
-        assert!(hazards.wait(&[], &[c]), "writes what was read");
-        assert!(hazards.wait(&[], &[c]), "writes what was written");
+        assert!(!hazards.needs_barrier(&[a, b], &[c]), "first command");
+        assert!(!hazards.needs_barrier(&[a, b], &[]), "both only read");
+        assert!(hazards.needs_barrier(&[c], &[]), "read after write");
+        assert!(!hazards.needs_barrier(&[c], &[a]), "its read came before the barrier");
+        assert!(hazards.needs_barrier(&[], &[c]), "write after read");
+        assert!(hazards.needs_barrier(&[], &[c]), "write after write");
         hazards.forget();
-        assert!(!hazards.wait(&[c], &[a]), "forgotten");
+        assert!(!hazards.needs_barrier(&[c], &[a]), "new recording");
     }
 }

@@ -1,4 +1,4 @@
-//! Where wgpu does not speak to Vulkan, it records all steps itself.
+//! On platforms without Vulkan wgpu records all steps.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::pipeline::Recipe;
 pub(crate) enum Recorder {}
 
 #[derive(Debug)]
-pub(crate) enum Flight {}
+pub(crate) enum Submission {}
 
 #[derive(Debug)]
 pub(crate) enum Compiled {}
@@ -33,7 +33,7 @@ impl Recorder {
         match *self {}
     }
 
-    pub(crate) fn land(&mut self, _: &Gpu, _: Flight, _: Option<&mut Vec<u32>>) -> Result<(), GpuError> {
+    pub(crate) fn wait(&mut self, _: &Gpu, _: Submission, _: Option<&mut Vec<u32>>) -> Result<(), GpuError> {
         match *self {}
     }
 }
@@ -47,7 +47,7 @@ impl Recording<'_> {
         match *self.0 {}
     }
 
-    pub(crate) fn submit(self, _: &Gpu, _: Option<&Buffer>) -> Result<Flight, GpuError> {
+    pub(crate) fn submit(self, _: &Gpu, _: Option<&Buffer>) -> Result<Submission, GpuError> {
         match *self.0 {}
     }
 }

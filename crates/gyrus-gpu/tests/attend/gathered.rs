@@ -1,23 +1,24 @@
-//! Attention that one workgroup puts together and makes bytes of: to the bit what splits, merged and made bytes, are.
+//! Gathered attention, where one workgroup merges all splits of a row and quantises the result to int8. It has the bits of
+//! separate splits that are merged and quantised by another kernel.
 
 use gyrus_testkit::cases;
 
 use super::*;
 
-/// A position of its own for each of sixteen rows: from one split to 24, of one tile, two and four.
+/// Positions of sixteen rows: from one split to 24, of one, two and four tiles.
 const ROWS: [u32; 16] = [700, 0, 1, 63, 64, 5000, 127, 128, 320, 639, 31, 32, 1300, 1535, 1540, 2];
 
-/// How many tiles at once, and where their sums are kept.
+/// How many tiles at once, and whether sums are in workgroup memory.
 const WAYS: [[SplitMode; 2]; 3] = [
     [SplitMode::Gathered { tiles: 1, kept: false }, SplitMode::Gathered { tiles: 1, kept: true }],
     [SplitMode::Gathered { tiles: 2, kept: true }, SplitMode::Gathered { tiles: 2, kept: false }],
     [SplitMode::Gathered { tiles: 4, kept: true }, SplitMode::Gathered { tiles: 4, kept: false }],
 ];
 
-/// What a launch leaves behind that somebody reads.
-fn left(buffers: &mut Buffers, rows: usize, form: Form) -> [Vec<u32>; 4] {
+/// The outputs of a launch.
+fn outputs(buffers: &mut Buffers, rows: usize, form: Form) -> [Vec<u32>; 4] {
     let width = form.heads * form.head_dim;
-    // One word more, which nobody is to write.
+    // One word more, which must not be written.
     for (name, words) in [("q", rows * width / 4), ("q_scales", rows * width / 16)] {
         assert_eq!(buffers[name].len(), words + 1, "{name}");
         assert_eq!(buffers[name][words], UNTOUCHED, "{name}");
@@ -25,33 +26,33 @@ fn left(buffers: &mut Buffers, rows: usize, form: Form) -> [Vec<u32>; 4] {
     ["q", "q_scales", "k_cache", "v_cache"].map(|name| buffers.remove(name).unwrap())
 }
 
-fn places(buffers: &mut Buffers, rows: usize, form: Form) {
+fn allocate_outputs(buffers: &mut Buffers, rows: usize, form: Form) {
     let width = form.heads * form.head_dim;
     buffers.insert("q", vec![UNTOUCHED; rows * width / 4 + 1]);
     buffers.insert("q_scales", vec![UNTOUCHED; rows * width / 16 + 1]);
 }
 
 impl Scene {
-    /// The buffers before attention: turned and written, unless attention is to do that.
+    /// The buffers before attention: rotated and written, unless attention does that.
     fn ready(&self, runner: &GpuRunner, rows: &[usize], rotate: bool) -> Buffers {
         let mut buffers = self.buffers(rows);
-        places(&mut buffers, rows.len(), self.form);
+        allocate_outputs(&mut buffers, rows.len(), self.form);
         if !rotate {
             self.rope_write(runner, rows, &mut buffers);
         }
         buffers
     }
 
-    /// Bytes and caches by splits, which are then put together.
-    fn apart(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), rotate: bool) -> [Vec<u32>; 4] {
+    /// Int8 rows and caches by separate splits.
+    fn separate(&self, runner: &GpuRunner, rows: &[usize], how: (u32, f32), rotate: bool) -> [Vec<u32>; 4] {
         let mut buffers = self.ready(runner, rows, rotate);
         self.attend(runner, rows, how, rotate, &mut buffers);
         let merge = self.merge(rows, how.0, Target::Int8);
         run(runner, &merge.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
-        left(&mut buffers, rows.len(), self.form)
+        outputs(&mut buffers, rows.len(), self.form)
     }
 
-    /// The same by one workgroup, or nothing where a device is too small.
+    /// The same by one workgroup a row, if the device can.
     fn gathered(
         &self,
         runner: &GpuRunner,
@@ -69,23 +70,23 @@ impl Scene {
                 return None;
             }
         };
-        if !gpu.has_room(&launch, call.invocations(), call.workgroup_bytes()) {
+        if !gpu.capabilities().can_attend_split(&call) {
             return None;
         }
         let mut buffers = self.ready(runner, rows, rotate);
         run(runner, &launch, &mut buffers);
-        Some(left(&mut buffers, rows.len(), self.form))
+        Some(outputs(&mut buffers, rows.len(), self.form))
     }
 
-    /// All rows, in every way, or if time is short in one, and others where heads are turned; gives what they left.
+    /// Checks all rows in every mode, or in the short run in some, and returns the outputs.
     fn check_gathered(&self, runner: &GpuRunner, how: (u32, f32), rotate: bool) -> [Vec<u32>; 4] {
         let all: Vec<usize> = (0..self.positions.len()).collect();
-        let expected = self.apart(runner, &all, how, rotate);
-        let what = format!("{}: window and cap {how:?}, turning {rotate}", self.name(runner));
+        let expected = self.separate(runner, &all, how, rotate);
+        let what = format!("{}: window and cap {how:?}, rotating {rotate}", self.name(runner));
         let short = cases(1) == 1;
         let mut ways: Vec<SplitMode> = Vec::new();
         for of_number in WAYS {
-            // Sums are kept in memory where a device has so much.
+            // Sums are in workgroup memory where a device has enough.
             for mode in of_number {
                 let Some(found) = self.gathered(runner, &all, how, rotate, mode) else { continue };
                 assert!(found == expected, "{what}, {mode:?}");
@@ -98,7 +99,7 @@ impl Scene {
                 break;
             }
         }
-        // A row alone, and two in another order.
+        // One row alone, and two in another order.
         let (words, scales) =
             (self.form.heads * self.form.head_dim / 4, self.form.heads * self.form.head_dim / 16);
         for rows in [&all[..1], &[all[all.len() - 1], all[0]]] {
@@ -113,24 +114,24 @@ impl Scene {
     }
 }
 
-/// In turns with norms and without, or both if there is time.
+/// Alternately with and without norms; in the long run both.
 #[test]
 fn every_form_gathered() {
     let Some(runner) = device(Rungs::ALL) else { return };
     let mut seed = 100;
     for head_dim in [32, 64, 128] {
-        // Five and twelve: groups that are not filled, and several of them.
+        // Five and twelve: groups that are not full, and several groups.
         for heads in [1, 4, 5, 12] {
             seed += 1;
             for (norm, pairing) in [(false, Pairing::Adjacent), (true, Pairing::Split)] {
-                // Larger heads take their time to be compiled.
+                // Kernels of larger heads take long to compile.
                 let rare = !matches!((head_dim, heads), (32, _) | (64, 4 | 12) | (128, 5));
                 if (rare || norm != (seed % 2 == 0)) && cases(1) == 1 {
                     continue;
                 }
                 let kv_heads = if heads == 12 { 1 } else { 2 };
                 let form = form((heads * kv_heads, kv_heads, head_dim), pairing, norm, (head_dim, 0));
-                // All rows of the smallest heads, and fewer of those that take their time.
+                // Fewer rows of larger heads, which take longer.
                 let rows = if head_dim == 32 { &ROWS[..] } else { &ROWS[..6] };
                 let scene = Scene::new(seed, form, rows);
                 for rotate in [false, true] {
@@ -142,7 +143,7 @@ fn every_form_gathered() {
     }
 }
 
-/// Windows of more than a tile a split, caps, elements that are not turned, large heads and heads of no power of two.
+/// Windows of more than a tile a split, caps, elements that are not rotated, large heads, and heads of no power of two.
 #[test]
 fn rare_forms_gathered() {
     let Some(runner) = device(Rungs::ALL) else { return };
@@ -173,9 +174,9 @@ fn any_number_of_rows_gathered() {
     }
 }
 
-/// Whatever a device has, the bits are the same.
+/// Optional features change no bit.
 #[test]
-fn gathered_without_anything() {
+fn gathered_without_any_rung() {
     let rungs = [
         Rungs::ALL,
         Rungs { subgroups: false, ..Rungs::ALL },

@@ -3,12 +3,12 @@
 use gyrus_gpu::{Gpu, GpuError, GpuRunner, Options};
 use gyrus_kernels::shader::Rungs;
 
-/// A device with these rungs at most, or `None` with a line that says so.
+/// A device with these rungs at most, or `None` with a message.
 pub(crate) fn device(rungs: Rungs) -> Option<GpuRunner> {
     let adapter = std::env::var("GYRUS_TEST_ADAPTER").ok();
     let open = |adapter: Option<String>| Gpu::open(&Options { adapter, rungs, ..Options::default() });
     let opened = match open(adapter.clone()) {
-        // A software adapter is what one tests on where there is no other.
+        // Tests run on a software adapter if there is no other.
         Err(GpuError::NoAdapter { software }) if !software.is_empty() => open(Some(software[0].clone())),
         other => other,
     };

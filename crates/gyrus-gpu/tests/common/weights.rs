@@ -9,8 +9,8 @@ pub(crate) fn dtypes() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))
 }
 
-/// Arbitrary blocks of a type. Every bit of a quant or a packed scale is random; numbers are random too, from
-/// subnormal halves to a few thousand, but none is infinite or not a number.
+/// Random blocks of a type. Every bit of a quant or a packed scale is random; floats are random, from subnormal f16 to a few
+/// thousand, and finite.
 fn weight_bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
     let n = dtype.bytes_of_elems(elems).unwrap();
     let mut bytes: Vec<u8> = (0..n).map(|_| noise.bits() as u8).collect();
@@ -18,7 +18,7 @@ fn weight_bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
         let magnitude = 2f64.powi(-(noise.below(24) as i32)) * noise.number();
         f16::from_f64(magnitude).to_le_bytes()
     };
-    let mut halves_at = |bytes: &mut [u8], at: &[usize]| {
+    let mut f16_at = |bytes: &mut [u8], at: &[usize]| {
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
             for &at in at {
                 block[at..at + 2].copy_from_slice(&half(noise));
@@ -37,12 +37,12 @@ fn weight_bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
             }
         }
         DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS => {
-            halves_at(&mut bytes, &[0]);
+            f16_at(&mut bytes, &[0]);
         }
-        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => halves_at(&mut bytes, &[0, 2]),
-        DType::Q2_K => halves_at(&mut bytes, &[80, 82]),
-        DType::Q3_K => halves_at(&mut bytes, &[108]),
-        DType::Q6_K => halves_at(&mut bytes, &[208]),
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => f16_at(&mut bytes, &[0, 2]),
+        DType::Q2_K => f16_at(&mut bytes, &[80, 82]),
+        DType::Q3_K => f16_at(&mut bytes, &[108]),
+        DType::Q6_K => f16_at(&mut bytes, &[208]),
         other => panic!("{other} is new: where are its scales?"),
     }
     bytes
@@ -64,5 +64,5 @@ pub(crate) fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// What a buffer holds where nothing is to be written.
+/// The contents of words that must not be written.
 pub(crate) const UNTOUCHED: u32 = 0x7fc0_1234;

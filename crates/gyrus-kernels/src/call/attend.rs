@@ -2,7 +2,7 @@ use super::Storage;
 use super::engine::{Heads, Kernel, MOST_SPLITS, Paged, SPLIT_TILE, check_rows, flag, launch, slot};
 use super::quantize::{Target, partial_bytes};
 use crate::batch::KV_BLOCK;
-use crate::launch::{Access, Launch, LaunchError};
+use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::params::AttendParams;
 use crate::shader::Rungs;
 
@@ -56,14 +56,18 @@ pub struct AttendCall {
 }
 
 impl AttendCall {
-    /// Checks the call and returns its launch.
-    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        let AttendCall { params, heads, rotate, mode, position, paged } = *self;
-        let p = AttendParams { position: position.unwrap_or(0), ..params };
-        let (name, file) = match mode {
+    /// The kernel's name and file.
+    fn kernel(&self) -> (&'static str, &'static str) {
+        match self.mode {
             SplitMode::Separate { .. } => ("attend", "engine/attend.wgsl"),
             SplitMode::Gathered { .. } => ("attend_gathered", "engine/attend_gathered.wgsl"),
-        };
+        }
+    }
+
+    /// Checks the call: whether there is a kernel for it, whatever the device.
+    pub fn check(&self) -> Result<(), LaunchError> {
+        let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
+        let (name, _) = self.kernel();
         let head_dim = heads.head_dim;
         paged.check(name, head_dim)?;
         check_rows(name, &p, head_dim)?;
@@ -83,6 +87,32 @@ impl AttendCall {
             let (kernel, needed) = (name.to_owned(), "1, or 2 or 4 of small heads");
             return Err(LaunchError::Tuning { kernel, name: "tiles", value: tiles, needed });
         }
+        if position.is_some() && paged.rows > 1 {
+            let (kernel, count) = (name.to_owned(), paged.rows.into());
+            return Err(LaunchError::Large {
+                kernel,
+                what: "rows, where the position is a parameter of the only one,",
+                count,
+            });
+        }
+        if paged.rows == 0 {
+            return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows" });
+        }
+        if paged.rows > 65_535 {
+            let (kernel, count) = (name.to_owned(), paged.rows.into());
+            return Err(LaunchError::Large { kernel, what: "rows", count });
+        }
+        Ok(())
+    }
+
+    /// Storage buffers that it binds.
+    pub fn storage_buffers(&self) -> usize {
+        self.slots().len()
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
+        let head_dim = heads.head_dim;
         let rows = u64::from(paged.rows);
         let cache = paged.cache_words(p.n_kv_heads, head_dim);
         let access = if rotate { Access::ReadWrite } else { Access::Read };
@@ -95,13 +125,6 @@ impl AttendCall {
         ];
         if position.is_none() {
             slots.push(slot("rows", 4, Access::Read, 2 * rows));
-        } else if paged.rows > 1 {
-            let (kernel, count) = (name.to_owned(), rows);
-            return Err(LaunchError::Large {
-                kernel,
-                what: "rows, where the position is a parameter of the only one,",
-                count,
-            });
         }
         if rotate {
             slots.push(slot("turns", 7, Access::Read, heads.turns(&p, rows.max(1)) / 4));
@@ -112,6 +135,16 @@ impl AttendCall {
         if let SplitMode::Gathered { .. } = mode {
             slots.extend(Target::Int8.slots(paged.rows, p.n_heads * head_dim, [9, 10]));
         }
+        slots
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
+        self.check()?;
+        let AttendCall { params, heads, rotate, mode, position, paged } = *self;
+        let p = AttendParams { position: position.unwrap_or(0), ..params };
+        let (name, file) = self.kernel();
+        let head_dim = heads.head_dim;
         let (group, groups) = self.group();
         let parts = self.parts();
         let mut constants = paged.constants(head_dim);
@@ -157,14 +190,7 @@ impl AttendCall {
             SplitMode::Separate { splits } => splits,
             SplitMode::Gathered { .. } => 1,
         };
-        let mut launch = launch(kernel, rungs, slots, (3, &p), [splits, self.workgroups()])?;
-        if paged.rows == 0 {
-            return Err(LaunchError::Zero { kernel: name.to_owned(), name: "the number of rows" });
-        }
-        if paged.rows > 65_535 {
-            let (kernel, count) = (name.to_owned(), paged.rows.into());
-            return Err(LaunchError::Large { kernel, what: "rows", count });
-        }
+        let mut launch = launch(kernel, rungs, self.slots(), (3, &p), [splits, self.workgroups()])?;
         launch.groups[2] = paged.rows;
         Ok(launch)
     }

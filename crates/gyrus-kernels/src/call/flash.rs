@@ -154,11 +154,11 @@ impl FlashCall {
         self.shape(tuning).map(|shape| shape.queries / shape.heads)
     }
 
-    /// Checks the call and returns its launch.
-    pub fn launch(&self, rungs: Rungs, tuning: FlashTuning) -> Result<Launch, LaunchError> {
+    /// Checks the call: whether there is a kernel for it in this form, whatever the device.
+    pub fn check(&self, tuning: FlashTuning) -> Result<(), LaunchError> {
         let kernel = || NAME.to_owned();
         let shape = self.shape(tuning)?;
-        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, window, paged, .. } = *self;
+        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, paged, .. } = *self;
         paged.check(NAME, head_dim)?;
         for (name, value) in [("rows", paged.rows), ("tiles", self.tiles)] {
             if value == 0 {
@@ -174,26 +174,34 @@ impl FlashCall {
             let (name, value, of) = ("q_stride", q_stride, 4);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
-        let capped = self.soft_cap != 0.0;
-        if capped && !(self.soft_cap > 0.0 && (self.soft_cap * LOG2_E).is_finite()) {
+        if self.soft_cap != 0.0 && !(self.soft_cap > 0.0 && (self.soft_cap * LOG2_E).is_finite()) {
             let (name, value) = ("soft_cap", self.soft_cap);
             return Err(LaunchError::NotPositive { kernel: kernel(), name, value });
         }
         let rows = u64::from(paged.rows);
-        let qkv = (rows - 1) * u64::from(q_stride) + width;
-        let cache = paged.cache_words(n_kv_heads, head_dim);
-        let groups = [u64::from(n_kv_heads) * u64::from(shape.parts), u64::from(self.tiles)];
         for (what, count, most) in [
-            ("elements of qkv", qkv, u64::from(u32::MAX)),
+            ("elements of qkv", (rows - 1) * u64::from(q_stride) + width, u64::from(u32::MAX)),
             ("elements of out", rows * width, u64::from(u32::MAX)),
-            ("words of a cache", cache, u64::from(u32::MAX)),
-            ("groups of heads", groups[0], AXIS),
-            ("tiles", groups[1], AXIS),
+            ("words of a cache", paged.cache_words(n_kv_heads, head_dim), u64::from(u32::MAX)),
+            ("groups of heads", u64::from(n_kv_heads) * u64::from(shape.parts), AXIS),
+            ("tiles", self.tiles.into(), AXIS),
         ] {
             if count > most {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
             }
         }
+        Ok(())
+    }
+
+    /// Checks the call and makes it a launch.
+    pub fn launch(&self, rungs: Rungs, tuning: FlashTuning) -> Result<Launch, LaunchError> {
+        self.check(tuning)?;
+        let shape = self.shape(tuning)?;
+        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, window, paged, .. } = *self;
+        let capped = self.soft_cap != 0.0;
+        let (rows, width) = (u64::from(paged.rows), u64::from(n_heads) * u64::from(head_dim));
+        let qkv = (rows - 1) * u64::from(q_stride) + width;
+        let cache = paged.cache_words(n_kv_heads, head_dim);
         let slot = |name, binding, access, words: u64| Slot { name, binding, access, bytes: 4 * words };
         let mut slots = vec![
             slot("qkv", 0, Access::Read, qkv),
@@ -237,8 +245,8 @@ impl FlashCall {
         ];
         let overrides = overrides.map(|(name, value)| (name, f64::from(value))).to_vec();
         Ok(Launch {
-            groups: [groups[0] as u32, groups[1] as u32, 1],
-            variant: Variant { name: kernel(), file: "engine/flash.wgsl", constants, overrides },
+            groups: [n_kv_heads * shape.parts, self.tiles, 1],
+            variant: Variant { name: NAME.to_owned(), file: "engine/flash.wgsl", constants, overrides },
             slots,
             uniforms: Vec::new(),
             params: Some((3, bytemuck::bytes_of(&params).to_vec())),

@@ -7,6 +7,8 @@ use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::MatVecParams;
 use crate::shader::{Rungs, Variant};
 
+const NAME: &str = "matvec_int8_matrix";
+
 /// Rows of a cooperative matrix.
 const ROWS: u32 = 16;
 
@@ -53,32 +55,24 @@ impl MatVecCall {
         staged + 2 * 256 + 4 * 8 * 256 + 64
     }
 
-    /// The same bits by int8 cooperative matrices, for up to sixteen rows.
-    ///
-    /// Buffers: those of a mat-vec of int8 activations, and of the [`Results`], which are quantised only if each
-    /// workgroup has whole blocks of them.
-    pub fn launch_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
-        let name = "matvec_int8_matrix";
-        let kernel = || name.to_owned();
-        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+    /// Checks the call: whether there is a kernel with int8 cooperative matrices for it, on a device with these rungs.
+    pub fn check_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<(), LaunchError> {
+        let kernel = || NAME.to_owned();
+        let MatVecCall { weight, rows, input, y_stride, tuning, .. } = *self;
         let (n, k) = (weight.rows(), weight.cols());
         let has_one_scale = matches!(weight.dtype(), DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4_NL);
         if !has_one_scale {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
-        let (source, norm, eps) = match input {
-            Input::Int8 { norm } => ("int8", norm, 0.0),
-            Input::Int8Squares { eps } => ("squares", true, eps),
-            _ => {
-                let storage = "activations other than int8";
-                return Err(LaunchError::Storage { kernel: kernel(), storage });
-            }
-        };
+        if !matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. }) {
+            let storage = "activations other than int8";
+            return Err(LaunchError::Storage { kernel: kernel(), storage });
+        }
         if !(rungs.int8_matrix && rungs.f16 && rungs.subgroups) {
             let storage = "int8 cooperative matrices, which this device lacks,";
             return Err(LaunchError::Storage { kernel: kernel(), storage });
         }
-        let y = self.outputs(name)?;
+        self.outputs(NAME)?;
         if rows > ROWS {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: rows.into() });
         }
@@ -94,22 +88,32 @@ impl MatVecCall {
             let (name, value, needed) = ("splits", splits, "1 for a workgroup of several tiles");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
-        let outputs = if gate.is_some() { TILE / 2 } else { TILE };
+        let outputs = self.tile_outputs();
         // Blocks of 32 outputs must be whole within a workgroup, and rows contiguous.
         let whole = splits == 1 && y_stride == self.width() && n.is_multiple_of(TILE * tiles);
         if results != Results::F32 && !(whole && (outputs * tiles).is_multiple_of(32)) {
             let (name, value, of) = ("outputs of a workgroup", outputs * tiles, 32);
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
-        let (m, k64) = (u64::from(rows), u64::from(k));
-        let mut slots = weight_slots(name, &weight)?;
+        self.int8_matrix_slots(results).map(drop)
+    }
+
+    /// Storage buffers that [matrices](Self::launch_int8_matrix) bind.
+    pub fn int8_matrix_storage_buffers(&self, results: Results) -> usize {
+        self.int8_matrix_slots(results).map_or(0, |slots| slots.len())
+    }
+
+    fn int8_matrix_slots(&self, results: Results) -> Result<Vec<Slot>, LaunchError> {
+        let MatVecCall { weight, rows, input, .. } = *self;
+        let (m, k64) = (u64::from(rows), u64::from(weight.cols()));
+        let mut slots = weight_slots(NAME, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, m * k64);
         push("x_scales", 4, Access::Read, m * k64 / 4);
-        push("y", 5, Access::ReadWrite, 4 * y);
+        push("y", 5, Access::ReadWrite, 4 * self.outputs(NAME)?);
         match input {
             Input::Int8Squares { .. } => push("squares", 7, Access::Read, m * k64 / 8),
-            _ if norm => push("factors", 7, Access::Read, 4 * m),
+            Input::Int8 { norm: true } => push("factors", 7, Access::Read, 4 * m),
             _ => {}
         }
         let width = u64::from(self.width());
@@ -120,6 +124,24 @@ impl MatVecCall {
         if results != Results::F32 {
             slots.extend(Target::Int8.slots(rows, self.width(), [9, 10]));
         }
+        Ok(slots)
+    }
+
+    /// The same bits by int8 cooperative matrices, for up to sixteen rows.
+    ///
+    /// Buffers: those of a mat-vec of int8 activations, and of the [`Results`], which are quantised only if each
+    /// workgroup has whole blocks of them.
+    pub fn launch_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
+        self.check_int8_matrix(rungs, results)?;
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let (n, k) = (weight.rows(), weight.cols());
+        let (source, norm, eps) = match input {
+            Input::Int8Squares { eps } => ("squares", true, eps),
+            other => ("int8", other == Input::Int8 { norm: true }, 0.0),
+        };
+        let (splits, blocks_per_lane) = (tuning.splits, tuning.own(k));
+        let (tiles, outputs) = (self.tiles(results), self.tile_outputs());
+        let slots = self.int8_matrix_slots(results)?;
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
             number("INT8_MATRIX", 1),
@@ -142,9 +164,9 @@ impl MatVecCall {
         ];
         let params = MatVecParams { m: rows, n, y_stride, y_offset, eps, ..Default::default() };
         Ok(Launch {
-            groups: grid(name, u64::from(n).div_ceil((tiles * TILE).into()))?,
+            groups: grid(NAME, u64::from(n).div_ceil((tiles * TILE).into()))?,
             variant: Variant {
-                name: kernel(),
+                name: NAME.to_owned(),
                 file: "matvec_int8_matrix.wgsl",
                 constants,
                 overrides: Vec::new(),
@@ -153,6 +175,11 @@ impl MatVecCall {
             uniforms: Vec::new(),
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
+    }
+
+    /// Columns of `y` that a tile has.
+    fn tile_outputs(&self) -> u32 {
+        if self.gate.is_some() { TILE / 2 } else { TILE }
     }
 
     /// Tiles of a workgroup: enough for one wave of workgroups, and with a norm an even number, which is a whole block.

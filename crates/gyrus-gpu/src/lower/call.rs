@@ -1,0 +1,436 @@
+//! Kernel calls: which kernel, on which operands, and how it depends on the batch.
+
+use std::ops::RangeInclusive;
+
+use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::{
+    AttendCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, INT8_MATRIX_ROWS, MatMulCall, MatVecCall,
+    QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+};
+use gyrus_kernels::params::AttendParams;
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Activation, BufferId, Launch, LaunchError, RopeId, WeightId, WeightLayout};
+
+use super::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
+use crate::buffers::MAX_ROWS;
+use crate::step::{BatchShape, Work};
+use crate::tuning::MatShape;
+
+/// A kernel that computes an op of a plan, or several.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Call {
+    /// What it computes, the same in all layers: the name in profiles.
+    pub(crate) name: String,
+    pub(crate) kernel: Kernel,
+}
+
+/// The kernels of a forward pass. Rows of their calls are those of the batch, whatever the structs say.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kernel {
+    /// Token embeddings, from a part of the table.
+    Embed { call: EmbedCall, table: MatrixPart, out: BufferId },
+    /// RMS norm in f32.
+    Norm { x: BufferId, weight: WeightId, eps: f32, width: u32, out: BufferId },
+    /// Quantises rows to int8.
+    Quantize(Quantize),
+    /// Merges splits of attention to f32.
+    Merge { head_dim: u32, window: u32, width: u32, out: BufferId },
+    /// Converts rows to f16, of which it may compute the RMS norm first.
+    F16Rows { call: F16RowsCall, x: BufferId, norm: Option<WeightId> },
+    /// Mat-vec of one row, which it quantises in its prologue.
+    MatVec { call: MatVecCall, input: RowInput, matrix: MatrixPart, out: BufferId },
+    /// Mat-vec of up to 16 rows of int8 activations.
+    Int8MatVec(Int8MatVec),
+    /// Matrix product of f16 rows in tiles.
+    Tiles { call: TileCall, matrix: MatrixPart, out: BufferId },
+    /// Matrix product in f32.
+    MatMul { call: MatMulCall, x: BufferId, matrix: MatrixPart, out: BufferId },
+    /// Rotates Q and K, and writes K and V to the cache.
+    RopeWrite { on: AttentionOperands, params: AttendParams, heads: Heads, paged: Paged },
+    /// Attention over splits of the KV cache; it may rotate and write its own keys first.
+    Attend { on: AttentionOperands, call: AttendCall, gathered: Option<Gathered> },
+    /// Attention of tiles of rows.
+    Flash { on: AttentionOperands, call: FlashCall, tuning: FlashTuning, out: BufferId },
+    /// Attention of one head of one row a workgroup, for caches and heads that the others do not take.
+    Attention { on: AttentionOperands, params: AttendParams, head_dim: u32, paged: Paged, out: BufferId },
+    /// The gated activation of a feed-forward.
+    Gate { x: BufferId, activation: Activation, width: u32, out: BufferId },
+    /// Copies rows that want logits to the front.
+    Gather { x: BufferId, width: u32, out: BufferId },
+}
+
+/// A part of the matrix that weights of one type form, one below the other: all of it unless it is larger than a
+/// buffer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct MatrixPart {
+    pub(crate) weights: Vec<WeightId>,
+    pub(crate) index: usize,
+    pub(crate) layout: WeightLayout,
+}
+
+/// What the prologue of a one-row mat-vec reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RowInput {
+    F32(BufferId),
+    Norm { x: BufferId, weight: WeightId },
+    Splits,
+}
+
+/// Quantisation of rows to int8.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Quantize {
+    pub(crate) source: QuantizeSource,
+    pub(crate) out: Int8Rows,
+    /// For [`INT8_MATRIX_ROWS`] the consumer computes 1 / rms of normed rows from sums of squares, so that this kernel
+    /// writes those.
+    pub(crate) square_sums: bool,
+    /// Row counts for which an earlier kernel has written the int8 rows in its epilogue.
+    pub(crate) skipped: Option<RangeInclusive<u32>>,
+}
+
+/// What is quantised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum QuantizeSource {
+    F32(BufferId),
+    Norm { x: BufferId, weight: WeightId, eps: f32 },
+    Splits { head_dim: u32, window: u32 },
+}
+
+/// A mat-vec of int8 activations.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Int8MatVec {
+    pub(crate) x: Int8Rows,
+    pub(crate) call: MatVecCall,
+    /// For [`INT8_MATRIX_ROWS`].
+    pub(crate) int8_matrix: Option<Int8Matrix>,
+    pub(crate) matrix: MatrixPart,
+    pub(crate) out: BufferId,
+}
+
+/// The same product by int8 cooperative matrices.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Int8Matrix {
+    pub(crate) call: MatVecCall,
+    pub(crate) epilogue: Epilogue,
+}
+
+/// What a kernel with int8 cooperative matrices writes beside its f32 results.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Epilogue {
+    None,
+    /// The results in int8.
+    Int8(Int8Rows),
+    /// The results times a norm's weight in int8, and sums of squares.
+    NormedInt8(Int8Rows, WeightId),
+}
+
+impl Epilogue {
+    pub(crate) fn results(&self) -> Results {
+        match self {
+            Epilogue::None => Results::F32,
+            Epilogue::Int8(_) => Results::Int8,
+            Epilogue::NormedInt8(..) => Results::NormedInt8,
+        }
+    }
+}
+
+/// Attention that merges the splits of a row in one workgroup and writes the result in int8, from some number of rows on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Gathered {
+    pub(crate) mode: SplitMode,
+    pub(crate) from_rows: u32,
+    pub(crate) out: Int8Rows,
+}
+
+/// What all kernels of attention bind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct AttentionOperands {
+    pub(crate) qkv: BufferId,
+    pub(crate) layer: u16,
+    pub(crate) rope: RopeId,
+    /// Norm weights of the heads of Q and K.
+    pub(crate) head_norms: Option<[WeightId; 2]>,
+}
+
+/// A buffer by the name that the kernel has for it.
+type Slot = (&'static str, Operand);
+
+impl AttentionOperands {
+    fn slots(&self) -> Vec<Slot> {
+        let mut slots = vec![
+            ("qkv", Operand::Scratch(self.qkv)),
+            ("k_cache", Operand::Keys(self.layer)),
+            ("v_cache", Operand::Values(self.layer)),
+            ("rows", Operand::Rows),
+            ("block_table", Operand::BlockTables),
+            ("turns", Operand::RopeTable(self.rope)),
+        ];
+        if let Some(weights) = self.head_norms {
+            slots.push(("head_norms", Operand::Vectors(weights.to_vec())));
+        }
+        slots
+    }
+}
+
+impl MatrixPart {
+    fn slots(&self) -> Vec<Slot> {
+        let operand = |plane| Operand::Matrix { weights: self.weights.clone(), part: self.index, plane };
+        self.layout.planes().map(|plane| (plane.name(), operand(plane))).collect()
+    }
+
+    fn work(&self) -> Work {
+        let layout = self.layout;
+        Work::Matrix { bytes: layout.total_bytes(), rows: layout.rows(), cols: layout.cols() }
+    }
+}
+
+impl Call {
+    pub(crate) fn new(name: impl Into<String>, kernel: Kernel) -> Call {
+        Call { name: name.into(), kernel }
+    }
+
+    /// Whether there is anything to compute for this many rows.
+    pub(crate) fn runs_for(&self, rows: u32) -> bool {
+        match &self.kernel {
+            Kernel::Quantize(Quantize { skipped: Some(skipped), .. }) => !skipped.contains(&rows),
+            _ => true,
+        }
+    }
+
+    /// The launch for this many rows.
+    pub(crate) fn launch(&self, rungs: Rungs, rows: u32) -> Result<Launch, LaunchError> {
+        match &self.kernel {
+            Kernel::Embed { call, .. } => EmbedCall { tokens: rows, ..*call }.launch(rungs),
+            Kernel::Norm { x, eps, width, out, .. } => engine::rms_norm(rungs, rows, *width, *eps, x == out),
+            Kernel::Quantize(quantize) => quantize.call(rows).launch(rungs),
+            Kernel::Merge { head_dim, window, width, .. } => {
+                let source = Source::Merge { head_dim: *head_dim, window: *window };
+                QuantizeCall { rows, cols: *width, source, target: Target::F32 }.launch(rungs)
+            }
+            Kernel::F16Rows { call, .. } => F16RowsCall { rows, ..*call }.launch(rungs),
+            Kernel::MatVec { call, .. } => call.launch(rungs),
+            Kernel::Int8MatVec(Int8MatVec { int8_matrix: Some(Int8Matrix { call, epilogue }), .. })
+                if INT8_MATRIX_ROWS.contains(&rows) =>
+            {
+                for_rows(*call, rows).launch_int8_matrix(rungs, epilogue.results())
+            }
+            Kernel::Int8MatVec(Int8MatVec { call, .. }) => for_rows(*call, rows).launch(rungs),
+            Kernel::Tiles { call, .. } => TileCall { rows, ..*call }.launch(rungs),
+            Kernel::MatMul { call, .. } => MatMulCall { rows, ..*call }.launch(rungs, Default::default()),
+            Kernel::RopeWrite { params, heads, paged, .. } => {
+                engine::rope_write(rungs, *params, *heads, Paged { rows, ..*paged })
+            }
+            Kernel::Attend { call, gathered, .. } => {
+                let mode = gathered.filter(|g| rows >= g.from_rows).map_or(call.mode, |g| g.mode);
+                AttendCall { mode, paged: Paged { rows, ..call.paged }, ..*call }.launch(rungs)
+            }
+            Kernel::Flash { call, tuning, .. } => {
+                FlashCall { paged: Paged { rows, ..call.paged }, ..*call }.launch(rungs, *tuning)
+            }
+            Kernel::Attention { params, head_dim, paged, .. } => {
+                engine::attention(rungs, *params, *head_dim, Paged { rows, ..*paged })
+            }
+            Kernel::Gate { activation, width, .. } => engine::gate(rungs, rows, *width, *activation),
+            Kernel::Gather { width, .. } => engine::gather(rungs, MAX_ROWS as u32, rows, *width),
+        }
+    }
+
+    /// Adapts a launch's grid to what depends on the batch beside the number of rows.
+    pub(crate) fn adapt_grid(&self, batch: BatchShape<'_>, groups: &mut [u32; 3]) {
+        match &self.kernel {
+            Kernel::Attend { gathered: Some(gathered), .. } if batch.rows >= gathered.from_rows => {}
+            Kernel::Attend { call, .. } => groups[0] = batch.splits(call.params.window),
+            Kernel::Flash { .. } => groups[1] = batch.tiles,
+            _ => {}
+        }
+    }
+
+    /// Where the parameters have the position of the only row, if they are to have it. They are immediates then.
+    pub(crate) fn position_offset(&self) -> Option<usize> {
+        match &self.kernel {
+            Kernel::MatVec { call, .. } => call.position_at(),
+            Kernel::Attend { call, .. } => call.position_at(),
+            _ => None,
+        }
+    }
+
+    /// What it must read, write and compute.
+    pub(crate) fn work(&self) -> Work {
+        let row = |bytes: u32, width: u32| Work::Row { bytes: u64::from(bytes) * u64::from(width) };
+        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged| Work::Cache {
+            bytes: 2 * u64::from(kv_heads) * u64::from(head_dim) * paged.kv.bytes(),
+            flops: 4 * u64::from(heads) * u64::from(head_dim),
+        };
+        match &self.kernel {
+            Kernel::Embed { table, .. } => row(5, table.layout.cols()),
+            Kernel::Norm { width, .. } | Kernel::Merge { width, .. } | Kernel::Gather { width, .. } => {
+                row(8, *width)
+            }
+            Kernel::Quantize(quantize) => row(5, quantize.out.width),
+            Kernel::F16Rows { call, .. } => row(6, call.cols),
+            Kernel::MatVec { matrix, .. }
+            | Kernel::Int8MatVec(Int8MatVec { matrix, .. })
+            | Kernel::Tiles { matrix, .. }
+            | Kernel::MatMul { matrix, .. } => matrix.work(),
+            Kernel::RopeWrite { params, .. } => row(8, params.stride),
+            Kernel::Attend { call: AttendCall { params, heads, paged, .. }, .. } => {
+                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged)
+            }
+            Kernel::Flash { call, .. } => cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged),
+            Kernel::Attention { params, head_dim, paged, .. } => {
+                cache(params.n_kv_heads, params.n_heads, *head_dim, paged)
+            }
+            Kernel::Gate { width, .. } => row(12, *width),
+        }
+    }
+
+    /// The matrix, if it is one for which a mat-vec can be tuned.
+    pub(crate) fn tunable(&self) -> Option<MatShape> {
+        match &self.kernel {
+            Kernel::MatVec { call, matrix, .. } => Some(MatShape::of(matrix.layout, call.gate.is_some())),
+            _ => None,
+        }
+    }
+
+    /// Buffers by the names of the launch's slots. A launch for some number of rows may not have all of them.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let scratch = |id: &BufferId| Operand::Scratch(*id);
+        let vector = |id: &WeightId| Operand::Vectors(vec![*id]);
+        match &self.kernel {
+            Kernel::Embed { table, out, .. } => {
+                with(table.slots(), [("tokens", Operand::Tokens), ("y", scratch(out))])
+            }
+            Kernel::Norm { x, weight, out, .. } => {
+                vec![("x", scratch(x)), ("weight", vector(weight)), ("out", scratch(out))]
+            }
+            Kernel::Quantize(quantize) => quantize.slots(),
+            Kernel::Merge { out, .. } => {
+                vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]
+            }
+            Kernel::F16Rows { call, x, norm } => {
+                let mut slots = vec![
+                    ("x", scratch(x)),
+                    ("h", Operand::F16(call.cols, F16Plane::Values)),
+                    ("h_scales", Operand::F16(call.cols, F16Plane::Scales)),
+                ];
+                slots.extend(norm.iter().map(|weight| ("norm", vector(weight))));
+                slots
+            }
+            Kernel::MatVec { input, matrix, out, .. } => {
+                let slots = with(matrix.slots(), [("y", scratch(out))]);
+                match input {
+                    RowInput::F32(x) => with(slots, [("x", scratch(x))]),
+                    RowInput::Norm { x, weight } => {
+                        with(slots, [("x", scratch(x)), ("norm_weight", vector(weight))])
+                    }
+                    RowInput::Splits => {
+                        with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
+                    }
+                }
+            }
+            Kernel::Int8MatVec(mat_vec) => mat_vec.slots(),
+            Kernel::Tiles { call, matrix, out } => {
+                let width = call.weight.cols();
+                let x = [
+                    ("x", Operand::F16(width, F16Plane::Values)),
+                    ("x_scales", Operand::F16(width, F16Plane::Scales)),
+                ];
+                with(with(matrix.slots(), x), [("y", scratch(out))])
+            }
+            Kernel::MatMul { x, matrix, out, .. } => {
+                with(matrix.slots(), [("x", scratch(x)), ("y", scratch(out))])
+            }
+            Kernel::RopeWrite { on, .. } => on.slots(),
+            Kernel::Attend { on, gathered, .. } => {
+                let mut slots = with(on.slots(), [("partials", Operand::Partials)]);
+                if let Some(Gathered { out, .. }) = gathered {
+                    slots.push(("q", Operand::Int8(*out, Int8Plane::Values)));
+                    slots.push(("q_scales", Operand::Int8(*out, Int8Plane::Scales)));
+                }
+                slots
+            }
+            Kernel::Flash { on, out, .. } => {
+                with(on.slots(), [("out", scratch(out)), ("tiles", Operand::Tiles)])
+            }
+            Kernel::Attention { on, out, .. } => with(on.slots(), [("out", scratch(out))]),
+            Kernel::Gate { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
+            Kernel::Gather { x, out, .. } => {
+                vec![("x", scratch(x)), ("indices", Operand::LogitRows), ("out", scratch(out))]
+            }
+        }
+    }
+}
+
+impl Quantize {
+    fn call(&self, rows: u32) -> QuantizeCall {
+        let cols = self.out.width;
+        let source = match self.source {
+            QuantizeSource::F32(_) => Source::F32 { x_stride: cols },
+            QuantizeSource::Norm { .. } if self.square_sums && INT8_MATRIX_ROWS.contains(&rows) => {
+                Source::Squares { x_stride: cols }
+            }
+            QuantizeSource::Norm { eps, .. } => Source::Norm { x_stride: cols, eps },
+            QuantizeSource::Splits { head_dim, window } => Source::Merge { head_dim, window },
+        };
+        QuantizeCall { rows, cols, source, target: Target::Int8 }
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let int8 = |plane| Operand::Int8(self.out, plane);
+        let slots = vec![("q", int8(Int8Plane::Values)), ("q_scales", int8(Int8Plane::Scales))];
+        match self.source {
+            QuantizeSource::F32(x) => with(slots, [("x", Operand::Scratch(x))]),
+            QuantizeSource::Norm { x, weight, .. } => with(
+                slots,
+                [
+                    ("x", Operand::Scratch(x)),
+                    ("weight", Operand::Vectors(vec![weight])),
+                    ("factors", int8(Int8Plane::InverseRms)),
+                    ("squares", int8(Int8Plane::SquareSums)),
+                ],
+            ),
+            QuantizeSource::Splits { .. } => {
+                with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
+            }
+        }
+    }
+}
+
+impl Int8MatVec {
+    fn slots(&self) -> Vec<Slot> {
+        let x = [
+            ("x", Operand::Int8(self.x, Int8Plane::Values)),
+            ("x_scales", Operand::Int8(self.x, Int8Plane::Scales)),
+            ("factors", Operand::Int8(self.x, Int8Plane::InverseRms)),
+            ("squares", Operand::Int8(self.x, Int8Plane::SquareSums)),
+        ];
+        let slots = with(with(self.matrix.slots(), x), [("y", Operand::Scratch(self.out))]);
+        let int8 = |out| {
+            [
+                ("q", Operand::Int8(out, Int8Plane::Values)),
+                ("q_scales", Operand::Int8(out, Int8Plane::Scales)),
+            ]
+        };
+        match self.int8_matrix.map_or(Epilogue::None, |matrix| matrix.epilogue) {
+            Epilogue::None => slots,
+            Epilogue::Int8(out) => with(slots, int8(out)),
+            Epilogue::NormedInt8(out, weight) => {
+                let norm = [
+                    ("made", Operand::Int8(out, Int8Plane::SquareSums)),
+                    ("weight", Operand::Vectors(vec![weight])),
+                ];
+                with(with(slots, int8(out)), norm)
+            }
+        }
+    }
+}
+
+fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
+    slots.extend(more);
+    slots
+}
+
+/// A mat-vec of this many rows.
+pub(crate) fn for_rows(call: MatVecCall, rows: u32) -> MatVecCall {
+    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols()), ..call }
+}

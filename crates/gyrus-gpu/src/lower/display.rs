@@ -1,0 +1,291 @@
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use gyrus_kernels::call::{INT8_MATRIX_ROWS, MatVecCall, MatVecTuning, SplitMode};
+use gyrus_kernels::{Activation, BufferId, Plan, WeightId, WeightLayout};
+
+use super::BatchKind;
+use super::call::{
+    AttentionOperands, Call, Epilogue, Gathered, Int8MatVec, Kernel, MatrixPart, Quantize, QuantizeSource,
+    RowInput,
+};
+use super::operand::Int8Rows;
+
+/// The kernel calls of a batch. As text they are one call a line: the kernel with what is fused into it, shapes, inputs →
+/// outputs, and what is different for some numbers of rows. `+=` marks an output that is added to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fused<'p> {
+    pub(crate) plan: &'p Plan,
+    pub(crate) kind: BatchKind,
+    pub(crate) calls: Vec<Call>,
+}
+
+impl fmt::Display for Fused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}:", self.kind)?;
+        for call in &self.calls {
+            writeln!(f, "  {}", Line { plan: self.plan, call })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for BatchKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BatchKind::Decode => "decode, one row",
+            BatchKind::Sequences => "decode, up to 16 sequences",
+            BatchKind::ShortChunk => "up to 16 rows",
+            BatchKind::Prefill => "prefill",
+        })
+    }
+}
+
+struct Line<'a> {
+    plan: &'a Plan,
+    call: &'a Call,
+}
+
+impl Line<'_> {
+    fn buffer(&self, id: &BufferId) -> &str {
+        self.plan.buffer(*id).name
+    }
+
+    fn weight(&self, id: &WeightId) -> &str {
+        let name = &self.plan.weight(*id).name;
+        name.strip_suffix(".weight").unwrap_or(name)
+    }
+
+    fn matrix(&self, part: &MatrixPart) -> String {
+        let names: Vec<&str> = part.weights.iter().map(|id| self.weight(id)).collect();
+        let part_number = if part.index > 0 { format!(" part {}", part.index) } else { String::new() };
+        format!("{}{part_number}", names.join(" | "))
+    }
+
+    fn attention(&self, on: &AttentionOperands, rotates: bool) -> String {
+        let AttentionOperands { qkv, layer, rope, head_norms } = on;
+        let mut text = format!("{}, cache of layer {layer}", self.buffer(qkv));
+        if rotates {
+            text += &format!(", rope {}", rope.0);
+        }
+        if let Some([q, k]) = head_norms.filter(|_| rotates) {
+            text += &format!(", {}, {}", self.weight(&q), self.weight(&k));
+        }
+        text
+    }
+
+    fn product(&self, f: &mut fmt::Formatter<'_>, kernel: &str, product: &Product<'_>) -> fmt::Result {
+        let Product { layout, gate, x, matrix, accumulate, out, offset, tuning } = product;
+        write!(f, "{kernel} {}", shape(layout))?;
+        if let Some(gate) = gate {
+            write!(f, ", {gate:?} gate")?;
+        }
+        let sign = if *accumulate { " +=" } else { "" };
+        let columns = if *offset > 0 { format!("[{offset}..]") } else { String::new() };
+        write!(f, ": {x}, {} → {}{columns}{sign}", self.matrix(matrix), self.buffer(out))?;
+        match tuning {
+            Some(MatVecTuning { workgroup, columns, splits, turns }) => {
+                write!(f, " (workgroup {workgroup}, columns {columns}, splits {splits}, passes {turns})")
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn quantize(&self, f: &mut fmt::Formatter<'_>, quantize: &Quantize) -> fmt::Result {
+        let Quantize { source, out, square_sums, skipped } = quantize;
+        match source {
+            QuantizeSource::F32(x) => write!(f, "quantize: {} → {out}", self.buffer(x))?,
+            QuantizeSource::Norm { x, weight, eps } => {
+                let (x, weight) = (self.buffer(x), self.weight(weight));
+                write!(f, "norm · quantize, eps {eps:e}: {x}, {weight} → {out} with 1 / rms")?;
+            }
+            QuantizeSource::Splits { head_dim, .. } => {
+                write!(f, "merge · quantize, heads of {head_dim}: splits → {out}")?;
+            }
+        }
+        match skipped {
+            Some(rows) => write!(f, "; not for {}", Rows(rows)),
+            None if *square_sums && matches!(source, QuantizeSource::Norm { .. }) => {
+                write!(f, "; for {} with square sums", Rows(&INT8_MATRIX_ROWS))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn int8_mat_vec(&self, f: &mut fmt::Formatter<'_>, mat_vec: &Int8MatVec) -> fmt::Result {
+        let Int8MatVec { x, call, int8_matrix, matrix, out } = mat_vec;
+        let product = Product { x: x.to_string(), ..Product::of(call, matrix, out) };
+        self.product(f, "int8 matvec", &product)?;
+        let Some(int8_matrix) = int8_matrix else { return Ok(()) };
+        write!(f, "; for {} int8 matrix", Rows(&INT8_MATRIX_ROWS))?;
+        match int8_matrix.epilogue {
+            Epilogue::None => Ok(()),
+            Epilogue::Int8(rows) => write!(f, " → also {rows}"),
+            Epilogue::NormedInt8(rows, weight) => {
+                write!(f, " → also {rows} with square sums, times {}", self.weight(&weight))
+            }
+        }
+    }
+}
+
+/// What all matrix products have.
+struct Product<'a> {
+    layout: WeightLayout,
+    gate: Option<Activation>,
+    x: String,
+    matrix: &'a MatrixPart,
+    accumulate: bool,
+    out: &'a BufferId,
+    /// The first column of `out` that is written.
+    offset: u32,
+    /// How a mat-vec divides its work for one row.
+    tuning: Option<MatVecTuning>,
+}
+
+impl<'a> Product<'a> {
+    fn of(call: &MatVecCall, matrix: &'a MatrixPart, out: &'a BufferId) -> Product<'a> {
+        let (gate, accumulate, tuning) = (call.gate, call.accumulate, Some(call.tuning));
+        Product {
+            layout: matrix.layout,
+            gate,
+            x: String::new(),
+            matrix,
+            accumulate,
+            out,
+            offset: call.y_offset,
+            tuning,
+        }
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.call.kernel {
+            Kernel::Embed { table, out, .. } => {
+                let (shape, table) = (shape(&table.layout), self.matrix(table));
+                write!(f, "embed {shape}: tokens, {table} → {}", self.buffer(out))
+            }
+            Kernel::Norm { x, weight, eps, width, out } => {
+                let (x, weight, out) = (self.buffer(x), self.weight(weight), self.buffer(out));
+                write!(f, "rms_norm [{width}], eps {eps:e}: {x}, {weight} → {out}")
+            }
+            Kernel::Quantize(quantize) => self.quantize(f, quantize),
+            Kernel::Merge { head_dim, out, .. } => {
+                write!(f, "merge, heads of {head_dim}: splits → {}", self.buffer(out))
+            }
+            Kernel::F16Rows { call, x, norm } => {
+                write!(f, "{}f16_rows: {}", if norm.is_some() { "norm · " } else { "" }, self.buffer(x))?;
+                if let Some(weight) = norm {
+                    write!(f, ", {}", self.weight(weight))?;
+                }
+                write!(f, " → f16[{}]", call.cols)
+            }
+            Kernel::MatVec { call, input, matrix, out } => {
+                let (kernel, x) = match input {
+                    RowInput::F32(x) => ("matvec", self.buffer(x).to_owned()),
+                    RowInput::Norm { x, weight } => {
+                        ("norm · matvec", format!("{}, {}", self.buffer(x), self.weight(weight)))
+                    }
+                    RowInput::Splits => ("merge · matvec", "splits".to_owned()),
+                };
+                let product = Product { x, ..Product::of(call, matrix, out) };
+                self.product(f, kernel, &product)
+            }
+            Kernel::Int8MatVec(mat_vec) => self.int8_mat_vec(f, mat_vec),
+            Kernel::Tiles { call, matrix, out } => {
+                let product = Product {
+                    layout: matrix.layout,
+                    gate: call.gate,
+                    x: format!("f16[{}]", call.weight.cols()),
+                    matrix,
+                    accumulate: call.accumulate,
+                    out,
+                    offset: call.y_offset,
+                    tuning: None,
+                };
+                self.product(f, "f16 tiles", &product)
+            }
+            Kernel::MatMul { call, x, matrix, out } => {
+                let product = Product {
+                    layout: matrix.layout,
+                    gate: None,
+                    x: self.buffer(x).to_owned(),
+                    matrix,
+                    accumulate: call.accumulate,
+                    out,
+                    offset: call.y_offset,
+                    tuning: None,
+                };
+                self.product(f, "f32 matmul", &product)
+            }
+            Kernel::RopeWrite { on, heads, .. } => {
+                let on_text = self.attention(on, true);
+                let (qkv, layer) = (self.buffer(&on.qkv), on.layer);
+                write!(
+                    f,
+                    "rope_write, heads of {}: {on_text} → {qkv}, cache of layer {layer}",
+                    heads.head_dim
+                )
+            }
+            Kernel::Attend { on, call, gathered } => {
+                let (p, dim) = (call.params, call.heads.head_dim);
+                let prologue = if call.rotate { "rope · write · " } else { "" };
+                write!(f, "{prologue}attend, {}/{} heads of {dim}", p.n_heads, p.n_kv_heads)?;
+                window(f, p.window)?;
+                write!(f, ": {} → splits", self.attention(on, call.rotate))?;
+                if call.rotate {
+                    write!(f, ", cache of layer {}", on.layer)?;
+                }
+                match gathered {
+                    Some(Gathered { mode: SplitMode::Gathered { tiles, kept }, from_rows, out }) => {
+                        let sums = if *kept { "workgroup memory" } else { "partials" };
+                        write!(
+                            f,
+                            "; from {from_rows} rows on gathered, {tiles} tiles, sums in {sums} → {out}"
+                        )
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Kernel::Flash { on, call, out, .. } => {
+                write!(f, "flash, {}/{} heads of {}", call.n_heads, call.n_kv_heads, call.head_dim)?;
+                window(f, call.window)?;
+                write!(f, ": {}, tiles → {}", self.attention(on, false), self.buffer(out))
+            }
+            Kernel::Attention { on, params, head_dim, out, .. } => {
+                write!(f, "attention, {}/{} heads of {head_dim}", params.n_heads, params.n_kv_heads)?;
+                window(f, params.window)?;
+                write!(f, ": {} → {}", self.attention(on, false), self.buffer(out))
+            }
+            Kernel::Gate { x, activation, width, out } => {
+                write!(f, "gate [{width}], {activation:?}: {} → {}", self.buffer(x), self.buffer(out))
+            }
+            Kernel::Gather { x, width, out } => {
+                write!(f, "gather [{width}]: {}, logit rows → {}", self.buffer(x), self.buffer(out))
+            }
+        }
+    }
+}
+
+fn window(f: &mut fmt::Formatter<'_>, window: u32) -> fmt::Result {
+    if window > 0 { write!(f, ", window {window}") } else { Ok(()) }
+}
+
+fn shape(layout: &WeightLayout) -> String {
+    format!("{} [{} × {}]", layout.dtype(), layout.rows(), layout.cols())
+}
+
+impl fmt::Display for Int8Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}int8[{}]", if self.normed { "normed " } else { "" }, self.width)
+    }
+}
+
+struct Rows<'a>(&'a RangeInclusive<u32>);
+
+impl fmt::Display for Rows<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.0.start(), self.0.end());
+        if first == last { write!(f, "{first} rows") } else { write!(f, "{first} to {last} rows") }
+    }
+}

@@ -1,0 +1,268 @@
+//! Ops to kernel calls: which ops become one kernel depends on the kind of batch.
+//!
+//! A norm, and attention that was divided into splits, need no kernel of their own: the matrix product that reads them
+//! can finish them in its prologue. So they stay *pending* until an op reads them, and the reader decides how they are
+//! finished.
+
+mod attention;
+mod matmul;
+
+use std::collections::{BTreeMap, HashMap};
+
+use gyrus_kernels::call::engine::Paged;
+use gyrus_kernels::call::{EmbedCall, FlashCall};
+use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
+
+use self::attention::Attention;
+use super::call::{Call, Gathered, Kernel, MatrixPart};
+use super::{BatchKind, Capabilities, effective};
+use crate::buffers::MAX_ROWS;
+use crate::error::GpuError;
+use crate::tuning::Tuning;
+use crate::weight::WeightLayouts;
+
+/// What fusing depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FuseContext<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) weights: &'a WeightLayouts,
+    pub(crate) tuning: &'a Tuning,
+    /// The cache of a layer and the size of block tables; its rows are not used.
+    pub(crate) cache: Paged,
+}
+
+/// The contents of a buffer for which no kernel was called yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Pending {
+    /// The RMS norm of a buffer, which may be the same one.
+    Norm { x: BufferId, weight: WeightId, eps: f32 },
+    /// Attention whose splits are not merged. From some number of rows on the kernel gathers them: it has merged and
+    /// quantised them to int8.
+    Splits { window: u32, gathered: Option<Gathered> },
+    /// Nothing is pending: the buffer is written. For the row counts of int8 cooperative matrices its int8 rows are, too.
+    Int8,
+}
+
+/// A list of calls in the making.
+struct Fuser<'a> {
+    on: &'a FuseContext<'a>,
+    kind: BatchKind,
+    /// Whether every row wants logits, so that a gather is no more than another name for its input.
+    all_rows: bool,
+    /// Ordered, so that the calls do not depend on a hash.
+    pending: BTreeMap<BufferId, Pending>,
+    /// The buffer of which the normed int8 rows were written by an epilogue, with this norm's weight.
+    normed: Option<(BufferId, WeightId)>,
+    /// Buffers that are other names of others.
+    aliases: HashMap<BufferId, BufferId>,
+    /// The ops after those that are being fused.
+    later: &'a [Op],
+    calls: Vec<Call>,
+}
+
+impl FuseContext<'_> {
+    /// The kernel calls of some ops. `all_rows`: every row wants logits.
+    pub(crate) fn fuse(&self, ops: &[Op], kind: BatchKind, all_rows: bool) -> Result<Vec<Call>, GpuError> {
+        let mut fuser = Fuser {
+            on: self,
+            kind: effective(kind, self.plan.precision),
+            all_rows,
+            pending: BTreeMap::new(),
+            normed: None,
+            aliases: HashMap::new(),
+            later: &[],
+            calls: Vec::new(),
+        };
+        let mut rest = ops;
+        while !rest.is_empty() {
+            let taken = fuser.fuse_next(rest)?;
+            rest = &rest[taken..];
+        }
+        Ok(fuser.calls)
+    }
+
+    /// Flash attention, where its kernel takes this plan.
+    fn flash(&self, scale: f32, window: u32) -> Option<FlashCall> {
+        let kv = self.plan.kv;
+        let (n_heads, n_kv_heads, head_dim) = (kv.heads as u32, kv.kv_heads as u32, kv.head_dim as u32);
+        let call = FlashCall {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            scale,
+            window,
+            soft_cap: 0.0,
+            causal: true,
+            tree: false,
+            paged: Paged { rows: MAX_ROWS as u32, ..self.cache },
+            tiles: 1,
+        };
+        (self.plan.precision == Precision::Fast && self.capabilities.can_flash(&call)).then_some(call)
+    }
+
+    /// The most rows of a tile of flash attention.
+    pub(crate) fn tile_rows(&self) -> u32 {
+        let call = self.flash(1.0, 0);
+        call.and_then(|call| call.tile_rows(self.capabilities.flash_tuning()).ok()).unwrap_or(1)
+    }
+}
+
+impl<'a> Fuser<'a> {
+    fn fast(&self) -> bool {
+        self.on.plan.precision == Precision::Fast
+    }
+
+    /// A buffer by its first name.
+    fn id(&self, id: BufferId) -> BufferId {
+        *self.aliases.get(&id).unwrap_or(&id)
+    }
+
+    fn width(&self, id: BufferId) -> u32 {
+        self.on.plan.buffer(id).width as u32
+    }
+
+    fn push(&mut self, name: impl Into<String>, kernel: Kernel) {
+        self.calls.push(Call::new(name, kernel));
+    }
+
+    /// Fuses the first op, or the first few, and returns how many those were.
+    fn fuse_next(&mut self, ops: &'a [Op]) -> Result<usize, GpuError> {
+        self.later = &ops[1..];
+        match ops[0] {
+            Op::Embed { table, scale, out } => self.embed(table, scale, out),
+            Op::RmsNorm { x, weight, eps, out } => {
+                self.finish(x)?;
+                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps });
+            }
+            Op::MatMul { x, ref weights, accumulate, out } => {
+                if let [_, Op::Gate { x: gated, activation, out: to }, ..] = *ops
+                    && gated == out
+                    && !accumulate
+                    && self.can_gate(x, weights)
+                {
+                    self.later = &ops[2..];
+                    self.mat_mul(x, weights, false, Some(activation), to)?;
+                    return Ok(2);
+                }
+                self.mat_mul(x, weights, accumulate, None, out)?;
+            }
+            Op::RopeWrite { qkv, layer, head_norm, rope } => {
+                if let [_, Op::Attention { qkv: same, layer: of, scale, window, out }, ..] = *ops
+                    && (same, of) == (qkv, layer)
+                {
+                    self.later = &ops[2..];
+                    self.attention(Attention { qkv, layer, head_norm, rope, scale, window, out })?;
+                    return Ok(2);
+                }
+                let fault = format!("the plan writes keys of layer {layer} and does not attend to them next");
+                return Err(GpuError::internal(fault));
+            }
+            Op::Attention { layer, .. } => {
+                let fault = format!("the plan attends to layer {layer} without having written its keys");
+                return Err(GpuError::internal(fault));
+            }
+            Op::Gate { x, activation, out } => {
+                self.finish(x)?;
+                self.before_write(out)?;
+                let (x, width, out) = (self.id(x), self.width(out), self.id(out));
+                self.push("gate", Kernel::Gate { x, activation, width, out });
+            }
+            Op::Gather { x, out } if self.all_rows => {
+                self.finish(x)?;
+                self.aliases.insert(out, self.id(x));
+            }
+            Op::Gather { x, out } => {
+                self.finish(x)?;
+                let (x, width, out) = (self.id(x), self.width(x), self.id(out));
+                self.push("gather", Kernel::Gather { x, width, out });
+            }
+            // Tokens are sampled by the caller, or by the chain.
+            Op::Select { .. } => {}
+        }
+        Ok(1)
+    }
+
+    /// Calls the kernel for what is pending in a buffer that is about to be read as f32.
+    fn finish(&mut self, id: BufferId) -> Result<(), GpuError> {
+        let out = self.id(id);
+        let width = self.width(out);
+        match self.pending.remove(&out) {
+            None | Some(Pending::Int8) => {}
+            Some(Pending::Norm { x, weight, eps }) => {
+                self.push("norm", Kernel::Norm { x, weight, eps, width, out });
+            }
+            Some(Pending::Splits { window, gathered: None }) => {
+                let head_dim = self.on.plan.kv.head_dim as u32;
+                self.push("merge", Kernel::Merge { head_dim, window, width, out });
+            }
+            Some(Pending::Splits { .. }) => {
+                let name = self.on.plan.buffer(out).name;
+                let fault = format!("buffer '{name}' is read in f32, and only its int8 rows were written");
+                return Err(GpuError::internal(fault));
+            }
+        }
+        Ok(())
+    }
+
+    /// The weights of the next op, if it is a matrix product and the only reader of what this buffer holds now.
+    fn only_read_by_next(&self, id: BufferId) -> Option<&'a [WeightId]> {
+        let [Op::MatMul { x, weights, out, .. }, rest @ ..] = self.later else { return None };
+        let id = self.id(id);
+        let alone = self.id(*x) == id && self.id(*out) != id && !self.is_read_by(rest, id);
+        alone.then_some(weights)
+    }
+
+    /// Whether some ops read what a buffer holds before the first of them.
+    fn is_read_by(&self, ops: &[Op], id: BufferId) -> bool {
+        for op in ops {
+            if op.reads().into_iter().flatten().any(|read| self.id(read) == id) {
+                return true;
+            }
+            if op.writes().is_some_and(|written| self.id(written) == id) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Prepares for a buffer to be overwritten: drops what is pending for it, and finishes pending norms of it that a later
+    /// op reads.
+    fn before_write(&mut self, id: BufferId) -> Result<(), GpuError> {
+        let id = self.id(id);
+        self.pending.remove(&id);
+        self.normed = self.normed.filter(|(x, _)| *x != id);
+        let norm_of_it = |(to, pending): (&BufferId, &Pending)| match pending {
+            Pending::Norm { x, .. } if *x == id => Some(*to),
+            _ => None,
+        };
+        let dependent: Vec<BufferId> = self.pending.iter().filter_map(norm_of_it).collect();
+        for to in dependent {
+            if self.is_read_by(self.later, to) {
+                self.finish(to)?;
+            } else if to != id {
+                self.pending.remove(&to);
+            }
+        }
+        Ok(())
+    }
+
+    fn embed(&mut self, table: WeightId, scale: f32, out: BufferId) {
+        let vocab = self.on.plan.weight(table).shape.rows() as u32;
+        let out = self.id(out);
+        for (part, first) in self.parts(&[table]) {
+            let call = EmbedCall { vocab, first, ..EmbedCall::new(part.layout, 1, scale) };
+            self.push("embed", Kernel::Embed { call, table: part, out });
+        }
+    }
+
+    /// The parts of a matrix, with the first row of each.
+    fn parts(&self, weights: &[WeightId]) -> impl Iterator<Item = (MatrixPart, u32)> + use<'a> {
+        let weights = weights.to_vec();
+        let parts = self.on.weights.matrix(&weights).iter().enumerate();
+        parts.map(move |(index, part)| {
+            (MatrixPart { weights: weights.clone(), index, layout: part.layout }, part.first)
+        })
+    }
+}
