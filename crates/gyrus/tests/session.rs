@@ -229,7 +229,10 @@ fn what_cannot_be_is_an_error_and_changes_nothing() {
     let mut second = model.session();
     let mut generation = second.generate(Request::ids(vec![1; 100])).unwrap();
     let error = generation.next().unwrap_err().to_string();
-    assert_eq!(error, "the cache is full: 4 more blocks needed, 0 free");
+    assert_eq!(
+        error,
+        "the KV cache is full: 4 more blocks needed, 0 free; close a session or load the model for more"
+    );
     drop(session);
     drop(generation);
     assert_eq!(run(&mut second, Request::new(Prompt::Continue).max_tokens(2).ignore_end(true)).0.len(), 2);
