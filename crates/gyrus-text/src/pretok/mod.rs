@@ -1,8 +1,8 @@
-//! Cutting text into pieces before byte-level merges run inside each.
+//! Pre-tokenizers: they split text into pieces before byte-level BPE merges run within each piece.
 //!
-//! A vocabulary names its rule; the rule is a short list of patterns, applied one after another. The
-//! patterns are scanners written by hand: they do in one pass what the published regular expressions
-//! say, lookahead and backtracking included, and the tests hold them against a regex engine.
+//! A vocabulary names its pre-tokenizer, a short list of patterns that are applied one after another. The patterns are
+//! hand-written scanners. Each does in one pass what the published regular expression does, including lookahead and
+//! backtracking; the tests compare them with a regex engine.
 
 mod patterns;
 mod scan;
@@ -12,16 +12,16 @@ pub(crate) use scan::{Pattern, split};
 
 use crate::error::TokenizerError;
 
-/// A splitting rule with the habits that go with its name.
+/// A pre-tokenizer and the properties that follow from its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Rule {
     /// The patterns, in order.
     pub(crate) patterns: &'static [Pattern],
-    /// A piece that is a token is that token, whatever the merges would make of it.
+    /// A piece that is a token is encoded as that token, without merges.
     pub(crate) ignore_merges: bool,
-    /// The begin token is added unless the file says otherwise.
+    /// The BOS token is added unless the file says otherwise.
     pub(crate) add_bos: bool,
-    /// Text is brought to Unicode form C first.
+    /// Text is normalised to Unicode form C first.
     pub(crate) nfc: bool,
 }
 
@@ -35,7 +35,7 @@ const GPT4O: Rule = Rule { patterns: &[patterns::gpt4o], ..PLAIN };
 const DEEPSEEK_V3: Rule =
     Rule { patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3], ..PLAIN };
 
-/// Every rule by the names that files use, sorted within each line of kin.
+/// Every pre-tokenizer by its names in files, sorted within each group of relatives.
 const RULES: &[(&[&str], Rule)] = &[
     (
         &["default"],
@@ -66,7 +66,7 @@ const RULES: &[(&[&str], Rule)] = &[
         ],
         GPT2,
     ),
-    // The GPT-NeoX family normalises its text; so does Command R.
+    // The GPT-NeoX family and Command R normalise their text.
     (&["mpt", "olmo"], Rule { nfc: true, ..GPT2 }),
     (&["command-r"], Rule { nfc: true, ..DIGITS_GPT2 }),
     (&["codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"], DIGITS_GPT2),
@@ -158,15 +158,14 @@ const RULES: &[(&[&str], Rule)] = &[
     (&["exaone-moe"], Rule { patterns: &[patterns::exaone_moe], ..PLAIN }),
 ];
 
-/// The names of all splitting rules, in alphabetical order.
+/// The names of all pre-tokenizers, in alphabetical order.
 pub fn pre_names() -> Vec<&'static str> {
     let mut names: Vec<_> = RULES.iter().flat_map(|(names, _)| names.iter().copied()).collect();
     names.sort_unstable();
     names
 }
 
-/// The pieces into which the rule `name` cuts `text`, in order and without loss. Tokens never cross
-/// from one piece into the next.
+/// The pieces into which the pre-tokenizer `name` splits `text`, in order and without loss. No token spans two pieces.
 pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, TokenizerError> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -178,7 +177,7 @@ pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, Tokeni
     Ok(pieces)
 }
 
-/// The rule of that name.
+/// The pre-tokenizer of that name.
 pub(crate) fn rule(name: &str) -> Result<Rule, TokenizerError> {
     RULES
         .iter()
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn cased_words_give_back_letters_without_case() {
+    fn letters_without_case_belong_to_either_part_of_a_cased_word() {
         assert_eq!(pieces("gpt-4o", "HelloWorld XMLHttp"), ["Hello", "World", " XMLHttp"]);
         assert_eq!(pieces("gpt-4o", "AB中C"), ["AB中", "C"]);
         assert_eq!(pieces("gpt-4o", "don't a/b//\n"), ["don't", " a", "/b", "//\n"]);
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused_with_the_known_ones() {
+    fn the_error_for_an_unknown_name_lists_the_known_names() {
         let message = rule("nonesuch").err().expect("refused").to_string();
         assert!(message.contains("\"nonesuch\"") && message.contains("llama-bpe"), "{message}");
     }

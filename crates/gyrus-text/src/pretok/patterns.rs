@@ -1,4 +1,4 @@
-//! The main patterns: each cuts running text into words, numbers, signs and white space.
+//! The main patterns: each splits text into words, numbers, punctuation and white space.
 
 use super::scan::{Glyph, Text};
 use crate::unicode::Class;
@@ -8,7 +8,7 @@ const LETTER_OR_NUMBER: Class = Class::LETTER.or(Class::NUMBER);
 const NOT_SIGN: Class = LETTER_OR_NUMBER.or(Class::SPACE);
 const SIGN: Class = Class::PUNCTUATION.or(Class::SYMBOL);
 
-/// GPT-2: contractions; words, numbers and runs of signs, each with one space in front; white space.
+/// GPT-2: contractions; words, numbers and runs of punctuation, each with a leading space; white space.
 pub(crate) fn gpt2(text: &Text<'_>, at: usize) -> usize {
     let end = text.contraction(at);
     if end > at {
@@ -23,20 +23,20 @@ pub(crate) fn gpt2(text: &Text<'_>, at: usize) -> usize {
     }
 }
 
-/// What distinguishes the many descendants of cl100k, the pattern of GPT-4.
+/// The parameters of cl100k, the pattern of GPT-4, and its many variants.
 pub(crate) struct Cl100k {
     /// Contractions are split off, in any case.
     pub(crate) contractions: bool,
     /// The most digits in one piece.
     pub(crate) digits: usize,
-    /// Combining marks belong to words.
+    /// Combining marks are part of words.
     pub(crate) marks: bool,
-    /// Line breaks belong to the signs in front of them.
+    /// Line breaks are part of the punctuation before them.
     pub(crate) sign_newlines: bool,
 }
 
-/// Contractions; words with any one sign or blank in front; numbers; signs with a space in front and
-/// line breaks behind; white space up to a line break; white space.
+/// Contractions; words with one leading punctuation mark or blank; numbers; punctuation with a leading space and
+/// trailing line breaks; white space up to a line break; white space.
 #[inline(always)]
 fn cl100k(rule: &Cl100k, text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
@@ -74,7 +74,7 @@ fn cl100k(rule: &Cl100k, text: &Text<'_>, at: usize) -> usize {
     }
 }
 
-/// cl100k with up to three digits a piece, as LLaMA 3 has it.
+/// cl100k with up to three digits in a piece, as in Llama 3.
 pub(crate) fn llama3(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: true, digits: 3, marks: false, sign_newlines: true }, text, at)
 }
@@ -84,7 +84,7 @@ pub(crate) fn qwen2(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: true, digits: 1, marks: false, sign_newlines: true }, text, at)
 }
 
-/// Qwen 3.5: combining marks are parts of words.
+/// Qwen 3.5: combining marks are part of words.
 pub(crate) fn qwen35(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: true, digits: 1, marks: true, sign_newlines: true }, text, at)
 }
@@ -94,7 +94,7 @@ pub(crate) fn minicpm5(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: true, digits: usize::MAX, marks: false, sign_newlines: true }, text, at)
 }
 
-/// Single digits, and line breaks stand apart from signs.
+/// Single digits, and line breaks are separate from punctuation.
 pub(crate) fn seed_coder(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: true, digits: 1, marks: false, sign_newlines: false }, text, at)
 }
@@ -104,20 +104,20 @@ pub(crate) fn ufakzeka(text: &Text<'_>, at: usize) -> usize {
     cl100k(&Cl100k { contractions: false, digits: 1, marks: false, sign_newlines: true }, text, at)
 }
 
-/// What distinguishes the descendants of o200k, the pattern of GPT-4o.
+/// The parameters of o200k, the pattern of GPT-4o, and its variants.
 struct O200k {
-    /// Contractions stay with their word.
+    /// Contractions are part of their word.
     contractions: bool,
     /// The most digits in one piece.
     digits: usize,
-    /// Slashes, like line breaks, belong to the signs in front of them.
+    /// Slashes, like line breaks, are part of the punctuation before them.
     slash: bool,
-    /// Han characters form runs of their own and are no parts of words.
+    /// Han characters form separate runs and are not part of words.
     han: bool,
 }
 
-/// Words are cut where a lower-case letter meets an upper-case one. Letters without case and marks go
-/// with either, which is where the pattern's backtracking shows: see [`cased_word`].
+/// Words are split between a lower-case and an upper-case letter. Letters without case and marks match either; there the
+/// pattern backtracks: see [`cased_word`].
 #[inline(always)]
 fn o200k(rule: &O200k, text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
@@ -125,7 +125,7 @@ fn o200k(rule: &O200k, text: &Text<'_>, at: usize) -> usize {
         return text.run(at, |g| g.class.is(Class::HAN));
     }
     if !first.is_newline() && !first.class.is(Class::NUMBER) {
-        // A letter cannot be the sign in front of a word; a mark can be either.
+        // A letter cannot be the leading punctuation of a word; a mark can.
         let behind = (!first.class.is(Class::LETTER)).then_some(at + first.len);
         let end = behind
             .and_then(|start| cased_word(rule.han, text, start, true))
@@ -147,9 +147,8 @@ fn o200k(rule: &O200k, text: &Text<'_>, at: usize) -> usize {
     text.lines_or_blank(at)
 }
 
-/// Upper-case letters, then lower-case ones (at least one if `lower`), where letters without case and
-/// marks count as both. A regex engine takes all it can as upper case and gives back, character by
-/// character, until something lower-case is left to follow.
+/// Upper-case letters, then lower-case letters (at least one if `lower`). Letters without case and marks match both. A
+/// regex engine matches as many as possible as upper case and backtracks until a lower-case letter can follow.
 #[inline(always)]
 fn cased_word(no_han: bool, text: &Text<'_>, at: usize, lower: bool) -> Option<usize> {
     let in_word = |g: Glyph| g.class.is(WORD) && !(no_han && g.class.is(Class::HAN));
@@ -179,24 +178,24 @@ pub(crate) fn gpt4o_single_digits(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: true, digits: 1, slash: true, han: false }, text, at)
 }
 
-/// Mistral's Tekken: single digits, contractions not kept with the word.
+/// Mistral's Tekken: single digits, contractions separate from their word.
 pub(crate) fn tekken(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: false, digits: 1, slash: true, han: false }, text, at)
 }
 
-/// Kimi K2: Han characters apart.
+/// Kimi K2: Han characters are separate.
 pub(crate) fn kimi_k2(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: true, digits: 3, slash: false, han: true }, text, at)
 }
 
-/// DeepSeek V3, behind its stages for numbers and for Chinese and Japanese: an ASCII sign with the
-/// ASCII word behind it; words with any one blank or odd character in front; signs; white space.
-/// Numbers and characters of no class match nothing.
+/// DeepSeek V3, after its stages for numbers and for Chinese and Japanese: an ASCII punctuation mark with the ASCII word
+/// after it; words with one leading character of no other class (a blank, for example); punctuation; white space. Numbers and characters
+/// without a class do not match.
 pub(crate) fn deepseek_v3(text: &Text<'_>, at: usize) -> usize {
     deepseek(text, at, true)
 }
 
-/// As DeepSeek V3, with every line break on its own.
+/// As DeepSeek V3, but every line break is a piece.
 pub(crate) fn spark(text: &Text<'_>, at: usize) -> usize {
     deepseek(text, at, false)
 }
@@ -233,7 +232,7 @@ fn deepseek(text: &Text<'_>, at: usize, join_newlines: bool) -> usize {
     }
 }
 
-/// EXAONE MoE: words of letters with their marks may be joined by single spaces.
+/// EXAONE MoE: words of letters and marks may be joined by single spaces.
 pub(crate) fn exaone_moe(text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
     let end = text.contraction_any_case(at);
@@ -249,7 +248,7 @@ pub(crate) fn exaone_moe(text: &Text<'_>, at: usize) -> usize {
         None
     };
     if let Some(start) = start {
-        // One letter and its marks; then more of them, each with or without a space in front.
+        // One letter and its marks, then more of them, each with an optional leading space.
         let unit = |at: usize| {
             let letter = text.get(at).filter(|&g| is_letter(g))?;
             Some(text.run(at + letter.len, |g| g.class.is(Class::MARK)))

@@ -1,4 +1,4 @@
-//! The methods of Python's own types, as far as templates may call them.
+//! The methods of Python's built-in types that templates may call.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::value::{Seq, Value, equal};
 
 pub(crate) enum Found {
     Method(&'static str),
-    /// It exists and would change its object, which the sandbox forbids.
+    /// The method exists but mutates its object, which the sandbox forbids.
     Unsafe,
 }
 
@@ -292,8 +292,8 @@ fn cased(text: &str) -> bool {
     text.chars().any(|c| c.is_lowercase() || c.is_uppercase())
 }
 
-/// Whether a character beyond ASCII is a decimal digit: those come in runs of ten that `is_numeric`
-/// accepts; only the common scripts are listed.
+/// Whether a character beyond ASCII is a decimal digit: they come in runs of ten that `is_numeric` accepts. Only the
+/// common scripts are listed.
 fn is_decimal(c: char) -> bool {
     matches!(c, '\u{660}'..='\u{669}' | '\u{6f0}'..='\u{6f9}' | '\u{966}'..='\u{96f}' | '\u{ff10}'..='\u{ff19}')
 }
@@ -358,7 +358,7 @@ fn split(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Ou
     Value::list(parts.into_iter().map(|part| text.part(part).into()).collect())
 }
 
-/// `split` without a separator: runs of whitespace separate, and the ends do not count.
+/// `split` without a separator: splits at runs of white space and ignores leading and trailing ones.
 fn split_blanks(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_matches(is_space);
@@ -380,7 +380,7 @@ fn split_blanks(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
         rest = rest[at..].trim_start_matches(is_space);
     }
     if !rest.is_empty() {
-        // What is left over when the limit is reached keeps its trailing whitespace.
+        // The rest after the limit keeps its trailing white space.
         let kept = if parts.len() >= limit {
             &text[text.trim_end_matches(is_space).len() - rest.len()..]
         } else {
@@ -391,7 +391,7 @@ fn split_blanks(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
     parts
 }
 
-/// What is left of `text` for a right split that reached its limit: it keeps its leading whitespace.
+/// The rest of `text` for an `rsplit` that reached its limit; it keeps its leading white space.
 fn text_before<'s>(text: &'s str, rest: &'s str) -> &'s str {
     let lead = text.len() - text.trim_start_matches(is_space).len();
     &text[..lead + rest.len()]
@@ -440,7 +440,7 @@ fn replace(interp: &mut Interp<'_>, text: &Text, args: CallArgs) -> Outcome<Valu
     replace_text(interp, text, old, new, usize::try_from(count).ok()).map(Value::from)
 }
 
-/// Replaces up to `count` occurrences, paying for the result before it is made.
+/// Replaces up to `count` occurrences; the budget is charged for the result first.
 pub(crate) fn replace_text(
     interp: &mut Interp<'_>,
     text: &Text,
@@ -492,7 +492,7 @@ fn pad(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outc
     let missing = width.saturating_sub(text.chars().count());
     interp.budget.work(missing.saturating_mul(4).saturating_add(text.weight()))?;
     interp.budget.check_output(missing)?;
-    // Fills go in front of the text behind its sign, and behind it.
+    // `left` fill characters go after the sign (which only `zfill` separates), the others after the text.
     let (sign, left) = match name {
         "ljust" => (0, 0),
         "rjust" => (0, missing),
@@ -500,7 +500,7 @@ fn pad(interp: &mut Interp<'_>, text: &Text, name: &str, args: CallArgs) -> Outc
             let unsigned = text.trim_start_matches(['+', '-']);
             (usize::from(text.len() - unsigned.len() == 1), missing)
         }
-        // Python puts the odd blank to the left when the width is odd.
+        // An odd number of fill characters has the extra one on the left if the width is odd, as in Python.
         _ => (0, missing / 2 + (missing & width & 1)),
     };
     let mut padded = Writer::default();
