@@ -8,7 +8,7 @@ use crate::byte_level;
 use crate::data::TokenKind;
 use crate::error::TokenizerError;
 use crate::merge::{NO_SYMBOL, Scratch, merge};
-use crate::pretok::{self, Rule};
+use crate::pretokenizer::{self, PreTokenizer};
 use crate::table::{Merge, PairTable, TextTable};
 use crate::unicode::{Class, classes};
 use crate::vocab::{ESCAPED_SPACE, Vocab};
@@ -47,7 +47,7 @@ const BROKEN: u8 = 2;
 
 /// Byte-level BPE.
 pub(crate) struct ByteLevelBpe {
-    rule: Rule,
+    pre_tokenizer: PreTokenizer,
     pairs: PairTable<Merge>,
     /// Ids by bytes, of the tokens that text can be encoded to.
     pieces: TextTable,
@@ -59,7 +59,11 @@ pub(crate) struct ByteLevelBpe {
 }
 
 impl ByteLevelBpe {
-    pub(crate) fn new(vocab: &Vocab, merges: &[String], rule: Rule) -> Result<Self, TokenizerError> {
+    pub(crate) fn new(
+        vocab: &Vocab,
+        merges: &[String],
+        pre_tokenizer: PreTokenizer,
+    ) -> Result<Self, TokenizerError> {
         let pairs = read_merges(vocab, merges)?;
         let mut pieces = TextTable::with_capacity(vocab.len(), 0);
         let mut longest = 0;
@@ -79,12 +83,12 @@ impl ByteLevelBpe {
             id.filter(|&id| vocab.kinds[id as usize] == TokenKind::Normal).unwrap_or(NO_SYMBOL)
         });
         let whole = std::iter::repeat_with(|| AtomicU8::new(UNTRIED)).take(vocab.len()).collect();
-        Ok(Self { rule, pairs, pieces, longest, symbols, whole })
+        Ok(Self { pre_tokenizer, pairs, pieces, longest, symbols, whole })
     }
 
     /// Appends the ids of `text`, which contains no special tokens and may contain any bytes.
     pub(crate) fn encode(&self, text: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        if !self.rule.nfc || text.is_ascii() {
+        if !self.pre_tokenizer.nfc || text.is_ascii() {
             return self.encode_normal(text, scratch, out);
         }
         if let Ok(valid) = std::str::from_utf8(text) {
@@ -106,7 +110,9 @@ impl ByteLevelBpe {
     }
 
     fn encode_normal(&self, text: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        pretok::split(self.rule.patterns, text, &mut |piece| self.encode_piece(piece, scratch, out));
+        pretokenizer::split(self.pre_tokenizer.patterns, text, &mut |piece| {
+            self.encode_piece(piece, scratch, out)
+        });
     }
 
     #[inline]
@@ -114,7 +120,7 @@ impl ByteLevelBpe {
         if piece.len() <= self.longest
             && let Some(id) = self.pieces.get(piece)
         {
-            if self.rule.ignore_merges {
+            if self.pre_tokenizer.ignore_merges {
                 return out.push(id);
             }
             let known = &self.whole[id as usize];

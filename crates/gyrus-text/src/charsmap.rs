@@ -19,17 +19,17 @@ impl Charsmap {
         }
         let fail = |what: String| TokenizerError::Charsmap { len: map.len(), what };
         let (size, rest) =
-            map.split_first_chunk::<4>().ok_or_else(|| fail("no room for its header".into()))?;
+            map.split_first_chunk::<4>().ok_or_else(|| fail("it is too short for its header".into()))?;
         let size = u32::from_le_bytes(*size) as usize;
         if !size.is_multiple_of(4) || size > rest.len() {
-            return Err(fail(format!("trie of {size} bytes behind the header")));
+            return Err(fail(format!("its header has an invalid trie size of {size} bytes")));
         }
         let (trie, replacements) = rest.split_at(size);
         if std::str::from_utf8(replacements).is_err() {
             return Err(fail("replacements are not UTF-8".into()));
         }
         if replacements.last().is_some_and(|&last| last != 0) {
-            return Err(fail("the last replacement is not ended by a zero".into()));
+            return Err(fail("the last replacement is not zero-terminated".into()));
         }
         let units = trie.chunks_exact(4).map(|u| u32::from_le_bytes([u[0], u[1], u[2], u[3]])).collect();
         Ok(Self { units, replacements: replacements.to_vec() })
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_maps_are_refused() {
+    fn malformed_maps_are_errors() {
         for map in [&[1, 2, 3][..], &[8, 0, 0, 0, 1, 2, 3, 4], &[3, 0, 0, 0, 1, 2, 3], &[0, 0, 0, 0, b'a']] {
             assert!(Charsmap::new(map).is_err(), "{map:?}");
         }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use crate::bpe::{ByteLevelBpe, CharBpe};
 use crate::data::{SpecialIds, TokenKind, TokenizerData};
 use crate::detokenizer::Detokenizer;
-use crate::ends::{end_tokens, is_end_name};
+use crate::end_tokens::{end_tokens, is_end_name};
 use crate::error::TokenizerError;
 use crate::merge::Scratch;
-use crate::pretok;
+use crate::pretokenizer;
 use crate::special::{Fragment, SpecialFinder, Strip};
 use crate::spm::{Spm, SpmScratch};
 use crate::unigram::{Spaces, Unigram};
@@ -20,7 +20,7 @@ use crate::wordpiece::WordPiece;
 pub const MODEL_NAMES: &[&str] = &["bert", "gemma4", "gpt2", "llama", "t5"];
 
 /// Pre-tokenizers of the `gpt2` family that are character-level BPE like `gemma4`.
-const CHARACTER_RULES: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
+const CHARACTER_PRE_TOKENIZERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 
 /// How to encode special tokens that are spelt out in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +86,13 @@ impl Tokenizer {
         if !MODEL_NAMES.contains(&model) {
             return Err(TokenizerError::UnknownModel { name: data.model, known: MODEL_NAMES.join(", ") });
         }
-        let characters =
-            model == "gemma4" || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_RULES.contains(&pre));
-        let rule = match model {
-            "gpt2" if !characters => Some(pretok::rule(pre.unwrap_or("default"))?),
+        let characters = model == "gemma4"
+            || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_PRE_TOKENIZERS.contains(&pre));
+        let pre_tokenizer = match model {
+            "gpt2" if !characters => Some(pretokenizer::pre_tokenizer(pre.unwrap_or("default"))?),
             _ => None,
         };
-        let spelling = if rule.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
+        let spelling = if pre_tokenizer.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
         let has_kinds = !data.kinds.is_empty();
         let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores.clone(), spelling)?;
         let mut ids = data.ids;
@@ -107,10 +107,10 @@ impl Tokenizer {
             let model = model.to_owned();
             if present { Ok(()) } else { Err(TokenizerError::Missing { model, list }) }
         };
-        let family = match (model, rule) {
-            ("gpt2", Some(rule)) => {
+        let family = match (model, pre_tokenizer) {
+            ("gpt2", Some(pre_tokenizer)) => {
                 require("merges", !data.merges.is_empty())?;
-                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, rule)?))
+                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, pre_tokenizer)?))
             }
             ("gpt2" | "gemma4", _) => {
                 require("merges", !data.merges.is_empty())?;
@@ -158,7 +158,7 @@ impl Tokenizer {
             "bert" | "llama" => by_family(data.add_bos, true),
             // Some files of this family say no, but the model needs the BOS token.
             "gemma4" => true,
-            _ => by_family(data.add_bos, rule.is_some_and(|rule| rule.add_bos)),
+            _ => by_family(data.add_bos, pre_tokenizer.is_some_and(|pre_tokenizer| pre_tokenizer.add_bos)),
         };
         let add_eos = by_family(data.add_eos, model == "t5");
         let add_sep = by_family(data.add_sep, model == "bert");

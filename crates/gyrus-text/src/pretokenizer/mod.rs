@@ -14,7 +14,7 @@ use crate::error::TokenizerError;
 
 /// A pre-tokenizer and the properties that follow from its name.
 #[derive(Clone, Copy)]
-pub(crate) struct Rule {
+pub(crate) struct PreTokenizer {
     /// The patterns, in order.
     pub(crate) patterns: &'static [Pattern],
     /// A piece that is a token is encoded as that token, without merges.
@@ -25,22 +25,22 @@ pub(crate) struct Rule {
     pub(crate) nfc: bool,
 }
 
-const PLAIN: Rule = Rule { patterns: &[], ignore_merges: false, add_bos: false, nfc: false };
-const GPT2: Rule = Rule { patterns: &[patterns::gpt2], ..PLAIN };
-const DIGITS_GPT2: Rule = Rule { patterns: &[stages::digit, patterns::gpt2], ..PLAIN };
-const LLAMA3: Rule = Rule { patterns: &[patterns::llama3], ..PLAIN };
-const QWEN2: Rule = Rule { patterns: &[patterns::qwen2], ..PLAIN };
-const BLOOM: Rule = Rule { patterns: &[stages::bloom], ..PLAIN };
-const GPT4O: Rule = Rule { patterns: &[patterns::gpt4o], ..PLAIN };
-const DEEPSEEK_V3: Rule =
-    Rule { patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3], ..PLAIN };
+const PLAIN: PreTokenizer = PreTokenizer { patterns: &[], ignore_merges: false, add_bos: false, nfc: false };
+const GPT2: PreTokenizer = PreTokenizer { patterns: &[patterns::gpt2], ..PLAIN };
+const DIGITS_GPT2: PreTokenizer = PreTokenizer { patterns: &[stages::digit, patterns::gpt2], ..PLAIN };
+const LLAMA3: PreTokenizer = PreTokenizer { patterns: &[patterns::llama3], ..PLAIN };
+const QWEN2: PreTokenizer = PreTokenizer { patterns: &[patterns::qwen2], ..PLAIN };
+const BLOOM: PreTokenizer = PreTokenizer { patterns: &[stages::bloom], ..PLAIN };
+const GPT4O: PreTokenizer = PreTokenizer { patterns: &[patterns::gpt4o], ..PLAIN };
+const DEEPSEEK_V3: PreTokenizer =
+    PreTokenizer { patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3], ..PLAIN };
 
 /// Every pre-tokenizer by its names in files, sorted within each group of relatives.
-const RULES: &[(&[&str], Rule)] = &[
+const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
     (
         &["default"],
-        Rule {
-            patterns: &[stages::default_signs, patterns::gpt2, stages::number, stages::ascii_triple],
+        PreTokenizer {
+            patterns: &[stages::default_punctuation, patterns::gpt2, stages::number, stages::ascii_triple],
             ..PLAIN
         },
     ),
@@ -67,8 +67,8 @@ const RULES: &[(&[&str], Rule)] = &[
         GPT2,
     ),
     // The GPT-NeoX family and Command R normalise their text.
-    (&["mpt", "olmo"], Rule { nfc: true, ..GPT2 }),
-    (&["command-r"], Rule { nfc: true, ..DIGITS_GPT2 }),
+    (&["mpt", "olmo"], PreTokenizer { nfc: true, ..GPT2 }),
+    (&["command-r"], PreTokenizer { nfc: true, ..DIGITS_GPT2 }),
     (&["codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"], DIGITS_GPT2),
     (
         &[
@@ -82,34 +82,41 @@ const RULES: &[(&[&str], Rule)] = &[
             "midm-2.0",
             "pixtral",
         ],
-        Rule { ignore_merges: true, add_bos: true, ..LLAMA3 },
+        PreTokenizer { ignore_merges: true, add_bos: true, ..LLAMA3 },
     ),
     (&["chatglm-bpe", "dbrx", "glm4", "smaug-bpe"], LLAMA3),
     (
         &["minicpm5"],
-        Rule { patterns: &[stages::three_digits, patterns::minicpm5], ignore_merges: true, ..PLAIN },
+        PreTokenizer { patterns: &[stages::three_digits, patterns::minicpm5], ignore_merges: true, ..PLAIN },
     ),
-    (&["deepseek-r1-qwen", "f2llmv2", "kormo", "megrez", "qwen2"], Rule { nfc: true, ..QWEN2 }),
+    (&["deepseek-r1-qwen", "f2llmv2", "kormo", "megrez", "qwen2"], PreTokenizer { nfc: true, ..QWEN2 }),
     (&["bailingmoe", "bailingmoe2", "grok-2", "hunyuan", "llada-moe", "solar-open", "stablelm2"], QWEN2),
-    (&["laguna"], Rule { patterns: &[stages::line, patterns::qwen2], ..PLAIN }),
-    (&["qwen35"], Rule { patterns: &[patterns::qwen35], nfc: true, ..PLAIN }),
-    (&["seed-coder"], Rule { patterns: &[patterns::seed_coder], ..PLAIN }),
-    (&["ufakzeka"], Rule { patterns: &[patterns::ufakzeka], ..PLAIN }),
+    (&["laguna"], PreTokenizer { patterns: &[stages::line, patterns::qwen2], ..PLAIN }),
+    (&["qwen35"], PreTokenizer { patterns: &[patterns::qwen35], nfc: true, ..PLAIN }),
+    (&["seed-coder"], PreTokenizer { patterns: &[patterns::seed_coder], ..PLAIN }),
+    (&["ufakzeka"], PreTokenizer { patterns: &[patterns::ufakzeka], ..PLAIN }),
     (&["gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"], GPT4O),
-    (&["granite-embed-multi-97m"], Rule { ignore_merges: true, ..GPT4O }),
-    (&["tekken"], Rule { patterns: &[patterns::tekken], ignore_merges: true, add_bos: true, ..PLAIN }),
+    (&["granite-embed-multi-97m"], PreTokenizer { ignore_merges: true, ..GPT4O }),
+    (
+        &["tekken"],
+        PreTokenizer { patterns: &[patterns::tekken], ignore_merges: true, add_bos: true, ..PLAIN },
+    ),
     (
         &["youtu"],
-        Rule { patterns: &[stages::youtu_east, patterns::gpt4o_single_digits], ignore_merges: true, ..PLAIN },
+        PreTokenizer {
+            patterns: &[stages::youtu_east, patterns::gpt4o_single_digits],
+            ignore_merges: true,
+            ..PLAIN
+        },
     ),
-    (&["kimi-k2"], Rule { patterns: &[patterns::kimi_k2], ..PLAIN }),
+    (&["kimi-k2"], PreTokenizer { patterns: &[patterns::kimi_k2], ..PLAIN }),
     (
         &["deepseek-llm"],
-        Rule {
+        PreTokenizer {
             patterns: &[
                 stages::newline,
                 stages::deepseek_word,
-                stages::deepseek_signs,
+                stages::deepseek_punctuation,
                 stages::trailing_space,
                 stages::deepseek_east,
                 stages::number,
@@ -119,11 +126,11 @@ const RULES: &[(&[&str], Rule)] = &[
     ),
     (
         &["deepseek-coder"],
-        Rule {
+        PreTokenizer {
             patterns: &[
                 stages::newline,
                 stages::coder_word,
-                stages::coder_signs,
+                stages::coder_punctuation,
                 stages::deepseek_east,
                 stages::digit,
             ],
@@ -133,34 +140,40 @@ const RULES: &[(&[&str], Rule)] = &[
     (&["deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"], DEEPSEEK_V3),
     (
         &["spark2_5"],
-        Rule {
+        PreTokenizer {
             patterns: &[stages::three_digits, stages::han_and_kana, patterns::spark, stages::digit],
             ..PLAIN
         },
     ),
-    (&["falcon"], Rule { patterns: &[stages::falcon_signs, patterns::gpt2, stages::ascii_triple], ..PLAIN }),
+    (
+        &["falcon"],
+        PreTokenizer {
+            patterns: &[stages::falcon_punctuation, patterns::gpt2, stages::ascii_triple],
+            ..PLAIN
+        },
+    ),
     (&["bloom", "gpt3-finnish", "poro-chat"], BLOOM),
-    (&["viking"], Rule { patterns: &[stages::bloom, stages::digit], ..PLAIN }),
+    (&["viking"], PreTokenizer { patterns: &[stages::bloom, stages::digit], ..PLAIN }),
     (
         &["chameleon"],
-        Rule {
+        PreTokenizer {
             patterns: &[
                 stages::chameleon_marks,
                 stages::chameleon_space,
                 stages::digit,
-                stages::sign,
+                stages::single_punctuation,
                 patterns::gpt2,
             ],
             add_bos: true,
             ..PLAIN
         },
     ),
-    (&["exaone-moe"], Rule { patterns: &[patterns::exaone_moe], ..PLAIN }),
+    (&["exaone-moe"], PreTokenizer { patterns: &[patterns::exaone_moe], ..PLAIN }),
 ];
 
 /// The names of all pre-tokenizers, in alphabetical order.
 pub fn pre_names() -> Vec<&'static str> {
-    let mut names: Vec<_> = RULES.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+    let mut names: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|(names, _)| names.iter().copied()).collect();
     names.sort_unstable();
     names
 }
@@ -169,7 +182,7 @@ pub fn pre_names() -> Vec<&'static str> {
 pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, TokenizerError> {
     let mut pieces = Vec::new();
     let mut rest = text;
-    split(rule(name)?.patterns, text.as_bytes(), &mut |piece| {
+    split(pre_tokenizer(name)?.patterns, text.as_bytes(), &mut |piece| {
         let (head, tail) = rest.split_at(piece.len());
         pieces.push(head);
         rest = tail;
@@ -178,11 +191,11 @@ pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, Tokeni
 }
 
 /// The pre-tokenizer of that name.
-pub(crate) fn rule(name: &str) -> Result<Rule, TokenizerError> {
-    RULES
+pub(crate) fn pre_tokenizer(name: &str) -> Result<PreTokenizer, TokenizerError> {
+    PRE_TOKENIZERS
         .iter()
         .find(|(names, _)| names.contains(&name))
-        .map(|(_, rule)| *rule)
+        .map(|(_, pre_tokenizer)| *pre_tokenizer)
         .ok_or_else(|| TokenizerError::UnknownPre { name: name.to_owned(), known: pre_names().join(", ") })
 }
 
@@ -191,7 +204,7 @@ mod tests {
     use super::*;
 
     fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
-        pretokenize(name, text).expect("a known rule")
+        pretokenize(name, text).expect("a known pre-tokenizer")
     }
 
     #[test]
@@ -220,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_error_for_an_unknown_name_lists_the_known_names() {
-        let message = rule("nonesuch").err().expect("refused").to_string();
+        let message = pre_tokenizer("nonesuch").err().expect("refused").to_string();
         assert!(message.contains("\"nonesuch\"") && message.contains("llama-bpe"), "{message}");
     }
 }

@@ -7,13 +7,13 @@ pub(crate) type Pattern = fn(&Text<'_>, usize) -> usize;
 
 /// One decoded character.
 #[derive(Clone, Copy)]
-pub(crate) struct Glyph {
+pub(crate) struct CodePoint {
     pub(crate) code: u32,
     pub(crate) class: Class,
     pub(crate) len: usize,
 }
 
-impl Glyph {
+impl CodePoint {
     /// Carriage return or line feed.
     #[inline]
     pub(crate) fn is_newline(self) -> bool {
@@ -34,12 +34,12 @@ impl<'a> Text<'a> {
 
     /// The character at `at`; `None` at the end.
     #[inline]
-    pub(crate) fn get(&self, at: usize) -> Option<Glyph> {
+    pub(crate) fn get(&self, at: usize) -> Option<CodePoint> {
         if at >= self.bytes.len() {
             return None;
         }
         let (code, len) = code_at(self.bytes, at);
-        Some(Glyph { code, class: self.classes.of(code), len })
+        Some(CodePoint { code, class: self.classes.of(code), len })
     }
 
     /// The byte at `at`, or zero at the end.
@@ -50,13 +50,13 @@ impl<'a> Text<'a> {
 
     /// Whether the character at `at` exists and satisfies `test`.
     #[inline]
-    pub(crate) fn has(&self, at: usize, test: impl Fn(Glyph) -> bool) -> bool {
+    pub(crate) fn has(&self, at: usize, test: impl Fn(CodePoint) -> bool) -> bool {
         self.get(at).is_some_and(test)
     }
 
     /// The end of the longest run from `at` of characters that satisfy `test`.
     #[inline]
-    pub(crate) fn run(&self, mut at: usize, test: impl Fn(Glyph) -> bool) -> usize {
+    pub(crate) fn run(&self, mut at: usize, test: impl Fn(CodePoint) -> bool) -> usize {
         while let Some(glyph) = self.get(at) {
             if !test(glyph) {
                 break;
@@ -68,7 +68,7 @@ impl<'a> Text<'a> {
 
     /// As [`run`](Self::run), with at most `max` characters.
     #[inline]
-    pub(crate) fn run_up_to(&self, mut at: usize, max: usize, test: impl Fn(Glyph) -> bool) -> usize {
+    pub(crate) fn run_up_to(&self, mut at: usize, max: usize, test: impl Fn(CodePoint) -> bool) -> usize {
         for _ in 0..max {
             match self.get(at) {
                 Some(glyph) if test(glyph) => at += glyph.len,

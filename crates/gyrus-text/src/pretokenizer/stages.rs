@@ -1,6 +1,6 @@
 //! Small patterns that run before or after a main pattern and split off one kind of character.
 
-use super::scan::{Glyph, Text};
+use super::scan::{CodePoint, Text};
 use crate::unicode::Class;
 
 fn within(code: u32, ranges: &[(u32, u32)]) -> bool {
@@ -41,7 +41,7 @@ pub(crate) fn line(text: &Text<'_>, at: usize) -> usize {
 }
 
 /// Runs of punctuation and the ASCII symbols; `grave` includes the grave accent.
-fn signs(text: &Text<'_>, at: usize, grave: bool) -> usize {
+fn punctuation(text: &Text<'_>, at: usize, grave: bool) -> usize {
     text.run(at, |g| {
         g.class.is(Class::PUNCTUATION)
             || matches!(u8::try_from(g.code), Ok(b'$' | b'+' | b'<' | b'=' | b'>' | b'^' | b'~' | b'|'))
@@ -50,13 +50,13 @@ fn signs(text: &Text<'_>, at: usize, grave: bool) -> usize {
 }
 
 /// Falcon's punctuation.
-pub(crate) fn falcon_signs(text: &Text<'_>, at: usize) -> usize {
-    signs(text, at, true)
+pub(crate) fn falcon_punctuation(text: &Text<'_>, at: usize) -> usize {
+    punctuation(text, at, true)
 }
 
 /// The punctuation of files without a pre-tokenizer name.
-pub(crate) fn default_signs(text: &Text<'_>, at: usize) -> usize {
-    signs(text, at, false)
+pub(crate) fn default_punctuation(text: &Text<'_>, at: usize) -> usize {
+    punctuation(text, at, false)
 }
 
 /// Chinese characters and Japanese kana, as in DeepSeek V3.
@@ -71,7 +71,7 @@ pub(crate) fn deepseek_east(text: &Text<'_>, at: usize) -> usize {
 
 /// A run of `test` with an optional leading character of white space.
 #[inline(always)]
-fn led_by_space(text: &Text<'_>, at: usize, test: impl Fn(Glyph) -> bool) -> usize {
+fn led_by_space(text: &Text<'_>, at: usize, test: impl Fn(CodePoint) -> bool) -> usize {
     let start = match text.get(at) {
         Some(first) if first.class.is(Class::SPACE) && !test(first) => at + first.len,
         // White space that is itself in the set is the leading character only if the set follows.
@@ -88,7 +88,7 @@ pub(crate) fn coder_word(text: &Text<'_>, at: usize) -> usize {
 }
 
 /// DeepSeek Coder's punctuation.
-pub(crate) fn coder_signs(text: &Text<'_>, at: usize) -> usize {
+pub(crate) fn coder_punctuation(text: &Text<'_>, at: usize) -> usize {
     led_by_space(text, at, |g| g.class.is(Class::PUNCTUATION))
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn deepseek_word(text: &Text<'_>, at: usize) -> usize {
 }
 
 /// DeepSeek LLM's punctuation: ASCII, full-width forms, quotes, the ideographic space and stops.
-pub(crate) fn deepseek_signs(text: &Text<'_>, at: usize) -> usize {
+pub(crate) fn deepseek_punctuation(text: &Text<'_>, at: usize) -> usize {
     led_by_space(text, at, |g| {
         matches!(g.code,
             0x21..=0x2F | 0x3A..=0x7E | 0x2018..=0x201F | 0x3000..=0x3002 | 0xFF01..=0xFF0F | 0xFF1A..=0xFF5E)
@@ -265,7 +265,7 @@ pub(crate) fn chameleon_space(text: &Text<'_>, at: usize) -> usize {
 }
 
 /// One punctuation mark or one ASCII symbol.
-pub(crate) fn sign(text: &Text<'_>, at: usize) -> usize {
+pub(crate) fn single_punctuation(text: &Text<'_>, at: usize) -> usize {
     text.run_up_to(at, 1, |g| {
         g.class.is(Class::PUNCTUATION) || g.code < 0x80 && (g.code as u8).is_ascii_punctuation()
     })

@@ -204,7 +204,7 @@ impl<'t> Interp<'t> {
         }
         if let Some(dict) = &args.dict {
             let Value::Dict(dict) = self.eval(dict)? else {
-                return Err(Fault::failed("the argument behind '**' must be a dictionary"));
+                return Err(Fault::failed("the argument after '**' must be a dictionary"));
             };
             for (key, value) in dict.iter() {
                 let Value::Str(key) = key else { return Err(Fault::failed("keywords must be strings")) };

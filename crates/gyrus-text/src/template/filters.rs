@@ -5,12 +5,12 @@ use super::error::{Fault, Outcome};
 use super::format;
 use super::interp::Interp;
 use super::json;
-use super::methods;
 use super::ops;
 use super::python::{self, is_space};
 use super::sequences;
 use super::text::{Text, Writer};
 use super::value::Value;
+use super::{methods, string_methods};
 
 /// The filters of this file.
 const NAMES: &[&str] = &[
@@ -139,7 +139,7 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
                 None | Some(Value::None) => -1,
                 Some(count) => count.as_int().ok_or_else(|| Fault::failed("count must be an integer"))?,
             };
-            Ok(methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
+            Ok(string_methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
         }
         "indent" => {
             if !matches!(value.defined()?, Value::Str(_)) {

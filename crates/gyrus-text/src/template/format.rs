@@ -428,12 +428,12 @@ fn lay_out(interp: &mut Interp<'_>, sign: &str, body: &Text, spec: Spec) -> Outc
         Some('^') => [missing / 2, 0, missing - missing / 2],
         _ => [0, 0, missing],
     };
-    let [before, inside, behind] = fills.map(|count| spec.fill.to_string().repeat(count));
+    let [before, inside, after] = fills.map(|count| spec.fill.to_string().repeat(count));
     let mut out = Writer::default();
     out.push_as(&before, spec.origin);
     out.literal(sign);
     out.push_as(&inside, spec.origin);
     out.push(body);
-    out.push_as(&behind, spec.origin);
+    out.push_as(&after, spec.origin);
     Ok(out.finish())
 }

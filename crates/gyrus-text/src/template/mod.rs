@@ -42,6 +42,7 @@ mod print;
 mod python;
 mod rendered;
 mod sequences;
+mod string_methods;
 mod text;
 mod value;
 

@@ -424,7 +424,7 @@ impl Parser {
                 }
             }
             let at = self.here();
-            let late = |what: &str| Err(Fault::syntax(at, format!("{what} cannot stand here")));
+            let late = |what: &str| Err(Fault::syntax(at, format!("{what} is not allowed here")));
             if self.skip_op("**") {
                 if args.dict.is_some() {
                     return late("a second '**'");
@@ -441,7 +441,7 @@ impl Parser {
                 args.list = Some(Box::new(value));
             } else if matches!(self.peek(), Tok::Name(_)) && *self.peek_at(1) == Tok::Op("=") {
                 if args.dict.is_some() {
-                    return late("a named argument behind '**'");
+                    return late("a named argument after '**'");
                 }
                 let name = self.identifier()?;
                 self.expect_op("=")?;

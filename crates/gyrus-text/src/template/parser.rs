@@ -179,7 +179,7 @@ impl Parser {
             }
             "include" | "import" | "from" | "extends" => Err(Fault::syntax(
                 name_at,
-                format!("'{name}' needs other templates, and a chat template stands alone"),
+                format!("'{name}' loads another template, which a chat template cannot do"),
             )),
             _ => Err(Fault::syntax(name_at, format!("unknown statement '{name}'"))),
         }?;

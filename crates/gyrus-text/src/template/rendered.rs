@@ -7,7 +7,7 @@ use super::text::{Origin, Text};
 pub enum Source {
     /// The template itself. Only here are control tokens parsed.
     Template,
-    /// The inputs: data, whoever wrote it.
+    /// The inputs, which are data.
     Data,
     /// The whole content of the message with this index, unchanged.
     Content(usize),

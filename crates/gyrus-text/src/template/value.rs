@@ -289,7 +289,7 @@ impl Value {
         let items: Vec<Value> = match self {
             Value::Undefined(_) => Vec::new(),
             Value::Str(text) => {
-                budget.work(text.len() * 64)?; // a character becomes a value of its own
+                budget.work(text.len() * 64)?; // each character becomes a value
                 text.characters().map(Value::Str).collect()
             }
             Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => {

@@ -46,20 +46,23 @@ fn endless_work_runs_out_of_fuel() {
 
 #[test]
 fn tracking_the_origins_of_text_costs_fuel() {
-    let said = "messages[0].content[0]";
+    let content = "messages[0].content[0]";
     hits(
         &format!(
-            "{{% set n = namespace(x='') %}}{{% for a in range(99999) %}}{{% set n.x = n.x ~ 'a' ~ {said} %}}{{% endfor %}}"
+            "{{% set n = namespace(x='') %}}{{% for a in range(99999) %}}{{% set n.x = n.x ~ 'a' ~ {content} %}}{{% endfor %}}"
         ),
         Limit::Fuel,
     );
     hits(
         &format!(
-            "{{% set n = namespace(x='a' ~ {said}) %}}{{% for a in range(99) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}"
+            "{{% set n = namespace(x='a' ~ {content}) %}}{{% for a in range(99) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}"
         ),
         Limit::Fuel,
     );
-    hits(&format!("{{% for a in range(99999) %}}{{{{ ('a' ~ {said}) * 9999 }}}}{{% endfor %}}"), Limit::Fuel);
+    hits(
+        &format!("{{% for a in range(99999) %}}{{{{ ('a' ~ {content}) * 9999 }}}}{{% endfor %}}"),
+        Limit::Fuel,
+    );
 }
 
 #[test]
