@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
         if fraction > 0.0 && fraction <= 1.0 {
             return Ok(fraction);
         }
-        Err(Error::Config(format!("'partial_rotary_factor' is {fraction}, it must be above 0 and at most 1")))
+        Err(Error::Config(format!("'partial_rotary_factor' is {fraction}, not a part of 1")))
     }
 
     /// The scaling of this `rope_type`, in newer and older spellings.
