@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use gyrus_text::{Special, Tokenizer};
 
-/// The CPU time of this thread if the system reports it, else the time since `start`. CPU time excludes other processes.
+/// The CPU time of this thread if the system reports it, else the time since `start`. CPU time excludes other
+/// processes.
 fn clock(start: Instant) -> f64 {
     let own = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = own.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());

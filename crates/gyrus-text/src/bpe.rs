@@ -53,8 +53,8 @@ pub(crate) struct ByteLevelBpe {
     pieces: TextTable,
     longest: usize,
     symbols: [u32; 256],
-    /// Most pieces of text are single tokens. Whether a token's own bytes merge back into it is computed at its first use;
-    /// later a lookup replaces the merging. The result is deterministic, so a race between threads is harmless.
+    /// Most pieces of text are single tokens. Whether a token's own bytes merge back into it is computed at its first
+    /// use; later a lookup replaces the merging. The result is deterministic, so a race between threads is harmless.
     whole: Vec<AtomicU8>,
 }
 
@@ -71,12 +71,13 @@ impl ByteLevelBpe {
             if *kind == TokenKind::Normal && !vocab.tokens[id].is_empty() {
                 let bytes = vocab.bytes(id as u32);
                 longest = longest.max(bytes.len());
-                // Two tokens have equal bytes only if one has characters outside the byte alphabet; the first one counts.
+                // Two tokens have equal bytes only if one has characters outside the byte alphabet; the first one
+                // counts.
                 let _ = pieces.insert(bytes, id as u32);
             }
         }
-        // A byte without a token is dropped, as the reference tokenizers do. A user-defined token stands for its character,
-        // not for the byte.
+        // A byte without a token is dropped, as the reference tokenizers do. A user-defined token stands for its
+        // character, not for the byte.
         let mut buffer = [0; 4];
         let symbols = byte_level::CHARS.map(|c| {
             let id = vocab.id_of(c.encode_utf8(&mut buffer));

@@ -1,7 +1,7 @@
 //! The byte alphabet of GPT-2: every byte is represented by one printable character.
 //!
-//! Printable bytes of Latin-1 represent themselves. The 68 others (controls, spaces, the soft hyphen) are represented by
-//! the characters from U+0100 on, in byte order.
+//! Printable bytes of Latin-1 represent themselves. The 68 others (controls, spaces, the soft hyphen) are represented
+//! by the characters from U+0100 on, in byte order.
 
 /// Whether a byte is represented by the character of the same number.
 const fn is_printable(byte: u8) -> bool {

@@ -120,7 +120,7 @@ pub struct TokenizerData {
     pub lowercase: Option<bool>,
     /// Drop accents first (WordPiece); absent: as `lowercase`.
     pub strip_accents: Option<bool>,
-    /// The model's name (`general.name`). No other field identifies the models whose special tokens strip the white space
-    /// after them.
+    /// The model's name (`general.name`). No other field identifies the models whose special tokens strip the white
+    /// space after them.
     pub general_name: Option<String>,
 }

@@ -20,8 +20,8 @@ pub struct Detokenizer<'t> {
 }
 
 impl<'t> Detokenizer<'t> {
-    /// For a stream that starts with the beginning of a text: the space that the encoder adds is removed. `render_special`
-    /// renders control tokens as text, else they are skipped.
+    /// For a stream that starts with the beginning of a text: the space that the encoder adds is removed.
+    /// `render_special` renders control tokens as text, else they are skipped.
     pub fn new(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
         let at_start = tokenizer.strips_leading_space();
         Self { tokenizer, render_special, at_start, tail: Vec::with_capacity(TOKEN_BYTES) }
@@ -32,8 +32,8 @@ impl<'t> Detokenizer<'t> {
         Self { tokenizer, render_special, at_start: false, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
-    /// The text that the next id completes. It is often empty in the middle of a character, and always for an id outside
-    /// the vocabulary.
+    /// The text that the next id completes. It is often empty in the middle of a character, and always for an id
+    /// outside the vocabulary.
     pub fn push(&mut self, id: u32) -> String {
         let mut text = String::new();
         self.push_into(id, &mut text);

@@ -103,8 +103,8 @@ impl SpecialFinder {
         })
     }
 
-    /// Splits `text` at its special tokens. Control and unknown tokens are matched within one of the `trusted` ranges, which
-    /// are sorted and disjoint; user-defined tokens are matched anywhere.
+    /// Splits `text` at its special tokens. Control and unknown tokens are matched within one of the `trusted` ranges,
+    /// which are sorted and disjoint; user-defined tokens are matched anywhere.
     pub(crate) fn split<'a>(
         &self,
         text: &'a [u8],

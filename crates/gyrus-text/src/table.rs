@@ -82,8 +82,8 @@ pub(crate) struct TextTable {
 }
 
 impl TextTable {
-    /// A table with capacity for `count` strings of `bytes` bytes in total. Both numbers are sizes of data in memory, never
-    /// numbers from a file.
+    /// A table with capacity for `count` strings of `bytes` bytes in total. Both numbers are sizes of data in memory,
+    /// never numbers from a file.
     pub(crate) fn with_capacity(count: usize, bytes: usize) -> Self {
         Self {
             seed: Seed::new(),

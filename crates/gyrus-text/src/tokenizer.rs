@@ -273,7 +273,8 @@ impl Tokenizer {
         });
     }
 
-    /// Decodes `ids`. `render_special` renders control tokens as text, else they are skipped. Invalid UTF-8 becomes U+FFFD.
+    /// Decodes `ids`. `render_special` renders control tokens as text, else they are skipped. Invalid UTF-8 becomes
+    /// U+FFFD.
     pub fn decode(&self, ids: &[u32], render_special: bool) -> String {
         let mut stream = Detokenizer::new(self, render_special);
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();

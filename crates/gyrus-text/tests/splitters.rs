@@ -45,8 +45,8 @@ fn scanners_match_the_regex_patterns() {
     assert!(rules > 20);
 }
 
-/// The same comparison with recorded results, for machines without the regex engine. The first lines of the file are the
-/// texts in hexadecimal. `GYRUS_BLESS=1` records it again.
+/// The same comparison with recorded results, for machines without the regex engine. The first lines of the file are
+/// the texts in hexadecimal. `GYRUS_BLESS=1` records it again.
 #[test]
 fn scanners_match_the_recorded_results() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/splits.txt");

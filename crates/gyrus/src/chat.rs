@@ -61,9 +61,9 @@ impl ChatFormat {
     /// `<|im_end|>`, it is encoded as plain text. This prevents prompt injection: no content can end its message and
     /// forge another role.
     ///
-    /// `generated` returns the token ids of a message by its index, if the model generated its content. They replace the
-    /// encoded text wherever the template emits the content unchanged, so that the next prompt begins with the ids that
-    /// are in the KV cache.
+    /// `generated` returns the token ids of a message by its index, if the model generated its content. They replace
+    /// the encoded text wherever the template emits the content unchanged, so that the next prompt begins with the ids
+    /// that are in the KV cache.
     pub fn tokens<'i>(
         &self,
         conversation: &Conversation,

@@ -4,8 +4,8 @@ use std::str::FromStr;
 /// The device to load a model onto.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Device {
-    /// The best hardware GPU if the model fits its memory, else the CPU. [`Model::device`](crate::Model::device) returns
-    /// the choice.
+    /// The best hardware GPU if the model fits its memory, else the CPU. [`Model::device`](crate::Model::device)
+    /// returns the choice.
     Auto,
     /// The CPU.
     #[default]

@@ -8,7 +8,8 @@ use std::time::Duration;
 pub(crate) struct InFlight {
     /// The generation that they belong to.
     pub(crate) generation: Option<GenerationId>,
-    /// The present limit. It starts low, so that the first token comes early and a stop wastes little work, and doubles.
+    /// The present limit. It starts low, so that the first token comes early and a stop wastes little work, and
+    /// doubles.
     pub(crate) limit: usize,
     /// The highest limit.
     pub(crate) max: usize,

@@ -203,8 +203,8 @@ impl Model {
             .map_err(Error::from)
     }
 
-    /// Measures kernel variants for this model's shapes and selects the fastest. `trial` is called for each measurement.
-    /// `false` if the device has no variants to tune.
+    /// Measures kernel variants for this model's shapes and selects the fastest. `trial` is called for each
+    /// measurement. `false` if the device has no variants to tune.
     pub fn tune(&self, trial: &mut dyn FnMut(&Trial)) -> Result<bool, Error> {
         match self.engine().instruments() {
             Some(instruments) => Ok(instruments.tune(trial).map(|()| true)?),

@@ -8,8 +8,8 @@ pub enum Prompt {
     Text(String),
     /// Token ids to append to the session's tokens.
     Ids(Vec<u32>),
-    /// Token ids that replace the session's tokens, such as a conversation with new messages. The KV cache of the common
-    /// prefix is reused.
+    /// Token ids that replace the session's tokens, such as a conversation with new messages. The KV cache of the
+    /// common prefix is reused.
     Whole(Vec<u32>),
     /// No new tokens: continue the session's tokens.
     Continue,

@@ -10,8 +10,8 @@ impl StopStrings {
         StopStrings { strings, held: String::new() }
     }
 
-    /// Takes new text and appends to `out` the text that cannot be part of a stop string. Returns the stop string if one
-    /// was found; then `out` ends before it.
+    /// Takes new text and appends to `out` the text that cannot be part of a stop string. Returns the stop string if
+    /// one was found; then `out` ends before it.
     pub(crate) fn push(&mut self, text: &str, out: &mut String) -> Option<&str> {
         if self.strings.is_empty() {
             out.push_str(text);

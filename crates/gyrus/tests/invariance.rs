@@ -1,5 +1,5 @@
-//! Batch invariance: the logits of a token depend on its sequence alone, bit for bit. Chunk size and thread count do not
-//! change them.
+//! Batch invariance: the logits of a token depend on its sequence alone, bit for bit. Chunk size and thread count do
+//! not change them.
 
 use gyrus::{Event, Model, Options, Precision, Request};
 use gyrus_testkit::data;

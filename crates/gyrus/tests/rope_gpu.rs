@@ -1,5 +1,5 @@
-//! Rotary embeddings whose frequencies depend on the maximum length of a sequence, on a GPU. Each row of a batch has its
-//! own frequencies, and the device keeps those of earlier batches.
+//! Rotary embeddings whose frequencies depend on the maximum length of a sequence, on a GPU. Each row of a batch has
+//! its own frequencies, and the device keeps those of earlier batches.
 #![cfg(feature = "gpu")]
 
 mod adapter;
@@ -19,7 +19,8 @@ use tiny_llama::VOCAB;
 /// Longer sequences have other frequencies.
 const ORIGINAL: usize = 32;
 
-/// A head dimension for which `fast` attention of few rows divides a head among workgroups, and one for which it does not.
+/// A head dimension for which `fast` attention of few rows divides a head among workgroups, and one for which it does
+/// not.
 const HEAD_DIMS: [usize; 2] = [32, 16];
 
 /// A model with LongRoPE.

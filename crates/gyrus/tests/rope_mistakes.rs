@@ -113,8 +113,8 @@ fn deepseek(mscale: f64, all_dim: f64) -> Value {
         "kv_lora_rank": 512, "max_position_embeddings": 163_840, "rope_theta": 10000, "rope_scaling": rope})
 }
 
-/// Equal mscales do not scale cosine and sine, but they scale the attention scores by the square of the factor. An engine
-/// that computes the quotient only loses the scaling.
+/// Equal mscales do not scale cosine and sine, but they scale the attention scores by the square of the factor. An
+/// engine that computes the quotient only loses the scaling.
 #[test]
 fn mscale_equal_to_mscale_all_dim() {
     let ropes = from_config(deepseek(1.0, 1.0));
@@ -178,8 +178,8 @@ fn yarn_magnitude_by_one_rule() {
     }
 }
 
-/// Gemma 3: only global layers are scaled; local ones have base 10000 and no scaling. Five engines had this wrong, which
-/// shows in contexts longer than the window.
+/// Gemma 3: only global layers are scaled; local ones have base 10000 and no scaling. Five engines had this wrong,
+/// which shows in contexts longer than the window.
 #[test]
 fn gemma3_local_layers_unscaled() {
     let older = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
@@ -376,8 +376,8 @@ fn generate(session: &mut gyrus::Session, request: Request) -> Vec<(u32, u32)> {
     tokens
 }
 
-/// A conversation that outgrows the original context is prefilled again with the long factors. Keeping the keys with the
-/// short factors is the bug.
+/// A conversation that outgrows the original context is prefilled again with the long factors. Keeping the keys with
+/// the short factors is the bug.
 #[test]
 fn longrope_conversation_that_outgrows_the_context() {
     let model = load(512);

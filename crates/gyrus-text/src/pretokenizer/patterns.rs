@@ -120,8 +120,8 @@ struct O200k {
     han: bool,
 }
 
-/// Words are split between a lower-case and an upper-case letter. Letters without case and marks match either; there the
-/// pattern backtracks: see [`cased_word`].
+/// Words are split between a lower-case and an upper-case letter. Letters without case and marks match either; there
+/// the pattern backtracks: see [`cased_word`].
 #[inline(always)]
 fn o200k(params: &O200k, text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
@@ -192,9 +192,9 @@ pub(crate) fn kimi_k2(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: true, digits: 3, slash: false, han: true }, text, at)
 }
 
-/// DeepSeek V3, after its stages for numbers and for Chinese and Japanese: an ASCII punctuation mark with the ASCII word
-/// after it; words with one leading character of no other class (a blank, for example); punctuation; white space. Numbers and characters
-/// without a class do not match.
+/// DeepSeek V3, after its stages for numbers and for Chinese and Japanese: an ASCII punctuation mark with the ASCII
+/// word after it; words, with one leading character unless that is punctuation or a line break; punctuation; white
+/// space. Numbers and characters without a class do not match.
 pub(crate) fn deepseek_v3(text: &Text<'_>, at: usize) -> usize {
     deepseek(text, at, true)
 }

@@ -15,8 +15,8 @@ const MAX_DEPTH: u32 = 400;
 pub struct Limits {
     /// Work: one unit for each evaluated node, visited item, and 32 bytes created or compared.
     pub fuel: u64,
-    /// Nested expressions, blocks and macro calls in evaluation; a macro call counts as four. At most 400: more would not
-    /// fit the stack of a thread.
+    /// Nested expressions, blocks and macro calls in evaluation; a macro call counts as four. At most 400: more would
+    /// not fit the stack of a thread.
     pub depth: u32,
     /// Bytes of rendered text.
     pub output: usize,

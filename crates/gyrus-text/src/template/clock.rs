@@ -49,8 +49,8 @@ impl DateTime {
     }
 
     /// Now, in UTC. The standard library has no local time; a caller with a time zone adds its offset and uses
-    /// [`from_unix`](DateTime::from_unix). `None` on a platform without a clock, such as WebAssembly without an operating
-    /// system.
+    /// [`from_unix`](DateTime::from_unix). `None` on a platform without a clock, such as WebAssembly without an
+    /// operating system.
     pub fn now_utc() -> Option<DateTime> {
         if cfg!(all(target_family = "wasm", target_os = "unknown")) {
             return None;

@@ -29,11 +29,12 @@ impl Conversation {
         Ok(Conversation { messages, tools: None, documents: None })
     }
 
-    /// Parses a conversation: an array of messages, or an object with `messages` and optionally `tools` and `documents`.
+    /// Parses a conversation: an array of messages, or an object with `messages` and optionally `tools` and
+    /// `documents`.
     ///
     /// # Errors
-    /// [`TemplateError::Json`] with line and column if the text is not JSON, [`TemplateError::Conversation`] with the path
-    /// of the invalid value.
+    /// [`TemplateError::Json`] with line and column if the text is not JSON, [`TemplateError::Conversation`]
+    /// with the path of the invalid value.
     pub fn from_json(text: &str) -> Result<Conversation, TemplateError> {
         match parse(text)? {
             Json::Array(messages) => Conversation::new(messages),

@@ -12,8 +12,8 @@ pub struct Fallback {
 
 /// The template whose special tokens the vocabulary has; the plain one if it has none of them.
 ///
-/// `has_token` returns whether a text is one token of the vocabulary. The choice is a guess, so callers should report it
-/// on standard error.
+/// `has_token` returns whether a text is one token of the vocabulary. The choice is a guess, so callers should report
+/// it on standard error.
 pub fn fallback(has_token: impl Fn(&str) -> bool) -> Fallback {
     let fits = |(_, tokens, _): &&(&str, &[&str], &str)| tokens.iter().all(|token| has_token(token));
     match FORMS.iter().find(fits) {

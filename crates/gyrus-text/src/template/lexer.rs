@@ -1,8 +1,8 @@
 //! Splits a template into text, statements and expressions.
 //!
-//! The white-space rules are those of Jinja with `trim_blocks` and `lstrip_blocks`, as in transformers: the newline after
-//! a statement or comment is removed, blanks between the start of a line and a statement or comment are removed, `-`
-//! strips all white space on its side, `+` keeps it.
+//! The white-space rules are those of Jinja with `trim_blocks` and `lstrip_blocks`, as in transformers: the newline
+//! after a statement or comment is removed, blanks between the start of a line and a statement or comment are removed,
+//! `-` strips all white space on its side, `+` keeps it.
 
 use std::sync::Arc;
 

@@ -129,22 +129,22 @@ impl ChatTemplate {
 
     /// Renders the conversation.
     ///
-    /// A message's reasoning is visible as `reasoning_content` and `thinking`, whether the message has `reasoning_content`,
-    /// `thinking` or `reasoning`.
+    /// A message's reasoning is visible as `reasoning_content` and `thinking`, whether the message has
+    /// `reasoning_content`, `thinking` or `reasoning`.
     ///
     /// # Errors
-    /// [`TemplateError::Raised`] if the template rejects the conversation, [`TemplateError::Render`] if one of its operations
-    /// fails, [`TemplateError::Limit`] if it exceeds a limit; each with line and column. [`TemplateError::Conversation`] if an
-    /// input nests too deeply.
+    /// [`TemplateError::Raised`] if the template rejects the conversation, [`TemplateError::Render`] if one of
+    /// its operations fails, [`TemplateError::Limit`] if it exceeds a limit; each with line and column.
+    /// [`TemplateError::Conversation`] if an input nests too deeply.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, TemplateError> {
         Ok(self.render_parts(inputs)?.text().to_owned())
     }
 
     /// As [`render`](ChatTemplate::render), with the source of each part of the text.
     ///
-    /// The template's text is its literals, the special tokens, and the usual role names, from which some templates build
-    /// control tokens (`<|user|>`). All other inputs are data, keys and values alike. Numbers have no source: they count as
-    /// the template's text.
+    /// The template's text is its literals, the special tokens, and the usual role names, from which some templates
+    /// build control tokens (`<|user|>`). All other inputs are data, keys and values alike. Numbers have no source:
+    /// they count as the template's text.
     ///
     /// # Errors
     /// As [`render`](ChatTemplate::render).

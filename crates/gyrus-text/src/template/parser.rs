@@ -6,8 +6,8 @@ use super::ast::{Expr, ExprKind, ForLoop, Macro, Stmt, Target};
 use super::error::{Fault, Limit, Outcome, offset};
 use super::lexer::{Tok, Token};
 
-/// The maximum height of an expression's tree. Jinja compiles to Python, whose parser rejects 200 nested parentheses. This
-/// limit and the next two keep recursion within a small stack and reject no working template.
+/// The maximum height of an expression's tree. Jinja compiles to Python, whose parser rejects 200 nested parentheses.
+/// This limit and the next two keep recursion within a small stack and reject no working template.
 pub(crate) const MAX_EXPR_HEIGHT: u16 = 200;
 /// The maximum nesting of brackets.
 pub(crate) const MAX_NESTING: u16 = 64;

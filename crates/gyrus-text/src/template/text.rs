@@ -1,8 +1,8 @@
 //! Strings that track the origin of their bytes (taint tracking).
 //!
 //! A prompt mixes the template's literals with the inputs. Only the template may write control tokens, so every string
-//! tracks the origin of its bytes, and every string operation preserves it. Comparisons, lengths and searches ignore the
-//! origins.
+//! tracks the origin of its bytes, and every string operation preserves it. Comparisons, lengths and searches ignore
+//! the origins.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -101,8 +101,8 @@ impl Text {
         if is_template { Origin::Template } else { Origin::Data }
     }
 
-    /// The result of an operation that rewrites characters of this string. Its characters are not tracked one by one: it is
-    /// data if any part of this string is data.
+    /// The result of an operation that rewrites characters of this string. Its characters are not tracked one by one:
+    /// it is data if any part of this string is data.
     pub(crate) fn rewritten(&self, text: impl Into<Arc<str>>) -> Text {
         Text::new(text, self.overall())
     }

@@ -172,8 +172,8 @@ impl Value {
         Seq::new(items).map(Value::Tuple)
     }
 
-    /// A generator of the items that `fill` makes. They are made eagerly, but if that fails, the items before the failure can
-    /// still be read, as from a lazy generator.
+    /// A generator of the items that `fill` makes. They are made eagerly, but if that fails, the items before the
+    /// failure can still be read, as from a lazy generator.
     pub(crate) fn generator(fill: impl FnOnce(&mut Vec<Value>) -> Outcome<()>) -> Outcome<Value> {
         let mut items = Vec::new();
         let failure = match fill(&mut items) {

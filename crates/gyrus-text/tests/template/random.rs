@@ -1,7 +1,7 @@
 //! Random templates from a grammar, compared with the reference.
 //!
-//! Python prints generators with their address. Cases that print one are found by a second run and skipped; filters that
-//! only count its characters are not in the grammar.
+//! Python prints generators with their address. Cases that print one are found by a second run and skipped; filters
+//! that only count its characters are not in the grammar.
 
 use gyrus_testkit::cases as count;
 
