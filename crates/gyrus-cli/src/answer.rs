@@ -26,7 +26,7 @@ pub(crate) fn draw(
     loop {
         let event = generation.next()?.context("internal error: an answer ended without a reason")?;
         let piece = match event {
-            Event::Reading { done, total } => {
+            Event::PrefillProgress { done, total } => {
                 reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
                 continue;
             }

@@ -171,7 +171,7 @@ impl Test {
             session.prefill(&ids)?;
         }
         let start = Instant::now();
-        Session::write_together(&mut sessions, samplers, self.n, |_| true)?;
+        Session::decode_together(&mut sessions, samplers, self.n, |_| true)?;
         Ok(ratio((sessions.len() * self.n) as f64, start.elapsed().as_secs_f64()))
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use gyrus::{ContextLimit, Device, Error, Model, Options, Place};
+use gyrus::{ContextLimit, Device, DeviceInfo, Error, Model, Options};
 use gyrus_formats::Checkpoint;
 
 use crate::progress::Progress;
@@ -41,18 +41,18 @@ pub(crate) fn load_opened(
         _ => String::new(),
     };
     if options.device != Device::Cpu {
-        let unknown = match model.place() {
-            Place::Gpu { memory: None, .. } => ", whose memory could not be found out",
+        let unknown = match model.device() {
+            DeviceInfo::Gpu { memory: None, .. } => ", whose memory could not be found out",
             _ => "",
         };
         diagnostics::aside(format!(
             "running on {}{unknown}",
-            foreign::one_line(&model.place().to_string(), 240)
+            foreign::one_line(&model.device().to_string(), 240)
         ));
     }
-    let device = match model.place() {
-        Place::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),
-        Place::Cpu { threads, .. } => format!("cpu, {threads} threads"),
+    let device = match model.device() {
+        DeviceInfo::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),
+        DeviceInfo::Cpu { threads, .. } => format!("cpu, {threads} threads"),
         _ => "gpu".to_owned(),
     };
     diagnostics::aside(format!(
@@ -66,9 +66,9 @@ pub(crate) fn load_opened(
 }
 
 /// `cpu`, or the GPU's name.
-pub(crate) fn device(place: &Place) -> String {
-    match place {
-        Place::Gpu { name, .. } => name.clone(),
+pub(crate) fn device(device: &DeviceInfo) -> String {
+    match device {
+        DeviceInfo::Gpu { name, .. } => name.clone(),
         _ => "cpu".to_owned(),
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     ensure!(tuned, NO_INSTRUMENTS);
     let report = Report {
         model: source.name().to_owned(),
-        device: load::device(model.place()),
+        device: load::device(model.device()),
         version: env!("CARGO_PKG_VERSION"),
         kernels,
         kept: options.pipelines.map(|folder| folder.to_string_lossy().into_owned()),

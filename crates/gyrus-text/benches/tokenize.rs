@@ -1,9 +1,8 @@
-//! How fast text becomes ids and ids become text, on one core.
+//! Measures the speed of encoding and decoding on one core.
 //!
-//! `cargo bench -p gyrus-text -- VOCABULARY.gguf TEXT...` prints one line for each text: its name, then
-//! MB/s of encoding and of decoding (processor time, best of several runs) and the number of tokens. Two texts made on
-//! the spot follow: a megabyte of one letter, and one of spaces. `scripts/bench-tokenizers` runs it
-//! beside other tokenizers.
+//! `cargo bench -p gyrus-text -- VOCABULARY.gguf TEXT...` prints one line for each text file: its name, the MB/s of
+//! encoding and of decoding (CPU time, best of several runs) and the number of tokens. Two synthetic texts follow: a
+//! megabyte of one letter, and one of spaces. `scripts/bench-tokenizers` runs it next to other tokenizers.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -14,15 +13,15 @@ use std::time::Instant;
 
 use gyrus_text::{Special, Tokenizer};
 
-/// Time this thread has spent on a processor, where the system tells, else time since `start`: what
-/// other programs take is not ours.
+/// The CPU time of this thread if the system reports it, else the time since `start`. CPU time excludes other
+/// processes.
 fn clock(start: Instant) -> f64 {
     let own = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = own.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
     nanoseconds.map_or_else(|| start.elapsed().as_secs_f64(), |nanoseconds| nanoseconds * 1e-9)
 }
 
-/// The shortest time of a few runs, in seconds. A run repeats the work until the coarse clock sees it.
+/// The shortest time of a few runs, in seconds. A run repeats the work until the coarse clock can measure it.
 fn best(mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     work();

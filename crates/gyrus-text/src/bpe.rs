@@ -1,4 +1,4 @@
-//! Byte-pair encoding from a list of merges: over bytes (GPT-2 and after) or over characters (Gemma 4).
+//! Byte-pair encoding with a list of merges: over bytes (GPT-2 and later) or over characters (Gemma 4).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,17 +8,17 @@ use crate::byte_level;
 use crate::data::TokenKind;
 use crate::error::TokenizerError;
 use crate::merge::{NO_SYMBOL, Scratch, merge};
-use crate::pretok::{self, Rule};
+use crate::pretokenizer::{self, PreTokenizer};
 use crate::table::{Merge, PairTable, TextTable};
 use crate::unicode::{Class, classes};
 use crate::vocab::{ESCAPED_SPACE, Vocab};
 
-/// Reads the merge rules: each joins two tokens of the vocabulary into a third.
+/// Parses the merges: each joins two tokens of the vocabulary into a third.
 fn read_merges(vocab: &Vocab, merges: &[String]) -> Result<PairTable<Merge>, TokenizerError> {
     let mut pairs = PairTable::with_capacity(merges.len());
     let mut joined = String::new();
     for (index, rule) in merges.iter().enumerate() {
-        // The first token may itself begin with a space, never be empty.
+        // The first token may itself start with a space, but it is never empty.
         let split = rule.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
         let (left, right) = match split {
             Some(at) if at + 1 < rule.len() => (&rule[..at], &rule[at + 1..]),
@@ -40,27 +40,30 @@ fn read_merges(vocab: &Vocab, merges: &[String]) -> Result<PairTable<Merge>, Tok
     Ok(pairs)
 }
 
-/// What is known of a token: whether merging its own bytes gives it back.
+/// Whether merging a token's own bytes gives the token again: unknown, yes or no.
 const UNTRIED: u8 = 0;
 const WHOLE: u8 = 1;
 const BROKEN: u8 = 2;
 
 /// Byte-level BPE.
 pub(crate) struct ByteLevelBpe {
-    rule: Rule,
+    pre_tokenizer: PreTokenizer,
     pairs: PairTable<Merge>,
-    /// Bytes to ids, of the tokens that text can become.
+    /// Ids by bytes, of the tokens that text can be encoded to.
     pieces: TextTable,
     longest: usize,
     symbols: [u32; 256],
-    /// Most pieces of running text are single tokens. Whether a token's own bytes merge back into it
-    /// is found out once, when it is first met, and then a lookup replaces the merging. The answer does
-    /// not depend on who asks, so threads may race for it.
+    /// Most pieces of text are single tokens. Whether a token's own bytes merge back into it is computed at its first
+    /// use; later a lookup replaces the merging. The result is deterministic, so a race between threads is harmless.
     whole: Vec<AtomicU8>,
 }
 
 impl ByteLevelBpe {
-    pub(crate) fn new(vocab: &Vocab, merges: &[String], rule: Rule) -> Result<Self, TokenizerError> {
+    pub(crate) fn new(
+        vocab: &Vocab,
+        merges: &[String],
+        pre_tokenizer: PreTokenizer,
+    ) -> Result<Self, TokenizerError> {
         let pairs = read_merges(vocab, merges)?;
         let mut pieces = TextTable::with_capacity(vocab.len(), 0);
         let mut longest = 0;
@@ -68,24 +71,25 @@ impl ByteLevelBpe {
             if *kind == TokenKind::Normal && !vocab.tokens[id].is_empty() {
                 let bytes = vocab.bytes(id as u32);
                 longest = longest.max(bytes.len());
-                // Two spellings of the same bytes exist only outside the byte alphabet; the first counts.
+                // Two tokens have equal bytes only if one has characters outside the byte alphabet; the first one
+                // counts.
                 let _ = pieces.insert(bytes, id as u32);
             }
         }
-        // A byte without a token is left out of the ids, as the published tokenizers do. A token that is
-        // text of a fixed form writes its character, not the byte.
+        // A byte without a token is dropped, as the reference tokenizers do. A user-defined token stands for its
+        // character, not for the byte.
         let mut buffer = [0; 4];
         let symbols = byte_level::CHARS.map(|c| {
             let id = vocab.id_of(c.encode_utf8(&mut buffer));
             id.filter(|&id| vocab.kinds[id as usize] == TokenKind::Normal).unwrap_or(NO_SYMBOL)
         });
         let whole = std::iter::repeat_with(|| AtomicU8::new(UNTRIED)).take(vocab.len()).collect();
-        Ok(Self { rule, pairs, pieces, longest, symbols, whole })
+        Ok(Self { pre_tokenizer, pairs, pieces, longest, symbols, whole })
     }
 
-    /// Appends the ids of `text`, which holds no special tokens and may hold any bytes.
+    /// Appends the ids of `text`, which contains no special tokens and may contain any bytes.
     pub(crate) fn encode(&self, text: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        if !self.rule.nfc || text.is_ascii() {
+        if !self.pre_tokenizer.nfc || text.is_ascii() {
             return self.encode_normal(text, scratch, out);
         }
         if let Ok(valid) = std::str::from_utf8(text) {
@@ -107,7 +111,9 @@ impl ByteLevelBpe {
     }
 
     fn encode_normal(&self, text: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        pretok::split(self.rule.patterns, text, &mut |piece| self.encode_piece(piece, scratch, out));
+        pretokenizer::split(self.pre_tokenizer.patterns, text, &mut |piece| {
+            self.encode_piece(piece, scratch, out)
+        });
     }
 
     #[inline]
@@ -115,7 +121,7 @@ impl ByteLevelBpe {
         if piece.len() <= self.longest
             && let Some(id) = self.pieces.get(piece)
         {
-            if self.rule.ignore_merges {
+            if self.pre_tokenizer.ignore_merges {
                 return out.push(id);
             }
             let known = &self.whole[id as usize];
@@ -139,15 +145,15 @@ impl ByteLevelBpe {
         merge(&self.pairs, scratch, out);
     }
 
-    /// Whether some merge makes this token, so that it is a piece of text and no marker.
-    pub(crate) fn makes(&self, vocab: &Vocab, id: u32) -> bool {
+    /// Whether some merge produces this token, which means that it is text and not a special token.
+    pub(crate) fn has_merge_into(&self, vocab: &Vocab, id: u32) -> bool {
         let mut ids = Vec::new();
         self.merge_piece(vocab.bytes(id), &mut Scratch::default(), &mut ids);
         ids == [id]
     }
 }
 
-/// The text in Unicode form C, if it is not so already.
+/// The text in Unicode normalization form C, if it differs.
 fn normalised(text: &str) -> Option<String> {
     match is_nfc_quick(text.chars()) {
         IsNormalized::Yes => None,
@@ -159,8 +165,8 @@ fn normalised(text: &str) -> Option<String> {
     }
 }
 
-/// Normalises what the class table knows. A character of a later Unicode release is left as it is and
-/// nothing moves across it, as in the releases that did not have it.
+/// Normalises the characters in the class table. A character of a later Unicode release stays as it is and blocks
+/// reordering, as in releases that do not define it.
 fn normalise_into(text: &str, out: &mut String) {
     let classes = classes();
     let mut rest = text;
@@ -174,8 +180,8 @@ fn normalise_into(text: &str, out: &mut String) {
     }
 }
 
-/// BPE over the characters of text in which spaces are written as U+2581. Characters without a token
-/// become bytes.
+/// BPE over the characters of a text whose spaces are written as U+2581. Characters without a token are encoded as byte
+/// tokens.
 pub(crate) struct CharBpe {
     pairs: PairTable<Merge>,
     bytes: [Option<u32>; 256],
@@ -191,7 +197,7 @@ impl CharBpe {
         Ok(Self { pairs: read_merges(vocab, merges)?, bytes: vocab.byte_ids(), unknown })
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
         scratch.symbols.clear();
         let mut buffer = [0; 4];
@@ -206,7 +212,7 @@ impl CharBpe {
                 }
                 None => {
                     unknown = true;
-                    // One unknown token stands for a whole run of unknown characters.
+                    // One unknown token stands for a run of unknown characters.
                     if !after_unknown {
                         scratch.symbols.extend(self.unknown);
                     }

@@ -1,9 +1,9 @@
-//! The byte alphabet of GPT-2: every byte is written as one printable character.
+//! The byte alphabet of GPT-2: every byte is represented by one printable character.
 //!
-//! Printable bytes of Latin-1 stand for themselves; the 68 others (controls, spaces, the soft hyphen)
-//! take the characters from U+0100 upward in byte order.
+//! Printable bytes of Latin-1 represent themselves. The 68 others (controls, spaces, the soft hyphen) are represented
+//! by the characters from U+0100 on, in byte order.
 
-/// Whether a byte is written as the character with its own number.
+/// Whether a byte is represented by the character of the same number.
 const fn is_printable(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF)
 }
@@ -32,7 +32,7 @@ pub(crate) const CHARS: [char; 256] = {
 /// One more than the highest character of the alphabet.
 const END: usize = 0x144;
 
-/// The byte of each character below [`END`]; characters that are none have a value above 255.
+/// The byte of each character below [`END`]; above 255 for characters outside the alphabet.
 const BYTES: [u16; END] = {
     let mut bytes = [u16::MAX; END];
     let mut byte = 0;
@@ -43,14 +43,14 @@ const BYTES: [u16; END] = {
     bytes
 };
 
-/// The byte a character stands for.
+/// The byte that a character represents.
 #[inline]
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     u8::try_from(*BYTES.get(c as usize)?).ok()
 }
 
-/// Appends the bytes that a token's text stands for. Characters outside the alphabet, which only
-/// hand-added tokens have, pass as their UTF-8.
+/// Appends the bytes of a token's text. Characters outside the alphabet, which only occur in user-defined tokens, are
+/// copied as UTF-8.
 pub(crate) fn decode_into(text: &str, out: &mut Vec<u8>) {
     for c in text.chars() {
         match byte_of(c) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_is_gpt2s() {
+    fn the_alphabet_is_that_of_gpt2() {
         assert_eq!(CHARS[0x20], '\u{120}');
         assert_eq!(CHARS[0x0A], '\u{10A}');
         assert_eq!(CHARS[0xA0], '\u{142}');

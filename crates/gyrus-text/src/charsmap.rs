@@ -1,8 +1,6 @@
-//! SentencePiece's compiled normalisation rules: a double-array trie from character sequences to the
-//! texts that replace them.
+//! SentencePiece's precompiled normalisation rules: a double-array trie from character sequences to their replacements.
 //!
-//! The map comes from a file and is never trusted: every step is bounds-checked, and a step that leads
-//! nowhere is no match.
+//! The map comes from a file and is not trusted: every index is bounds-checked, and an invalid one is no match.
 
 use crate::error::TokenizerError;
 
@@ -14,31 +12,30 @@ pub(crate) struct Charsmap {
 }
 
 impl Charsmap {
-    /// Reads the map: the trie's size in bytes, the trie, and the replacements, each ended by a zero.
+    /// Parses the map: the trie's size in bytes, the trie, and the zero-terminated replacements.
     pub(crate) fn new(map: &[u8]) -> Result<Self, TokenizerError> {
         if map.is_empty() {
             return Ok(Self::default());
         }
         let fail = |what: String| TokenizerError::Charsmap { len: map.len(), what };
         let (size, rest) =
-            map.split_first_chunk::<4>().ok_or_else(|| fail("no room for its header".into()))?;
+            map.split_first_chunk::<4>().ok_or_else(|| fail("it is too short for its header".into()))?;
         let size = u32::from_le_bytes(*size) as usize;
         if !size.is_multiple_of(4) || size > rest.len() {
-            return Err(fail(format!("trie of {size} bytes behind the header")));
+            return Err(fail(format!("its header has an invalid trie size of {size} bytes")));
         }
         let (trie, replacements) = rest.split_at(size);
         if std::str::from_utf8(replacements).is_err() {
             return Err(fail("replacements are not UTF-8".into()));
         }
         if replacements.last().is_some_and(|&last| last != 0) {
-            return Err(fail("the last replacement is not ended by a zero".into()));
+            return Err(fail("the last replacement is not zero-terminated".into()));
         }
         let units = trie.chunks_exact(4).map(|u| u32::from_le_bytes([u[0], u[1], u[2], u[3]])).collect();
         Ok(Self { units, replacements: replacements.to_vec() })
     }
 
-    /// The longest sequence at the start of `text` that has a replacement: its length and the text
-    /// that stands for it.
+    /// The longest sequence at the start of `text` that has a replacement: its length and the replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut found = None;
         let mut at = offset(*self.units.first()?);
@@ -62,7 +59,7 @@ impl Charsmap {
     }
 }
 
-/// The distance to a node's children: 21 bits, or 21 bits times 256 if the bit for it is set.
+/// The offset of a node's children: 21 bits, times 256 if the extension bit is set.
 fn offset(unit: u32) -> usize {
     ((unit >> 10) << ((unit & 1 << 9) >> 6)) as usize
 }
@@ -72,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_maps_are_refused() {
+    fn malformed_maps_are_errors() {
         for map in [&[1, 2, 3][..], &[8, 0, 0, 0, 1, 2, 3, 4], &[3, 0, 0, 0, 1, 2, 3], &[0, 0, 0, 0, b'a']] {
             assert!(Charsmap::new(map).is_err(), "{map:?}");
         }
@@ -81,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn wild_offsets_lead_nowhere() {
-        // A root whose children would lie far outside.
+    fn offsets_out_of_range_do_not_match() {
+        // A root whose children are out of range.
         let mut map = vec![4, 0, 0, 0];
         map.extend_from_slice(&(0x7FFF_FC00_u32 | 1 << 9).to_le_bytes());
         map.push(0);

@@ -1,25 +1,25 @@
-//! A vocabulary as plain data: what a model file says about its tokens.
+//! A vocabulary as plain data, as in a model file.
 
-/// What a token is for, numbered in GGUF as the variants stand here, from 1.
+/// The type of a token. The order of the variants is that of GGUF's `token_type`, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TokenKind {
     /// A piece of text.
     #[default]
     Normal,
-    /// Stands for text the vocabulary cannot write.
+    /// Stands for text that the vocabulary cannot encode.
     Unknown,
-    /// Steers the model and is not text: begin, end, turn markers.
+    /// Controls the model and is not text, such as BOS, EOS and end-of-turn tokens.
     Control,
-    /// Text that is always one token, found before any other rule is applied.
+    /// Text that is always one token; it is matched before pre-tokenization.
     UserDefined,
-    /// A row without a use.
+    /// An unused id.
     Unused,
     /// One raw byte, written `<0xHH>`.
     Byte,
 }
 
 impl TokenKind {
-    /// The kind that GGUF's `token_type` number stands for; 0 (undefined) and others have none.
+    /// The kind of a GGUF `token_type`; 0 (undefined) and others have none.
     pub fn from_gguf(number: i32) -> Option<Self> {
         Some(match number {
             1 => Self::Normal,
@@ -33,7 +33,7 @@ impl TokenKind {
     }
 }
 
-/// Ids of tokens with a role, each absent where the file does not name it.
+/// Ids of the special tokens; `None` if the file does not define one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "each field is the role it names")]
 pub struct SpecialIds {
@@ -48,9 +48,9 @@ pub struct SpecialIds {
     pub pad: Option<u32>,
     pub mask: Option<u32>,
     pub cls: Option<u32>,
-    /// Fill in the middle: text before the gap.
+    /// Fill in the middle: the text before the gap.
     pub fim_prefix: Option<u32>,
-    /// Fill in the middle: text behind the gap.
+    /// Fill in the middle: the text after the gap.
     pub fim_suffix: Option<u32>,
     /// Fill in the middle: the gap.
     pub fim_middle: Option<u32>,
@@ -62,7 +62,7 @@ pub struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// Every role with its name, for checks and listings.
+    /// Every id with its name, for checks and listings.
     pub fn named(&self) -> [(&'static str, Option<u32>); 15] {
         [
             ("bos", self.bos),
@@ -84,13 +84,13 @@ impl SpecialIds {
     }
 }
 
-/// Everything a model file says about its tokenizer, unchecked. In GGUF these are the keys under
-/// `tokenizer.ggml.`; [`Tokenizer::new`](crate::Tokenizer::new) checks it all.
+/// The tokenizer's data in a model file, not validated. In GGUF these are the keys under `tokenizer.ggml.`;
+/// [`Tokenizer::new`](crate::Tokenizer::new) validates them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenizerData {
     /// Tokenizer family: `gpt2`, `llama`, `bert`, `t5`, `gemma4`.
     pub model: String,
-    /// Name of the rule that splits text before byte-level merges are applied.
+    /// Name of the pre-tokenizer of byte-level BPE.
     pub pre: Option<String>,
     /// Text of each token; the position is the id.
     pub tokens: Vec<String>,
@@ -98,21 +98,21 @@ pub struct TokenizerData {
     pub kinds: Vec<TokenKind>,
     /// Score of each token (merge priority, or log-probability), or empty: all zero.
     pub scores: Vec<f32>,
-    /// Merge rules in order of priority, each two token texts with a space between.
+    /// Merges in order of priority, each two token texts separated by a space.
     pub merges: Vec<String>,
-    /// Tokens with a role.
+    /// Ids of the special tokens.
     pub ids: SpecialIds,
-    /// Put the begin token in front of every text; absent: as the family does.
+    /// Add the BOS token before every text; absent: the family's default.
     pub add_bos: Option<bool>,
-    /// Put the end token behind every text; absent: as the family does.
+    /// Add the EOS token after every text; absent: the family's default.
     pub add_eos: Option<bool>,
-    /// Put the separator behind every text; absent: as the family does.
+    /// Add the separator after every text; absent: the family's default.
     pub add_sep: Option<bool>,
-    /// Treat text as if a space stood in front of it; absent: as the family does.
+    /// Add a space before the text; absent: the family's default.
     pub add_space_prefix: Option<bool>,
     /// Collapse runs of spaces and trim the ends; absent: no.
     pub remove_extra_whitespaces: Option<bool>,
-    /// Put the escaped space behind words instead of in front of them; absent: no.
+    /// Put the escaped space after words instead of before them; absent: no.
     pub treat_whitespace_as_suffix: Option<bool>,
     /// SentencePiece's compiled normaliser, or empty: none.
     pub precompiled_charsmap: Vec<u8>,
@@ -120,7 +120,7 @@ pub struct TokenizerData {
     pub lowercase: Option<bool>,
     /// Drop accents first (WordPiece); absent: as `lowercase`.
     pub strip_accents: Option<bool>,
-    /// The model's own name (`general.name`): no other field tells the family whose special tokens
-    /// swallow the white space behind them.
+    /// The model's name (`general.name`). No other field identifies the models whose special tokens strip the white
+    /// space after them.
     pub general_name: Option<String>,
 }

@@ -1,48 +1,46 @@
-//! Ids back to text, one at a time, never cutting a character.
+//! Decodes a stream of token ids to text without splitting characters.
 
 use crate::tokenizer::Tokenizer;
 
-/// Bytes that one token rarely exceeds: room for them is made once.
-const LONGEST_PIECE: usize = 256;
+/// The initial capacity for a token's bytes; few tokens are longer.
+const TOKEN_BYTES: usize = 256;
 
-/// Turns a stream of ids into a stream of text.
+/// Decodes a stream of token ids to a stream of text.
 ///
-/// Each [`push`](Self::push) gives the characters that are complete; bytes of a character still under
-/// way wait for the rest. Bytes that no continuation can complete become U+FFFD, and
-/// [`finish`](Self::finish) gives what is left over.
+/// Each [`push`](Self::push) returns the characters that are complete. The bytes of an incomplete character are held
+/// back. Bytes that no continuation can complete become U+FFFD. [`finish`](Self::finish) returns the rest.
 #[derive(Debug, Clone)]
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     render_special: bool,
-    /// A space in front of the first text is the encoder's, not the writer's.
+    /// Whether the space that the encoder adds before a text is still to be removed.
     at_start: bool,
-    /// At most the three bytes a character can lack its end after, and those of a token while it is looked at.
+    /// The bytes of an incomplete character, at most three between two calls.
     tail: Vec<u8>,
 }
 
 impl<'t> Detokenizer<'t> {
-    /// For a stream that begins with the text: the space that the encoder puts in front is taken away.
-    /// With `render_special`, control tokens appear as written; else they are passed over.
+    /// For a stream that starts with the beginning of a text: the space that the encoder adds is removed.
+    /// `render_special` renders control tokens as text, else they are skipped.
     pub fn new(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
         let at_start = tokenizer.strips_leading_space();
-        Self { tokenizer, render_special, at_start, tail: Vec::with_capacity(LONGEST_PIECE) }
+        Self { tokenizer, render_special, at_start, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
-    /// For a stream that continues a text, as what a model generates continues its prompt: a leading
-    /// space is part of it.
+    /// For a stream that continues a text, such as a completion after its prompt: a leading space is kept.
     pub fn continuing(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
-        Self { tokenizer, render_special, at_start: false, tail: Vec::with_capacity(LONGEST_PIECE) }
+        Self { tokenizer, render_special, at_start: false, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
-    /// The text that the next id completes; often empty in the middle of a character. An id outside the
-    /// vocabulary has no text.
+    /// The text that the next id completes. It is often empty in the middle of a character, and always for an id
+    /// outside the vocabulary.
     pub fn push(&mut self, id: u32) -> String {
         let mut text = String::new();
         self.push_into(id, &mut text);
         text
     }
 
-    /// As [`push`](Self::push), behind what `text` holds, so that a stream can do with one buffer.
+    /// As [`push`](Self::push), appended to `text`, so that one buffer serves the whole stream.
     pub fn push_into(&mut self, id: u32, text: &mut String) {
         let mut bytes = self.tokenizer.rendered(id, self.render_special);
         if self.at_start && !bytes.is_empty() && !self.tokenizer.is_special(id) {
@@ -53,19 +51,19 @@ impl<'t> Detokenizer<'t> {
         self.take(false, text);
     }
 
-    /// The bytes that wait for the rest of their character.
+    /// The bytes of an incomplete character.
     pub fn pending(&self) -> &[u8] {
         &self.tail
     }
 
-    /// The end of the stream: an unfinished character becomes U+FFFD.
+    /// Ends the stream: an incomplete character becomes U+FFFD.
     pub fn finish(mut self) -> String {
         let mut text = String::new();
         self.take(true, &mut text);
         text
     }
 
-    /// Moves the complete characters from the tail to the text.
+    /// Moves the complete characters from `tail` to `text`.
     fn take(&mut self, last: bool, text: &mut String) {
         let mut kept = 0;
         for chunk in self.tail.utf8_chunks() {
@@ -85,7 +83,7 @@ impl<'t> Detokenizer<'t> {
     }
 }
 
-/// Whether more bytes could make a character of these.
+/// Whether more bytes could complete a character.
 fn could_continue(bytes: &[u8]) -> bool {
     // The standard library reports no error length exactly when input ended too early.
     std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())

@@ -1,28 +1,28 @@
-//! What can be wrong with a vocabulary.
+//! Errors in a vocabulary.
 
 use thiserror::Error;
 
-/// Why a [`TokenizerData`](crate::TokenizerData) is not a usable vocabulary.
+/// Why a [`TokenizerData`](crate::TokenizerData) is invalid.
 #[derive(Debug, Error, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// The tokenizer family is not one this crate implements.
+    /// The tokenizer family is not supported.
     #[error("unknown tokenizer model {name:?}; known: {known}")]
     UnknownModel {
-        /// The name as the file has it.
+        /// The name in the file.
         name: String,
-        /// The names that would be understood.
+        /// The supported names.
         known: String,
     },
-    /// The splitting rule is not one this crate knows; guessing would give wrong ids in silence.
+    /// The pre-tokenizer is not supported. A guess could encode to wrong ids without notice.
     #[error("unknown pre-tokenizer {name:?}; known: {known}")]
     UnknownPre {
-        /// The name as the file has it.
+        /// The name in the file.
         name: String,
-        /// The names that would be understood.
+        /// The supported names.
         known: String,
     },
-    /// There is no token at all, or more than ids can count.
+    /// The vocabulary is empty or has too many tokens for 32-bit ids.
     #[error("a vocabulary of {count} tokens is not usable (1 to {max})")]
     TokenCount {
         /// Tokens in the data.
@@ -30,44 +30,44 @@ pub enum TokenizerError {
         /// The largest count accepted.
         max: usize,
     },
-    /// A list that runs parallel to the tokens has another length.
+    /// A list has another length than the list of tokens.
     #[error("{list} has {len} entries for {tokens} tokens")]
     Length {
-        /// Which list.
+        /// The list.
         list: &'static str,
         /// Its length.
         len: usize,
         /// The number of tokens.
         tokens: usize,
     },
-    /// A list the tokenizer family cannot do without is empty.
+    /// A list that the tokenizer family needs is empty.
     #[error("tokenizer model {model:?} needs {list}, which the data lacks")]
     Missing {
         /// The tokenizer family.
         model: String,
-        /// Which list.
+        /// The list.
         list: &'static str,
     },
-    /// A named token id lies outside the vocabulary.
+    /// A special token id is outside the vocabulary.
     #[error("{name} token id {id} is outside the vocabulary of {tokens} tokens")]
     IdRange {
-        /// The role of the token, as in `bos`.
+        /// The special token, such as `bos`.
         name: &'static str,
-        /// The id given.
+        /// Its id.
         id: u32,
         /// The number of tokens.
         tokens: usize,
     },
-    /// A token shall be added to every text but is not named.
+    /// A token is to be added to every text, but the file does not define it.
     #[error("{flag} is set but there is no {name} token")]
     NoId {
-        /// The flag that asks for the token.
+        /// The flag that enables it.
         flag: &'static str,
-        /// The role of the token.
+        /// The special token.
         name: &'static str,
     },
-    /// Two ids have the same text, so text does not decide the id.
-    #[error("token {text:?} stands at both id {first} and id {second}")]
+    /// Two ids have the same text, so the encoding would be ambiguous.
+    #[error("token {text:?} has two ids, {first} and {second}")]
     DuplicateToken {
         /// The text.
         text: String,
@@ -76,22 +76,22 @@ pub enum TokenizerError {
         /// The higher id.
         second: u32,
     },
-    /// A merge rule is not two tokens with one space between.
+    /// A merge is not two tokens separated by a space.
     #[error("merge {index} ({rule:?}) is not two tokens separated by a space")]
     MergeForm {
-        /// Position in the list of merges.
+        /// The index in the list of merges.
         index: usize,
-        /// The rule.
+        /// The merge.
         rule: String,
     },
-    /// A merge rule names or makes a token that the vocabulary does not have.
+    /// A merge contains or produces a token that the vocabulary does not have.
     #[error("merge {index} ({rule:?}) needs token {token:?}, which the vocabulary lacks")]
     MergeToken {
-        /// Position in the list of merges.
+        /// The index in the list of merges.
         index: usize,
-        /// The rule.
+        /// The merge.
         rule: String,
-        /// The token that is absent.
+        /// The missing token.
         token: String,
     },
     /// A token of kind byte is not written as `<0xHH>`.
@@ -102,15 +102,15 @@ pub enum TokenizerError {
         /// Its text.
         text: String,
     },
-    /// A score is not a finite number, so pieces cannot be ordered by it.
-    #[error("score of token {id} is {score}")]
+    /// A score is NaN or infinite, so pieces cannot be ordered by it.
+    #[error("the score of token {id} is {score}, it must be finite")]
     Score {
         /// The id.
         id: u32,
         /// Its score.
         score: f32,
     },
-    /// The compiled character map of a SentencePiece normaliser is damaged.
+    /// The precompiled character map of a SentencePiece normaliser is malformed.
     #[error("precompiled character map of {len} bytes: {what}")]
     Charsmap {
         /// Size of the map.
@@ -118,10 +118,10 @@ pub enum TokenizerError {
         /// What is wrong with it.
         what: String,
     },
-    /// Something else failed while the special tokens were compiled for search.
-    #[error("special tokens cannot be searched for: {what}")]
+    /// The search automaton for the special tokens could not be built.
+    #[error("the search automaton for the special tokens could not be built: {what}")]
     SpecialSearch {
-        /// The reason given by the search automaton's builder.
+        /// The automaton's error.
         what: String,
     },
 }

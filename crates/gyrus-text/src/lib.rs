@@ -1,12 +1,12 @@
-//! Text in, token ids out, and back.
+//! Tokenizers and chat templates.
 //!
-//! The crate turns the vocabulary a model file carries ([`TokenizerData`], plain data) into a
-//! [`Tokenizer`] that gives the ids the model was trained on, byte for byte, and into a streaming
-//! [`Detokenizer`] that gives text back without ever cutting a character.
+//! [`Tokenizer`] is built from the vocabulary of a model file ([`TokenizerData`], plain data). It encodes text to the
+//! same token ids as the model's reference tokenizer. [`Detokenizer`] decodes a stream of ids and never splits a
+//! character.
 //!
-//! [`template`] turns a conversation into the prompt text a model was trained on.
+//! [`template`] renders a conversation to a prompt with the model's chat template.
 //!
-//! It knows nothing of files, tensors or devices: whoever reads a model file fills in the data.
+//! The crate knows nothing of files, tensors or devices: the caller reads the model file and fills in the data.
 //!
 //! ```
 //! use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerData};
@@ -33,10 +33,10 @@ mod byte_level;
 mod charsmap;
 mod data;
 mod detokenizer;
-mod ends;
+mod end_tokens;
 mod error;
 mod merge;
-mod pretok;
+mod pretokenizer;
 mod special;
 mod spm;
 mod table;
@@ -50,5 +50,5 @@ mod wordpiece;
 pub use data::{SpecialIds, TokenKind, TokenizerData};
 pub use detokenizer::Detokenizer;
 pub use error::TokenizerError;
-pub use pretok::{pre_names, pretokenize};
+pub use pretokenizer::{pre_names, pretokenize};
 pub use tokenizer::{MODEL_NAMES, Part, Special, Tokenizer};

@@ -5,25 +5,25 @@ use std::collections::BinaryHeap;
 
 use crate::table::{Merge, PairTable};
 
-/// A symbol that stands for nothing and merges with nothing.
+/// A symbol without a token; it never merges.
 pub(crate) const NO_SYMBOL: u32 = u32::MAX - 1;
 
 /// Up to this many symbols, scanning all pairs for the best is faster than keeping a heap.
 const SHORT: usize = 48;
 
-/// No merge: ranks stay below, since there are fewer merges than this.
+/// No merge. Ranks are lower, because there are fewer merges than this.
 const NO_RANK: u64 = u64::MAX;
 
-/// Rank above, token below: one comparison orders by rank.
+/// The rank in the high bits and the token in the low bits, so that one comparison orders by rank.
 #[inline]
 fn packed(merge: Option<Merge>) -> u64 {
     merge.map_or(NO_RANK, |merge| u64::from(merge.rank) << 32 | u64::from(merge.id))
 }
 
-/// Working memory of long merges, kept between calls.
+/// Scratch buffers for long merges, reused between calls.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// The caller puts the symbols of a piece here.
+    /// The caller stores the symbols of a piece here.
     pub(crate) symbols: Vec<u32>,
     heap: BinaryHeap<Reverse<u64>>,
     next: Vec<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Scratch {
     best: Vec<u64>,
 }
 
-/// Merges `scratch.symbols` and appends what is left to `out`.
+/// Merges `scratch.symbols` and appends the resulting tokens to `out`.
 pub(crate) fn merge(pairs: &PairTable<Merge>, scratch: &mut Scratch, out: &mut Vec<u32>) {
     if scratch.symbols.len() <= SHORT {
         merge_short(pairs, &scratch.symbols, out);
@@ -40,7 +40,7 @@ pub(crate) fn merge(pairs: &PairTable<Merge>, scratch: &mut Scratch, out: &mut V
     }
 }
 
-/// The quadratic way, in arrays on the stack.
+/// Quadratic time, with arrays on the stack: for short pieces.
 fn merge_short(pairs: &PairTable<Merge>, symbols: &[u32], out: &mut Vec<u32>) {
     let mut ids = [0_u32; SHORT];
     let mut best = [NO_RANK; SHORT];
@@ -73,11 +73,11 @@ fn merge_short(pairs: &PairTable<Merge>, symbols: &[u32], out: &mut Vec<u32>) {
 
 const END: u32 = u32::MAX;
 
-/// The way for long pieces: a heap of ranks over a linked list. A heap entry that no longer says what
-/// its place says is stale and skipped, so every merge costs a constant number of heap operations.
+/// For long pieces: a heap of ranks over a linked list. A heap entry that no longer matches its position is stale and
+/// skipped, so every merge costs a constant number of heap operations.
 fn merge_long(pairs: &PairTable<Merge>, scratch: &mut Scratch, out: &mut Vec<u32>) {
     let Scratch { symbols, heap, next, previous, best } = scratch;
-    // Places are numbered in 32 bits. Longer pieces are cut; nothing that size is one word.
+    // Positions are 32-bit numbers. Longer pieces are split; no word is that long.
     let limit = END as usize - 1;
     for ids in symbols.chunks_mut(limit) {
         let len = ids.len();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_long_ways_agree() {
+    fn short_and_long_merges_agree() {
         let pairs = pairs();
         let mut state = 1_u32;
         for len in 1..SHORT {

@@ -1,4 +1,4 @@
-//! Finding special tokens in text: leftmost first, the longest where several begin together.
+//! Finds special tokens in text: the leftmost first, the longest of several at one position.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::data::TokenKind;
 use crate::error::TokenizerError;
 use crate::vocab::Vocab;
 
-/// White space that a special token swallows.
+/// Whether a special token strips the white space next to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Strip {
     pub(crate) left: bool,
@@ -20,17 +20,17 @@ pub(crate) struct Strip {
 /// A part of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fragment<'a> {
-    /// Text to be tokenised by the family's rules; not empty.
+    /// Text without special tokens; not empty.
     Text(&'a [u8]),
     /// A special token.
     Token(u32),
 }
 
-/// Search automata for the two ways to read text.
+/// Search automata for [`Special::Parse`](crate::Special::Parse) and [`Special::Literal`](crate::Special::Literal).
 pub(crate) struct SpecialFinder {
-    /// Control, unknown and user-defined tokens: for text of the program's own making.
+    /// Control, unknown and user-defined tokens: for trusted text.
     parse: Finder,
-    /// User-defined tokens only: they are text, though of a fixed form, and found in any.
+    /// User-defined tokens only: they are matched in any text.
     literal: Finder,
     strips: Vec<(u32, Strip)>,
 }
@@ -48,8 +48,7 @@ impl Finder {
         if ids.is_empty() {
             return Ok(Self { automaton: None, ids });
         }
-        // The other kind of automaton, faster by a little, takes a kilobyte for each byte of the tokens:
-        // a file could make that a great deal.
+        // A DFA is slightly faster but takes a kilobyte for each byte of the tokens, and the tokens come from a file.
         let automaton = AhoCorasick::builder()
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
@@ -58,7 +57,7 @@ impl Finder {
         Ok(Self { automaton: Some(automaton), ids })
     }
 
-    /// The first token that lies within `range`, the longest of those that begin there.
+    /// The first token within `range`, the longest of those at its position.
     fn find(&self, text: &[u8], range: Range<usize>) -> Option<Found> {
         let found = self.automaton.as_ref()?.find(Input::new(text).range(range))?;
         Some(Found { id: self.ids[found.pattern().as_usize()], start: found.start(), end: found.end() })
@@ -72,14 +71,14 @@ struct Found {
     end: usize,
 }
 
-/// One finder's way through a text: what it finds next is looked for once.
+/// The position of one finder in a text. It caches the next match.
 struct Search<'f> {
     finder: &'f Finder,
     next: Option<Found>,
 }
 
 impl Search<'_> {
-    /// The first token from `at` on in one of `ranges`, of which those that are passed are dropped.
+    /// The next token from `at` on within one of `ranges`. Ranges before `at` are dropped.
     fn next(&mut self, text: &[u8], at: usize, ranges: &mut &[Range<usize>]) -> Option<Found> {
         while self.next.is_none_or(|found| found.start < at) {
             let (first, rest) = ranges.split_first()?;
@@ -104,22 +103,22 @@ impl SpecialFinder {
         })
     }
 
-    /// Cuts `text` at its special tokens. Control and unknown tokens are found where they lie within one of
-    /// the `own` ranges, which are in order and apart; user-defined ones anywhere.
+    /// Splits `text` at its special tokens. Control and unknown tokens are matched within one of the `trusted` ranges,
+    /// which are sorted and disjoint; user-defined tokens are matched anywhere.
     pub(crate) fn split<'a>(
         &self,
         text: &'a [u8],
-        mut own: &[Range<usize>],
+        mut trusted: &[Range<usize>],
         mut emit: impl FnMut(Fragment<'a>),
     ) {
         let all = 0..text.len();
-        // What is all our own holds no token that only the second search would find.
-        let mut anywhere = if *own == [all.clone()] { &[] } else { slice::from_ref(&all) };
+        // If the whole text is trusted, the first search finds all tokens.
+        let mut anywhere = if *trusted == [all.clone()] { &[] } else { slice::from_ref(&all) };
         let mut parse = Search { finder: &self.parse, next: None };
         let mut literal = Search { finder: &self.literal, next: None };
         let mut at = 0;
         loop {
-            let candidates = [parse.next(text, at, &mut own), literal.next(text, at, &mut anywhere)];
+            let candidates = [parse.next(text, at, &mut trusted), literal.next(text, at, &mut anywhere)];
             let first = candidates.into_iter().flatten().min_by_key(|f| (f.start, Reverse(f.end)));
             let Some(Found { id, start, end }) = first else { break };
             let strip = self.strips.iter().find(|(other, _)| *other == id).map_or(Strip::default(), |s| s.1);
@@ -152,13 +151,13 @@ mod tests {
         fragments_of(text, if parse { slice::from_ref(&all) } else { &[] }, strips)
     }
 
-    fn fragments_of(text: &str, own: &[Range<usize>], strips: Vec<(u32, Strip)>) -> Vec<String> {
+    fn fragments_of(text: &str, trusted: &[Range<usize>], strips: Vec<(u32, Strip)>) -> Vec<String> {
         let tokens = ["<a>", "<a><b>", "b><c", "ud"].map(String::from).to_vec();
         let mut kinds = vec![TokenKind::Control; 4];
         kinds[3] = TokenKind::UserDefined;
         let vocab = Vocab::new(tokens, kinds, Vec::new(), Spelling::Escaped).expect("fine");
         let mut found = Vec::new();
-        SpecialFinder::new(&vocab, strips).expect("fine").split(text.as_bytes(), own, |fragment| {
+        SpecialFinder::new(&vocab, strips).expect("fine").split(text.as_bytes(), trusted, |fragment| {
             found.push(match fragment {
                 Fragment::Text(text) => String::from_utf8_lossy(text).into_owned(),
                 Fragment::Token(id) => format!("#{id}"),
@@ -176,20 +175,20 @@ mod tests {
     }
 
     #[test]
-    fn control_tokens_lie_within_one_own_range() {
-        let found = |own: &[Range<usize>]| fragments_of("<a><b>ud<a>ud", own, vec![]);
+    fn control_tokens_are_matched_within_one_trusted_range() {
+        let found = |trusted: &[Range<usize>]| fragments_of("<a><b>ud<a>ud", trusted, vec![]);
         assert_eq!(found(slice::from_ref(&(0..13))), ["#1", "#3", "#0", "#3"]);
         assert_eq!(found(&[]), ["<a><b>", "#3", "<a>", "#3"]);
-        // A shorter token where the longest is not whole, and none across two ranges.
+        // A shorter token is matched where the range cuts the longest; none is matched across two ranges.
         assert_eq!(found(slice::from_ref(&(0..4))), ["#0", "<b>", "#3", "<a>", "#3"]);
         assert_eq!(found(&[0..2, 2..8, 8..10, 10..13]), ["<a><b>", "#3", "<a>", "#3"]);
         assert_eq!(found(&[0..2, 8..11]), ["<a><b>", "#3", "#0", "#3"]);
-        // A user-defined token across a boundary is text of a fixed form all the same.
+        // A user-defined token is matched across a boundary, because it is text.
         assert_eq!(found(&[0..7, 7..13]), ["#1", "#3", "#0", "#3"]);
     }
 
     #[test]
-    fn swallowed_space() {
+    fn white_space_is_stripped() {
         let strips = vec![(0, Strip { left: true, right: true })];
         assert_eq!(fragments("x \n<a> \ny", true, strips), ["x", "#0", "y"]);
     }

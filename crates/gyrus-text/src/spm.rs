@@ -1,4 +1,4 @@
-//! SentencePiece BPE: join neighbours whose text together is a piece, highest score first.
+//! SentencePiece BPE: merge neighbours whose concatenation is a piece, highest score first.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,19 +11,19 @@ const NONE: u32 = u32::MAX;
 
 /// A SentencePiece vocabulary with scores.
 pub(crate) struct Spm {
-    /// The pieces text can become: never control, unknown or byte tokens, whatever the text says.
+    /// The pieces that text can be encoded to; never control, unknown or byte tokens.
     pieces: TextTable,
     longest: usize,
-    /// Order of each token's score: lower is better.
+    /// The rank of each token's score: lower is better.
     order: Vec<u32>,
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
     has_unused: bool,
-    /// No piece holds an escaped space behind another character, so that words can be taken one by one.
+    /// Whether no piece contains an escaped space after another character. Then words are encoded one by one.
     by_words: bool,
 }
 
-/// Working memory, kept between calls.
+/// Scratch buffers, reused between calls.
 #[derive(Default)]
 pub(crate) struct SpmScratch {
     pub(crate) text: String,
@@ -32,16 +32,16 @@ pub(crate) struct SpmScratch {
     splits: HashMap<(usize, usize), usize>,
 }
 
-/// A stretch of the text: one character at first, then what it was joined with.
+/// A range of the text: one character at first, later the characters that were merged.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: usize,
     end: usize,
     next: u32,
     previous: u32,
-    /// The piece it is, or [`NONE`].
+    /// Its piece, or [`NONE`].
     id: u32,
-    /// The piece it would be together with the next, or [`NONE`].
+    /// The piece of this symbol merged with the next one, or [`NONE`].
     joined: u32,
 }
 
@@ -59,7 +59,7 @@ impl Spm {
                 has_unused |= *kind == TokenKind::Unused;
                 let mut chars = text.chars().skip_while(|&c| c == '\u{2581}');
                 by_words &= chars.all(|c| c != '\u{2581}');
-                // Texts are unique already.
+                // Token texts are unique.
                 let _ = pieces.insert(text.as_bytes(), id as u32);
             }
         }
@@ -67,7 +67,7 @@ impl Spm {
         Self { pieces, longest, order, bytes: vocab.byte_ids(), unknown, has_unused, by_words }
     }
 
-    /// Appends the ids of `text`, which holds no special tokens; `prefix` puts a space in front.
+    /// Appends the ids of `text`, which contains no special tokens; `prefix` adds a space before it.
     pub(crate) fn encode(
         &self,
         vocab: &Vocab,
@@ -162,7 +162,7 @@ impl Spm {
         }
     }
 
-    /// Notes what the symbol at `at` and its neighbour would make together.
+    /// Pushes the merge of the symbol at `at` with its neighbour, if it is a piece.
     fn propose(&self, text: &str, symbols: &mut [Symbol], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
         let Symbol { start, next, .. } = symbols[at];
         let joined = self.piece(&text[start..symbols[next as usize].end]);
@@ -172,7 +172,7 @@ impl Spm {
         }
     }
 
-    /// Writes one symbol: its piece; the parts an unused piece was joined from; bytes; or unknown.
+    /// Emits one symbol: its piece, or the parts of an unused piece, or byte tokens, or the unknown token.
     fn emit(
         &self,
         vocab: &Vocab,
@@ -203,9 +203,9 @@ impl Spm {
     }
 }
 
-/// A number that orders finite scores from the highest to the lowest.
+/// A number that orders finite scores from high to low.
 fn descending(score: f32) -> u32 {
-    // Both zeros are the same score.
+    // Positive and negative zero are the same score.
     let bits = (score + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     !ascending
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_pieces_fall_apart_again() {
+    fn unused_pieces_are_split_again() {
         let tokens = ["a", "b", "ab", "c", "abc"].map(String::from).to_vec();
         let mut kinds = vec![TokenKind::Normal; 5];
         kinds[4] = TokenKind::Unused;

@@ -1,19 +1,19 @@
-//! Two hash tables for data that is built once and then only read: texts to ids, pairs to merges.
+//! Two hash tables for data that is built once and then only read: texts to ids, and pairs to merges.
 //!
-//! Both are open-addressed and hold no keys of their own beyond what a probe needs, so that a
-//! vocabulary of a quarter million tokens costs a few megabytes and builds in milliseconds. Hashes are
-//! seeded per process: a crafted vocabulary cannot be made of collisions.
+//! Both use open addressing and store no more of a key than a probe needs, so that a vocabulary of 250,000 tokens takes
+//! a few megabytes and builds in milliseconds. Hashes are seeded for each process, so a crafted vocabulary cannot cause
+//! collisions.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Folds two words into one by a full multiplication, the mixing step of both tables.
+/// Mixes two words into one with a full multiplication, for both tables.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let wide = u128::from(a) * u128::from(b);
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// Reads up to eight bytes as one number, the length included by the caller.
+/// Loads up to eight bytes as one number; the caller mixes in the length.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match bytes.len() {
@@ -31,7 +31,7 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Random multipliers, chosen when a table is made.
+/// Random multipliers, chosen when a table is created.
 #[derive(Debug, Clone, Copy)]
 struct Seed(u64, u64);
 
@@ -71,19 +71,19 @@ fn is_full(len: usize, slots: usize) -> bool {
     (len + 1) * 4 > slots * 3
 }
 
-/// Byte strings to the ids they were inserted with. The strings live in one buffer.
+/// Maps byte strings to ids. The strings are stored in one buffer.
 #[derive(Debug)]
 pub(crate) struct TextTable {
     seed: Seed,
-    /// Slot: high half of the hash to reject most mismatches, then the entry's index.
+    /// A slot: the high half of the hash, which rejects most mismatches, and the entry's index.
     slots: Vec<(u32, u32)>,
     entries: Vec<(usize, u32)>,
     buffer: Vec<u8>,
 }
 
 impl TextTable {
-    /// A table with room for `count` strings of `bytes` bytes together; both are what the caller holds
-    /// in memory already, never a number from a file.
+    /// A table with capacity for `count` strings of `bytes` bytes in total. Both numbers are sizes of data in memory,
+    /// never numbers from a file.
     pub(crate) fn with_capacity(count: usize, bytes: usize) -> Self {
         Self {
             seed: Seed::new(),
@@ -99,7 +99,7 @@ impl TextTable {
         &self.buffer[start..self.entries[entry].0]
     }
 
-    /// Adds `key`, or gives back the id it already has. Never more keys than the capacity named.
+    /// Inserts `key`, or returns the id it already has. The capacity must not be exceeded.
     pub(crate) fn insert(&mut self, key: &[u8], id: u32) -> Result<(), u32> {
         if is_full(self.entries.len(), self.slots.len()) {
             self.grow();
@@ -153,14 +153,14 @@ impl TextTable {
     }
 }
 
-/// A merge: its priority (lower first) and the token it makes.
+/// A merge: its priority (lower first) and the token it produces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Merge {
     pub(crate) rank: u32,
     pub(crate) id: u32,
 }
 
-/// Pairs of numbers to small values: neighbouring tokens to their merge, trie nodes and bytes to children.
+/// Maps pairs of numbers to small values: adjacent tokens to their merge, trie nodes and bytes to child nodes.
 #[derive(Debug)]
 pub(crate) struct PairTable<V> {
     seed: Seed,
@@ -168,16 +168,16 @@ pub(crate) struct PairTable<V> {
     len: usize,
 }
 
-/// No pair has this key: [`Merge`]s and tries never use the largest number on both sides.
+/// Marks an empty slot: [`Merge`]s and tries never use the largest number on both sides.
 const NO_PAIR: u64 = u64::MAX;
 
 impl<V: Copy + Default> PairTable<V> {
-    /// A table with room for `count` pairs; it grows beyond.
+    /// A table with capacity for `count` pairs; it grows on demand.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Self { seed: Seed::new(), slots: vec![(NO_PAIR, V::default()); slots_for(count)], len: 0 }
     }
 
-    /// The slot of a key, or the empty one where it would go.
+    /// The slot of a key, or the empty slot for it.
     #[inline]
     fn find(&self, key: u64) -> usize {
         let mask = self.slots.len() - 1;
@@ -188,7 +188,7 @@ impl<V: Copy + Default> PairTable<V> {
         at
     }
 
-    /// Adds a value; the first of two for the same pair stays.
+    /// Inserts a value; the first value of a pair is kept.
     pub(crate) fn insert(&mut self, left: u32, right: u32, value: V) {
         if is_full(self.len, self.slots.len()) {
             let larger = vec![(NO_PAIR, V::default()); self.slots.len() * 2];
@@ -216,24 +216,24 @@ impl<V: Copy + Default> PairTable<V> {
     }
 }
 
-/// A set of byte strings that can be walked byte by byte.
+/// A trie of byte strings.
 #[derive(Debug)]
 pub(crate) struct Trie {
     edges: PairTable<u32>,
-    /// The id that ends at each node, or [`EMPTY`].
+    /// The id of the string that ends at each node, or [`EMPTY`].
     ids: Vec<u32>,
 }
 
 impl Trie {
-    /// An empty set.
+    /// An empty trie.
     pub(crate) fn new() -> Self {
         Self { edges: PairTable::with_capacity(0), ids: vec![EMPTY] }
     }
 
-    /// The node before the first byte.
+    /// The root node.
     pub(crate) const ROOT: u32 = 0;
 
-    /// Adds a string; the first id of two for the same string stays.
+    /// Inserts a string; the first id of a string is kept.
     pub(crate) fn insert(&mut self, key: &[u8], id: u32) {
         let mut node = Self::ROOT;
         for &byte in key {
@@ -250,13 +250,13 @@ impl Trie {
         }
     }
 
-    /// The node behind one more byte.
+    /// The child node for one more byte.
     #[inline]
     pub(crate) fn step(&self, node: u32, byte: u8) -> Option<u32> {
         self.edges.get(node, u32::from(byte))
     }
 
-    /// The id of the string that ends here.
+    /// The id of the string that ends at this node.
     #[inline]
     pub(crate) fn id(&self, node: u32) -> Option<u32> {
         Some(self.ids[node as usize]).filter(|&id| id != EMPTY)

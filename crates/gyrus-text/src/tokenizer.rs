@@ -1,4 +1,4 @@
-//! The tokenizer: one type over all families.
+//! The tokenizer, for all tokenizer families.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,38 +6,37 @@ use std::ops::Range;
 use crate::bpe::{ByteLevelBpe, CharBpe};
 use crate::data::{SpecialIds, TokenKind, TokenizerData};
 use crate::detokenizer::Detokenizer;
-use crate::ends::{end_tokens, is_end_name};
+use crate::end_tokens::{end_tokens, is_end_name};
 use crate::error::TokenizerError;
 use crate::merge::Scratch;
-use crate::pretok;
+use crate::pretokenizer;
 use crate::special::{Fragment, SpecialFinder, Strip};
 use crate::spm::{Spm, SpmScratch};
 use crate::unigram::{Spaces, Unigram};
 use crate::vocab::{Spelling, Vocab};
 use crate::wordpiece::WordPiece;
 
-/// The tokenizer families, as files name them.
+/// The tokenizer families, by their `tokenizer.ggml.model` names in GGUF.
 pub const MODEL_NAMES: &[&str] = &["bert", "gemma4", "gpt2", "llama", "t5"];
 
-/// Rules of the `gpt2` family that are really character-level, as `gemma4` is.
-const CHARACTER_RULES: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
+/// Pre-tokenizers of the `gpt2` family that are character-level BPE like `gemma4`.
+const CHARACTER_PRE_TOKENIZERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 
-/// How to read special tokens that are spelt out in a text.
+/// How to encode special tokens that are spelt out in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
-    /// They are the tokens: for text of the program's own making, such as a rendered chat template.
+    /// As the special tokens: for trusted text, such as a rendered chat template.
     Parse,
-    /// They are letters like any others: for text of strangers. Tokens the vocabulary's author defined
-    /// as text of a fixed form are still found.
+    /// As plain text: for untrusted text. User-defined tokens are still matched, because they are text.
     Literal,
 }
 
 /// A part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// Text, and how to read the special tokens spelt out in it.
+    /// Text, and how to encode the special tokens spelt out in it.
     Text(&'a str, Special),
-    /// Ids as they are, such as those a model generated.
+    /// Token ids, such as those that a model generated.
     Ids(&'a [u32]),
 }
 
@@ -49,7 +48,7 @@ enum Family {
     Unigram(Box<Unigram>),
 }
 
-/// Text to ids and back. Made once for a vocabulary, shared by all threads.
+/// Encodes text to token ids and decodes ids to text. It is immutable, so all threads can share it.
 pub struct Tokenizer {
     vocab: Vocab,
     family: Family,
@@ -80,20 +79,20 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Checks the data and builds the tokenizer.
+    /// Validates the data and builds the tokenizer.
     pub fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
         let model = data.model.as_str();
         let pre = data.pre.as_deref().filter(|pre| !pre.is_empty());
         if !MODEL_NAMES.contains(&model) {
             return Err(TokenizerError::UnknownModel { name: data.model, known: MODEL_NAMES.join(", ") });
         }
-        let characters =
-            model == "gemma4" || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_RULES.contains(&pre));
-        let rule = match model {
-            "gpt2" if !characters => Some(pretok::rule(pre.unwrap_or("default"))?),
+        let characters = model == "gemma4"
+            || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_PRE_TOKENIZERS.contains(&pre));
+        let pre_tokenizer = match model {
+            "gpt2" if !characters => Some(pretokenizer::pre_tokenizer(pre.unwrap_or("default"))?),
             _ => None,
         };
-        let spelling = if rule.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
+        let spelling = if pre_tokenizer.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
         let has_kinds = !data.kinds.is_empty();
         let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores.clone(), spelling)?;
         let mut ids = data.ids;
@@ -108,10 +107,10 @@ impl Tokenizer {
             let model = model.to_owned();
             if present { Ok(()) } else { Err(TokenizerError::Missing { model, list }) }
         };
-        let family = match (model, rule) {
-            ("gpt2", Some(rule)) => {
+        let family = match (model, pre_tokenizer) {
+            ("gpt2", Some(pre_tokenizer)) => {
                 require("merges", !data.merges.is_empty())?;
-                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, rule)?))
+                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, pre_tokenizer)?))
             }
             ("gpt2" | "gemma4", _) => {
                 require("merges", !data.merges.is_empty())?;
@@ -138,11 +137,11 @@ impl Tokenizer {
         };
 
         let ends = end_tokens(&vocab, &ids, |id| match &family {
-            Family::ByteLevel(bpe) => bpe.makes(&vocab, id),
+            Family::ByteLevel(bpe) => bpe.has_merge_into(&vocab, id),
             _ => has_kinds,
         });
-        // A token that ends the generation must not be smuggled in by a stranger's text; and where a file
-        // forgot to mark it, its name does.
+        // Untrusted text must not contain a token that ends the generation, so end tokens become control tokens. If the
+        // file does not mark an end token as a control token, its name identifies it.
         for &id in &ends {
             let kind = &mut vocab.kinds[id as usize];
             let unmarked = *kind == TokenKind::Normal && is_end_name(&vocab.tokens[id as usize]);
@@ -153,13 +152,13 @@ impl Tokenizer {
         let strips = strips(&vocab, pre, data.general_name.as_deref());
         let special = SpecialFinder::new(&vocab, strips)?;
 
-        // What is put in front and behind, and whether the file says so or the family.
-        let by_family = |flag: Option<bool>, habit: bool| flag.unwrap_or(habit);
+        // The tokens added before and after a text. The file's flag overrides the family's default.
+        let by_family = |flag: Option<bool>, default: bool| flag.unwrap_or(default);
         let add_bos = match model {
             "bert" | "llama" => by_family(data.add_bos, true),
-            // Files of this family exist that say no, and the model needs it all the same.
+            // Some files of this family say no, but the model needs the BOS token.
             "gemma4" => true,
-            _ => by_family(data.add_bos, rule.is_some_and(|rule| rule.add_bos)),
+            _ => by_family(data.add_bos, pre_tokenizer.is_some_and(|pre_tokenizer| pre_tokenizer.add_bos)),
         };
         let add_eos = by_family(data.add_eos, model == "t5");
         let add_sep = by_family(data.add_sep, model == "bert");
@@ -184,8 +183,7 @@ impl Tokenizer {
         Ok(Self { vocab, family, special, ids, ends, first, last, space_prefix, strip_space })
     }
 
-    /// The ids of `text`. With `add_special`, the tokens the vocabulary wants around every text are
-    /// added.
+    /// Encodes `text`. `add_special` adds the vocabulary's BOS, EOS, CLS and SEP tokens.
     pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         self.encode_into(text, special, add_special, &mut out);
@@ -197,54 +195,60 @@ impl Tokenizer {
         self.encode_bytes_into(text.as_bytes(), special, add_special, out);
     }
 
-    /// As [`encode_into`](Self::encode_into) for text that may hold invalid UTF-8. Byte-level
-    /// vocabularies write any bytes; with the others U+FFFD takes the place of what is no text.
+    /// As [`encode_into`](Self::encode_into) for text with invalid UTF-8. Byte-level vocabularies encode any bytes; the
+    /// others replace invalid bytes by U+FFFD.
     pub fn encode_bytes_into(&self, text: &[u8], special: Special, add_special: bool, out: &mut Vec<u32>) {
         if add_special {
             out.extend(self.first);
         }
         let all = 0..text.len();
-        let own = if special == Special::Parse { std::slice::from_ref(&all) } else { &[] };
-        // The begin of the text counts as a special token: both are followed by a fresh word.
-        self.encode_own(text, own, &mut true, out);
+        let trusted = if special == Special::Parse { std::slice::from_ref(&all) } else { &[] };
+        // The start of a text counts as a special token: a space prefix is added after both.
+        self.encode_fragments(text, trusted, &mut true, out);
         if add_special {
             out.extend(self.last);
         }
     }
 
-    /// The ids of a prompt in parts. Parts of text that follow each other are tokenised as one text, but a
-    /// control token is found only within a single part that is read with [`Special::Parse`].
+    /// Encodes a prompt in parts. Consecutive text parts are encoded as one text, but a control token is matched only
+    /// within a single part with [`Special::Parse`].
     pub fn encode_parts<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Vec<u32> {
         let mut out = Vec::new();
         let mut text = String::new();
-        let mut own: Vec<Range<usize>> = Vec::new();
+        let mut trusted: Vec<Range<usize>> = Vec::new();
         let mut after_special = true;
         for part in parts {
             match part {
                 Part::Text(part, special) => {
                     if special == Special::Parse {
-                        own.push(text.len()..text.len() + part.len());
+                        trusted.push(text.len()..text.len() + part.len());
                     }
                     text.push_str(part);
                 }
                 Part::Ids(ids) => {
-                    self.encode_own(text.as_bytes(), &own, &mut after_special, &mut out);
+                    self.encode_fragments(text.as_bytes(), &trusted, &mut after_special, &mut out);
                     text.clear();
-                    own.clear();
+                    trusted.clear();
                     out.extend_from_slice(ids);
                     after_special = ids.last().map_or(after_special, |&id| self.is_special(id));
                 }
             }
         }
-        self.encode_own(text.as_bytes(), &own, &mut after_special, &mut out);
+        self.encode_fragments(text.as_bytes(), &trusted, &mut after_special, &mut out);
         out
     }
 
-    /// Appends the ids of `text`, in which control tokens are found within the `own` ranges.
-    fn encode_own(&self, text: &[u8], own: &[Range<usize>], after_special: &mut bool, out: &mut Vec<u32>) {
+    /// Appends the ids of `text`. Control tokens are matched within the `trusted` ranges only.
+    fn encode_fragments(
+        &self,
+        text: &[u8],
+        trusted: &[Range<usize>],
+        after_special: &mut bool,
+        out: &mut Vec<u32>,
+    ) {
         let mut scratch = Scratch::default();
         let mut spm_scratch = SpmScratch::default();
-        self.special.split(text, own, |fragment| match fragment {
+        self.special.split(text, trusted, |fragment| match fragment {
             Fragment::Token(id) => {
                 out.push(id);
                 *after_special = true;
@@ -269,8 +273,8 @@ impl Tokenizer {
         });
     }
 
-    /// The text of `ids`. With `render_special`, control tokens appear as written; else they are passed
-    /// over. Bytes that are no text become U+FFFD.
+    /// Decodes `ids`. `render_special` renders control tokens as text, else they are skipped. Invalid UTF-8 becomes
+    /// U+FFFD.
     pub fn decode(&self, ids: &[u32], render_special: bool) -> String {
         let mut stream = Detokenizer::new(self, render_special);
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
@@ -278,7 +282,7 @@ impl Tokenizer {
         text
     }
 
-    /// As [`decode`](Self::decode), to the very bytes.
+    /// As [`decode`](Self::decode), without the replacement of invalid UTF-8.
     pub fn decode_bytes(&self, ids: &[u32], render_special: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut at_start = self.strip_space;
@@ -293,12 +297,12 @@ impl Tokenizer {
         bytes
     }
 
-    /// The bytes a token stands for; none for an id outside the vocabulary.
+    /// The bytes of a token; empty for an id outside the vocabulary.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.vocab.bytes(id)
     }
 
-    /// The text of a token as the vocabulary spells it.
+    /// The text of a token in the vocabulary.
     pub fn token_text(&self, id: u32) -> Option<&str> {
         self.vocab.tokens.get(id as usize).map(String::as_str)
     }
@@ -308,7 +312,7 @@ impl Tokenizer {
         self.vocab.kind(id)
     }
 
-    /// The id of the token that is spelt so in the vocabulary.
+    /// The id of the token with this text in the vocabulary.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.vocab.id_of(text)
     }
@@ -318,17 +322,17 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The begin token.
+    /// The beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.ids.bos
     }
 
-    /// The end token. A generation may end with others too: see [`end_tokens`](Self::end_tokens).
+    /// The end-of-sequence token. Other tokens may end a generation too: see [`end_tokens`](Self::end_tokens).
     pub fn eos(&self) -> Option<u32> {
         self.ids.eos
     }
 
-    /// All tokens with a role.
+    /// The ids of the special tokens.
     pub fn special_ids(&self) -> &SpecialIds {
         &self.ids
     }
@@ -343,7 +347,7 @@ impl Tokenizer {
         self.ends.contains(&id)
     }
 
-    /// Whether every text begins with the begin token.
+    /// Whether `encode` with `add_special` adds the BOS token.
     pub fn adds_bos(&self) -> bool {
         self.first.is_some()
     }
@@ -356,16 +360,16 @@ impl Tokenizer {
         matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
 
-    /// What a token shows as.
+    /// The bytes that a token is rendered as.
     pub(crate) fn rendered(&self, id: u32, render_special: bool) -> &[u8] {
         if !render_special && self.is_special(id) { &[] } else { self.vocab.bytes(id) }
     }
 }
 
-/// Fills in the ids that old files leave out because the family always had them there.
+/// Fills in the special ids that old files omit because they are constant in the family.
 fn fill_defaults(model: &str, vocab: &Vocab, has_kinds: bool, ids: &mut SpecialIds) {
     let fill = |slot: &mut Option<u32>, id: u32| {
-        // Only where the row really is a marker, as far as the file says what rows are.
+        // Only if the token is a special token, as far as the file has token types.
         let fits = match vocab.kind(id) {
             Some(TokenKind::Control | TokenKind::Unknown) => true,
             Some(_) => !has_kinds,
@@ -399,7 +403,7 @@ fn fill_defaults(model: &str, vocab: &Vocab, has_kinds: bool, ids: &mut SpecialI
     }
 }
 
-/// Special tokens that swallow white space beside them. Files do not say so; the families are known.
+/// Special tokens that strip white space next to them. Files do not contain this property, so it is listed here.
 fn strips(vocab: &Vocab, pre: Option<&str>, general_name: Option<&str>) -> Vec<(u32, Strip)> {
     let name = general_name.unwrap_or("").to_lowercase();
     if pre.is_some_and(|pre| pre.starts_with("jina-v2-")) {

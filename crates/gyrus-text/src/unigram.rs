@@ -1,4 +1,4 @@
-//! SentencePiece Unigram: of all ways to cut the text into pieces, the most probable one.
+//! SentencePiece Unigram: the most probable segmentation of a text into pieces (Viterbi).
 
 use crate::charsmap::Charsmap;
 use crate::data::TokenKind;
@@ -6,17 +6,17 @@ use crate::error::TokenizerError;
 use crate::table::Trie;
 use crate::vocab::{ESCAPED_SPACE, Vocab};
 
-/// How far an unknown character scores below the least probable piece.
+/// How much lower an unknown character scores than the least probable piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Space rules of the normaliser.
+/// White-space rules of the normaliser.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spaces {
-    /// A space is put in front (or behind, if words end with theirs).
+    /// Add a space before the text (or after it, with `as_suffix`).
     pub(crate) add_prefix: bool,
-    /// Runs of spaces count once, those at the ends not at all.
+    /// Collapse runs of spaces and trim the ends.
     pub(crate) remove_extra: bool,
-    /// Words end with their space instead of beginning with it.
+    /// Put the escaped space after words instead of before them.
     pub(crate) as_suffix: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Unigram {
     spaces: Spaces,
 }
 
-/// The best way to reach a place in the text.
+/// The best segmentation up to a position of the text: its last piece.
 #[derive(Clone, Copy)]
 struct Step {
     start: usize,
@@ -66,7 +66,7 @@ impl Unigram {
         for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate() {
             match kind {
                 TokenKind::Normal => {}
-                // Text of the user's own choosing beats any way to cut it.
+                // A user-defined piece beats any other segmentation.
                 TokenKind::UserDefined => scores[id] = text.len() as f32 * highest - 0.1,
                 _ => continue,
             }
@@ -87,7 +87,7 @@ impl Unigram {
         })
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = self.normalise(text);
         let none = Step { start: 0, id: NONE, score: f32::NEG_INFINITY };
@@ -121,7 +121,7 @@ impl Unigram {
             } else if self.byte_fallback {
                 out.extend(text[step.start..at].bytes().rev().filter_map(|byte| self.bytes[byte as usize]));
             } else if !after_unknown {
-                // One unknown token stands for a whole run of unknown characters.
+                // One unknown token stands for a run of unknown characters.
                 out.extend(self.unknown);
             }
             after_unknown = step.id == NONE;
@@ -130,17 +130,17 @@ impl Unigram {
         out[first..].reverse();
     }
 
-    /// The text that the first character, or a longer sequence of the map, is replaced by, and the rest.
+    /// The replacement of the first character, or of a longer sequence of the map, and the rest.
     fn replace<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str)> {
         let first = text.chars().next()?;
         Some(match self.charsmap.longest(text.as_bytes()) {
-            // A match that ends inside a character can only come from a damaged map.
+            // A match that ends inside a character only occurs in a malformed map.
             Some((len, piece)) if text.is_char_boundary(len) => (piece, &text[len..]),
             _ => text.split_at(first.len_utf8()),
         })
     }
 
-    /// Applies the compiled character map and the space rules.
+    /// Applies the character map and the white-space rules.
     fn normalise(&self, text: &str) -> String {
         let Spaces { add_prefix, remove_extra, as_suffix } = self.spaces;
         let mut rest = text;
@@ -175,7 +175,7 @@ impl Unigram {
     }
 }
 
-/// Keeps the better of two ways to the same place; the earlier of equals.
+/// Keeps the better of two segmentations up to the same position; the earlier one if they are equal.
 fn improve(best: &mut Step, step: Step) {
     if step.score > best.score || best.id == NONE && best.score == f32::NEG_INFINITY {
         *best = step;

@@ -1,4 +1,4 @@
-//! The tokens: texts, kinds and the bytes each stands for.
+//! The tokens: their texts, kinds and bytes.
 
 use crate::byte_level;
 use crate::data::TokenKind;
@@ -17,7 +17,7 @@ pub(crate) enum Spelling {
     Escaped,
 }
 
-/// Checked tokens. Every list is as long as the vocabulary.
+/// Validated tokens. Every list is as long as the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Vocab {
     pub(crate) tokens: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) struct Vocab {
     ends: Vec<usize>,
 }
 
-/// Ids are 32-bit, and merging needs a few numbers that are none.
+/// Ids are 32-bit numbers, and merging reserves a few of them as markers.
 pub(crate) const MAX_TOKENS: usize = 1 << 30;
 
 impl Vocab {
@@ -86,7 +86,7 @@ impl Vocab {
                 }
             }
             ends.push(bytes.len());
-            // An empty text is a row that nothing can ask for; several may exist.
+            // An empty text is an unused id; there may be several.
             if !text.is_empty() {
                 texts.insert(text.as_bytes(), id as u32).map_err(|first| TokenizerError::DuplicateToken {
                     text: text.clone(),
@@ -110,7 +110,7 @@ impl Vocab {
         self.kinds.get(id as usize).copied()
     }
 
-    /// The bytes a token stands for; none for an id outside the vocabulary.
+    /// The bytes of a token; empty for an id outside the vocabulary.
     pub(crate) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         match self.ends.get(id) {
@@ -119,7 +119,7 @@ impl Vocab {
         }
     }
 
-    /// The ids of the 256 byte tokens, as far as there are any.
+    /// The ids of the 256 byte tokens, where the vocabulary has them.
     pub(crate) fn byte_ids(&self) -> [Option<u32>; 256] {
         let mut ids = [None; 256];
         for (id, kind) in self.kinds.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Vocab {
     }
 }
 
-/// The byte of `<0xHH>`, exactly so written.
+/// The byte of a token text of the exact form `<0xHH>`.
 fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?.as_bytes();
     let digit = |at: usize| (digits[at] as char).to_digit(16);
@@ -141,8 +141,8 @@ fn byte_of(text: &str) -> Option<u8> {
     Some((digit(0)? * 16 + digit(1)?) as u8)
 }
 
-/// Converters fill rows that have no token with `[PADn]`, n being the row; the model's own tokenizer
-/// does not know them, so text never becomes one.
+/// Converters fill unused ids with `[PADn]`, where n is the id. The model's reference tokenizer does not have these
+/// tokens, so text is never encoded to one.
 fn is_placeholder(text: &str, id: usize) -> bool {
     let number = text.strip_prefix("[PAD").and_then(|rest| rest.strip_suffix(']'));
     number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()) && number.parse() == Ok(id))
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_tokens_are_read_strictly() {
+    fn byte_tokens_are_parsed_strictly() {
         assert_eq!(vocab(&["<0x0A>"], TokenKind::Byte).expect("a byte").bytes(0), b"\n");
         for text in ["<0x-1>", "<0x+1>", "<0xA>", "<0x0AB>", "0x0A", "<0xGG>", "<0xé>", ""] {
             let error = vocab(&[text], TokenKind::Byte).expect_err("refused");
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_are_named() {
+    fn errors_name_duplicate_tokens() {
         let error = vocab(&["a", "b", "a"], TokenKind::Normal).expect_err("refused");
         assert_eq!(error, TokenizerError::DuplicateToken { text: "a".into(), first: 0, second: 2 });
         assert!(vocab(&["", ""], TokenKind::Normal).is_ok());
     }
 
     #[test]
-    fn placeholders_are_rows_of_no_token() {
+    fn placeholders_are_not_tokens() {
         let vocab = vocab(&["a", "[PAD1]", "[PAD7]"], TokenKind::UserDefined).expect("fine");
         assert_eq!(vocab.kinds, [TokenKind::UserDefined, TokenKind::Unused, TokenKind::UserDefined]);
     }

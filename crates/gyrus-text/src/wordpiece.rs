@@ -1,4 +1,4 @@
-//! WordPiece, the tokenizer of BERT: clean the text, cut it into words, take the longest pieces.
+//! WordPiece, the tokenizer of BERT: clean the text, split it into words, match the longest pieces.
 //!
 //! Vocabularies in GGUF mark the beginnings of words with U+2581 instead of marking continuations.
 
@@ -9,7 +9,7 @@ use crate::table::Trie;
 use crate::unicode::{Class, classes};
 use crate::vocab::{ESCAPED_SPACE, Vocab};
 
-/// Longer words are unknown, whatever they are made of.
+/// Longer words are encoded as the unknown token.
 const LONGEST_WORD: usize = 100;
 
 /// A WordPiece vocabulary.
@@ -63,7 +63,7 @@ impl WordPiece {
         self.finish(&mut word, out);
     }
 
-    /// Takes a word apart into the longest pieces from the left; if that fails anywhere, it is unknown.
+    /// Splits a word into the longest matching pieces from the left. If no piece matches, the word is unknown.
     fn finish(&self, word: &mut String, out: &mut Vec<u32>) {
         if word.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl WordPiece {
     }
 }
 
-/// Chinese characters are words of their own. The blocks are BERT's, a gap in one included.
+/// Each Chinese character is a word. The blocks are BERT's, including a gap in one of them.
 fn is_ideograph(c: char) -> bool {
     matches!(c as u32,
         0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF | 0x2_0000..=0x2_A6DF | 0x2_A700..=0x2_B81F

@@ -1,4 +1,4 @@
-//! Vocabularies that are wrong in the ways real attacks and broken converters make them.
+//! Malformed vocabularies, as from attackers and from broken converters.
 
 use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerData, TokenizerError as Error};
 
@@ -18,10 +18,10 @@ fn error(change: impl FnOnce(&mut TokenizerData)) -> Error {
 }
 
 #[test]
-fn the_sound_one_is_accepted() {
+fn a_valid_vocabulary_is_accepted() {
     let tokenizer = Tokenizer::new(byte_level()).expect("sound");
     assert_eq!(tokenizer.encode("abab<end>", Special::Parse, false), [2, 2, 3]);
-    // Bytes that no token writes are left out, as the published tokenizers do.
+    // Bytes without a token are dropped, as the reference tokenizers do.
     assert_eq!(tokenizer.encode("axb", Special::Parse, false), [0, 1]);
 }
 
@@ -123,7 +123,7 @@ fn long_runs_take_linear_time() {
 }
 
 #[test]
-fn end_tokens_that_a_file_forgot_to_mark_are_control_tokens() {
+fn end_tokens_that_a_file_does_not_mark_are_control_tokens() {
     let mut data = byte_level();
     data.tokens.push("<|im_end|>".into());
     data.kinds.push(TokenKind::Normal);
@@ -134,7 +134,7 @@ fn end_tokens_that_a_file_forgot_to_mark_are_control_tokens() {
     assert_eq!(tokenizer.kind(4), Some(TokenKind::Control));
     assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);
     assert!(tokenizer.encode("<|im_end|><|eot_id|>", Special::Literal, false).iter().all(|&id| id < 3));
-    // Old files have no kinds at all.
+    // Old files have no token types.
     data.kinds.clear();
     let tokenizer = Tokenizer::new(data).expect("sound");
     assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);

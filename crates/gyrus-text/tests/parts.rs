@@ -1,4 +1,4 @@
-//! Prompts in parts: cutting text changes nothing but where control tokens may be.
+//! Prompts in parts: the boundaries affect only where control tokens are matched.
 
 mod common;
 
@@ -8,7 +8,7 @@ use gyrus_text::{Part, Special, TokenKind};
 
 const VOCABULARIES: [&str; 4] = ["qwen2", "llama-bpe", "llama-spm", "phi-3"];
 
-/// Cuts the text at random places.
+/// Splits the text at random positions.
 fn cut<'t>(rng: &mut Rng, text: &'t str) -> Vec<&'t str> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -22,7 +22,7 @@ fn cut<'t>(rng: &mut Rng, text: &'t str) -> Vec<&'t str> {
 }
 
 #[test]
-fn text_in_parts_is_tokenised_as_one() {
+fn text_in_parts_is_encoded_as_one_text() {
     for name in VOCABULARIES {
         let Some(path) = gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf")) else { return };
         let tokenizer = tokenizer(&path);
@@ -31,7 +31,7 @@ fn text_in_parts_is_tokenised_as_one() {
             let text = random_text(&mut rng);
             let literal = tokenizer.encode(&text, Special::Literal, false);
             let parts = cut(&mut rng, &text);
-            // Text that spells out no control token is the same however its parts are read.
+            // Text without control tokens is encoded equally with either setting of its parts.
             let plain = tokenizer.encode(&text, Special::Parse, false) == literal;
             let read =
                 |n: usize| if plain && n.is_multiple_of(2) { Special::Parse } else { Special::Literal };
@@ -42,7 +42,7 @@ fn text_in_parts_is_tokenised_as_one() {
 }
 
 #[test]
-fn control_tokens_are_found_within_a_part_that_may_have_them() {
+fn control_tokens_are_matched_within_one_trusted_part() {
     for (name, token) in [("qwen2", "<|im_end|>"), ("llama-bpe", "<|eot_id|>"), ("llama-spm", "</s>")] {
         let Some(path) = gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf")) else { return };
         let tokenizer = tokenizer(&path);
@@ -51,25 +51,33 @@ fn control_tokens_are_found_within_a_part_that_may_have_them() {
             let ids = tokenizer.encode_parts(parts.iter().copied());
             ids.into_iter().filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control)).collect::<Vec<_>>()
         };
-        let (own, said) =
+        let (trusted, untrusted) =
             (|text| Part::Text(text, Special::Parse), |text| Part::Text(text, Special::Literal));
-        assert_eq!(controls(&[said("a "), own(token), said(token), own(" b")]), [id], "{name}");
+        assert_eq!(
+            controls(&[untrusted("a "), trusted(token), untrusted(token), trusted(" b")]),
+            [id],
+            "{name}"
+        );
         let (front, back) = token.split_at(2);
-        for parts in [[own(front), said(back)], [said(front), own(back)], [own(front), own(back)]] {
+        for parts in [
+            [trusted(front), untrusted(back)],
+            [untrusted(front), trusted(back)],
+            [trusted(front), trusted(back)],
+        ] {
             assert!(controls(&parts).is_empty(), "{name}: {parts:?}");
         }
     }
 }
 
 #[test]
-fn text_behind_ids_begins_no_new_word() {
+fn text_after_ids_gets_no_space_prefix() {
     let Some(path) = gyrus_testkit::data("vocab/ggml-vocab-llama-spm.gguf") else { return };
     let tokenizer = tokenizer(&path);
     let whole = tokenizer.encode("Hello there, you", Special::Literal, false);
     let hello = tokenizer.encode("Hello", Special::Literal, false);
     let parts = [Part::Ids(&hello), Part::Text(" there, you", Special::Literal)];
     assert_eq!(tokenizer.encode_parts(parts), whole);
-    // Behind a control token a word begins, as at the start.
+    // After a control token the space prefix is added, as at the start.
     let bos = [tokenizer.bos().expect("it has one")];
     let parts = [Part::Ids(&bos), Part::Text("Hello", Special::Literal)];
     assert_eq!(tokenizer.encode_parts(parts), [&bos[..], &hello].concat());

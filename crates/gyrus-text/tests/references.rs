@@ -1,7 +1,7 @@
-//! Random text against independent implementations: Hugging Face tokenizers and llama.cpp.
+//! Random text compared with independent implementations: Hugging Face tokenizers and llama.cpp.
 //!
-//! `GYRUS_CASES` sets the number of texts per vocabulary. Models that lie outside the test data are
-//! looked for in the folder `GYRUS_MODELS`.
+//! `GYRUS_CASES` sets the number of texts for each vocabulary. Models that are not in the test data are in the folder
+//! `GYRUS_MODELS`.
 
 mod common;
 
@@ -13,8 +13,8 @@ fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
 }
 
-/// A file in the folder of downloaded models. `scripts/verify grids` fetches them all; elsewhere an absent
-/// one skips its test, even where the default model is required.
+/// A file in the folder of downloaded models. `scripts/verify grids` downloads them all. Elsewhere a missing file skips
+/// its test, even where the default model is required.
 fn model(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GYRUS_MODELS").map(|folder| gyrus_testkit::repository().join(folder));
     let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());
@@ -34,7 +34,7 @@ fn against_llama(path: Option<PathBuf>, seed: u64, skip: impl Fn(&Request) -> bo
     compare("tokenize_llama.py", &path, &tokenizer(&path), &requests(seed), skip);
 }
 
-/// Compares with a tokenizer of Hugging Face's; `adds` says whether that one adds special tokens.
+/// Compares with a Hugging Face tokenizer; `adds` is whether it adds special tokens.
 fn against_hf(
     path: Option<PathBuf>,
     truth: Option<PathBuf>,
@@ -66,7 +66,7 @@ fn tales() {
 
 #[test]
 fn deepseek_llm() {
-    // The ideographic space is one of this rule's signs, which llama.cpp's regex fallback does not see.
+    // The ideographic space is punctuation in this pre-tokenizer, which llama.cpp's regex fallback does not match.
     against_llama(vocabulary("deepseek-llm"), 3, |request| request.text.contains('\u{3000}'));
 }
 
@@ -77,7 +77,7 @@ fn llama_spm() {
 
 #[test]
 fn phi3() {
-    // The model's own tokenizer has "</s>" as text of a fixed form; llama.cpp makes a control token of it.
+    // In the model's reference tokenizer "</s>" is a user-defined token; in llama.cpp it is a control token.
     against_llama(vocabulary("phi-3"), 5, |request| request.text.contains("</s>"));
 }
 
@@ -103,8 +103,8 @@ fn llama_bpe() {
 
 #[test]
 fn gemma3() {
-    // Files of this model write tokens of several spaces as text of a fixed form; the model's own
-    // tokenizer merges them, so that a typed U+2581 can join them.
+    // In files of this model tokens of several spaces are user-defined. The reference tokenizer merges them, so that a
+    // typed U+2581 can join them.
     against_hf(
         model("gemma-3-270m-q4_k_m.gguf"),
         model("tokenizer-gemma3/tokenizer.json"),
@@ -119,7 +119,7 @@ fn bert() {
     against_hf(vocabulary("bert-bge"), vocabulary("bert-bge"), 11, false, |_| false);
 }
 
-/// The same vocabulary spelt as files of the next generation spell it: merges instead of scores.
+/// The same vocabulary in the format of newer files: merges instead of scores.
 #[test]
 fn gemma4() {
     let Some(truth) = model("tokenizer-gemma3/tokenizer.json") else { return };

@@ -1,4 +1,4 @@
-//! Text comes back as it went in, however the ids arrive.
+//! Encoding and decoding gives the text again, in one call or as a stream.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
 }
 
-/// What a stream of ids shows, pushed one by one.
+/// The text of a stream of ids, pushed one by one.
 fn stream(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> String {
     let mut text = String::new();
     for &id in ids {
@@ -23,9 +23,8 @@ fn stream(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> String {
 }
 
 #[test]
-fn byte_level_vocabularies_write_any_bytes() {
-    // Without the one that normalises its text; and the third has no tokens for the bytes that UTF-8
-    // never uses.
+fn byte_level_vocabularies_encode_any_bytes() {
+    // Without the vocabulary that normalises its text. The third one has no tokens for bytes that never occur in UTF-8.
     for (name, any) in [("gpt-2", true), ("llama-bpe", true), ("deepseek-llm", false)] {
         let Some(path) = vocabulary(name) else { return };
         let tokenizer = tokenizer(&path);
@@ -50,7 +49,7 @@ fn byte_level_vocabularies_write_any_bytes() {
     }
 }
 
-/// A vocabulary of the bytes and `é`.
+/// A vocabulary of all bytes and `é`.
 fn bytes_and_accent(rule: &str) -> Tokenizer {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 0x100..;
@@ -63,7 +62,7 @@ fn bytes_and_accent(rule: &str) -> Tokenizer {
 }
 
 #[test]
-fn decomposed_accents_are_composed_where_the_published_tokenizer_does() {
+fn decomposed_accents_are_composed_as_in_the_reference_tokenizer() {
     for (rule, composes) in [("qwen2", true), ("qwen35", true), ("llama-bpe", false), ("gpt-2", false)] {
         let ids = bytes_and_accent(rule).encode("e\u{301}", Special::Literal, false);
         assert_eq!(ids == [256], composes, "{rule}: {ids:?}");
@@ -71,7 +70,7 @@ fn decomposed_accents_are_composed_where_the_published_tokenizer_does() {
 }
 
 #[test]
-fn normalising_vocabularies_give_form_c_back() {
+fn normalising_vocabularies_decode_to_form_c() {
     let Some(path) = vocabulary("qwen2") else { return };
     let tokenizer = tokenizer(&path);
     let ids = tokenizer.encode("e\u{301} 가", Special::Literal, false);
@@ -84,12 +83,12 @@ fn normalising_vocabularies_give_form_c_back() {
 }
 
 #[test]
-fn sentencepiece_gives_text_back_without_the_added_space() {
+fn sentencepiece_decodes_without_the_added_space() {
     for name in ["vocab/ggml-vocab-llama-spm.gguf", "stories260K/stories260K.gguf"] {
         let Some(path) = gyrus_testkit::data(name) else { return };
         let tokenizer = tokenizer(&path);
         for request in random_requests(42, gyrus_testkit::cases(300)) {
-            // A typed U+2581 reads back as the space it is written for.
+            // A typed U+2581 decodes to a space, which it stands for.
             let expected = request.text.replace('\u{2581}', " ");
             let ids = tokenizer.encode(&request.text, Special::Literal, false);
             assert_eq!(stream(Detokenizer::new(&tokenizer, false), &ids), expected);
@@ -111,21 +110,21 @@ fn bytes_vocabulary() -> Tokenizer {
 }
 
 #[test]
-fn characters_are_never_cut() {
+fn characters_are_never_split() {
     let tokenizer = bytes_vocabulary();
     let mut detokenizer = Detokenizer::new(&tokenizer, false);
     assert_eq!(detokenizer.push(0xE4), "");
     assert_eq!(detokenizer.push(0xBD), "");
     assert_eq!(detokenizer.pending(), [0xE4, 0xBD]);
     assert_eq!(detokenizer.push(0xA0), "你");
-    // A control token between the bytes of a character shows as nothing and breaks nothing.
+    // A control token between the bytes of a character renders as nothing and does not interrupt the character.
     assert_eq!(detokenizer.push(0xF0), "");
     assert_eq!(detokenizer.push(257), "");
     assert_eq!(detokenizer.push(0x9F), "");
     assert_eq!(detokenizer.push(0x91), "");
     assert_eq!(detokenizer.push(0x8D), "👍");
     assert_eq!(detokenizer.push(9999), "");
-    // Bytes that cannot become a character are replaced as soon as that is certain.
+    // Bytes that cannot be completed are replaced as soon as that is certain.
     assert_eq!(detokenizer.push(0xC3), "");
     assert_eq!(detokenizer.push(b'a'.into()), "\u{FFFD}a");
     assert_eq!(detokenizer.push(0x80), "\u{FFFD}");
@@ -136,7 +135,7 @@ fn characters_are_never_cut() {
 }
 
 #[test]
-fn the_leading_space_is_taken_once() {
+fn the_leading_space_is_removed_once() {
     let tokenizer = bytes_vocabulary();
     assert_eq!(stream(Detokenizer::new(&tokenizer, false), &[257, 256, 256]), "He He");
     assert_eq!(stream(Detokenizer::new(&tokenizer, true), &[257, 256]), "<end>He");

@@ -1,4 +1,4 @@
-//! Models that SentencePiece trains on the spot, tokenised by it and by us.
+//! Models that SentencePiece trains during the test; both tokenizers encode the same texts.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use common::{Request, ids, random_requests, tokenizer, write_requests};
 use gyrus_text::Special;
 
-/// Random words, some of them often, so that there is something to learn.
+/// Random words, some of them frequent, so that the training finds pieces.
 fn requests(seed: u64, count: usize) -> Vec<Request> {
     let mut rng = gyrus_testkit::Rng::new(seed);
     let syllables = ["ka", "to", "mi", "ren", "sol", "the", "ing", "ßü", "漢字", "ｶﾀ", "ﬁ", "Ⅳ", "e\u{301}"];
@@ -72,7 +72,7 @@ fn unigram_with_byte_fallback() {
 }
 
 #[test]
-fn unigram_with_spaces_behind_words() {
+fn unigram_with_spaces_after_words() {
     check("unigram-suffix", 32);
 }
 

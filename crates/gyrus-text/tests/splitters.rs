@@ -1,4 +1,4 @@
-//! The hand-written splitters against a regex engine that runs the published patterns.
+//! The hand-written pre-tokenizers compared with a regex engine that runs the published patterns.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{random_requests, write_requests};
 use gyrus_text::{pre_names, pretokenize};
 
 #[test]
-fn scanners_cut_where_the_patterns_do() {
+fn scanners_match_the_regex_patterns() {
     let requests = random_requests(20, gyrus_testkit::cases(300));
     let folder = gyrus_testkit::tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("requests");
@@ -45,10 +45,10 @@ fn scanners_cut_where_the_patterns_do() {
     assert!(rules > 20);
 }
 
-/// The same comparison with answers kept in the repository, for machines without the engine. The first
-/// lines of the file are the texts in hexadecimal; `GYRUS_BLESS=1` writes it anew from the engine.
+/// The same comparison with recorded results, for machines without the regex engine. The first lines of the file are
+/// the texts in hexadecimal. `GYRUS_BLESS=1` records it again.
 #[test]
-fn scanners_cut_as_recorded() {
+fn scanners_match_the_recorded_results() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/splits.txt");
     if std::env::var_os("GYRUS_BLESS").is_some() {
         let folder = gyrus_testkit::tempfile::tempdir().expect("a temporary folder");
@@ -82,7 +82,7 @@ fn scanners_cut_as_recorded() {
 }
 
 #[test]
-fn pieces_lose_nothing() {
+fn pieces_concatenate_to_the_text() {
     for request in random_requests(21, gyrus_testkit::cases(300)) {
         for name in pre_names() {
             assert_eq!(pretokenize(name, &request.text).expect("known").concat(), request.text, "{name}");

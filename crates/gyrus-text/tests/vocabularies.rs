@@ -1,4 +1,4 @@
-//! Real vocabularies against the ids their reference implementation published.
+//! Real vocabularies compared with the token ids that their reference implementations published.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{ids, load, tokenizer};
 use gyrus_text::{Special, Tokenizer};
 
 #[test]
-fn published_cases_are_exact() {
+fn published_cases_are_encoded_exactly() {
     let Some(folder) = gyrus_testkit::data("vocab") else { return };
     let mut vocabularies = 0;
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -33,7 +33,7 @@ fn published_cases_are_exact() {
 }
 
 #[test]
-fn tales_begins_as_its_readme_says() {
+fn tales_encodes_as_in_its_readme() {
     let Some(path) = gyrus_testkit::data("tales/tales-7m-q8_0.gguf") else { return };
     let tokenizer = tokenizer(&path);
     let ids = tokenizer.encode("Once upon a time", Special::Literal, true);
@@ -43,7 +43,7 @@ fn tales_begins_as_its_readme_says() {
 }
 
 #[test]
-fn end_tokens_are_found_by_name_but_never_in_plain_text() {
+fn end_tokens_are_found_by_name_but_not_in_plain_text() {
     let Some(folder) = gyrus_testkit::data("vocab") else { return };
     let ends = |name: &str| {
         let tokenizer = tokenizer(&folder.join(format!("ggml-vocab-{name}.gguf")));
@@ -80,7 +80,7 @@ fn tokenizers_are_shared_between_threads() {
 }
 
 #[test]
-fn unknown_rules_of_a_real_file_are_refused() {
+fn an_unknown_pre_tokenizer_in_a_real_file_is_an_error() {
     let Some(folder) = gyrus_testkit::data("vocab") else { return };
     let mut data = load(&folder.join("ggml-vocab-gpt-2.gguf"));
     data.pre = Some("gpt-2000".into());

@@ -1,4 +1,4 @@
-//! Continues a text: `cargo run --release -p gyrus --example hello -- MODEL.gguf "Once upon a time"`.
+//! Generates a completion: `cargo run --release -p gyrus --example hello -- MODEL.gguf "Once upon a time"`.
 
 use std::io::Write;
 
@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let model = Model::open(path.as_ref(), &Options::default())?;
     let mut session = model.session();
-    let mut answer = session.generate(Request::text(prompt).max_tokens(100))?;
-    while let Some(event) = answer.next()? {
+    let mut generation = session.generate(Request::text(prompt).max_tokens(100))?;
+    while let Some(event) = generation.next()? {
         if let Event::Token { text, .. } = event {
             print!("{text}");
             std::io::stdout().flush()?;

@@ -1,29 +1,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A switch that stops a generation from another thread, for example on Ctrl-C.
+/// A flag that cancels a generation from another thread, for example on Ctrl-C.
 ///
-/// It is looked at between steps and between pieces of a prompt. Clones share the switch.
+/// The generation checks it between decode steps and between prefill chunks. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A switch that is off.
+    /// A flag that is not set.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Stops what listens to it.
+    /// Sets the flag.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Makes it ready for the next generation.
+    /// Clears the flag for the next generation.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it was thrown.
+    /// Whether the flag is set.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

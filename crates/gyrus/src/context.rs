@@ -1,88 +1,94 @@
 use crate::Error;
 
-/// The context in force, and what set it.
+/// The context of a session, and what determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextChoice {
     /// Tokens a session can hold.
     pub tokens: usize,
-    /// The longest context the model was made for.
+    /// The maximum context of the model.
     pub model: usize,
-    /// Bytes the cache of one session may grow to.
+    /// Bytes of KV cache that one session may use.
     pub cache_bytes: u64,
-    /// What set the limit.
+    /// What determined the context.
     pub limit: ContextLimit,
 }
 
-/// What set a context.
+/// What determined a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ContextLimit {
-    /// The caller.
-    Asked,
-    /// The model's own context.
+    /// The caller requested it.
+    Requested,
+    /// It is the maximum context of the model.
     Model,
-    /// Memory: the model could hold more.
+    /// Memory: the model supports a longer context.
     Memory,
-    /// Caution: the model could hold more, but how much memory there is could not be found out.
+    /// A cautious default: the model supports a longer context, but the free memory is unknown.
     Unknown,
 }
 
-/// The part of the memory left beside the weights that caches chosen by default may take.
-const MEMORY_SHARE: u64 = 2;
-/// Where the free memory is not known, a default context stays below this.
+/// The default KV cache takes 1/2 of the memory that the weights leave free.
+const MEMORY_DIVISOR: u64 = 2;
+/// The default context when the free memory is unknown.
 const CAUTIOUS: usize = 8192;
-/// A default context is never made shorter than this.
-const LEAST: usize = 512;
+/// The shortest default context.
+const MIN_DEFAULT: usize = 512;
 
-/// What a cache has to share memory with.
+/// What the memory has to hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Bytes of cache a token takes.
-    pub(crate) per_token: usize,
-    /// Bytes the weights will take.
-    pub(crate) weights: u64,
-    /// Caches of that size.
+    /// Bytes of KV cache for one token.
+    pub(crate) bytes_per_token: usize,
+    /// Bytes of the weights.
+    pub(crate) weight_bytes: u64,
+    /// Sessions with a full context each.
     pub(crate) sessions: usize,
-    /// Tokens that all caches together can hold on this device, whatever its memory.
-    pub(crate) most: usize,
+    /// The most tokens in the KV cache of all sessions that the device can address.
+    pub(crate) max_tokens: usize,
 }
 
 impl ContextChoice {
-    /// The caller's choice if there is one, else the model's context, else what `memory` bytes allow.
+    /// The requested context if there is one, else the model's maximum context or as much as `memory` bytes allow.
     pub(crate) fn within(
-        asked: Option<usize>,
+        requested: Option<usize>,
         model: usize,
         budget: Budget,
         memory: Option<u64>,
     ) -> Result<ContextChoice, Error> {
-        let (tokens, limit) = match (asked, memory) {
-            (Some(asked), _) if asked > model => return Err(Error::Context { asked, most: model }),
+        let (tokens, limit) = match (requested, memory) {
+            (Some(requested), _) if requested > model => {
+                return Err(Error::Context { requested, max: model });
+            }
             (Some(0), _) => {
                 let expected = "it must be at least 1".to_owned();
                 return Err(Error::Dimension { name: "context", value: 0, expected });
             }
-            (Some(asked), _) => (asked, ContextLimit::Asked),
+            (Some(requested), _) => (requested, ContextLimit::Requested),
             (None, Some(free)) => {
-                let share = free.saturating_sub(budget.weights) / MEMORY_SHARE;
-                let token = (budget.per_token.max(1) as u64).saturating_mul(budget.sessions.max(1) as u64);
-                (usize::try_from(share / token).unwrap_or(usize::MAX).max(LEAST), ContextLimit::Memory)
+                let share = free.saturating_sub(budget.weight_bytes) / MEMORY_DIVISOR;
+                let sessions = budget.sessions.max(1) as u64;
+                let token = (budget.bytes_per_token.max(1) as u64).saturating_mul(sessions);
+                (usize::try_from(share / token).unwrap_or(usize::MAX).max(MIN_DEFAULT), ContextLimit::Memory)
             }
             (None, None) => (CAUTIOUS, ContextLimit::Unknown),
         };
-        let most = budget.most / budget.sessions.max(1);
-        let (tokens, limit) = if asked.is_none() && most < tokens {
-            (most.max(1), ContextLimit::Memory)
+        let max = budget.max_tokens / budget.sessions.max(1);
+        let (tokens, limit) = if requested.is_none() && max < tokens {
+            (max.max(1), ContextLimit::Memory)
         } else {
             (tokens, limit)
         };
-        let (tokens, limit) =
-            if tokens >= model && asked.is_none() { (model, ContextLimit::Model) } else { (tokens, limit) };
-        let cache_bytes = (tokens as u64).saturating_mul(budget.per_token as u64);
+        let (tokens, limit) = if tokens >= model && requested.is_none() {
+            (model, ContextLimit::Model)
+        } else {
+            (tokens, limit)
+        };
+        let cache_bytes = (tokens as u64).saturating_mul(budget.bytes_per_token as u64);
         Ok(ContextChoice { tokens, model, cache_bytes, limit })
     }
 }
 
-/// Bytes that this process can have without swapping, where the system says.
+/// Bytes of memory that this process can use without swapping, if the system reports them.
 pub(crate) fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
@@ -90,7 +96,7 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(container_memory().map_or(machine, |left| left.min(machine)))
 }
 
-/// What a container still allows, if one sets a limit.
+/// Bytes left under the control group's memory limit, if there is one.
 fn container_memory() -> Option<u64> {
     let number = |name: &str| {
         let text = std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?;
@@ -103,15 +109,16 @@ fn container_memory() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn choose(asked: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
-        let budget = Budget { per_token: 1000, weights: 1_000_000, sessions: 2, most: 60_000 };
-        ContextChoice::within(asked, model, budget, memory)
+    fn choose(requested: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
+        let budget =
+            Budget { bytes_per_token: 1000, weight_bytes: 1_000_000, sessions: 2, max_tokens: 60_000 };
+        ContextChoice::within(requested, model, budget, memory)
     }
 
     #[test]
-    fn the_caller_decides_within_what_the_model_was_made_for() {
+    fn a_requested_context_is_used_up_to_the_model_maximum() {
         let choice = choose(Some(100), 2048, Some(0)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (100, ContextLimit::Asked));
+        assert_eq!((choice.tokens, choice.limit), (100, ContextLimit::Requested));
         let error = choose(Some(4096), 2048, None).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -121,17 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn a_default_is_the_models_own_if_memory_allows() {
+    fn the_default_context_is_the_model_maximum_if_memory_allows() {
         let choice = choose(None, 2048, Some(1 << 40)).unwrap();
         assert_eq!((choice.tokens, choice.limit, choice.cache_bytes), (2048, ContextLimit::Model, 2_048_000));
-        // Five megabytes less one for the weights, half of that, for two caches of a kilobyte a token.
+        // 5 MB free, 1 MB of weights, half of the rest for the KV caches of two sessions, 1 kB for each token.
         let choice = choose(None, 2048, Some(5_000_000)).unwrap();
         assert_eq!((choice.tokens, choice.limit), (1000, ContextLimit::Memory));
         let choice = choose(None, 2048, Some(10)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (LEAST, ContextLimit::Memory));
+        assert_eq!((choice.tokens, choice.limit), (MIN_DEFAULT, ContextLimit::Memory));
         let choice = choose(None, 1 << 20, None).unwrap();
         assert_eq!((choice.tokens, choice.limit), (CAUTIOUS, ContextLimit::Unknown));
-        // More than a device can address.
+        // More tokens than the device can address.
         let choice = choose(None, 1 << 20, Some(1 << 40)).unwrap();
         assert_eq!((choice.tokens, choice.limit), (30_000, ContextLimit::Memory));
         assert_eq!(choose(None, 100, Some(0)).unwrap().limit, ContextLimit::Model);

@@ -1,21 +1,54 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a model computes.
+/// The device to load a model onto.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Device {
-    /// The best GPU, if there is a real one and the model fits it, else the CPU: [`Model::place`](crate::Model::place)
-    /// tells which.
+    /// The best hardware GPU if the model fits its memory, else the CPU. [`Model::device`](crate::Model::device)
+    /// returns the choice.
     Auto,
-    /// This machine's processor.
+    /// The CPU.
     #[default]
     Cpu,
-    /// A GPU: the best there is, or the first whose name contains this.
+    /// A GPU: the best one, or the first whose name contains this string.
     #[cfg(feature = "gpu")]
     Gpu(Option<String>),
 }
 
-/// Not the name of a device.
+/// The device that a model runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceInfo {
+    /// The CPU.
+    Cpu {
+        /// Worker threads.
+        threads: usize,
+        /// Why [`Device::Auto`] did not choose a GPU.
+        fallback_reason: Option<String>,
+    },
+    /// A GPU.
+    Gpu {
+        /// Its name.
+        name: String,
+        /// The graphics API, such as Vulkan.
+        api: String,
+        /// Bytes of GPU memory that were free before loading, if the driver reports them.
+        memory: Option<u64>,
+    },
+}
+
+impl fmt::Display for DeviceInfo {
+    /// `NVIDIA H200 (Vulkan)`, `the CPU`, `the CPU: no GPU was found`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceInfo::Cpu { fallback_reason: None, .. } => f.write_str("the CPU"),
+            DeviceInfo::Cpu { fallback_reason: Some(why), .. } => write!(f, "the CPU: {why}"),
+            DeviceInfo::Gpu { name, api, .. } => write!(f, "{name} ({api})"),
+        }
+    }
+}
+
+/// The string is not the name of a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no device: {KNOWN}")]
 pub struct UnknownDevice(String);
@@ -60,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_and_written() {
+    fn device_names_round_trip() {
         assert_eq!("cpu".parse(), Ok(Device::Cpu));
         assert_eq!("auto".parse(), Ok(Device::Auto));
         assert_eq!(Device::Auto.to_string(), "auto");

@@ -12,72 +12,72 @@ pub enum Error {
     /// The file could not be opened or is malformed.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A key of the model's description is missing or of the wrong kind.
+    /// A GGUF metadata key is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// A field of `config.json` is missing or of the wrong kind.
+    /// A field of `config.json` is missing or has the wrong type.
     #[error("config.json: {0}")]
     Config(String),
-    /// A setting in a file of the model is of the wrong kind.
+    /// A setting in one of the model's files has the wrong type.
     #[error("{0}")]
     Setting(String),
-    /// A sampling setting of the model is out of range.
+    /// A sampling parameter in the model's files is out of range.
     #[error("{place}: {source}")]
     Sampling {
-        /// Where it is.
+        /// The file or the key prefix.
         place: &'static str,
-        /// Which it is.
+        /// The parameter and its range.
         source: SamplerError,
     },
-    /// A model we have no plan for.
+    /// The architecture is not supported.
     #[error("architecture '{found}' is not supported, only {known}")]
     Architecture {
-        /// What the file says.
+        /// The architecture in the file.
         found: String,
-        /// What there is.
+        /// The supported architectures.
         known: String,
     },
-    /// A feature of the model that the plan does not have.
+    /// The model has a feature that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),
-    /// A number in the description that cannot be.
+    /// A hyperparameter is out of range.
     #[error("{name} is {value}, {expected}")]
     Dimension {
-        /// Which number.
+        /// The hyperparameter.
         name: &'static str,
         /// Its value.
         value: u64,
-        /// What is possible.
+        /// The condition that it violates.
         expected: String,
     },
-    /// The rotary embedding's parameters make none.
+    /// The parameters of the rotary embedding are invalid.
     #[error(transparent)]
     Rope(#[from] RopeError),
-    /// A tensor that must be there.
+    /// A required tensor is missing.
     #[error("tensor '{0}' is missing")]
     MissingTensor(String),
-    /// A tensor that no part of the plan uses: the model is not what we take it for.
-    #[error("tensor '{0}' is not part of this architecture as it is known here")]
+    /// The forward pass does not use a tensor, so the model differs from its architecture.
+    #[error("tensor '{0}' is not used by this architecture: the model has a feature that is not supported")]
     UnusedTensor(String),
-    /// A tensor of another shape than the description calls for.
-    #[error("tensor '{name}' is {found}, {expected} was expected")]
+    /// The shape of a tensor contradicts the hyperparameters.
+    #[error("tensor '{name}' has shape {found}, expected {expected}")]
     TensorShape {
         /// The tensor.
         name: String,
         /// Its shape.
         found: String,
-        /// What the description calls for.
+        /// The shape that the hyperparameters imply.
         expected: String,
     },
-    /// A tensor that cannot be turned into numbers.
+    /// A tensor cannot be dequantised.
     #[error("tensor '{name}': {source}")]
     Tensor {
         /// The tensor.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         source: TensorError,
     },
-    /// A tensor of a type that cannot be computed with.
+    /// The type of a tensor is not supported.
     #[error("tensor '{name}' has type {dtype}, which is not supported")]
     TensorType {
         /// The tensor.
@@ -85,81 +85,97 @@ pub enum Error {
         /// Its type.
         dtype: DType,
     },
-    /// The tokenizer's data is malformed or of an unknown kind.
+    /// The tokenizer's data is malformed or its type is not supported.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The chat template is malformed or refused the conversation.
+    /// The chat template is malformed or rejects the conversation.
     #[error("chat template: {0}")]
     Template(#[from] TemplateError),
-    /// The model carries no tokenizer, so it takes ids only.
-    #[error("the model has no tokenizer that can be read here, only token ids can be used")]
+    /// The model has no supported tokenizer.
+    #[error("the model has no supported tokenizer: pass token ids instead of text")]
     NoTokenizer,
-    /// A context that the model was not made for.
-    #[error("a context of {asked} tokens is more than the {most} the model was made for")]
+    /// The requested context exceeds the model's maximum context.
+    #[error("a context of {requested} tokens is more than the {max} the model was made for")]
     Context {
-        /// What was asked for.
-        asked: usize,
-        /// What the model has.
-        most: usize,
+        /// The requested context.
+        requested: usize,
+        /// The model's maximum context.
+        max: usize,
     },
-    /// A prompt that leaves no room for an answer.
+    /// The sequence would exceed the context.
     #[error("the prompt has {tokens} tokens, which does not fit into the context of {context}")]
     PromptTooLong {
-        /// Its length.
+        /// Tokens of the sequence.
         tokens: usize,
-        /// The context in force.
+        /// The context of the session.
         context: usize,
     },
-    /// Sessions that cannot be continued at once.
-    #[error(
-        "{sessions} sessions cannot be continued at once: at most {most}, of one model, with a sampler each"
-    )]
-    Together {
-        /// How many there are.
+    /// [`Session::decode_together`](crate::Session::decode_together) got too many sessions.
+    #[error("{sessions} sessions cannot decode in one batch, the limit is {max}: split them into batches")]
+    TooManySessions {
+        /// The number of sessions.
         sessions: usize,
-        /// How many there may be.
-        most: usize,
+        /// The most sessions in one batch.
+        max: usize,
     },
-    /// Nothing to continue from.
+    /// [`Session::decode_together`](crate::Session::decode_together) got too few or too many samplers.
+    #[error(
+        "{sessions} sessions need {sessions} samplers, but there are {samplers}: pass one for each session"
+    )]
+    SamplerCount {
+        /// The number of sessions.
+        sessions: usize,
+        /// The number of samplers.
+        samplers: usize,
+    },
+    /// [`Session::decode_together`](crate::Session::decode_together) got sessions of different models.
+    #[error("session {session} belongs to another model than session 0: decode each model's sessions apart")]
+    DifferentModels {
+        /// The index of the first session with another model.
+        session: usize,
+    },
+    /// The prompt and the session are empty.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// A token id beyond the vocabulary.
+    /// A token id is not in the vocabulary.
     #[error("token id {id} is beyond the vocabulary of {vocab}")]
     TokenId {
-        /// The id.
+        /// The token id.
         id: u32,
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// All of the cache is in use by other sessions.
-    #[error("the cache is full: {needed} more blocks needed, {free} free")]
+    /// Other sessions use all blocks of the KV cache.
+    #[error(
+        "the KV cache is full: {needed} more blocks needed, {free} free; close a session or load the model for more"
+    )]
     CacheFull {
         /// Blocks needed.
         needed: usize,
-        /// Blocks free.
+        /// Free blocks.
         free: usize,
     },
-    /// A sampling parameter out of range.
+    /// A sampling parameter of the request is out of range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// The model computed something that is not a number, so that there is no next token.
+    /// A logit is NaN or infinite, so no token can be sampled.
     #[error("the model computed NaN or infinity at position {position} {}", not_finite(*.precision))]
     NotFinite {
-        /// The position of the token behind which logits were wanted.
+        /// The position of the token whose logits were computed.
         position: usize,
-        /// What it computed with.
+        /// The precision of the computation.
         precision: Precision,
     },
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The GPU cannot be had, or cannot hold the model.
+    /// The GPU is missing or failed, or the model does not fit its memory.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(#[from] gyrus_gpu::GpuError),
 }
 
-/// Where logits that are not finite may come from.
+/// The likely cause of logits that are not finite.
 fn not_finite(precision: Precision) -> &'static str {
     match precision {
         Precision::Fast => "in fast precision",

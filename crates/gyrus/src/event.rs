@@ -1,41 +1,39 @@
 use std::time::Duration;
 
-/// What a generation reports, in order: how far a long prompt is read, the prompt once, then tokens, then
-/// the stop.
+/// An event of a generation. They come in this order: progress of a long prefill, the prompt, tokens, the stop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<'a> {
-    /// A piece of a long prompt has been read, and there is more.
-    Reading {
-        /// Tokens read so far, those in the cache included.
+    /// A chunk of a long prompt was prefilled, and more chunks follow.
+    PrefillProgress {
+        /// Tokens in the KV cache so far.
         done: usize,
-        /// Tokens of the text.
+        /// Tokens of the sequence.
         total: usize,
     },
-    /// The prompt has been read.
+    /// The prompt was prefilled.
     Prompt {
-        /// Tokens of the text so far, prompt included.
+        /// Tokens of the sequence, including the prompt.
         tokens: usize,
-        /// How many of them were in the cache already.
+        /// How many of them were in the KV cache before.
         cached: usize,
     },
-    /// A token was chosen. Its text may be empty: a character may take several tokens, and text that
-    /// could begin a stop string waits.
+    /// A token was sampled. Its text may be empty: a character may take several tokens, and text that could begin a
+    /// stop string is held back.
     Token {
-        /// Its id.
+        /// The token id.
         id: u32,
-        /// Natural logarithm of its probability under the model, before any penalty or filter, if the
-        /// request asked for it.
+        /// The natural logarithm of its probability, before penalties and filters, if the request asked for it.
         logprob: Option<f32>,
-        /// The text it completes.
+        /// The text that the token completes.
         text: &'a str,
     },
-    /// The end.
+    /// The generation ended.
     Stop {
-        /// Why.
+        /// Why it ended.
         reason: StopReason,
-        /// Text that was still waiting.
+        /// Text that was held back until now.
         text: &'a str,
-        /// What it took.
+        /// Token counts and times.
         usage: Usage,
     },
 }
@@ -44,49 +42,49 @@ pub enum Event<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The model chose an end token.
+    /// The model sampled an end-of-sequence token.
     EndToken(u32),
-    /// As many tokens as were asked for.
+    /// The request's `max_tokens` were generated.
     MaxTokens,
     /// The context is full.
     ContextFull,
-    /// One of the request's stop strings came up; it is not part of the text.
+    /// The completion contained one of the request's stop strings. The emitted text ends before it.
     StopString(String),
-    /// The text repeats one short cycle of tokens, and the request asked to stop there.
+    /// The completion repeats a short cycle of tokens, and the request asked to stop in that case.
     Repetition,
     /// Cancelled by the caller.
     Cancelled,
 }
 
-/// What a generation took.
+/// Token counts and times of a generation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Tokens of the text when generation began.
+    /// Tokens of the sequence when the generation began, including the prompt.
     pub prompt_tokens: usize,
-    /// How many of them were in the cache already.
+    /// How many of them were in the KV cache before.
     pub cached_tokens: usize,
-    /// Tokens generated.
+    /// Generated tokens.
     pub generated_tokens: usize,
-    /// Time from the start to the first token; zero if the prompt was not read.
+    /// Time to the first token; zero if there was no prefill.
     pub prompt_time: Duration,
     /// Time from the first token to the last.
     pub decode_time: Duration,
 }
 
 impl Usage {
-    /// Prompt tokens per second, cached ones left out; `None` if none was read.
+    /// Prefilled tokens per second, without cached ones; `None` if there was no prefill.
     pub fn prompt_speed(&self) -> Option<f64> {
         rate(self.prompt_tokens - self.cached_tokens, self.prompt_time)
     }
 
-    /// Generated tokens per second, the first left out since it belongs to the prompt's time; `None` if there was no
-    /// other.
+    /// Decoded tokens per second. The first token is not counted because its time is part of the prefill; `None` if
+    /// there was no other.
     pub fn decode_speed(&self) -> Option<f64> {
         rate(self.generated_tokens.saturating_sub(1), self.decode_time)
     }
 }
 
-/// No rate of nothing, nor of no time.
+/// Tokens per second; `None` if either number is zero.
 fn rate(n: usize, time: Duration) -> Option<f64> {
     (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
 }

@@ -4,82 +4,85 @@ use gyrus_kernels::{Counts, log_softmax_at};
 use gyrus_text::Detokenizer;
 
 use crate::Error;
-use crate::engine::Run;
 use crate::event::{Event, StopReason, Usage};
+use crate::in_flight::GenerationId;
 use crate::model::Model;
 use crate::repetition::Repetition;
 use crate::request::Request;
-use crate::session::Text;
-use crate::stops::Stops;
+use crate::sequence::Sequence;
+use crate::stop_strings::StopStrings;
 
-/// Bytes of text that one token rarely exceeds.
-const LONGEST_PIECE: usize = 256;
+/// The initial capacity for a token's text in bytes; few tokens are longer.
+const TOKEN_TEXT_BYTES: usize = 256;
 
-/// A running generation: a stream of [`Event`]s, drawn with [`Generation::next`].
+/// A running generation: a stream of [`Event`]s, read with [`Generation::next`].
 ///
-/// Dropping it in mid-stream is fine; the session holds what was emitted.
+/// It may be dropped at any time: the session keeps the tokens that were emitted.
 pub struct Generation<'a> {
     model: &'a Model,
-    text: &'a mut Text,
+    sequence: &'a mut Sequence,
     request: Request,
     detokenizer: Option<Detokenizer<'a>>,
-    stops: Stops,
+    stop_strings: StopStrings,
     repetition: Option<Repetition>,
-    /// The text of the present token and of the present event, reused from one to the next.
-    piece: String,
-    shown: String,
+    /// The text of the current token, and of the current event. The buffers are reused.
+    token_text: String,
+    visible_text: String,
     counts: Counts,
     candidates: Vec<(f32, u32)>,
-    /// Set while tokens may be drawn where the model computes.
-    run: Option<Run>,
-    drawn: Vec<u32>,
+    /// Identifies this generation's steps in flight; `None` if tokens are sampled on the CPU.
+    id: Option<GenerationId>,
+    sampled: Vec<u32>,
     usage: Usage,
     started: Option<Instant>,
     first_token: Option<Instant>,
     state: State,
 }
 
-/// A chosen token and, if it was asked for, its log-probability.
+/// A sampled token and, if requested, its log-probability.
 #[derive(Debug, Clone, Copy)]
-struct Draw {
-    token: u32,
+struct SampledToken {
+    id: u32,
     logprob: Option<f32>,
 }
 
 #[derive(Debug)]
 enum State {
     Prompt,
-    /// The first token is drawn from the prompt's logits and waits for its event.
-    FirstToken(Draw),
+    /// The first token is sampled from the prompt's logits and its event is pending.
+    FirstToken(SampledToken),
     Tokens,
     Stop(StopReason),
     Done,
 }
 
 impl<'a> Generation<'a> {
-    pub(crate) fn new(model: &'a Model, text: &'a mut Text, mut request: Request) -> Generation<'a> {
+    pub(crate) fn new(model: &'a Model, sequence: &'a mut Sequence, mut request: Request) -> Generation<'a> {
         let logprobs = request.logprobs;
-        let stops = Stops::new(std::mem::take(&mut request.stop));
+        let stop_strings = StopStrings::new(std::mem::take(&mut request.stop));
         let detokenizer = model.tokenizer().map(|t| Detokenizer::continuing(t, false));
-        // Room for all that may come, so that steady decoding does not allocate.
-        let most = model.context().tokens - text.tokens.len();
-        text.tokens.reserve(request.max_tokens.map_or(most, |n| n.min(most)));
-        let usage =
-            Usage { prompt_tokens: text.tokens.len(), cached_tokens: text.cached(), ..Usage::default() };
+        // Capacity for the whole completion, so that steady decoding does not allocate.
+        let remaining = model.context().tokens - sequence.tokens.len();
+        sequence.tokens.reserve(request.max_tokens.map_or(remaining, |n| n.min(remaining)));
+        let usage = Usage {
+            prompt_tokens: sequence.tokens.len(),
+            cached_tokens: sequence.cached(),
+            ..Usage::default()
+        };
         Generation {
             model,
-            text,
+            sequence,
             detokenizer,
-            stops,
+            stop_strings,
             repetition: request.stop_at_repetition.then(Repetition::new),
             request,
-            piece: String::with_capacity(LONGEST_PIECE),
-            shown: String::with_capacity(LONGEST_PIECE),
+            token_text: String::with_capacity(TOKEN_TEXT_BYTES),
+            visible_text: String::with_capacity(TOKEN_TEXT_BYTES),
             counts: Counts::new(),
             candidates: Vec::new(),
-            // Log-probabilities need the logits here.
-            run: (!logprobs).then(Run::new),
-            drawn: Vec::new(),
+            // Log-probabilities need the logits on the CPU.
+            id: (!logprobs).then(GenerationId::new),
+            sampled: Vec::new(),
             usage,
             started: None,
             first_token: None,
@@ -89,38 +92,38 @@ impl<'a> Generation<'a> {
 
     /// The next event; `None` after the stop.
     ///
-    /// On an error the session holds the text as far as it was emitted.
+    /// On an error the session keeps the tokens that were emitted.
     #[allow(clippy::should_implement_trait, reason = "events borrow the generation's text")]
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
-        self.shown.clear();
+        self.visible_text.clear();
         match std::mem::replace(&mut self.state, State::Done) {
             State::Prompt => self.prompt(),
-            State::FirstToken(draw) => self.token(draw),
+            State::FirstToken(token) => self.token(token),
             State::Tokens => self.step(),
             State::Stop(reason) => self.stop(reason),
             State::Done => Ok(None),
         }
     }
 
-    /// Runs the next piece of the prompt; with the last it draws the first token.
+    /// Prefills the next chunk of the prompt. After the last chunk it samples the first token.
     fn prompt(&mut self) -> Result<Option<Event<'_>>, Error> {
         self.started.get_or_insert_with(Instant::now);
         if self.request.max_tokens == Some(0) {
             self.state = State::Stop(StopReason::MaxTokens);
         } else if self.request.cancel.is_cancelled() {
             self.state = State::Stop(StopReason::Cancelled);
-        } else if self.text.tokens.len() >= self.model.context().tokens {
+        } else if self.sequence.tokens.len() >= self.model.context().tokens {
             self.state = State::Stop(StopReason::ContextFull);
         } else {
             match self.advance()? {
-                Some(draw) => {
-                    self.state = State::FirstToken(draw);
+                Some(token) => {
+                    self.state = State::FirstToken(token);
                     self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
                 }
                 None => {
                     self.state = State::Prompt;
-                    let (done, total) = (self.text.cached(), self.text.tokens.len());
-                    return Ok(Some(Event::Reading { done, total }));
+                    let (done, total) = (self.sequence.cached(), self.sequence.tokens.len());
+                    return Ok(Some(Event::PrefillProgress { done, total }));
                 }
             }
         }
@@ -133,77 +136,79 @@ impl<'a> Generation<'a> {
         if self.request.cancel.is_cancelled() {
             return self.stop(StopReason::Cancelled);
         }
-        if self.request.max_tokens.is_some_and(|most| self.usage.generated_tokens >= most) {
+        if self.request.max_tokens.is_some_and(|max| self.usage.generated_tokens >= max) {
             return self.stop(StopReason::MaxTokens);
         }
-        if self.text.tokens.len() >= self.model.context().tokens {
+        if self.sequence.tokens.len() >= self.model.context().tokens {
             return self.stop(StopReason::ContextFull);
         }
-        // The cache lacks one token, which is one piece; were it more, it would take more pieces.
-        let draw = loop {
-            if let Some(draw) = self.advance()? {
-                break draw;
+        // One token is uncached, so one chunk suffices; the loop also covers more.
+        let token = loop {
+            if let Some(token) = self.advance()? {
+                break token;
             }
         };
-        self.token(draw)
+        self.token(token)
     }
 
-    /// Computes the next piece and, when the logits are there, draws.
-    fn advance(&mut self) -> Result<Option<Draw>, Error> {
-        let most = self.model.context().tokens.saturating_sub(self.text.tokens.len());
-        let most =
-            self.request.max_tokens.map_or(most, |n| most.min(n.saturating_sub(self.usage.generated_tokens)));
-        let Generation { text, model, request, counts, candidates, drawn, .. } = self;
-        if let Some(run) = self.run {
-            if let Some(token) = text.draw(model, run, &request.sampler, most, drawn)? {
-                return Ok(Some(Draw { token, logprob: None }));
+    /// Computes the next chunk. When the logits of the last token are known, it samples a token.
+    fn advance(&mut self) -> Result<Option<SampledToken>, Error> {
+        let remaining = self.model.context().tokens.saturating_sub(self.sequence.tokens.len());
+        let remaining = self
+            .request
+            .max_tokens
+            .map_or(remaining, |n| remaining.min(n.saturating_sub(self.usage.generated_tokens)));
+        let Generation { sequence, model, request, counts, candidates, sampled, .. } = self;
+        if let Some(id) = self.id {
+            if let Some(id) = sequence.sample_on_device(model, id, &request.sampler, remaining, sampled)? {
+                return Ok(Some(SampledToken { id, logprob: None }));
             }
-            // Should it be for the sampler's sake, it will not be otherwise later on.
-            if text.cached() + 1 == text.tokens.len() {
-                self.run = None;
+            // The backend does not support the sampler, so it is not asked again.
+            if sequence.cached() + 1 == sequence.tokens.len() {
+                self.id = None;
             }
         }
-        text.advance(model, |logits, tokens| {
+        sequence.prefill_chunk(model, |logits, tokens| {
             let sampler = &request.sampler;
             sampler.count(tokens, counts);
-            // Draws are numbered by position, so that a text continued is a text uninterrupted.
-            let token = sampler.draw(logits, counts, tokens.len() as u64, candidates);
-            Draw { token, logprob: request.logprobs.then(|| log_softmax_at(logits, token)) }
+            // The random numbers depend on the position, so that a continued sequence equals an uninterrupted one.
+            let id = sampler.draw(logits, counts, tokens.len() as u64, candidates);
+            SampledToken { id, logprob: request.logprobs.then(|| log_softmax_at(logits, id)) }
         })
     }
 
-    fn token(&mut self, draw: Draw) -> Result<Option<Event<'_>>, Error> {
-        let ends = self.model.tokenizer().is_some_and(|t| t.is_end(draw.token));
+    fn token(&mut self, token: SampledToken) -> Result<Option<Event<'_>>, Error> {
+        let ends = self.model.tokenizer().is_some_and(|t| t.is_end(token.id));
         if ends && !self.request.ignore_end {
-            return self.stop(StopReason::EndToken(draw.token));
+            return self.stop(StopReason::EndToken(token.id));
         }
-        self.text.tokens.push(draw.token);
+        self.sequence.tokens.push(token.id);
         self.usage.generated_tokens += 1;
-        let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(draw.token));
+        let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(token.id));
         self.state = if repeats { State::Stop(StopReason::Repetition) } else { State::Tokens };
         if let Some(detokenizer) = &mut self.detokenizer {
-            self.piece.clear();
-            detokenizer.push_into(draw.token, &mut self.piece);
-            if let Some(stop) = self.stops.push(&self.piece, &mut self.shown) {
+            self.token_text.clear();
+            detokenizer.push_into(token.id, &mut self.token_text);
+            if let Some(stop) = self.stop_strings.push(&self.token_text, &mut self.visible_text) {
                 self.state = State::Stop(StopReason::StopString(stop.to_owned()));
-                // What is left of the last character belongs to the stop string.
+                // An incomplete last character is part of the stop string.
                 self.detokenizer = None;
             }
         }
-        Ok(Some(Event::Token { id: draw.token, logprob: draw.logprob, text: &self.shown }))
+        Ok(Some(Event::Token { id: token.id, logprob: token.logprob, text: &self.visible_text }))
     }
 
     fn stop(&mut self, mut reason: StopReason) -> Result<Option<Event<'_>>, Error> {
         self.state = State::Done;
         if let Some(detokenizer) = self.detokenizer.take() {
             let rest = detokenizer.finish();
-            match self.stops.push(&rest, &mut self.shown) {
+            match self.stop_strings.push(&rest, &mut self.visible_text) {
                 Some(stop) => reason = StopReason::StopString(stop.to_owned()),
-                None => self.stops.finish(&mut self.shown),
+                None => self.stop_strings.finish(&mut self.visible_text),
             }
         }
         self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();
-        Ok(Some(Event::Stop { reason, text: &self.shown, usage: self.usage }))
+        Ok(Some(Event::Stop { reason, text: &self.visible_text, usage: self.usage }))
     }
 }
 
@@ -214,9 +219,9 @@ mod tests {
     use gyrus_testkit::data;
 
     #[test]
-    fn nothing_is_cancelled_that_nobody_cancelled() {
+    fn a_prefill_in_several_chunks_is_not_cancelled() {
         let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
-        // One token at a time, so that a prompt takes several pieces.
+        // Chunks of one token, so that the prompt takes several.
         let model = Model::open(&path, &Options { chunk: 1, ..Options::default() }).unwrap();
         let first = |state: State| {
             let mut session = model.session();

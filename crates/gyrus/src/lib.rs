@@ -1,15 +1,15 @@
-//! Language models on your own machine.
+//! An inference engine for language models on your own machine.
 //!
-//! [`Model::open`] loads a GGUF or SafeTensors model, [`Model::session`] begins a text, and
-//! [`Session::generate`] continues it, as a stream of [`Event`]s:
+//! [`Model::open`] loads a GGUF or SafeTensors model, [`Model::session`] creates a sequence with its KV cache, and
+//! [`Session::generate`] generates a completion as a stream of [`Event`]s:
 //!
 //! ```no_run
 //! use gyrus::{Event, Model, Options, Request};
 //!
 //! let model = Model::open("model.gguf".as_ref(), &Options::default())?;
 //! let mut session = model.session();
-//! let mut answer = session.generate(Request::text("Once upon a time").max_tokens(64))?;
-//! while let Some(event) = answer.next()? {
+//! let mut generation = session.generate(Request::text("Once upon a time").max_tokens(64))?;
+//! while let Some(event) = generation.next()? {
 //!     if let Event::Token { text, .. } = event {
 //!         print!("{text}");
 //!     }
@@ -17,8 +17,8 @@
 //! # Ok::<(), gyrus::Error>(())
 //! ```
 //!
-//! The library knows nothing of terminals or HTTP. It prints nothing and never ends the process: a bad
-//! file, prompt or parameter is an [`Error`].
+//! The library knows nothing of terminals or HTTP. It prints nothing and never exits the process: a malformed file,
+//! prompt or parameter is an [`Error`].
 
 #![forbid(unsafe_code)]
 
@@ -31,17 +31,20 @@ mod engine;
 mod error;
 mod event;
 mod generation;
+mod in_flight;
+mod loader;
 mod model;
-mod place;
+
 mod repetition;
 mod request;
 mod sampling;
+mod sequence;
 mod session;
-mod stops;
+mod stop_strings;
 pub mod tokenizer;
 mod weights;
 
-/// Rotary embeddings: what [`ModelRopes`] holds.
+/// Rotary embeddings, as in [`ModelRopes`].
 pub mod rope {
     pub use gyrus_kernels::{
         Direction, LongRope, Magnitude, Pairing, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum, Yarn,
@@ -52,7 +55,9 @@ pub use arch::{Config, LayerRope, ModelRopes};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};
-pub use device::{Device, UnknownDevice};
+#[doc(hidden)]
+pub use device::DeviceInfo as Place;
+pub use device::{Device, DeviceInfo, UnknownDevice};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
@@ -63,7 +68,7 @@ pub use gyrus_kernels::{
 };
 pub use gyrus_text as text;
 pub use model::{Model, Options};
-pub use place::Place;
+
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;

@@ -10,9 +10,9 @@ use crate::Error;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
 use crate::context::ContextChoice;
-use crate::device::Device;
+use crate::device::{Device, DeviceInfo};
 use crate::engine::Engine;
-use crate::place::{Loading, Place, Placed};
+use crate::loader::{LoadedBackend, Loader};
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::tokenizer;
@@ -20,27 +20,27 @@ use crate::tokenizer;
 /// How a model is loaded.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where it computes.
+    /// The device to load onto.
     pub device: Device,
-    /// What it computes with.
+    /// The precision of the kernels and the KV cache.
     pub precision: Precision,
-    /// Tokens a session can hold; by default the model's own context if memory allows.
+    /// The context of a session in tokens. The default is the model's maximum context if memory allows it.
     pub context: Option<usize>,
-    /// Sessions that can be open at once with a full context each.
+    /// The number of sessions that the KV cache holds with a full context each.
     pub sessions: usize,
-    /// Threads to compute with; by default one for each core this process may use.
+    /// CPU threads. The default is one for each core that this process may use.
     pub threads: Option<usize>,
-    /// Prompt tokens computed at once.
+    /// The prefill chunk size in tokens.
     pub chunk: usize,
-    /// Steps that a GPU may be ahead of whoever reads its tokens, up to 64: more keep it busy, fewer waste less at a
-    /// stop. Of slow steps there are fewer. What comes out does not depend on it.
+    /// The most decode steps in flight on a GPU, up to 64. More steps keep the GPU busy; fewer waste less work at a
+    /// stop. Slow steps lower the limit. The output does not depend on it.
     pub steps_in_flight: usize,
-    /// Bytes of a GPU's memory to use at most; by default all that is free.
+    /// The most bytes of GPU memory to use. The default is all free memory.
     pub gpu_memory: Option<u64>,
-    /// A folder to keep compiled GPU pipelines in, so that the next start is quicker, and what [`Model::tune`] found;
-    /// by default neither is kept.
+    /// The folder of the GPU pipeline cache, which makes the next start faster, and of the results of [`Model::tune`].
+    /// By default nothing is cached.
     pub pipelines: Option<PathBuf>,
-    /// How [`Model::open`] reads the model's files; by default they are mapped.
+    /// How [`Model::open`] reads the model's files. The default is a memory map.
     pub access: Access,
 }
 
@@ -61,7 +61,7 @@ impl Default for Options {
     }
 }
 
-/// A loaded model. Clones share it.
+/// A loaded model. Clones are cheap and share the weights.
 #[derive(Clone)]
 pub struct Model {
     shared: Arc<Shared>,
@@ -70,7 +70,7 @@ pub struct Model {
 struct Shared {
     config: Config,
     plan: Plan,
-    place: Place,
+    device: DeviceInfo,
     context: ContextChoice,
     chunk: usize,
     tokenizer: Option<Tokenizer>,
@@ -82,9 +82,9 @@ struct Shared {
 impl Model {
     /// Opens and loads a GGUF or SafeTensors model.
     ///
-    /// In [`Precision::Exact`] the CPU computes with the weights in the mapped file. Another process that shortens the
-    /// file ends this one with SIGBUS, and one that writes to it changes the weights; [`Access::Read`] takes a copy
-    /// instead. In [`Precision::Fast`] and on a GPU the same holds while the model is loaded.
+    /// In [`Precision::Exact`] the CPU reads the weights from the memory-mapped file. If another process truncates the
+    /// file, this process gets a SIGBUS; if it writes to the file, the weights change. [`Access::Read`] copies the file
+    /// instead. In [`Precision::Fast`] and on a GPU the same holds until the model is loaded.
     pub fn open(path: &Path, options: &Options) -> Result<Model, Error> {
         Model::load(Checkpoint::open_with(path, options.access)?, options)
     }
@@ -94,7 +94,7 @@ impl Model {
         Model::load_with(checkpoint, options, |_, _| {})
     }
 
-    /// As [`Model::load`], and says how far it is: bytes of weights done, and all there are.
+    /// As [`Model::load`], and reports the progress: bytes of weights loaded so far, and in total.
     pub fn load_with(
         checkpoint: Checkpoint,
         options: &Options,
@@ -112,83 +112,89 @@ impl Model {
             && tokenizer.vocab_size() > plan.vocab
         {
             return Err(Error::Dimension {
-                name: "vocabulary",
+                name: "vocabulary size",
                 value: tokenizer.vocab_size() as u64,
-                expected: format!("the embedding has rows for {} tokens only", plan.vocab),
+                expected: format!("but the embedding matrix has only {} rows", plan.vocab),
             });
         }
         let sampling = Sampling::read(&checkpoint)?;
         let checkpoint = Arc::new(checkpoint);
-        let loading = Loading {
+        let loader = Loader {
             checkpoint: &checkpoint,
             plan: &plan,
-            longest: config.context,
+            max_context: config.context,
             options,
             progress: &progress,
         };
-        let Placed { backend, place, context } = loading.place()?;
+        let LoadedBackend { backend, device, context } = loader.load()?;
         let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
         let chunk = options.chunk.clamp(1, MAX_ROWS);
-        let shared = Shared { config, plan, place, context, chunk, tokenizer, template, sampling, engine };
+        let shared = Shared { config, plan, device, context, chunk, tokenizer, template, sampling, engine };
         Ok(Model { shared: Arc::new(shared) })
     }
 
-    /// Begins a text.
+    /// Creates an empty session.
     pub fn session(&self) -> Session {
         Session::new(self.clone())
     }
 
-    /// The model's numbers.
+    /// The model's hyperparameters.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// The forward pass as a table.
+    /// The forward pass as a list of operations.
     pub fn plan(&self) -> &Plan {
         &self.shared.plan
     }
 
-    /// The context in force.
+    /// The context of a session, and why it was chosen.
     pub fn context(&self) -> ContextChoice {
         self.shared.context
     }
 
-    /// Where it computes.
-    pub fn place(&self) -> &Place {
-        &self.shared.place
+    /// The device that it runs on.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.shared.device
     }
 
-    /// Threads it computes with: none but the caller's on a GPU.
+    /// The former name of [`Model::device`].
+    #[doc(hidden)]
+    pub fn place(&self) -> &DeviceInfo {
+        self.device()
+    }
+
+    /// CPU threads that compute. On a GPU it is 1, the caller's own thread.
     pub fn threads(&self) -> usize {
-        match self.shared.place {
-            Place::Cpu { threads, .. } => threads,
-            Place::Gpu { .. } => 1,
+        match self.shared.device {
+            DeviceInfo::Cpu { threads, .. } => threads,
+            DeviceInfo::Gpu { .. } => 1,
         }
     }
 
-    /// The tokenizer, if the model carries one.
+    /// The tokenizer, if the model file contains one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
     }
 
-    /// The sampling settings that the model carries.
+    /// The default sampling parameters in the model's files.
     pub fn sampling(&self) -> &Sampling {
         &self.shared.sampling
     }
 
-    /// Whether the model carries a chat template, as models that answer instructions do.
+    /// Whether the model has a chat template. Instruction-tuned models do.
     pub fn has_chat_template(&self) -> bool {
         self.shared.template.is_some()
     }
 
-    /// The form of its conversations.
+    /// The chat format: the model's chat template, or a fallback chosen by its vocabulary.
     pub fn chat_format(&self) -> Result<ChatFormat, Error> {
         let tokenizer = self.tokenizer().ok_or(Error::NoTokenizer)?;
         Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
     }
 
-    /// Where the time goes that a workload takes behind `depth` tokens. `None` where the model computes on a device that
-    /// is not looked into.
+    /// Profiles a workload at a context depth of `depth` tokens: the time of each kernel. `None` if the device does not
+    /// support profiling.
     pub fn profile(&self, workload: Workload, depth: usize) -> Result<Option<Profile>, Error> {
         self.engine()
             .instruments()
@@ -197,8 +203,8 @@ impl Model {
             .map_err(Error::from)
     }
 
-    /// Tries forms of kernels for this model's shapes and keeps the quickest; `trial` hears of each. `false` where the
-    /// model computes on a device that has nothing to choose.
+    /// Measures kernel variants for this model's shapes and selects the fastest. `trial` is called for each
+    /// measurement. `false` if the device has no variants to tune.
     pub fn tune(&self, trial: &mut dyn FnMut(&Trial)) -> Result<bool, Error> {
         match self.engine().instruments() {
             Some(instruments) => Ok(instruments.tune(trial).map(|()| true)?),
@@ -206,7 +212,7 @@ impl Model {
         }
     }
 
-    /// Whether the two share everything.
+    /// Whether both are clones of one loaded model.
     pub(crate) fn is(&self, other: &Model) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -215,8 +221,8 @@ impl Model {
         self.shared.chunk
     }
 
-    /// The engine, for one batch. A thread that panicked while it held the engine left no sequence
-    /// half-grown and no op undone that a next batch relies on, so it is used on.
+    /// Locks the engine for one batch. A poisoned lock is ignored: the engine's state is valid after a panic, because
+    /// sequences grow only after the backend has succeeded.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }

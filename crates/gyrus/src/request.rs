@@ -1,21 +1,21 @@
 use crate::cancel::Cancel;
 use gyrus_kernels::Sampler;
 
-/// What a generation continues from.
+/// The prompt of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// Text behind what the session holds. Special tokens in it are plain text.
+    /// Text to append to the session's tokens. Special tokens in it are encoded as plain text.
     Text(String),
-    /// Token ids behind what the session holds.
+    /// Token ids to append to the session's tokens.
     Ids(Vec<u32>),
-    /// Token ids in place of what the session holds, as a conversation that has grown gives them. The part
-    /// they share is not computed again.
+    /// Token ids that replace the session's tokens, such as a conversation with new messages. The KV cache of the
+    /// common prefix is reused.
     Whole(Vec<u32>),
-    /// Nothing new: go on where the text ends.
+    /// No new tokens: continue the session's tokens.
     Continue,
 }
 
-/// A generation to be run.
+/// The parameters of a generation.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub(crate) prompt: Prompt,
@@ -29,7 +29,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A greedy generation until the model ends it.
+    /// Greedy decoding until an end-of-sequence token.
     pub fn new(prompt: Prompt) -> Request {
         Request {
             prompt,
@@ -43,17 +43,17 @@ impl Request {
         }
     }
 
-    /// Continues text.
+    /// A request with a text prompt.
     pub fn text(text: impl Into<String>) -> Request {
         Request::new(Prompt::Text(text.into()))
     }
 
-    /// Continues ids.
+    /// A request with a prompt of token ids.
     pub fn ids(ids: impl Into<Vec<u32>>) -> Request {
         Request::new(Prompt::Ids(ids.into()))
     }
 
-    /// How tokens are chosen.
+    /// Sets the sampler.
     pub fn sampler(mut self, sampler: Sampler) -> Request {
         self.sampler = sampler;
         self
@@ -65,32 +65,32 @@ impl Request {
         self
     }
 
-    /// Stops before any of these strings. Empty ones are ignored.
+    /// Stops before any of these strings. Empty strings are ignored.
     pub fn stop(mut self, strings: impl IntoIterator<Item = String>) -> Request {
         self.stop = strings.into_iter().filter(|s| !s.is_empty()).collect();
         self
     }
 
-    /// Treats end tokens as any other, for benchmarks.
+    /// Does not stop at end-of-sequence tokens (`ignore_eos` in other engines), for benchmarks.
     pub fn ignore_end(mut self, ignore: bool) -> Request {
         self.ignore_end = ignore;
         self
     }
 
-    /// Stops a generation that repeats one short cycle of tokens many times over, which small models fall
-    /// into and do not leave: at least 20 times, at least 160 tokens, a cycle of at most 32.
+    /// Stops a generation that is stuck in a short cycle of tokens, as small models often are. The cycle has at most 32
+    /// tokens and is repeated at least 20 times and for at least 160 tokens.
     pub fn stop_at_repetition(mut self, stop: bool) -> Request {
         self.stop_at_repetition = stop;
         self
     }
 
-    /// Gives each token's log-probability, which takes a pass over the vocabulary.
-    pub fn logprobs(mut self, wanted: bool) -> Request {
-        self.logprobs = wanted;
+    /// Computes the log-probability of each token, which takes a pass over the vocabulary.
+    pub fn logprobs(mut self, enabled: bool) -> Request {
+        self.logprobs = enabled;
         self
     }
 
-    /// Listens to this switch.
+    /// Stops the generation when this flag is set.
     pub fn cancel(mut self, cancel: Cancel) -> Request {
         self.cancel = cancel;
         self

@@ -1,4 +1,4 @@
-//! How a model's makers mean its tokens to be chosen.
+//! The default sampling parameters in a model's files.
 
 use gyrus_formats::Checkpoint;
 use gyrus_formats::gguf::Metadata;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The sampling settings that a model's files carry. What they do not name is `None`.
+/// The default sampling parameters in a model's files. Parameters that the files do not set are `None`.
 ///
-/// They come from the `general.sampling.*` keys of a GGUF file, or from the `generation_config.json` beside a
-/// SafeTensors model.
+/// They come from the `general.sampling.*` keys of a GGUF file, or from the `generation_config.json` of a SafeTensors
+/// model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
@@ -29,7 +29,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Whether the files name no setting.
+    /// Whether the files set no parameter.
     pub fn is_empty(&self) -> bool {
         *self == Sampling::default()
     }
@@ -55,14 +55,14 @@ impl Sampling {
 
 fn gguf(metadata: Metadata<'_>) -> Result<Sampling, Error> {
     let key = |name: &str| format!("general.sampling.{name}");
-    // Writers put whole numbers down as integers too.
+    // Some converters write whole numbers as integers.
     let number = |name: &str| -> Result<Option<f32>, Error> {
         match metadata.get::<i64>(&key(name)) {
             Ok(whole) => Ok(whole.map(|n| n as f32)),
             Err(_) => Ok(metadata.get::<f32>(&key(name))?),
         }
     };
-    // Nothing or less stands for no limit.
+    // A negative count means no limit.
     let count = |name: &str| metadata.get::<i64>(&key(name));
     let last = count("penalty_last_n")?;
     Ok(Sampling {
@@ -87,7 +87,7 @@ fn hugging_face(config: &Value) -> Result<Sampling, Error> {
         Some(value) => Some(value.as_i64().ok_or_else(|| wrong("top_k", "an integer"))?),
         None => None,
     };
-    // Without sampling the likeliest token is taken, whatever the temperature says.
+    // `do_sample: false` is greedy decoding, whatever the temperature.
     let greedy = field("do_sample").and_then(Value::as_bool) == Some(false);
     Ok(Sampling {
         temperature: if greedy { Some(0.0) } else { number("temperature")? },
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn hugging_faces_file_is_read() {
+    fn generation_config_is_read() {
         let config = r#"{"do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8,
                          "repetition_penalty": 1.05, "eos_token_id": [1, 2], "min_p": null}"#;
         let found = beside_safetensors(Some(config)).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_named() {
+    fn errors_name_the_invalid_parameter() {
         let error = |result: Result<Sampling, Error>| result.unwrap_err().to_string();
         let wide = from_gguf(|w| {
             w.f32("general.sampling.top_p", 2.0);

@@ -2,112 +2,41 @@ use gyrus_kernels::{Counts, Sampler};
 use gyrus_text::Special;
 
 use crate::Error;
-use crate::engine::{Drawn, Run, Sequence, Step, Wanted};
+use crate::engine::{Chunk, DecodeSequence, KvSequence, LogitRows};
 use crate::generation::Generation;
+use crate::in_flight::GenerationId;
 use crate::model::Model;
 use crate::request::{Prompt, Request};
+use crate::sequence::Sequence;
 
-/// Rows that give logits in one batch: a row of logits is as wide as the vocabulary.
+/// The most rows of logits in one batch of [`Session::score`]. Each row is as wide as the vocabulary.
 const SCORED_ROWS: usize = 32;
 
-/// Texts that can be continued at once.
-const TOGETHER: usize = 16;
+/// The most sessions that decode in one batch.
+const MAX_SESSIONS: usize = 16;
 
-/// One text and its place in the cache.
+/// One sequence of tokens and its KV cache.
 ///
-/// The text is [`Session::tokens`]. After a stop it is exactly what was emitted, and going on gives what
-/// an uninterrupted run would have given.
+/// [`Session::tokens`] holds the sequence. After a stop it holds exactly the prompts and the emitted tokens. Continuing
+/// from there gives the same tokens as an uninterrupted generation.
 pub struct Session {
     model: Model,
-    text: Text,
-}
-
-/// A text and what the cache holds of it: a beginning, at most all of it.
-#[derive(Debug)]
-pub(crate) struct Text {
     sequence: Sequence,
-    pub(crate) tokens: Vec<u32>,
-}
-
-impl Text {
-    /// Positions the cache holds.
-    pub(crate) fn cached(&self) -> usize {
-        self.sequence.len()
-    }
-
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.tokens.truncate(len);
-        self.sequence.truncate(len);
-    }
-
-    /// Leaves the last token out of the cache, since the logits behind it are needed.
-    pub(crate) fn uncache_last(&mut self) {
-        self.sequence.truncate(self.tokens.len().saturating_sub(1));
-    }
-
-    /// Computes all that the cache lacks but the last token.
-    fn catch_up(&mut self, model: &Model) -> Result<(), Error> {
-        while self.sequence.len() + 1 < self.tokens.len() {
-            let at = self.sequence.len();
-            let end = (self.tokens.len() - 1).min(at + model.chunk());
-            let tokens = &self.tokens[at..end];
-            let step = Step { sequence: &mut self.sequence, tokens, wanted: Wanted::None };
-            model.engine().forward(&mut [step])?;
-        }
-        Ok(())
-    }
-
-    /// Computes the next piece of what the cache lacks. With the last piece it passes the logits behind
-    /// the text, and the text, to `done` and returns its result.
-    pub(crate) fn advance<T>(
-        &mut self,
-        model: &Model,
-        done: impl FnOnce(&[f32], &[u32]) -> T,
-    ) -> Result<Option<T>, Error> {
-        let at = self.sequence.len();
-        let end = self.tokens.len().min(at + model.chunk());
-        let last = end == self.tokens.len();
-        let wanted = if last { Wanted::Last } else { Wanted::None };
-        let step = Step { sequence: &mut self.sequence, tokens: &self.tokens[at..end], wanted };
-        let mut engine = model.engine();
-        let logits = engine.forward(&mut [step])?;
-        Ok(last.then(|| done(logits, &self.tokens)))
-    }
-}
-
-impl Text {
-    /// The next token, drawn where the model computes; `None` if it cannot draw by this sampler, or more than the
-    /// last token is to be computed. At most `most` tokens more will be asked for.
-    pub(crate) fn draw(
-        &mut self,
-        model: &Model,
-        run: Run,
-        sampler: &Sampler,
-        most: usize,
-        drawn: &mut Vec<u32>,
-    ) -> Result<Option<u32>, Error> {
-        if self.sequence.len() + 1 != self.tokens.len() {
-            return Ok(None);
-        }
-        let text = Drawn { sequence: &mut self.sequence, tokens: &mut self.tokens, sampler };
-        let done = model.engine().draw(run, &mut [text], most, drawn)?;
-        Ok(if done { drawn.first().copied() } else { None })
-    }
 }
 
 impl Session {
     pub(crate) fn new(model: Model) -> Session {
-        let sequence = Sequence::with_capacity(model.context().tokens);
-        Session { model, text: Text { sequence, tokens: Vec::new() } }
+        let kv = KvSequence::with_capacity(model.context().tokens);
+        Session { model, sequence: Sequence { kv, tokens: Vec::new() } }
     }
 
-    /// Continues several texts at once, each by its own sampler and by `tokens` tokens, reading the weights once for
-    /// all: many times as many tokens as one text gets in the same time. `visit` gets each step's tokens, one for each
-    /// session, and says whether to go on.
+    /// Decodes `tokens` tokens of several sessions in one batch, each with its own sampler. One pass over the weights
+    /// serves all sessions, so the throughput is many times that of one session. After each step `visit` gets one token
+    /// for each session; decoding ends when it returns `false`.
     ///
-    /// What each text gets is what it would get alone. All sessions must be of one model, at most 16, each with
-    /// something to continue.
-    pub fn write_together(
+    /// Each session gets the same tokens as it would alone. There are at most 16 sessions, all of the same model, and
+    /// none of them is empty.
+    pub fn decode_together(
         sessions: &mut [Session],
         samplers: &[Sampler],
         tokens: usize,
@@ -115,51 +44,65 @@ impl Session {
     ) -> Result<(), Error> {
         let Some(first) = sessions.first() else { return Ok(()) };
         let model = first.model.clone();
-        if sessions.len() > TOGETHER || samplers.len() != sessions.len() {
-            return Err(Error::Together { sessions: sessions.len(), most: TOGETHER });
+        if sessions.len() > MAX_SESSIONS {
+            return Err(Error::TooManySessions { sessions: sessions.len(), max: MAX_SESSIONS });
+        }
+        if samplers.len() != sessions.len() {
+            return Err(Error::SamplerCount { sessions: sessions.len(), samplers: samplers.len() });
         }
         let context = model.context().tokens;
-        for (session, sampler) in sessions.iter_mut().zip(samplers) {
+        for (index, (session, sampler)) in sessions.iter_mut().zip(samplers).enumerate() {
             sampler.validate()?;
             if !session.model.is(&model) {
-                return Err(Error::Together { sessions: 1, most: TOGETHER });
+                return Err(Error::DifferentModels { session: index });
             }
-            let (len, reach) = (session.text.tokens.len(), session.text.tokens.len() + tokens);
+            let (len, max_len) = (session.sequence.tokens.len(), session.sequence.tokens.len() + tokens);
             if len == 0 {
                 return Err(Error::EmptyPrompt);
             }
-            if reach > context {
-                return Err(Error::PromptTooLong { tokens: reach, context });
+            if max_len > context {
+                return Err(Error::PromptTooLong { tokens: max_len, context });
             }
-            session.text.sequence.reach(model.plan(), reach);
-            session.text.uncache_last();
-            session.text.catch_up(&model)?;
-            session.text.tokens.reserve(tokens);
+            session.sequence.kv.set_max_len(model.plan(), max_len);
+            session.sequence.uncache_last();
+            session.sequence.prefill_all_but_last(&model)?;
+            session.sequence.tokens.reserve(tokens);
         }
-        let run = Run::new();
-        let (mut drawn, mut counts, mut candidates) = (Vec::new(), Counts::new(), Vec::new());
-        let mut texts: Vec<Drawn<'_>> = sessions
+        let generation = GenerationId::new();
+        let (mut sampled, mut counts, mut candidates) = (Vec::new(), Counts::new(), Vec::new());
+        let mut sequences: Vec<DecodeSequence<'_>> = sessions
             .iter_mut()
             .zip(samplers)
             .map(|(session, sampler)| {
-                let Text { sequence, tokens } = &mut session.text;
-                Drawn { sequence, tokens, sampler }
+                let Sequence { kv, tokens } = &mut session.sequence;
+                DecodeSequence { sequence: kv, tokens, sampler }
             })
             .collect();
         for step in 0..tokens {
             let mut engine = model.engine();
-            if !engine.draw(run, &mut texts, tokens - step, &mut drawn)? {
-                engine.draw_here(&mut texts, &mut drawn, &mut counts, &mut candidates)?;
+            if !engine.sample_on_device(generation, &mut sequences, tokens - step, &mut sampled)? {
+                engine.sample_on_host(&mut sequences, &mut sampled, &mut counts, &mut candidates)?;
             }
             drop(engine);
-            for (text, token) in texts.iter_mut().zip(&drawn) {
-                text.tokens.push(*token);
+            for (sequence, token) in sequences.iter_mut().zip(&sampled) {
+                sequence.tokens.push(*token);
             }
-            if !visit(&drawn) {
+            if !visit(&sampled) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The former name of [`Session::decode_together`].
+    #[doc(hidden)]
+    pub fn write_together(
+        sessions: &mut [Session],
+        samplers: &[Sampler],
+        tokens: usize,
+        visit: impl FnMut(&[u32]) -> bool,
+    ) -> Result<(), Error> {
+        Session::decode_together(sessions, samplers, tokens, visit)
     }
 
     /// The model.
@@ -167,39 +110,40 @@ impl Session {
         &self.model
     }
 
-    /// The text so far, prompts and answers.
+    /// The tokens so far: prompts and completions.
     pub fn tokens(&self) -> &[u32] {
-        &self.text.tokens
+        &self.sequence.tokens
     }
 
-    /// Forgets the text and gives its part of the cache back.
+    /// Removes all tokens and frees their KV-cache blocks.
     pub fn reset(&mut self) {
-        self.text.truncate(0);
-        self.model.engine().release(&mut self.text.sequence);
+        self.sequence.truncate(0);
+        self.model.engine().release(&mut self.sequence.kv);
     }
 
-    /// Keeps the first `len` tokens of the text.
+    /// Keeps the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
-        self.text.truncate(len);
+        self.sequence.truncate(len);
     }
 
-    /// Makes the text `tokens`. The part it shares with the present text is not computed again.
+    /// Replaces the tokens. The KV cache of the common prefix is reused.
     pub fn set_tokens(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check_ids(tokens)?;
-        let shared = self.text.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.text.truncate(shared);
-        self.text.tokens.extend_from_slice(&tokens[shared..]);
+        let shared = self.sequence.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.sequence.truncate(shared);
+        self.sequence.tokens.extend_from_slice(&tokens[shared..]);
         Ok(())
     }
 
-    /// Continues the text. Nothing is computed before the first [`Generation::next`].
+    /// Appends the request's prompt and generates a completion. Nothing is computed before the first
+    /// [`Generation::next`].
     ///
-    /// A prompt that does not fit the context is refused, and the text stays as it was.
+    /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
         request.sampler.validate()?;
         let context = self.model.context().tokens;
         let new = self.encode(&request.prompt)?;
-        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.text.tokens.len() };
+        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.sequence.tokens.len() };
         let tokens = before + new.len();
         if tokens == 0 {
             return Err(Error::EmptyPrompt);
@@ -209,13 +153,13 @@ impl Session {
         }
         match request.prompt {
             Prompt::Whole(_) => self.set_tokens(&new)?,
-            _ => self.text.tokens.extend_from_slice(&new),
+            _ => self.sequence.tokens.extend_from_slice(&new),
         }
-        let most = context - tokens;
-        let reach = tokens + request.max_tokens.map_or(most, |n| n.min(most));
-        self.text.sequence.reach(self.model.plan(), reach);
-        self.text.uncache_last();
-        Ok(Generation::new(&self.model, &mut self.text, request))
+        let remaining = context - tokens;
+        let max_len = tokens + request.max_tokens.map_or(remaining, |n| n.min(remaining));
+        self.sequence.kv.set_max_len(self.model.plan(), max_len);
+        self.sequence.uncache_last();
+        Ok(Generation::new(&self.model, &mut self.sequence, request))
     }
 
     fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
@@ -223,8 +167,10 @@ impl Session {
         let ids = match prompt {
             Prompt::Continue => Vec::new(),
             Prompt::Ids(ids) | Prompt::Whole(ids) => ids.clone(),
-            // The begin token belongs at the start of a text only.
-            Prompt::Text(text) => tokenizer()?.encode(text, Special::Literal, self.text.tokens.is_empty()),
+            // The BOS token belongs at the start of a sequence only.
+            Prompt::Text(text) => {
+                tokenizer()?.encode(text, Special::Literal, self.sequence.tokens.is_empty())
+            }
         };
         self.check_ids(&ids)?;
         Ok(ids)
@@ -238,28 +184,28 @@ impl Session {
         }
     }
 
-    /// Appends ids and computes them, with the logits of the last one. No token is sampled, so the sequence may fill the
-    /// context. If it fails, the tokens stay as they were.
+    /// Appends token ids and prefills them, including the logits of the last one. No token is sampled, so the sequence
+    /// may fill the context. On an error the tokens are unchanged.
     pub fn prefill(&mut self, ids: &[u32]) -> Result<(), Error> {
         self.check_ids(ids)?;
-        let (before, context) = (self.text.tokens.len(), self.model.context().tokens);
+        let (before, context) = (self.sequence.tokens.len(), self.model.context().tokens);
         let tokens = before + ids.len();
         if tokens > context {
             return Err(Error::PromptTooLong { tokens, context });
         }
-        self.text.tokens.extend_from_slice(ids);
-        self.text.sequence.reach(self.model.plan(), tokens);
-        while self.text.cached() < tokens {
-            if let Err(error) = self.text.advance(&self.model, |_, _| ()) {
-                self.text.truncate(before);
+        self.sequence.tokens.extend_from_slice(ids);
+        self.sequence.kv.set_max_len(self.model.plan(), tokens);
+        while self.sequence.cached() < tokens {
+            if let Err(error) = self.sequence.prefill_chunk(&self.model, |_, _| ()) {
+                self.sequence.truncate(before);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Makes the text `ids` and computes the logits behind every one of them. `visit` gets the position
-    /// and the logits, `[vocab]`.
+    /// Replaces the tokens by `ids` and computes the logits of every position. `visit` gets the position and its
+    /// logits, `[vocab]`.
     pub fn score(&mut self, ids: &[u32], mut visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         self.check_ids(ids)?;
         let (tokens, context) = (ids.len(), self.model.context().tokens);
@@ -267,14 +213,14 @@ impl Session {
             return Err(Error::PromptTooLong { tokens, context });
         }
         self.reset();
-        self.text.sequence.reach(self.model.plan(), tokens);
+        self.sequence.kv.set_max_len(self.model.plan(), tokens);
         let vocab = self.model.plan().vocab;
-        for piece in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
-            let first = self.text.tokens.len();
-            let step = Step { sequence: &mut self.text.sequence, tokens: piece, wanted: Wanted::All };
-            // Copied, so that the engine is free while the caller looks at them.
-            let logits = self.model.engine().forward(&mut [step])?.to_vec();
-            self.text.tokens.extend_from_slice(piece);
+        for tokens in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
+            let first = self.sequence.tokens.len();
+            let chunk = Chunk { sequence: &mut self.sequence.kv, tokens, logits: LogitRows::All };
+            // The copy lets go of the engine's lock before the caller's code runs.
+            let logits = self.model.engine().forward(&mut [chunk])?.to_vec();
+            self.sequence.tokens.extend_from_slice(tokens);
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
                 visit(first + i, row);
             }
@@ -285,6 +231,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.model.engine().release(&mut self.text.sequence);
+        self.model.engine().release(&mut self.sequence.kv);
     }
 }

@@ -1,4 +1,4 @@
-//! From a model file's metadata to its tokenizer and chat template.
+//! Builds the tokenizer and the chat template from the metadata of a GGUF file.
 
 use gyrus_formats::gguf::{Metadata, MetadataError};
 use gyrus_text::{SpecialIds, TokenKind, Tokenizer, TokenizerData};
@@ -7,7 +7,7 @@ use crate::Error;
 
 /// The tokenizer of a GGUF file; `None` if the file has no vocabulary.
 pub fn from_gguf(metadata: Metadata<'_>) -> Result<Option<Tokenizer>, Error> {
-    // Files whose makers left the vocabulary out say so in one of these ways.
+    // Converters mark a file without a vocabulary in one of these ways.
     if let None | Some("none" | "no_vocab") = metadata.get::<&str>("tokenizer.ggml.model")? {
         return Ok(None);
     }
@@ -32,7 +32,7 @@ fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
         model: metadata.require::<&str>(&key("model"))?.to_owned(),
         pre: metadata.get::<&str>(&key("pre"))?.map(str::to_owned),
         tokens: strings("tokens")?,
-        // A kind without a meaning is a normal token, as it is where no kinds are given.
+        // An unknown kind is a normal token, which is also the default without kinds.
         kinds: kinds.into_iter().map(|k| TokenKind::from_gguf(k).unwrap_or_default()).collect(),
         scores: metadata.get(&key("scores"))?.unwrap_or_default(),
         merges: strings("merges")?,

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
 
-/// The bytes of one tensor, kept alive with the file they lie in. When they are no longer needed, the
-/// memory that the mapped file took for them is given back.
+/// The bytes of one tensor in its file. It keeps the file open. Dropping it releases the tensor's pages of the memory
+/// map.
 #[derive(Debug)]
 pub(crate) struct TensorBytes {
     model: Arc<Checkpoint>,

@@ -21,7 +21,7 @@ fn steady_decoding_allocates_nothing() {
             if matches!(event, Event::Token { .. }) {
                 tokens += 1;
             }
-            // By now every kernel, also those for long texts, has run on every thread.
+            // By now every kernel, including those for long contexts, has run on every thread.
             if tokens == 300 {
                 before = ALLOCATOR.allocations();
             }

@@ -1,4 +1,4 @@
-//! Sequences that other programs agree on, token for token.
+//! Greedy completions that equal those of other programs, token for token.
 
 use gyrus::{Event, Model, Options, Precision, Request, StopReason};
 use gyrus_testkit::{data, oracle};
@@ -11,16 +11,16 @@ fn open(name: &str, precision: Precision) -> Option<Model> {
 fn greedy(model: &Model, request: Request) -> (Vec<u32>, String, StopReason) {
     let mut session = model.session();
     let mut generation = session.generate(request).unwrap();
-    let (mut ids, mut said) = (Vec::new(), String::new());
+    let (mut ids, mut completion) = (Vec::new(), String::new());
     while let Some(event) = generation.next().unwrap() {
         match event {
             Event::Token { id, text, .. } => {
                 ids.push(id);
-                said.push_str(text);
+                completion.push_str(text);
             }
             Event::Stop { reason, text, .. } => {
-                said.push_str(text);
-                return (ids, said, reason);
+                completion.push_str(text);
+                return (ids, completion, reason);
             }
             _ => {}
         }
@@ -28,7 +28,7 @@ fn greedy(model: &Model, request: Request) -> (Vec<u32>, String, StopReason) {
     panic!("no stop");
 }
 
-/// What PyTorch and llama.cpp say after "Once upon a time".
+/// The completion of "Once upon a time" in PyTorch and llama.cpp.
 const TALE: &str = ", there was a little girl named Lily. She loved to play outside in the sunshine. One day, \
     she saw a big, red ball in the sky. It was so pretty! She wanted to touch it, but it was too high up.\n\
     Lily's mom came outside and saw her looking up at the sky";
@@ -39,7 +39,7 @@ const TALE_IDS: [u32; 64] = [
 ];
 
 #[test]
-fn the_storyteller_tells_its_story() {
+fn tales_completes_as_in_pytorch_and_llama_cpp() {
     for precision in [Precision::Exact, Precision::Fast] {
         let Some(model) = open("tales/tales-7m-q8_0.gguf", precision) else { return };
         let (ids, text, reason) = greedy(&model, Request::text("Once upon a time").max_tokens(64));
@@ -50,15 +50,15 @@ fn the_storyteller_tells_its_story() {
 }
 
 #[test]
-fn the_storyteller_is_the_same_from_safetensors() {
-    // The BF16 original, of which the GGUF is a rounding; ids only, since its tokenizer is not read yet.
+fn tales_completes_equally_from_safetensors() {
+    // The bf16 original of the quantised GGUF. Token ids only, because its tokenizer format is not supported.
     let Some(model) = open("tales", Precision::Exact) else { return };
     let (ids, _, _) = greedy(&model, Request::ids([0, 387, 390, 259, 360]).max_tokens(64));
     assert_eq!(ids, TALE_IDS);
 }
 
 #[test]
-fn stories_in_single_precision_are_those_of_llama_cpp() {
+fn stories260k_in_f32_completes_as_in_llama_cpp() {
     let name = "stories260K/stories260K.gguf";
     let Some(model) = open(name, Precision::Exact) else { return };
     let prompt = "Once upon a time";

@@ -1,5 +1,5 @@
-//! A row's result depends on its own text alone: bit for bit, however the text is cut into pieces, on how
-//! many threads, and beside whatever else.
+//! Batch invariance: the logits of a token depend on its sequence alone, bit for bit. Chunk size and thread count do
+//! not change them.
 
 use gyrus::{Event, Model, Options, Precision, Request};
 use gyrus_testkit::data;
@@ -8,7 +8,7 @@ fn tales(options: Options) -> Option<Model> {
     Some(Model::open(&data("tales/tales-7m-q8_0.gguf")?, &options).unwrap())
 }
 
-/// 100 tokens of a story, then a few greedy steps: ids and log-probabilities as bits.
+/// Prefills `ids` and decodes some tokens greedily. Returns ids and the bits of their log-probabilities.
 fn story(model: &Model, ids: &[u32], steps: usize) -> Vec<(u32, u32)> {
     let mut session = model.session();
     let mut generation = session
@@ -28,7 +28,7 @@ fn prompt(n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn pieces_and_threads_do_not_matter() {
+fn results_do_not_depend_on_chunks_and_threads() {
     for precision in [Precision::Exact, Precision::Fast] {
         let ids = prompt(600);
         let mut first = None;
@@ -37,7 +37,7 @@ fn pieces_and_threads_do_not_matter() {
             let Some(model) = tales(options) else { return };
             let got = story(&model, &ids, 8);
             let expected = first.get_or_insert_with(|| got.clone());
-            assert_eq!(&got, expected, "{precision:?}, pieces of {chunk}, {threads} threads");
+            assert_eq!(&got, expected, "{precision:?}, chunks of {chunk}, {threads} threads");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Models with damaged headers: an error or a model that runs, never a panic.
+//! Models with corrupted headers give an error or run, but never panic.
 
 use gyrus::{Model, Options, Request};
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_testkit::{Rng, cases, data};
 
 #[test]
-fn a_damaged_model_is_refused_or_runs() {
+fn a_corrupted_model_is_an_error_or_runs() {
     for (name, head) in [("stories260K/stories260K.gguf", 12 << 10), ("tales/tales-7m-q8_0.gguf", 1 << 10)] {
         let Some(path) = data(name) else { return };
         let whole = std::fs::read(path).unwrap();
@@ -23,7 +23,7 @@ fn a_damaged_model_is_refused_or_runs() {
                 }
             }
             let Ok(checkpoint) = Checkpoint::from_gguf("damaged", Bytes::Owned(bytes)) else { continue };
-            // A small context, so that a damaged one does not ask for all memory.
+            // A small context, so that a corrupted one does not allocate all memory.
             let options = Options { context: Some(16), threads: Some(1), ..Options::default() };
             let Ok(model) = Model::load(checkpoint, &options) else { continue };
             let mut session = model.session();

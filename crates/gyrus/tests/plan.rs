@@ -1,4 +1,4 @@
-//! Plans as text, and models that no plan fits.
+//! Snapshots of a plan, and of the errors for unsupported models.
 
 use gyrus::{Model, Options};
 use gyrus_formats::gguf::Writer;
@@ -13,7 +13,7 @@ fn the_table_of_a_small_model() {
     insta::assert_snapshot!(model.plan().to_string());
 }
 
-/// A model of one layer; `change` may spoil its keys, `skip` leaves a tensor out, `add` one in.
+/// Loads a model of one layer. `change` writes its keys, `skip` omits a tensor, `add` adds one.
 fn tiny(change: impl Fn(&mut Writer<'_>), skip: &str, add: &str) -> String {
     let tensors: Vec<(&str, &[usize])> = vec![
         ("token_embd.weight", &[16, 8]),
@@ -37,7 +37,7 @@ fn tiny(change: impl Fn(&mut Writer<'_>), skip: &str, add: &str) -> String {
         writer.tensor(name, DType::F32, shape, &zeros[..bytes]).unwrap();
     }
     if !skip.is_empty() && add == skip {
-        // The same tensor, of a type that is known by name and size only.
+        // The same tensor, of a type without kernels.
         writer.tensor(add, DType::I8, Shape::new(&[8, 8]).unwrap(), &zeros[..64]).unwrap();
     } else if !add.is_empty() {
         writer.tensor(add, DType::F32, Shape::new(&[4]).unwrap(), &zeros[..16]).unwrap();
@@ -51,7 +51,7 @@ fn tiny(change: impl Fn(&mut Writer<'_>), skip: &str, add: &str) -> String {
     }
 }
 
-/// The keys of that model, with one replaced by a number.
+/// The keys of that model; one of them has another value.
 fn keys<'a>(replace: &'a str, value: u32) -> impl Fn(&mut Writer<'_>) + 'a {
     move |writer| {
         writer.string("general.architecture", "llama").f32("llama.attention.layer_norm_rms_epsilon", 1e-5);

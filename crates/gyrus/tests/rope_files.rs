@@ -1,4 +1,4 @@
-//! How files of all ages and formats spell rotary embeddings, and what is refused.
+//! Rotary embeddings in configuration files of all versions and formats, and the errors for invalid ones.
 
 use gyrus::ModelRopes;
 use gyrus_formats::gguf::Writer;
@@ -6,7 +6,7 @@ use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_tensor::{DType, Shape};
 use serde_json::{Value, json};
 
-/// Each kind of layer on a line, or the error.
+/// One line for each kind of layer, or the error.
 fn lines(ropes: Result<ModelRopes, gyrus::Error>) -> String {
     let ropes = match ropes {
         Ok(ropes) => ropes,
@@ -43,11 +43,14 @@ fn configurations() {
         scaling
     };
     let cases = [
-        ("nothing said", with(json!({}))),
-        ("base beside", with(json!({"rope_theta": 1e6}))),
-        ("base within", with(json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}))),
+        ("defaults", with(json!({}))),
+        ("base at the top level", with(json!({"rope_theta": 1e6}))),
         (
-            "base within beats base beside",
+            "base in rope_parameters",
+            with(json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})),
+        ),
+        (
+            "base in rope_parameters overrides the top level",
             with(json!({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 1e6}})),
         ),
         ("scaling is null", with(json!({"rope_scaling": null}))),
@@ -76,33 +79,36 @@ fn configurations() {
             scaled(long(json!({"type": "su", "short_mscale": 1.1, "long_mscale": 1.2}))),
         ),
         (
-            "longrope, original beside",
+            "longrope, original context at the top level",
             with(json!({"original_max_position_embeddings": 64,
             "rope_scaling": long(json!({}))})),
         ),
-        ("part", with(json!({"partial_rotary_factor": 0.5}))),
-        ("part, old", with(json!({"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 5000}))),
-        ("part in elements", with(json!({"model_type": "gptj", "rotary_dim": 8}))),
-        ("adjacent pairs", with(json!({"model_type": "cohere2"}))),
-        ("said to be adjacent", with(json!({"rope_interleave": true}))),
+        ("partial rotation", with(json!({"partial_rotary_factor": 0.5}))),
         (
-            "within a larger model",
+            "partial rotation, old",
+            with(json!({"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 5000})),
+        ),
+        ("partial rotation in elements", with(json!({"model_type": "gptj", "rotary_dim": 8}))),
+        ("adjacent pairs", with(json!({"model_type": "cohere2"}))),
+        ("rope_interleave", with(json!({"rope_interleave": true}))),
+        (
+            "in a multimodal model",
             json!({"model_type": "llava", "text_config": with(json!({"head_dim": 32}))}),
         ),
         (
-            "a kind of layer without",
+            "a layer type without rope",
             with(json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "other"],
             "rope_parameters": {"full_attention": {"rope_theta": 7.0}, "other": null}})),
         ),
-        ("unknown kind", scaled(json!({"type": "bent", "factor": 2}))),
+        ("unknown type", scaled(json!({"type": "bent", "factor": 2}))),
         ("factor missing", scaled(json!({"type": "llama3"}))),
         ("factor not a number", scaled(json!({"type": "linear", "factor": "two"}))),
         ("factor negative", scaled(json!({"type": "linear", "factor": -2.0}))),
         ("flag not a flag", scaled(json!({"type": "yarn", "factor": 4, "truncate": "no"}))),
         ("list not a list", scaled(json!({"type": "longrope", "short_factor": 1, "long_factor": [1]}))),
         ("list too short", scaled(json!({"type": "longrope", "short_factor": [1], "long_factor": [1]}))),
-        ("nothing turned", with(json!({"rotary_dim": 0}))),
-        ("more turned than there is", with(json!({"rotary_dim": 32}))),
+        ("nothing rotated", with(json!({"rotary_dim": 0}))),
+        ("more rotated than a head has", with(json!({"rotary_dim": 32}))),
     ];
     let text = cases.map(|(name, config)| {
         format!("{name}:\n  {}", lines(ModelRopes::from_config(&config.to_string(), None)))
@@ -114,18 +120,18 @@ fn configurations() {
 fn gguf_metadata() {
     type Keys<'a> = &'a dyn Fn(&mut Writer<'_>);
     let cases: [(&str, Keys<'_>, &[&str]); 20] = [
-        ("nothing said", &|_| {}, &[]),
+        ("defaults", &|_| {}, &[]),
         ("base", &|w| _ = w.f32("llama.rope.freq_base", 5e5), &[]),
-        ("part", &|w| _ = w.u32("llama.rope.dimension_count", 8), &[]),
+        ("partial rotation", &|w| _ = w.u32("llama.rope.dimension_count", 8), &[]),
         (
             "linear",
             &|w| _ = w.string("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4.0),
             &[],
         ),
-        ("linear, kind unsaid", &|w| _ = w.f32("llama.rope.scaling.factor", 4.0), &[]),
+        ("linear, without a type", &|w| _ = w.f32("llama.rope.scaling.factor", 4.0), &[]),
         ("linear, old", &|w| _ = w.f32("llama.rope.scale_linear", 4.0), &[]),
         (
-            "factor without a kind",
+            "factor with type none",
             &|w| _ = w.string("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4.0),
             &[],
         ),
@@ -173,12 +179,12 @@ fn gguf_metadata() {
             },
             &["rope_factors_short.weight", "rope_factors_long.weight"],
         ),
-        ("longrope, kind unsaid", &|_| {}, &["rope_factors_short.weight", "rope_factors_long.weight"]),
+        ("longrope, without a type", &|_| {}, &["rope_factors_short.weight", "rope_factors_long.weight"]),
         ("longrope without factors", &|w| _ = w.string("llama.rope.scaling.type", "longrope"), &[]),
-        ("sections of nothing", &|w| _ = w.i32s("llama.rope.dimension_sections", &[0, 0, 0, 0]), &[]),
-        ("unknown kind", &|w| _ = w.string("llama.rope.scaling.type", "bent"), &[]),
-        ("kind not text", &|w| _ = w.u32("llama.rope.scaling.type", 1), &[]),
-        ("nothing turned", &|w| _ = w.u32("llama.rope.dimension_count", 0), &[]),
+        ("sections of zeros", &|w| _ = w.i32s("llama.rope.dimension_sections", &[0, 0, 0, 0]), &[]),
+        ("unknown type", &|w| _ = w.string("llama.rope.scaling.type", "bent"), &[]),
+        ("type not a string", &|w| _ = w.u32("llama.rope.scaling.type", 1), &[]),
+        ("nothing rotated", &|w| _ = w.u32("llama.rope.dimension_count", 0), &[]),
     ];
     let factors = [1f32, 1.0, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0].map(f32::to_le_bytes).concat();
     let text = cases.map(|(name, keys, tensors)| {

@@ -1,5 +1,5 @@
-//! Rotary embeddings against those of `transformers`: what its rotary classes compute from a configuration
-//! (`scripts/oracle/rope_golden.py` writes it down), and the gradients that PyTorch's autograd gives.
+//! Rotary embeddings compared with recorded results of `transformers`' rotary classes
+//! (`scripts/oracle/rope_golden.py`) and with gradients of PyTorch's autograd.
 
 use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, RopeSpec, Spectrum};
@@ -27,7 +27,7 @@ impl Golden {
         self.cases.iter().filter(move |case| case["kind"] == kind)
     }
 
-    /// A tensor that a case names; `None` if the case has none of that kind.
+    /// A tensor by its name in a case; `None` if the case has none.
     fn tensor(&self, name: &Value) -> Option<Vec<f32>> {
         let tensor = self.tensors.tensor(name.as_str()?).unwrap();
         let mut values = vec![0.0; tensor.shape.elems()];
@@ -40,7 +40,7 @@ fn numbers(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// The rope of a case's configuration, and its spectrum for the case's positions.
+/// The rotary embedding of a case's configuration, and its frequencies for the case's positions.
 fn rope_of(case: &Value) -> (Rope, Spectrum) {
     let ropes = ModelRopes::from_config(&case["config"].to_string(), None).unwrap();
     let wanted = case["layer_type"].as_str().unwrap_or("all");
@@ -59,7 +59,7 @@ fn positions_of(case: &Value, i: usize) -> Vec<u32> {
 }
 
 #[test]
-fn frequencies_and_attention_factors_are_those_of_transformers() {
+fn frequencies_and_attention_factors_match_transformers() {
     let golden = Golden::open();
     let mut seen = 0;
     for case in golden.of_kind("class") {
@@ -70,7 +70,7 @@ fn frequencies_and_attention_factors_are_those_of_transformers() {
         for (pair, (&ours, &theirs)) in spectrum.frequencies().iter().zip(&expected).enumerate() {
             let theirs = f64::from(theirs);
             let error = (ours - theirs).abs();
-            assert!(error <= 1e-6 * theirs, "{name}: pair {pair} turns by {ours}, not {theirs}");
+            assert!(error <= 1e-6 * theirs, "{name}: the frequency of pair {pair} is {ours}, not {theirs}");
         }
         let theirs = case["attention_factor"].as_f64().unwrap();
         let ours = spectrum.attention_factor();
@@ -81,7 +81,7 @@ fn frequencies_and_attention_factors_are_those_of_transformers() {
 }
 
 #[test]
-fn cosines_and_sines_are_those_of_transformers() {
+fn cosines_and_sines_match_transformers() {
     let golden = Golden::open();
     let mut seen = 0;
     for case in golden.of_kind("class") {
@@ -95,7 +95,7 @@ fn cosines_and_sines_are_those_of_transformers() {
             let positions = positions_of(case, row);
             rope.phases_in(&spectrum, &positions, &mut phases);
             let at = row * rope.pairs()..(row + 1) * rope.pairs();
-            // Their angles are products of singles, so they are off by a few units in the last place.
+            // transformers multiplies angles in f32, so they are off by a few ulps.
             let allowed = 1.2e-7 * f64::from(*positions.iter().max().unwrap()) + 3e-7;
             for (pair, (ours, theirs)) in phases.iter().zip(cos[at.clone()].iter().zip(&sin[at])).enumerate()
             {
@@ -108,10 +108,9 @@ fn cosines_and_sines_are_those_of_transformers() {
     assert!(seen >= 22, "{seen} classes");
 }
 
-/// A whole query row, turned by the model's own function: pairing, part, offset, sections and factors at
-/// once.
+/// Whole query rows, rotated by the model's own function: pairing, partial rotation, offset, sections and factors.
 #[test]
-fn turned_queries_are_those_of_transformers() {
+fn rotated_queries_match_transformers() {
     let golden = Golden::open();
     let queries = golden.tensor(&Value::from("queries")).unwrap();
     let width = queries.len() / 5;
@@ -124,14 +123,14 @@ fn turned_queries_are_those_of_transformers() {
         for row in 0..numbers(&case["positions"]).len() {
             let positions = positions_of(case, row);
             rope.phases_in(&spectrum, &positions, &mut phases);
-            // DeepSeek V3's function gets the turned part alone.
+            // DeepSeek V3's function gets the rotated part only.
             let nope = rope.head_dim() - head_dim;
             let mut x = vec![0.0; nope];
             x.extend(&queries[row * width..row * width + head_dim]);
             rope.apply(&mut x, &phases);
             let mut ours = x[nope..].to_vec();
             if name.starts_with("deepseek_v3") {
-                // It gives the first elements of all pairs, then the second: scores are the same.
+                // It returns the first elements of all pairs, then the second ones, which gives the same scores.
                 ours = ours.iter().step_by(2).chain(ours.iter().skip(1).step_by(2)).copied().collect();
             }
             let allowed = 5e-7 * positions.iter().max().unwrap().to_owned() as f32 + 1e-6;
@@ -143,7 +142,7 @@ fn turned_queries_are_those_of_transformers() {
 }
 
 #[test]
-fn forward_and_backward_are_those_of_autograd() {
+fn forward_and_backward_match_autograd() {
     let golden = Golden::open();
     let mut seen = 0;
     for case in golden.of_kind("autograd") {
@@ -162,7 +161,7 @@ fn forward_and_backward_are_those_of_autograd() {
             ..RopeSpec::new(pairing, size("head_dim"), case["base"].as_f64().unwrap())
         })
         .unwrap();
-        // Inputs and outputs are stored in the case's type, between them all is in single precision.
+        // Inputs and outputs are in the case's type; the computation is in f32.
         let rounded = |values: &[f32]| {
             let bytes = quantize(dtype, values).unwrap();
             let mut values = vec![0.0; values.len()];
@@ -189,10 +188,9 @@ fn forward_and_backward_are_those_of_autograd() {
     assert_eq!(seen, 24);
 }
 
-/// Cosines and sines against arithmetic of sixty digits (`scripts/oracle/rope_phases.py`), up to the last
-/// position there is.
+/// Cosines and sines compared with 60-digit arithmetic (`scripts/oracle/rope_phases.py`), up to the largest position.
 #[test]
-fn phases_are_right_to_a_ten_millionth_at_every_position() {
+fn phases_are_accurate_to_1e_7_at_every_position() {
     let text = std::fs::read_to_string(repository().join("tests/data/rope/phases.json")).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
     let positions = numbers(&golden["positions"]);
@@ -214,7 +212,7 @@ fn phases_are_right_to_a_ten_millionth_at_every_position() {
             for (pair, expected) in numbers(&case["pairs"]).into_iter().zip(row.as_array().unwrap()) {
                 for (i, ours) in phases[pair as usize].into_iter().enumerate() {
                     let error = (f64::from(ours) - expected[i].as_f64().unwrap()).abs();
-                    // A frequency is right to 53 bits, which at the very last positions is seen.
+                    // Frequencies have 53 bits, which limits the accuracy at the largest positions.
                     let allowed = if position <= 1 << 20 { 1e-7 } else { 1e-6 };
                     assert!(error < allowed, "position {position} pair {pair}: off by {error:e}");
                     worst = if position <= 1 << 20 { worst.max(error) } else { worst };

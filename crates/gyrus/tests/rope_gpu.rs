@@ -1,5 +1,5 @@
-//! Ropes whose turns depend on how long a text may become, on a GPU: each row of a batch has its own, and the device
-//! keeps those that it was sent before.
+//! Rotary embeddings whose frequencies depend on the maximum length of a sequence, on a GPU. Each row of a batch has
+//! its own frequencies, and the device keeps those of earlier batches.
 #![cfg(feature = "gpu")]
 
 mod adapter;
@@ -16,10 +16,11 @@ use gyrus_gpu::{Gpu, GpuBackend};
 use gyrus_kernels::{Backend, Batch, Chain, Plan, Rope, RopeSpec, Scaling};
 use tiny_llama::VOCAB;
 
-/// Longer texts are turned differently.
+/// Longer sequences have other frequencies.
 const ORIGINAL: usize = 32;
 
-/// Heads that attention of few rows divides among workgroups, in `fast`, and such that it does not.
+/// A head dimension for which `fast` attention of few rows divides a head among workgroups, and one for which it does
+/// not.
 const HEAD_DIMS: [usize; 2] = [32, 16];
 
 /// A model with LongRoPE.
@@ -35,7 +36,7 @@ fn checkpoint(head_dim: usize) -> Checkpoint {
 }
 
 fn load(head_dim: usize, device: Device, precision: Precision) -> Model {
-    // In pieces, so that a text that is computed anew has no more rows at once than before.
+    // Small chunks, so that a repeated prefill has no more rows in a batch than the first one.
     let options = Options { device, precision, chunk: 8, ..Options::default() };
     Model::load(checkpoint(head_dim), &options).unwrap()
 }
@@ -44,7 +45,7 @@ fn ids(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| ((i * 29 + seed * 11 + 7) % VOCAB) as u32).collect()
 }
 
-/// How far `q` is from `p`, the mean over rows in nats.
+/// The KL divergence of `q` from `p` in nats, the mean over rows.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let distribution = |row: &[f32]| -> Vec<f64> {
         let most = row.iter().copied().fold(f32::MIN, f32::max);
@@ -59,11 +60,11 @@ fn divergence(p: &[f32], q: &[f32]) -> f64 {
     rows.map(|(p, q)| one(p, q)).sum::<f64>() / (p.len() / VOCAB) as f64
 }
 
-/// Rows of one text in a batch: its number, which blocks it has, how long it may become, and from where on.
+/// The rows of one sequence in a batch. The sequence's index determines its KV-cache blocks.
 #[derive(Clone, Copy)]
 struct Rows {
-    text: usize,
-    reach: usize,
+    sequence: usize,
+    max_len: usize,
     positions: (usize, usize),
 }
 
@@ -72,7 +73,7 @@ fn forward(backend: &mut dyn Backend, parts: &[Rows]) -> Vec<f32> {
     let (mut tokens, mut positions, mut sequences) = (Vec::new(), Vec::new(), Vec::new());
     for (n, part) in parts.iter().enumerate() {
         let (first, end) = part.positions;
-        tokens.extend_from_slice(&ids(end, part.text)[first..]);
+        tokens.extend_from_slice(&ids(end, part.sequence)[first..]);
         positions.extend(first as u32..end as u32);
         sequences.resize(tokens.len(), n as u32);
     }
@@ -83,14 +84,14 @@ fn forward(backend: &mut dyn Backend, parts: &[Rows]) -> Vec<f32> {
         sequences: &sequences,
         logits: &(0..tokens.len() as u32).collect::<Vec<_>>(),
         tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-        lengths: &parts.iter().map(|part| part.reach as u32).collect::<Vec<_>>(),
+        lengths: &parts.iter().map(|part| part.max_len as u32).collect::<Vec<_>>(),
     };
     backend.forward(&batch).unwrap().to_vec()
 }
 
-/// Three blocks for each text, the last first.
+/// The block table: three blocks for each sequence, in descending order.
 fn table(part: &Rows) -> Vec<u32> {
-    (0..3).map(|block| (3 * part.text + 2 - block) as u32).collect()
+    (0..3).map(|block| (3 * part.sequence + 2 - block) as u32).collect()
 }
 
 fn backends(name: &str, plan: &Plan) -> (CpuBackend, GpuBackend) {
@@ -102,7 +103,7 @@ fn backends(name: &str, plan: &Plan) -> (CpuBackend, GpuBackend) {
     (cpu, gpu)
 }
 
-/// Plans with LongRoPE, which has two sets of turns, and with dynamic NTK, which has one for each length.
+/// Plans with LongRoPE, which has two sets of frequencies, and with dynamic NTK, which has one for each length.
 fn plans(head_dim: usize, precision: Precision) -> [(&'static str, Plan); 2] {
     let long = load(head_dim, Device::Cpu, precision).plan().clone();
     assert!(matches!(long.ropes[0].spec().scaling, Scaling::LongRope(_)));
@@ -116,25 +117,28 @@ const SHORT: usize = 30;
 const LONG: usize = 60;
 
 #[test]
-fn each_row_is_turned_as_its_text_is() {
+fn each_row_has_the_frequencies_of_its_sequence() {
     let Some(name) = adapter() else { return };
-    let rows =
-        |text: usize, reach: usize, first: usize, end: usize| Rows { text, reach, positions: (first, end) };
+    let rows = |sequence: usize, max_len: usize, first: usize, end: usize| Rows {
+        sequence,
+        max_len,
+        positions: (first, end),
+    };
     let mut steps = vec![vec![rows(0, SHORT, 0, 20)], vec![rows(1, LONG, 0, 20)]];
-    // Over the boundary token by token, with the turns it began with.
+    // Decodes across the original context; the frequencies stay those of the first token.
     steps.extend((20..40).map(|at| vec![rows(1, LONG, at, at + 1)]));
     steps.extend([
         vec![rows(0, SHORT, 20, 21)],
         vec![rows(0, SHORT, 21, 22), rows(1, LONG, 40, 41)],
         vec![rows(1, LONG, 41, 42), rows(0, SHORT, 22, 23)],
         vec![rows(0, SHORT, 23, 24)],
-        // Of fewer rows than were sent before, the others may be what they were, or not.
+        // Fewer rows than in an earlier batch.
         vec![rows(0, SHORT, 24, 25), rows(1, LONG, 42, 43)],
-        // Two that are turned alike by LongRoPE, and not by dynamic NTK.
+        // Two sequences with equal frequencies in LongRoPE, but not in dynamic NTK.
         vec![rows(2, 90, 0, 40)],
         vec![rows(2, 90, 40, 41), rows(1, LONG, 43, 45)],
         vec![rows(1, LONG, 45, 46)],
-        // The first text again, now long.
+        // The first sequence again, now long.
         vec![rows(0, LONG, 0, 40)],
         vec![rows(0, LONG, 40, 41)],
         vec![rows(0, SHORT, 0, 25), rows(1, LONG, 46, 50)],
@@ -150,7 +154,7 @@ fn each_row_is_turned_as_its_text_is() {
             let (exact, on_cpu, on_gpu) = (of(&mut gpu), of(&mut fast_cpu), of(&mut fast_gpu));
             println!("{what}, step {n}: {exact:e}; fast {on_gpu:e}, on the CPU {on_cpu:e}");
             assert!(exact < 1e-6, "{what}, step {n}: {exact:e} nats apart");
-            // Both have a cache of halves; that is all there is to `fast` with these weights.
+            // Both have an f16 KV cache, which is the only rounding of `fast` with f32 weights.
             assert!(on_gpu <= 1.5 * on_cpu + 1e-6, "{what}, step {n}: {on_gpu:e}, {on_cpu:e} on the CPU");
         }
     }
@@ -158,32 +162,36 @@ fn each_row_is_turned_as_its_text_is() {
 
 /// Sequences of different lengths in flight, together and each alone.
 #[test]
-fn steps_in_flight_are_turned_as_their_texts_are() {
+fn steps_in_flight_have_the_frequencies_of_their_sequences() {
     let Some(name) = adapter() else { return };
-    let (reaches, before) = ([SHORT, LONG], [10, 30]);
+    let (max_lens, before) = ([SHORT, LONG], [10, 30]);
     let sampler = Sampler::default();
-    // How much less likely than the likeliest a greedy choice may be, in nats.
+    // How much lower than the highest log-probability that of a greedy token may be, in nats.
     for (precision, least) in [(Precision::Exact, 1e-3), (Precision::Fast, 0.05)] {
         let all = |precision| HEAD_DIMS.into_iter().flat_map(move |head_dim| plans(head_dim, precision));
         for ((what, plan), (_, exact)) in all(precision).zip(all(Precision::Exact)) {
             let (_, mut gpu) = backends(&name, &plan);
             let (mut cpu, _) = backends(&name, &exact);
             for order in [&[0][..], &[1], &[0, 1], &[0], &[1, 0], &[1]] {
-                let part = |&text: &usize| Rows { text, reach: reaches[text], positions: (0, before[text]) };
-                for text in order {
-                    forward(&mut gpu, &[part(text)]);
-                    forward(&mut cpu, &[part(text)]);
+                let part = |&sequence: &usize| Rows {
+                    sequence,
+                    max_len: max_lens[sequence],
+                    positions: (0, before[sequence]),
+                };
+                for sequence in order {
+                    forward(&mut gpu, &[part(sequence)]);
+                    forward(&mut cpu, &[part(sequence)]);
                 }
-                let tables: Vec<Vec<u32>> = order.iter().map(|text| table(&part(text))).collect();
+                let tables: Vec<Vec<u32>> = order.iter().map(|sequence| table(&part(sequence))).collect();
                 let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
-                let mut texts: Vec<Vec<u32>> =
-                    order.iter().map(|&text| ids(before[text] + 1, text)).collect();
+                let mut tokens: Vec<Vec<u32>> =
+                    order.iter().map(|&sequence| ids(before[sequence] + 1, sequence)).collect();
                 let sequences: Vec<u32> = (0..order.len() as u32).collect();
-                let lengths: Vec<u32> = order.iter().map(|&text| reaches[text] as u32).collect();
+                let lengths: Vec<u32> = order.iter().map(|&sequence| max_lens[sequence] as u32).collect();
                 for step in 0..8 {
                     let batch = Batch {
-                        tokens: &texts.iter().map(|text| text[text.len() - 1]).collect::<Vec<_>>(),
-                        positions: &texts.iter().map(|text| text.len() as u32 - 1).collect::<Vec<_>>(),
+                        tokens: &tokens.iter().map(|tokens| tokens[tokens.len() - 1]).collect::<Vec<_>>(),
+                        positions: &tokens.iter().map(|tokens| tokens.len() as u32 - 1).collect::<Vec<_>>(),
                         sequences: &sequences,
                         logits: &sequences,
                         tables: &tables,
@@ -191,17 +199,17 @@ fn steps_in_flight_are_turned_as_their_texts_are() {
                     };
                     if step == 0 {
                         let samplers = vec![&sampler; order.len()];
-                        let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
-                        assert!(gpu.begin(&batch, &samplers, &texts).unwrap());
+                        let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
+                        assert!(gpu.begin(&batch, &samplers, &tokens).unwrap());
                         gpu.submit(4, &tables).unwrap();
                         gpu.submit(4, &tables).unwrap();
                     }
                     let logits = cpu.forward(&batch).unwrap().chunks_exact(VOCAB);
-                    let drawn = Chain::next(&mut gpu).unwrap();
-                    for ((text, token), logits) in texts.iter_mut().zip(drawn).zip(logits) {
+                    let sampled = Chain::next(&mut gpu).unwrap();
+                    for ((tokens, token), logits) in tokens.iter_mut().zip(sampled).zip(logits) {
                         let off = logits.iter().copied().fold(f32::MIN, f32::max) - logits[*token as usize];
                         assert!(off < least, "{what}, {precision:?}, {order:?}, step {step}: {off} off");
-                        text.push(*token);
+                        tokens.push(*token);
                     }
                 }
             }
@@ -209,9 +217,9 @@ fn steps_in_flight_are_turned_as_their_texts_are() {
     }
 }
 
-/// A text that is asked to become longer than it was meant to be is computed anew, with other turns.
+/// A sequence whose maximum length grows is prefilled again with the new frequencies.
 #[test]
-fn a_text_that_grows_beyond_is_as_on_the_cpu() {
+fn a_sequence_that_outgrows_its_frequencies_matches_the_cpu() {
     let Some(name) = adapter() else { return };
     let [cpu, gpu] = [Device::Cpu, Device::Gpu(Some(name))].map(|device| {
         let mut session = load(16, device, Precision::Exact).session();

@@ -1,5 +1,5 @@
-//! The mistakes that engines make in reading a model's rotary embedding, and in using it along a sequence;
-//! each with what it would lead to. Those of the arithmetic are with `gyrus-kernels`.
+//! Known bugs of inference engines in parsing a model's rotary embedding and in applying it along a sequence, each with
+//! its symptom. Bugs of the arithmetic are tested in `gyrus-kernels`.
 
 mod tiny_llama;
 
@@ -17,7 +17,7 @@ fn from_config(config: Value) -> ModelRopes {
     ModelRopes::from_config(&config.to_string(), None).unwrap()
 }
 
-/// A GGUF file of these keys, and of single-precision vectors.
+/// A GGUF file with these keys and f32 vectors.
 fn gguf(keys: impl Fn(&mut Writer<'_>), vectors: &[(&str, Vec<f32>)]) -> Checkpoint {
     let bytes: Vec<Vec<u8>> =
         vectors.iter().map(|(_, v)| v.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
@@ -67,7 +67,7 @@ fn adjacent_pairing_on_split_layout_weights() {
         w.string("general.architecture", "qwen2").u32("qwen2.attention.key_length", 32);
     };
     assert_eq!(only(&from_gguf(qwen, &[])).rope.pairing(), Pairing::Split);
-    // And what is not known is not guessed.
+    // An unknown architecture is an error, not a guess.
     let unknown =
         gguf(|w| _ = w.string("general.architecture", "new").u32("new.attention.key_length", 32), &[]);
     let error = ModelRopes::read(&unknown, None).unwrap_err().to_string();
@@ -83,7 +83,7 @@ fn yarn_config(more: Value) -> Value {
     json!({"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 262_144, "rope_scaling": rope})
 }
 
-/// A stated attention factor replaces the rule. The rule's would be 1.416 where 1 was asked for.
+/// An explicit attention factor replaces YaRN's formula, which would give 1.416 instead of 1.
 #[test]
 fn yarn_explicit_attention_factor() {
     let factor = |more| only(&from_config(yarn_config(more))).rope.attention_factor();
@@ -91,9 +91,9 @@ fn yarn_explicit_attention_factor() {
     assert!(near(factor(json!({})), rule) && near(rule, 1.415_888_3));
     assert_eq!(factor(json!({"attention_factor": 1.0})), 1.0);
     assert_eq!(factor(json!({"attention_factor": 1.25})), 1.25);
-    // It also beats the quotient of the mscales.
+    // It also overrides the quotient of the mscales.
     assert_eq!(factor(json!({"attention_factor": 1.25, "mscale": 1.0, "mscale_all_dim": 0.5})), 1.25);
-    // In GGUF files it stands under a key of its own.
+    // GGUF has a separate key for it.
     let file = from_gguf(
         |w| {
             w.string("general.architecture", "qwen3").u32("qwen3.attention.key_length", 128);
@@ -113,24 +113,24 @@ fn deepseek(mscale: f64, all_dim: f64) -> Value {
         "kv_lora_rank": 512, "max_position_embeddings": 163_840, "rope_theta": 10000, "rope_scaling": rope})
 }
 
-/// Equal mscales leave cosine and sine alone, but not attention: its scores have the square of the factor.
-/// An engine that takes the quotient and forgets the scores has lost the scaling.
+/// Equal mscales do not scale cosine and sine, but they scale the attention scores by the square of the factor. An
+/// engine that computes the quotient only loses the scaling.
 #[test]
 fn mscale_equal_to_mscale_all_dim() {
     let ropes = from_config(deepseek(1.0, 1.0));
     let LayerRope { rope, score_factor, .. } = only(&ropes);
     assert_eq!(rope.attention_factor(), 1.0);
     let rule = 0.1 * 40f64.ln() + 1.0;
-    assert!(near(*score_factor, rule * rule), "1.0 is the mistake: {score_factor}");
-    // What multiplies scores in all is the same wherever it is put.
+    assert!(near(*score_factor, rule * rule), "1.0 is the bug: {score_factor}");
+    // The total factor on the scores does not depend on where it is applied.
     let ropes = from_config(deepseek(0.707, 0.707));
     let LayerRope { rope, score_factor, .. } = only(&ropes);
     let all = rope.attention_factor().powi(2) * score_factor;
     assert!(near(all, (0.0707 * 40f64.ln() + 1.0).powi(2)), "{all}");
-    // The turned elements are the last of a head.
+    // The rotated elements are the last ones of a head.
     assert_eq!((rope.head_dim(), rope.rope_dim(), rope.offset()), (192, 64, 128));
     assert_eq!(rope.pairing(), Pairing::Adjacent);
-    // In GGUF files the number is a tenth of the model's.
+    // The value in GGUF is a tenth of the model's.
     let file = from_gguf(
         |w| {
             w.string("general.architecture", "deepseek2").u32("deepseek2.attention.key_length", 576);
@@ -148,7 +148,7 @@ fn mscale_equal_to_mscale_all_dim() {
     assert_eq!(only(&file).rope.offset(), 128);
 }
 
-/// One rule for the magnitude, whatever the architecture and the format.
+/// YaRN's attention factor has one formula for all architectures and formats.
 #[test]
 fn yarn_magnitude_by_one_rule() {
     let file = |architecture: &str, log: Option<f32>, attn: Option<f32>| {
@@ -178,8 +178,8 @@ fn yarn_magnitude_by_one_rule() {
     }
 }
 
-/// Gemma 3: only global layers are scaled; local ones turn at base 10000, unscaled. Found wrong in five
-/// engines, each time by texts that are longer than the window.
+/// Gemma 3: only global layers are scaled; local ones have base 10000 and no scaling. Five engines had this wrong,
+/// which shows in contexts longer than the window.
 #[test]
 fn gemma3_local_layers_unscaled() {
     let older = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
@@ -228,12 +228,12 @@ fn gemma3_local_layers_unscaled() {
         assert_eq!(global.rope.frequencies()[0], 0.125);
         let slowest = |rope: &LayerRope| rope.rope.frequencies()[127];
         assert!(near(slowest(global), 1e6f64.powf(-254.0 / 256.0) / 8.0));
-        assert_eq!(local.rope.frequencies()[0], 1.0, "an eighth is the mistake");
-        assert!(near(slowest(local), 10000f64.powf(-254.0 / 256.0)), "base 1e6 is the mistake");
+        assert_eq!(local.rope.frequencies()[0], 1.0, "an eighth is the bug");
+        assert!(near(slowest(local), 10000f64.powf(-254.0 / 256.0)), "base 1e6 is the bug");
     }
 }
 
-/// Gemma 4: frequencies are those of the whole head, of which a quarter turns.
+/// Gemma 4: a quarter of a head is rotated, with the frequencies of the whole head.
 #[test]
 fn proportional_from_full_head_dim() {
     let config = json!({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512,
@@ -256,8 +256,11 @@ fn proportional_from_full_head_dim() {
         let global = &kind(&ropes, "full_attention").rope;
         assert_eq!((global.head_dim(), global.pairs()), (512, 256));
         assert!(near(global.frequencies()[63], 1e6f64.powf(-126.0 / 512.0)), "of the whole head");
-        assert!(!near(global.frequencies()[63], 1e6f64.powf(-126.0 / 128.0)), "of the part is the mistake");
-        assert!(global.turns()[64..].iter().all(|&turns| turns == 0), "the rest stands still");
+        assert!(
+            !near(global.frequencies()[63], 1e6f64.powf(-126.0 / 128.0)),
+            "of the rotated part is the bug"
+        );
+        assert!(global.turns()[64..].iter().all(|&turns| turns == 0), "the rest is not rotated");
         assert_eq!(global.elements(0), (0, 256));
         let local = &kind(&ropes, "sliding_attention").rope;
         assert_eq!((local.head_dim(), local.pairs()), (256, 128));
@@ -265,7 +268,7 @@ fn proportional_from_full_head_dim() {
     }
 }
 
-/// Sections are read, in both layouts and both formats.
+/// M-RoPE sections are parsed in both layouts and both formats.
 #[test]
 fn mrope_height_and_width_rows() {
     let older = json!({"model_type": "qwen2_vl", "hidden_size": 1536, "num_attention_heads": 12,
@@ -289,10 +292,10 @@ fn mrope_height_and_width_rows() {
     assert_eq!(rows(&newer), rows(&file("qwen3vl", &[24, 20, 20, 0])));
     assert_eq!(rows(&older)[14..18], [0, 0, 1, 1]);
     assert_eq!(rows(&newer)[..4], [0, 1, 2, 0]);
-    assert!(rows(&older).contains(&2), "all zeros is the mistake");
+    assert!(rows(&older).contains(&2), "all zeros is the bug");
 }
 
-/// A model whose long factors matter from position 33 on.
+/// A model that uses its long factors from position 33 on.
 fn long_model() -> Checkpoint {
     let keys = |writer: &mut Writer<'_>| {
         writer.u32("llama.rope.scaling.original_context_length", 32);
@@ -312,15 +315,15 @@ fn load(chunk: usize) -> Model {
     Model::load(long_model(), &options).unwrap()
 }
 
-fn text(n: usize) -> Vec<u32> {
+fn prompt(n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i * 29 + 7) % VOCAB as u32).collect()
 }
 
-/// The factor set is fixed when a sequence begins, so a prompt in pieces gives what it gives whole. Chosen
-/// for each piece, the first pieces' keys would be turned with the short factors.
+/// The factors are chosen when a sequence begins, so a chunked prefill equals an unchunked one. If they were chosen for
+/// each chunk, the keys of the first chunks would be rotated with the short factors.
 #[test]
 fn longrope_pinned_per_sequence_across_chunks() {
-    let ids = text(60);
+    let ids = prompt(60);
     let logits = |chunk: usize| {
         let mut all = Vec::new();
         load(chunk).session().score(&ids, |_, row| all.extend_from_slice(row)).unwrap();
@@ -328,10 +331,10 @@ fn longrope_pinned_per_sequence_across_chunks() {
     };
     let whole = logits(512);
     for chunk in [1, 7, 32] {
-        assert!(logits(chunk) == whole, "pieces of {chunk}");
+        assert!(logits(chunk) == whole, "chunks of {chunk}");
     }
-    // The plain reference, with the same length for both pieces, and with the mistake.
-    let in_two_pieces = |lengths: [u32; 2]| {
+    // The scalar reference, with the same length for both chunks, and with the bug.
+    let in_two_chunks = |lengths: [u32; 2]| {
         let (model, checkpoint) = (load(512), long_model());
         let plan = model.plan().clone();
         assert!(matches!(plan.ropes[0].spec().scaling, Scaling::LongRope(_)));
@@ -340,10 +343,10 @@ fn longrope_pinned_per_sequence_across_chunks() {
             Reference::new(plan, 2, |id| checkpoint.tensor(&specs[id.0 as usize].name).unwrap().data);
         let table: Vec<u32> = (0..60u32.div_ceil(KV_BLOCK as u32)).collect();
         let mut last = Vec::new();
-        for (piece, length) in [0..30usize, 30..60].into_iter().zip(lengths) {
-            let positions: Vec<u32> = piece.clone().map(|p| p as u32).collect();
+        for (chunk, length) in [0..30usize, 30..60].into_iter().zip(lengths) {
+            let positions: Vec<u32> = chunk.clone().map(|p| p as u32).collect();
             let batch = Batch {
-                tokens: &ids[piece],
+                tokens: &ids[chunk],
                 positions: &positions,
                 sequences: &[0; 30],
                 logits: &[29],
@@ -356,16 +359,16 @@ fn longrope_pinned_per_sequence_across_chunks() {
     };
     let worst = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
     let end = &whole[59 * VOCAB..];
-    let (right, wrong) = (worst(end, &in_two_pieces([60, 60])), worst(end, &in_two_pieces([30, 60])));
+    let (right, wrong) = (worst(end, &in_two_chunks([60, 60])), worst(end, &in_two_chunks([30, 60])));
     assert!(right < 1e-4, "{right}");
-    assert!(wrong > 1e-2, "the mistake would not be seen: {wrong}");
+    assert!(wrong > 1e-2, "the test does not detect the bug: {wrong}");
 }
 
-/// Tokens and their log-probabilities, to the bit.
+/// Tokens and the bits of their log-probabilities.
 fn generate(session: &mut gyrus::Session, request: Request) -> Vec<(u32, u32)> {
-    let mut answer = session.generate(request.logprobs(true)).unwrap();
+    let mut generation = session.generate(request.logprobs(true)).unwrap();
     let mut tokens = Vec::new();
-    while let Some(event) = answer.next().unwrap() {
+    while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
             tokens.push((id, logprob.unwrap().to_bits()));
         }
@@ -373,39 +376,39 @@ fn generate(session: &mut gyrus::Session, request: Request) -> Vec<(u32, u32)> {
     tokens
 }
 
-/// A conversation that outgrows the original context is computed anew with the long factors: going on with
-/// the short ones' keys would be the mistake.
+/// A conversation that outgrows the original context is prefilled again with the long factors. Keeping the keys with
+/// the short factors is the bug.
 #[test]
 fn longrope_conversation_that_outgrows_the_context() {
     let model = load(512);
     let mut session = model.session();
-    // Room for 25 positions: short factors.
-    let first = generate(&mut session, Request::ids(text(20)).max_tokens(5));
+    // At most 25 positions: short factors.
+    let first = generate(&mut session, Request::ids(prompt(20)).max_tokens(5));
     assert_eq!(first.len(), 5);
     // Twenty more and ten: beyond 32.
-    let after = generate(&mut session, Request::ids(text(20)).max_tokens(10));
-    let mut whole = text(20);
+    let after = generate(&mut session, Request::ids(prompt(20)).max_tokens(10));
+    let mut whole = prompt(20);
     whole.extend(first.iter().map(|(id, _)| id));
-    whole.extend(text(20));
+    whole.extend(prompt(20));
     let fresh = generate(&mut model.session(), Request::ids(whole).max_tokens(10));
     assert_eq!(after, fresh);
-    // And the two sets do differ: the same beginning, with room for more, has other probabilities.
-    let long = generate(&mut model.session(), Request::ids(text(20)).max_tokens(40));
-    assert_ne!(long[..5], first[..], "the mistake would not be seen");
-    // Cut short again, it is a short text again.
+    // The two sets of factors differ: the same prompt with a larger maximum length has other probabilities.
+    let long = generate(&mut model.session(), Request::ids(prompt(20)).max_tokens(40));
+    assert_ne!(long[..5], first[..], "the test does not detect the bug");
+    // A truncated sequence uses the short factors again.
     session.truncate(20);
     assert_eq!(generate(&mut session, Request::new(gyrus::Prompt::Continue).max_tokens(5)), first);
 }
 
-/// No key is ever turned again: a text that is cut and continued is computed like one that was never longer.
+/// Cached keys are not rotated again: a truncated and continued sequence equals one that was never longer.
 #[test]
 fn rotating_a_cached_key_again() {
     let model = load(512);
     let mut session = model.session();
-    generate(&mut session, Request::ids(text(24)).max_tokens(40));
+    generate(&mut session, Request::ids(prompt(24)).max_tokens(40));
     session.truncate(15);
-    let after = generate(&mut session, Request::ids(text(3)).max_tokens(40));
-    let mut whole = text(15);
-    whole.extend(text(3));
+    let after = generate(&mut session, Request::ids(prompt(3)).max_tokens(40));
+    let mut whole = prompt(15);
+    whole.extend(prompt(3));
     assert_eq!(after, generate(&mut model.session(), Request::ids(whole).max_tokens(40)));
 }

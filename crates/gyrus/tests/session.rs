@@ -1,4 +1,4 @@
-//! Sessions: exact state after every kind of stop, limits, and errors that leave everything usable.
+//! Sessions: their state after every kind of stop, their limits, and recovery from errors.
 
 use gyrus::{Cancel, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session, StopReason};
 use gyrus_testkit::data;
@@ -11,7 +11,7 @@ fn fast() -> Option<Model> {
     tales(Options { sessions: 4, ..Options::default() })
 }
 
-/// Runs a request to its end: ids and reason.
+/// Runs a request to its end and returns the token ids and the stop reason.
 fn run(session: &mut Session, request: Request) -> (Vec<u32>, StopReason) {
     let mut generation = session.generate(request).unwrap();
     let mut ids = Vec::new();
@@ -30,7 +30,7 @@ fn sampled(seed: u64) -> Sampler {
 }
 
 #[test]
-fn a_text_continued_is_a_text_uninterrupted() {
+fn a_continued_generation_equals_an_uninterrupted_one() {
     let Some(model) = fast() else { return };
     for sampler in [Sampler::default(), sampled(3)] {
         let request = |prompt| Request::new(prompt).sampler(sampler.clone()).ignore_end(true);
@@ -49,7 +49,7 @@ fn a_text_continued_is_a_text_uninterrupted() {
 }
 
 #[test]
-fn a_prefilled_prompt_may_fill_the_context_and_goes_on_like_any_other() {
+fn a_prefilled_prompt_continues_like_a_prompt_and_may_fill_the_context() {
     let Some(model) = fast() else { return };
     let ids: Vec<u32> = (0..600).map(|i| i * 7 % 4000).collect();
     let (expected, _) = run(&mut model.session(), Request::ids(ids.clone()).max_tokens(8).ignore_end(true));
@@ -60,7 +60,7 @@ fn a_prefilled_prompt_may_fill_the_context_and_goes_on_like_any_other() {
     assert_eq!(session.tokens(), ids);
     let request = Request::new(Prompt::Continue).max_tokens(8).ignore_end(true);
     assert_eq!(run(&mut session, request).0, expected);
-    // Up to the last token of the context, and not beyond.
+    // Up to the last token of the context, but not more.
     let context = model.context().tokens;
     session.prefill(&vec![1; context - session.tokens().len()]).unwrap();
     let full = session.tokens().to_vec();
@@ -71,22 +71,23 @@ fn a_prefilled_prompt_may_fill_the_context_and_goes_on_like_any_other() {
 }
 
 #[test]
-fn a_prompt_that_is_not_read_has_no_speed() {
+fn speeds_are_absent_without_prefill_or_decode() {
     let Some(model) = fast() else { return };
-    for (most, read, decoded) in [(0, false, false), (1, true, false), (3, true, true)] {
+    for (max_tokens, prefilled, decoded) in [(0, false, false), (1, true, false), (3, true, true)] {
         let mut session = model.session();
         let mut generation =
-            session.generate(Request::text("Once").max_tokens(most).ignore_end(true)).unwrap();
+            session.generate(Request::text("Once").max_tokens(max_tokens).ignore_end(true)).unwrap();
         while let Some(event) = generation.next().unwrap() {
             if let Event::Stop { usage, .. } = event {
-                assert_eq!((usage.prompt_speed().is_some(), usage.decode_speed().is_some()), (read, decoded));
+                assert_eq!(usage.prompt_speed().is_some(), prefilled);
+                assert_eq!(usage.decode_speed().is_some(), decoded);
             }
         }
     }
 }
 
 #[test]
-fn a_generation_dropped_in_mid_stream_leaves_what_was_emitted() {
+fn a_dropped_generation_leaves_the_emitted_tokens() {
     let Some(model) = fast() else { return };
     let mut whole = model.session();
     let (expected, _) = run(&mut whole, Request::text("Once upon a time").max_tokens(20));
@@ -104,12 +105,12 @@ fn a_generation_dropped_in_mid_stream_leaves_what_was_emitted() {
 }
 
 #[test]
-fn sessions_beside_each_other_do_not_touch() {
+fn interleaved_sessions_do_not_affect_each_other() {
     let Some(model) = fast() else { return };
     let prompts = ["Once upon a time", "The dog", "Lily and Tom went to the park. They", "One day"];
     let alone: Vec<Vec<u32>> =
         prompts.iter().map(|p| run(&mut model.session(), Request::text(*p).max_tokens(30)).0).collect();
-    // Round robin: one token of each in turn.
+    // Round robin: one token of each session after the other.
     let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session()).collect();
     let mut together = vec![Vec::new(); prompts.len()];
     for step in 0..30 {
@@ -122,7 +123,7 @@ fn sessions_beside_each_other_do_not_touch() {
 }
 
 #[test]
-fn a_shared_beginning_is_not_computed_again_and_changes_nothing() {
+fn a_common_prefix_is_reused_from_the_cache_with_equal_results() {
     let Some(model) = fast() else { return };
     let ids = |n: u32| -> Vec<u32> { (0..n).map(|i| (i * 31 + 7) % 4096).collect() };
     let mut session = model.session();
@@ -154,7 +155,7 @@ fn a_shared_beginning_is_not_computed_again_and_changes_nothing() {
 }
 
 #[test]
-fn the_end_of_the_context_is_a_stop_and_not_the_end_of_the_session() {
+fn a_session_is_usable_after_its_context_was_full() {
     let Some(model) = tales(Options { context: Some(40), ..Options::default() }) else { return };
     let mut session = model.session();
     let (ids, reason) = run(&mut session, Request::ids(vec![5; 30]).ignore_end(true));
@@ -169,27 +170,27 @@ fn the_end_of_the_context_is_a_stop_and_not_the_end_of_the_session() {
 }
 
 #[test]
-fn stop_strings_end_the_text_before_themselves() {
+fn the_emitted_text_ends_before_the_stop_string() {
     let Some(model) = fast() else { return };
     let mut session = model.session();
     let request = Request::text("Once upon a time").max_tokens(64).stop(["red ball".to_owned()]);
     let mut generation = session.generate(request).unwrap();
-    let mut said = String::new();
+    let mut completion = String::new();
     while let Some(event) = generation.next().unwrap() {
         match event {
-            Event::Token { text, .. } => said.push_str(text),
+            Event::Token { text, .. } => completion.push_str(text),
             Event::Stop { reason, text, .. } => {
-                said.push_str(text);
+                completion.push_str(text);
                 assert_eq!(reason, StopReason::StopString("red ball".to_owned()));
             }
             _ => {}
         }
     }
-    assert!(said.ends_with("she saw a big, "), "{said}");
+    assert!(completion.ends_with("she saw a big, "), "{completion}");
 }
 
 #[test]
-fn a_cancelled_prompt_stops_at_once_and_the_session_goes_on() {
+fn a_session_is_usable_after_a_cancelled_prefill() {
     let Some(model) = fast() else { return };
     let cancel = Cancel::new();
     cancel.cancel();
@@ -202,15 +203,16 @@ fn a_cancelled_prompt_stops_at_once_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_seed_repeats_a_text() {
+fn equal_seeds_give_equal_tokens() {
     let Some(model) = fast() else { return };
-    let text = |seed| run(&mut model.session(), Request::text("The").sampler(sampled(seed)).max_tokens(30)).0;
-    assert_eq!(text(7), text(7));
-    assert_ne!(text(7), text(8));
+    let tokens =
+        |seed| run(&mut model.session(), Request::text("The").sampler(sampled(seed)).max_tokens(30)).0;
+    assert_eq!(tokens(7), tokens(7));
+    assert_ne!(tokens(7), tokens(8));
 }
 
 #[test]
-fn what_cannot_be_is_an_error_and_changes_nothing() {
+fn an_invalid_request_is_an_error_and_leaves_the_session_unchanged() {
     let Some(model) = tales(Options::default()) else { return };
     let mut session = model.session();
     let mut refused = |request: Request| session.generate(request).err().expect("refused").to_string();
@@ -224,19 +226,22 @@ fn what_cannot_be_is_an_error_and_changes_nothing() {
     assert_eq!(refused(Request::text("a").sampler(bad)), "min-p is 2, it must be from 0 to 1");
     assert!(session.tokens().is_empty());
 
-    // One session's worth of cache: a second session has none while the first holds it.
+    // The KV cache holds one session: a second one gets no blocks while the first uses them.
     run(&mut session, Request::ids(vec![1; 1000]).max_tokens(1));
     let mut second = model.session();
     let mut generation = second.generate(Request::ids(vec![1; 100])).unwrap();
     let error = generation.next().unwrap_err().to_string();
-    assert_eq!(error, "the cache is full: 4 more blocks needed, 0 free");
+    assert_eq!(
+        error,
+        "the KV cache is full: 4 more blocks needed, 0 free; close a session or load the model for more"
+    );
     drop(session);
     drop(generation);
     assert_eq!(run(&mut second, Request::new(Prompt::Continue).max_tokens(2).ignore_end(true)).0.len(), 2);
 }
 
 #[test]
-fn contexts_beyond_the_model_are_refused() {
+fn a_context_above_the_model_maximum_is_an_error() {
     let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
     let error = |context| {
         let options = Options { context: Some(context), precision: Precision::Fast, ..Options::default() };
@@ -247,17 +252,45 @@ fn contexts_beyond_the_model_are_refused() {
 }
 
 #[test]
-fn a_cycle_stops_a_generation_that_asked_for_it() {
+fn a_repetition_stops_the_generation_only_on_request() {
     let Some(model) = fast() else { return };
-    // A penalty below one makes what occurred likelier, so that the same comes again and again.
+    // A penalty below 1 makes earlier tokens more likely, which leads to a cycle.
     let sampler = Sampler { repetition_penalty: 0.01, ..Sampler::default() };
     let request =
         || Request::text("Once upon a time").sampler(sampler.clone()).ignore_end(true).max_tokens(400);
     let (free, reason) = run(&mut model.session(), request());
-    assert_eq!((free.len(), reason), (400, StopReason::MaxTokens), "nobody asked to stop");
+    assert_eq!((free.len(), reason), (400, StopReason::MaxTokens), "without the option");
     let mut session = model.session();
     let (ids, reason) = run(&mut session, request().stop_at_repetition(true));
     assert_eq!(reason, StopReason::Repetition);
     assert!((160..400).contains(&ids.len()), "{} tokens", ids.len());
     assert!(free.starts_with(&ids) && session.tokens().ends_with(&ids));
+}
+
+#[test]
+fn decode_together_names_the_fault() {
+    let (Some(model), Some(other)) = (fast(), fast()) else { return };
+    let error = |sessions: &mut [Session], samplers: usize| {
+        let samplers = vec![Sampler::default(); samplers];
+        Session::decode_together(sessions, &samplers, 1, |_| true).unwrap_err().to_string()
+    };
+    let session = |model: &Model| {
+        let mut session = model.session();
+        session.set_tokens(&[1]).unwrap();
+        session
+    };
+    let mut many: Vec<Session> = (0..17).map(|_| session(&model)).collect();
+    assert_eq!(
+        error(&mut many, 17),
+        "17 sessions cannot decode in one batch, the limit is 16: split them into batches"
+    );
+    assert_eq!(
+        error(&mut many[..2], 1),
+        "2 sessions need 2 samplers, but there are 1: pass one for each session"
+    );
+    assert_eq!(
+        error(&mut [session(&model), session(&other)], 2),
+        "session 1 belongs to another model than session 0: decode each model's sessions apart"
+    );
+    assert_eq!(error(&mut [model.session()], 1), "the prompt is empty");
 }

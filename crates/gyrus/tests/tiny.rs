@@ -1,4 +1,4 @@
-//! Models of a megabyte against logits that other programs computed in single precision.
+//! Models of about a megabyte against f32 logits of transformers.
 
 use gyrus::{Model, Options, Precision};
 use gyrus_testkit::{data, npy};
@@ -7,7 +7,7 @@ fn exact() -> Options {
     Options { precision: Precision::Exact, ..Options::default() }
 }
 
-/// The largest difference of any logit at any position from the reference, and whether greedy choices agree.
+/// Compares the logits of all positions with the reference.
 fn compare(folder: &str, tolerance: f32) {
     let Some(path) = data(folder) else { return };
     let model = Model::open(&path, &exact()).unwrap();
@@ -41,6 +41,6 @@ fn qwen3_with_head_norms_matches_transformers() {
 }
 
 #[test]
-fn mistral_with_a_window_matches_transformers() {
+fn mistral_with_a_sliding_window_matches_transformers() {
     compare("tiny/mistral", 2e-3);
 }

@@ -62,7 +62,7 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
                 .iter()
                 .map(|(label, n, first, p50, p95)| {
                     json!({
-                        "test": label, "model": name, "device": load::device(model.place()),
+                        "test": label, "model": name, "device": load::device(model.device()),
                         "threads": model.threads(), "prompt_tokens": n, "first_token_seconds": first,
                         "token_seconds_p50": p50, "token_seconds_p95": p95, "tokens_per_second": ratio(1.0, *p50),
                     })

@@ -40,7 +40,7 @@ impl Measurement {
             architecture: model.config().architecture.clone(),
             parameters: plan.weights.iter().map(|w| w.shape.elems() as u64).sum(),
             weight_bytes: plan.weights.iter().map(bytes).sum(),
-            device: load::device(model.place()),
+            device: load::device(model.device()),
             threads: model.threads(),
             precision: format!("{:?}", plan.precision).to_lowercase(),
             version: env!("CARGO_PKG_VERSION"),

@@ -67,7 +67,7 @@ impl Report {
         Report {
             model: name.to_owned(),
             architecture: model.config().architecture.clone(),
-            device: crate::load::device(model.place()),
+            device: crate::load::device(model.device()),
             precision: format!("{:?}", model.plan().precision).to_lowercase(),
             version: env!("CARGO_PKG_VERSION"),
             batches,

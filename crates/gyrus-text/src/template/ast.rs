@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// An expression, and the byte offset an error in it is reported at.
+/// An expression, and the byte offset for its errors.
 #[derive(Debug)]
 pub(crate) struct Expr {
     pub(crate) at: u32,
-    /// Levels of expressions in and below this one; evaluation recurses that deep.
+    /// The height of this expression's tree, which is the depth of recursion of its evaluation.
     pub(crate) height: u16,
     pub(crate) kind: ExprKind,
 }
@@ -39,7 +39,7 @@ pub(crate) enum ExprKind {
     Attribute(Box<Expr>, Arc<str>),
     Item(Box<Expr>, Box<Expr>),
     Slice(Box<Expr>, Box<[Option<Box<Expr>>; 3]>),
-    /// The subject is absent for the first filter of a filter block.
+    /// The subject is absent in the first filter of a filter block.
     Filter(Option<Box<Expr>>, Arc<str>, Box<Args>),
     Test(Box<Expr>, Arc<str>, Box<Args>),
     Call(Box<Expr>, Box<Args>),
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     pub(crate) dict: Option<Box<Expr>>,
 }
 
-/// What an assignment or a loop writes to.
+/// The target of an assignment or a loop.
 #[derive(Debug)]
 pub(crate) enum Target {
     Name(Arc<str>),
@@ -95,7 +95,7 @@ pub(crate) enum Target {
     Tuple(Vec<Target>),
 }
 
-/// A statement or a piece of text.
+/// A statement or literal text.
 #[derive(Debug)]
 pub(crate) enum Stmt {
     Text(Arc<str>),
@@ -106,7 +106,7 @@ pub(crate) enum Stmt {
     },
     For(Box<ForLoop>),
     Set(Target, Expr, u32),
-    /// `{% set x %}…{% endset %}`, with filters applied to the text.
+    /// `{% set x %}…{% endset %}`, with filters applied to the captured text.
     SetBlock {
         target: Target,
         filter: Option<Expr>,
@@ -121,7 +121,7 @@ pub(crate) enum Stmt {
     },
     FilterBlock(Expr, Vec<Stmt>),
     With(Vec<(Target, Expr)>, Vec<Stmt>, u32),
-    /// A block that only opens a scope: `block`, `generation`.
+    /// A block that only creates a scope: `block`, `generation`.
     Scope(Vec<Stmt>),
     Break,
     Continue,
@@ -143,7 +143,7 @@ pub(crate) struct Macro {
     pub(crate) name: Arc<str>,
     pub(crate) parameters: Vec<(Arc<str>, Option<Expr>)>,
     pub(crate) body: Vec<Stmt>,
-    /// Whether the body reads `varargs`, `kwargs` or `caller`: only then does it accept them.
+    /// Whether the body uses `varargs`, `kwargs` or `caller`; only then does the macro accept them.
     pub(crate) takes_varargs: bool,
     pub(crate) takes_kwargs: bool,
     pub(crate) takes_caller: bool,

@@ -1,22 +1,22 @@
-//! What a render may spend.
+//! The resource budget of a render.
 
 use super::error::{Fault, Limit, Outcome};
 
-/// Bytes made or read for one unit of fuel.
+/// Bytes created or read for one unit of fuel.
 const BYTES_PER_FUEL: usize = 32;
 
 const MAX_DEPTH: u32 = 400;
 
-/// Limits of one render, so that no template can hang or exhaust memory.
+/// Limits of one render, so that no template can run forever or exhaust memory.
 ///
-/// Memory needs no limit of its own: every byte and every value made costs fuel, so a render holds
-/// some 32 bytes of text, or a hundred bytes of small values, per unit of fuel at most.
+/// There is no separate memory limit: every byte and every value costs fuel, so a render holds at most about 32 bytes
+/// of text, or a hundred bytes of small values, for each unit of fuel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Work: one unit for each node evaluated, item visited, and 32 bytes made or compared.
+    /// Work: one unit for each evaluated node, visited item, and 32 bytes created or compared.
     pub fuel: u64,
-    /// Nested expressions, blocks and macro calls being evaluated at one time; a macro call counts
-    /// as four. At most 400: more would not fit the stack of a thread.
+    /// Nested expressions, blocks and macro calls in evaluation; a macro call counts as four. At most 400: more would
+    /// not fit the stack of a thread.
     pub depth: u32,
     /// Bytes of rendered text.
     pub output: usize,
@@ -44,12 +44,12 @@ impl Budget {
         self.spend(1)
     }
 
-    /// Pays for making or reading `bytes`, before it is done.
+    /// Charges for creating or reading `bytes`, before it happens.
     pub(crate) fn work(&mut self, bytes: usize) -> Outcome<()> {
         self.spend((bytes / BYTES_PER_FUEL) as u64)
     }
 
-    /// Pays for visiting `count` values.
+    /// Charges for visiting `count` values.
     pub(crate) fn items(&mut self, count: usize) -> Outcome<()> {
         self.spend(count as u64)
     }
@@ -67,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// Goes one level down. A failure ends the render, so only a success needs its `leave`.
+    /// Enters one level. A failure ends the render, so only a success needs `leave`.
     pub(crate) fn enter(&mut self) -> Outcome<()> {
         self.descend(1)
     }
@@ -76,7 +76,7 @@ impl Budget {
         self.ascend(1);
     }
 
-    /// Goes `levels` down at once: a macro call takes several times the stack of an expression.
+    /// Enters `levels` levels: a macro call takes several times the stack of an expression.
     pub(crate) fn descend(&mut self, levels: u32) -> Outcome<()> {
         if self.depth + levels > self.limits.depth {
             return Err(Fault::limit(Limit::Depth, u64::from(self.limits.depth)));

@@ -12,7 +12,7 @@ use super::ops;
 use super::text::Text;
 use super::value::{Cycler, LoopState, Range, Seq, Value};
 
-/// The sandbox that chat templates are written for refuses longer ranges.
+/// The sandbox of transformers rejects longer ranges.
 const MAX_RANGE: usize = 100_000;
 
 /// Evaluated arguments.
@@ -23,7 +23,7 @@ pub(crate) struct CallArgs {
 }
 
 impl CallArgs {
-    /// Distributes the arguments over parameters, as a call of a Python function does.
+    /// Binds the arguments to parameters, as a call of a Python function does.
     pub(crate) fn bind<const N: usize>(self, callee: &str, names: [&str; N]) -> Outcome<[Option<Value>; N]> {
         let mut bound = [const { None }; N];
         if self.positional.len() > N {
@@ -163,7 +163,7 @@ impl Interp<'_> {
         Ok(dict)
     }
 
-    /// `subject.name`: methods and attributes come before items.
+    /// `subject.name`: methods and attributes take precedence over items.
     pub(super) fn attribute(&mut self, subject: &Value, name: &str) -> Outcome<Value> {
         subject.defined()?;
         if let Some(value) = self.own_attribute(subject, name)? {
@@ -177,7 +177,7 @@ impl Interp<'_> {
         Ok(missing(subject, name))
     }
 
-    /// `subject[index]`: items come before methods and attributes, and what is not there is undefined.
+    /// `subject[index]`: items take precedence over methods and attributes; a missing one is undefined.
     pub(super) fn item(&mut self, subject: &Value, key: &Value) -> Outcome<Value> {
         subject.defined()?;
         self.budget.work(key.as_str().map_or(0, str::len))?;
@@ -201,7 +201,7 @@ impl Interp<'_> {
         Ok(Value::undefined(format!("{} has no element {key}", object(subject))))
     }
 
-    /// What Python finds on the object itself: methods, and the attributes of Jinja's own objects.
+    /// The methods of a value, and the attributes of Jinja's own objects.
     fn own_attribute(&mut self, subject: &Value, name: &str) -> Outcome<Option<Value>> {
         if name.starts_with("__") {
             return Ok(None);

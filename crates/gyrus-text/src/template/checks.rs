@@ -1,4 +1,4 @@
-//! Tests: what may stand behind `is`.
+//! Tests, the operand of `is`.
 
 use super::ast::{Binary, Comparison};
 use super::call::CallArgs;
@@ -57,7 +57,7 @@ fn plain(interp: &mut Interp<'_>, name: &str, value: &Value) -> Outcome<bool> {
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Dict(_)),
         "iterable" => value.is_iterable(),
-        // What has a length and can be indexed; even undefined answers to that.
+        // Values with a length and an index operator, including undefined.
         "sequence" => matches!(
             value,
             Value::Str(_)

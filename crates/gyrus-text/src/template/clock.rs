@@ -41,16 +41,16 @@ struct Civil {
 }
 
 impl DateTime {
-    /// The time shown `seconds` after the start of 1970 by a clock that is in that time zone.
+    /// The time `seconds` after 1970-01-01, in the time zone of that clock.
     ///
-    /// Years 1 to 9999 can be shown; what lies outside is brought to the nearest of them.
+    /// Years are clamped to 1 to 9999.
     pub fn from_unix(seconds: i64) -> DateTime {
         DateTime { seconds: seconds.clamp(-62_135_596_800, 253_402_300_799) }
     }
 
-    /// Now, in coordinated universal time. The standard library knows no local time; a caller that
-    /// does gives it by [`from_unix`](DateTime::from_unix) with the zone's offset added. `None` on a platform
-    /// without a clock, as WebAssembly outside an operating system is.
+    /// Now, in UTC. The standard library has no local time; a caller with a time zone adds its offset and uses
+    /// [`from_unix`](DateTime::from_unix). `None` on a platform without a clock, such as WebAssembly without an
+    /// operating system.
     pub fn now_utc() -> Option<DateTime> {
         if cfg!(all(target_family = "wasm", target_os = "unknown")) {
             return None;
@@ -62,7 +62,7 @@ impl DateTime {
     fn civil(self) -> Civil {
         let days = self.seconds.div_euclid(86_400);
         let in_day = self.seconds.rem_euclid(86_400);
-        // Years that start in March put the leap day last; 719468 days lie between 0000-03-01 and 1970.
+        // With years that start in March the leap day is the last; there are 719468 days from 0000-03-01 to 1970.
         let shifted = days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
@@ -108,7 +108,7 @@ pub(crate) fn strftime(time: &DateTime, format: &str) -> String {
             Some(directive) => match field(&civil, time, directive, flag) {
                 Some(text) if flag == Some('^') => out.push_str(&text.to_uppercase()),
                 Some(text) => out.push_str(&text),
-                // An unknown directive stays as it is written.
+                // An unknown directive is copied.
                 None => {
                     out.push('%');
                     out.extend(flag);

@@ -1,26 +1,24 @@
-//! What a template renders: messages, tools, documents.
+//! The input of a template: messages, tools, documents.
 
 use serde_json::Value as Json;
 
 use super::error::TemplateError;
 
-/// A checked conversation.
+/// A validated conversation.
 ///
-/// Messages keep every field they came with and the order of those fields, since templates print
-/// both.
+/// Messages keep all fields and their order, because templates print both.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Conversation {
     messages: Vec<Json>,
     /// The functions the model may call, as JSON schemas.
     pub tools: Option<Vec<Json>>,
-    /// Texts the model may draw on.
+    /// Documents that the model may use.
     pub documents: Option<Vec<Json>>,
 }
 
 impl Conversation {
-    /// Checks messages: objects with a `role`, and a `content` that is a string, null, absent, or a
-    /// list of parts.
+    /// Validates messages: objects with a `role`, and a `content` that is a string, null, absent, or a list of parts.
     ///
     /// # Errors
     /// [`TemplateError::Conversation`] naming the message by its index.
@@ -31,12 +29,12 @@ impl Conversation {
         Ok(Conversation { messages, tools: None, documents: None })
     }
 
-    /// Reads a conversation: an array of messages, or an object with `messages` and optionally
-    /// `tools` and `documents`.
+    /// Parses a conversation: an array of messages, or an object with `messages` and optionally `tools` and
+    /// `documents`.
     ///
     /// # Errors
-    /// [`TemplateError::Json`] with line and column if the text is not JSON,
-    /// [`TemplateError::Conversation`] with the path of the value that is not as it should be.
+    /// [`TemplateError::Json`] with line and column if the text is not JSON, [`TemplateError::Conversation`]
+    /// with the path of the invalid value.
     pub fn from_json(text: &str) -> Result<Conversation, TemplateError> {
         match parse(text)? {
             Json::Array(messages) => Conversation::new(messages),
@@ -57,7 +55,7 @@ impl Conversation {
         }
     }
 
-    /// Adds tools, read from an array of JSON schemas.
+    /// Adds tools from a JSON array of schemas.
     ///
     /// # Errors
     /// As [`from_json`](Conversation::from_json).
@@ -73,7 +71,7 @@ impl Conversation {
 }
 
 fn parse(text: &str) -> Result<Json, TemplateError> {
-    // A byte order mark is what some editors put in front of a file.
+    // Some editors write a byte order mark at the start of a file.
     serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|error| TemplateError::Json {
         line: error.line(),
         column: error.column(),
@@ -138,8 +136,8 @@ fn check_message(message: &Json, path: &str) -> Result<(), TemplateError> {
     }
 }
 
-/// The message with its reasoning under the names templates read: `reasoning_content` and, for
-/// older ones, `thinking`.
+/// The message with its reasoning under both names that templates use: `reasoning_content` and, in older ones,
+/// `thinking`.
 pub(super) fn with_reasoning(message: &Json) -> Json {
     let Json::Object(fields) = message else { return message.clone() };
     let given = ["reasoning_content", "thinking", "reasoning"]

@@ -1,4 +1,4 @@
-//! A dictionary with Python's key equality that keeps the order of insertion.
+//! A dictionary with Python's key equality and insertion order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::error::{Fault, Outcome};
 use super::value::{Value, deeper};
 
-/// Small dictionaries are searched, larger ones indexed.
+/// Small dictionaries are searched linearly, larger ones are indexed.
 const SEARCHED: usize = 8;
 
-/// A key in the form in which Python's equal keys are equal: `1`, `1.0` and `True` are one key.
+/// A key in a form in which keys that are equal in Python are equal: `1`, `1.0` and `True` are one key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     None,

@@ -1,8 +1,8 @@
-//! What can go wrong between a conversation and its prompt, and where.
+//! Errors of chat templates, with their position.
 
 use std::fmt;
 
-/// A place in a template's source, counted from one.
+/// A position in a template's source, counted from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// Line, counted from one.
@@ -34,7 +34,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Which of the [`Limits`](super::Limits) a render ran into.
+/// The [`Limits`](super::Limits) that a render exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -71,15 +71,15 @@ pub enum TemplateError {
         /// What was found and what was expected.
         message: String,
     },
-    /// The template itself refused the conversation by calling `raise_exception`.
+    /// The template rejected the conversation with `raise_exception`.
     #[error("the chat template refuses this conversation ({at}): {message}")]
     Raised {
         /// Where the template raised.
         at: Position,
-        /// The template's own words.
+        /// The message of the template.
         message: String,
     },
-    /// An operation of the template failed on the values it was given.
+    /// An operation of the template failed.
     #[error("chat template, {at}: {message}")]
     Render {
         /// The innermost expression that failed.
@@ -87,7 +87,7 @@ pub enum TemplateError {
         /// What failed.
         message: String,
     },
-    /// The render was stopped by a limit.
+    /// The render exceeded a limit.
     #[error("chat template, {at}: rendering exceeds the {limit} limit of {allowed}")]
     Limit {
         /// Where rendering was stopped.
@@ -104,24 +104,24 @@ pub enum TemplateError {
         line: usize,
         /// Column, counted from one.
         column: usize,
-        /// The JSON parser's complaint.
+        /// The message of the JSON parser.
         message: String,
     },
-    /// A conversation is JSON, but not a conversation.
+    /// The JSON is not a conversation.
     #[error("conversation, {path}: {message}")]
     Conversation {
-        /// The offending value, as a path such as `messages[3].content`.
+        /// The path of the invalid value, such as `messages[3].content`.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         message: String,
     },
 }
 
-/// A failure inside the interpreter, before it is given a line and column.
+/// An error within the interpreter, before its offset is converted to a line and column.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// Byte offset into the normalised source; the innermost expression sets it.
+    /// The byte offset in the normalised source; the innermost expression sets it.
     pub(crate) at: Option<u32>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) enum FaultKind {
 pub(crate) type Outcome<T> = Result<T, Fault>;
 
 impl Fault {
-    /// An operation that Python or Jinja would answer with an exception.
+    /// An operation that raises an exception in Python or Jinja.
     pub(crate) fn failed(message: impl Into<String>) -> Fault {
         Fault { kind: FaultKind::Failed(message.into()), at: None }
     }
@@ -153,7 +153,7 @@ impl Fault {
         Fault { kind: FaultKind::Limit(limit, allowed), at: None }
     }
 
-    /// Sets the place unless an inner expression has done so.
+    /// Sets the offset unless an inner expression has set it.
     pub(crate) fn or_at(mut self, at: u32) -> Fault {
         self.at.get_or_insert(at);
         self

@@ -12,7 +12,7 @@ use super::value::{Value, compare, equal};
 use super::{checks, filters, ops};
 
 impl<'t> Interp<'t> {
-    /// The value of an expression; a failure carries the innermost place.
+    /// Evaluates an expression; an error has the position of the innermost expression.
     pub(super) fn eval(&mut self, expr: &'t Expr) -> Outcome<Value> {
         if let Err(fault) = self.budget.step().and_then(|()| self.budget.enter()) {
             return Err(fault.or_at(expr.at));
@@ -55,7 +55,7 @@ impl<'t> Interp<'t> {
         ops::binary(self, operator, &left, &right)
     }
 
-    /// `and` goes on to the right if the left is true, `or` if it is not.
+    /// `and` evaluates its right side if the left is true, `or` if it is false.
     fn eval_logic(&mut self, left: &'t Expr, right: &'t Expr, goes_on: bool) -> Outcome<Value> {
         let left = self.eval(left)?;
         if left.truthy() == goes_on { self.eval(right) } else { Ok(left) }
@@ -204,7 +204,7 @@ impl<'t> Interp<'t> {
         }
         if let Some(dict) = &args.dict {
             let Value::Dict(dict) = self.eval(dict)? else {
-                return Err(Fault::failed("the argument behind '**' must be a dictionary"));
+                return Err(Fault::failed("the argument after '**' must be a dictionary"));
             };
             for (key, value) in dict.iter() {
                 let Value::Str(key) = key else { return Err(Fault::failed("keywords must be strings")) };
@@ -220,7 +220,7 @@ impl<'t> Interp<'t> {
         Ok(CallArgs { positional, named })
     }
 
-    /// The call of a call block: the block itself is passed along as `caller`.
+    /// The call of a call block, which passes the block as `caller`.
     pub(super) fn eval_call_block(&mut self, call: &'t Expr, caller: Value) -> Outcome<Value> {
         let ExprKind::Call(function, args) = &call.kind else {
             return Err(Fault::failed("a call block needs a call"));
@@ -231,7 +231,7 @@ impl<'t> Interp<'t> {
         self.call(&function, args).map_err(|fault| fault.or_at(call.at))
     }
 
-    /// Filters written without a subject, as in `{% filter upper | trim %}`.
+    /// Filters without a subject, as in `{% filter upper | trim %}`.
     pub(super) fn eval_filter_chain(&mut self, filter: &'t Expr, subject: Value) -> Outcome<Value> {
         let ExprKind::Filter(inner, name, args) = &filter.kind else {
             return Err(Fault::failed("expected a filter"));

@@ -1,19 +1,19 @@
-//! Templates for models that carry none, chosen by the special tokens of their vocabulary.
+//! Templates for models without one, chosen by the special tokens of their vocabulary.
 
 /// A template chosen by [`fallback`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fallback {
-    /// What the form is called, to tell the user which one was chosen.
+    /// The name of the template, to report the choice to the user.
     pub name: &'static str,
     /// Its source, for [`ChatTemplate::new`](super::ChatTemplate::new).
     pub template: &'static str,
 }
 
-/// The template whose special tokens the vocabulary has; the plain form if it has none of them.
+/// The template whose special tokens the vocabulary has; the plain one if it has none of them.
 ///
-/// `has_token` tells whether a text is one token of the vocabulary. A guess by tokens is right for
-/// the families below and still a guess: callers say on standard error which form was chosen.
+/// `has_token` returns whether a text is one token of the vocabulary. The choice is a guess, so callers should report
+/// it on standard error.
 pub fn fallback(has_token: impl Fn(&str) -> bool) -> Fallback {
     let fits = |(_, tokens, _): &&(&str, &[&str], &str)| tokens.iter().all(|token| has_token(token));
     match FORMS.iter().find(fits) {
@@ -23,14 +23,14 @@ pub fn fallback(has_token: impl Fn(&str) -> bool) -> Fallback {
 }
 
 impl Fallback {
-    /// Every form, in the order in which they are tried, the plain one last.
+    /// Every template in the order of the search, the plain one last.
     pub fn all() -> impl Iterator<Item = Fallback> {
         let forms = FORMS.iter().map(|&(name, _, template)| Fallback { name, template });
         forms.chain([Fallback { name: "plain", template: PLAIN }])
     }
 }
 
-/// Puts the macro `text`, which reads content of every kind, in front of a form.
+/// Prepends the macro `text`, which converts content of every kind.
 macro_rules! form {
     ($file:literal) => {
         concat!(include_str!("forms/text.jinja"), include_str!(concat!("forms/", $file, ".jinja")))
@@ -39,7 +39,7 @@ macro_rules! form {
 
 const PLAIN: &str = form!("plain");
 
-/// Name, tokens that must all be there, template. More telling tokens come first.
+/// Name, required tokens, template. More specific tokens come first.
 const FORMS: &[(&str, &[&str], &str)] = &[
     ("llama3", &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], form!("llama3")),
     ("llama4", &["<|header_start|>", "<|header_end|>", "<|eot|>"], form!("llama4")),
@@ -57,7 +57,7 @@ const FORMS: &[(&str, &[&str], &str)] = &[
     ("zephyr", &["<|user|>", "<|assistant|>"], form!("zephyr")),
     ("chatml", &["<|im_start|>", "<|im_end|>"], form!("chatml")),
     ("mistral", &["[INST]", "[/INST]"], form!("mistral")),
-    // A SentencePiece vocabulary with byte tokens and nothing else to go by.
+    // A SentencePiece vocabulary with byte tokens and no other hint.
     ("llama2", &["<s>", "</s>", "<0x0A>"], form!("llama2")),
 ];
 

@@ -1,16 +1,16 @@
-//! Filters: the table, and those that make text. Those over sequences are in [`super::sequences`].
+//! Filters: the table, and those that return text. Filters on sequences are in [`super::sequences`].
 
 use super::call::CallArgs;
 use super::error::{Fault, Outcome};
 use super::format;
 use super::interp::Interp;
 use super::json;
-use super::methods;
 use super::ops;
 use super::python::{self, is_space};
 use super::sequences;
 use super::text::{Text, Writer};
 use super::value::Value;
+use super::{methods, string_methods};
 
 /// The filters of this file.
 const NAMES: &[&str] = &[
@@ -64,7 +64,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
             let Some(Value::Str(attribute)) = attribute else {
                 return Err(Fault::failed("attr needs a name"));
             };
-            // Unlike `.`, this filter looks at attributes only, never at items.
+            // Unlike `.`, this filter uses attributes only, not items.
             match &value {
                 Value::Dict(_) if methods::find(&value, &attribute).is_none() => {
                     Ok(Value::undefined(format!("'dict object' has no attribute '{attribute}'")))
@@ -112,7 +112,7 @@ pub(crate) fn apply(interp: &mut Interp<'_>, name: &str, value: Value, args: Cal
     }
 }
 
-/// Filters that turn their subject into text first.
+/// Filters that convert their subject to text first.
 fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> Outcome<Value> {
     let text = interp.text(value)?;
     interp.budget.work(text.weight())?;
@@ -139,7 +139,7 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
                 None | Some(Value::None) => -1,
                 Some(count) => count.as_int().ok_or_else(|| Fault::failed("count must be an integer"))?,
             };
-            Ok(methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
+            Ok(string_methods::replace_text(interp, &text, old, new, usize::try_from(count).ok())?.into())
         }
         "indent" => {
             if !matches!(value.defined()?, Value::Str(_)) {
@@ -161,7 +161,7 @@ fn text(interp: &mut Interp<'_>, name: &str, value: &Value, args: CallArgs) -> O
                 "title" => text.rewritten(title(&text)).into(),
                 "escape" | "e" | "forceescape" => text.rewritten(escape(&text)).into(),
                 "wordcount" => words(&text).into(),
-                // `string` and `safe`: nothing is escaped here, so nothing needs to be marked safe.
+                // `string` and `safe`: there is no escaping, so there is nothing to mark as safe.
                 _ => Value::Str(text),
             })
         }
@@ -218,7 +218,7 @@ fn round(value: &Value, args: CallArgs) -> Outcome<Value> {
             if let Some(int) = value.as_int().filter(|_| precision >= 0) {
                 return Ok(Value::Int(int));
             }
-            // Decimal digits are rounded exactly by printing them; ties go to the even digit.
+            // Printing rounds decimal digits exactly, ties to even.
             match usize::try_from(precision) {
                 Ok(places) => format!("{number:.places$}").parse().unwrap_or(number),
                 Err(_) => (number * factor).round_ties_even() / factor,
@@ -247,7 +247,7 @@ fn indent(interp: &mut Interp<'_>, text: &Text, args: CallArgs) -> Outcome<Value
     };
     let is_set = |flag: Option<Value>| flag.is_some_and(|flag| flag.truthy());
     let (first, blank) = (is_set(first), is_set(blank));
-    // A last newline is kept as an empty line.
+    // A trailing newline gives an empty last line.
     let mut padded = Writer::default();
     padded.push(text);
     padded.literal("\n");
@@ -306,7 +306,7 @@ fn truncate(interp: &mut Interp<'_>, value: Value, args: CallArgs) -> Outcome<Va
     Ok(out.finish().into())
 }
 
-/// Jinja's `title` filter: words start behind whitespace, dashes and opening brackets only.
+/// Jinja's `title` filter: a word starts after white space, a dash or an opening bracket only.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut starts = true;
@@ -336,7 +336,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// A string is quoted as a path, pairs are joined to a query.
+/// A string is quoted as a URL path, pairs are joined to a query.
 fn urlencode(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     if matches!(value, Value::Str(_)) || !value.is_iterable() {
         let text = interp.text(value)?;

@@ -1,4 +1,4 @@
-//! Python's two ways to format: the `%` operator and `str.format`.
+//! Python's two string formatting operations: the `%` operator and `str.format`.
 
 use std::str::Chars;
 
@@ -9,19 +9,19 @@ use super::python;
 use super::text::{Origin, Text, Writer};
 use super::value::Value;
 
-/// How one value is to be laid out; both ways of formatting come down to this.
+/// The layout of one value, for both operations.
 #[derive(Clone, Copy)]
 struct Spec {
     fill: char,
     align: Option<char>,
-    /// `+`, a blank, or `-` for "only when negative".
+    /// `+`, a space, or `-` for "only when negative".
     sign: char,
     alternate: bool,
     grouping: Option<char>,
     width: usize,
     precision: Option<usize>,
     kind: Option<char>,
-    /// Where the fill came from.
+    /// The origin of the fill character.
     origin: Origin,
 }
 
@@ -37,10 +37,10 @@ const PLAIN: Spec = Spec {
     origin: Origin::Template,
 };
 
-/// Digits beyond this are refused: no double has more.
+/// Larger precisions are rejected: no double has more digits.
 const MAX_PRECISION: usize = 1100;
 
-/// The next character, if it passes the test.
+/// The next character, if it satisfies the test.
 fn next_if(chars: &mut Chars<'_>, test: impl FnOnce(char) -> bool) -> Option<char> {
     let mut ahead = chars.clone();
     let next = ahead.next().filter(|&c| test(c))?;
@@ -122,7 +122,7 @@ pub(crate) fn percent(interp: &mut Interp<'_>, pattern: &Text, values: &Value) -
     }
     out.push(&pattern.part(rest));
     interp.budget.work(out.len())?;
-    // Whatever can be indexed passes for a mapping, of which not all need be used.
+    // Any value with an index operator counts as a mapping. Not all of its items need be used.
     let is_mapping =
         matches!(values, Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_));
     if positional.next().is_some() && !is_mapping {
@@ -144,7 +144,7 @@ fn percent_value(interp: &mut Interp<'_>, value: &Value, kind: char, mut spec: S
         'c' => {
             let text = match value {
                 Value::Str(text) if text.chars().count() == 1 => text.clone(),
-                // A number has no origin, and any text can be spelt by numbers.
+                // A number has no origin, and characters can be spelt as numbers.
                 _ => value
                     .as_int()
                     .and_then(|code| u32::try_from(code).ok())
@@ -240,7 +240,7 @@ pub(crate) fn str_format(interp: &mut Interp<'_>, pattern: &Text, args: CallArgs
     Ok(out.finish().into())
 }
 
-/// `0.name[key]`: the argument, then attributes and items of it.
+/// `0.name[key]`: an argument, then attributes and items of it.
 fn field_value(interp: &mut Interp<'_>, path: &str, args: &CallArgs, auto: &mut usize) -> Outcome<Value> {
     let end = path.find(['.', '[']).unwrap_or(path.len());
     let (first, mut rest) = path.split_at(end);
@@ -421,19 +421,19 @@ fn lay_out(interp: &mut Interp<'_>, sign: &str, body: &Text, spec: Spec) -> Outc
     let missing = spec.width.saturating_sub(sign.len() + body.chars().count());
     interp.budget.work(missing.saturating_mul(4))?;
     interp.budget.check_output(missing)?;
-    // Fills in front of the sign, between it and the body, and behind.
+    // The fill before the sign, between the sign and the digits, and after them.
     let fills = match spec.align {
         Some('=') => [0, missing, 0],
         Some('>') => [missing, 0, 0],
         Some('^') => [missing / 2, 0, missing - missing / 2],
         _ => [0, 0, missing],
     };
-    let [before, inside, behind] = fills.map(|count| spec.fill.to_string().repeat(count));
+    let [before, inside, after] = fills.map(|count| spec.fill.to_string().repeat(count));
     let mut out = Writer::default();
     out.push_as(&before, spec.origin);
     out.literal(sign);
     out.push_as(&inside, spec.origin);
     out.push(body);
-    out.push_as(&behind, spec.origin);
+    out.push_as(&after, spec.origin);
     Ok(out.finish())
 }

@@ -1,4 +1,4 @@
-//! Runs statements: scopes, loops, macros, output.
+//! Executes statements: scopes, loops, macros, output.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,25 +18,25 @@ use super::value::{LoopState, MacroValue, Seq, Value};
 pub(crate) struct Interp<'t> {
     pub(super) budget: Budget,
     pub(super) now: Option<DateTime>,
-    /// Namespaces and scopes are referred to by index: they may refer to each other in circles.
+    /// Namespaces and scopes are referred to by index, because they may form reference cycles.
     pub(super) namespaces: Vec<Dict>,
     scopes: Vec<Scope>,
     pub(super) scope: usize,
     macros: Vec<&'t Macro>,
-    /// The loops that can be called again by `loop(…)`.
+    /// The recursive loops, which `loop(…)` calls.
     recursive_loops: Vec<&'t ForLoop>,
-    /// Text written so far, of the innermost capture.
+    /// The output so far, of the innermost capture.
     output: Writer,
 }
 
-/// What a call of a macro or loop counts for in depth.
+/// The depth that a call of a macro or loop counts for.
 const CALL_LEVELS: u32 = 4;
 
 #[derive(Default)]
 struct Scope {
     names: HashMap<Arc<str>, Value>,
     parent: Option<usize>,
-    /// A macro was written in or below this scope and may be called after it is left.
+    /// A macro was defined in or below this scope and may be called after the scope ends.
     captured: bool,
 }
 
@@ -88,7 +88,7 @@ impl<'t> Interp<'t> {
         self.scopes[self.scope].names.insert(name, value);
     }
 
-    /// Runs `work` in a new scope below `parent`.
+    /// Runs `work` in a new child scope of `parent`.
     fn scoped<T>(&mut self, parent: usize, work: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
         self.budget.items(4)?;
         let outer = self.scope;
@@ -159,7 +159,7 @@ impl<'t> Interp<'t> {
         Ok(())
     }
 
-    /// Runs `work` and returns what it wrote.
+    /// Runs `work` and returns its output.
     fn captured(&mut self, work: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<Text> {
         let outer = std::mem::take(&mut self.output);
         let result = work(self);
@@ -250,7 +250,7 @@ impl<'t> Interp<'t> {
     }
 
     fn with_block(&mut self, bindings: &'t [(Target, Expr)], body: &'t [Stmt], at: u32) -> Outcome<Flow> {
-        // Values are computed outside, so that bindings do not see each other.
+        // Values are evaluated in the outer scope, so that bindings do not see each other.
         let mut values = Vec::with_capacity(bindings.len());
         for (_, expr) in bindings {
             values.push(self.eval(expr)?);
@@ -372,7 +372,7 @@ impl<'t> Interp<'t> {
         Ok(text.into())
     }
 
-    /// Defines a macro's parameters in the scope at hand.
+    /// Defines a macro's parameters in the current scope.
     fn bind_parameters(&mut self, definition: &'t Macro, args: CallArgs) -> Outcome<()> {
         let name = &definition.name;
         let CallArgs { positional, mut named } = args;

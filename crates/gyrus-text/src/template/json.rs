@@ -1,4 +1,4 @@
-//! The `tojson` filter: Python's `json.dumps` with `ensure_ascii` off unless asked for.
+//! The `tojson` filter: Python's `json.dumps` with `ensure_ascii` off by default.
 
 use super::budget::Budget;
 use super::call::CallArgs;

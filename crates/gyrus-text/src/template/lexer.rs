@@ -1,9 +1,8 @@
 //! Splits a template into text, statements and expressions.
 //!
-//! The whitespace rules are those of Jinja with `trim_blocks` and `lstrip_blocks` on, which is how
-//! chat templates are written to be read: the newline after a statement or comment goes, blanks
-//! between the start of a line and a statement or comment go, `-` takes all whitespace on its
-//! side, `+` keeps it.
+//! The white-space rules are those of Jinja with `trim_blocks` and `lstrip_blocks`, as in transformers: the newline
+//! after a statement or comment is removed, blanks between the start of a line and a statement or comment are removed,
+//! `-` strips all white space on its side, `+` keeps it.
 
 use std::sync::Arc;
 
@@ -33,7 +32,7 @@ pub(crate) enum Tok {
 }
 
 impl Tok {
-    /// The token as an error message shows it.
+    /// The token in an error message.
     pub(crate) fn describe(&self) -> String {
         match self {
             Tok::Text(_) => "text".into(),
@@ -50,7 +49,7 @@ impl Tok {
     }
 }
 
-/// Brings line ends to `\n` and drops one newline at the end.
+/// Normalises line ends to `\n` and removes one newline at the end.
 pub(crate) fn normalise(source: &str) -> String {
     let mut text = source.replace("\r\n", "\n").replace('\r', "\n");
     if text.ends_with('\n') {
@@ -69,7 +68,7 @@ pub(crate) fn tokens(source: &str) -> Outcome<Vec<Token>> {
     Ok(lexer.out)
 }
 
-/// Longest first, so that `**` is not read as two `*`.
+/// Longest first, so that `**` is not lexed as two `*`.
 const OPERATORS: [&str; 25] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
     "=", ".", ":", "|", ",",
@@ -78,7 +77,7 @@ const OPERATORS: [&str; 25] = [
 struct Lexer<'s> {
     source: &'s str,
     at: usize,
-    /// Whether the last match ended a line, so that the text to come starts one.
+    /// Whether the last match ended a line, so that the text after it starts one.
     line_starting: bool,
     out: Vec<Token>,
 }
@@ -129,7 +128,7 @@ impl<'s> Lexer<'s> {
         sign
     }
 
-    /// Emits text before a tag, stripped as the tag's sign asks.
+    /// Emits the text before a tag, stripped according to the tag's sign.
     fn text(&mut self, at: usize, text: &str, sign: Option<char>, may_lstrip: bool) {
         let kept = match sign {
             Some('-') => text.trim_end_matches(is_space),
@@ -145,7 +144,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Ends a tag at `self.at`: consumes what whitespace the end takes with it.
+    /// Ends a tag at `self.at` and consumes the white space that the tag strips.
     fn finish_tag(&mut self, stripping: bool, trim_newline: bool) {
         let start = self.at;
         if stripping {
@@ -166,7 +165,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// The offset behind `raw %}` if the statement at hand is one.
+    /// The offset after `raw %}` if this is a raw statement.
     fn raw_begin(&self) -> Option<usize> {
         let rest = self.rest().trim_start_matches(is_space).strip_prefix("raw")?.trim_start_matches(is_space);
         let rest = match rest.strip_prefix("-%}") {
@@ -216,7 +215,7 @@ impl<'s> Lexer<'s> {
             let Some(first) = trimmed.chars().next() else {
                 return Err(Fault::syntax(tag, format!("this tag has no '{close}'")));
             };
-            // Inside brackets, `}}` closes two dictionaries and not the tag.
+            // Within brackets, `}}` closes two dictionaries, not the tag.
             if open.is_empty() {
                 let (sign, body) = match first {
                     '-' => (Some('-'), &trimmed[1..]),
@@ -347,7 +346,7 @@ fn next_tag(text: &str) -> Option<usize> {
     text.as_bytes().windows(2).position(|pair| matches!(pair, b"{{" | b"{%" | b"{#"))
 }
 
-/// How many bytes of digits and underscores between digits `text` starts with.
+/// The length in bytes of the digits, with underscores between them, at the start of `text`.
 fn digits(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digit = |i: usize| bytes.get(i).is_some_and(u8::is_ascii_digit);
@@ -358,7 +357,7 @@ fn digits(text: &str) -> usize {
     end
 }
 
-/// Decodes one escape of a Python string literal; returns how many further characters it used.
+/// Decodes one escape of a Python string literal; returns the number of further characters it consumed.
 fn escape(c: char, rest: &str, out: &mut String) -> Result<usize, String> {
     let hex = |length: usize| -> Result<char, String> {
         let code = rest

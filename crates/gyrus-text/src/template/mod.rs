@@ -1,14 +1,12 @@
-//! Chat templates: from a conversation to the text a model was trained on.
+//! Chat templates: render a conversation to the prompt format that a model was trained on.
 //!
-//! A model's chat template is a Jinja program written against one environment: Jinja2 in an
-//! immutable sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`,
-//! `strftime_now` and a `tojson` that leaves HTML alone. This module is that environment: it
-//! prints what Python prints, byte for byte, and it bounds the work, depth and output of a
-//! template, which comes from a file of unknown origin.
+//! A chat template is a Jinja program for the environment of transformers: Jinja2 in an immutable sandbox with
+//! `trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now` and a `tojson` that does not escape
+//! HTML. This module implements that environment. Its output equals Python's, byte for byte. It limits the work, depth
+//! and output of a template, because a template comes from an untrusted file.
 //!
-//! [`ChatTemplate`] is a parsed template, [`Conversation`] what it renders, [`Inputs`] a
-//! conversation with everything else a template can see, and [`fallback`] the template for a model
-//! that carries none.
+//! [`ChatTemplate`] is a parsed template, [`Conversation`] its main input, [`Inputs`] all its inputs, and [`fallback`]
+//! the template for a model without one.
 //!
 //! ```
 //! use gyrus_text::template::{ChatTemplate, Conversation, Inputs};
@@ -44,6 +42,7 @@ mod print;
 mod python;
 mod rendered;
 mod sequences;
+mod string_methods;
 mod text;
 mod value;
 
@@ -63,36 +62,36 @@ use error::{Fault, Outcome};
 use text::{Origin, Text};
 use value::Value;
 
-/// Real templates have some tens of kilobytes.
+/// Real templates have tens of kilobytes.
 const MAX_SOURCE: usize = 4 << 20;
 
 /// A parsed chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    /// With line ends normalised, as positions count them.
+    /// The source with normalised line ends; positions refer to it.
     source: String,
     body: Vec<ast::Stmt>,
     limits: Limits,
 }
 
-/// Everything a template can see.
+/// All inputs of a template.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inputs<'c> {
     /// Messages, tools and documents.
     pub conversation: &'c Conversation,
-    /// Whether to end with the opening of an assistant message.
+    /// Whether to append the start of an assistant message.
     pub add_generation_prompt: bool,
-    /// Special tokens by their names in templates, such as `bos_token`.
+    /// Special tokens by their variable names, such as `bos_token`.
     pub special_tokens: BTreeMap<String, String>,
-    /// Further variables, such as `enable_thinking`. They take precedence over special tokens.
+    /// More variables, such as `enable_thinking`. They take precedence over special tokens.
     pub variables: Map<String, Json>,
-    /// The time `strftime_now` prints; the present, in UTC, if absent. Without either it is an error to call it.
+    /// The time for `strftime_now`; the default is the current time in UTC. Without a clock, calling it is an error.
     pub now: Option<DateTime>,
 }
 
 impl<'c> Inputs<'c> {
-    /// A conversation, and nothing else.
+    /// A conversation without other inputs.
     pub fn new(conversation: &'c Conversation) -> Inputs<'c> {
         Inputs {
             conversation,
@@ -128,25 +127,24 @@ impl ChatTemplate {
         self
     }
 
-    /// The text of the conversation.
+    /// Renders the conversation.
     ///
-    /// A message's reasoning is visible as `reasoning_content` and `thinking`, whichever of
-    /// `reasoning_content`, `thinking` and `reasoning` it was given as.
+    /// A message's reasoning is visible as `reasoning_content` and `thinking`, whether the message has
+    /// `reasoning_content`, `thinking` or `reasoning`.
     ///
     /// # Errors
-    /// [`TemplateError::Raised`] if the template refuses the conversation in its own words,
-    /// [`TemplateError::Render`] if one of its operations fails, [`TemplateError::Limit`] if it
-    /// does too much; each with line and column. [`TemplateError::Conversation`] if an input nests
-    /// too deeply.
+    /// [`TemplateError::Raised`] if the template rejects the conversation, [`TemplateError::Render`] if one of
+    /// its operations fails, [`TemplateError::Limit`] if it exceeds a limit; each with line and column.
+    /// [`TemplateError::Conversation`] if an input nests too deeply.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, TemplateError> {
         Ok(self.render_parts(inputs)?.text().to_owned())
     }
 
     /// As [`render`](ChatTemplate::render), with the source of each part of the text.
     ///
-    /// The template's own are its literals, the special tokens, and the usual role names, of which some
-    /// templates make control tokens (`<|user|>`). Everything else in the inputs is data, keys and
-    /// values alike. Numbers have no source: they print as the template's.
+    /// The template's text is its literals, the special tokens, and the usual role names, from which some templates
+    /// build control tokens (`<|user|>`). All other inputs are data, keys and values alike. Numbers have no source:
+    /// they count as the template's text.
     ///
     /// # Errors
     /// As [`render`](ChatTemplate::render).
@@ -161,8 +159,8 @@ impl ChatTemplate {
     }
 }
 
-/// The roles that published templates know. A role is chosen by the program, not said by a party, and
-/// none of these words is or holds a control token.
+/// The roles in published templates. The program chooses a role, not a participant, and none of these words is or
+/// contains a control token.
 const ROLES: &[&str] = &[
     "system",
     "developer",
@@ -202,7 +200,7 @@ fn plain_list(items: impl Iterator<Item = Outcome<Value>>, path: &str) -> Result
     items.collect::<Outcome<_>>().and_then(Value::list).map_err(|_| too_deep(path))
 }
 
-/// A message, with its role as the template's word if it is a usual one and its content marked as such.
+/// A message whose role, if it is a usual one, counts as the template's text, and whose content is marked as content.
 fn message(json: &Json, index: usize) -> Outcome<Value> {
     let Json::Object(fields) = json else { return convert(json, 1) };
     let mut dict = dict::Dict::new([])?;

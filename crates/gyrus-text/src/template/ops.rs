@@ -8,7 +8,7 @@ use super::interp::Interp;
 use super::text::Writer;
 use super::value::{Value, equal};
 
-/// Integers are 128 bits wide; Python's have no end.
+/// Integers are 128 bits wide; Python's are unbounded.
 pub(crate) fn overflow() -> Fault {
     Fault::failed("integer overflow")
 }
@@ -244,7 +244,7 @@ pub(crate) fn slice(subject: &Value, bounds: [Option<i128>; 3], budget: &mut Bud
     }
 }
 
-/// The positions a slice picks of `length` items.
+/// The indices that a slice selects from `length` items.
 fn positions(
     length: usize,
     [start, stop, step]: [Option<i128>; 3],

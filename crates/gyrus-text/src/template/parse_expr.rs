@@ -7,7 +7,7 @@ use super::error::{Fault, Limit, Outcome, offset};
 use super::lexer::Tok;
 use super::parser::{MAX_EXPR_HEIGHT, MAX_NESTING, Parser};
 
-/// What binds looser comes first.
+/// Precedence levels, the loosest first.
 const OR: u8 = 0;
 const AND: u8 = 1;
 const NOT: u8 = 2;
@@ -47,7 +47,7 @@ impl Parser {
         self.node(at, below, ExprKind::Tuple(items))
     }
 
-    /// `a if test else b`, or anything tighter.
+    /// `a if test else b`, or an expression of higher precedence.
     pub(super) fn expression(&mut self) -> Outcome<Expr> {
         self.height += 1;
         if self.height > MAX_NESTING {
@@ -66,8 +66,8 @@ impl Parser {
         Ok(expr)
     }
 
-    /// Operators that bind at least as tightly as `level`, by precedence climbing: nesting costs
-    /// few stack frames, and a chain of operators none.
+    /// Operators of at least this precedence, by precedence climbing: nesting costs few stack frames, and a chain of
+    /// operators none.
     fn binary(&mut self, level: u8) -> Outcome<Expr> {
         let at = self.here();
         let mut left = if level <= NOT && self.is_name("not") { self.not()? } else { self.unary()? };
@@ -81,7 +81,7 @@ impl Parser {
         Ok(left)
     }
 
-    /// The level of the binary operator at hand.
+    /// The precedence of the current binary operator.
     fn operator(&self) -> Option<u8> {
         Some(match self.peek() {
             Tok::Op("+" | "-") => SUM,
@@ -95,7 +95,7 @@ impl Parser {
         })
     }
 
-    /// The comparison at hand, and its length in tokens.
+    /// The current comparison operator, and its length in tokens.
     fn comparison(&self) -> Option<(Comparison, usize)> {
         Some(match self.peek() {
             Tok::Op("==") => (Comparison::Equal, 1),
@@ -352,7 +352,7 @@ impl Parser {
         }
     }
 
-    /// `name(args) | name(args) …`, the first `|` already read; the subject may come later.
+    /// `name(args) | name(args) …` after the first `|`; the subject may come later.
     pub(super) fn filters(&mut self, mut subject: Option<Expr>) -> Outcome<Expr> {
         loop {
             let at = self.here();
@@ -391,7 +391,7 @@ impl Parser {
             Tok::Name(next) if &**next == "is" => {
                 return Err(Fault::syntax(self.here(), "tests cannot be chained with 'is'"));
             }
-            // Any other name is read as the argument, `if` and `not` too: Jinja has it so.
+            // Any other name is the argument, even `if` and `not`, as in Jinja.
             Tok::Name(next) => !matches!(&**next, "else" | "or" | "and"),
             Tok::Str(_) | Tok::Int(_) | Tok::Float(_) | Tok::Op("[" | "{") => true,
             _ => false,
@@ -424,7 +424,7 @@ impl Parser {
                 }
             }
             let at = self.here();
-            let late = |what: &str| Err(Fault::syntax(at, format!("{what} cannot stand here")));
+            let late = |what: &str| Err(Fault::syntax(at, format!("{what} is not allowed here")));
             if self.skip_op("**") {
                 if args.dict.is_some() {
                     return late("a second '**'");
@@ -441,7 +441,7 @@ impl Parser {
                 args.list = Some(Box::new(value));
             } else if matches!(self.peek(), Tok::Name(_)) && *self.peek_at(1) == Tok::Op("=") {
                 if args.dict.is_some() {
-                    return late("a named argument behind '**'");
+                    return late("a named argument after '**'");
                 }
                 let name = self.identifier()?;
                 self.expect_op("=")?;

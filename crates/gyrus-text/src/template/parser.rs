@@ -1,4 +1,4 @@
-//! Statements: from tokens to the tree. Expressions are in [`super::parse_expr`].
+//! Parses statements into a tree. Expressions are in [`super::parse_expr`].
 
 use std::sync::Arc;
 
@@ -6,13 +6,12 @@ use super::ast::{Expr, ExprKind, ForLoop, Macro, Stmt, Target};
 use super::error::{Fault, Limit, Outcome, offset};
 use super::lexer::{Tok, Token};
 
-/// Levels of an expression's tree. Jinja compiles to Python, whose parser gives up at 200 nested
-/// parentheses; this and the next two keep recursion within a small stack and turn no working
-/// template away.
+/// The maximum height of an expression's tree. Jinja compiles to Python, whose parser rejects 200 nested parentheses.
+/// This limit and the next two keep recursion within a small stack and reject no working template.
 pub(crate) const MAX_EXPR_HEIGHT: u16 = 200;
-/// Levels of brackets in the source.
+/// The maximum nesting of brackets.
 pub(crate) const MAX_NESTING: u16 = 64;
-/// Levels of blocks in the source.
+/// The maximum nesting of blocks.
 const MAX_BLOCK_DEPTH: usize = 48;
 
 /// Parses the tokens of a whole template.
@@ -21,7 +20,7 @@ pub(crate) fn parse(tokens: Vec<Token>) -> Outcome<Vec<Stmt>> {
     parser.body(&[])
 }
 
-/// The special names read so far; a macro looks whether its body added to them.
+/// The special names used so far; a macro checks whether its body added to them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Names {
     pub(super) varargs: u32,
@@ -101,7 +100,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Statements up to one whose name is in `ends`, of which `{%` is consumed and the name is not.
+    /// Statements up to one whose name is in `ends`; its `{%` is consumed, its name is not.
     fn body(&mut self, ends: &[&str]) -> Outcome<Vec<Stmt>> {
         let mut body = Vec::new();
         loop {
@@ -133,7 +132,7 @@ impl Parser {
         }
     }
 
-    /// A body that opens with `%}` and is closed by `{% end %}`.
+    /// A body that starts at `%}` and ends at `{% end %}`.
     fn block(&mut self, end: &str) -> Outcome<Vec<Stmt>> {
         self.statement_end()?;
         let body = self.body(&[end])?;
@@ -180,7 +179,7 @@ impl Parser {
             }
             "include" | "import" | "from" | "extends" => Err(Fault::syntax(
                 name_at,
-                format!("'{name}' needs other templates, and a chat template stands alone"),
+                format!("'{name}' loads another template, which a chat template cannot do"),
             )),
             _ => Err(Fault::syntax(name_at, format!("unknown statement '{name}'"))),
         }?;

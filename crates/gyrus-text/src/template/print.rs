@@ -1,4 +1,4 @@
-//! `str` and `repr` of values, as Python writes them.
+//! `str` and `repr` of values, as in Python.
 
 use super::error::{Fault, Limit, Outcome};
 use super::interp::Interp;
@@ -27,7 +27,7 @@ impl Interp<'_> {
         self.budget.step()?;
         self.budget.check_output(out.len())?;
         if level > MAX_VALUE_DEPTH {
-            // Only a namespace that holds itself gets here.
+            // Only a namespace that contains itself gets here.
             return Err(Fault::limit(Limit::Depth, u64::from(MAX_VALUE_DEPTH)));
         }
         match value {
@@ -76,7 +76,7 @@ impl Interp<'_> {
             Value::Loop(state) => {
                 out.literal(&format!("<LoopContext {}/{}>", state.index.get() + 1, state.items.items.len()));
             }
-            // Python prints these with an address, which no two runs share.
+            // Python prints these with an address, which differs from run to run.
             other => out.literal(&format!("<{} object>", other.type_name())),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! How Python spells and classifies text: what templates print is what Python would print.
+//! Python's string classification and formatting, because the output must equal Python's.
 
 /// `str.isspace` of one character: Unicode's White_Space and the four information separators.
 pub(crate) fn is_space(c: char) -> bool {
@@ -55,8 +55,8 @@ pub(crate) fn quote(text: &str) -> String {
     out
 }
 
-/// `str.isprintable` of a character beyond ASCII. Rust's debug escapes draw the same line; the
-/// letter in front keeps it from escaping combining marks, which it does only at the start.
+/// `str.isprintable` of a character beyond ASCII. Rust's debug escapes agree with it. The letter before the character
+/// prevents the escape of combining marks, which happens only at the start of a string.
 fn is_printable(c: char) -> bool {
     let mut pair = String::with_capacity(5);
     pair.push('a');
@@ -73,7 +73,7 @@ pub(crate) fn capitalize(text: &str) -> String {
     }
 }
 
-/// `str.title`: a cased character behind an uncased one starts a word.
+/// `str.title`: a cased character after an uncased one starts a word.
 pub(crate) fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
@@ -88,7 +88,7 @@ pub(crate) fn title(text: &str) -> String {
     out
 }
 
-/// Titlecase differs from uppercase in what a character's capital expands to: `ß` gives `Ss`.
+/// Titlecase differs from uppercase where a capital expands to several letters: `ß` gives `Ss`.
 fn title_char(c: char) -> String {
     match c {
         'Ǆ' | 'ǅ' | 'ǆ' => "ǅ".into(),

@@ -1,23 +1,23 @@
-//! The prompt, and whose words it is made of.
+//! A rendered prompt with the source of each part.
 
 use super::text::{Origin, Text};
 
-/// Whose words a part of a prompt is.
+/// The source of a part of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The template's own. Only there do control tokens mean what they say.
+    /// The template itself. Only here are control tokens parsed.
     Template,
-    /// Taken from the inputs: what somebody said, whoever it was.
+    /// The inputs, which are data.
     Data,
-    /// The content of the message of that index, whole and unchanged.
+    /// The whole content of the message with this index, unchanged.
     Content(usize),
 }
 
-/// A rendered conversation that remembers which bytes the template wrote itself.
+/// A rendered conversation that records which bytes the template wrote.
 #[derive(Clone, Debug)]
 pub struct Rendered {
     text: Text,
-    /// Bytes of each message's content, where it is a string.
+    /// The length in bytes of each message's content, if it is a string.
     contents: Vec<Option<usize>>,
 }
 
@@ -31,7 +31,7 @@ impl Rendered {
         &self.text
     }
 
-    /// The prompt in parts, in order, none of them empty.
+    /// The prompt in parts, in order; no part is empty.
     pub fn parts(&self) -> impl Iterator<Item = (&str, Source)> {
         self.text.parts().map(|(text, origin)| {
             let source = match origin {

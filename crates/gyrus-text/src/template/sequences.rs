@@ -1,4 +1,4 @@
-//! Filters over sequences and dictionaries.
+//! Filters on sequences and dictionaries.
 
 use super::call::CallArgs;
 use super::checks;
@@ -127,7 +127,7 @@ fn reverse(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     }
     let mut items = value.items(&mut interp.budget)?;
     items.reverse();
-    // A generator cannot be walked backwards and comes back as a list.
+    // A generator cannot be iterated backwards, so the result is a list.
     if matches!(value, Value::Generator(_)) {
         return Value::list(items);
     }
@@ -137,7 +137,7 @@ fn reverse(interp: &mut Interp<'_>, value: &Value) -> Outcome<Value> {
     })
 }
 
-/// An item's attribute by a dotted path, whose digits are indices.
+/// An item's attribute by a dotted path; numbers in it are indices.
 fn lookup(interp: &mut Interp<'_>, item: &Value, path: &Value) -> Outcome<Value> {
     match path {
         Value::Str(path) => {
@@ -159,7 +159,7 @@ fn flag(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.truthy())
 }
 
-/// What an item is compared by: its attributes, without regard to case unless asked for.
+/// The sort key of an item: its attributes, case-insensitive by default.
 fn sort_key(
     interp: &mut Interp<'_>,
     item: &Value,
@@ -208,7 +208,7 @@ fn sorted(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Val
     let several = attribute.as_ref().and_then(Value::as_str).is_some_and(|paths| paths.contains(','));
     let mut keyed = Vec::new();
     for item in value.items(&mut interp.budget)? {
-        // The key is a list even for one attribute: equal keys, even undefined ones, do not clash.
+        // The key is a list even for one attribute, so that equal keys, even undefined ones, do not fail to compare.
         let key = match sort_key(interp, &item, &attribute, case_sensitive)? {
             keys @ Value::List(_) if several => keys,
             key => Value::list(vec![key])?,
@@ -290,7 +290,7 @@ fn sum(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value>
 }
 
 fn map(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Value> {
-    // Like `select`, it asks only a true value for its items: none and zero have none.
+    // Like `select`, it iterates true values only: none and zero have no items.
     if !value.truthy() {
         return Value::generator(|_| Ok(()));
     }
@@ -429,7 +429,7 @@ fn slice(interp: &mut Interp<'_>, value: &Value, args: CallArgs) -> Outcome<Valu
         let mut rest = items.into_iter();
         for i in 0..count {
             let mut part: Vec<Value> = rest.by_ref().take(each + usize::from(i < extra)).collect();
-            // Jinja fills every part behind the longer ones, even when all are equally long.
+            // Jinja fills every slice after the longer ones, even when all have equal length.
             if let (Some(fill), true) = (&fill, i >= extra) {
                 part.push(fill.clone());
             }

@@ -1,17 +1,17 @@
-//! Strings that remember where their bytes came from.
+//! Strings that track the origin of their bytes (taint tracking).
 //!
-//! A prompt mixes the template's own words with what the parties to the conversation said. Only the
-//! template may write control tokens, so every string carries the origin of its bytes, and every
-//! operation on strings keeps it. Comparisons, lengths and searches see the text alone.
+//! A prompt mixes the template's literals with the inputs. Only the template may write control tokens, so every string
+//! tracks the origin of its bytes, and every string operation preserves it. Comparisons, lengths and searches ignore
+//! the origins.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// Where a run of bytes came from.
+/// The origin of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The template, or what its caller vouches for.
+    /// The template, or trusted inputs.
     Template,
     /// The inputs: messages, tools, documents, variables.
     Data,
@@ -20,7 +20,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// The origin of what lies `bytes` further on.
+    /// The origin `bytes` further on.
     fn after(self, bytes: usize) -> Origin {
         match self {
             Origin::Content { message, start } => {
@@ -74,7 +74,7 @@ impl Text {
         Text { text: text.into(), origins: Origins::One(origin) }
     }
 
-    /// Words of the template.
+    /// A string of the template.
     pub(crate) fn literal(text: impl Into<Arc<str>>) -> Text {
         Text::new(text, Origin::Template)
     }
@@ -84,7 +84,7 @@ impl Text {
         &self.text
     }
 
-    /// Bytes that a copy takes, for the budget.
+    /// The bytes that a copy takes, for the budget.
     pub(crate) fn weight(&self) -> usize {
         match &self.origins {
             Origins::One(_) => self.text.len(),
@@ -92,7 +92,7 @@ impl Text {
         }
     }
 
-    /// One origin for all of it: data if any of it is.
+    /// One origin for the whole string: data if any part is data.
     pub(crate) fn overall(&self) -> Origin {
         let is_template = match &self.origins {
             Origins::One(origin) => *origin == Origin::Template,
@@ -101,13 +101,13 @@ impl Text {
         if is_template { Origin::Template } else { Origin::Data }
     }
 
-    /// What an operation that rewrites characters made of this text. Which of them came from where is not
-    /// followed: the result is data if any of this text is.
+    /// The result of an operation that rewrites characters of this string. Its characters are not tracked one by one:
+    /// it is data if any part of this string is data.
     pub(crate) fn rewritten(&self, text: impl Into<Arc<str>>) -> Text {
         Text::new(text, self.overall())
     }
 
-    /// The runs of `range`, each with its place in this text.
+    /// The runs of `range`, each with its position in this string.
     fn runs(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Origin)> {
         let (one, many) = match &self.origins {
             Origins::One(origin) => {
@@ -134,17 +134,17 @@ impl Text {
         writer.finish()
     }
 
-    /// `part`, which is a slice of this text.
+    /// The substring `part`, which is a slice of this string.
     pub(crate) fn part(&self, part: &str) -> Text {
         let start = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         match start.checked_add(part.len()) {
             Some(end) if end <= self.text.len() => self.slice(start..end),
-            // An empty slice may lie anywhere; it has no bytes to come from somewhere.
+            // An empty slice may point anywhere; it has no origin.
             _ => Text::new(part, Origin::Data),
         }
     }
 
-    /// The text `times` over.
+    /// The string repeated `times` times.
     pub(crate) fn repeat(&self, times: usize) -> Text {
         match &self.origins {
             Origins::One(origin @ (Origin::Template | Origin::Data)) => {
@@ -166,13 +166,13 @@ impl Text {
         })
     }
 
-    /// The parts of the text by origin, in order.
+    /// The parts of the string by origin, in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, Origin)> {
         self.runs(0..self.text.len()).map(|(range, origin)| (&self.text[range], origin))
     }
 }
 
-/// Puts a [`Text`] together.
+/// Builds a [`Text`].
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     text: String,
@@ -184,7 +184,7 @@ impl Writer {
         self.text.len()
     }
 
-    /// Writes words of the template.
+    /// Appends a string of the template.
     pub(crate) fn literal(&mut self, text: &str) {
         self.push_as(text, Origin::Template);
     }

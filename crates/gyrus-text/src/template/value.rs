@@ -1,4 +1,4 @@
-//! The values a template computes with, and their Python meaning.
+//! The values of templates, with Python's semantics.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -11,12 +11,12 @@ use super::dict::Dict;
 use super::error::{Fault, FaultKind, Limit, Outcome};
 use super::text::Text;
 
-/// Containers nest no deeper, so that recursion over a value, its release included, stays shallow.
+/// The maximum nesting of containers, so that recursion over a value, including its drop, stays shallow.
 pub(crate) const MAX_VALUE_DEPTH: u16 = 200;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    /// Prints as nothing, is false and empty; any other use fails with the description.
+    /// Prints as the empty string, is false and empty; any other use fails with this description.
     Undefined(Arc<str>),
     None,
     Bool(bool),
@@ -27,16 +27,16 @@ pub(crate) enum Value {
     Tuple(Rc<Seq>),
     Dict(Rc<Dict>),
     Range(Range),
-    /// `dict.keys()` and its like, with the word it prints as.
+    /// `dict.keys()` and the like, with the name that it prints as.
     View(&'static str, Rc<Seq>),
-    /// What `map`, `select` and their like give: it can be walked once.
+    /// The result of `map`, `select` and the like, which can be iterated once.
     Generator(Rc<Generator>),
-    /// An index into the interpreter's namespaces: they may refer to each other in circles.
+    /// An index into the interpreter's namespaces, because they may form reference cycles.
     Namespace(usize),
     Macro(Rc<MacroValue>),
     /// A global function, by name.
     Function(&'static str),
-    /// A method taken from its object.
+    /// A method bound to its object.
     Method(Rc<(Value, &'static str)>),
     Loop(Rc<LoopState>),
     Cycler(Rc<Cycler>),
@@ -44,7 +44,7 @@ pub(crate) enum Value {
     Joiner(Rc<(Text, RefCell<bool>)>),
 }
 
-/// The items of a list or tuple, and how deep they nest.
+/// The items of a list or tuple, and their nesting depth.
 #[derive(Debug)]
 pub(crate) struct Seq {
     pub(crate) items: Vec<Value>,
@@ -54,7 +54,7 @@ pub(crate) struct Seq {
 #[derive(Debug)]
 pub(crate) struct Generator {
     items: RefCell<VecDeque<Value>>,
-    /// What went wrong behind the last item: only who asks for more gets to know.
+    /// The error after the last item, which is raised only if more items are requested.
     failure: RefCell<Option<Fault>>,
     depth: u16,
 }
@@ -68,7 +68,7 @@ impl Generator {
         }
     }
 
-    /// All items that are left.
+    /// All remaining items.
     fn rest(&self) -> Outcome<Vec<Value>> {
         match self.failure.take() {
             Some(failure) => Err(failure),
@@ -99,7 +99,7 @@ impl Range {
     }
 }
 
-/// A macro together with the scope it was written in.
+/// A macro and the scope of its definition.
 #[derive(Debug)]
 pub(crate) struct MacroValue {
     pub(crate) name: Arc<str>,
@@ -108,15 +108,15 @@ pub(crate) struct MacroValue {
     pub(crate) scope: usize,
 }
 
-/// What the name `loop` holds.
+/// The value of `loop`.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) items: Rc<Seq>,
     pub(crate) index: std::cell::Cell<usize>,
     pub(crate) depth0: usize,
-    /// The arguments `changed` saw last, printed: holding them could close a circle of references.
+    /// The printed arguments of the last `changed` call: the values themselves could form a reference cycle.
     pub(crate) last_changed: RefCell<Option<String>>,
-    /// A recursive loop's address, and the scope it stands in.
+    /// A recursive loop's index, and its scope.
     pub(crate) recursion: Option<(usize, usize)>,
 }
 
@@ -133,7 +133,7 @@ impl Seq {
     }
 }
 
-/// One more than the deepest of `items`, if that is not too deep.
+/// One more than the depth of the deepest of `items`, if that is within the limit.
 pub(crate) fn deeper<'v>(items: impl Iterator<Item = &'v Value>) -> Outcome<u16> {
     let depth = items.map(Value::depth).max().unwrap_or(0) + 1;
     if depth > MAX_VALUE_DEPTH {
@@ -159,7 +159,7 @@ impl Value {
         Value::Undefined(description.as_ref().into())
     }
 
-    /// A string of the template's own.
+    /// A string of the template.
     pub(crate) fn literal(text: impl Into<Arc<str>>) -> Value {
         Value::Str(Text::literal(text))
     }
@@ -172,8 +172,8 @@ impl Value {
         Seq::new(items).map(Value::Tuple)
     }
 
-    /// A generator of the items `fill` makes. They are made at once, but if that fails the items
-    /// before the failure can still be had, as from a generator that makes them one by one.
+    /// A generator of the items that `fill` makes. They are made eagerly, but if that fails, the items before the
+    /// failure can still be read, as from a lazy generator.
     pub(crate) fn generator(fill: impl FnOnce(&mut Vec<Value>) -> Outcome<()>) -> Outcome<Value> {
         let mut items = Vec::new();
         let failure = match fill(&mut items) {
@@ -228,7 +228,7 @@ impl Value {
         matches!(self, Value::Undefined(_))
     }
 
-    /// Python's name of the value's type, for messages.
+    /// Python's name of the value's type, for error messages.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "Undefined",
@@ -253,7 +253,7 @@ impl Value {
         }
     }
 
-    /// Python's truth of the value.
+    /// Python's truth value.
     pub(crate) fn truthy(&self) -> bool {
         match self {
             Value::Undefined(_) | Value::None => false,
@@ -284,12 +284,12 @@ impl Value {
         })
     }
 
-    /// The items of an iterable. Generators are used up by it.
+    /// The items of an iterable. Generators are consumed.
     pub(crate) fn items(&self, budget: &mut Budget) -> Outcome<Vec<Value>> {
         let items: Vec<Value> = match self {
             Value::Undefined(_) => Vec::new(),
             Value::Str(text) => {
-                budget.work(text.len() * 64)?; // a character becomes a value of its own
+                budget.work(text.len() * 64)?; // each character becomes a value
                 text.characters().map(Value::Str).collect()
             }
             Value::List(seq) | Value::Tuple(seq) | Value::View(_, seq) => {
@@ -327,7 +327,7 @@ impl Value {
         )
     }
 
-    /// Fails if the value is undefined, with the reason it is.
+    /// Fails if the value is undefined, with the reason.
     pub(crate) fn defined(&self) -> Outcome<&Value> {
         match self {
             Value::Undefined(description) => Err(Fault::failed(description.to_string())),
@@ -384,7 +384,7 @@ pub(crate) fn equal(a: &Value, b: &Value, budget: &mut Budget) -> Outcome<bool> 
     })
 }
 
-/// Python's ordering: within numbers, strings, lists and tuples. `None` is "not comparable", as NaN.
+/// Python's ordering: within numbers, strings, lists and tuples. `None` is "not comparable", as for NaN.
 pub(crate) fn compare(a: &Value, b: &Value, op: &str, budget: &mut Budget) -> Outcome<Option<Ordering>> {
     budget.step()?;
     a.defined()?;

@@ -1,15 +1,15 @@
-//! Character classes, as the regular expressions of published tokenizers mean them.
+//! Unicode character classes, as in the regular expressions of the reference tokenizers.
 
 mod table;
 
 use std::sync::LazyLock;
 
-/// A set of classes of one character. The numbers are those of the generated table.
+/// A set of classes of one character. The values are those of the generated table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(u16);
 
 impl Class {
-    /// Assigned to no class: unassigned code points and bytes that are not UTF-8.
+    /// No class: unassigned code points and invalid UTF-8.
     pub(crate) const NONE: Self = Self(0);
     /// `\p{L}`
     pub(crate) const LETTER: Self = Self(1);
@@ -29,11 +29,11 @@ impl Class {
     pub(crate) const LOWER: Self = Self(128);
     /// `\p{Han}`
     pub(crate) const HAN: Self = Self(256);
-    /// Punctuation in BERT's tables, which are those of an older Unicode release.
+    /// Punctuation in BERT's tables, which are of an older Unicode release.
     pub(crate) const BERT_PUNCTUATION: Self = Self(1024);
-    /// Accents that BERT drops.
+    /// Accents that BERT strips.
     pub(crate) const BERT_ACCENT: Self = Self(2048);
-    /// Controls that BERT drops.
+    /// Control characters that BERT strips.
     pub(crate) const BERT_CONTROL: Self = Self(4096);
 
     /// The union of two sets.
@@ -50,7 +50,7 @@ impl Class {
 
 const BLOCK: usize = 128;
 
-/// Classes by code point: a block number for every 128 code points, equal blocks shared.
+/// Classes by code point: a block index for every 128 code points; equal blocks are shared.
 pub(crate) struct Classes {
     blocks: Vec<u16>,
     classes: Vec<Class>,
@@ -59,7 +59,7 @@ pub(crate) struct Classes {
 
 static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::build);
 
-/// The one table, built on first use.
+/// The table, built on first use.
 pub(crate) fn classes() -> &'static Classes {
     &CLASSES
 }
@@ -110,11 +110,11 @@ impl Classes {
     }
 }
 
-/// A code point no character has; a byte that is not UTF-8 decodes to it.
+/// Not a code point; invalid UTF-8 bytes decode to it.
 pub(crate) const INVALID: u32 = u32::MAX;
 
-/// The code point at `at` and its length in bytes. A byte that begins no valid sequence counts as one
-/// character of no class, so that any bytes can be split. `at` must be inside.
+/// The code point at `at` and its length in bytes. A byte that starts no valid sequence counts as one character without
+/// a class, so that any bytes can be split. `at` must be within `text`.
 #[inline]
 pub(crate) fn code_at(text: &[u8], at: usize) -> (u32, usize) {
     let first = text[at];
@@ -136,7 +136,7 @@ pub(crate) fn code_at(text: &[u8], at: usize) -> (u32, usize) {
         _ => None,
     };
     match decoded {
-        // Overlong forms and surrogates are no characters.
+        // Overlong forms and surrogates are invalid.
         Some((code, 3)) if code < 0x800 || (0xD800..0xE000).contains(&code) => (INVALID, 1),
         Some((code, 4)) if !(0x1_0000..0x11_0000).contains(&code) => (INVALID, 1),
         Some(found) => found,

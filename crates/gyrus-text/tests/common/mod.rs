@@ -1,4 +1,4 @@
-//! What the integration tests share: vocabularies from files, random text, reference programs.
+//! Shared by the integration tests: vocabularies from files, random text, reference programs.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fmt::Write as _;
@@ -65,13 +65,13 @@ pub(crate) fn tokenizer(path: &Path) -> Tokenizer {
 pub(crate) struct Request {
     /// The text.
     pub(crate) text: String,
-    /// How special tokens are read.
+    /// How special tokens are encoded.
     pub(crate) special: Special,
     /// Whether special tokens are added.
     pub(crate) add: bool,
 }
 
-/// Writes requests as the scripts under `scripts/oracle` read them.
+/// Writes requests in the format of the scripts under `scripts/oracle`.
 pub(crate) fn write_requests(path: &Path, requests: &[Request]) {
     let mut lines = String::new();
     for request in requests {
@@ -88,8 +88,8 @@ pub(crate) fn ids(line: &str) -> Vec<u32> {
     line.split_whitespace().map(|word| word.parse().expect("an id")).collect()
 }
 
-/// Asks `script` about `requests` and compares; `skip` says which disagreements are known and listed
-/// in docs/tokenizers.md. Gives back whether the program could be asked.
+/// Runs `script` on `requests` and compares; `skip` selects known differences, which are listed in docs/tokenizers.md.
+/// Returns whether the program could be run.
 pub(crate) fn compare(
     script: &str,
     source: &Path,
@@ -269,7 +269,7 @@ const SNIPPETS: &[&str] = &[
     "##ing",
 ];
 
-/// Random text: scripts mixed, all planes, controls, runs, and what looks like special tokens.
+/// Random text: mixed scripts, all planes, control characters, runs, and strings like special tokens.
 pub(crate) fn random_text(rng: &mut Rng) -> String {
     let mut text = String::new();
     for _ in 0..1 + rng.below(12) {
@@ -282,7 +282,7 @@ pub(crate) fn random_text(rng: &mut Rng) -> String {
             6 => text.extend(char::from_u32(rng.below(0x3000) as u32)),
             7 => text.extend((0..1 + rng.below(6)).filter_map(|_| char::from_u32(rng.below(0x250) as u32))),
             8 => {
-                // A run: one character many times over.
+                // A run of one character.
                 let c = *rng
                     .pick(&[' ', ' ', '\n', '\t', '0', '7', 'a', '=', '-', 'é', '中', '\u{3000}', '\u{301}']);
                 let longest = if rng.below(20) == 0 { 200 } else { 12 };
@@ -290,7 +290,7 @@ pub(crate) fn random_text(rng: &mut Rng) -> String {
             }
             9 => text.extend((0..1 + rng.below(8)).map(|_| char::from(32 + rng.below(95) as u8))),
             10 => {
-                // A stretch of one script.
+                // A run of one script.
                 let start = *rng.pick(&[
                     0x370, 0x400, 0x590, 0x600, 0x900, 0xE00, 0x10A0, 0x1100, 0x1E00, 0x3040, 0x4E00, 0xAC00,
                     0x1F600,
@@ -305,7 +305,7 @@ pub(crate) fn random_text(rng: &mut Rng) -> String {
     text
 }
 
-/// Random requests, the same for the same seed.
+/// Random requests, determined by the seed.
 pub(crate) fn random_requests(seed: u64, count: usize) -> Vec<Request> {
     let mut rng = Rng::new(seed);
     (0..count)

@@ -1,5 +1,4 @@
-//! Garbage in: templates and conversations that no one would write. Nothing may panic or hang, and
-//! every error must say where.
+//! Random templates and conversations. Nothing may panic or hang, and every error must have a position.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ fn limits() -> Limits {
     Limits { fuel: FUEL, output: 1 << 20, ..Limits::default() }
 }
 
-/// Renders and checks that an error knows its place.
+/// Renders, and checks that an error has a position.
 fn feed(source: &str, inputs: &Inputs<'_>) -> bool {
     let lines = u32::try_from(source.replace("\r\n", "\n").replace('\r', "\n").split('\n').count()).unwrap();
     let start = Instant::now();
@@ -169,7 +168,7 @@ fn garbage_templates_neither_panic_nor_hang() {
     let seeds: Vec<&str> = Fallback::all().map(|form| form.template).collect();
     for i in 0..count(6000) {
         let source = match i % 3 {
-            // A soup of pieces, wrapped so that some of it gets past the lexer.
+            // Random pieces, wrapped so that some of them get past the lexer.
             0 => {
                 let open = *rng.pick(&["", "{{ ", "{% ", "{% set x = ", "{% for x in "]);
                 let body: Vec<&str> = (0..rng.below(24)).map(|_| *rng.pick(PIECES)).collect();
@@ -179,7 +178,7 @@ fn garbage_templates_neither_panic_nor_hang() {
                     rng.pick(&["", " }}", " %}", "%}{% endfor %}"])
                 )
             }
-            // A working template with pieces cut out, doubled, or put in.
+            // A valid template with pieces removed, repeated or inserted.
             1 => {
                 let mut chars: Vec<char> = rng.pick(&seeds).chars().collect();
                 for _ in 0..1 + rng.below(4) {
@@ -256,7 +255,7 @@ fn random_object(rng: &mut Rng, depth: usize) -> Json {
     Json::Object(object.collect())
 }
 
-/// A message that passes validation, around random values.
+/// A valid message with random values.
 fn random_message(rng: &mut Rng) -> Json {
     let mut message = random_object(rng, 3);
     message["role"] = json!(rng.pick(&["system", "user", "assistant", "tool", "developer", "ipython", "x"]));
@@ -295,11 +294,11 @@ fn random_conversations_neither_panic_nor_hang() {
         rendered += usize::from(feed(rng.pick::<String>(&sources), &inputs));
     }
     println!("{rendered} of {} random conversations rendered", count(3000));
-    assert!(rendered * 10 > count(3000), "too few conversations mean anything");
+    assert!(rendered * 10 > count(3000), "too few conversations render");
 }
 
 #[test]
-fn garbage_json_is_refused_with_its_place() {
+fn malformed_json_is_an_error_with_a_position() {
     let valid = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text"}]}],
  "tools": [{"type": "function"}]}"#;
     assert!(Conversation::from_json(valid).is_ok());

@@ -1,6 +1,6 @@
-//! Templates of our own, whose results are committed: they need no Python to be checked.
+//! Our own templates with committed results, which need no Python.
 //!
-//! With `GYRUS_BLESS=1` and a reference to run, the committed results are made anew.
+//! `GYRUS_BLESS=1` records the results again if the reference is available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/template")
 }
 
-/// Each snippet, with one input that has a bit of everything.
+/// Each snippet, with one input that contains values of all kinds.
 fn snippets() -> Batch {
     let text = fs::read_to_string(folder().join("snippets.txt")).expect("snippets are there");
     let lines = text.lines().filter(|line| !line.starts_with("# ") && !line.is_empty());
@@ -29,7 +29,7 @@ fn snippets() -> Batch {
     Batch { templates, inputs: vec![input], pairs: None }
 }
 
-/// The fallback forms over a thinned-out grid.
+/// The fallback templates on a part of the grid.
 fn forms() -> Batch {
     let templates = Fallback::all().map(|form| (form.name.to_string(), form.template.to_string())).collect();
     let inputs = grid::inputs().into_iter().step_by(5).collect();
@@ -52,11 +52,11 @@ fn check(name: &str, batch: &Batch) {
 }
 
 #[test]
-fn snippets_render_as_jinja_rendered_them() {
+fn snippets_render_as_in_jinja() {
     check("snippets.golden", &snippets());
 }
 
 #[test]
-fn fallback_forms_render_as_jinja_rendered_them() {
+fn fallback_templates_render_as_in_jinja() {
     check("forms.golden", &forms());
 }

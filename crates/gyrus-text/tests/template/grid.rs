@@ -1,4 +1,4 @@
-//! Conversations that go through the corners of real templates.
+//! Conversations that cover the branches of real templates.
 
 use serde_json::{Value as Json, json};
 
@@ -67,7 +67,7 @@ fn conversations() -> Vec<Json> {
     ]
 }
 
-/// Tools that every template with tools can print.
+/// Tools that every template with tools support can print.
 fn simple_tools() -> Json {
     json!([{"type": "function", "function": {"name": "add", "description": "Adds & <subtracts>.", "parameters": {
         "type": "object", "properties": {"a": {"type": "integer", "description": "é"}, "b": {"type": "number"}},

@@ -1,4 +1,4 @@
-//! Templates that would never end, never fit, or never fail clearly.
+//! Templates that exceed limits, and the positions and messages of errors.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn render(source: &str) -> Result<String, TemplateError> {
     ChatTemplate::new(source)?.render(&Inputs::new(&conversation))
 }
 
-/// Renders on a thread with little stack, to show that the depth limit is enough.
+/// Renders on a thread with a small stack, to show that the depth limit suffices.
 fn hits(source: &str, limit: Limit) {
     let owned = source.to_string();
     let start = Instant::now();
@@ -45,25 +45,28 @@ fn endless_work_runs_out_of_fuel() {
 }
 
 #[test]
-fn origins_of_text_are_paid_for() {
-    let said = "messages[0].content[0]";
+fn tracking_the_origins_of_text_costs_fuel() {
+    let content = "messages[0].content[0]";
     hits(
         &format!(
-            "{{% set n = namespace(x='') %}}{{% for a in range(99999) %}}{{% set n.x = n.x ~ 'a' ~ {said} %}}{{% endfor %}}"
+            "{{% set n = namespace(x='') %}}{{% for a in range(99999) %}}{{% set n.x = n.x ~ 'a' ~ {content} %}}{{% endfor %}}"
         ),
         Limit::Fuel,
     );
     hits(
         &format!(
-            "{{% set n = namespace(x='a' ~ {said}) %}}{{% for a in range(99) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}"
+            "{{% set n = namespace(x='a' ~ {content}) %}}{{% for a in range(99) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}"
         ),
         Limit::Fuel,
     );
-    hits(&format!("{{% for a in range(99999) %}}{{{{ ('a' ~ {said}) * 9999 }}}}{{% endfor %}}"), Limit::Fuel);
+    hits(
+        &format!("{{% for a in range(99999) %}}{{{{ ('a' ~ {content}) * 9999 }}}}{{% endfor %}}"),
+        Limit::Fuel,
+    );
 }
 
 #[test]
-fn endless_text_is_refused_before_it_is_made() {
+fn endless_text_is_rejected_before_it_is_created() {
     hits(
         "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         Limit::Output,
@@ -88,7 +91,7 @@ fn endless_text_is_refused_before_it_is_made() {
 }
 
 #[test]
-fn endless_depth_is_refused_within_a_small_stack() {
+fn endless_depth_is_rejected_within_a_small_stack() {
     hits("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", Limit::Depth);
     hits("{% macro f(x=f()) %}{% endmacro %}{{ f() }}", Limit::Depth);
     let body = "{% for i in [1] %}{% if true %}{% set y = f()|trim %}{% endif %}{% endfor %}";
@@ -121,14 +124,14 @@ fn endless_depth_is_refused_within_a_small_stack() {
 }
 
 #[test]
-fn a_namespace_chain_of_any_length_is_released() {
+fn a_long_namespace_chain_is_dropped_without_overflow() {
     let chain =
         "{% set n = namespace() %}{% for i in range(50000) %}{% set n.x = namespace(x=n.x) %}{% endfor %}ok";
     assert_eq!(render(chain).unwrap(), "ok");
 }
 
 #[test]
-fn long_flat_templates_are_no_problem() {
+fn long_flat_templates_render() {
     assert_eq!(render(&"{% if 0 %}a{% elif 1 %}b{% endif %}".repeat(5000)).unwrap().len(), 5000);
     let elifs = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}x".repeat(5000));
     assert_eq!(render(&elifs).unwrap(), "");
@@ -137,7 +140,7 @@ fn long_flat_templates_are_no_problem() {
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn errors_have_a_message_and_a_position() {
     let at = |source: &str| match render(source).unwrap_err() {
         TemplateError::Syntax { at, message } => ("syntax", at.line, at.column, message),
         TemplateError::Raised { at, message } => ("raised", at.line, at.column, message),
@@ -170,7 +173,7 @@ fn errors_say_what_and_where() {
 }
 
 #[test]
-fn bad_conversations_are_named_by_index() {
+fn errors_in_conversations_name_the_index() {
     let error = |text: &str| Conversation::from_json(text).unwrap_err().to_string();
     assert_eq!(
         error("[{\"role\": \"user\"},\n {\"role\" 1}]"),

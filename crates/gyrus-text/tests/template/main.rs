@@ -1,4 +1,4 @@
-//! Chat templates against Jinja2, and against garbage.
+//! Chat templates compared with Jinja2, and with random input.
 
 mod fuzz;
 mod golden;

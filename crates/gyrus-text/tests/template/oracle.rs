@@ -1,4 +1,4 @@
-//! Runs the reference, `scripts/oracle/render_templates.py`, and this engine on the same cases.
+//! Runs the reference, `scripts/oracle/render_templates.py`, and this crate on the same cases.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use gyrus_testkit::{python, repository};
 use gyrus_text::template::{ChatTemplate, Conversation, DateTime, Inputs, Rendered, TemplateError};
 use serde_json::{Value as Json, json};
 
-/// 2024-07-26 09:05:03, the time both sides print.
+/// 2024-07-26 09:05:03, the time that both programs use.
 pub(crate) const NOW: i64 = 1_721_984_703;
 
 /// A batch of cases: every template with every input, or the pairs listed.
@@ -37,7 +37,7 @@ impl Batch {
         json!({"now": NOW, "templates": templates, "inputs": self.inputs, "cases": cases})
     }
 
-    /// What the reference makes of the cases; `None` if there is no reference to run.
+    /// The results of the reference; `None` if it is not available.
     pub(crate) fn reference(&self) -> Option<Vec<Json>> {
         let python = python("render_templates.py")?;
         let script = repository().join("scripts/oracle/render_templates.py");
@@ -57,7 +57,7 @@ impl Batch {
         Some(serde_json::from_slice(&output.stdout).expect("the reference writes JSON"))
     }
 
-    /// What this engine makes of the cases.
+    /// The results of this crate.
     pub(crate) fn results(&self) -> Vec<Result<String, TemplateError>> {
         let parsed: Vec<_> = self.templates.iter().map(|(_, source)| ChatTemplate::new(source)).collect();
         let cases = self.cases().into_iter();
@@ -69,7 +69,7 @@ impl Batch {
             .collect()
     }
 
-    /// Compares both; returns how many cases rendered, and a description of each difference.
+    /// Compares both; returns the number of rendered cases and a description of each difference.
     pub(crate) fn compare(&self, reference: &[Json]) -> (usize, Vec<String>) {
         let cases = self.cases();
         let results = self.results();

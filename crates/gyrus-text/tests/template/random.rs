@@ -1,7 +1,7 @@
-//! Random templates, grown from a grammar, against the reference.
+//! Random templates from a grammar, compared with the reference.
 //!
-//! Python prints generators with their address. Cases that show one are found by a second run and
-//! left out; filters that only count its letters are left out of the grammar.
+//! Python prints generators with their address. Cases that print one are found by a second run and skipped; filters
+//! that only count its characters are not in the grammar.
 
 use gyrus_testkit::cases as count;
 
@@ -171,7 +171,7 @@ impl Grower {
                 format!("{} is {}{}", self.primary(depth), self.rng.pick(&["", "not "]), self.rng.pick(TESTS))
             }
             5 | 6 => format!("{}.{}", self.primary(depth), self.rng.pick(METHODS)),
-            // Of constants Jinja slices what Python cannot, while folding them; so names only.
+            // Jinja folds constants and slices some that Python cannot, so only names are sliced.
             7 if depth.is_multiple_of(2) => format!("{}{}", self.rng.pick(NAMES), self.rng.pick(SLICES)),
             7 => format!("{}{}", self.primary(depth), self.rng.pick(ITEMS)),
             8 => format!("{}.{}", self.primary(depth), self.rng.pick(&["a", "name", "b", "items", "0"])),
@@ -258,7 +258,7 @@ impl Grower {
     }
 }
 
-/// The generator's seed, fixed unless `GYRUS_SEED` gives another.
+/// The seed of the generator: `GYRUS_SEED`, or a constant.
 fn seed() -> u64 {
     std::env::var("GYRUS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0001)
 }
@@ -271,7 +271,7 @@ fn input() -> Json {
 }
 
 #[test]
-fn random_templates_render_as_jinja_renders_them() {
+fn random_templates_render_as_in_jinja() {
     let mut grower = Grower { rng: Rng(seed()), loops: 0 };
     let mut batch = Batch { inputs: vec![input()], ..Batch::default() };
     for i in 0..count(500) {
@@ -280,7 +280,7 @@ fn random_templates_render_as_jinja_renders_them() {
         batch.templates.push((format!("random {i}"), source));
     }
     let Some(mut reference) = batch.reference() else { return };
-    // Python prints some objects with their address; a second run prints them differently.
+    // Python prints some objects with their address; a second run prints another address.
     let Some(again) = batch.reference() else { return };
     let mut unlike = 0;
     for (i, (result, other)) in reference.iter_mut().zip(again).enumerate() {
@@ -292,6 +292,6 @@ fn random_templates_render_as_jinja_renders_them() {
     }
     let (rendered, differences) = batch.compare(&reference);
     println!("{} random templates, {rendered} rendered, {unlike} print addresses", reference.len());
-    assert!(rendered * 5 > reference.len(), "too few templates mean anything");
+    assert!(rendered * 5 > reference.len(), "too few templates render");
     assert_none(&differences);
 }

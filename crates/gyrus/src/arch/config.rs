@@ -2,7 +2,7 @@ use gyrus_kernels::Rope;
 
 use crate::Error;
 
-/// The numbers of a decoder-only transformer, checked.
+/// The hyperparameters of a decoder-only transformer, validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The architecture's name.
@@ -15,30 +15,30 @@ pub struct Config {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Dimension of a head.
     pub head_dim: usize,
-    /// Width of the feed-forward's inside.
+    /// Hidden dimension of the feed-forward network.
     pub ffn_dim: usize,
-    /// The longest context the model was made for.
+    /// The maximum context in tokens.
     pub context: usize,
-    /// Epsilon of the norms.
+    /// Epsilon of the RMS norms.
     pub norm_eps: f32,
-    /// How many positions attention looks back, if not all.
+    /// The sliding window of attention in tokens, if there is one.
     pub window: Option<u32>,
     /// The rotary embedding.
     pub rope: Rope,
 }
 
-/// Dimensions beyond these are a mistake or an attack, and products of them stay far from overflow.
+/// Larger dimensions are an error or an attack. Products of dimensions within these limits do not overflow.
 const MAX_DIM: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1 << 12;
 const MAX_CONTEXT: u64 = 1 << 27;
-/// Query heads that share a KV head; kernels keep them together.
+/// The most query heads that share a KV head. Kernels process such a group together.
 const MAX_GROUP: usize = 128;
 
-/// The numbers as files give them, before checks.
+/// The hyperparameters in a file, before validation.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawConfig {
     pub(crate) architecture: String,
     pub(crate) dim: u64,
     pub(crate) layers: u64,
@@ -51,9 +51,9 @@ pub(crate) struct Raw {
     pub(crate) window: Option<u32>,
 }
 
-impl Raw {
-    /// Checks every number; `rope` is made when they are found good.
-    pub(crate) fn check(self, rope: impl FnOnce() -> Result<Rope, Error>) -> Result<Config, Error> {
+impl RawConfig {
+    /// Checks every value, then calls `rope` for the rotary embedding.
+    pub(crate) fn validate(self, rope: impl FnOnce() -> Result<Rope, Error>) -> Result<Config, Error> {
         let dim = within("embedding length", self.dim, MAX_DIM)?;
         let layers = within("layer count", self.layers, MAX_LAYERS)?;
         let heads = within("head count", self.heads, MAX_DIM)?;
@@ -92,7 +92,7 @@ impl Raw {
             ffn_dim: within("feed-forward length", self.ffn_dim, MAX_DIM)?,
             context: within("context length", self.context, MAX_CONTEXT)?,
             norm_eps: self.norm_eps,
-            // A window of nothing is how some files say that there is none.
+            // Some files have a window of 0 for no window.
             window: self.window.filter(|&w| w > 0),
             rope,
         })

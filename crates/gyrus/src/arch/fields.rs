@@ -11,7 +11,7 @@ impl<'a> Fields<'a> {
         self.0.get(name).filter(|v| !v.is_null())
     }
 
-    /// An object within; absent ones have no fields.
+    /// A nested object; an absent one has no fields.
     pub(super) fn object(&self, name: &str) -> Fields<'a> {
         Fields(self.get(name).unwrap_or(&Value::Null))
     }
@@ -40,11 +40,11 @@ impl<'a> Fields<'a> {
         value.as_f64().map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not a number")))
     }
 
-    pub(super) fn need_float(&self, name: &str) -> Result<f64, Error> {
+    pub(super) fn require_float(&self, name: &str) -> Result<f64, Error> {
         self.float(name)?.ok_or_else(|| Error::Config(format!("'{name}' is missing")))
     }
 
-    pub(super) fn need(&self, name: &str) -> Result<f64, Error> {
+    pub(super) fn require_rope_float(&self, name: &str) -> Result<f64, Error> {
         self.float(name)?.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")))
     }
 
@@ -53,7 +53,7 @@ impl<'a> Fields<'a> {
         value.as_bool().map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not true or false")))
     }
 
-    /// A list whose items `item` reads.
+    /// A list; `item` converts each of its items.
     pub(super) fn list<T>(
         &self,
         name: &str,
@@ -61,6 +61,8 @@ impl<'a> Fields<'a> {
     ) -> Result<Option<Vec<T>>, Error> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let items = value.as_array().and_then(|list| list.iter().map(item).collect());
-        items.map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not a list of such values")))
+        items
+            .map(Some)
+            .ok_or_else(|| Error::Config(format!("'{name}' is not a list, or an item has the wrong type")))
     }
 }

@@ -1,15 +1,17 @@
 use gyrus_formats::Checkpoint;
 use gyrus_formats::gguf::Metadata;
 
-use super::config::{Config, Raw};
-use super::{ARCHS, rope_gguf, unknown};
+use super::config::{Config, RawConfig};
+use super::{ARCHS, rope_gguf, unsupported_architecture};
 use crate::Error;
 
 /// Reads the configuration of a GGUF model.
 pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config, Error> {
     let name: &str = metadata.require("general.architecture")?;
-    let arch =
-        ARCHS.iter().find(|a| a.gguf == name).ok_or_else(|| unknown(name, ARCHS.iter().map(|a| a.gguf)))?;
+    let arch = ARCHS
+        .iter()
+        .find(|a| a.gguf == name)
+        .ok_or_else(|| unsupported_architecture(name, ARCHS.iter().map(|a| a.gguf)))?;
     let key = |rest: &str| format!("{name}.{rest}");
     if let Some(experts @ 1..) = metadata.get::<u64>(&key("expert_count"))? {
         return Err(Error::Unsupported(format!("a mixture of {experts} experts")));
@@ -23,7 +25,7 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
         return Err(Error::Unsupported(format!("a value size {v} other than the key size {k}")));
     }
     let window = metadata.get::<u32>(&key("attention.sliding_window"))?;
-    let raw = Raw {
+    let raw = RawConfig {
         architecture: name.to_owned(),
         dim: metadata.require(&key("embedding_length"))?,
         layers: metadata.require(&key("block_count"))?,
@@ -35,5 +37,5 @@ pub(crate) fn read(model: &Checkpoint, metadata: Metadata<'_>) -> Result<Config,
         norm_eps: metadata.require(&key("attention.layer_norm_rms_epsilon"))?,
         window,
     };
-    raw.check(|| rope_gguf::read(model, metadata, Some(arch.gguf_pairing))?.single())
+    raw.validate(|| rope_gguf::read(model, metadata, Some(arch.gguf_pairing))?.single())
 }

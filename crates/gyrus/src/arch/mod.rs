@@ -1,15 +1,15 @@
-//! Architectures as data: what a model is called, how its file names things, and its numbers.
+//! Model architectures: their names, hyperparameters, tensor names and forward pass.
 
 mod config;
 mod fields;
 mod gguf;
 mod hugging_face;
-mod names;
 mod pairings;
 mod plan;
 mod rope_config;
 mod rope_gguf;
 mod ropes;
+mod tensor_names;
 
 pub use config::Config;
 pub(crate) use plan::build;
@@ -19,16 +19,16 @@ use gyrus_kernels::Pairing;
 
 /// A family of models that share a forward pass.
 ///
-/// What differs between members (head norms, tied embeddings, windows) follows from the tensors and
-/// numbers in the file, never from a name.
+/// The differences within a family (QK norms, tied embeddings, sliding windows) follow from the tensors and
+/// hyperparameters in the file, not from its name.
 #[derive(Debug)]
 pub(crate) struct Arch {
     /// `general.architecture` in GGUF.
     pub(crate) gguf: &'static str,
     /// `model_type` values in `config.json`.
     pub(crate) hugging_face: &'static [&'static str],
-    /// Which elements rotate together in GGUF files; converters reorder Llama's rows, Hugging Face does
-    /// not.
+    /// The pairing of the rotary embedding in GGUF files. Converters permute the rows of Llama's Q and K; in Hugging
+    /// Face's layout they are not permuted.
     pub(crate) gguf_pairing: Pairing,
 }
 
@@ -37,7 +37,7 @@ pub(crate) const ARCHS: &[Arch] = &[
     Arch { gguf: "qwen3", hugging_face: &["qwen3"], gguf_pairing: Pairing::Split },
 ];
 
-fn unknown(found: &str, known: impl Iterator<Item = &'static str>) -> crate::Error {
+fn unsupported_architecture(found: &str, known: impl Iterator<Item = &'static str>) -> crate::Error {
     let known: Vec<&str> = known.collect();
     crate::Error::Architecture { found: found.to_owned(), known: known.join(", ") }
 }

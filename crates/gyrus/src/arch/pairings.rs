@@ -1,8 +1,8 @@
-//! Which architectures turn which elements together; no file says it.
+//! The rotary pairing of each architecture. Model files do not contain it.
 
 use gyrus_kernels::Pairing;
 
-/// GGUF architectures with adjacent pairs, most because their converter reorders rows.
+/// GGUF architectures with adjacent pairs, most of them because their converter permutes rows.
 const GGUF_ADJACENT: &[&str] = &[
     "arcee",
     "arctic",
@@ -111,10 +111,10 @@ const GGUF_SPLIT: &[&str] = &[
     "step35",
 ];
 
-/// GGUF architectures whose position rows take turns; the file gives the sections only.
+/// GGUF architectures with interleaved M-RoPE sections. The file contains the sizes of the sections only.
 const GGUF_INTERLEAVED: &[&str] = &["qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"];
 
-/// `model_type`s in Hugging Face's layout with adjacent pairs. DeepSeek V3 and its kin say it themselves.
+/// Hugging Face `model_type`s with adjacent pairs. DeepSeek V3 and its relatives have a `rope_interleave` field too.
 const CONFIG_ADJACENT: &[&str] = &[
     "blt",
     "codegen",
@@ -145,12 +145,12 @@ pub(super) fn gguf(architecture: &str, sections: bool) -> Option<Pairing> {
     GGUF_ADJACENT.contains(&architecture).then_some(Pairing::Adjacent)
 }
 
-/// Whether the position rows of a GGUF architecture take turns.
+/// Whether a GGUF architecture interleaves its M-RoPE sections.
 pub(super) fn gguf_interleaved(architecture: &str) -> bool {
     GGUF_INTERLEAVED.contains(&architecture)
 }
 
-/// The pairing of a `model_type`; split is Hugging Face's rule, others are the exception.
+/// The pairing of a Hugging Face `model_type`; split is the default.
 pub(super) fn config(model_type: &str) -> Pairing {
     if CONFIG_ADJACENT.contains(&model_type) { Pairing::Adjacent } else { Pairing::Split }
 }

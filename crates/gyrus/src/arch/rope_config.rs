@@ -1,4 +1,4 @@
-//! Rotary embeddings from a `config.json` in Hugging Face's layout, of any age.
+//! Rotary embeddings from a `config.json` in Hugging Face's layout, old or new.
 
 use gyrus_kernels::{LongRope, Magnitude, Pairing, RopeSpec, Scaling, Sections, Yarn};
 use serde_json::Value;
@@ -8,16 +8,16 @@ use super::pairings;
 use super::ropes::{GLOBAL, LOCAL, LayerRope, ModelRopes, layer_count, rope};
 use crate::Error;
 
-/// The base of files that give none.
+/// The default base (theta).
 const DEFAULT_BASE: f64 = 10000.0;
 
-/// Every how many layers one is global where only the bases of both kinds are given: Gemma 3's rule.
+/// The default sliding-window pattern, Gemma 3's: every sixth layer has full attention.
 const DEFAULT_PERIOD: u64 = 6;
 
 /// Reads the rotary embeddings of a model.
 pub(super) fn read(config: &Value, pairing: Option<Pairing>) -> Result<ModelRopes, Error> {
     let mut model = Fields(config);
-    // Models with eyes or ears keep their language part apart.
+    // Multimodal models have the language model's configuration in `text_config`.
     if model.get("text_config").is_some_and(Value::is_object) {
         model = model.object("text_config");
     }
@@ -50,7 +50,7 @@ pub(super) fn read(config: &Value, pairing: Option<Pairing>) -> Result<ModelRope
         }
     } else if let Some(base) = model.float("rope_local_base_freq")? {
         kinds.push(reader.kind(GLOBAL, layers_of(GLOBAL), Some(GLOBAL), parameters, None)?);
-        // Scaling is the global layers' alone.
+        // Only layers with full attention are scaled.
         kinds.push(reader.kind(LOCAL, layers_of(LOCAL), Some(LOCAL), Fields(&Value::Null), Some(base))?);
     } else {
         kinds.push(reader.kind("all", (0..count).collect(), None, parameters, None)?);
@@ -59,8 +59,8 @@ pub(super) fn read(config: &Value, pairing: Option<Pairing>) -> Result<ModelRope
     Ok(ModelRopes { architecture: name.to_owned(), context, kinds })
 }
 
-/// Parameters for each kind of layer, if that is what the object holds: its values are objects themselves.
-/// Kinds that are null turn nothing.
+/// The parameters of each layer type, if the object's values are objects. A layer type with a null value has no rotary
+/// embedding.
 fn nested<'a>(parameters: Fields<'a>) -> Vec<(&'a str, Fields<'a>)> {
     let Value::Object(fields) = parameters.0 else { return Vec::new() };
     fields.iter().filter(|(_, v)| v.is_object()).map(|(kind, v)| (kind.as_str(), Fields(v))).collect()
@@ -73,7 +73,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The kind of each layer: a list, or every n-th global.
+    /// The type of each layer: from a list, or full attention in every n-th layer.
     fn layer_types(&self, count: usize) -> Result<Vec<&'a str>, Error> {
         if let Some(types) = self.model.list("layer_types", Value::as_str)? {
             return Ok(types);
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         Ok((0..count as u64).map(kind).collect())
     }
 
-    /// The rope of one kind of layer; `base` beats what the parameters say.
+    /// The rotary embedding of one layer type; `base` overrides the parameters.
     fn kind(
         &self,
         name: &str,
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         };
         let kind = parameters.optional_text("rope_type")?.or(parameters.optional_text("type")?);
         let kind = kind.unwrap_or("default");
-        let part = self.part(parameters)?;
+        let fraction = self.rotary_fraction(parameters)?;
         let latent = match self.model.optional_number("qk_rope_head_dim")? {
             Some(rope_dim) if self.model.get("kv_lora_rank").is_some() => {
                 Some((rope_dim as usize, self.model.number("qk_nope_head_dim")? as usize))
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
         };
         let mut spec = RopeSpec::new(self.pairing, head_dim, base);
         match latent {
-            // Multi-head latent attention turns the end of a head.
+            // Multi-head latent attention rotates the last elements of a head.
             Some((rope_dim, nope)) => {
                 spec.head_dim = rope_dim.saturating_add(nope);
                 spec.rope_dim = rope_dim;
@@ -121,14 +121,14 @@ impl<'a> Reader<'a> {
             None => {
                 let dim = match self.model.optional_number("rotary_dim")? {
                     Some(dim) => dim as usize,
-                    None => (head_dim as f64 * part) as usize,
+                    None => (head_dim as f64 * fraction) as usize,
                 };
                 spec.rope_dim = dim;
             }
         }
         spec.scaling = match kind {
             "proportional" => {
-                let rotated = (part * head_dim as f64 / 2.0) as usize;
+                let rotated = (fraction * head_dim as f64 / 2.0) as usize;
                 Scaling::Proportional { rotated, factor: parameters.float("factor")?.unwrap_or(1.0) }
             }
             kind => self.scaling(kind, parameters)?,
@@ -147,12 +147,12 @@ impl<'a> Reader<'a> {
         Ok(LayerRope { name: name.to_owned(), layers, rope: rope(spec)?, score_factor })
     }
 
-    /// Elements of a head; kinds of layers may differ.
+    /// The head dimension, which may depend on the layer type.
     fn head_dim(&self, layer_type: Option<&str>, layers: &[usize]) -> Result<usize, Error> {
         if let (Some(GLOBAL), Some(n)) = (layer_type, self.model.optional_number("global_head_dim")?) {
             return Ok(n as usize);
         }
-        // Newer files note what is special about a layer under its number.
+        // Newer files override fields of single layers, by the layer's index.
         if let (Value::Object(special), Some(_)) = (self.model.object("per_layer_config").0, layer_type) {
             for (layer, fields) in special {
                 let here = layer.parse().is_ok_and(|n: usize| layers.contains(&n));
@@ -173,20 +173,20 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Which part of a head is turned.
-    fn part(&self, parameters: Fields<'_>) -> Result<f64, Error> {
+    /// The fraction of a head that is rotated.
+    fn rotary_fraction(&self, parameters: Fields<'_>) -> Result<f64, Error> {
         let given = match parameters.float("partial_rotary_factor")? {
-            Some(part) => Some(part),
+            Some(fraction) => Some(fraction),
             None => self.model.float("partial_rotary_factor")?.or(self.model.float("rotary_pct")?),
         };
-        let part = given.unwrap_or(1.0);
-        if part > 0.0 && part <= 1.0 {
-            return Ok(part);
+        let fraction = given.unwrap_or(1.0);
+        if fraction > 0.0 && fraction <= 1.0 {
+            return Ok(fraction);
         }
-        Err(Error::Config(format!("'partial_rotary_factor' is {part}, not a part of 1")))
+        Err(Error::Config(format!("'partial_rotary_factor' is {fraction}, not a part of 1")))
     }
 
-    /// The scaling of this kind, as newer and older files name it.
+    /// The scaling of this `rope_type`, in newer and older spellings.
     fn scaling(&self, kind: &str, parameters: Fields<'_>) -> Result<Scaling, Error> {
         let context = || self.context.ok_or_else(|| Error::Config(missing("max_position_embeddings")));
         let stated = match self.model.float("original_max_position_embeddings")? {
@@ -195,19 +195,22 @@ impl<'a> Reader<'a> {
         };
         let original = || stated.map_or_else(context, Ok);
         Ok(match kind {
-            // M-RoPE is in the sections; the frequencies are the usual ones.
+            // M-RoPE differs in the sections only, not in the frequencies.
             "default" | "mrope" => Scaling::None,
-            "linear" => Scaling::Linear { factor: parameters.need("factor")? },
-            "ntk" => Scaling::Ntk { factor: parameters.need("factor")? },
+            "linear" => Scaling::Linear { factor: parameters.require_rope_float("factor")? },
+            "ntk" => Scaling::Ntk { factor: parameters.require_rope_float("factor")? },
             "dynamic" => match parameters.float("alpha")? {
-                // Hunyuan's, which says dynamic and is not.
+                // Hunyuan: the type is called dynamic, but the base is constant.
                 Some(alpha) => Scaling::Ntk { factor: alpha },
-                None => Scaling::DynamicNtk { factor: parameters.need("factor")?, original: context()? },
+                None => Scaling::DynamicNtk {
+                    factor: parameters.require_rope_float("factor")?,
+                    original: context()?,
+                },
             },
             "llama3" => Scaling::Llama3 {
-                factor: parameters.need("factor")?,
-                low: parameters.need("low_freq_factor")?,
-                high: parameters.need("high_freq_factor")?,
+                factor: parameters.require_rope_float("factor")?,
+                low: parameters.require_rope_float("low_freq_factor")?,
+                high: parameters.require_rope_float("high_freq_factor")?,
                 original: original()?,
             },
             "yarn" => {

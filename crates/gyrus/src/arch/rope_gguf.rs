@@ -5,19 +5,19 @@ use gyrus_formats::gguf::{Metadata, Number, Value};
 use gyrus_kernels::{LongRope, Magnitude, Pairing, Rope, RopeSpec, Scaling, Sections, Yarn};
 use gyrus_tensor::dequantize;
 
-use super::names::{ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT};
 use super::pairings;
 use super::ropes::{GLOBAL, LOCAL, LayerRope, ModelRopes, layer_count, rope};
+use super::tensor_names::{ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT};
 use crate::Error;
 
-/// Architectures whose local layers turn at base 10000 unless the file says otherwise, and every how many
-/// layers one is global: their converters left both out for years.
+/// Architectures whose sliding-window layers have base 10000 by default, and the default period of layers with full
+/// attention. Older converters wrote neither.
 const LOCAL_BY_RULE: &[(&str, u64)] = &[("gemma3", 6), ("gemma3n", 5), ("gemma-embedding", 6)];
 
-/// The base of files that give none.
+/// The default base (theta).
 const DEFAULT_BASE: f32 = 10000.0;
 
-/// The keys of one architecture.
+/// The metadata keys of one architecture.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     metadata: Metadata<'a>,
@@ -53,7 +53,7 @@ pub(super) fn read(
     let context = keys.count("context_length")?;
     let sections = sections(keys)?;
     let Some(pairing) = pairing.or(pairings::gguf(architecture, sections.is_some())) else {
-        let what = format!("architecture '{architecture}' is not known to pair elements in one way; that");
+        let what = format!("architecture '{architecture}' has an unknown rotary pairing, so it");
         return Err(Error::Unsupported(what));
     };
     let mla = metadata.contains(&keys.key("attention.kv_lora_rank"));
@@ -63,7 +63,7 @@ pub(super) fn read(
     let (scaling, score_factor) = scaling(model, keys, context, mla)?;
     let global = rope(RopeSpec {
         rope_dim,
-        // Multi-head latent attention turns the end of a head.
+        // Multi-head latent attention rotates the last elements of a head.
         offset: if mla { head_dim.saturating_sub(rope_dim) } else { 0 },
         scaling,
         factors: factors(model, ROPE_FACTORS)?,
@@ -89,7 +89,7 @@ pub(super) fn read(
     Ok(ModelRopes { architecture: architecture.to_owned(), context, kinds })
 }
 
-/// Elements of a head; with latent attention those of the heads it stands for.
+/// The head dimension; with multi-head latent attention, that of the uncompressed heads.
 fn head_dim(keys: Keys<'_>, mla: bool) -> Result<usize, Error> {
     if mla && let Some(n) = keys.size("attention.key_length_mla")? {
         return Ok(n);
@@ -110,14 +110,14 @@ fn sections(keys: Keys<'_>) -> Result<Option<Sections>, Error> {
     let Some(sizes) = keys.metadata.get::<Vec<usize>>(&keys.key("rope.dimension_sections"))? else {
         return Ok(None);
     };
-    // Text models of a family that also has eyes write zeros.
+    // Text-only models of a multimodal family have sections of zeros.
     if sizes.iter().all(|&n| n == 0) {
         return Ok(None);
     }
     Ok(Some(Sections { sizes, interleaved: pairings::gguf_interleaved(keys.architecture) }))
 }
 
-/// The scaling, and the factor on scores that goes with it.
+/// The scaling, and its factor on attention scores.
 fn scaling(
     model: &Checkpoint,
     keys: Keys<'_>,
@@ -143,7 +143,7 @@ fn scaling(
         Some(factor) => Some(factor),
         None => keys.float("rope.scale_linear")?,
     };
-    // A factor of zero is how some converters write that there is none.
+    // Some converters write a factor of zero for no scaling.
     let factor = factor.filter(|&f| f != 0.0 && f != 1.0);
     let kind = keys.metadata.get::<&str>(&keys.key("rope.scaling.type"))?.unwrap_or("linear");
     match (kind, factor) {
@@ -163,18 +163,18 @@ fn yarn(
     mla: bool,
 ) -> Result<(Scaling, f64), Error> {
     match keys.float("rope.scaling.yarn_ext_factor")? {
-        // Without extrapolation all waves are stretched: it is linear scaling.
+        // Without extrapolation all frequencies are interpolated, which is linear scaling.
         Some(0.0) => return Ok((Scaling::Linear { factor }, 1.0)),
         Some(other) if other > 0.0 && other != 1.0 => {
             return Err(Error::Unsupported(format!("a 'yarn_ext_factor' of {other}")));
         }
         _ => {}
     }
-    // DeepSeek 2's converter multiplies by the rule's 0.1, others do not.
+    // The converter of DeepSeek 2 multiplies by the 0.1 of YaRN's formula, others do not.
     let deepseek = keys.architecture == "deepseek2";
     let all_dim = keys.float("rope.scaling.yarn_log_multiplier")?.filter(|&m| m != 0.0);
     let all_dim = all_dim.map(|m| if deepseek { m / 0.1 } else { m });
-    // Its `mscale` is in no file; the known models have both equal.
+    // GGUF has no key for `mscale`. In the known models it equals `mscale_all_dim`.
     let mscale = all_dim.map(|m| if deepseek { m } else { 1.0 });
     let given = keys.float("rope.scaling.yarn_attn_factor")?;
     let rule = match (given, mscale.zip(all_dim)) {
@@ -187,7 +187,7 @@ fn yarn(
         original,
         beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-        // No key says it; of the known models only this one leaves the ramp's ends where they are.
+        // GGUF has no key for it. Of the known models only gpt-oss does not truncate the ends of the ramp.
         truncate: keys.architecture != "gpt-oss",
         magnitude: rule,
     };
@@ -198,7 +198,7 @@ fn yarn(
     Ok((Scaling::Yarn(yarn), score))
 }
 
-/// The rope of layers with a sliding window, if it is another: never scaled, and without the file's factors.
+/// The rotary embedding of layers with a sliding window, if it differs. It has no scaling and no frequency factors.
 fn local(keys: Keys<'_>, global: &Rope) -> Result<Option<Rope>, Error> {
     let window = keys.count("attention.sliding_window")?.unwrap_or(0);
     let by_rule = LOCAL_BY_RULE.iter().any(|(name, _)| *name == keys.architecture) && window > 0;
@@ -213,7 +213,7 @@ fn local(keys: Keys<'_>, global: &Rope) -> Result<Option<Rope>, Error> {
     Ok(Some(rope(RopeSpec { rope_dim, ..RopeSpec::new(global.pairing(), head_dim, base) })?))
 }
 
-/// Which layers have a sliding window: a list, or every layer but each n-th.
+/// Which layers have a sliding window: from a list, or all but every n-th.
 fn local_layers(keys: Keys<'_>, count: usize) -> Result<Vec<bool>, Error> {
     let by_rule = LOCAL_BY_RULE.iter().find(|(name, _)| *name == keys.architecture).map(|&(_, n)| n);
     let key = keys.key("attention.sliding_window_pattern");
@@ -234,7 +234,7 @@ fn local_layers(keys: Keys<'_>, count: usize) -> Result<Vec<bool>, Error> {
     Ok((0..count as u64).map(|i| period == 0 || i % period + 1 < period).collect())
 }
 
-/// A tensor of factors, one for each pair.
+/// A tensor of frequency factors, one for each pair.
 fn factors(model: &Checkpoint, name: &str) -> Result<Option<Vec<f32>>, Error> {
     let Some(tensor) = model.tensor(name) else { return Ok(None) };
     let mut factors = vec![0.0; tensor.shape.elems()];

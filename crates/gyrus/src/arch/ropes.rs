@@ -5,12 +5,12 @@ use serde_json::Value;
 use super::{rope_config, rope_gguf};
 use crate::Error;
 
-/// The rotary embeddings of a model, as its file describes them. It needs no plan for the model.
+/// The rotary embeddings of a model, read from its file. The architecture need not be supported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRopes {
     /// The architecture's name in the file.
     pub architecture: String,
-    /// The longest context the model was made for, if the file says.
+    /// The maximum context in tokens, if the file contains it.
     pub context: Option<u64>,
     /// One for each kind of layer; most models have one kind.
     pub kinds: Vec<LayerRope>,
@@ -19,28 +19,28 @@ pub struct ModelRopes {
 /// The rotary embedding of one kind of layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerRope {
-    /// What files call these layers: `all`, or for instance `full_attention` and `sliding_attention`.
+    /// The layer type: `all`, or for example `full_attention` and `sliding_attention`.
     pub name: String,
-    /// Which layers; empty if the file does not say.
+    /// Layer indices; empty if the file does not contain them.
     pub layers: Vec<usize>,
-    /// The rope.
+    /// The rotary embedding.
     pub rope: Rope,
-    /// A factor on these layers' attention scores that belongs to the rope's scaling but is not in it:
-    /// DeepSeek's `mscale_all_dim`. 1 for others.
+    /// A factor on these layers' attention scores that comes with the scaling but is not applied to cosine and sine:
+    /// DeepSeek's `mscale_all_dim`. 1 for other models.
     pub score_factor: f64,
 }
 
-/// Layers that see everything, in files.
+/// The layer type of layers with full attention.
 pub(super) const GLOBAL: &str = "full_attention";
-/// Layers that see a window, in files.
+/// The layer type of layers with a sliding window.
 pub(super) const LOCAL: &str = "sliding_attention";
 
-/// More layers than any model has; a list of them is made.
+/// More layers than any model has. It bounds the list of layers, whose length comes from the file.
 const MAX_LAYERS: u64 = 1 << 12;
 
 impl ModelRopes {
-    /// Reads a model's rotary embeddings. `pairing` is for architectures whose pairing is not known here,
-    /// and overrides it for others.
+    /// Reads a model's rotary embeddings. `pairing` overrides the architecture's pairing; it is required if the
+    /// architecture is unknown.
     pub fn read(model: &Checkpoint, pairing: Option<Pairing>) -> Result<ModelRopes, Error> {
         match (model.gguf(), model.config()) {
             (Some(metadata), _) => rope_gguf::read(model, metadata, pairing),
@@ -58,7 +58,7 @@ impl ModelRopes {
         rope_config::read(&config, pairing)
     }
 
-    /// The rope of all layers, for plans that know no other.
+    /// The rotary embedding of all layers, for plans that support one kind only.
     pub(super) fn single(self) -> Result<Rope, Error> {
         let kinds = self.kinds.len();
         match <[LayerRope; 1]>::try_from(self.kinds) {
@@ -72,14 +72,14 @@ impl ModelRopes {
 }
 
 impl LayerRope {
-    /// The rope of all layers.
+    /// One rotary embedding for all layers.
     pub(super) fn all(rope: Rope, layers: Option<u64>) -> Result<LayerRope, Error> {
         let layers = (0..layer_count(layers)?).collect();
         Ok(LayerRope { name: "all".to_owned(), layers, rope, score_factor: 1.0 })
     }
 }
 
-/// A rope of a model's file, which turns something.
+/// The rotary embedding of a model's file. It must rotate at least one pair.
 pub(super) fn rope(spec: RopeSpec) -> Result<Rope, Error> {
     if spec.rope_dim == 0 {
         let expected = "it must be at least 2".to_owned();
@@ -88,7 +88,7 @@ pub(super) fn rope(spec: RopeSpec) -> Result<Rope, Error> {
     Ok(Rope::new(spec)?)
 }
 
-/// The number of layers, within reason; none if the file does not say.
+/// The number of layers, checked against the limit; 0 if the file does not contain it.
 pub(super) fn layer_count(layers: Option<u64>) -> Result<usize, Error> {
     match layers {
         None => Ok(0),

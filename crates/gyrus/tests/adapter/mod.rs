@@ -1,6 +1,7 @@
-//! The GPU that tests run on.
+//! The GPU adapter for tests.
 
-/// An adapter for tests: the one that is named, the best, or one in software.
+/// The adapter in `GYRUS_TEST_ADAPTER`, else the best one, which may be a software adapter. Without any, the test is
+/// skipped.
 pub(crate) fn adapter() -> Option<String> {
     let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
     let found = named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone()));

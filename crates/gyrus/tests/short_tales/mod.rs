@@ -1,33 +1,33 @@
-//! Tales with less of everything: its kernels at a sixth of its work, for devices in software.
+//! A smaller Tales that runs the same kernels with a sixth of the work, for software adapters.
 
 use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_testkit::data;
 
 use crate::written::{self, Tensor};
 
-/// Tokens that are left.
+/// The vocabulary size.
 pub(crate) const VOCAB: u32 = 512;
 const LAYERS: u32 = 2;
 const HEAD_DIM: u32 = 64;
 const DIM: u32 = 256;
-/// Not the width of the model, which is not its either.
+/// Differs from `DIM`, as in the whole model.
 const FFN: u32 = 384;
 
-/// The first rows of a matrix, and the first columns of those: whole blocks.
+/// The first `rows` rows and `cols` columns of a quantised matrix; `cols` is a multiple of the block size.
 fn cut(tensor: &TensorView<'_>, rows: u32, cols: u32) -> Vec<u8> {
     let bytes = |elems: usize| tensor.dtype.bytes_of_elems(elems).unwrap();
     let all = tensor.data.chunks_exact(bytes(tensor.shape.row()));
     all.take(rows as usize).flat_map(|row| &row[..bytes(cols as usize)]).copied().collect()
 }
 
-/// The first layers of Tales in 8 bits, with the first of its four heads of keys, the two for each that ask, and hidden
-/// elements, and without a tokenizer. Attention sees `window` positions; 0 for all.
-#[allow(dead_code, reason = "not every test takes the model as it is")]
+/// The first layers of Tales in Q8_0, with `kv_heads` of its four KV heads, two query heads for each of them, fewer
+/// hidden elements and no tokenizer. `window` is the sliding window; 0 for none.
+#[allow(dead_code, reason = "some tests use `changed` only")]
 pub(crate) fn checkpoint(kv_heads: u32, window: u32) -> Option<Checkpoint> {
     changed(kv_heads, window, |_, _| {})
 }
 
-/// The same with tensors that `change` has changed, by their names.
+/// As [`checkpoint`]; `change` may modify the bytes of each tensor, by its name.
 pub(crate) fn changed(kv_heads: u32, window: u32, change: impl Fn(&str, &mut Vec<u8>)) -> Option<Checkpoint> {
     let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
     let (q, kv) = (2 * kv_heads * HEAD_DIM, kv_heads * HEAD_DIM);

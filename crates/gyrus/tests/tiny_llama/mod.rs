@@ -1,18 +1,18 @@
-//! A Llama of random weights in a few kilobytes, with any rope.
+//! A Llama of a few kilobytes with random weights and any rotary embedding.
 
 use gyrus_formats::gguf::Writer;
 use gyrus_tensor::{DType, Shape};
 use gyrus_testkit::Rng;
 
-/// Tokens it knows.
+/// The vocabulary size.
 pub(crate) const VOCAB: usize = 64;
-/// Positions it was made for.
+/// The maximum context.
 const CONTEXT: u32 = 96;
 const DIM: usize = 32;
 const LAYERS: usize = 2;
 
-/// A GGUF file: two layers, two heads that share one of keys and values. `keys` may say more about its rope,
-/// `factors` are tensors for it.
+/// A GGUF file with two layers, two query heads and one KV head. `keys` writes more metadata of its rotary embedding,
+/// `factors` are the tensors of its frequency factors.
 pub(crate) fn file(head_dim: usize, keys: impl Fn(&mut Writer<'_>), factors: &[(&str, Vec<f32>)]) -> Vec<u8> {
     let parts: [(&str, &[usize]); 9] = [
         ("attn_norm", &[DIM]),

@@ -1,13 +1,13 @@
-//! Models that tests write for themselves, without a tokenizer.
+//! Builds GGUF models without a tokenizer in memory.
 
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_tensor::{DType, Shape};
 
-/// A matrix or vector by its name.
+/// A tensor: name, type, shape, bytes.
 pub(crate) type Tensor = (String, DType, Vec<usize>, Vec<u8>);
 
-/// A model of this architecture, with its numbers by their keys within it.
+/// A model of this architecture. `numbers` are its hyperparameters by their keys, without the architecture prefix.
 pub(crate) fn checkpoint(
     architecture: &str,
     eps: f32,

@@ -1,14 +1,14 @@
-//! Which tokens end a generation.
+//! The tokens that end a generation.
 //!
-//! Files name one end token, yet many models end turns with another, so the well-known names are
-//! looked for as well.
+//! A file defines one EOS token, but many models end a message with another one. Therefore tokens with well-known names
+//! count too.
 
 use std::collections::BTreeSet;
 
 use crate::data::{SpecialIds, TokenKind};
 use crate::vocab::Vocab;
 
-/// Texts that end a turn, a message or a document in the models that have them.
+/// Token texts that end a turn, a message or a document.
 const NAMES: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -33,16 +33,16 @@ const NAMES: &[&str] = &[
     "[e~[",
 ];
 
-/// Also the HTML tag that ends struck-out text, so it counts only where the file calls it a control.
+/// Also an HTML tag (end of struck-out text), so it counts only if the file marks it as a control token.
 const SENTENCE_END: &str = "</s>";
 
-/// Whether a token of this text ends a generation wherever it is not plain text.
+/// Whether a token with this text ends a generation unless it is plain text.
 pub(crate) fn is_end_name(text: &str) -> bool {
     NAMES.contains(&text)
 }
 
-/// The end tokens. `is_text` says whether a normal token is a piece of text rather than a marker that
-/// the file forgot to mark.
+/// The end tokens. `is_text` returns whether a normal token is text rather than a special token that the file does not
+/// mark.
 pub(crate) fn end_tokens(vocab: &Vocab, ids: &SpecialIds, is_text: impl Fn(u32) -> bool) -> BTreeSet<u32> {
     let mut ends: BTreeSet<u32> = [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect();
     for name in NAMES {
@@ -62,7 +62,7 @@ pub(crate) fn end_tokens(vocab: &Vocab, ids: &SpecialIds, is_text: impl Fn(u32) 
     {
         ends.insert(id);
     }
-    // Where a message has its own end, "<|end|>" only closes a part of it.
+    // If the model has another end-of-message token, "<|end|>" only closes a part of the message.
     let has = |name: &str| vocab.id_of(name).is_some_and(|id| ends.contains(&id));
     if has("<|return|>") && has("<|call|>") || has("<|flush|>") && has("<|calls|>") {
         let named = [ids.eos, ids.eot, ids.eom];

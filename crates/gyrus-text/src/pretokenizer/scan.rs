@@ -1,19 +1,19 @@
-//! Reading text character by character, with classes: the ground the splitting rules stand on.
+//! Scans text character by character, with classes, for the patterns.
 
 use crate::unicode::{Class, Classes, classes, code_at};
 
-/// A pattern tried at one place: the end of the match, or the place itself if there is none.
+/// A pattern at one position: the end of the match, or the position itself if it does not match.
 pub(crate) type Pattern = fn(&Text<'_>, usize) -> usize;
 
-/// One character, decoded.
+/// One decoded character.
 #[derive(Clone, Copy)]
-pub(crate) struct Glyph {
+pub(crate) struct CodePoint {
     pub(crate) code: u32,
     pub(crate) class: Class,
     pub(crate) len: usize,
 }
 
-impl Glyph {
+impl CodePoint {
     /// Carriage return or line feed.
     #[inline]
     pub(crate) fn is_newline(self) -> bool {
@@ -21,7 +21,7 @@ impl Glyph {
     }
 }
 
-/// The text being split. Patterns see its two ends as the ends of the world.
+/// The text to split. Patterns see its ends as the ends of the input.
 pub(crate) struct Text<'a> {
     pub(crate) bytes: &'a [u8],
     classes: &'static Classes,
@@ -32,14 +32,14 @@ impl<'a> Text<'a> {
         Self { bytes, classes: classes() }
     }
 
-    /// The character at `at`, unless that is the end.
+    /// The character at `at`; `None` at the end.
     #[inline]
-    pub(crate) fn get(&self, at: usize) -> Option<Glyph> {
+    pub(crate) fn get(&self, at: usize) -> Option<CodePoint> {
         if at >= self.bytes.len() {
             return None;
         }
         let (code, len) = code_at(self.bytes, at);
-        Some(Glyph { code, class: self.classes.of(code), len })
+        Some(CodePoint { code, class: self.classes.of(code), len })
     }
 
     /// The byte at `at`, or zero at the end.
@@ -50,13 +50,13 @@ impl<'a> Text<'a> {
 
     /// Whether the character at `at` exists and satisfies `test`.
     #[inline]
-    pub(crate) fn has(&self, at: usize, test: impl Fn(Glyph) -> bool) -> bool {
+    pub(crate) fn has(&self, at: usize, test: impl Fn(CodePoint) -> bool) -> bool {
         self.get(at).is_some_and(test)
     }
 
-    /// The end of the longest run from `at` whose characters satisfy `test`.
+    /// The end of the longest run from `at` of characters that satisfy `test`.
     #[inline]
-    pub(crate) fn run(&self, mut at: usize, test: impl Fn(Glyph) -> bool) -> usize {
+    pub(crate) fn run(&self, mut at: usize, test: impl Fn(CodePoint) -> bool) -> usize {
         while let Some(glyph) = self.get(at) {
             if !test(glyph) {
                 break;
@@ -66,9 +66,9 @@ impl<'a> Text<'a> {
         at
     }
 
-    /// As [`run`](Self::run), of at most `max` characters.
+    /// As [`run`](Self::run), with at most `max` characters.
     #[inline]
-    pub(crate) fn run_up_to(&self, mut at: usize, max: usize, test: impl Fn(Glyph) -> bool) -> usize {
+    pub(crate) fn run_up_to(&self, mut at: usize, max: usize, test: impl Fn(CodePoint) -> bool) -> usize {
         for _ in 0..max {
             match self.get(at) {
                 Some(glyph) if test(glyph) => at += glyph.len,
@@ -78,7 +78,7 @@ impl<'a> Text<'a> {
         at
     }
 
-    /// `[\r\n]*`, or with a slash in the set.
+    /// `[\r\n]*`, or `[\r\n/]*` with `slash`.
     #[inline]
     pub(crate) fn newlines(&self, mut at: usize, slash: bool) -> usize {
         while matches!(self.byte(at), b'\r' | b'\n') || slash && self.byte(at) == b'/' {
@@ -87,7 +87,7 @@ impl<'a> Text<'a> {
         at
     }
 
-    /// `\s+(?!\S)|\s+`: a run of white space leaves its last character to the word that follows it.
+    /// `\s+(?!\S)|\s+`: the last character of a run of white space belongs to the word after it.
     #[inline]
     pub(crate) fn blank(&self, at: usize) -> usize {
         let mut end = at;
@@ -158,8 +158,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Applies the patterns one after another: each cuts the pieces of the one before into its matches and
-/// what lies between them. Every byte of `text` reaches `emit` exactly once, in order.
+/// Applies the patterns one after another. Each splits the pieces of the previous one into its matches and the text
+/// between them. Every byte of `text` reaches `emit` exactly once, in order.
 pub(crate) fn split(patterns: &[Pattern], text: &[u8], emit: &mut dyn FnMut(&[u8])) {
     let Some((&pattern, rest)) = patterns.split_first() else {
         return emit(text);

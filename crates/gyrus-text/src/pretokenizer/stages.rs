@@ -1,6 +1,6 @@
-//! Small patterns that cut one kind of thing out of the text before or behind a main pattern.
+//! Small patterns that run before or after a main pattern and split off one kind of character.
 
-use super::scan::{Glyph, Text};
+use super::scan::{CodePoint, Text};
 use crate::unicode::Class;
 
 fn within(code: u32, ranges: &[(u32, u32)]) -> bool {
@@ -40,8 +40,8 @@ pub(crate) fn line(text: &Text<'_>, at: usize) -> usize {
     text.run(at, |g| (g.code == 0x0A) == feeds)
 }
 
-/// Runs of punctuation and the ASCII symbols; `grave` says whether the grave accent is one.
-fn signs(text: &Text<'_>, at: usize, grave: bool) -> usize {
+/// Runs of punctuation and the ASCII symbols; `grave` includes the grave accent.
+fn punctuation(text: &Text<'_>, at: usize, grave: bool) -> usize {
     text.run(at, |g| {
         g.class.is(Class::PUNCTUATION)
             || matches!(u8::try_from(g.code), Ok(b'$' | b'+' | b'<' | b'=' | b'>' | b'^' | b'~' | b'|'))
@@ -49,33 +49,32 @@ fn signs(text: &Text<'_>, at: usize, grave: bool) -> usize {
     })
 }
 
-/// Falcon's signs.
-pub(crate) fn falcon_signs(text: &Text<'_>, at: usize) -> usize {
-    signs(text, at, true)
+/// Falcon's punctuation.
+pub(crate) fn falcon_punctuation(text: &Text<'_>, at: usize) -> usize {
+    punctuation(text, at, true)
 }
 
-/// The signs of files that name no rule.
-pub(crate) fn default_signs(text: &Text<'_>, at: usize) -> usize {
-    signs(text, at, false)
+/// The punctuation of files without a pre-tokenizer name.
+pub(crate) fn default_punctuation(text: &Text<'_>, at: usize) -> usize {
+    punctuation(text, at, false)
 }
 
-/// Chinese characters and Japanese kana, as DeepSeek V3 isolates them.
+/// Chinese characters and Japanese kana, as in DeepSeek V3.
 pub(crate) fn han_and_kana(text: &Text<'_>, at: usize) -> usize {
     text.run(at, |g| matches!(g.code, 0x3040..=0x30FF | 0x4E00..=0x9FA5))
 }
 
-/// Everything from Samaritan to the last Hangul syllable block but one gap, as the first DeepSeek
-/// models isolate it.
+/// Everything from Samaritan to the last Hangul syllable block but one gap, as in the first DeepSeek models.
 pub(crate) fn deepseek_east(text: &Text<'_>, at: usize) -> usize {
     text.run(at, |g| matches!(g.code, 0x0800..=0x9FA5 | 0xAC00..=0xD7FF))
 }
 
-/// A run of `test`, with one character of white space in front if there is one.
+/// A run of `test` with an optional leading character of white space.
 #[inline(always)]
-fn led_by_space(text: &Text<'_>, at: usize, test: impl Fn(Glyph) -> bool) -> usize {
+fn led_by_space(text: &Text<'_>, at: usize, test: impl Fn(CodePoint) -> bool) -> usize {
     let start = match text.get(at) {
         Some(first) if first.class.is(Class::SPACE) && !test(first) => at + first.len,
-        // White space that is itself in the set is taken as the lead only if the set follows.
+        // White space that is itself in the set is the leading character only if the set follows.
         Some(first) if first.class.is(Class::SPACE) && text.has(at + first.len, &test) => at + first.len,
         _ => at,
     };
@@ -89,11 +88,11 @@ pub(crate) fn coder_word(text: &Text<'_>, at: usize) -> usize {
 }
 
 /// DeepSeek Coder's punctuation.
-pub(crate) fn coder_signs(text: &Text<'_>, at: usize) -> usize {
+pub(crate) fn coder_punctuation(text: &Text<'_>, at: usize) -> usize {
     led_by_space(text, at, |g| g.class.is(Class::PUNCTUATION))
 }
 
-/// The letters with case that DeepSeek LLM counts: a list frozen into the model's tokenizer.
+/// The cased letters of DeepSeek LLM: a fixed list in the model's tokenizer.
 const CASED: [(u32, u32); 84] = [
     (0x41, 0x5A),
     (0x61, 0x7A),
@@ -188,16 +187,16 @@ pub(crate) fn deepseek_word(text: &Text<'_>, at: usize) -> usize {
     })
 }
 
-/// DeepSeek LLM's signs: ASCII, the full-width forms, quotes, and the ideographic space and stops.
-pub(crate) fn deepseek_signs(text: &Text<'_>, at: usize) -> usize {
+/// DeepSeek LLM's punctuation: ASCII, full-width forms, quotes, the ideographic space and stops.
+pub(crate) fn deepseek_punctuation(text: &Text<'_>, at: usize) -> usize {
     led_by_space(text, at, |g| {
         matches!(g.code,
             0x21..=0x2F | 0x3A..=0x7E | 0x2018..=0x201F | 0x3000..=0x3002 | 0xFF01..=0xFF0F | 0xFF1A..=0xFF5E)
     })
 }
 
-/// White space that reaches the end of the text. Only its beginning is tried: a run that does not
-/// reach the end does not do so from its middle either, and trying would cost quadratic time.
+/// White space up to the end of the text. Only the start of a run is tried: if the run does not reach the end from its
+/// start, it does not from its middle either, and trying would take quadratic time.
 pub(crate) fn trailing_space(text: &Text<'_>, at: usize) -> usize {
     if at > 0 {
         let before = (1..=at.min(4)).find(|&back| text.byte(at - back) & 0xC0 != 0x80);
@@ -222,7 +221,7 @@ pub(crate) fn bloom(text: &Text<'_>, at: usize) -> usize {
     if end > start { end } else { at }
 }
 
-/// Youtu: Hangul, Chinese signs, Bopomofo, and Chinese with kana, each in runs of its own.
+/// Youtu: separate runs of Hangul, Chinese punctuation, Bopomofo, and Chinese with kana.
 pub(crate) fn youtu_east(text: &Text<'_>, at: usize) -> usize {
     let sets: [fn(u32) -> bool; 4] = [
         |c| matches!(c, 0xAC00..=0xD7A3 | 0x3131..=0x318E),
@@ -265,8 +264,8 @@ pub(crate) fn chameleon_space(text: &Text<'_>, at: usize) -> usize {
     }
 }
 
-/// One sign of punctuation or one ASCII symbol.
-pub(crate) fn sign(text: &Text<'_>, at: usize) -> usize {
+/// One punctuation mark or one ASCII symbol.
+pub(crate) fn single_punctuation(text: &Text<'_>, at: usize) -> usize {
     text.run_up_to(at, 1, |g| {
         g.class.is(Class::PUNCTUATION) || g.code < 0x80 && (g.code as u8).is_ascii_punctuation()
     })

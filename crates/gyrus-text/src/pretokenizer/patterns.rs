@@ -1,14 +1,14 @@
-//! The main patterns: each cuts running text into words, numbers, signs and white space.
+//! The main patterns: each splits text into words, numbers, punctuation and white space.
 
-use super::scan::{Glyph, Text};
+use super::scan::{CodePoint, Text};
 use crate::unicode::Class;
 
 const WORD: Class = Class::LETTER.or(Class::MARK);
 const LETTER_OR_NUMBER: Class = Class::LETTER.or(Class::NUMBER);
-const NOT_SIGN: Class = LETTER_OR_NUMBER.or(Class::SPACE);
-const SIGN: Class = Class::PUNCTUATION.or(Class::SYMBOL);
+const NOT_PUNCTUATION: Class = LETTER_OR_NUMBER.or(Class::SPACE);
+const PUNCTUATION: Class = Class::PUNCTUATION.or(Class::SYMBOL);
 
-/// GPT-2: contractions; words, numbers and runs of signs, each with one space in front; white space.
+/// GPT-2: contractions; words, numbers and runs of punctuation, each with a leading space; white space.
 pub(crate) fn gpt2(text: &Text<'_>, at: usize) -> usize {
     let end = text.contraction(at);
     if end > at {
@@ -18,143 +18,146 @@ pub(crate) fn gpt2(text: &Text<'_>, at: usize) -> usize {
     match text.get(start) {
         Some(next) if next.class.is(Class::LETTER) => text.run(start, |g| g.class.is(Class::LETTER)),
         Some(next) if next.class.is(Class::NUMBER) => text.run(start, |g| g.class.is(Class::NUMBER)),
-        Some(next) if !next.class.is(Class::SPACE) => text.run(start, |g| !g.class.is(NOT_SIGN)),
+        Some(next) if !next.class.is(Class::SPACE) => text.run(start, |g| !g.class.is(NOT_PUNCTUATION)),
         _ => text.blank(at),
     }
 }
 
-/// What distinguishes the many descendants of cl100k, the pattern of GPT-4.
+/// The parameters of cl100k, the pattern of GPT-4, and its many variants.
 pub(crate) struct Cl100k {
     /// Contractions are split off, in any case.
     pub(crate) contractions: bool,
     /// The most digits in one piece.
     pub(crate) digits: usize,
-    /// Combining marks belong to words.
+    /// Combining marks are part of words.
     pub(crate) marks: bool,
-    /// Line breaks belong to the signs in front of them.
-    pub(crate) sign_newlines: bool,
+    /// Line breaks are part of the punctuation before them.
+    pub(crate) punctuation_newlines: bool,
 }
 
-/// Contractions; words with any one sign or blank in front; numbers; signs with a space in front and
-/// line breaks behind; white space up to a line break; white space.
+/// Contractions; words with one leading punctuation mark or blank; numbers; punctuation with a leading space and
+/// trailing line breaks; white space up to a line break; white space.
 #[inline(always)]
-fn cl100k(rule: &Cl100k, text: &Text<'_>, at: usize) -> usize {
+fn cl100k(params: &Cl100k, text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
-    let word = if rule.marks { WORD } else { Class::LETTER };
+    let word = if params.marks { WORD } else { Class::LETTER };
     if first.class.is(word) {
         return text.run(at + first.len, |g| g.class.is(word));
     }
-    if rule.contractions && first.code == u32::from(b'\'') {
+    if params.contractions && first.code == u32::from(b'\'') {
         let end = text.contraction_any_case(at);
         if end > at {
             return end;
         }
     }
     if first.class.is(Class::NUMBER) {
-        return text.run_up_to(at, rule.digits, |g| g.class.is(Class::NUMBER));
+        return text.run_up_to(at, params.digits, |g| g.class.is(Class::NUMBER));
     }
     let second = text.get(at + first.len);
     if !first.is_newline() && second.is_some_and(|g| g.class.is(word)) {
         return text.run(at + first.len, |g| g.class.is(word));
     }
-    let is_sign = |g: Glyph| !g.class.is(NOT_SIGN.or(word));
-    let sign = if is_sign(first) {
+    let is_punctuation = |g: CodePoint| !g.class.is(NOT_PUNCTUATION.or(word));
+    let sign = if is_punctuation(first) {
         Some(at)
-    } else if first.code == 0x20 && second.is_some_and(is_sign) {
+    } else if first.code == 0x20 && second.is_some_and(is_punctuation) {
         Some(at + 1)
     } else {
         None
     };
     match sign {
         Some(start) => {
-            let end = text.run(start, is_sign);
-            if rule.sign_newlines { text.newlines(end, false) } else { end }
+            let end = text.run(start, is_punctuation);
+            if params.punctuation_newlines { text.newlines(end, false) } else { end }
         }
         None => text.lines_or_blank(at),
     }
 }
 
-/// cl100k with up to three digits a piece, as LLaMA 3 has it.
+/// cl100k with up to three digits in a piece, as in Llama 3.
 pub(crate) fn llama3(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: true, digits: 3, marks: false, sign_newlines: true }, text, at)
+    cl100k(&Cl100k { contractions: true, digits: 3, marks: false, punctuation_newlines: true }, text, at)
 }
 
 /// cl100k with single digits.
 pub(crate) fn qwen2(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: true, digits: 1, marks: false, sign_newlines: true }, text, at)
+    cl100k(&Cl100k { contractions: true, digits: 1, marks: false, punctuation_newlines: true }, text, at)
 }
 
-/// Qwen 3.5: combining marks are parts of words.
+/// Qwen 3.5: combining marks are part of words.
 pub(crate) fn qwen35(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: true, digits: 1, marks: true, sign_newlines: true }, text, at)
+    cl100k(&Cl100k { contractions: true, digits: 1, marks: true, punctuation_newlines: true }, text, at)
 }
 
 /// cl100k with digits in runs of any length.
 pub(crate) fn minicpm5(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: true, digits: usize::MAX, marks: false, sign_newlines: true }, text, at)
+    cl100k(
+        &Cl100k { contractions: true, digits: usize::MAX, marks: false, punctuation_newlines: true },
+        text,
+        at,
+    )
 }
 
-/// Single digits, and line breaks stand apart from signs.
+/// Single digits, and line breaks are separate from punctuation.
 pub(crate) fn seed_coder(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: true, digits: 1, marks: false, sign_newlines: false }, text, at)
+    cl100k(&Cl100k { contractions: true, digits: 1, marks: false, punctuation_newlines: false }, text, at)
 }
 
 /// Single digits, no contractions.
 pub(crate) fn ufakzeka(text: &Text<'_>, at: usize) -> usize {
-    cl100k(&Cl100k { contractions: false, digits: 1, marks: false, sign_newlines: true }, text, at)
+    cl100k(&Cl100k { contractions: false, digits: 1, marks: false, punctuation_newlines: true }, text, at)
 }
 
-/// What distinguishes the descendants of o200k, the pattern of GPT-4o.
+/// The parameters of o200k, the pattern of GPT-4o, and its variants.
 struct O200k {
-    /// Contractions stay with their word.
+    /// Contractions are part of their word.
     contractions: bool,
     /// The most digits in one piece.
     digits: usize,
-    /// Slashes, like line breaks, belong to the signs in front of them.
+    /// Slashes, like line breaks, are part of the punctuation before them.
     slash: bool,
-    /// Han characters form runs of their own and are no parts of words.
+    /// Han characters form separate runs and are not part of words.
     han: bool,
 }
 
-/// Words are cut where a lower-case letter meets an upper-case one. Letters without case and marks go
-/// with either, which is where the pattern's backtracking shows: see [`cased_word`].
+/// Words are split between a lower-case and an upper-case letter. Letters without case and marks match either; there
+/// the pattern backtracks: see [`cased_word`].
 #[inline(always)]
-fn o200k(rule: &O200k, text: &Text<'_>, at: usize) -> usize {
+fn o200k(params: &O200k, text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
-    if rule.han && first.class.is(Class::HAN) {
+    if params.han && first.class.is(Class::HAN) {
         return text.run(at, |g| g.class.is(Class::HAN));
     }
     if !first.is_newline() && !first.class.is(Class::NUMBER) {
-        // A letter cannot be the sign in front of a word; a mark can be either.
-        let behind = (!first.class.is(Class::LETTER)).then_some(at + first.len);
-        let end = behind
-            .and_then(|start| cased_word(rule.han, text, start, true))
-            .or_else(|| cased_word(rule.han, text, at, true))
-            .or_else(|| behind.and_then(|start| cased_word(rule.han, text, start, false)))
-            .or_else(|| cased_word(rule.han, text, at, false));
+        // A letter cannot be the leading punctuation of a word; a mark can.
+        let after_first = (!first.class.is(Class::LETTER)).then_some(at + first.len);
+        let end = after_first
+            .and_then(|start| cased_word(params.han, text, start, true))
+            .or_else(|| cased_word(params.han, text, at, true))
+            .or_else(|| after_first.and_then(|start| cased_word(params.han, text, start, false)))
+            .or_else(|| cased_word(params.han, text, at, false));
         if let Some(end) = end {
-            return if rule.contractions { text.contraction_any_case(end) } else { end };
+            return if params.contractions { text.contraction_any_case(end) } else { end };
         }
     }
     if first.class.is(Class::NUMBER) {
-        return text.run_up_to(at, rule.digits, |g| g.class.is(Class::NUMBER));
+        return text.run_up_to(at, params.digits, |g| g.class.is(Class::NUMBER));
     }
-    let is_sign = |g: Glyph| !g.class.is(NOT_SIGN);
+    let is_punctuation = |g: CodePoint| !g.class.is(NOT_PUNCTUATION);
     let start = at + usize::from(first.code == 0x20);
-    if text.has(start, is_sign) {
-        return text.newlines(text.run(start, is_sign), rule.slash);
+    if text.has(start, is_punctuation) {
+        return text.newlines(text.run(start, is_punctuation), params.slash);
     }
     text.lines_or_blank(at)
 }
 
-/// Upper-case letters, then lower-case ones (at least one if `lower`), where letters without case and
-/// marks count as both. A regex engine takes all it can as upper case and gives back, character by
-/// character, until something lower-case is left to follow.
+/// Upper-case letters, then lower-case letters (at least one if `lower`). Letters without case and marks match both. A
+/// regex engine matches as many as possible as upper case and backtracks until a lower-case letter can follow.
 #[inline(always)]
 fn cased_word(no_han: bool, text: &Text<'_>, at: usize, lower: bool) -> Option<usize> {
-    let in_word = |g: Glyph| g.class.is(WORD) && !(no_han && g.class.is(Class::HAN));
-    let is_upper = |g: Glyph| in_word(g) && !g.class.is(Class::LOWER);
-    let is_lower = |g: Glyph| in_word(g) && !g.class.is(Class::UPPER);
+    let in_word = |g: CodePoint| g.class.is(WORD) && !(no_han && g.class.is(Class::HAN));
+    let is_upper = |g: CodePoint| in_word(g) && !g.class.is(Class::LOWER);
+    let is_lower = |g: CodePoint| in_word(g) && !g.class.is(Class::UPPER);
     let mut end = at;
     let mut given_back = None;
     while let Some(glyph) = text.get(end).filter(|&g| is_upper(g)) {
@@ -179,24 +182,24 @@ pub(crate) fn gpt4o_single_digits(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: true, digits: 1, slash: true, han: false }, text, at)
 }
 
-/// Mistral's Tekken: single digits, contractions not kept with the word.
+/// Mistral's Tekken: single digits, contractions separate from their word.
 pub(crate) fn tekken(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: false, digits: 1, slash: true, han: false }, text, at)
 }
 
-/// Kimi K2: Han characters apart.
+/// Kimi K2: Han characters are separate.
 pub(crate) fn kimi_k2(text: &Text<'_>, at: usize) -> usize {
     o200k(&O200k { contractions: true, digits: 3, slash: false, han: true }, text, at)
 }
 
-/// DeepSeek V3, behind its stages for numbers and for Chinese and Japanese: an ASCII sign with the
-/// ASCII word behind it; words with any one blank or odd character in front; signs; white space.
-/// Numbers and characters of no class match nothing.
+/// DeepSeek V3, after its stages for numbers and for Chinese and Japanese: an ASCII punctuation mark with the ASCII
+/// word after it; words, with one leading character unless that is punctuation or a line break; punctuation; white
+/// space. Numbers and characters without a class do not match.
 pub(crate) fn deepseek_v3(text: &Text<'_>, at: usize) -> usize {
     deepseek(text, at, true)
 }
 
-/// As DeepSeek V3, with every line break on its own.
+/// As DeepSeek V3, but every line break is a piece.
 pub(crate) fn spark(text: &Text<'_>, at: usize) -> usize {
     deepseek(text, at, false)
 }
@@ -208,17 +211,17 @@ fn deepseek(text: &Text<'_>, at: usize, join_newlines: bool) -> usize {
     if byte.is_ascii_punctuation() && text.byte(at + 1).is_ascii_alphabetic() {
         return text.run(at + 1, |g| g.code < 0x80 && (g.code as u8).is_ascii_alphabetic());
     }
-    let is_word = |g: Glyph| g.class.is(WORD);
+    let is_word = |g: CodePoint| g.class.is(WORD);
     if is_word(first) {
         return text.run(at, is_word);
     }
-    if !first.is_newline() && !first.class.is(SIGN) && text.has(at + first.len, is_word) {
+    if !first.is_newline() && !first.class.is(PUNCTUATION) && text.has(at + first.len, is_word) {
         return text.run(at + first.len, is_word);
     }
-    let is_sign = |g: Glyph| g.class.is(SIGN);
+    let is_punctuation = |g: CodePoint| g.class.is(PUNCTUATION);
     let start = at + usize::from(byte == b' ');
-    if text.has(start, is_sign) {
-        let end = text.run(start, is_sign);
+    if text.has(start, is_punctuation) {
+        let end = text.run(start, is_punctuation);
         return if join_newlines { text.newlines(end, false) } else { end };
     }
     if !first.class.is(Class::SPACE) {
@@ -233,14 +236,14 @@ fn deepseek(text: &Text<'_>, at: usize, join_newlines: bool) -> usize {
     }
 }
 
-/// EXAONE MoE: words of letters with their marks may be joined by single spaces.
+/// EXAONE MoE: words of letters and marks may be joined by single spaces.
 pub(crate) fn exaone_moe(text: &Text<'_>, at: usize) -> usize {
     let Some(first) = text.get(at) else { return at };
     let end = text.contraction_any_case(at);
     if end > at {
         return end;
     }
-    let is_letter = |g: Glyph| g.class.is(Class::LETTER);
+    let is_letter = |g: CodePoint| g.class.is(Class::LETTER);
     let start = if is_letter(first) {
         Some(at)
     } else if !first.is_newline() && !first.class.is(Class::NUMBER) && text.has(at + first.len, is_letter) {
@@ -249,7 +252,7 @@ pub(crate) fn exaone_moe(text: &Text<'_>, at: usize) -> usize {
         None
     };
     if let Some(start) = start {
-        // One letter and its marks; then more of them, each with or without a space in front.
+        // One letter and its marks, then more of them, each with an optional leading space.
         let unit = |at: usize| {
             let letter = text.get(at).filter(|&g| is_letter(g))?;
             Some(text.run(at + letter.len, |g| g.class.is(Class::MARK)))
@@ -265,10 +268,10 @@ pub(crate) fn exaone_moe(text: &Text<'_>, at: usize) -> usize {
     if first.class.is(Class::NUMBER) {
         return at + first.len;
     }
-    let is_sign = |g: Glyph| !g.class.is(NOT_SIGN);
+    let is_punctuation = |g: CodePoint| !g.class.is(NOT_PUNCTUATION);
     let start = at + usize::from(first.code == 0x20);
-    if text.has(start, is_sign) {
-        let end = text.run(start, is_sign);
+    if text.has(start, is_punctuation) {
+        let end = text.run(start, is_punctuation);
         return end + usize::from(matches!(text.byte(end), b'\r' | b'\n' | b'/'));
     }
     text.lines_or_blank(at)

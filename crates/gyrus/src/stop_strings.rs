@@ -1,17 +1,17 @@
-/// Watches a stream of text for stop strings and holds back what might begin one.
+/// Searches a stream of text for stop strings and holds back text that could begin one.
 #[derive(Debug)]
-pub(crate) struct Stops {
+pub(crate) struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
-impl Stops {
-    pub(crate) fn new(strings: Vec<String>) -> Stops {
-        Stops { strings, held: String::new() }
+impl StopStrings {
+    pub(crate) fn new(strings: Vec<String>) -> StopStrings {
+        StopStrings { strings, held: String::new() }
     }
 
-    /// Takes new text and writes to `out` what is safe to show. Returns the stop string that came up, if
-    /// one did: then `out` ends before it.
+    /// Takes new text and appends to `out` the text that cannot be part of a stop string. Returns the stop string if
+    /// one was found; then `out` ends before it.
     pub(crate) fn push(&mut self, text: &str, out: &mut String) -> Option<&str> {
         if self.strings.is_empty() {
             out.push_str(text);
@@ -35,14 +35,14 @@ impl Stops {
         None
     }
 
-    /// The text still held at the end.
+    /// Appends the text that is still held back to `out`.
     pub(crate) fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
     }
 }
 
-/// Length of the longest end of `text` that begins `stop`.
+/// The length of the longest suffix of `text` that is a prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let most = stop.len().min(text.len());
     (1..=most).rev().find(|&n| stop.is_char_boundary(n) && text.ends_with(&stop[..n])).unwrap_or(0)
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
-        let mut watch = Stops::new(stops.iter().map(|s| s.to_string()).collect());
+        let mut watch = StopStrings::new(stops.iter().map(|s| s.to_string()).collect());
         let mut out = String::new();
         for piece in pieces {
             if let Some(stop) = watch.push(piece, &mut out).map(str::to_owned) {

@@ -1,0 +1,167 @@
+//! Loads a model's weights onto the requested device, or onto the best device that they fit.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use gyrus_cpu::{CpuBackend, Pool};
+use gyrus_formats::Checkpoint;
+use gyrus_kernels::{Backend, KV_BLOCK, Plan, WeightSpec};
+
+use crate::Error;
+use crate::context::{Budget, ContextChoice, available_memory};
+use crate::device::{Device, DeviceInfo};
+use crate::model::Options;
+use crate::weights::TensorBytes;
+
+/// A backend with the model's weights, its device, and the context that its KV cache holds.
+pub(crate) struct LoadedBackend {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) device: DeviceInfo,
+    pub(crate) context: ContextChoice,
+}
+
+/// Loads one model.
+pub(crate) struct Loader<'a> {
+    pub(crate) checkpoint: &'a Arc<Checkpoint>,
+    pub(crate) plan: &'a Plan,
+    /// The model's maximum context.
+    pub(crate) max_context: usize,
+    pub(crate) options: &'a Options,
+    /// Called with the bytes of weights loaded so far and in total.
+    pub(crate) progress: &'a dyn Fn(u64, u64),
+}
+
+impl Loader<'_> {
+    /// Loads the model onto the device that its options name.
+    pub(crate) fn load(&self) -> Result<LoadedBackend, Error> {
+        match &self.options.device {
+            Device::Cpu => self.on_cpu(None),
+            #[cfg(not(feature = "gpu"))]
+            Device::Auto => self.on_cpu(Some("this build has no GPU support".to_owned())),
+            #[cfg(feature = "gpu")]
+            Device::Auto if !gyrus_gpu::may_have_gpu() => self.on_cpu(Some("no GPU was found".to_owned())),
+            #[cfg(feature = "gpu")]
+            Device::Auto => self.on_gpu_or_cpu(None),
+            #[cfg(feature = "gpu")]
+            Device::Gpu(adapter) => self.on_gpu(adapter.as_deref()),
+        }
+    }
+
+    /// Bytes of all weights in the file.
+    fn weight_bytes(&self) -> u64 {
+        self.plan.weights.iter().map(file_bytes).sum()
+    }
+
+    /// The context in tokens, and the KV-cache blocks for all sessions.
+    fn choose_context(
+        &self,
+        weight_bytes: u64,
+        max_tokens: usize,
+        memory: Option<u64>,
+    ) -> Result<(ContextChoice, usize), Error> {
+        let sessions = self.options.sessions.max(1);
+        let bytes_per_token = self.plan.kv_bytes_per_token();
+        let budget = Budget { bytes_per_token, weight_bytes, sessions, max_tokens };
+        let context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
+        Ok((context, context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions)))
+    }
+
+    fn bytes(&self, spec: &WeightSpec) -> Option<TensorBytes> {
+        self.checkpoint.tensor(&spec.name).map(|tensor| TensorBytes::new(self.checkpoint, &tensor))
+    }
+
+    fn on_cpu(&self, fallback_reason: Option<String>) -> Result<LoadedBackend, Error> {
+        let (context, blocks) = self.choose_context(self.weight_bytes(), usize::MAX, available_memory())?;
+        let threads = self.options.threads.unwrap_or_else(Pool::available_threads);
+        let (done, total) = (Cell::new(0), self.weight_bytes());
+        // The backend requests one weight after the other, each when the earlier ones are loaded.
+        let backend = CpuBackend::new(self.plan.clone(), blocks, threads, |spec| {
+            (self.progress)(done.replace(done.get() + file_bytes(spec)), total);
+            match self.bytes(spec) {
+                Some(bytes) => Arc::new(bytes),
+                None => Arc::new([]),
+            }
+        })?;
+        let device = DeviceInfo::Cpu { threads, fallback_reason };
+        Ok(LoadedBackend { backend: Box::new(backend), device, context })
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self, adapter: Option<&str>) -> Result<LoadedBackend, Error> {
+        let options = gyrus_gpu::Options {
+            adapter: adapter.map(str::to_owned),
+            memory: self.options.gpu_memory,
+            pipelines: self.options.pipelines.clone(),
+            ..Default::default()
+        };
+        let gpu = gyrus_gpu::Gpu::open(&options)?;
+        // Without KV-cache blocks: weights and scratch buffers.
+        let need = gyrus_gpu::MemoryNeed::new(self.plan, 0)?;
+        let memory = gpu.memory().map(|memory| memory.free);
+        let (context, blocks) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
+        let adapter = gpu.adapter();
+        let device = DeviceInfo::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned(), memory };
+        let (done, total) = (Cell::new(0), self.weight_bytes());
+        let uploaded = |bytes| {
+            done.set(done.get() + bytes);
+            (self.progress)(done.get(), total);
+        };
+        let backend =
+            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), blocks, |spec| self.bytes(spec), uploaded)?;
+        Ok(LoadedBackend { backend: Box::new(backend), device, context })
+    }
+
+    /// Falls back to the CPU when the GPU is missing, too small or fails.
+    #[cfg(feature = "gpu")]
+    fn on_gpu_or_cpu(&self, adapter: Option<&str>) -> Result<LoadedBackend, Error> {
+        match self.on_gpu(adapter) {
+            Err(Error::Gpu(error)) => self.on_cpu(Some(error.in_short())),
+            loaded => loaded,
+        }
+    }
+}
+
+/// Bytes of a weight in its file.
+fn file_bytes(spec: &WeightSpec) -> u64 {
+    spec.dtype.bytes_of(&spec.shape).unwrap_or(0) as u64
+}
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests {
+    use super::*;
+    use crate::arch;
+    use gyrus_kernels::Precision;
+
+    /// The fallback of [`Device::Auto`]. A software adapter stands in for a GPU.
+    #[test]
+    fn a_model_that_does_not_fit_the_gpu_falls_back_to_the_cpu() {
+        let Some(path) = gyrus_testkit::data("tales/tales-7m-q8_0.gguf") else { return };
+        let Some(adapter) = gyrus_gpu::adapters().into_iter().next() else { return };
+        let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+        let (config, plan) = arch::build(&checkpoint, Precision::Fast).unwrap();
+        let load = |name: &str, gpu_memory: Option<u64>, context: Option<usize>| {
+            let options = Options { gpu_memory, context, ..Options::default() };
+            let loader = Loader {
+                checkpoint: &checkpoint,
+                plan: &plan,
+                max_context: config.context,
+                options: &options,
+                progress: &|_, _| {},
+            };
+            loader.on_gpu_or_cpu(Some(name)).unwrap()
+        };
+        let gpu = load(&adapter.name, None, Some(64)).device;
+        assert!(matches!(&gpu, DeviceInfo::Gpu { name, .. } if *name == adapter.name), "{gpu}");
+        assert_eq!(gpu.to_string(), format!("{} ({})", adapter.name, adapter.api()));
+        let device = load(&adapter.name, Some(5 << 20), None).device.to_string();
+        assert!(device.starts_with("the CPU: the model needs "), "{device}");
+        assert!(device.ends_with(&format!("{} has 5.0 MiB", adapter.name)), "{device}");
+        let device = load("Voodoo 2", None, None).device.to_string();
+        assert!(device.starts_with("the CPU: no GPU is called 'Voodoo 2'"), "{device}");
+        // With less memory the default context shrinks before the fallback to the CPU.
+        let all = gyrus_gpu::MemoryNeed::new(&plan, config.context / KV_BLOCK).unwrap();
+        let loaded = load(&adapter.name, Some(all.total() - all.cache / 4), None);
+        assert!(matches!(loaded.device, DeviceInfo::Gpu { .. }), "{}", loaded.device);
+        assert!(loaded.context.tokens < config.context, "{:?}", loaded.context);
+    }
+}
