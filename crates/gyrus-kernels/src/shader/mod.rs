@@ -57,7 +57,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/attend.wgsl"
     "lib/attend_begin.wgsl"
     "lib/attend_tiles.wgsl"
-    "lib/f16_pair.wgsl"
+    "lib/f16_range.wgsl"
     "lib/int8.wgsl"
     "lib/int8_rows.wgsl"
     "lib/invocation.wgsl"

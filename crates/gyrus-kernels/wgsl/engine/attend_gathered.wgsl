@@ -212,7 +212,7 @@ fn accumulate_values(
                 // 0 would be NaN.
 #if ROTATE
                 let pair = HEAD_DIM + 2u * mine.pair;
-                let new_word = f16_pair(vec2<f32>(new_kv[pair], new_kv[pair + 1u]));
+                let new_word = pack2x16float(vec2<f32>(new_kv[pair], new_kv[pair + 1u]));
 #endif
 #repeat P PART_POSITIONS
                 {

@@ -39,7 +39,7 @@
 @group(0) @binding(7) var<storage, read> head_norms: array<f32>;
 #endif
 #include "lib/kv_rows.wgsl"
-#include "lib/f16_pair.wgsl"
+#include "lib/f16_range.wgsl"
 #include "lib/rotate_head.wgsl"
 
 var<workgroup> staged: array<f32, LANE_GROUPS * HEAD_DIM>;
@@ -89,7 +89,7 @@ fn KERNEL(here: Invocation) {
 #if KV == f16
     for (var word = lane; word < HEAD_PAIRS; word += LANES) {
         let source = lane_group * HEAD_DIM + 2u * word;
-        let packed = f16_pair(vec2<f32>(staged[source], staged[source + 1u]));
+        let packed = pack2x16float(vec2<f32>(f16_range(staged[source]), f16_range(staged[source + 1u])));
         if (is_value) {
             v_cache[to / 2u + word] = packed;
         } else {

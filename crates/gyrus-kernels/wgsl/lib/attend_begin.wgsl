@@ -3,16 +3,16 @@
 // lib/attend.wgsl.
 
 #if ROTATE
-#include "lib/f16_pair.wgsl"
+#include "lib/f16_range.wgsl"
 
 // Eight elements of the row's own key as f16; from HEAD_VECTORS on, of its value.
 fn new_kv_f16(at: u32) -> vec4<u32> {
     let i = 8u * at;
     return vec4<u32>(
-        f16_pair(vec2<f32>(new_kv[i], new_kv[i + 1u])),
-        f16_pair(vec2<f32>(new_kv[i + 2u], new_kv[i + 3u])),
-        f16_pair(vec2<f32>(new_kv[i + 4u], new_kv[i + 5u])),
-        f16_pair(vec2<f32>(new_kv[i + 6u], new_kv[i + 7u])));
+        pack2x16float(vec2<f32>(new_kv[i], new_kv[i + 1u])),
+        pack2x16float(vec2<f32>(new_kv[i + 2u], new_kv[i + 3u])),
+        pack2x16float(vec2<f32>(new_kv[i + 4u], new_kv[i + 5u])),
+        pack2x16float(vec2<f32>(new_kv[i + 6u], new_kv[i + 7u])));
 }
 
 // Writes the row's own key and value to the cache.
@@ -57,8 +57,8 @@ fn prepare_attention(task: Task, thread: Thread, first_pairs: array<vec2<f32>, P
         if (lane + I * LANES < HEAD_PAIRS && number <= GROUP) {
             let at = pair_elements(lane + I * LANES);
             if (is_key) {
-                new_kv[at.x] = pairs[I].x;
-                new_kv[at.y] = pairs[I].y;
+                new_kv[at.x] = f16_range(pairs[I].x);
+                new_kv[at.y] = f16_range(pairs[I].y);
             } else {
                 let to = number * HEAD_DIM + at;
                 queries[to.x / 4u][to.x % 4u] = pairs[I].x;
@@ -68,7 +68,8 @@ fn prepare_attention(task: Task, thread: Thread, first_pairs: array<vec2<f32>, P
 #end
     }
     for (var i = thread.index; i < HEAD_DIM; i += WORKGROUP) {
-        new_kv[HEAD_DIM + i] = qkv[origin + (params.n_heads + params.n_kv_heads + task.kv_head) * HEAD_DIM + i];
+        let value = qkv[origin + (params.n_heads + params.n_kv_heads + task.kv_head) * HEAD_DIM + i];
+        new_kv[HEAD_DIM + i] = f16_range(value);
     }
 #else
 fn prepare_attention(task: Task, thread: Thread) {
