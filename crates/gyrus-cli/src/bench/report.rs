@@ -112,10 +112,10 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
 #[cfg(feature = "gpu")]
 /// A row of a table of timed kernels.
 pub(super) trait TableRow: Serialize {
-    /// The names of the columns of CSV, and the head of a Markdown table.
+    /// CSV column names, Markdown heading and Markdown rule.
     const HEADS: [&'static str; 3];
 
-    /// What ran it.
+    /// The device that ran it.
     fn device(&self) -> &str;
 
     /// A line of CSV.
