@@ -59,7 +59,7 @@ impl Lines {
                 Err(ReadlineError::Interrupted) => {}
                 Err(ReadlineError::Eof) => return Ok(Input::End),
                 Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-                    return Ok(Input::Refused(anyhow!("what was typed is not UTF-8")));
+                    return Ok(Input::Refused(anyhow!("the line is not UTF-8")));
                 }
                 Err(error) => return Err(error).context("the terminal"),
             }
@@ -87,7 +87,7 @@ fn piped(pipe: &mut impl BufRead, number: usize) -> Result<Input> {
         Ok(line) => Input::Line(line),
         Err(error) => {
             let byte = error.utf8_error().valid_up_to() + 1;
-            Input::Refused(anyhow!("line {number} of stdin is not UTF-8 at byte {byte}; it was left out"))
+            Input::Refused(anyhow!("line {number} of stdin is not UTF-8 at byte {byte}; it was skipped"))
         }
     })
 }
@@ -105,7 +105,7 @@ mod tests {
             Input::End => "end".to_owned(),
         };
         assert_eq!(read(1), "one\n");
-        assert_eq!(read(2), "line 2 of stdin is not UTF-8 at byte 2; it was left out");
+        assert_eq!(read(2), "line 2 of stdin is not UTF-8 at byte 2; it was skipped");
         assert_eq!((read(3), read(4)), ("three".to_owned(), "end".to_owned()));
     }
 }
