@@ -4,6 +4,9 @@
 //! renamed. While it is being made, `NAME.lock` keeps other processes away. Beside a file from the hub lies
 //! `NAME.origin.json`, which says where it came from and what its checksum is.
 
+pub(crate) mod command;
+pub(crate) mod contents;
+
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cache::contents::Kind;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
@@ -58,6 +59,8 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// List known and downloaded models
     Models(ModelsArgs),
+    /// List or remove the files in the cache folder: models, pipelines, tunings, history
+    Cache(CacheArgs),
     /// Show the CPU, memory and GPUs of this machine
     Doctor(DoctorArgs),
     /// Print a shell completion script
@@ -351,4 +354,60 @@ pub(crate) struct ModelsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    pub(crate) action: Option<CacheAction>,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheAction {
+    /// Remove files from the cache folder, after confirmation
+    Prune(PruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Remove downloaded models, and what interrupted downloads left
+    #[arg(long)]
+    pub(crate) models: bool,
+
+    /// Remove compiled GPU pipelines; they are compiled again when needed
+    #[arg(long)]
+    pub(crate) pipelines: bool,
+
+    /// Remove the results of `gyrus tune`
+    #[arg(long)]
+    pub(crate) tunings: bool,
+
+    /// Remove the lines typed in `gyrus chat`
+    #[arg(long)]
+    pub(crate) history: bool,
+
+    /// Remove all of these
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+impl PruneArgs {
+    /// The kinds of files to remove.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let chosen = [self.models, self.pipelines, self.tunings, self.history];
+        Kind::ALL
+            .into_iter()
+            .zip(chosen)
+            .filter(|(_, chosen)| *chosen || self.all)
+            .map(|(kind, _)| kind)
+            .collect()
+    }
 }

@@ -115,6 +115,7 @@ fn run(command: cli::Command) -> Result<()> {
         cli::Command::Template(args) => template::run(&args),
         cli::Command::Pull(args) => pull::run(&args),
         cli::Command::Models(args) => models::run(&args),
+        cli::Command::Cache(args) => cache::command::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
         cli::Command::Completions(args) => completions(&args),
     }

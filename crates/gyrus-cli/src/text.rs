@@ -63,7 +63,12 @@ pub(crate) fn table(out: &mut impl Write, columns: &[Column], rows: &[Vec<String
         let mut text = String::new();
         for (n, column) in columns.iter().enumerate() {
             let (cell, width) = (cells(n), widths[n]);
-            let padded = if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+            let padded = match column.right {
+                true => format!("{cell:>width$}"),
+                // No blanks at the end of a line.
+                false if n + 1 == columns.len() => cell,
+                false => format!("{cell:<width$}"),
+            };
             let style = if heading { FAINT } else { column.style };
             let _ = write!(text, "  {}{padded}{}", style.render(), style.render_reset());
         }

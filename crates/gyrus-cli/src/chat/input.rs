@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use rustyline::error::ReadlineError;
 
+use crate::cache::contents::HISTORY;
 use crate::environment::Environment;
 use crate::text::NAME;
 
@@ -28,7 +29,7 @@ impl Lines {
     pub(crate) fn new() -> Lines {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = Environment::of_process().cache().ok().map(|folder| folder.join("history.txt"));
+        let history = Environment::of_process().cache().ok().map(|folder| folder.join(HISTORY));
         if let (Some(editor), Some(path)) = (&mut terminal, &history) {
             // No history yet is the usual first time.
             let _ = editor.load_history(path);
