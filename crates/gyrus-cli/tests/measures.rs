@@ -56,6 +56,33 @@ fn a_test_may_fill_the_context() {
     }
 }
 
+/// A row names the size of the weights and the parameter count, as llama-bench does.
+#[test]
+fn a_row_has_the_size_of_the_model() {
+    let bench = |output: &str| {
+        let args = ["bench", "tales-7m", "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "-q", "-o", output];
+        stdout(&args, "")
+    };
+    let model = Checkpoint::open(&tales()).unwrap();
+    let bytes: usize = model.tensors().map(|tensor| tensor.data.len()).sum();
+    let json: Value = serde_json::from_str(&bench("json")).unwrap();
+    assert_eq!(json[0]["weight_bytes"], bytes);
+    let parameters = json[0]["parameters"].as_u64().unwrap();
+    let table = bench("md");
+    assert!(
+        table.starts_with("| model | size | params | device | threads | precision | test | tokens/s |\n"),
+        "{table}"
+    );
+    let size = format!(
+        "| tales-7m | {:.2} MiB | {:.2} M | cpu |",
+        bytes as f64 / 1048576.0,
+        parameters as f64 * 1e-6
+    );
+    assert!(table.contains(&size), "{table}");
+    let csv = bench("csv");
+    assert!(csv.lines().nth(1).unwrap().ends_with(&format!(",{bytes},{parameters}")), "{csv}");
+}
+
 #[test]
 fn a_rate_of_nothing_is_none() {
     let nothing = json(&["run", "tales-7m", "Once upon a time", "-n", "0", "-q", "--output", "json"]);
