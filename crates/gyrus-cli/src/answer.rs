@@ -1,4 +1,4 @@
-//! An answer from its first token to its last, as `run` and `chat` draw it.
+//! Runs a generation to its end for `run` and `chat`.
 
 use anyhow::{Context, Result};
 use gyrus::{Event, Generation, StopReason, Usage};
@@ -14,24 +14,25 @@ pub(crate) struct Answer {
     pub(crate) usage: Usage,
 }
 
-/// Draws a generation to its end. `show` gets each piece of text as it comes; unless `quiet`, a bar shows how
-/// far a long prompt is read.
-pub(crate) fn draw(
+/// Runs a generation to its end. `show` gets each piece of text as it is decoded; unless `quiet`, a progress bar shows
+/// the prefill of a long prompt.
+pub(crate) fn generate(
     mut generation: Generation<'_>,
     quiet: bool,
     mut show: impl FnMut(&str) -> Result<()>,
 ) -> Result<Answer> {
     let (mut text, mut ids) = (String::new(), Vec::new());
-    let mut reading = (!quiet).then(|| Progress::new("reading"));
+    let mut prefill = (!quiet).then(|| Progress::new("prefill"));
     loop {
-        let event = generation.next()?.context("internal error: an answer ended without a reason")?;
+        let event =
+            generation.next()?.context("internal error: the generation ended without a stop reason")?;
         let piece = match event {
             Event::PrefillProgress { done, total } => {
-                reading.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
+                prefill.as_ref().inspect(|bar| bar.set(done as u64, total as u64));
                 continue;
             }
             Event::Prompt { .. } => {
-                reading = None;
+                prefill = None;
                 continue;
             }
             Event::Token { id, text, .. } => {
@@ -49,7 +50,7 @@ pub(crate) fn draw(
 }
 
 impl Answer {
-    /// One line on what it took and why it ended.
+    /// One line with token counts, speeds and the stop reason.
     pub(crate) fn statistics(&self) -> String {
         let usage = &self.usage;
         let fresh = usage.prompt_tokens - usage.cached_tokens;
@@ -59,19 +60,19 @@ impl Answer {
             usage.generated_tokens,
             rate(usage.decode_speed(), 1),
             match &self.reason {
-                StopReason::EndToken(_) => "the model ended".to_owned(),
-                StopReason::MaxTokens => "as many as asked for".to_owned(),
-                StopReason::ContextFull => "the context is full".to_owned(),
+                StopReason::EndToken(_) => "end token".to_owned(),
+                StopReason::MaxTokens => "token limit reached".to_owned(),
+                StopReason::ContextFull => "context full".to_owned(),
                 StopReason::StopString(text) => format!("stopped at {text:?}"),
                 StopReason::Repetition =>
-                    "stopped because it repeats itself (--allow-repetition goes on)".to_owned(),
+                    "stopped: the answer loops (--allow-repetition disables this)".to_owned(),
                 StopReason::Cancelled => "interrupted".to_owned(),
                 _ => "stopped".to_owned(),
             }
         )
     }
 
-    /// Why it ended, as JSON names it.
+    /// The stop reason as JSON names it.
     pub(crate) fn reason_name(&self) -> &'static str {
         match self.reason {
             StopReason::EndToken(_) => "end",
@@ -85,7 +86,7 @@ impl Answer {
     }
 }
 
-/// A speed with so many decimals, or a dash if nothing was measured.
+/// A speed with this many decimals, or a dash if nothing was measured.
 fn rate(speed: Option<f64>, decimals: usize) -> String {
     speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.decimals$}"))
 }

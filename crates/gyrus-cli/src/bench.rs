@@ -1,4 +1,4 @@
-//! `gyrus bench`: tokens per second, the way others measure it.
+//! `gyrus bench`: prefill and decode speed in tokens per second, as llama-bench measures it.
 
 #[cfg(feature = "gpu")]
 mod decode;
@@ -41,13 +41,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     let tests = tests(args);
     if tests.is_empty() && !args.prompts {
-        return Err(usage("nothing to measure: both -p and -n are 0"));
+        return Err(usage("nothing to measure: -p and -n are both 0"));
     }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
-        // Room for so many texts, and no longer than they become.
+        // A KV cache for each sequence, no longer than the tests need.
         options.sessions = most.into();
         options.context = options.context.or(tests.iter().filter_map(Test::context).max());
     }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let mut done = 0;
     let mut measured = Vec::new();
     for test in tests {
-        // The first run warms caches and page tables and is not counted.
+        // The first run warms up caches and page tables and is not counted.
         let mut speeds = Vec::new();
         for repetition in 0..args.repetitions + warmups {
             let speed = test.run(&model).with_context(|| test.name())?;
@@ -79,16 +79,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     report::print(&measured, args.report.output)
 }
 
-/// All tests that were asked for.
+/// The tests that the arguments ask for.
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let mut tests: Vec<Test> = Vec::new();
     for &depth in &args.depth {
         let test = |kind, n| Test { kind, n, depth, sampled: args.sampled };
-        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| test(Kind::Prompt, n)));
+        tests.extend(args.prompt_tokens.iter().filter(|n| **n > 0).map(|&n| test(Kind::Prefill, n)));
         for &n in args.gen_tokens.iter().filter(|n| **n > 0) {
-            tests.extend(args.sequences.iter().map(|&texts| match texts {
-                1 => test(Kind::Generate, n),
-                texts => test(Kind::Together(texts.into()), n),
+            tests.extend(args.sequences.iter().map(|&sequences| match sequences {
+                1 => test(Kind::Decode, n),
+                sequences => test(Kind::Parallel(sequences.into()), n),
             }));
         }
     }
@@ -97,13 +97,13 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Prompt,
-    Generate,
-    /// So many texts at once.
-    Together(usize),
+    Prefill,
+    Decode,
+    /// Decode with this many sequences in a batch.
+    Parallel(usize),
 }
 
-/// One thing to time: `n` tokens read or written behind `depth` tokens.
+/// A test: prefill or decode of `n` tokens at depth `depth`.
 #[derive(Clone, Copy)]
 struct Test {
     kind: Kind,
@@ -116,57 +116,60 @@ impl Test {
     /// `pp512`, `tg128`, `tg128@d512`, `tg128x16`.
     fn name(&self) -> String {
         let kind = match self.kind {
-            Kind::Prompt => "pp",
-            Kind::Generate | Kind::Together(_) => "tg",
+            Kind::Prefill => "pp",
+            Kind::Decode | Kind::Parallel(_) => "tg",
         };
-        let texts = if let Kind::Together(texts) = self.kind { format!("x{texts}") } else { String::new() };
+        let sequences = if let Kind::Parallel(n) = self.kind { format!("x{n}") } else { String::new() };
         let depth = if self.depth > 0 { format!("@d{}", self.depth) } else { String::new() };
         let sampled = if self.sampled && kind == "tg" { " sampled" } else { "" };
-        format!("{kind}{}{texts}{depth}{sampled}", self.n)
+        format!("{kind}{}{sequences}{depth}{sampled}", self.n)
     }
 
-    /// Tokens of the sequence before the timed ones. Generation starts from a token, so at least one is needed for it.
+    /// Tokens in the sequence before the timed ones. Decoding starts from a token, so it needs at least one.
     fn before(&self) -> usize {
-        if matches!(self.kind, Kind::Prompt) { self.depth } else { self.depth.max(1) }
+        if matches!(self.kind, Kind::Prefill) { self.depth } else { self.depth.max(1) }
     }
 
-    /// Tokens of context that it needs, if they can be counted.
+    /// Context length that the test needs; `None` if that overflows.
     fn context(&self) -> Option<usize> {
         self.before().checked_add(self.n)
     }
 
-    /// Tokens per second, once.
+    /// Runs the test once and returns tokens per second.
     fn run(&self, model: &Model) -> Result<f64> {
         let context = model.context().tokens;
-        let needed = self.context().context("needs more tokens of context than can be counted")?;
-        ensure!(needed <= context, "needs {needed} tokens of context, there are {context}");
+        let needed = self.context().context("the depth and the token count overflow")?;
+        ensure!(
+            needed <= context,
+            "needs a context of {needed} tokens, the context is {context} (--ctx sets it)"
+        );
         let vocab = model.plan().vocab;
-        // Any ids will do, as long as they differ.
+        // Any ids will do if they differ.
         let ids = |n: usize| -> Vec<u32> { (0..n).map(|i| (i * 7919 % vocab) as u32).collect() };
         let sampler = if self.sampled {
             Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, ..Sampler::default() }
         } else {
             Sampler::default()
         };
-        if let Kind::Together(texts) = self.kind {
-            return self.together(model, &vec![sampler; texts], ids(self.before()));
+        if let Kind::Parallel(sequences) = self.kind {
+            return self.parallel(model, &vec![sampler; sequences], ids(self.before()));
         }
         let mut session = model.session();
         session.prefill(&ids(self.before()))?;
         let start = Instant::now();
         match self.kind {
-            Kind::Prompt => session.prefill(&ids(self.n))?,
-            Kind::Generate | Kind::Together(_) => generate(&mut session, self.n, sampler)?,
+            Kind::Prefill => session.prefill(&ids(self.n))?,
+            Kind::Decode | Kind::Parallel(_) => decode_tokens(&mut session, self.n, sampler)?,
         }
         Ok(ratio(self.n as f64, start.elapsed().as_secs_f64()))
     }
 
-    /// Tokens per second of all texts together, once.
-    fn together(&self, model: &Model, samplers: &[Sampler], ids: Vec<u32>) -> Result<f64> {
+    /// Tokens per second summed over all sequences, once.
+    fn parallel(&self, model: &Model, samplers: &[Sampler], ids: Vec<u32>) -> Result<f64> {
         let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
         for (n, session) in sessions.iter_mut().enumerate() {
             let mut ids = ids.clone();
-            // Texts that differ, or they would be one.
+            // The sequences differ, so that nothing can be shared between them.
             ids[0] = n as u32;
             session.prefill(&ids)?;
         }
@@ -176,9 +179,9 @@ impl Test {
     }
 }
 
-/// Generates `n` tokens, whatever they are. The last token of the sequence is computed again for the logits of the
-/// first, so `n` tokens take `n` passes.
-fn generate(session: &mut Session, n: usize, sampler: Sampler) -> Result<()> {
+/// Decodes `n` tokens and ignores end tokens. The last token of the sequence is computed again for the logits of the
+/// first, so `n` tokens take `n` forward passes.
+fn decode_tokens(session: &mut Session, n: usize, sampler: Sampler) -> Result<()> {
     let request = Request::new(Prompt::Continue).max_tokens(n).ignore_end(true).sampler(sampler);
     let mut generation = session.generate(request)?;
     while let Some(event) = generation.next()? {

@@ -1,8 +1,11 @@
-//! The folder of pulled models, and beside it that of compiled GPU pipelines.
+//! The cache folder: downloaded models and compiled GPU pipelines.
 //!
 //! A file in it under its final name is complete: it was written as `NAME.part`, checked, flushed and then
 //! renamed. While it is being made, `NAME.lock` keeps other processes away. Beside a file from the hub lies
 //! `NAME.origin.json`, which says where it came from and what its checksum is.
+
+pub(crate) mod command;
+pub(crate) mod contents;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -18,24 +21,24 @@ use crate::interrupt::{self, Undo};
 /// The models' folder inside the cache; hub files have a folder each for owner and repository.
 const MODELS: &str = "models";
 const HUB: &str = "hf";
-/// Compiled GPU pipelines, which the engine writes and checks itself; nothing is lost with them but time.
+/// The GPU pipeline cache and kernel tunings, which the engine writes and checks itself.
 const PIPELINES: &str = "pipelines";
 
 pub(crate) const PART: &str = "part";
 const LOCK: &str = "lock";
 const ORIGIN: &str = "origin.json";
 
-/// The folder that models are kept in.
+/// The folder of the models.
 pub(crate) fn folder(environment: &Environment) -> Result<PathBuf> {
     Ok(environment.cache()?.join(MODELS))
 }
 
-/// The folder that compiled pipelines are kept in, if the system names a place for such things.
+/// The folder of the pipeline cache, if there is a cache folder.
 pub(crate) fn pipelines(environment: &Environment) -> Option<PathBuf> {
     Some(environment.cache().ok()?.join(PIPELINES))
 }
 
-/// Where a model's file is kept, whether or not it is there.
+/// The path of a model's file in the cache, whether or not it exists.
 pub(crate) fn path_of(model: &Named, environment: &Environment) -> Result<PathBuf> {
     let mut path = folder(environment)?;
     match model {
@@ -83,7 +86,7 @@ impl Provenance {
     }
 }
 
-/// The right to make a file, held by one process at a time.
+/// An exclusive lock on making a file, held by one process at a time.
 #[derive(Debug)]
 pub(crate) struct Lock {
     // Closing the file gives the lock back.
@@ -95,8 +98,8 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits for the right to make the file at `target`, which lies below the folder `root`; calls `waiting`
-    /// if there is someone to wait for. Makes the folders that are missing.
+    /// Locks the file at `target`, which is below the folder `root`, and creates missing folders. Calls `waiting` before
+    /// it waits for another process.
     pub(crate) fn take(target: &Path, root: &Path, mut waiting: impl FnMut()) -> Result<Lock> {
         let path = beside(target, LOCK);
         let folder = path.parent().unwrap_or(root);
@@ -104,15 +107,15 @@ impl Lock {
         let folders: Vec<PathBuf> = folder.ancestors().take_while(ours).map(Path::to_owned).collect();
         let cannot =
             || format!("{}: cannot write in the cache (GYRUS_CACHE names another folder)", folder.display());
-        // Whoever had the lock removes its file and, if nothing came of it, the folders. What we opened may
-        // be gone by the time we hold it; then the next one has to be taken.
+        // The previous holder removes the lock file, and folders that stayed empty. The file we opened may be deleted by
+        // the time we hold it; then we have to try again.
         let mut vanished = None;
         for _ in 0..100 {
             let opened = fs::create_dir_all(folder)
                 .and_then(|()| File::options().create(true).append(true).open(&path));
             let file = match opened {
                 Ok(file) => file,
-                // Making a folder while another removes it may also end in a claim that it exists.
+                // Creating a folder while another process removes it may also fail with `AlreadyExists`.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) =>
                 {
@@ -127,7 +130,7 @@ impl Lock {
                     waiting();
                     file.lock().with_context(cannot)?;
                 }
-                // Some network file systems have no locks; the rename still keeps files whole.
+                // Some network file systems have no locks; the rename still prevents partial files.
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
                     return Ok(Lock::new(None, path, folders));
                 }
@@ -157,7 +160,7 @@ impl Drop for Lock {
     }
 }
 
-/// Removes what a lock made.
+/// Removes the files and folders of a lock.
 fn clear(path: &Path, folders: &[PathBuf]) {
     // Elsewhere than on Unix an open file cannot be replaced, so there the empty lock file stays.
     if cfg!(unix) {

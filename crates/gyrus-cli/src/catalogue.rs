@@ -7,9 +7,9 @@ use anyhow::{Result, bail, ensure};
 use crate::fetch::digest::Digest;
 use crate::foreign;
 
-/// The model that answers when none is named.
+/// The model used if none is named.
 pub(crate) const DEFAULT: &str = "smollm2-135m";
-/// The model that answers when the default one cannot be had.
+/// The model used if the default one cannot be downloaded.
 pub(crate) const BUILT_IN: &str = "tales-7m";
 
 /// A model of the catalogue.

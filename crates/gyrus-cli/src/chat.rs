@@ -25,18 +25,18 @@ use input::{Input, Lines};
 const HELP: &str = "\
 /help            this list
 /reset           forget the conversation
-/system TEXT     begin anew with these instructions; without TEXT show them
+/system TEXT     start over with this system prompt; without TEXT show it
 /save FILE       write the conversation to a file
-/load FILE       go on with a conversation from a file
-/exit            leave, as does Ctrl-D
-Ctrl-C stops an answer and keeps what was said.";
+/load FILE       continue a conversation from a file
+/exit            quit, as does Ctrl-D
+Ctrl-C stops an answer and keeps the part that was generated.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
     if let Some(name) = format.fallback().filter(|_| !args.quiet) {
-        diagnostics::note(format!("the model carries no chat template, using the {name} form"));
+        diagnostics::note(format!("the model has no chat template, using the {name} template"));
     }
     let chat = Chat {
         session: model.session(),
@@ -60,7 +60,7 @@ struct Chat {
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
     on_full: OnFull,
-    /// Whether the user knows that old turns are left out.
+    /// Whether the user was told that old messages are dropped.
     told_full: bool,
     history: History,
     quiet: bool,
@@ -77,7 +77,7 @@ impl Chat {
         let mut lines = Lines::new();
         let mut failed = false;
         if lines.is_interactive() {
-            self.note("/help lists what else can be typed here");
+            self.note("/help lists the commands");
         }
         loop {
             let turn = match lines.next()? {
@@ -88,7 +88,7 @@ impl Chat {
             match turn {
                 Ok(Turn::Go) => {}
                 Ok(Turn::Leave) => break,
-                // A reader that is gone will not come back; any other trouble ends one turn.
+                // A closed pipe stays closed; any other error ends one turn.
                 Err(error) if crate::is_broken_pipe(&error) => return Err(error),
                 Err(error) => {
                     diagnostics::error(&error);
@@ -97,7 +97,7 @@ impl Chat {
             }
         }
         lines.save();
-        // A person has seen it; a script must be told.
+        // A user has seen the error; a script sees the exit code.
         anyhow::ensure!(!failed || lines.is_interactive(), "a turn failed");
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Chat {
         }
     }
 
-    /// Begins anew.
+    /// Starts over.
     fn begin(&mut self, history: History) {
         self.history = history;
         self.told_full = false;
@@ -124,25 +124,25 @@ impl Chat {
             ("help" | "?", _) => diagnostics::lines(HELP),
             ("exit" | "quit" | "bye", _) => return Ok(Turn::Leave),
             ("reset", _) => self.begin(History::new(self.history.system())),
-            ("system", "") => diagnostics::lines(self.history.system().unwrap_or("no instructions")),
+            ("system", "") => diagnostics::lines(self.history.system().unwrap_or("no system prompt")),
             ("system", text) => self.begin(History::new(Some(text))),
             ("save" | "load", "") => anyhow::bail!("/{name} needs the name of a file"),
             ("save", file) => self.save(Path::new(file))?,
             ("load", file) => self.load(Path::new(file))?,
-            _ => anyhow::bail!("/{name} is not known, /help lists what is"),
+            _ => anyhow::bail!("unknown command /{name}; /help lists the commands"),
         }
         Ok(Turn::Go)
     }
 
-    /// A remark that nobody asked for.
+    /// A note on stderr, unless quiet.
     fn note(&self, text: &str) {
         if !self.quiet {
             diagnostics::aside(text);
         }
     }
 
-    /// One turn: the user's words, then the model's. If there is no answer, the user's words are taken back,
-    /// so that they can be said again.
+    /// One turn: the user's message, then the answer. If there is no answer, the message is removed, so that it can be
+    /// sent again.
     fn say(&mut self, text: &str) -> Result<()> {
         self.history.ask(text);
         let answered = self.prompt().and_then(|prompt| self.answer(prompt));
@@ -158,7 +158,7 @@ impl Chat {
         }
     }
 
-    /// The ids of the conversation, as much of it as the context holds.
+    /// The token ids of the conversation, as much of it as fits into the context.
     fn prompt(&mut self) -> Result<Vec<u32>> {
         let model = self.session.model();
         let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
@@ -170,8 +170,8 @@ impl Chat {
         if fitted.dropped > 0 && !self.told_full {
             self.told_full = true;
             self.note(&format!(
-                "the context of {context} tokens is full: from here on the oldest turns are left out, {} \
-                 messages so far (--on-full stop refuses instead)",
+                "the context of {context} tokens is full: the oldest messages are dropped from the prompt, {} so far \
+                 (--on-full stop makes this an error)",
                 fitted.dropped
             ));
         }
@@ -189,11 +189,11 @@ impl Chat {
         }
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let generation = self.session.generate(request)?;
-        let drawn = answer::draw(generation, self.quiet, |text| Ok(out.push(&screen::shown(text))?));
-        // What was held back belongs to the answer even if that broke off.
+        let generated = answer::generate(generation, self.quiet, |text| Ok(out.push(&screen::shown(text))?));
+        // Text held back for wrapping belongs to the answer even if that failed.
         out.finish()?;
-        let answer = drawn?;
-        // A switch thrown during the answer has done its work.
+        let answer = generated?;
+        // A Ctrl-C during the answer has been handled.
         self.cancel.reset();
         self.note(&answer.statistics());
         Ok(answer)

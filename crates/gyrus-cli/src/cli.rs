@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cache::contents::Kind;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
 
 const EXAMPLES: &str = "\
 Examples:
-  gyrus run \"Why is the sky blue?\"          ask the default model, which is fetched on first use
+  gyrus run \"Why is the sky blue?\"          ask the default model, downloaded on first use
   gyrus chat                                talk to it
-  gyrus run model.gguf < question.txt       your own model, a prompt from a pipe
-  gyrus complete tales-7m \"Once upon\"       the storyteller inside this program
+  gyrus run model.gguf < question.txt       your own model, the prompt from stdin
+  gyrus complete tales-7m \"Once upon\"       the built-in story model
   gyrus inspect model.gguf                  what is in a file";
 
 /// Runs language models on your own machine.
@@ -30,17 +31,17 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Answer a prompt
     Run(RunArgs),
-    /// Continue a text as it stands: run with --raw
+    /// Complete a prompt without a chat template: run with --raw
     Complete(RunArgs),
-    /// Have a conversation
+    /// Chat with a model
     Chat(ChatArgs),
-    /// Measure speed
+    /// Measure prefill and decode speed in tokens per second
     Bench(BenchArgs),
-    /// Show where a GPU's time goes, kernel by kernel
+    /// Time each GPU kernel of a step
     Profile(ProfileArgs),
-    /// Find the quickest kernels for a model on a GPU, and keep them
+    /// Find the fastest kernel variants for a model on a GPU, and save them in the cache
     Tune(TuneArgs),
-    /// Measure how well a model predicts a text
+    /// Compute the perplexity of a model on a text file
     Perplexity(PerplexityArgs),
     /// Write the logits of every position to a NumPy file
     Logits(LogitsArgs),
@@ -48,19 +49,21 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show how a model encodes positions: rotary wavelengths and how they are scaled
     Rope(RopeArgs),
-    /// Turn text into a model's token ids
+    /// Encode text as token ids
     Tokenize(TokenizeArgs),
-    /// Turn token ids back into text
+    /// Decode token ids to text
     Detokenize(DetokenizeArgs),
-    /// Show the prompt that a conversation becomes
+    /// Apply the chat template to a conversation and print the prompt
     Template(TemplateArgs),
-    /// Get a model into the cache and print its path
+    /// Download a model into the cache and print its path
     Pull(PullArgs),
-    /// List the models that Gyrus knows or has
+    /// List known and downloaded models
     Models(ModelsArgs),
-    /// Show what Gyrus finds on this machine
+    /// List or remove the files in the cache folder: models, pipelines, tunings, history
+    Cache(CacheArgs),
+    /// Show the CPU, memory and GPUs of this machine
     Doctor(DoctorArgs),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(CompletionsArgs),
 }
 
@@ -85,7 +88,7 @@ impl Command {
     }
 }
 
-/// Takes back the environment variables that are empty, which is how a shell takes a setting back.
+/// Ignores environment variables that are empty: a shell unsets a setting that way.
 pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let command = command.mut_args(|arg| match arg.get_env() {
@@ -97,7 +100,7 @@ pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell to write it for
+    /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
 
@@ -107,23 +110,23 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) first: Option<OsString>,
 
-    /// What to say; read from stdin if absent
+    /// The prompt; read from stdin if absent
     #[arg(value_name = "PROMPT")]
     pub(crate) second: Option<String>,
 
-    /// Continue the text as it stands, without the model's chat template
+    /// Complete the prompt as it is, without the model's chat template
     #[arg(long)]
     pub(crate) raw: bool,
 
-    /// Instructions for the model
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
 
-    /// Stop after this many tokens
+    /// Tokens to generate at most
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
 
-    /// Stop before this text; may be given several times
+    /// Stop string: generation stops before it; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
 
@@ -131,7 +134,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 
-    /// Compare fast with exact on this prompt instead of answering it
+    /// Compare the logits of fast and exact precision on this prompt, and generate nothing
     #[arg(long)]
     pub(crate) verify: bool,
 
@@ -148,7 +151,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// The answer as it comes
+    /// The answer, streamed
     Text,
     /// Token ids
     Ids,
@@ -161,11 +164,11 @@ pub(crate) struct ChatArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
     pub(crate) model: Option<OsString>,
 
-    /// Instructions for the model
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
 
-    /// Stop each answer after this many tokens
+    /// Tokens to generate at most, for each answer
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
 
@@ -186,18 +189,18 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnFull {
-    /// Leave the oldest turns out of prompts, but never the instructions
+    /// Drop the oldest messages from the prompt, but never the system prompt
     Drop,
-    /// Refuse to go on
+    /// Stop with an error
     Stop,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
-    /// A model file, folder or catalogue name; its vocabulary is all that is needed
+    /// A model file, folder or catalogue name; only its tokenizer is used
     pub(crate) model: OsString,
 
-    /// Recognise special tokens in the text, and add those the model puts around every text
+    /// Parse special tokens in the text, and add the begin and end tokens that the model uses
     #[arg(long)]
     pub(crate) special: bool,
 
@@ -212,10 +215,10 @@ pub(crate) struct TokenizeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DetokenizeArgs {
-    /// A model file, folder or catalogue name; its vocabulary is all that is needed
+    /// A model file, folder or catalogue name; only its tokenizer is used
     pub(crate) model: OsString,
 
-    /// Show special tokens as they are written
+    /// Print special tokens too
     #[arg(long)]
     pub(crate) special: bool,
 
@@ -226,7 +229,7 @@ pub(crate) struct DetokenizeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TemplateArgs {
-    /// A model file, folder or catalogue name; its vocabulary and chat template are all that is needed
+    /// A model file, folder or catalogue name; only its tokenizer and chat template are used
     pub(crate) model: OsString,
 
     /// The conversation: a JSON list of messages
@@ -237,7 +240,7 @@ pub(crate) struct TemplateArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) tools: Option<PathBuf>,
 
-    /// End with the last message instead of the opening of an answer
+    /// Leave out the generation prompt (the header of the next answer)
     #[arg(long)]
     pub(crate) no_generation_prompt: bool,
 }
@@ -251,7 +254,7 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ctx: Option<u64>,
 
-    /// Show arrays and texts in full
+    /// Show arrays and strings in full
     #[arg(long)]
     pub(crate) full: bool,
 
@@ -262,27 +265,27 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RopeArgs {
-    /// A model file, folder, config.json or catalogue name; without one, the options below make the rope
+    /// A model file, folder, config.json or catalogue name; without one, the options below define the rotary embedding
     #[arg(required_unless_present = "head_dim")]
     pub(crate) model: Option<OsString>,
 
-    /// Elements of a head
+    /// Head dimension
     #[arg(long, value_name = "N")]
     pub(crate) head_dim: Option<usize>,
 
-    /// How many of them are turned [default: all]
+    /// Rotated dimensions of a head [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) rope_dim: Option<usize>,
 
-    /// The first that is turned [default: 0]
+    /// First rotated dimension [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) offset: Option<usize>,
 
-    /// The base of the frequencies [default: 10000]
+    /// Base of the frequencies (rope theta) [default: 10000]
     #[arg(long, value_name = "B")]
     pub(crate) base: Option<f64>,
 
-    /// Which elements are turned together [default: split]
+    /// Which two elements of a head form a rotated pair [default: split]
     #[arg(long, value_enum)]
     pub(crate) pairing: Option<PairingArg>,
 
@@ -291,15 +294,15 @@ pub(crate) struct RopeArgs {
     #[arg(long, value_name = "KIND:KEY=VALUE,…")]
     pub(crate) scaling: Option<ScalingFlag>,
 
-    /// M-RoPE: how many pairs read each row of positions
+    /// M-RoPE sections: pairs that use each row of positions
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub(crate) sections: Option<Vec<usize>>,
 
-    /// The rows take turns
+    /// M-RoPE sections are interleaved
     #[arg(long, requires = "sections")]
     pub(crate) interleaved: bool,
 
-    /// How long sequences may become, for kinds that depend on it [default: within the original context]
+    /// Sequence length, for scalings that depend on it [default: within the original context]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) length: Option<usize>,
 
@@ -307,7 +310,7 @@ pub(crate) struct RopeArgs {
     #[arg(long, value_name = "MODEL|CHANGES", value_parser = OsStringValueParser::new().try_map(Changes::parse))]
     pub(crate) compare: Option<Changes>,
 
-    /// Draw the spectrum, and a vector turning with position, into an SVG file
+    /// Draw the wavelengths, and one rotating vector, into an SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 
@@ -318,9 +321,9 @@ pub(crate) struct RopeArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PairingArg {
-    /// Neighbours: (0, 1), (2, 3), …
+    /// Adjacent elements, as in GPT-J: (0, 1), (2, 3), …
     Adjacent,
-    /// Half a head apart: (0, n/2), (1, n/2 + 1), …
+    /// Elements half a head apart, as in GPT-NeoX: (0, n/2), (1, n/2 + 1), …
     Split,
 }
 
@@ -337,11 +340,11 @@ pub(crate) struct PullArgs {
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 
-    /// Pull it again even if it is there
+    /// Download it again even if it is in the cache
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Check the file that is there by its SHA-256, not only by its size
+    /// Check the SHA-256 of a file that is in the cache, not only its size
     #[arg(long, conflicts_with = "force")]
     pub(crate) verify: bool,
 }
@@ -351,4 +354,60 @@ pub(crate) struct ModelsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    pub(crate) action: Option<CacheAction>,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheAction {
+    /// Remove files from the cache folder, after confirmation
+    Prune(PruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Remove downloaded models, and what interrupted downloads left
+    #[arg(long)]
+    pub(crate) models: bool,
+
+    /// Remove compiled GPU pipelines; they are compiled again when needed
+    #[arg(long)]
+    pub(crate) pipelines: bool,
+
+    /// Remove the results of `gyrus tune`
+    #[arg(long)]
+    pub(crate) tunings: bool,
+
+    /// Remove the lines typed in `gyrus chat`
+    #[arg(long)]
+    pub(crate) history: bool,
+
+    /// Remove all of these
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+impl PruneArgs {
+    /// The kinds of files to remove.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let chosen = [self.models, self.pipelines, self.tunings, self.history];
+        Kind::ALL
+            .into_iter()
+            .zip(chosen)
+            .filter(|(_, chosen)| *chosen || self.all)
+            .map(|(kind, _)| kind)
+            .collect()
+    }
 }

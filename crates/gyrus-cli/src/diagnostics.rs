@@ -1,8 +1,8 @@
-//! All that goes to stderr: errors, notes and what a run took.
+//! Everything that goes to stderr: errors, notes and statistics.
 //!
-//! A line says what it can. That stderr is closed or its disk is full is no reason for a command to fail, so errors of
-//! writing are ignored here, and the macros that panic on them are forbidden in this crate. Whatever a line quotes may
-//! come from outside, so all of it is escaped; the styles around it are ours.
+//! A command must not fail because stderr is closed or its disk is full, so errors of writing are ignored here, and the
+//! macros that panic on them are forbidden in this crate. A line may quote text from outside, so all of it is escaped; only
+//! the styles are ours.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -13,12 +13,12 @@ use gyrus::Precision;
 use crate::foreign::Foreign;
 use crate::text::{BAD, FAINT, NAME};
 
-/// Why something failed, with all causes, in one line.
+/// An error with all its causes, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
     line("error:", BAD, &format!("{error:#}{}", hint(error)), Style::new());
 }
 
-/// The flag that may help against an error of the engine, which knows nothing of flags.
+/// The flag that may help against an error of the engine, which does not know flags.
 fn hint(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(gyrus::Error::NotFinite { precision: Precision::Fast, .. }) => "; try --precision exact",
@@ -26,7 +26,7 @@ fn hint(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// What the user should know.
+/// A note.
 pub(crate) fn note(message: impl Display) {
     line("note:", Style::new(), &message.to_string(), Style::new());
 }
@@ -36,12 +36,12 @@ pub(crate) fn about(name: impl Display, message: impl Display) {
     line(&format!("{}:", Foreign(&name.to_string())), NAME, &message.to_string(), Style::new());
 }
 
-/// What matters less: the model, the time that was taken.
+/// A dimmed line: the model, the device, statistics.
 pub(crate) fn aside(message: impl Display) {
     line("", Style::new(), &message.to_string(), FAINT);
 }
 
-/// Several lines that the user asked for.
+/// Several lines, as for /help.
 pub(crate) fn lines(text: &str) {
     text.lines().for_each(|text| line("", Style::new(), text, Style::new()));
 }

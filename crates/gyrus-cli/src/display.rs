@@ -1,4 +1,4 @@
-//! Keeps drivers from looking for a display.
+//! Keeps the Wayland library from printing an error when GPUs are listed.
 //!
 //! On Linux, Mesa's layer that orders Vulkan devices asks the Wayland server which one drives the display. Where
 //! `XDG_RUNTIME_DIR` names no folder the Wayland library cannot look for a server, and says so on our stderr, once for

@@ -1,4 +1,4 @@
-//! `gyrus doctor`: what this machine offers.
+//! `gyrus doctor`: the CPU, memory and GPUs of this machine.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ struct Report {
     version: &'static str,
     target: String,
     cpu: Cpu,
-    /// Bytes of memory, if the system says.
+    /// Bytes of memory, if known.
     memory: Option<u64>,
     #[cfg(feature = "gpu")]
     gpus: Vec<Gpu>,
@@ -27,10 +27,10 @@ struct Gpu {
     kind: String,
     backend: String,
     driver: String,
-    /// Bytes of memory, and how many of them are free, if the driver says.
+    /// Bytes of memory, total and free, if the driver reports them.
     memory: Option<u64>,
     free_memory: Option<u64>,
-    /// What kernels are chosen by, present ones only.
+    /// Features that kernels are selected by, present ones only.
     features: Vec<String>,
     limits: std::collections::BTreeMap<&'static str, u64>,
 }
@@ -49,7 +49,7 @@ impl Gpu {
             (adapter.rungs.subgroups, subgroups),
             (adapter.rungs.immediates, "immediates".to_owned()),
             (adapter.rungs.cooperative, "cooperative matrices".to_owned()),
-            (adapter.rungs.int8_matrix, "matrices of bytes".to_owned()),
+            (adapter.rungs.int8_matrix, "int8 cooperative matrices".to_owned()),
             (adapter.timestamps, "timestamps".to_owned()),
             (adapter.pipeline_cache, "pipeline cache".to_owned()),
         ];
@@ -76,9 +76,9 @@ impl Gpu {
 #[derive(Debug, Serialize)]
 struct Cpu {
     name: Option<String>,
-    /// Threads this process may run at once; fewer than the machine has if it is confined.
+    /// Threads available to this process; fewer than the machine has if a container or affinity limits them.
     threads: Option<usize>,
-    /// Instruction sets that kernels are chosen by, present ones only.
+    /// Instruction sets that kernels are selected by, present ones only.
     features: Vec<&'static str>,
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     }
     #[cfg(feature = "gpu")]
     if report.gpus.is_empty() {
-        line(&mut out, "GPU", "none: no driver for Vulkan, Metal or DX12 answers")?;
+        line(&mut out, "GPU", "none: no Vulkan, Metal or DX12 driver found")?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! What the environment variables say about models: where they are kept and whence they come.
+//! Settings from environment variables: the cache folder and how models are downloaded.
 //!
-//! It is read once and handed on, so that nothing further down depends on the process's state.
+//! They are read once and passed on, so that the rest of the program does not depend on the process's state.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use anyhow::{Context, Result};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Environment {
-    /// The folder for everything Gyrus keeps; `None` if the system does not say where.
+    /// The cache folder; `None` if the system names no place for one.
     cache: Option<PathBuf>,
-    /// `GYRUS_OFFLINE`: nothing may touch the network.
+    /// `GYRUS_OFFLINE`: no network access.
     pub(crate) offline: bool,
-    /// Where programs are looked for; `None` for the process's own `PATH`.
+    /// Where programs are searched; `None` for the process's `PATH`.
     pub(crate) search_path: Option<OsString>,
     #[cfg_attr(not(feature = "download"), allow(dead_code))]
     pub(crate) hub: Hub,
@@ -31,7 +31,7 @@ pub(crate) struct Hub {
     /// `SSL_CERT_FILE`: the authorities to trust instead of the built-in ones, for networks whose proxy
     /// signs its own certificates.
     pub(crate) authorities: Option<PathBuf>,
-    /// How long a server may be silent.
+    /// Time-out for a silent server.
     pub(crate) patience: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Environment {
     }
 
     fn of(os: &str, variable: impl Fn(&str) -> Option<OsString>) -> Environment {
-        // An empty variable is how a shell takes a setting back.
+        // A shell unsets a setting by an empty variable.
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let text = |name: &str| set(name)?.into_string().ok();
         let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
@@ -72,11 +72,11 @@ impl Environment {
         }
     }
 
-    /// The folder for everything Gyrus keeps.
+    /// The cache folder.
     pub(crate) fn cache(&self) -> Result<&Path> {
         self.cache
             .as_deref()
-            .context("no folder for models: the system names no home, set GYRUS_CACHE to one")
+            .context("no cache folder: the home folder is unknown; set GYRUS_CACHE to a folder")
     }
 
     #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn models_are_kept_where_the_platform_keeps_such_things() {
+    fn the_cache_is_in_the_platforms_cache_folder() {
         let cache = |os: &str, variables: &[(&str, &str)]| {
             environment(os, variables).cache().ok().map(Path::to_owned)
         };

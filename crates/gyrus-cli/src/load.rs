@@ -1,4 +1,4 @@
-//! Loading a model with a word to the user about what was chosen.
+//! Loads a model and reports device, context and load time on stderr.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use crate::progress::Progress;
 use crate::source::Source;
 use crate::{diagnostics, foreign};
 
-/// Loads a model and says in a line what it is and what it got, and in another where it runs unless that was
-/// the CPU by name; nothing if asked to be quiet.
+/// Loads a model. Unless quiet, prints a line with its name, architecture, device and context, and another with the
+/// device's name unless the CPU was asked for.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     load_opened(source.open(options.access)?, source.name(), options, quiet)
 }
@@ -36,13 +36,15 @@ pub(crate) fn load_opened(
     }
     let context = model.context();
     let why = match context.limit {
-        ContextLimit::Memory => format!(" (memory allows no more; the model has {})", context.model),
-        ContextLimit::Unknown => format!(" (--ctx sets more; the model has {})", context.model),
+        ContextLimit::Memory => format!(" (limited by free memory; the model has {})", context.model),
+        ContextLimit::Unknown => {
+            format!(" (free memory unknown, --ctx sets more; the model has {})", context.model)
+        }
         _ => String::new(),
     };
     if options.device != Device::Cpu {
         let unknown = match model.device() {
-            DeviceInfo::Gpu { memory: None, .. } => ", whose memory could not be found out",
+            DeviceInfo::Gpu { memory: None, .. } => ", free memory unknown",
             _ => "",
         };
         diagnostics::aside(format!(
@@ -73,7 +75,7 @@ pub(crate) fn device(device: &DeviceInfo) -> String {
     }
 }
 
-/// An error with the flags that help against it.
+/// Adds the flags that help to an error.
 fn advised(error: Error) -> anyhow::Error {
     #[cfg(feature = "gpu")]
     {
@@ -85,7 +87,7 @@ fn advised(error: Error) -> anyhow::Error {
                 return anyhow!("{error} (--ctx {n}), or use --device cpu");
             }
             Error::Gpu(GpuError::InsufficientMemory { .. } | GpuError::NoAdapter { .. }) => {
-                return anyhow!("{error}; --device cpu does without");
+                return anyhow!("{error}; try --device cpu");
             }
             _ => {}
         }

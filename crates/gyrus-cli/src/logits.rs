@@ -1,4 +1,4 @@
-//! `gyrus logits`: every position's logits as a NumPy file.
+//! `gyrus logits`: the logits of every position as a NumPy file.
 
 use std::io::Write;
 
@@ -35,10 +35,10 @@ fn write(file: &mut OutputFile, model: &gyrus::Model, ids: &[u32], vocab: usize)
     Ok(failed?)
 }
 
-/// The head of a NumPy file of singles, `[rows, columns]`.
+/// The header of an f32 NumPy file of shape `[rows, columns]`.
 fn header(rows: usize, columns: usize) -> Vec<u8> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
-    // The head ends with a newline on a multiple of 64 bytes.
+    // The header ends with a newline at a multiple of 64 bytes.
     let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
     text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
     text.push('\n');
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_head_is_aligned_and_says_the_shape() {
+    fn the_header_is_aligned_and_has_the_shape() {
         let head = header(3, 49152);
         assert_eq!(head.len() % 64, 0);
         assert_eq!(head.last(), Some(&b'\n'));

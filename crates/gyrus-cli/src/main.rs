@@ -1,10 +1,10 @@
-//! The command line: one thin door to the engine.
+//! The command `gyrus`: a thin layer over the engine.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 128 and a signal's
-//! number if that ended it: 130 interrupted, 143 told to terminate, 129 the terminal is gone.
+//! Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failure, 2 wrong usage, 128 plus the
+//! number of the signal that ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP.
 
 #![forbid(unsafe_code)]
-// They panic where a stream cannot be written to: results go through `Write`, all else through `diagnostics`.
+// These macros panic if a stream cannot be written to. Results go through `Write`, the rest through `diagnostics`.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_macros)]
 
 mod answer;
@@ -65,10 +65,10 @@ fn main() -> ExitCode {
         // Help and version are results.
         Err(error) => write!(anstream::stdout().lock(), "{}", error.render().ansi()).map_err(Into::into),
     };
-    // What has no newline at its end is still in a buffer, and its loss would go unnoticed at exit.
+    // Output without a final newline is still buffered, and an error of writing it would be lost at exit.
     match done.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // A reader that has seen enough (`gyrus inspect … | head`) is no failure.
+        // A closed pipe (`gyrus inspect … | head`) is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(error) => {
@@ -84,10 +84,10 @@ fn parse() -> Result<cli::Command, clap::Error> {
     cli::Cli::from_arg_matches(&matches).map(|cli| cli.command)
 }
 
-/// Says why clap refuses the arguments.
+/// Prints the error of the argument parser.
 fn refuse(error: &clap::Error) {
     let text = error.render();
-    // It repeats arguments. If a terminal would obey one of them, all is shown escaped and without style.
+    // The error quotes arguments. If one has control characters, all of it is escaped and printed without style.
     let is_hostile = |argument: std::ffi::OsString| argument.to_string_lossy().contains(foreign::acts);
     let _ = if std::env::args_os().any(is_hostile) {
         let plain = text.to_string();
@@ -115,6 +115,7 @@ fn run(command: cli::Command) -> Result<()> {
         cli::Command::Template(args) => template::run(&args),
         cli::Command::Pull(args) => pull::run(&args),
         cli::Command::Models(args) => models::run(&args),
+        cli::Command::Cache(args) => cache::command::run(&args),
         cli::Command::Doctor(args) => doctor::run(&args),
         cli::Command::Completions(args) => completions(&args),
     }

@@ -1,4 +1,4 @@
-//! `gyrus models`: the models there are, by name.
+//! `gyrus models`: known and downloaded models.
 
 use std::io::Write;
 
@@ -17,13 +17,13 @@ use crate::{foreign, json};
 struct Model {
     name: String,
     state: State,
-    /// The size of the model, or of what there is of it.
+    /// The size of the file, also of an incomplete one.
     bytes: u64,
     licence: Option<&'static str>,
     about: Option<&'static str>,
-    /// Whether it answers when no model is named.
+    /// Whether it is used if no model is named.
     default: bool,
-    /// What is not UTF-8 in it is replaced, since JSON has text only.
+    /// Bytes that are not UTF-8 are replaced, since JSON is text.
     path: Option<String>,
 }
 
@@ -41,8 +41,8 @@ impl State {
         match self {
             State::BuiltIn => "built in",
             State::Cached => "in the cache",
-            State::Unfinished => "unfinished",
-            State::CanBePulled => "can be pulled",
+            State::Unfinished => "incomplete",
+            State::CanBePulled => "not downloaded",
         }
     }
 }
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
     text::table(&mut out, &columns, &rows)?;
     writeln!(out)?;
     for line in [
-        "hf:OWNER/REPO/FILE names any model file on the Hugging Face hub.".to_owned(),
-        format!("The cache is {}", foreign::path(&cache::folder(&environment)?)),
+        "hf:OWNER/REPO/FILE is a model file on the Hugging Face hub.".to_owned(),
+        format!("cache folder: {}", foreign::path(&cache::folder(&environment)?)),
     ] {
         writeln!(out, "  {}{line}{}", FAINT.render(), FAINT.render_reset())?;
     }

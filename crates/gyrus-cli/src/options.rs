@@ -15,25 +15,25 @@ use crate::synthetic::Synthetic;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model options")]
 pub(crate) struct ModelArgs {
-    /// Tokens of context [default: the model's own, if memory allows]
+    /// Context length in tokens [default: the model's own, if memory allows]
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     pub(crate) ctx: Option<usize>,
 
-    /// Threads to compute with [default: one for each core]
+    /// CPU threads [default: one per core]
     #[arg(long, env = "GYRUS_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
 
-    /// Where to compute: auto for the best GPU that holds the model, else the CPU; cpu; gpu; or gpu:NAME with a part
-    /// of a GPU's name
+    /// Device: auto (the best GPU that the model fits on, else the CPU), cpu, gpu, or gpu:NAME with a part of a GPU's
+    /// name
     #[arg(long, env = "GYRUS_DEVICE", value_name = "DEVICE", default_value_t = Device::Auto)]
     pub(crate) device: Device,
 
-    /// What to compute with
+    /// Arithmetic
     #[arg(long, value_enum)]
     pub(crate) precision: Option<PrecisionArg>,
 
-    /// Read the model's files into memory instead of mapping them: a mapped file that another program shortens while
-    /// the model runs ends this one
+    /// Read model files into memory instead of mapping them: if another program truncates a mapped file, this process
+    /// dies with SIGBUS
     #[arg(long)]
     pub(crate) no_mmap: bool,
 }
@@ -47,9 +47,9 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionArg {
-    /// Single precision throughout: what any correct engine computes
+    /// f32 activations and f32 KV cache: the reference
     Exact,
-    /// 8-bit activations and a half-precision cache: several times faster, nearly the same
+    /// int8 activations and f16 KV cache: several times faster, nearly the same logits
     Fast,
 }
 
@@ -88,13 +88,13 @@ impl ModelArgs {
     }
 }
 
-/// What is measured.
+/// The model to measure.
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
     /// A model file, folder or catalogue name [default: smollm2-135m]
     pub(crate) model: Option<OsString>,
 
-    /// Random weights in memory instead of a model: a known shape or dimensions, and a type, such as
+    /// Random weights in memory instead of a model: a known shape or explicit dimensions, and a quantisation, such as
     /// llama-3.2-1b:q4_0
     #[arg(long, value_name = "SHAPE:QUANT", conflicts_with = "model")]
     pub(crate) synthetic: Option<Synthetic>,
@@ -110,7 +110,7 @@ impl SubjectArgs {
     }
 }
 
-/// How what was measured is told.
+/// How results are printed.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// What to print
@@ -132,59 +132,59 @@ pub(crate) enum BenchOutput {
     Csv,
 }
 
-/// How tokens are chosen. What no flag says, the model's own settings do; what they leave open is as below.
+/// How tokens are sampled: by the flags, else the model's own settings, else the defaults below.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling options")]
 pub(crate) struct SamplerArgs {
-    /// 0 always takes the likeliest token; more gives more variety [default: the model's, else 0.5]
+    /// Temperature; 0 is greedy [default: the model's, else 0.5]
     #[arg(long = "temp", value_name = "T", value_parser = number(|s, t| s.temperature = t))]
     pub(crate) temperature: Option<f32>,
 
-    /// Choose among this many likeliest tokens; 0 for all [default: the model's, else 40]
+    /// Sample from the K most likely tokens; 0 for all [default: the model's, else 40]
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<u32>,
 
-    /// Choose among the likeliest tokens that together have this probability [default: the model's, else 0.95]
+    /// Sample from the most likely tokens whose probabilities add up to P [default: the model's, else 0.95]
     #[arg(long, value_name = "P", value_parser = number(|s, p| s.top_p = p))]
     pub(crate) top_p: Option<f32>,
 
-    /// Leave out tokens less likely than this fraction of the likeliest [default: the model's, else 0.05]
+    /// Exclude tokens below P times the probability of the most likely token [default: the model's, else 0.05]
     #[arg(long, value_name = "P", value_parser = number(|s, p| s.min_p = p))]
     pub(crate) min_p: Option<f32>,
 
-    /// Make tokens that occurred less likely; 1 for no change [default: the model's; else 1.1, or 1 with --temp 0 or
-    /// a model that has other settings]
+    /// Repetition penalty on tokens that occurred; 1 for none [default: the model's; else 1.1, or 1 with --temp 0 or
+    /// if the model has other sampling settings]
     #[arg(long, value_name = "F", value_parser = number(|s, f| s.repetition_penalty = f))]
     pub(crate) repeat_penalty: Option<f32>,
 
-    /// Subtract this from tokens that occurred
+    /// Subtract this from the logits of tokens that occurred
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.presence_penalty = f))]
     pub(crate) presence_penalty: f32,
 
-    /// Subtract this from tokens for each time they occurred
+    /// Subtract this from the logit of a token for each time it occurred
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number(|s, f| s.frequency_penalty = f))]
     pub(crate) frequency_penalty: f32,
 
-    /// How many of the last tokens the penalties look at [default: the model's, else 64]
+    /// Number of last tokens that the penalties consider [default: the model's, else 64]
     #[arg(long, value_name = "N")]
     pub(crate) penalty_window: Option<u32>,
 
-    /// The same seed gives the same text [default: another each time]
+    /// Seed of the sampler; the same seed gives the same answer [default: random]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Let an answer repeat itself for ever; without this it is stopped when a few words come 20 times over. complete
-    /// and --raw never stop it
+    /// Do not stop an answer that loops. By default it stops when the same few words come 20 times in a row; complete
+    /// and --raw never stop for that
     #[arg(long)]
     pub(crate) allow_repetition: bool,
 }
 
 impl SamplerArgs {
-    /// The flags, else what the model names, else what people are used to.
+    /// The flags, else the model's settings, else the defaults.
     pub(crate) fn sampler(&self, model: &Sampling) -> Sampler {
         let temperature = self.temperature.or(model.temperature).unwrap_or(0.5);
-        // Makers who name settings had no penalty in mind that they do not name, and whoever asks for the likeliest
-        // token means it.
+        // A model with settings of its own was made to run without a penalty unless it names one. Greedy decoding must
+        // return the most likely token.
         let penalty = if model.is_empty() && temperature > 0.0 { 1.1 } else { 1.0 };
         Sampler {
             temperature,
@@ -200,7 +200,7 @@ impl SamplerArgs {
     }
 }
 
-/// Reads a number that is put into a sampler so, and refuses what a sampler refuses.
+/// Parses a number for one field of a sampler, with the sampler's own range check.
 fn number(
     put: fn(&mut Sampler, f32),
 ) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
@@ -212,7 +212,7 @@ fn number(
     }
 }
 
-/// A number that differs from run to run, short enough to type again.
+/// A seed that differs from run to run, short enough to type again.
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos() ^ now.as_secs() as u32) % 1_000_000
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_the_likeliest_token_gets_it() {
+    fn greedy_decoding_has_no_default_penalty() {
         let greedy = sampler(&["--temp", "0"], &Sampling::default());
         assert!(greedy.is_greedy() && !greedy.has_penalties());
         assert!(sampler(&["--temp", "0", "--repeat-penalty", "1.2"], &Sampling::default()).has_penalties());

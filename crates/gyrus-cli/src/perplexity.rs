@@ -1,4 +1,4 @@
-//! `gyrus perplexity`: how well a model predicts a text.
+//! `gyrus perplexity`: the perplexity of a model on a text file.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::load::load;
 use crate::progress::Progress;
 use crate::source::Source;
 
-/// Tokens in a window unless `--ctx` says otherwise.
+/// Tokens in a window unless `--ctx` sets it.
 const WINDOW: usize = 512;
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
@@ -31,13 +31,13 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         windows(&model, &ids, window, args.quiet)?
     };
     if score.tokens == 0 {
-        bail!("{}: too short, {} tokens in windows of {}", args.file.display(), ids.len(), window);
+        bail!("{}: too short: {} tokens, the window is {}", args.file.display(), ids.len(), window);
     }
     let nll = score.sum / score.tokens as f64;
     let perplexity = nll.exp();
     ensure!(
         perplexity.is_finite(),
-        "the mean NLL over {} tokens is {nll}, which makes no finite perplexity",
+        "the mean NLL over {} tokens is {nll}, so the perplexity is not finite",
         score.tokens
     );
     let mut out = std::io::stdout().lock();
@@ -66,7 +66,7 @@ impl Score {
     }
 }
 
-/// Windows without overlap, every token but a window's first.
+/// Windows without overlap; every token is scored except the first of a window.
 fn windows(model: &Model, ids: &[u32], window: usize, quiet: bool) -> Result<Score> {
     let mut score = Score::default();
     let mut session = model.session();

@@ -1,4 +1,4 @@
-//! `gyrus profile`: where the time of a batch goes on a GPU, kernel by kernel.
+//! `gyrus profile`: the GPU time of each kernel of a decode step or a prefill.
 
 mod picture;
 mod report;
@@ -15,17 +15,17 @@ use report::{Batch, Report};
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     refuse_cpu(&args.model_options.device)?;
-    let writing = args.sequences.iter().map(|&texts| (Workload::Sequences(texts.into()), args.depth));
-    let reading = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
-    let wanted: Vec<(Workload, usize)> = writing.chain(reading).filter(|(load, _)| load.rows() > 0).collect();
+    let decode = args.sequences.iter().map(|&n| (Workload::Sequences(n.into()), args.depth));
+    let prefill = args.prompt_tokens.iter().map(|&tokens| (Workload::Prompt(tokens), 0));
+    let wanted: Vec<(Workload, usize)> = decode.chain(prefill).filter(|(load, _)| load.rows() > 0).collect();
     if wanted.is_empty() {
-        return Err(usage("nothing to measure: both -s and -p are 0"));
+        return Err(usage("nothing to measure: -s and -p are both 0"));
     }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
-        // Room for a cache of each text, and no longer than they are.
+        // A KV cache for each sequence, no longer than the workloads need.
         let longest = args.prompt_tokens.iter().copied().max().unwrap_or(0).max(args.depth.saturating_add(1));
         options.sessions = most.into();
         options.context = options.context.or(Some(longest));
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     }
     drop(progress);
     let report = Report::new(source.name(), &model, batches);
-    // Printed first: what was measured is not lost with a picture that could not be written.
+    // Printed first, so that an error of writing the picture does not lose the results.
     report::print(&report, args.report.output)?;
     if let Some(path) = &args.picture {
         OutputFile::write(path, picture::draw(&report))?;
@@ -53,21 +53,21 @@ fn measure(model: &Model, workload: Workload, depth: usize) -> Result<Batch> {
     let context = model.context().tokens;
     let own = if let Workload::Prompt(tokens) = workload { tokens } else { 1 };
     let fits = depth.checked_add(own).is_some_and(|all| all <= context);
-    ensure!(fits, "more than the context of {context} tokens");
+    ensure!(fits, "does not fit into the context of {context} tokens");
     match model.profile(workload, depth)? {
         Some(profile) => Ok(Batch::new(&profile)),
-        None => bail!(NO_INSTRUMENTS),
+        None => bail!(NEEDS_GPU),
     }
 }
 
-/// Says so before anything is loaded, if the CPU was asked for by name.
+/// Refuses `--device cpu` before a model is loaded.
 pub(crate) fn refuse_cpu(device: &Device) -> Result<()> {
     if *device == Device::Cpu {
-        return Err(usage(NO_INSTRUMENTS));
+        return Err(usage(NEEDS_GPU));
     }
     Ok(())
 }
 
-/// Why there is no profile and nothing to tune.
-pub(crate) const NO_INSTRUMENTS: &str =
-    "kernels are looked into on GPUs alone, and this is the CPU; --device gpu or gpu:NAME takes a GPU";
+/// Why `profile` and `tune` do not run on the CPU.
+pub(crate) const NEEDS_GPU: &str =
+    "only GPU kernels can be profiled and tuned, and the model runs on the CPU; try --device gpu or gpu:NAME";

@@ -1,4 +1,4 @@
-//! A bar on stderr for whatever takes longer than half a second.
+//! A progress bar on stderr for work that takes longer than half a second.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar with these words in front.
+    /// A bar with this label.
     pub(crate) fn new(what: &'static str) -> Progress {
         let bar = ProgressBar::hidden();
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %, {eta} left");
@@ -23,7 +23,7 @@ impl Progress {
         Progress { bar, start: Instant::now() }
     }
 
-    /// So much is done, of so much.
+    /// Sets the progress.
     pub(crate) fn set(&self, done: u64, total: u64) {
         if self.bar.is_hidden() && self.start.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));

@@ -1,4 +1,4 @@
-//! `gyrus pull`: gets a model into the cache.
+//! `gyrus pull`: downloads a model into the cache.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
     print(&pulled.path)
 }
 
-/// A path for other programs byte by byte, for a person escaped.
+/// Prints a path: escaped on a terminal, byte by byte elsewhere.
 fn print(path: &Path) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() {

@@ -1,4 +1,4 @@
-//! From what a user types for a model to the bytes of one.
+//! Finds the model that an argument names: a path, a catalogue name or a file on the hub.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -26,13 +26,13 @@ pub(crate) enum ModelSource {
     },
 }
 
-/// Finds the model that an argument means, and pulls it if need be. Without an argument it is the default
-/// model or, where that cannot be had, the built-in one; which of them it is then stands on stderr.
+/// Finds the model that an argument names, and downloads it if needed. Without an argument it is the default model or, if
+/// that cannot be downloaded, the built-in one; then a note on stderr says so.
 pub(crate) fn resolve(argument: Option<&OsStr>, environment: &Environment) -> Result<ModelSource> {
     let Some(argument) = argument else {
         return match by_name(&Named::parse(DEFAULT)?, environment) {
             Err(error) if error.is::<Unavailable>() => {
-                diagnostics::note(format!("{error:#}; the built-in storyteller {BUILT_IN} answers instead"));
+                diagnostics::note(format!("{error:#}; using the built-in model {BUILT_IN} instead"));
                 by_name(&Named::parse(BUILT_IN)?, environment)
             }
             found => found,
@@ -42,18 +42,18 @@ pub(crate) fn resolve(argument: Option<&OsStr>, environment: &Environment) -> Re
     let shown = || foreign::one_line(&argument.to_string_lossy(), 200);
     match path.try_exists() {
         Ok(true) => return Ok(ModelSource::File(path.to_owned())),
-        // Too long a name, or one with a NUL, is no path; what it is not, the rest of this function says.
+        // Too long a name, or one with a NUL, is no path; the code below reports it as an unknown model.
         Ok(false) | Err(_) if !is_path(argument) => {}
         Ok(false) => return Err(Missing(shown()).into()),
-        // Whoever opens it is told why that cannot be.
+        // Opening it gives the reason.
         Err(_) => return Ok(ModelSource::File(path.to_owned())),
     }
-    // What is no text is a path, and was found missing above.
+    // A name that is not UTF-8 can only be a path, and there is no such file.
     let Some(name) = argument.to_str() else { return Err(Missing(shown()).into()) };
     by_name(&Named::parse(name)?, environment)
 }
 
-/// No file is at a path.
+/// There is no file at a path.
 #[derive(Debug)]
 pub(crate) struct Missing(String);
 
@@ -76,7 +76,7 @@ pub(crate) fn looks_like_model(argument: &OsStr) -> bool {
 
 /// Whether this can only be meant as a path.
 fn is_path(argument: &OsStr) -> bool {
-    // What is no text is no name and no prompt.
+    // A name that is not UTF-8 is neither a catalogue name nor a prompt.
     let Some(argument) = argument.to_str() else { return true };
     !argument.starts_with(HubFile::PREFIX)
         && (cache::is_model(argument)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn without_network_the_storyteller_answers() {
+    fn without_network_the_built_in_model_is_used() {
         assert!(matches!(resolved(None), Ok(ModelSource::BuiltIn { name: "tales-7m", .. })));
         // Nor is there a pip here.
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `gyrus rope`: how fast each pair of a head turns, for a model or for given parameters.
+//! `gyrus rope`: the rotary frequencies of a model or of given parameters.
 
 mod report;
 pub(crate) mod settings;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &RopeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The rope of a model with these options changed, or of the options alone.
+/// The rotary embedding of a model with these options changed, or of the options alone.
 fn make(name: &str, ropes: Option<&ModelRopes>, options: &Options, length: Option<usize>) -> Result<Report> {
     let Some(ropes) = ropes else {
         let rope = Rope::new(options.spec()).map_err(usage)?;

@@ -18,15 +18,14 @@ use crate::source::Source;
 use crate::usage::usage;
 use crate::{answer, cache, diagnostics, interrupt, json};
 
-const NO_PROMPT: &str =
-    "no prompt: give it as an argument or through a pipe (gyrus chat is for conversations)";
+const NO_PROMPT: &str = "no prompt: give it as an argument or on stdin (gyrus chat starts a conversation)";
 
-/// Added to the error where a word was taken for a model that is none.
+/// Added to the error if an argument was taken for a model and is none.
 const HINT: &str = "to give this as a prompt, name a model before it, such as";
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.raw && args.system.is_some() {
-        return Err(usage("--system needs a chat template, which --raw and `complete` do without"));
+        return Err(usage("--system needs a chat template, which --raw and `complete` do not apply"));
     }
     let (model, prompt) = split(args)?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.verify {
         options.precision = Precision::Fast;
     }
-    // What is no model is said before anything is waited for on stdin.
+    // A wrong model is an error before stdin is read.
     let opened = Source::resolve(model).and_then(|source| Ok((source.open(options.access)?, source)));
     let (checkpoint, source) = opened.map_err(|error| match model {
         Some(word) if prompt.is_none() && may_be_prompt(word, &error) => {
@@ -65,8 +64,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     answer(&model, request, args)
 }
 
-/// Which of the positional arguments are the model and the prompt: a single one is a model if it looks
-/// like one.
+/// The model and the prompt among the positional arguments. A single argument is a model if it looks like one.
 fn split(args: &RunArgs) -> Result<(Option<&OsStr>, Option<&str>)> {
     match (&args.first, &args.second) {
         (Some(model), Some(prompt)) => Ok((Some(model), Some(prompt))),
@@ -76,8 +74,8 @@ fn split(args: &RunArgs) -> Result<(Option<&OsStr>, Option<&str>)> {
     }
 }
 
-/// Whether a word that was taken for a model could be a prompt, given why it is no model: it is no file, or a file
-/// that has neither a model's name nor its content.
+/// Whether an argument that was taken for a model could be a prompt, given the error: there is no such file, or the
+/// file has neither the name nor the content of a model.
 fn may_be_prompt(word: &OsStr, error: &anyhow::Error) -> bool {
     let named_as_model = word.to_str().is_some_and(cache::is_model);
     error.is::<Missing>() || (error.is::<FormatError>() && !named_as_model)
@@ -92,7 +90,7 @@ fn read_prompt() -> Result<String> {
     String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")
 }
 
-/// Puts the prompt into the model's own form of conversation, if it has one and that is wanted.
+/// Applies the model's chat template to the prompt, if it has one, unless `--raw` is set.
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
     if args.raw || !model.has_chat_template() {
         if args.system.is_some() {
@@ -121,7 +119,7 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut out = Screen::stdout();
     let mut session = model.session();
-    let answer = answer::draw(session.generate(request)?, args.quiet, |text| {
+    let answer = answer::generate(session.generate(request)?, args.quiet, |text| {
         if args.output == Output::Text {
             out.text(text)?;
         }

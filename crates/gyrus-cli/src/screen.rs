@@ -1,4 +1,4 @@
-//! What a model says, on stdout: as it is in a file or a pipe, without control characters on a terminal.
+//! A model's output on stdout: byte by byte in a file or a pipe, with control characters escaped on a terminal.
 //!
 //! A model's text is data from outside like its file. On a terminal its control characters would be obeyed, so all but
 //! the newline and the tab are shown escaped there. Other programs get every byte.
@@ -21,14 +21,14 @@ impl Screen {
 }
 
 impl<W: Write> Screen<W> {
-    /// Shows text of a model at once.
+    /// Writes text of a model and flushes.
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
         let shown = if self.terminal { escaped(text) } else { Cow::Borrowed(text) };
         self.out.write_all(shown.as_bytes())?;
         self.out.flush()
     }
 
-    /// Shows bytes of a model, which may hold half a character.
+    /// Writes bytes that a model generated, which may end within a character.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.terminal {
             return self.text(&String::from_utf8_lossy(bytes));
@@ -38,12 +38,12 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// Text of a model as stdout is to get it, for those who write it there themselves.
+/// Text of a model as it should appear on stdout.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if io::stdout().is_terminal() { escaped(text) } else { Cow::Borrowed(text) }
 }
 
-/// Text without what a terminal would obey.
+/// Text with its control characters escaped.
 fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! From what the user typed to an opened model.
+//! Opens the model that an argument names.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ pub(crate) struct Source {
 
 enum Place {
     Found(ModelSource),
-    /// Made in memory, to be opened once.
+    /// Synthetic, to be opened once.
     Memory(RefCell<Option<Checkpoint>>),
 }
 
@@ -43,7 +43,7 @@ impl Source {
         Ok(Source { name: model.name().to_owned(), place: Place::Memory(RefCell::new(Some(made))) })
     }
 
-    /// What to call it.
+    /// The name to show.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -60,12 +60,12 @@ impl Source {
     }
 }
 
-/// Opens the model that an argument names, of which only the description is needed.
+/// Opens the model that an argument names for its metadata alone.
 pub(crate) fn open(model: &OsStr) -> Result<Checkpoint> {
     Source::resolve(Some(model))?.open(Access::Map)
 }
 
-/// That the model which an argument names has nothing to make tokens with.
+/// The error text for a model without a tokenizer.
 pub(crate) fn no_tokenizer(model: &OsStr) -> String {
     format!("{}: no tokenizer in this model", foreign::one_line(&model.to_string_lossy(), 200))
 }

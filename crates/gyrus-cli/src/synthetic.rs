@@ -1,4 +1,4 @@
-//! Random weights in a real model's shape, so that speed can be measured without the model.
+//! Synthetic models: random weights in the shape of a real model, to measure speed without its file.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use gyrus_tensor::{DType, Shape, can_quantize, quantize};
 use crate::output::OutputFile;
 use crate::text;
 
-/// The numbers of a model.
+/// The dimensions of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dims {
     architecture: &'static str,
@@ -43,7 +43,7 @@ const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Di
 /// Context of a synthetic model: enough for every test.
 const CONTEXT: u32 = 131_072;
 
-/// What `SHAPE:QUANT` asks for, which can be made if memory allows.
+/// A parsed and checked `SHAPE:QUANT`.
 #[derive(Debug, Clone)]
 pub(crate) struct Synthetic {
     /// As it was typed.
@@ -85,14 +85,17 @@ impl FromStr for Synthetic {
         };
         let Some(dtype) = dtype.parse::<DType>().ok().filter(|d| can_quantize(*d)) else {
             let can: Vec<&str> = DType::ALL.iter().filter(|d| can_quantize(**d)).map(|d| d.name()).collect();
-            bail!("'{dtype}' is not a type that can be made, only {}", can.join(", "));
+            bail!(
+                "'{dtype}' is not a type that weights can be quantised to; supported are {}",
+                can.join(", ")
+            );
         };
         weight_bytes(&tensors(dims, dtype)?)?;
         Ok(Synthetic { text: text.to_owned(), dims, dtype })
     }
 }
 
-/// Dimensions in words: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
+/// Explicit dimensions: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
 /// `arch=qwen3`, `untied`.
 fn explicit(text: &str) -> Result<Dims> {
     let mut dims = dims("llama", [0; 7], true);
@@ -132,7 +135,7 @@ fn explicit(text: &str) -> Result<Dims> {
     Ok(dims)
 }
 
-/// The most a synthetic model may take: more than any machine that could run it has to spare.
+/// Size limit of a synthetic model, above what any machine that could run it has.
 const MAX_BYTES: usize = 1 << 37;
 const MAX_LAYERS: usize = 4096;
 
@@ -179,7 +182,7 @@ fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
     Ok(tensors)
 }
 
-/// The bytes of all tensors, if they are not too many.
+/// The total size of the tensors, checked against the limit.
 fn weight_bytes(tensors: &[Wanted]) -> Result<usize> {
     let mut total = 0usize;
     for (name, dtype, dims) in tensors {
@@ -200,8 +203,8 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
     let total = weight_bytes(&tensors)?;
     let mut file: Vec<u8> = Vec::new();
     // Asked for before anything is made, so that too little memory is an error and not the end.
-    let room = file.try_reserve_exact(total.saturating_mul(2));
-    room.with_context(|| format!("no memory for {} of weights", text::bytes(total as u64)))?;
+    let reserved = file.try_reserve_exact(total.saturating_mul(2));
+    reserved.with_context(|| format!("no memory for {} of weights", text::bytes(total as u64)))?;
 
     let mut random = Random { state: 1 };
     let pools = [dtype, embedding_type(dtype)].map(|dtype| Ok((dtype, random.blocks(dtype)?)));
@@ -310,7 +313,7 @@ mod tests {
     fn what_is_wrong_with_a_shape_is_said() {
         let error = |text: &str| text.parse::<Synthetic>().unwrap_err().to_string();
         assert!(error("llama-3.2-1b").contains("SHAPE:QUANT"));
-        assert!(error("llama-3.2-1b:q9").contains("'q9' is not a type that can be made"));
+        assert!(error("llama-3.2-1b:q9").contains("'q9' is not a type that weights can be quantised to"));
         assert!(error("gpt:q4_0").contains("'gpt' is neither a known shape"));
         assert!(error("dim=64:q4_0").contains("lacks a dimension"));
         assert!(error("dim=99999999999:q4_0").contains("out of range"));

@@ -1,4 +1,4 @@
-//! `gyrus template`: the prompt that a conversation becomes.
+//! `gyrus template`: applies a model's chat template to a conversation.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
         gyrus::tokenizer::from_gguf(metadata)?.with_context(|| source::no_tokenizer(&args.model))?;
     let format = ChatFormat::new(gyrus::tokenizer::template_source(metadata)?, &tokenizer)?;
     if let Some(name) = format.fallback() {
-        diagnostics::note(format!("the model carries no chat template, using the {name} form"));
+        diagnostics::note(format!("the model has no chat template, using the {name} template"));
     }
     let messages = args.messages.display();
     let mut conversation =
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
             conversation.with_tools_json(&read_text(tools)?).with_context(|| tools.display().to_string())?;
     }
     let text = format.render(&conversation, !args.no_generation_prompt)?;
-    // Exactly the prompt: a newline more would not be it.
+    // Exactly the prompt, without a newline at its end.
     Ok(Screen::stdout().text(&text)?)
 }
 

@@ -1,4 +1,4 @@
-//! How numbers and text look on a terminal.
+//! Formatting of numbers and tables for a terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use anstyle::{AnsiColor, Style};
 
 /// Section headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// Names of things.
+/// Names.
 pub(crate) const NAME: Style = AnsiColor::Cyan.on_default();
-/// What matters less.
+/// Secondary text.
 pub(crate) const FAINT: Style = Style::new().dimmed();
-/// Trouble.
+/// Errors.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// `93.8 MiB`: three digits are enough for a person.
+/// `93.8 MiB`, with three significant digits.
 pub(crate) fn bytes(n: u64) -> String {
     scaled(n, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
 }
@@ -40,8 +40,7 @@ fn scaled(n: u64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit]).trim_end().to_owned()
 }
 
-/// A part of a whole, or a speed; nothing where the whole is nothing, since a clock that stands still makes nothing
-/// infinitely fast.
+/// `part / whole`, and 0 if `whole` is 0: a time of zero gives no speed.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
@@ -64,7 +63,12 @@ pub(crate) fn table(out: &mut impl Write, columns: &[Column], rows: &[Vec<String
         let mut text = String::new();
         for (n, column) in columns.iter().enumerate() {
             let (cell, width) = (cells(n), widths[n]);
-            let padded = if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+            let padded = match column.right {
+                true => format!("{cell:>width$}"),
+                // No blanks at the end of a line.
+                false if n + 1 == columns.len() => cell,
+                false => format!("{cell:<width$}"),
+            };
             let style = if heading { FAINT } else { column.style };
             let _ = write!(text, "  {}{padded}{}", style.render(), style.render_reset());
         }

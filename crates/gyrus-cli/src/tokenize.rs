@@ -1,4 +1,4 @@
-//! `gyrus tokenize` and `gyrus detokenize`: a model's own tokenizer, on its own.
+//! `gyrus tokenize` and `gyrus detokenize`: run a model's tokenizer alone.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ pub(crate) fn detokenize(args: &DetokenizeArgs) -> Result<()> {
     let text = String::from_utf8(read(args.file.as_deref())?).context("the ids are not text")?;
     let ids = parse_ids(&text)?;
     check_ids(&ids, tokenizer.vocab_size())?;
-    // Bytes, not text: ids may stand for half a character.
+    // Bytes, not text: the ids may end within a character.
     Ok(Screen::stdout().bytes(&tokenizer.decode_bytes(&ids, args.special))?)
 }
 

@@ -1,4 +1,4 @@
-//! `gyrus tune`: the quickest forms of kernels for a model on a GPU, found by trying.
+//! `gyrus tune`: measures the variants of each kernel of a model on a GPU and saves the fastest.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::foreign::Foreign;
 use crate::json;
 use crate::load::{self, load};
 use crate::options::BenchOutput;
-use crate::profile::{NO_INSTRUMENTS, refuse_cpu};
+use crate::profile::{NEEDS_GPU, refuse_cpu};
 use crate::text::ratio;
 
 #[derive(Debug, Serialize)]
@@ -22,21 +22,21 @@ struct Report {
     device: String,
     version: &'static str,
     kernels: Vec<Kernel>,
-    /// The folder that later processes find it in.
+    /// The folder that the tuning is saved in.
     kept: Option<String>,
 }
 
-/// A kernel whose forms were tried. Times are those of a whole step, as that is what they are for.
+/// A kernel whose variants were measured. Times are those of a whole decode step.
 #[derive(Debug, Serialize)]
 struct Kernel {
     name: String,
     trials: usize,
-    /// What it has where nothing was tried.
+    /// The default variant, chosen by rule.
     rule: String,
     rule_microseconds: f64,
     best: String,
     best_microseconds: f64,
-    /// How much less time a step takes, as a part of it.
+    /// Time saved, as a share of the step.
     gain: f64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let progress = (!args.report.quiet).then(line);
     let mut kernels: Vec<Kernel> = Vec::new();
     let tuned = model.tune(&mut |trial| {
-        hear(&mut kernels, trial);
+        add_trial(&mut kernels, trial);
         if let (Some(progress), Some(kernel)) = (&progress, kernels.last()) {
             progress.set_message(format!(
                 "{} · {}: {:.1} µs · best of {}: {:.1} µs, {}",
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     if let Some(progress) = progress {
         progress.finish_and_clear();
     }
-    ensure!(tuned, NO_INSTRUMENTS);
+    ensure!(tuned, NEEDS_GPU);
     let report = Report {
         model: source.name().to_owned(),
         device: load::device(model.device()),
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     print(&report, args.report.output)
 }
 
-/// A line on stderr that is written over, if that is a terminal.
+/// A status line on stderr, if that is a terminal.
 fn line() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
     bar.set_style(
@@ -84,9 +84,9 @@ fn line() -> ProgressBar {
     bar
 }
 
-/// Adds a trial. A kernel's trials follow each other, the rule's form first, and are measured while what was found
-/// for the kernels before is in force.
-fn hear(kernels: &mut Vec<Kernel>, trial: &Trial) {
+/// Adds a trial. The trials of a kernel are consecutive and begin with the default variant. They are measured with the
+/// best variants of the kernels before.
+fn add_trial(kernels: &mut Vec<Kernel>, trial: &Trial) {
     let time = microseconds(trial.time);
     match kernels.last_mut() {
         Some(kernel) if kernel.name == trial.kernel => {
@@ -130,15 +130,15 @@ fn print(report: &Report, output: BenchOutput) -> Result<()> {
         BenchOutput::Md => {
             writeln!(out, "{}\n", Foreign(&report.device))?;
             if report.kernels.is_empty() {
-                // Mat-vecs are of quantised weights, with bytes.
-                writeln!(out, "no kernel of this model has forms to choose from at this precision")?;
+                // Only mat-vecs of quantised weights with int8 activations have variants.
+                writeln!(out, "no kernel of this model has variants to choose from at this precision")?;
                 return Ok(());
             }
-            writeln!(out, "| kernel | trials | by rule | a step, µs | quickest | a step, µs | gain |")?;
+            writeln!(out, "| kernel | trials | default | µs per step | fastest | µs per step | gain |")?;
             writeln!(out, "|---|---:|---|---:|---|---:|---:|")?;
             for k in &report.kernels {
                 let (best, gain) = if k.best == k.rule {
-                    ("the same", String::new())
+                    ("default", String::new())
                 } else {
                     (k.best.as_str(), format!("{:.1} %", 100.0 * k.gain))
                 };
@@ -149,8 +149,8 @@ fn print(report: &Report, output: BenchOutput) -> Result<()> {
                 )?;
             }
             match &report.kept {
-                Some(folder) => writeln!(out, "\nkept in {} for this GPU", Foreign(folder))?,
-                None => writeln!(out, "\nnot kept: no folder for caches is known; GYRUS_CACHE names one")?,
+                Some(folder) => writeln!(out, "\nsaved in {} for this GPU", Foreign(folder))?,
+                None => writeln!(out, "\nnot saved: there is no cache folder; set GYRUS_CACHE to one")?,
             }
         }
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_of_a_kernels_trials_is_beside_the_rules() {
+    fn the_best_trial_is_reported_beside_the_default() {
         let trial = |kernel: &str, form: &str, micros, best| Trial {
             kernel: kernel.to_owned(),
             form: form.to_owned(),
@@ -177,7 +177,7 @@ mod tests {
             trial("b", "rule", 310, false),
             trial("b", "one", 320, false),
         ] {
-            hear(&mut kernels, &trial);
+            add_trial(&mut kernels, &trial);
         }
         let [a, b] = &kernels[..] else { panic!("{kernels:?}") };
         assert_eq!((a.trials, a.best.as_str(), a.best_microseconds, a.gain), (3, "one", 300.0, 0.25));

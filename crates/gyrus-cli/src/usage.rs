@@ -1,8 +1,8 @@
-//! Wrong usage: arguments that no model could make right.
+//! Usage errors: arguments that are wrong for every model.
 
 use std::fmt;
 
-/// The command was called wrongly, as clap would have said had it known: exit code 2.
+/// A usage error that the argument parser cannot detect; exit code 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -14,7 +14,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// An error that says what was wrong with the arguments.
+/// A usage error with this message.
 pub(crate) fn usage(reason: impl fmt::Display) -> anyhow::Error {
     Usage(reason.to_string()).into()
 }

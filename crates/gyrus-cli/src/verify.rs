@@ -1,4 +1,4 @@
-//! `gyrus run --verify`: how far `fast` is from `exact` on the user's own model and prompt.
+//! `gyrus run --verify`: the divergence of `fast` from `exact` on a model and a prompt.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::source::Source;
 /// Positions compared at a time.
 const WINDOW: usize = 256;
 
-/// Compares the two precisions on every position of the prompt and prints what was found.
+/// Compares the logits of the two precisions at every position of the prompt.
 pub(crate) fn run(
     source: &Source,
     options: &Options,
@@ -41,14 +41,14 @@ pub(crate) fn run(
             agree += usize::from(argmax(&exact) == argmax(fast));
         })?;
     }
-    // A maximum drops what is no number, a sum keeps it.
+    // `max` ignores NaN, a sum does not.
     ensure!(divergence.is_finite(), "the divergence of fast from exact is {divergence}, not a finite number");
     let n = prompt.len() as f64;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{} positions: fast against exact", prompt.len())?;
-    writeln!(out, "  likeliest token the same   {:.1} %", 100.0 * agree as f64 / n)?;
-    writeln!(out, "  mean divergence            {:.2e} nats", divergence / n)?;
-    writeln!(out, "  largest divergence         {worst:.2e} nats")?;
+    writeln!(out, "fast compared with exact over {} positions", prompt.len())?;
+    writeln!(out, "  same top-1 token           {:.1} %", 100.0 * agree as f64 / n)?;
+    writeln!(out, "  mean KL divergence         {:.2e} nats", divergence / n)?;
+    writeln!(out, "  largest KL divergence      {worst:.2e} nats")?;
     Ok(())
 }
 

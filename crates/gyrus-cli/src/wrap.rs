@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal, Write};
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What opens and closes a block of code.
+/// Opens and closes a code block.
 const FENCE: &str = "```";
 const TAB: usize = 8;
-/// Narrower terminals are left to wrap as they do.
+/// Narrower terminals wrap by themselves.
 const NARROWEST: usize = 20;
 
 /// A writer that breaks lines between words. A word is held back until it is whole.
 ///
-/// Blocks of code between fences are left alone, as is everything where there is no width.
+/// Fenced code blocks are not wrapped, and nothing is if there is no width.
 pub(crate) struct Wrap<W> {
     out: W,
     width: Option<usize>,
@@ -32,7 +32,7 @@ enum Line {
     Blank,
     /// So many backticks, and blanks.
     Ticks(usize),
-    /// It opens a block of code: a fence, and behind it no backtick.
+    /// It opens a code block: a fence that no backtick follows.
     Opening,
     Other,
 }
@@ -50,7 +50,7 @@ impl Line {
         }
     }
 
-    /// Whether a block of code goes on behind this line.
+    /// Whether a code block continues after this line.
     fn leads_to_code(self, in_code: bool) -> bool {
         match self {
             Line::Ticks(n) if n >= FENCE.len() => !in_code,
@@ -75,7 +75,7 @@ impl<W: Write> Wrap<W> {
         Wrap { out, width, column: 0, blanks, word, line: Line::Blank, in_code: false }
     }
 
-    /// Takes the next piece and shows all of it that is known to stand where it does.
+    /// Takes the next piece and writes all of it whose line is decided.
     pub(crate) fn push(&mut self, text: &str) -> io::Result<()> {
         if self.width.is_none() {
             self.out.write_all(text.as_bytes())?;
@@ -85,7 +85,7 @@ impl<W: Write> Wrap<W> {
         self.out.flush()
     }
 
-    /// The end of the text: shows what was held back, and ends the line.
+    /// Ends the text: writes the held-back word and a newline.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.put_word()?;
         self.out.write_all(self.blanks.as_bytes())?;
@@ -134,20 +134,20 @@ impl<W: Write> Wrap<W> {
         (is_wide(c) || is_wide(last)) && !stays && !opens
     }
 
-    /// Writes the word, on this line if it has the columns, else on the next.
+    /// Writes the word, on this line if it fits, else on the next.
     fn put_word(&mut self) -> io::Result<()> {
         let Some(width) = self.width.filter(|_| !self.word.is_empty()) else { return Ok(()) };
-        let behind = self.blanks.chars().fold(self.column, |column, c| match c {
+        let after = self.blanks.chars().fold(self.column, |column, c| match c {
             '\t' => (column / TAB + 1) * TAB,
             _ => column + 1,
         });
         let columns = self.word.width();
-        if self.column > 0 && behind + columns > width {
+        if self.column > 0 && after + columns > width {
             self.out.write_all(b"\n")?;
             self.column = 0;
         } else {
             self.out.write_all(self.blanks.as_bytes())?;
-            self.column = behind;
+            self.column = after;
         }
         self.out.write_all(self.word.as_bytes())?;
         self.column += columns;

@@ -23,7 +23,7 @@ fn gguf(path: &Path, keys: &[(&str, &str)]) {
     writer.write_to(&mut std::fs::File::create(path).unwrap()).unwrap();
 }
 
-/// The storyteller with another chat template.
+/// The built-in model with another chat template.
 fn with_template(path: &Path, template: &str) {
     let model = Checkpoint::open(&tales()).unwrap();
     let mut writer = Writer::new();

@@ -1,4 +1,4 @@
-//! What is measured: sums that fit a context, rates of nothing, and numbers that are none.
+//! Measurements: tests that just fit the context, rates without a measurement, and NaN.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(args, "")).unwrap()
 }
 
-/// The storyteller has a context of 1,024 tokens.
+/// The built-in model has a context of 1,024 tokens.
 #[test]
 fn a_test_may_fill_the_context() {
     fn bench<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -33,24 +33,54 @@ fn a_test_may_fill_the_context() {
         assert!(measured[0]["tokens_per_second"].as_f64().unwrap() > 0.0);
     }
     for (more, line) in [
-        (&["-p", "1025", "-n", "0"][..], "error: pp1025: needs 1025 tokens of context, there are 1024\n"),
+        (
+            &["-p", "1025", "-n", "0"][..],
+            "error: pp1025: needs a context of 1025 tokens, the context is 1024 (--ctx sets it)\n",
+        ),
         (
             &["-p", "24", "-d", "1001", "-n", "0"],
-            "error: pp24@d1001: needs 1025 tokens of context, there are 1024\n",
+            "error: pp24@d1001: needs a context of 1025 tokens, the context is 1024 (--ctx sets it)\n",
         ),
         (
             &["-p", "0", "-d", "1000", "-n", "25"],
-            "error: tg25@d1000: needs 1025 tokens of context, there are 1024\n",
+            "error: tg25@d1000: needs a context of 1025 tokens, the context is 1024 (--ctx sets it)\n",
         ),
-        (&["-p", "0", "-n", "1024"], "error: tg1024: needs 1025 tokens of context, there are 1024\n"),
         (
-            &["-p", "18446744073709551615", "-d", "9", "-n", "0"],
-            "more tokens of context than can be counted\n",
+            &["-p", "0", "-n", "1024"],
+            "error: tg1024: needs a context of 1025 tokens, the context is 1024 (--ctx sets it)\n",
         ),
+        (&["-p", "18446744073709551615", "-d", "9", "-n", "0"], "the depth and the token count overflow\n"),
     ] {
         let said = refused(&bench(more), 1);
         assert!(said.ends_with(line), "{said}");
     }
+}
+
+/// A row names the size of the weights and the parameter count, as llama-bench does.
+#[test]
+fn a_row_has_the_size_of_the_model() {
+    let bench = |output: &str| {
+        let args = ["bench", "tales-7m", "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "-q", "-o", output];
+        stdout(&args, "")
+    };
+    let model = Checkpoint::open(&tales()).unwrap();
+    let bytes: usize = model.tensors().map(|tensor| tensor.data.len()).sum();
+    let json: Value = serde_json::from_str(&bench("json")).unwrap();
+    assert_eq!(json[0]["weight_bytes"], bytes);
+    let parameters = json[0]["parameters"].as_u64().unwrap();
+    let table = bench("md");
+    assert!(
+        table.starts_with("| model | size | params | device | threads | precision | test | tokens/s |\n"),
+        "{table}"
+    );
+    let size = format!(
+        "| tales-7m | {:.2} MiB | {:.2} M | cpu |",
+        bytes as f64 / 1048576.0,
+        parameters as f64 * 1e-6
+    );
+    assert!(table.contains(&size), "{table}");
+    let csv = bench("csv");
+    assert!(csv.lines().nth(1).unwrap().ends_with(&format!(",{bytes},{parameters}")), "{csv}");
 }
 
 #[test]
@@ -64,8 +94,8 @@ fn a_rate_of_nothing_is_none() {
     assert!(one["prompt_tokens_per_second"].as_f64().unwrap() > 0.0);
     assert_eq!(one["tokens_per_second"], Value::Null);
     for (tokens, line) in [
-        ("0", "5 prompt tokens at -/s · 0 tokens at -/s · as many as asked for"),
-        ("1", " · 1 tokens at -/s · as many as asked for"),
+        ("0", "5 prompt tokens at -/s · 0 tokens at -/s · token limit reached"),
+        ("1", " · 1 tokens at -/s · token limit reached"),
     ] {
         let output = run(&["run", "tales-7m", "Once upon a time", "-n", tokens], "");
         let said = said(&output);
@@ -73,8 +103,8 @@ fn a_rate_of_nothing_is_none() {
     }
 }
 
-/// The storyteller with numbers that are none among its weights.
-fn without_numbers(path: &Path) {
+/// The built-in model with NaN among its weights.
+fn model_with_nan(path: &Path) {
     let model = Checkpoint::open(&tales()).unwrap();
     let norm = model.tensor("output_norm.weight").unwrap();
     let (at, length) = (norm.at as usize, norm.data.len());
@@ -86,10 +116,10 @@ fn without_numbers(path: &Path) {
 }
 
 #[test]
-fn what_is_not_finite_is_an_error() {
+fn logits_that_are_not_finite_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (model, text) = (folder.path().join("nan.gguf"), folder.path().join("text"));
-    without_numbers(&model);
+    model_with_nan(&model);
     std::fs::write(&text, "Once upon a time, there was a little girl.").unwrap();
     let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
     for args in [
@@ -147,7 +177,7 @@ fn a_file_cut_after_loading_changes_nothing_without_a_map() {
     assert_eq!(answers(true), whole);
 }
 
-/// Every command that loads a model can do without a map.
+/// Every command that loads a model can read instead of mapping.
 #[test]
 fn commands_that_load_a_model_take_no_mmap() {
     let folder = tempfile::tempdir().unwrap();

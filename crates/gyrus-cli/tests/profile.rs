@@ -13,13 +13,13 @@ fn gyrus(args: &[&str]) -> Command {
 }
 
 #[test]
-fn what_cannot_be_looked_into_is_refused_in_a_line() {
+fn the_cpu_cannot_be_profiled_or_tuned() {
     for command in ["profile", "tune"] {
         let said = refused(&[command, "tales-7m", "-q"], 2);
         assert_eq!(
             said,
-            "error: kernels are looked into on GPUs alone, and this is the CPU; --device gpu or gpu:NAME takes a \
-             GPU\n"
+            "error: only GPU kernels can be profiled and tuned, and the model runs on the CPU; try --device gpu or \
+             gpu:NAME\n"
         );
         refused(&[command, "tales-7m", "--synthetic", "llama-3.2-1b:q4_0"], 2);
         let said = refused(&[command, "no-such-model", "-q", "--device", "auto"], 1);
@@ -30,7 +30,7 @@ fn what_cannot_be_looked_into_is_refused_in_a_line() {
     refused(&["profile", "tales-7m", "-d", "many"], 2);
     refused(&["profile", "tales-7m", "-o", "xml"], 2);
     let said = refused(&["profile", "tales-7m", "-p", "0", "-s", "0", "--device", "auto"], 2);
-    assert!(said.contains("nothing to measure: both -s and -p are 0"), "{said}");
+    assert!(said.contains("nothing to measure: -s and -p are both 0"), "{said}");
 }
 
 #[cfg(feature = "gpu")]
@@ -88,8 +88,8 @@ mod on_a_gpu {
         assert_eq!(json["model"], SHAPE);
         let batches = json["batches"].as_array().unwrap();
         let names: Vec<&Value> = batches.iter().map(|batch| &batch["name"]).collect();
-        let texts = "1 token of each of 3 texts behind 100";
-        assert_eq!(names, ["1 token behind 100", texts, "a prompt of 20 tokens"]);
+        let parallel = "decode of 3 sequences at depth 100";
+        assert_eq!(names, ["decode at depth 100", parallel, "prefill of 20 tokens"]);
         let number = |value: &Value| value.as_f64().unwrap();
         for (batch, rows) in batches.iter().zip([1.0, 3.0, 20.0]) {
             let kernels = batch["kernels"].as_array().unwrap();
@@ -120,7 +120,7 @@ mod on_a_gpu {
         command.args(["-p", "512,513,1024", "--device", &device, "-o", "json"]);
         let json: Value = serde_json::from_str(&stdout(command.output().unwrap())).unwrap();
         let [one, more, two] = &json["batches"].as_array().unwrap()[..] else { panic!("{json}") };
-        assert_eq!(two["name"], "a prompt of 1024 tokens");
+        assert_eq!(two["name"], "prefill of 1024 tokens");
         assert_eq!((&more["rows"], &two["rows"]), (&513.into(), &1024.into()));
         let number = |batch: &Value, name: &str| batch[name].as_f64().unwrap();
         // Each chunk embeds its tokens; only the last one computes logits.
@@ -160,11 +160,11 @@ mod on_a_gpu {
         let Some(device) = device() else { return };
         let model = ["profile", "--synthetic", SHAPE, "--ctx", "256", "--device", &device, "-q"];
         for (more, said) in [
-            (&["-d", "256"][..], "error: 1 token behind 256: more than the context of 256 tokens\n"),
+            (&["-d", "256"][..], "error: decode at depth 256: does not fit into the context of 256 tokens\n"),
             (&["-d", "18446744073709551615"], "tokens\n"),
             (
                 &["-s", "0", "-p", "257"],
-                "error: a prompt of 257 tokens: more than the context of 256 tokens\n",
+                "error: prefill of 257 tokens: does not fit into the context of 256 tokens\n",
             ),
         ] {
             let line = refused(&[&model[..], more].concat(), 1);
@@ -173,7 +173,7 @@ mod on_a_gpu {
     }
 
     #[test]
-    fn what_was_found_to_be_quick_is_said_and_kept() {
+    fn the_fastest_variants_are_printed_and_saved() {
         let Some(device) = device() else { return };
         let cache = tempfile::tempdir().unwrap();
         let pipelines = cache.path().join("pipelines");
@@ -199,12 +199,12 @@ mod on_a_gpu {
             let files = std::fs::read_dir(&pipelines).unwrap().map(|file| file.unwrap().path());
             files.filter(|path| path.extension().is_some_and(|e| e == "tuning")).collect::<Vec<_>>()
         };
-        let [kept] = &tunings()[..] else { panic!("one file is kept") };
-        assert_eq!(std::fs::read_to_string(kept).unwrap().lines().count(), 1 + kernels.len());
+        let [saved] = &tunings()[..] else { panic!("one file is saved") };
+        assert_eq!(std::fs::read_to_string(saved).unwrap().lines().count(), 1 + kernels.len());
 
-        // Weights that are no bytes have nothing to choose, and what was found before stays.
+        // f16 weights have no variants, and the saved tuning stays.
         let text = tune("dim=64,layers=1,heads=2,kv=1,ffn=64,vocab=128:f16", "md");
-        assert!(text.contains("no kernel of this model has forms to choose from"), "{text}");
-        assert_eq!(std::fs::read_to_string(kept).unwrap().lines().count(), 1 + kernels.len());
+        assert!(text.contains("no kernel of this model has variants to choose from"), "{text}");
+        assert_eq!(std::fs::read_to_string(saved).unwrap().lines().count(), 1 + kernels.len());
     }
 }

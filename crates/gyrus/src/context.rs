@@ -88,15 +88,42 @@ impl ContextChoice {
     }
 }
 
-/// Bytes of memory that this process can use without swapping, if the system reports them.
+/// Bytes that this process can allocate without swapping; `None` if the system does not report them.
+#[cfg(any(target_os = "macos", target_os = "windows"))]
 pub(crate) fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)?;
+    system_memory()
+}
+
+/// Bytes that this process can allocate without swapping; `None` if the system does not report them. Linux reports
+/// them in files, within the limit of a cgroup.
+#[cfg(not(any(target_os = "macos", target_os = "windows")))]
+pub(crate) fn available_memory() -> Option<u64> {
+    let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     Some(container_memory().map_or(machine, |left| left.min(machine)))
 }
 
-/// Bytes left under the control group's memory limit, if there is one.
+/// The memory that no process uses, as the operating system's own call reports it: free pages and cached files.
+///
+/// This is not sysinfo's `available_memory`: on macOS that counts active pages too, which other processes are using and
+/// which would have to be compressed first.
+#[cfg(any(target_os = "macos", target_os = "windows", test))]
+fn system_memory() -> Option<u64> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    // Nothing in use means that the call failed.
+    let used = Some(system.used_memory()).filter(|used| *used > 0)?;
+    system.total_memory().checked_sub(used)
+}
+
+/// The available memory in the text of `/proc/meminfo`.
+#[cfg(any(not(any(target_os = "macos", target_os = "windows")), test))]
+fn meminfo_available(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The rest of the memory limit of a cgroup, if there is one.
+#[cfg(not(any(target_os = "macos", target_os = "windows")))]
 fn container_memory() -> Option<u64> {
     let number = |name: &str| {
         let text = std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?;
@@ -113,6 +140,29 @@ mod tests {
         let budget =
             Budget { bytes_per_token: 1000, weight_bytes: 1_000_000, sessions: 2, max_tokens: 60_000 };
         ContextChoice::within(requested, model, budget, memory)
+    }
+
+    #[test]
+    fn meminfo_is_read_in_kilobytes() {
+        let text = "MemTotal:       16315420 kB\nMemFree:          512000 kB\nMemAvailable:    1024 kB\n";
+        assert_eq!(meminfo_available(text), Some(1 << 20));
+        for text in ["", "MemFree: 1 kB\n", "MemAvailable: x kB\n", "MemAvailable: 1 MB\n"] {
+            assert_eq!(meminfo_available(text), None, "{text}");
+        }
+        assert_eq!(meminfo_available(&format!("MemAvailable: {} kB", u64::MAX)), None);
+    }
+
+    /// The call that macOS and Windows use reports what Linux has in its files.
+    #[test]
+    fn the_system_reports_its_available_memory() {
+        let bytes = system_memory().expect("this system reports its memory");
+        assert!(bytes > 1 << 20, "{bytes}");
+        // A container's limit may be lower, and other processes allocate meanwhile.
+        #[cfg(target_os = "linux")]
+        {
+            let listed = meminfo_available(&std::fs::read_to_string("/proc/meminfo").unwrap()).unwrap();
+            assert!(bytes.abs_diff(listed) < listed / 2 + (1 << 30), "{bytes} and {listed}");
+        }
     }
 
     #[test]

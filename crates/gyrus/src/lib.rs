@@ -55,8 +55,6 @@ pub use arch::{Config, LayerRope, ModelRopes};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};
-#[doc(hidden)]
-pub use device::DeviceInfo as Place;
 pub use device::{Device, DeviceInfo, UnknownDevice};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};

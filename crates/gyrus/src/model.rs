@@ -158,12 +158,6 @@ impl Model {
         &self.shared.device
     }
 
-    /// The former name of [`Model::device`].
-    #[doc(hidden)]
-    pub fn place(&self) -> &DeviceInfo {
-        self.device()
-    }
-
     /// CPU threads that compute. On a GPU it is 1, the caller's own thread.
     pub fn threads(&self) -> usize {
         match self.shared.device {

@@ -94,17 +94,6 @@ impl Session {
         Ok(())
     }
 
-    /// The former name of [`Session::decode_together`].
-    #[doc(hidden)]
-    pub fn write_together(
-        sessions: &mut [Session],
-        samplers: &[Sampler],
-        tokens: usize,
-        visit: impl FnMut(&[u32]) -> bool,
-    ) -> Result<(), Error> {
-        Session::decode_together(sessions, samplers, tokens, visit)
-    }
-
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model

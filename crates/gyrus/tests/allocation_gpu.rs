@@ -9,7 +9,7 @@ mod written;
 use std::process::Command;
 
 use adapter::adapter;
-use gyrus::{Device, Event, Model, Options, Place, Precision, Request, Sampler, Session};
+use gyrus::{Device, DeviceInfo, Event, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
 use gyrus_kernels::{Backend, Batch, KV_BLOCK};
@@ -92,7 +92,7 @@ fn load(checkpoint: Checkpoint, name: &str) -> Model {
 
 /// Whether the steps of what a GPU draws are recorded past wgpu, as they are by default where that can be done.
 fn is_vulkan(model: &Model) -> bool {
-    matches!(model.place(), Place::Gpu { api, .. } if api == "Vulkan")
+    matches!(model.device(), DeviceInfo::Gpu { api, .. } if api == "Vulkan")
 }
 
 /// Decodes for a while, and then for two windows of so many tokens.
@@ -118,12 +118,12 @@ fn write(what: &str, model: &Model, sampler: &Sampler, logprobs: bool, window: u
 }
 
 /// As [`write`], a text for each sampler at once.
-fn write_together(what: &str, model: &Model, samplers: &[Sampler], window: usize) {
+fn decode_together(what: &str, model: &Model, samplers: &[Sampler], window: usize) {
     let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
     sessions.iter_mut().for_each(|session| session.set_tokens(&prompt()).unwrap());
     let (mut windows, mut tokens) = ([Vec::new(), Vec::new()], 0);
     // Asked for more than are looked at, so that steps stay in flight.
-    Session::write_together(&mut sessions, samplers, WARM + 4 * window, |_| {
+    Session::decode_together(&mut sessions, samplers, WARM + 4 * window, |_| {
         tokens += 1;
         if tokens == WARM + window || tokens == WARM + 2 * window {
             windows[(tokens - WARM) / window - 1] = ALLOCATOR.stop();
@@ -156,14 +156,14 @@ fn steady_decoding_allocates_nothing() {
         write("greedy", &model, &greedy, false, KV_BLOCK / 2);
         write("sampled", &model, &sampled, false, KV_BLOCK / 2);
         write("drawn here", &model, &sampled, true, KV_BLOCK / 8);
-        write_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
+        decode_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
     if let Some(checkpoint) = short_tales::checkpoint(4, 0) {
         let model = load(checkpoint, &name);
         write("tales", &model, &sampled, false, KV_BLOCK / 4);
         // So many that attention is gathered.
-        write_together("tales together", &model, &vec![sampled; 16], KV_BLOCK / 4);
+        decode_together("tales together", &model, &vec![sampled; 16], KV_BLOCK / 4);
     }
 }
 

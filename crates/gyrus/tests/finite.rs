@@ -91,7 +91,7 @@ fn nonsense_is_an_error_wherever_it_is_computed() {
             sessions[0].set_tokens(&ids(3)).unwrap();
             sessions[1].set_tokens(&ids(7)).unwrap();
             let samplers = [Sampler::default(), Sampler::default()];
-            let error = Session::write_together(&mut sessions, &samplers, 4, |_| true).unwrap_err();
+            let error = Session::decode_together(&mut sessions, &samplers, 4, |_| true).unwrap_err();
             assert_not_finite(&error, 2, &what);
         }
     }

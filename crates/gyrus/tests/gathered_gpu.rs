@@ -83,10 +83,10 @@ fn gathered_texts_are_as_if_alone() {
     };
     let mut together: Vec<Session> = (0..16).map(begin).collect();
     let samplers: Vec<Sampler> = (0..16).map(sampler).collect();
-    Session::write_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
+    Session::decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
     for text in [0, 7, 12, 15] {
         let mut alone = [begin(text)];
-        Session::write_together(&mut alone, &[sampler(text)], TOKENS, |_| true).unwrap();
+        Session::decode_together(&mut alone, &[sampler(text)], TOKENS, |_| true).unwrap();
         assert_eq!(alone[0].tokens(), together[text as usize].tokens(), "text {text}");
     }
 }

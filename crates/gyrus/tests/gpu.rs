@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use adapter::adapter;
-use gyrus::{Device, Error, Event, Model, Options, Place, Precision, Prompt, Request, Sampler, Session};
+use gyrus::{Device, DeviceInfo, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
 use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Workload};
@@ -382,9 +382,9 @@ fn without_a_real_gpu_the_cpu_is_chosen() {
     let best = gyrus_gpu::adapters().into_iter().next();
     match best.filter(|adapter| adapter.kind != gyrus_gpu::AdapterKind::Software) {
         Some(adapter) => {
-            assert!(matches!(model.place(), Place::Gpu { name, .. } if *name == adapter.name));
+            assert!(matches!(model.device(), DeviceInfo::Gpu { name, .. } if *name == adapter.name));
         }
-        None => assert_eq!(model.place().to_string(), "the CPU: no GPU was found"),
+        None => assert_eq!(model.device().to_string(), "the CPU: no GPU was found"),
     }
 }
 
@@ -465,7 +465,7 @@ fn texts_together_are_as_if_alone() {
             .map(|n| {
                 let mut sessions = [model.session()];
                 sessions[0].set_tokens(&prompt(n)).unwrap();
-                Session::write_together(&mut sessions, &[sampler(n)], 12, |_| true).unwrap();
+                Session::decode_together(&mut sessions, &[sampler(n)], 12, |_| true).unwrap();
                 sessions[0].tokens().to_vec()
             })
             .collect();
@@ -475,17 +475,18 @@ fn texts_together_are_as_if_alone() {
         }
         let samplers: Vec<Sampler> = (0..3).map(sampler).collect();
         let mut steps = 0;
-        Session::write_together(&mut sessions, &samplers, 12, |tokens| {
+        Session::decode_together(&mut sessions, &samplers, 12, |tokens| {
             steps += 1;
             tokens.len() == 3
         })
         .unwrap();
         assert_eq!(steps, 12);
         for (session, alone) in sessions.iter().zip(&alone) {
-            assert_eq!(session.tokens(), alone, "{}", model.place());
+            assert_eq!(session.tokens(), alone, "{}", model.device());
         }
         // Nothing to continue is an error, and the others stay as they were.
-        let error = Session::write_together(&mut [model.session()], &samplers[..1], 1, |_| true).unwrap_err();
+        let error =
+            Session::decode_together(&mut [model.session()], &samplers[..1], 1, |_| true).unwrap_err();
         assert!(matches!(error, Error::EmptyPrompt), "{error}");
     }
 }
@@ -501,7 +502,7 @@ fn greedy_sequences_follow_a_sampled_one() {
     let mut sessions = [model.session(), model.session()];
     sessions.iter_mut().for_each(|session| session.set_tokens(&ids(5)).unwrap());
     let greedy = [Sampler::default(), Sampler::default()];
-    Session::write_together(&mut sessions, &greedy, 4, |_| true).unwrap();
+    Session::decode_together(&mut sessions, &greedy, 4, |_| true).unwrap();
     assert_eq!(sessions[0].tokens(), sessions[1].tokens());
 }
 

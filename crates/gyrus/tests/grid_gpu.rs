@@ -199,10 +199,10 @@ fn sequences_at_different_depths_of_a_window_are_as_if_alone() {
     let depths = [61, 66, 71, 90];
     let mut together: Vec<Session> = depths.map(begin).into();
     let samplers = vec![sampler.clone(); depths.len()];
-    Session::write_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
+    Session::decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
     for (depth, together) in depths.into_iter().zip(&together) {
         let mut alone = [begin(depth)];
-        Session::write_together(&mut alone, &samplers[..1], TOKENS, |_| true).unwrap();
+        Session::decode_together(&mut alone, &samplers[..1], TOKENS, |_| true).unwrap();
         assert_eq!(alone[0].tokens(), together.tokens(), "depth {depth}");
     }
 }

@@ -94,7 +94,7 @@ fn texts_by_matrices_are_as_if_alone() {
         };
         let mut sessions: Vec<Session> = texts.clone().map(begin).collect();
         let samplers: Vec<Sampler> = texts.map(sampler).collect();
-        Session::write_together(&mut sessions, &samplers, TOKENS, |_| true).unwrap();
+        Session::decode_together(&mut sessions, &samplers, TOKENS, |_| true).unwrap();
         sessions.iter().map(|session| session.tokens().to_vec()).collect::<Vec<_>>()
     };
     let together = write(0..16);

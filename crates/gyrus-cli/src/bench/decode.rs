@@ -1,5 +1,4 @@
-//! Times of what a written token consists of: mat-vecs, of one text and of several, and attention behind a text, at the
-//! shapes of a model of a billion weights.
+//! Times the kernels of a decode step at the shapes of a 1B model: mat-vecs and attention, for one sequence and for 16.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,39 +19,39 @@ const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
 const HEAD_DIM: u32 = 64;
 
-/// Weights or caches that a pass goes through one after the other: more than any cache of a device holds, so that
-/// each is read from memory, as in a step of a whole model.
+/// Bytes of weights or KV caches that a pass cycles through. It exceeds the last-level cache of every device, so that each
+/// is read from memory, as in a step of a whole model.
 const ROTATED: u64 = 256 << 20;
 
 /// A kernel to time.
 pub(super) struct Timed {
     pub(super) name: String,
     pub(super) shape: String,
-    /// Of the weights, or of the cache.
+    /// Bytes of the weights or of the KV cache.
     pub(super) bytes: u64,
     kernel: Kernel,
 }
 
 enum Kernel {
     MatVec(MatVecCall),
-    /// The same by matrices of bytes.
+    /// The same product with int8 cooperative matrices.
     Int8Matrix(MatVecCall),
     Attend {
-        texts: u32,
+        sequences: u32,
         depth: u32,
         mode: SplitMode,
     },
-    /// Splits of attention put together, as bytes.
+    /// Merges the splits of attention and quantises the result to int8.
     Merge {
-        texts: u32,
+        sequences: u32,
         depth: u32,
     },
 }
 
-/// A mat-vec of a model, for as many texts as are written at once.
+/// A mat-vec of a model for a batch of sequences.
 struct Product {
     what: &'static str,
-    texts: u32,
+    sequences: u32,
     rows: usize,
     cols: usize,
     input: Input,
@@ -62,7 +61,7 @@ struct Product {
 
 impl Product {
     fn new(what: &'static str, rows: usize, cols: usize, input: Input) -> Product {
-        Product { what, texts: 1, rows, cols, input, gate: None, accumulate: false }
+        Product { what, sequences: 1, rows, cols, input, gate: None, accumulate: false }
     }
 
     fn gated(self) -> Product {
@@ -73,46 +72,46 @@ impl Product {
         Product { accumulate: true, ..self }
     }
 
-    fn of(self, texts: u32) -> Product {
-        Product { texts, ..self }
+    fn of(self, sequences: u32) -> Product {
+        Product { sequences, ..self }
     }
 
-    /// The call that a model makes of it on this device, with as much of the matrix as the device can bind.
+    /// The call that a model makes on this device, with as many rows of the matrix as the device can bind.
     fn call(&self, gpu: &Gpu, dtype: DType) -> Result<MatVecCall> {
-        let Product { texts, input, gate, accumulate, .. } = *self;
+        let Product { sequences, input, gate, accumulate, .. } = *self;
         let layout = WeightLayout::new(dtype, self.rows, self.cols)?;
         let most = if is_software(gpu) { 4096 } else { layout.rows_within(gpu.largest_buffer()) };
         let layout = layout.with_rows(layout.rows().min(most));
         let most = gpu.most_invocations();
         let (n, k) = (layout.rows(), layout.cols());
-        let tuning = MatVecTuning::of(n, k, most).for_rows(texts, k);
-        Ok(MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, texts) })
+        let tuning = MatVecTuning::of(n, k, most).for_rows(sequences, k);
+        Ok(MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, sequences) })
     }
 }
 
-/// A row whose attention has as many splits as there may be.
+/// A position at which attention has the largest number of splits.
 const MOST_DIVIDED: u32 = engine::SPLIT_TILE * engine::MOST_SPLITS - 1;
 
 fn products() -> Vec<Product> {
     let eps = 1e-5;
     let (norm, merge) =
         (Input::Norm { eps }, Input::Merge { head_dim: HEAD_DIM, window: 0, position: Some(MOST_DIVIDED) });
-    let (bytes, norm_bytes) = (Input::Int8 { norm: false }, Input::Int8 { norm: true });
+    let (int8, norm_int8) = (Input::Int8 { norm: false }, Input::Int8 { norm: true });
     vec![
         Product::new("norm · q k v", 3072, WIDTH, norm),
         Product::new("merge · output", WIDTH, WIDTH, merge).added(),
         Product::new("norm · gate up", 16_384, WIDTH, norm).gated(),
         Product::new("down", WIDTH, 8192, Input::F32).added(),
         Product::new("norm · head", 128_256, WIDTH, norm),
-        // Of a larger model.
+        // Shapes of an 8B model.
         Product::new("norm · gate up", 28_672, 4096, norm).gated(),
         Product::new("down", 4096, 14_336, Input::F32).added(),
-        // Of several texts.
-        Product::new("q k v", 3072, WIDTH, norm_bytes).of(16),
-        Product::new("output", WIDTH, WIDTH, bytes).added().of(16),
-        Product::new("gate up", 16_384, WIDTH, norm_bytes).gated().of(16),
-        Product::new("down", WIDTH, 8192, bytes).added().of(16),
-        Product::new("head", 128_256, WIDTH, norm_bytes).of(16),
+        // A batch of sequences.
+        Product::new("q k v", 3072, WIDTH, norm_int8).of(16),
+        Product::new("output", WIDTH, WIDTH, int8).added().of(16),
+        Product::new("gate up", 16_384, WIDTH, norm_int8).gated().of(16),
+        Product::new("down", WIDTH, 8192, int8).added().of(16),
+        Product::new("head", 128_256, WIDTH, norm_int8).of(16),
     ]
 }
 
@@ -122,10 +121,10 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
     for dtype in [DType::Q4_0, DType::Q8_0, DType::Q4_K] {
         for product in products() {
             let call = product.call(gpu, dtype)?;
-            let MatVecCall { weight, tuning, rows: texts, .. } = call;
+            let MatVecCall { weight, tuning, rows: sequences, .. } = call;
             let by_int8_matrix = gpu.capabilities().can_use_int8_matrix(&call, Results::F32);
-            let texts = if texts > 1 { format!("{texts} texts, ") } else { String::new() };
-            let shape = format!("{texts}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
+            let sequences = if sequences > 1 { format!("{sequences} sequences, ") } else { String::new() };
+            let shape = format!("{sequences}{} {} × {}", dtype.name(), weight.rows(), weight.cols());
             let mut push = |name: &str, shape, kernel| {
                 let name = format!("{name} {}", product.what);
                 all.push(Timed { name, shape, bytes: weight.total_bytes(), kernel });
@@ -136,44 +135,46 @@ pub(super) fn timed(gpu: &Gpu) -> Result<Vec<Timed>> {
             }
         }
     }
-    for (texts, depth) in [(1, 512), (1, 4096), (16, 512), (16, 4096)] {
+    for (sequences, depth) in [(1, 512), (1, 4096), (16, 512), (16, 4096)] {
         let splits = engine::splits(depth, 0);
         let mut ways = vec![(SplitMode::Separate { splits }, format!("{splits} splits"))];
-        // Of several texts, with what puts splits together, or without splits.
-        if texts > 1 {
+        // For a batch: attention that also merges its splits, in different tile sizes.
+        if sequences > 1 {
             ways.extend([(1, true), (2, true), (4, true), (4, false)].map(|(tiles, kept)| {
                 let kept_in = if kept { "workgroup memory" } else { "a buffer" };
-                let how = format!("{tiles} of {splits} splits at once, kept in {kept_in}");
+                let how = format!("{tiles} of {splits} splits at once, stored in {kept_in}");
                 (SplitMode::Gathered { tiles, kept }, how)
             }));
         }
-        let shape = format!("{texts} at {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
+        let shape = format!("{sequences} at depth {depth}, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}");
         for (mode, how) in ways {
-            let call = attend(texts, depth, mode);
+            let call = attend(sequences, depth, mode);
             if gpu.capabilities().can_attend_split(&call) {
                 all.push(Timed {
                     name: "attend".to_owned(),
                     shape: format!("{shape}, {how}"),
-                    bytes: 2 * u64::from(texts * (depth + 1) * KV_HEADS * HEAD_DIM) * Storage::F16.bytes(),
-                    kernel: Kernel::Attend { texts, depth, mode },
+                    bytes: 2
+                        * u64::from(sequences * (depth + 1) * KV_HEADS * HEAD_DIM)
+                        * Storage::F16.bytes(),
+                    kernel: Kernel::Attend { sequences, depth, mode },
                 });
             }
         }
-        if texts > 1 {
+        if sequences > 1 {
             all.push(Timed {
                 name: "attend: merge · quantise".to_owned(),
                 shape: format!("{shape}, {splits} splits"),
-                bytes: u64::from(texts * HEADS * splits * HEAD_DIM) * 4,
-                kernel: Kernel::Merge { texts, depth },
+                bytes: u64::from(sequences * HEADS * splits * HEAD_DIM) * 4,
+                kernel: Kernel::Merge { sequences, depth },
             });
         }
     }
     Ok(all)
 }
 
-/// Attention of texts that are each so long.
-fn attend(texts: u32, depth: u32, mode: SplitMode) -> AttendCall {
-    let blocks = texts * blocks_of(depth);
+/// Attention of a batch of sequences at this depth.
+fn attend(sequences: u32, depth: u32, mode: SplitMode) -> AttendCall {
+    let blocks = sequences * blocks_of(depth);
     let params = AttendParams {
         n_heads: HEADS,
         n_kv_heads: KV_HEADS,
@@ -188,12 +189,12 @@ fn attend(texts: u32, depth: u32, mode: SplitMode) -> AttendCall {
         heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false },
         rotate: true,
         mode,
-        position: (texts == 1).then_some(depth),
-        paged: Paged { kv: Storage::F16, blocks, rows: texts, entries: blocks },
+        position: (sequences == 1).then_some(depth),
+        paged: Paged { kv: Storage::F16, blocks, rows: sequences, entries: blocks },
     }
 }
 
-/// Blocks of the cache that a text takes.
+/// KV cache blocks of a sequence at this depth.
 fn blocks_of(depth: u32) -> u32 {
     (depth + 1).div_ceil(KV_BLOCK as u32)
 }
@@ -203,11 +204,11 @@ fn is_software(gpu: &Gpu) -> bool {
 }
 
 impl Timed {
-    /// How long it takes, one of many that follow each other, each with its own weights or cache.
+    /// The time of one dispatch in a sequence of dispatches that each read their own weights or KV cache.
     pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
         let launch = self.launch(gpu)?;
         let copies = if is_software(gpu) { 2 } else { (ROTATED.div_ceil(self.bytes)).clamp(2, 256) };
-        // What all of them share, and what each has for itself.
+        // Buffers that all dispatches share, and contents of those that each has for itself.
         let mut shared: HashMap<&str, Buffer> = HashMap::new();
         let mut contents: HashMap<&str, Vec<u32>> = HashMap::new();
         let mut noise = Noise::new(1);
@@ -215,11 +216,11 @@ impl Timed {
             let words = (slot.bytes / 4) as usize;
             match slot.name {
                 "quants" | "high" => drop(contents.insert(slot.name, noise.words(words))),
-                // Halves between a half and one, of either sign.
+                // f16 values with magnitude between 0.5 and 1.
                 "scales" | "k_cache" | "v_cache" => {
-                    let halves =
+                    let values =
                         noise.words(words).iter().map(|bits| bits & 0x83ff_83ff | 0x3800_3800).collect();
-                    contents.insert(slot.name, halves);
+                    contents.insert(slot.name, values);
                 }
                 name => {
                     shared.insert(name, self.shared(gpu, name, words, &mut noise)?);
@@ -248,27 +249,27 @@ impl Timed {
         let rungs = gpu.rungs();
         Ok(match &self.kernel {
             Kernel::MatVec(call) if call.workgroup_bytes() > gpu.workgroup_memory() => {
-                // As models do on a device with little workgroup memory.
+                // Models do the same on a device with little workgroup memory.
                 let norm = matches!(call.input, Input::Norm { .. });
                 MatVecCall { input: Input::Int8 { norm }, ..*call }.launch(rungs)?
             }
             Kernel::MatVec(call) => call.launch(rungs)?,
             Kernel::Int8Matrix(call) => call.launch_int8_matrix(rungs, Results::F32)?,
-            Kernel::Attend { texts, depth, mode } => attend(*texts, *depth, *mode).launch(rungs)?,
-            Kernel::Merge { texts, .. } => {
+            Kernel::Attend { sequences, depth, mode } => attend(*sequences, *depth, *mode).launch(rungs)?,
+            Kernel::Merge { sequences, .. } => {
                 let source = Source::Merge { head_dim: HEAD_DIM, window: 0 };
-                let (rows, cols) = (*texts, HEADS * HEAD_DIM);
+                let (rows, cols) = (*sequences, HEADS * HEAD_DIM);
                 QuantizeCall { rows, cols, source, target: Target::Int8 }.launch(rungs)?
             }
         })
     }
 
-    /// A buffer that is small beside the weights or the cache.
+    /// A buffer that is small compared with the weights or the KV cache.
     fn shared(&self, gpu: &Gpu, name: &str, words: usize, noise: &mut Noise) -> Result<Buffer> {
         let words = match name {
             "rows" => match self.kernel {
-                Kernel::Attend { texts, depth, .. } | Kernel::Merge { texts, depth } => {
-                    (0..texts).flat_map(|text| [depth, text * blocks_of(depth)]).collect()
+                Kernel::Attend { sequences, depth, .. } | Kernel::Merge { sequences, depth } => {
+                    (0..sequences).flat_map(|sequence| [depth, sequence * blocks_of(depth)]).collect()
                 }
                 Kernel::MatVec(_) | Kernel::Int8Matrix(_) => vec![MOST_DIVIDED, 0],
             },

@@ -1,4 +1,4 @@
-//! `gyrus bench --kernels flash`: attention of a prompt's rows, in the shapes it can be divided into.
+//! `gyrus bench --kernels flash`: prefill attention in every tile shape.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,17 +23,17 @@ const HEADS: [(u32, u32, u32); 3] = [(32, 8, 64), (16, 8, 128), (32, 8, 128)];
 struct Row {
     kernel: &'static str,
     shape: String,
-    /// How the work is divided.
+    /// The tile shape.
     division: String,
     microseconds: f64,
     /// Products with keys that are seen and with their values, two operations for each element.
     teraflops: f64,
-    /// The greatest difference from the kernel of single rows, relative to its greatest output.
+    /// Largest difference from the single-row kernel, relative to its largest output.
     difference: f64,
     device: String,
 }
 
-/// Rows of one sequence behind a cached prefix.
+/// Rows of one sequence at a depth.
 struct Prompt {
     call: FlashCall,
     depth: u32,
@@ -72,14 +72,14 @@ impl Prompt {
         };
         let q: Vec<f32> =
             (0..tokens * width).map(|_| (noise() as f32 / u32::MAX as f32 - 0.5) * 8.0).collect();
-        // Halves between a half and one, of either sign.
+        // f16 values with magnitude between 0.5 and 1.
         let mut cache = || -> Vec<u32> {
             let pairs = blocks as usize * KV_BLOCK * (kv_heads * head_dim) as usize / 2;
             (0..pairs).map(|_| noise() & 0x83ff_83ff | 0x3800_3800).collect()
         };
         let (k, v) = (cache(), cache());
         let positions: Vec<u32> = (depth..depth + tokens).flat_map(|position| [position, 0]).collect();
-        // Blocks lie anywhere.
+        // Blocks are in random order.
         let mut table: Vec<u32> = (0..blocks).collect();
         (1..table.len()).for_each(|i| table.swap(i, noise() as usize % (i + 1)));
         let upload = |words: &[u32]| gpu.upload(bytemuck::cast_slice(words));
@@ -107,7 +107,7 @@ impl Prompt {
         Ok(Prompt { call, depth, buffers })
     }
 
-    /// The kernel of single rows, then every division of the work, or the default one alone.
+    /// Times the single-row kernel, then every tile shape, or only the default one if `short`.
     fn measure(
         &self,
         runner: &GpuRunner,
@@ -126,7 +126,7 @@ impl Prompt {
         };
         let launch = attention(gpu.rungs(), params, self.call.head_dim, self.call.paged)?;
         let (time, expected) = self.time(gpu, &launch, None, repetitions)?;
-        rows.push(self.row("attention", "a workgroup a row and head".to_owned(), time, 0.0, runner));
+        rows.push(self.row("attention", "a workgroup per row and head".to_owned(), time, 0.0, runner));
         let mut seen = BTreeSet::new();
         for tuning in tunings(short) {
             let Ok(tile_rows) = self.call.tile_rows(tuning) else { continue };
@@ -147,7 +147,7 @@ impl Prompt {
             let of = |name: &str| {
                 launch.variant().overrides.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, value)| *value)
             };
-            let ahead = if tuning.ahead == Some(true) { " ahead" } else { "" };
+            let ahead = if tuning.ahead == Some(true) { " prefetched" } else { "" };
             let default = if tuning == FlashTuning::default() { " (default)" } else { "" };
             let division = format!(
                 "{}×{} by {}, {}{ahead}{default}",
@@ -178,7 +178,7 @@ impl Prompt {
         tiles
     }
 
-    /// How long a launch takes, and what it computes.
+    /// The time of a launch, and its output.
     fn time(
         &self,
         gpu: &Gpu,
@@ -206,7 +206,7 @@ impl Prompt {
         let operations = 4 * seen * u64::from(n_heads) * u64::from(head_dim);
         Row {
             kernel,
-            shape: format!("{rows} at {depth}, {n_heads}/{n_kv_heads} heads of {head_dim}"),
+            shape: format!("{rows} at depth {depth}, {n_heads}/{n_kv_heads} heads of {head_dim}"),
             division,
             microseconds: time.as_secs_f64() * 1e6,
             teraflops: ratio(operations as f64, time.as_secs_f64()) * 1e-12,
@@ -242,7 +242,7 @@ fn tunings(short: bool) -> Vec<FlashTuning> {
 impl TableRow for Row {
     const HEADS: [&'static str; 3] = [
         "kernel,shape,division,microseconds,teraflops,difference,device",
-        "| kernel | rows | queries×keys by elements, values | µs | TFLOP/s | difference |",
+        "| kernel | rows | tile: queries×keys by dims, values | µs | TFLOP/s | difference |",
         "|---|---|---|---:|---:|---:|",
     ];
 

@@ -57,7 +57,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     jobs.retain(|job| job.name().contains(part));
     let copied = u64::from(tokens) * u64::from(HEADS + KV_HEADS) * u64::from(HEAD_DIM) * 2;
     jobs.insert(0, Job::Copy(copied));
-    // Small ones first: what takes microseconds takes longer right after what moved gigabytes.
+    // Small ones first: a kernel of a few microseconds is slower right after one that moved gigabytes.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&at| jobs[at].bytes());
     let mut times = vec![Duration::ZERO; jobs.len()];
@@ -72,7 +72,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
 
 /// Something to time.
 enum Job {
-    /// A copy of so many bytes, which others are compared with.
+    /// A copy of this many bytes, the reference for bandwidth.
     Copy(u64),
     Rope(Timed),
     Decode(decode::Timed),
@@ -101,7 +101,7 @@ impl Job {
         }
     }
 
-    /// Read and written.
+    /// Bytes read and written.
     fn bytes(&self) -> u64 {
         match self {
             Job::Copy(bytes) => 2 * bytes,
@@ -145,7 +145,7 @@ struct Timed {
     call: RopeCall,
     shape: String,
     bytes: u64,
-    /// Runs in a row, each waiting for the one before.
+    /// Dispatches in a dependent chain.
     chain: u32,
 }
 

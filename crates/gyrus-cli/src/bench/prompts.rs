@@ -1,4 +1,4 @@
-//! `gyrus bench --prompts`: what a user waits for, with texts a user might write.
+//! `gyrus bench --prompts`: time to first token and time per output token on real prompts.
 
 use std::io::Write;
 use std::time::Instant;
@@ -18,14 +18,14 @@ const SENTENCE: &str = "The lighthouse keeper wrote down the weather every morni
     passed, and wondered whether anyone on board could see his lamp. ";
 
 /// Name and text of each prompt.
-fn texts() -> [(&'static str, String); 3] {
+fn prompts() -> [(&'static str, String); 3] {
     [("short", SHORT.to_owned()), ("medium", SENTENCE.repeat(4)), ("long", SENTENCE.repeat(24))]
 }
 
 pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
     let tokens = args.gen_tokens.first().copied().unwrap_or(128).max(2);
     let mut rows = Vec::new();
-    for (label, text) in texts() {
+    for (label, text) in prompts() {
         let (mut firsts, mut gaps, mut prompt_tokens) = (Vec::new(), Vec::new(), 0);
         for repetition in 0..=args.repetitions {
             let mut session = model.session();
@@ -77,7 +77,7 @@ pub(super) fn run(model: &Model, name: &str, args: &BenchArgs) -> Result<()> {
             }
         }
         BenchOutput::Md => {
-            writeln!(out, "| prompt | tokens | first token | p50 a token | p95 a token |")?;
+            writeln!(out, "| prompt | tokens | time to first token | per token, p50 | per token, p95 |")?;
             writeln!(out, "|---|---:|---:|---:|---:|")?;
             for (label, n, first, p50, p95) in rows {
                 writeln!(

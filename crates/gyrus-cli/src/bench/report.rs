@@ -19,7 +19,9 @@ pub(super) struct Measurement {
     repetitions: usize,
     model: String,
     architecture: String,
+    /// Elements of all weights.
     parameters: u64,
+    /// Bytes of all weights as they are in the file.
     weight_bytes: u64,
     device: String,
     threads: usize,
@@ -48,6 +50,18 @@ impl Measurement {
     }
 }
 
+/// Bytes of weights, in the format of llama-bench's column `size`.
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
+}
+
+/// A parameter count, in the format of llama-bench's column `params`.
+fn params(count: u64) -> String {
+    let millions = count as f64 * 1e-6;
+    if millions < 1000.0 { format!("{millions:.2} M") } else { format!("{:.2} B", millions * 1e-3) }
+}
+
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -72,11 +86,14 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
     match format {
         BenchOutput::Json => json::pretty(&mut out, &measured)?,
         BenchOutput::Csv => {
-            writeln!(out, "test,tokens_per_second,deviation,repetitions,model,device,threads,precision")?;
+            writeln!(
+                out,
+                "test,tokens_per_second,deviation,repetitions,model,device,threads,precision,weight_bytes,parameters"
+            )?;
             for m in measured {
                 writeln!(
                     out,
-                    "{},{:.3},{:.3},{},{},{},{},{}",
+                    "{},{:.3},{:.3},{},{},{},{},{},{},{}",
                     m.test,
                     m.tokens_per_second,
                     m.deviation,
@@ -84,18 +101,22 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
                     foreign::csv(&m.model),
                     foreign::csv(&m.device),
                     m.threads,
-                    m.precision
+                    m.precision,
+                    m.weight_bytes,
+                    m.parameters
                 )?;
             }
         }
         BenchOutput::Md => {
-            writeln!(out, "| model | device | threads | precision | test | tokens/s |")?;
-            writeln!(out, "|---|---|---:|---|---|---:|")?;
+            writeln!(out, "| model | size | params | device | threads | precision | test | tokens/s |")?;
+            writeln!(out, "|---|---:|---:|---|---:|---|---|---:|")?;
             for m in measured {
                 writeln!(
                     out,
-                    "| {} | {} | {} | {} | {} | {:.2} ± {:.2} |",
+                    "| {} | {} | {} | {} | {} | {} | {} | {:.2} ± {:.2} |",
                     foreign::markdown(&m.model),
+                    size(m.weight_bytes),
+                    params(m.parameters),
                     foreign::markdown(&m.device),
                     m.threads,
                     m.precision,
@@ -112,10 +133,10 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
 #[cfg(feature = "gpu")]
 /// A row of a table of timed kernels.
 pub(super) trait TableRow: Serialize {
-    /// The names of the columns of CSV, and the head of a Markdown table.
+    /// CSV column names, Markdown heading and Markdown rule.
     const HEADS: [&'static str; 3];
 
-    /// What ran it.
+    /// The device that ran it.
     fn device(&self) -> &str;
 
     /// A line of CSV.
@@ -154,6 +175,15 @@ pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_formatted_as_by_llama_bench() {
+        assert_eq!(
+            [7_533_216, 98_362_432, 1 << 30, 5 << 30].map(size),
+            ["7.18 MiB", "93.81 MiB", "1.00 GiB", "5.00 GiB"]
+        );
+        assert_eq!([134_515_008, 1_235_814_400].map(params), ["134.52 M", "1.24 B"]);
+    }
 
     #[test]
     fn medians_and_deviations() {

@@ -1,4 +1,4 @@
-//! Times of kernels that are one launch over rows, blocks or samples, in a chain.
+//! Times kernels of a single launch: norms, KV cache copies and shifts, convolutions.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ enum Call {
     Conv(Conv1dCall),
 }
 
-/// Every call. A processor that plays a GPU gets less to convolve.
+/// Every call. A software GPU gets shorter convolutions.
 pub(super) fn timed(software: bool) -> Vec<Timed> {
     let mut all = norms();
     all.extend(caches());
@@ -51,7 +51,7 @@ fn norms() -> Vec<Timed> {
     ] {
         for workgroup in [64, 128, 256, 512, 1024] {
             let call = NormCall { residual, workgroup, ..NormCall::new(norm, rows, dim, 1e-5) };
-            // Read and written; with a residual twice each, as the sum is written too.
+            // One read and one write; with a residual two of each, since the sum is stored too.
             let passes = if residual { 4 } else { 2 };
             all.push(Timed {
                 name: call.name().to_owned(),
@@ -161,11 +161,11 @@ impl Timed {
         }
     }
 
-    /// What must be in a buffer for the call to make sense; the others may hold anything, and hold zeros.
+    /// Contents that a buffer needs for a valid call; the other buffers hold zeros.
     fn contents(&self, name: &str) -> Result<Option<Vec<u32>>> {
         Ok(match (&self.call, name) {
             (Call::Copy(call), "pairs") => {
-                // From the lower half of the cache to the upper, out of order as blocks are.
+                // From the lower half of the cache to the upper, in a scattered order.
                 let half = call.pairs;
                 let pairs: Vec<[u32; 2]> = (0..half).map(|i| [i * 37 % half, half + i * 91 % half]).collect();
                 Some(call.pairs(&pairs)?)

@@ -1,4 +1,4 @@
-//! Times of the choice of a token, from logits to the next step's state, in a chain of steps.
+//! Times sampling: from logits to the state of the next step, in a chain of steps.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use gyrus_kernels::call::{SelectCall, SelectTuning};
 
 const VOCAB: u32 = 128_256;
 
-/// A list of launches to time.
+/// The launches of one sampler configuration.
 pub(super) struct Timed {
     pub(super) name: String,
     pub(super) shape: String,
-    /// Of the logits, read once.
+    /// Bytes of the logits, read once.
     pub(super) bytes: u64,
     sampler: Sampler,
     rows: u32,
@@ -23,7 +23,7 @@ pub(super) struct Timed {
     tuning: SelectTuning,
 }
 
-/// Every list.
+/// Every configuration.
 pub(super) fn timed() -> Vec<Timed> {
     let greedy = Sampler::default();
     let drawn = Sampler { temperature: 0.8, ..Sampler::default() };
@@ -32,7 +32,7 @@ pub(super) fn timed() -> Vec<Timed> {
     let repelled = |sampler: &Sampler| Sampler { repetition_penalty: 1.1, ..sampler.clone() };
     let mut all = Vec::new();
     for rows in [1, 16] {
-        // With a spread of 0.5 the draw is among tens of thousands of tokens.
+        // With a spread of 0.5 tens of thousands of tokens remain candidates.
         for (name, sampler, spread) in [
             ("greedy", &greedy, 3.0),
             ("greedy, penalties", &repelled(&greedy), 3.0),
@@ -64,7 +64,7 @@ pub(super) fn timed() -> Vec<Timed> {
 }
 
 impl Timed {
-    /// How long a step's choice takes. Draws differ from step to step, as positions advance.
+    /// The time of sampling in one step. Random numbers differ between steps, since positions advance.
     pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
         let samplers: Vec<Sampler> =
             (0..self.rows).map(|row| Sampler { seed: row.into(), ..self.sampler.clone() }).collect();
@@ -95,7 +95,7 @@ impl Timed {
         Ok(gpu.median_time(&dispatches.iter().collect::<Vec<_>>(), chain, repetitions)?)
     }
 
-    /// Sums of twelve uniform numbers are as good as normal, but for their tails.
+    /// Approximately normal logits: sums of twelve uniform numbers.
     fn logits(&self) -> Vec<f32> {
         let mut state = 1u64;
         let mut uniform = || {

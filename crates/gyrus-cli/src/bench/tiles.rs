@@ -1,4 +1,4 @@
-//! `gyrus bench --kernels tiles`: mat-muls of prompts at the shapes of a model of a billion parameters, in every tile.
+//! `gyrus bench --kernels tiles`: prefill mat-muls at the shapes of a 1B model, in every tile shape.
 
 use anyhow::Result;
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner, Options};
@@ -17,7 +17,7 @@ use crate::usage::usage;
 /// Outputs and inputs: Q, K and V; the attention's output; gate and up; down.
 const SHAPES: [(u32, u32); 4] = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192)];
 
-/// Weights are read from as many copies as this has room for: a model's are not in a cache either.
+/// Bytes of weight copies to cycle through, so that weights come from memory, as in a whole model.
 const WEIGHTS: u64 = 192 << 20;
 
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ struct Row {
     tile: String,
     microseconds: f64,
     teraflops: f64,
-    /// Of weights, activations and outputs, each counted once.
+    /// Weights, activations and outputs, each counted once.
     gigabytes_per_second: f64,
     device: String,
 }
@@ -38,13 +38,13 @@ struct Timed {
     shape: String,
     tile: String,
     launch: Launch,
-    /// What makes a result of the sums of several workgroups.
+    /// Adds up the partial sums of a split-K launch.
     sum: Option<Launch>,
     weight: Option<WeightLayout>,
     operations: f64,
 }
 
-/// Whether it is tiles that are asked for.
+/// Whether the argument names these kernels.
 pub(super) fn wanted(part: &str) -> bool {
     !part.is_empty() && ["tiles", "f16_rows"].iter().any(|name| part.contains(name))
 }

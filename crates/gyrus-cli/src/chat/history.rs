@@ -1,15 +1,15 @@
-//! What was said in a chat, and how much of it a prompt can hold.
+//! The messages of a chat, and which of them fit into a prompt.
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::cli::OnFull;
 
-/// A prompt leaves at least this part of the context to the answer, or is full.
-const LEAST_ROOM: usize = 8;
+/// The context counts as full if the prompt leaves less than 1/8 of it to the answer.
+const LEAST_FREE: usize = 8;
 
-/// When turns are left out, so many are that this part of the context is free: each time the prompt is read
-/// anew, which should not be for every turn.
+/// Messages are dropped until 1/4 of the context is free: each drop costs a prefill of the whole prompt, so it should not
+/// happen at every turn.
 const FREED: usize = 4;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Message {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     messages: Vec<Message>,
-    /// Messages before this one are left out of prompts, but for the instructions.
+    /// Messages before this one are dropped from prompts, except the system prompt.
     first: usize,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct History {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Fitted {
     pub(crate) ids: Vec<u32>,
-    /// Messages that were left out of this prompt and not of the one before.
+    /// Messages that were dropped from this prompt and not from the previous one.
     pub(crate) dropped: usize,
 }
 
@@ -46,7 +46,7 @@ impl History {
         self.messages.push(Message { json: json!({ "role": "user", "content": text }), ids: None });
     }
 
-    /// Forgets the last message, so that it can be said again.
+    /// Removes the last message, so that it can be sent again.
     pub(crate) fn take_back(&mut self) {
         self.messages.pop();
         self.first = self.first.min(self.messages.len());
@@ -57,32 +57,32 @@ impl History {
         self.messages.push(Message { json, ids: Some(ids) });
     }
 
-    /// The instructions, if there are any.
+    /// The system prompt, if there is one.
     pub(crate) fn system(&self) -> Option<&str> {
         let first = &self.messages.first()?.json;
         (first["role"] == "system").then(|| first["content"].as_str())?
     }
 
-    /// Every message, those that prompts leave out included.
+    /// Every message, including those dropped from prompts.
     pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &Value> {
         self.messages.iter().map(|message| &message.json)
     }
 
-    /// How many of the first messages are instructions, which every prompt keeps.
+    /// Number of leading system and developer messages, which every prompt keeps.
     fn instructions(&self) -> usize {
         let is_one =
             |message: &&Message| message.json["role"] == "system" || message.json["role"] == "developer";
         self.messages.iter().take_while(is_one).count()
     }
 
-    /// The instructions and the messages from `first` on.
+    /// The leading system messages and the messages from `first` on.
     fn messages_from(&self, first: usize) -> Vec<&Message> {
         let instructions = self.instructions();
         self.messages[..instructions].iter().chain(&self.messages[first.max(instructions)..]).collect()
     }
 
-    /// The prompt that `encode` makes of the messages. Where they leave an answer too little of the
-    /// context, the oldest exchanges are left out, whole, or it is an error, as `on_full` says.
+    /// The prompt that `encode` makes of the messages. If it leaves too little of the context to the answer, whole
+    /// exchanges are dropped, oldest first, or it is an error, as `on_full` says.
     ///
     /// On an error the history is as it was.
     pub(crate) fn fit(
@@ -92,16 +92,16 @@ impl History {
         on_full: OnFull,
         encode: impl Fn(&[&Message]) -> Result<Vec<u32>>,
     ) -> Result<Fitted> {
-        let room = |part: usize| (context / part).min(max_tokens.unwrap_or(usize::MAX)).max(1);
+        let share = |part: usize| (context / part).min(max_tokens.unwrap_or(usize::MAX)).max(1);
         let ids = encode(&self.messages_from(self.first))?;
         let full = match on_full {
-            OnFull::Drop => ids.len() + room(LEAST_ROOM) > context,
+            OnFull::Drop => ids.len() + share(LEAST_FREE) > context,
             OnFull::Stop => ids.len() >= context,
         };
         if !full {
             return Ok(Fitted { ids, dropped: 0 });
         }
-        // An exchange begins with what the user says; the last one is never left out.
+        // An exchange begins with a user message; the last one is never dropped.
         let kept = self.first.max(self.instructions());
         let begins = |at: &usize| self.messages[*at].json["role"] == "user";
         let starts: Vec<usize> = (kept + 1..self.messages.len()).filter(begins).collect();
@@ -109,8 +109,8 @@ impl History {
         let alone = encode(&self.messages_from(last))?;
         if alone.len() >= context {
             bail!(
-                "the message and the instructions have {} tokens, which does not fit into the context of \
-                 {context}; the message was not kept (--ctx sets a larger context)",
+                "the message and the system prompt have {} tokens, which do not fit into the context of {context}; \
+                 the message was discarded (--ctx sets a larger context)",
                 alone.len()
             );
         }
@@ -119,12 +119,12 @@ impl History {
         }
         if on_full == OnFull::Stop {
             bail!(
-                "the context of {context} tokens is full; /reset begins anew, --on-full drop leaves out the \
-                 oldest turns, --ctx sets a larger context"
+                "the context of {context} tokens is full; /reset starts over, --on-full drop drops the \
+                 oldest messages, --ctx sets a larger context"
             );
         }
         // The fewer exchanges, the shorter the prompt.
-        let target = context.saturating_sub(room(FREED));
+        let target = context.saturating_sub(share(FREED));
         let (mut low, mut high) = (0, starts.len() - 1);
         while low < high {
             let middle = (low + high) / 2;
@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_exchanges_go_and_the_instructions_stay() {
+    fn the_oldest_exchanges_are_dropped_and_the_system_prompt_stays() {
         let mut history = talk(Some("be kind"), 3);
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 2));
         assert_eq!(history.messages_from(history.first)[0].json["content"], "be kind");
         assert_eq!(history.messages_from(history.first)[1].json["role"], "user");
-        // What was left out stays out, and the history keeps it.
+        // Dropped messages stay dropped, and the history still has them.
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 0));
         assert_eq!(history.all().len(), 8);
         history.answer("answer", vec![]);
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(fit(&mut history, 11, OnFull::Drop).unwrap(), (10, 4));
         let mut history = talk(None, 2);
         assert!(fit(&mut history, 10, OnFull::Drop).is_err());
-        assert_eq!(history.first, 0, "nothing was left out in vain");
+        assert_eq!(history.first, 0, "nothing was dropped in vain");
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use rustyline::error::ReadlineError;
 
+use crate::cache::contents::HISTORY;
 use crate::environment::Environment;
 use crate::text::NAME;
 
@@ -28,7 +29,7 @@ impl Lines {
     pub(crate) fn new() -> Lines {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let mut terminal = interactive.then(rustyline::DefaultEditor::new).and_then(Result::ok);
-        let history = Environment::of_process().cache().ok().map(|folder| folder.join("history.txt"));
+        let history = Environment::of_process().cache().ok().map(|folder| folder.join(HISTORY));
         if let (Some(editor), Some(path)) = (&mut terminal, &history) {
             // No history yet is the usual first time.
             let _ = editor.load_history(path);
@@ -59,7 +60,7 @@ impl Lines {
                 Err(ReadlineError::Interrupted) => {}
                 Err(ReadlineError::Eof) => return Ok(Input::End),
                 Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-                    return Ok(Input::Refused(anyhow!("what was typed is not UTF-8")));
+                    return Ok(Input::Refused(anyhow!("the line is not UTF-8")));
                 }
                 Err(error) => return Err(error).context("the terminal"),
             }
@@ -87,7 +88,7 @@ fn piped(pipe: &mut impl BufRead, number: usize) -> Result<Input> {
         Ok(line) => Input::Line(line),
         Err(error) => {
             let byte = error.utf8_error().valid_up_to() + 1;
-            Input::Refused(anyhow!("line {number} of stdin is not UTF-8 at byte {byte}; it was left out"))
+            Input::Refused(anyhow!("line {number} of stdin is not UTF-8 at byte {byte}; it was skipped"))
         }
     })
 }
@@ -105,7 +106,7 @@ mod tests {
             Input::End => "end".to_owned(),
         };
         assert_eq!(read(1), "one\n");
-        assert_eq!(read(2), "line 2 of stdin is not UTF-8 at byte 2; it was left out");
+        assert_eq!(read(2), "line 2 of stdin is not UTF-8 at byte 2; it was skipped");
         assert_eq!((read(3), read(4)), ("three".to_owned(), "end".to_owned()));
     }
 }

@@ -12,39 +12,39 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
 
-    /// Write the random model to a GGUF file, for another program to read, and measure nothing
+    /// Write the synthetic model to a GGUF file and measure nothing
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     pub(crate) write: Option<PathBuf>,
 
-    /// Prompt lengths; 0 for none
+    /// Prompt lengths for prefill; 0 for none
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     pub(crate) prompt_tokens: Vec<usize>,
 
-    /// Tokens to generate; 0 for none
+    /// Tokens to decode; 0 for none
     #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
     pub(crate) gen_tokens: Vec<usize>,
 
-    /// Tokens in the cache before
+    /// Depth: tokens in the KV cache before the test
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     pub(crate) depth: Vec<usize>,
 
-    /// Texts that are written at once, each of as many tokens
+    /// Sequences decoded at once
     #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) sequences: Vec<u8>,
 
-    /// Draw tokens (temperature 0.8, top-k 40, top-p 0.95) instead of taking the likeliest
+    /// Sample tokens (temperature 0.8, top-k 40, top-p 0.95) instead of greedy decoding
     #[arg(long)]
     pub(crate) sampled: bool,
 
-    /// Times each test is run
+    /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = repetitions)]
     pub(crate) repetitions: usize,
 
-    /// Count the first run too, which otherwise warms caches and page tables
+    /// Count the first run too; by default it is a warm-up
     #[arg(long)]
     pub(crate) no_warmup: bool,
 
-    /// Time single kernels on a GPU instead of a model: those whose names contain PART, or all
+    /// Time single GPU kernels instead of a model: those whose names contain PART, or all
     #[cfg(feature = "gpu")]
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "model")]
     pub(crate) kernels: Option<String>,
@@ -54,22 +54,22 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME", requires = "kernels")]
     pub(crate) adapter: Option<String>,
 
-    /// Tokens of the large tensors
+    /// Tokens in the large tensors
     #[cfg(feature = "gpu")]
     #[arg(long, value_name = "N", requires = "kernels", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     pub(crate) tokens: Option<u32>,
 
-    /// Invocations of a workgroup
+    /// Invocations per workgroup
     #[cfg(feature = "gpu")]
     #[arg(long, value_name = "N", requires = "kernels", hide = true)]
     pub(crate) workgroup: Option<u32>,
 
-    /// Heads of a token that different invocations take
+    /// Heads of a token that different invocations process
     #[cfg(feature = "gpu")]
     #[arg(long, value_name = "N", requires = "kernels", hide = true)]
     pub(crate) lanes: Option<u32>,
 
-    /// Real prompts: time to the first token, and from token to token
+    /// Run real prompts: time to first token and time per output token
     #[arg(long)]
     pub(crate) prompts: bool,
 
@@ -96,15 +96,15 @@ pub(crate) struct ProfileArgs {
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     pub(crate) prompt_tokens: Vec<usize>,
 
-    /// Texts that are written at once, a token of each; 0 for none
+    /// Sequences decoded at once; 0 for none
     #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(0..=16))]
     pub(crate) sequences: Vec<u8>,
 
-    /// Tokens in the cache before those
+    /// Depth: tokens in the KV cache before the decoded token
     #[arg(short = 'd', long, value_name = "N", default_value_t = 512)]
     pub(crate) depth: usize,
 
-    /// Draw where the time goes into an SVG file
+    /// Draw the kernel times into an SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) picture: Option<PathBuf>,
 
@@ -132,11 +132,11 @@ pub(crate) struct PerplexityArgs {
     /// A model file, folder or catalogue name
     pub(crate) model: OsString,
 
-    /// The text
+    /// The text file
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// Score as llama-perplexity does: the second half of whole windows
+    /// Score as llama-perplexity does: only whole windows, and only the second half of each
     #[arg(long)]
     pub(crate) llama: bool,
 
@@ -161,7 +161,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "IDS", value_parser = ids)]
     pub(crate) ids: Ids,
 
-    /// Where to write: singles, one row for each id
+    /// Output file: f32, shape [tokens, vocabulary]
     #[arg(long, value_name = "FILE.npy")]
     pub(crate) out: PathBuf,
 

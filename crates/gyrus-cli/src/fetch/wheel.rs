@@ -10,6 +10,7 @@ use super::part::{Expected, Part};
 use super::pip::Pip;
 use super::progress::Progress;
 use super::zip;
+use crate::cache::contents::SCRATCH;
 use crate::cache::{self, beside};
 use crate::environment::Environment;
 use crate::interrupt::{self, Undo};
@@ -20,8 +21,6 @@ struct Scratch {
     path: PathBuf,
     _undo: Undo,
 }
-
-const SCRATCH: &str = "pip-";
 
 impl Scratch {
     fn new(target: &Path) -> Result<Scratch> {

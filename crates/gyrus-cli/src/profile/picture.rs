@@ -7,16 +7,16 @@ use crate::svg::{Style, line, open, shortened, text};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 24.0;
-/// Of the bars.
+/// Length of the bars.
 const LENGTH: f64 = WIDTH - 2.0 * LEFT;
 const BAR: f64 = 44.0;
-/// Where a batch's parts are, below its top.
+/// Vertical offsets within a batch.
 const BAR_TOP: f64 = 66.0;
 const LEGEND_TOP: f64 = BAR_TOP + BAR + 62.0;
 const LEGEND_ROW: f64 = 19.0;
-/// From one column of the legend to the next.
+/// Distance between columns of the legend.
 const COLUMN: f64 = 472.0;
-/// Characters that a name has room for there.
+/// Longest name in characters.
 const NAME: usize = 32;
 
 const STYLE: &str = "\
@@ -25,7 +25,7 @@ const STYLE: &str = "\
 .rest{fill:#7d8590;fill-opacity:.08;stroke:#7d8590;stroke-opacity:.45;stroke-dasharray:4 3}\
 .whole{stroke:#7d8590;stroke-width:1.4;stroke-dasharray:4 3}";
 
-/// Told apart on white and on black, neighbours most of all.
+/// Distinct on white and on black, adjacent ones most of all.
 const COLOURS: [&str; 12] = [
     "#3b82f6", "#f97316", "#14b8a6", "#a855f7", "#d29922", "#d1495b", "#2da44e", "#ec4899", "#06b6d4",
     "#84a816", "#8b6f4e", "#64748b",
@@ -37,12 +37,12 @@ pub(super) fn draw(report: &Report) -> String {
     let height = top + report.batches.iter().map(height_of).sum::<f64>();
     let mut svg = String::new();
     let style = Style { own: STYLE, dark: "" };
-    open(&mut svg, WIDTH, height, &format!("Where the time of {} goes", report.model), style);
+    open(&mut svg, WIDTH, height, &format!("GPU time of {} by kernel", report.model), style);
     text(&mut svg, LEFT, 34.0, "title", "start", &shortened(&report.model, 80));
     let words = format!("{} · {} · {}", report.architecture, report.precision, report.device);
     text(&mut svg, LEFT, 56.0, "sub", "start", &words);
-    let words = "solid: what a kernel's bytes alone would take at the speed of a copy; pale: the rest of its time; \
-                 dashed: up to the end of the step";
+    let words = "solid: time to move a kernel's bytes at copy bandwidth; pale: the rest of its time; dashed: time \
+                 between kernels";
     text(&mut svg, LEFT, 75.0, "sub", "start", words);
     let kinds = kinds(report);
     let mut at = top;
@@ -58,7 +58,7 @@ fn height_of(batch: &Batch) -> f64 {
     LEGEND_TOP + batch.kernels.len().div_ceil(2) as f64 * LEGEND_ROW + 12.0
 }
 
-/// What kernels do in the end, whatever is done on the way: the same in all batches.
+/// The last part of a fused kernel's name, which decides its colour in all batches.
 fn kind(kernel: &Kernel) -> &str {
     kernel.name.rsplit(" · ").next().unwrap_or(&kernel.name)
 }
@@ -84,7 +84,7 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
     let heading = format!("{}: {}, {speed} tokens/s", batch.name, time(batch.microseconds));
     text(svg, LEFT, top + 22.0, "title", "start", &heading);
     let words = format!(
-        "{} kernels take {} one by one; their bytes alone would take {} at {:.0} GB/s",
+        "{} dispatches take {} one by one; moving their bytes takes {} at {:.0} GB/s",
         batch.dispatches,
         time(batch.parts_microseconds),
         time(batch.roofline_microseconds),
@@ -103,7 +103,7 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
     for kernel in &batch.kernels {
         let (left, right) = (x(start), x(start + kernel.microseconds));
         segment(svg, kernel, colour(kernel), (left, right), bar);
-        // A name stands above its segment if it does not reach the next one's.
+        // A name is drawn above its segment if it does not overlap the previous one.
         let name = shortened(&kernel.name, 24);
         let wide = 5.6 * name.chars().count() as f64;
         if right - left >= wide && left >= labelled {
@@ -132,9 +132,9 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
     legend(svg, top + LEGEND_TOP, batch, colour);
 }
 
-/// A kernel's time, and in it what its bytes would take.
+/// A kernel's time, with the time of moving its bytes drawn solid.
 fn segment(svg: &mut String, kernel: &Kernel, colour: &str, (left, right): (f64, f64), top: f64) {
-    // Neighbours stand apart where there is room.
+    // A gap between segments, if they are wide enough.
     let width = if right - left > 3.0 { right - left - 1.0 } else { right - left };
     let solid = width * kernel.share_of_copy.clamp(0.0, 1.0);
     let _ = writeln!(
@@ -177,11 +177,11 @@ fn nice_step(longest: f64) -> f64 {
 
 fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) -> &'static str) {
     let rows = batch.kernels.len().div_ceil(2);
-    // Where numbers end.
+    // Right edges of the numbers.
     let (each, share, bytes) = (292.0, 362.0, 440.0);
     for column in 0..batch.kernels.len().min(2) {
         let left = LEFT + column as f64 * COLUMN;
-        for (end, name) in [(each, "time"), (share, "of the step"), (bytes, "bytes alone")] {
+        for (end, name) in [(each, "time"), (share, "of step"), (bytes, "of copy bw")] {
             text(svg, left + end, top - 20.0, "small", "end", name);
         }
     }
@@ -208,7 +208,7 @@ fn time(microseconds: f64) -> String {
     in_unit(microseconds, unit(microseconds))
 }
 
-/// What a unit has of microseconds, and its name.
+/// A unit in microseconds, and its name.
 fn unit(microseconds: f64) -> (f64, &'static str) {
     match microseconds {
         m if m < 1e4 => (1.0, "µs"),

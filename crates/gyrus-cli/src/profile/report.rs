@@ -1,4 +1,4 @@
-//! A profile in numbers that people compare.
+//! A profile as tables and JSON.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::options::BenchOutput;
 use crate::text::{self, ratio};
 use crate::{foreign, json};
 
-/// Batches of a model on a device.
+/// The profiled batches of a model on a device.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) model: String,
@@ -22,42 +22,42 @@ pub(super) struct Report {
     pub(super) batches: Vec<Batch>,
 }
 
-/// One of them.
+/// A profiled batch: a decode step or a prefill.
 #[derive(Debug, Serialize)]
 pub(super) struct Batch {
     pub(super) name: String,
     rows: usize,
     depth: usize,
-    /// Kernels, and how many that is for each row.
+    /// Number of dispatches, and dispatches per row.
     pub(super) dispatches: usize,
     dispatches_per_token: f64,
-    /// All kernels in their order.
+    /// Time of all kernels in their order.
     pub(super) microseconds: f64,
-    /// The sum of the kernels' own times.
+    /// Sum of the kernels' separately measured times.
     pub(super) parts_microseconds: f64,
     pub(super) tokens_per_second: f64,
     bytes: u64,
     flops: u64,
-    /// What the bytes would take at the speed of a copy.
+    /// Time to move the bytes at the bandwidth of a copy.
     pub(super) roofline_microseconds: f64,
     pub(super) copy_gigabytes_per_second: f64,
     pub(super) kernels: Vec<Kernel>,
 }
 
-/// Kernels of a kind.
+/// All dispatches of a kernel.
 #[derive(Debug, Serialize)]
 pub(super) struct Kernel {
     pub(super) name: String,
     pub(super) count: usize,
     microseconds_each: f64,
-    /// All of them.
+    /// Sum over the dispatches.
     pub(super) microseconds: f64,
-    /// Of the time of the batch.
+    /// Share of the time of the batch.
     pub(super) share: f64,
     bytes: u64,
     flops: u64,
     gigabytes_per_second: f64,
-    /// Of the bandwidth of a copy on the same device; above 1 where a cache answers instead of the memory.
+    /// Bandwidth relative to a copy on the same device; above 1 if data comes from a cache.
     pub(super) share_of_copy: f64,
     teraflops: f64,
 }
@@ -75,13 +75,13 @@ impl Report {
     }
 }
 
-/// What a batch is called.
+/// The name of a batch.
 pub(super) fn name(workload: Workload, depth: usize) -> String {
     match workload {
-        Workload::Sequences(1) => format!("1 token behind {depth}"),
-        Workload::Sequences(texts) => format!("1 token of each of {texts} texts behind {depth}"),
-        Workload::Prompt(tokens) if depth == 0 => format!("a prompt of {tokens} tokens"),
-        Workload::Prompt(tokens) => format!("{tokens} tokens behind {depth}"),
+        Workload::Sequences(1) => format!("decode at depth {depth}"),
+        Workload::Sequences(n) => format!("decode of {n} sequences at depth {depth}"),
+        Workload::Prompt(tokens) if depth == 0 => format!("prefill of {tokens} tokens"),
+        Workload::Prompt(tokens) => format!("prefill of {tokens} tokens at depth {depth}"),
     }
 }
 
@@ -178,7 +178,10 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     writeln!(out, "{} · {precision} · {}", foreign::markdown(model), foreign::markdown(device))?;
     for batch in &report.batches {
         writeln!(out, "\n{}:\n", batch.name)?;
-        writeln!(out, "| kernel | count | µs each | µs | of the step | bytes | GB/s | of copy | TFLOP/s |")?;
+        writeln!(
+            out,
+            "| kernel | count | µs each | µs | of step | bytes | GB/s | of copy bandwidth | TFLOP/s |"
+        )?;
         writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
         for k in &batch.kernels {
             writeln!(
@@ -197,9 +200,9 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
         }
         writeln!(
             out,
-            "\n{} dispatches, {} a token\nthe whole step {:.1} µs, the sum of its parts {:.1} µs\n\
-             {:.0} tokens/s if steps follow each other without a pause\n\
-             {} would take {:.1} µs at the {:.0} GB/s of a copy: {:.0} % of the step",
+            "\n{} dispatches, {} per token\nwhole step {:.1} µs, sum of its kernels {:.1} µs\n\
+             {:.0} tokens/s with no idle time between steps\n\
+             {} take {:.1} µs at copy bandwidth ({:.0} GB/s): {:.0} % of the step",
             batch.dispatches,
             digits(batch.dispatches_per_token),
             batch.microseconds,
@@ -214,7 +217,7 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Three digits, more only before the point.
+/// Three significant digits.
 fn digits(value: f64) -> String {
     let after = if value > 0.0 { (2 - value.log10().floor() as i32).clamp(0, 6) } else { 0 };
     format!("{value:.*}", after as usize)
@@ -279,14 +282,14 @@ pub(super) mod tests {
         md(&mut out, &report).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.starts_with("a \"model\" \\| <of> & ours · fast · a GPU\n\n1 token behind 512:\n"),
+            text.starts_with("a \"model\" \\| <of> & ours · fast · a GPU\n\ndecode at depth 512:\n"),
             "{text}"
         );
         let line = "| norm · attn_qkv | 16 | 6.25 | 100.0 | 25.0 % | 191 MiB | 2000 | 50 % | 4.00 |";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("| embed | 1 | 4.00 | 4.0 | 1.0 % | 1.17 KiB | 0 | 0 % |  |"), "{text}");
-        assert!(text.contains("34 dispatches, 34.0 a token\n"), "{text}");
-        assert!(text.contains("275.0 µs at the 4000 GB/s of a copy: 69 % of the step"), "{text}");
+        assert!(text.contains("34 dispatches, 34.0 per token\n"), "{text}");
+        assert!(text.contains("275.0 µs at copy bandwidth (4000 GB/s): 69 % of the step"), "{text}");
         let mut out = Vec::new();
         csv(&mut out, &report).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -1,4 +1,4 @@
-//! What there is to say about a rotary embedding.
+//! The facts about a rotary embedding that are printed.
 
 use std::f64::consts::TAU;
 
@@ -51,12 +51,12 @@ pub(crate) struct Pair {
     pub(crate) row: u8,
     /// Radians per position.
     pub(crate) frequency: f64,
-    /// Positions per turn; none for a pair that stands still.
+    /// Positions per full rotation; none for a pair that is not rotated.
     pub(crate) wavelength: Option<f64>,
     /// Wavelength over that without scaling.
     pub(crate) stretch: Option<f64>,
     pub(crate) band: Band,
-    /// Turns per position in units of 2⁻⁶⁴; text, since JSON's numbers end before.
+    /// Phase per position in units of 2⁻⁶⁴ of a turn; text, since it exceeds the range of exact JSON numbers.
     pub(crate) turns: String,
 }
 
@@ -70,17 +70,17 @@ pub(crate) enum Band {
     Ramp,
     /// All it does.
     Stretched,
-    /// It does not turn at all.
+    /// The pair is not rotated.
     Still,
 }
 
 impl Band {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Band::Kept => "kept",
+            Band::Kept => "unchanged",
             Band::Ramp => "ramp",
             Band::Stretched => "stretched",
-            Band::Still => "still",
+            Band::Still => "not rotated",
         }
     }
 }
@@ -167,7 +167,7 @@ fn pairs(rope: &Rope, spectrum: &Spectrum) -> Vec<Pair> {
         .iter()
         .zip(spectrum.turns())
         .zip(&plain)
-        // Files that make a pair stand still give it a factor beyond all measure.
+        // Files disable the rotation of a pair by a huge factor.
         .map(|((&f, &turns), plain)| (turns != 0).then(|| plain / f))
         .collect();
     let full = stretches.iter().flatten().copied().fold(1.0, f64::max);
@@ -247,10 +247,10 @@ pub(crate) fn scaling_in_words(kind: &Kind) -> String {
         Scaling::LongRope(long) => format!("LongRoPE over {}", long.original),
         Scaling::Llama3 { factor, original, .. } => format!("Llama 3 by {factor} over {original}"),
         Scaling::Proportional { rotated, factor } if *factor == 1.0 => {
-            format!("proportional, {rotated} pairs turn")
+            format!("proportional, {rotated} pairs rotated")
         }
         Scaling::Proportional { rotated, factor } => {
-            format!("proportional by {factor}, {rotated} pairs turn")
+            format!("proportional by {factor}, {rotated} pairs rotated")
         }
     };
     if kind.factors_from_file {
@@ -275,7 +275,7 @@ pub(crate) fn in_words(kind: &Kind) -> String {
     facts.push(scaling_in_words(kind));
     if let Some(sizes) = &kind.sections {
         let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-        let how = if kind.interleaved { " in turns" } else { "" };
+        let how = if kind.interleaved { " interleaved" } else { "" };
         facts.push(format!("sections {}{how}", sizes.join(" + ")));
     }
     if kind.rope.direction() == Direction::Inverse {

@@ -12,7 +12,7 @@ use crate::cli::PairingArg;
 pub(crate) enum ScalingFlag {
     /// One that needs nothing else.
     Known(Scaling),
-    /// The part of a head that turns; how many pairs that is, the head's size says.
+    /// The rotated share of a head; the number of pairs follows from the head dimension.
     Proportional { part: f64, factor: f64 },
 }
 
@@ -27,7 +27,7 @@ impl ScalingFlag {
     }
 }
 
-/// Keys and values behind a kind; each is taken once, and none may be left.
+/// Keys and values of a scaling; each is used once, and none may be left over.
 struct Values<'a> {
     kind: &'a str,
     left: Vec<(&'a str, &'a str)>,
@@ -128,7 +128,7 @@ fn yarn(values: &mut Values<'_>) -> Result<Yarn, String> {
     Ok(yarn)
 }
 
-/// What options change about a rope.
+/// Changes to a rotary embedding.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Options {
     pub(crate) head_dim: Option<usize>,
@@ -141,7 +141,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The rope of these options alone.
+    /// The rotary embedding of these options alone.
     pub(crate) fn spec(&self) -> RopeSpec {
         let mut spec = RopeSpec::new(Pairing::Split, self.head_dim.unwrap_or_default(), 10000.0);
         self.apply(&mut spec);
@@ -161,10 +161,10 @@ impl Options {
         }
     }
 
-    /// Changes a rope.
+    /// Applies the changes.
     pub(crate) fn apply(&self, spec: &mut RopeSpec) {
         if let Some(head_dim) = self.head_dim {
-            // What was turned whole stays whole.
+            // If the whole head was rotated, it stays so.
             let whole = spec.rope_dim == spec.head_dim;
             spec.head_dim = head_dim;
             spec.rope_dim = if whole { head_dim } else { spec.rope_dim };

@@ -1,4 +1,4 @@
-//! Ropes as text for people.
+//! Rotary embeddings as tables.
 
 use std::io::{self, Write};
 
@@ -49,11 +49,11 @@ fn summary(out: &mut impl Write, report: &Report, kind: &Kind) -> io::Result<()>
     let total = kind.pairs.len();
     if let Some((short, long)) = kind.waves() {
         let within = report.context.map(|context| {
-            let turning = kind.pairs.iter().filter(|p| p.wavelength.is_some_and(|w| w <= context as f64));
-            format!("; {} of {total} pairs make a turn within the context", turning.count())
+            let complete = kind.pairs.iter().filter(|p| p.wavelength.is_some_and(|w| w <= context as f64));
+            format!("; {} of {total} pairs complete a rotation within the context", complete.count())
         });
         let (short, long) = (positions(short), positions(long));
-        writeln!(out, "  waves of {short} to {long} positions{}", within.unwrap_or_default())?;
+        writeln!(out, "  wavelengths {short} to {long} positions{}", within.unwrap_or_default())?;
     }
     let bands: Vec<String> = [Band::Kept, Band::Ramp, Band::Stretched, Band::Still]
         .into_iter()
@@ -80,14 +80,14 @@ fn summary(out: &mut impl Write, report: &Report, kind: &Kind) -> io::Result<()>
 
 fn words(band: Band) -> &'static str {
     match band {
-        Band::Kept => "kept",
+        Band::Kept => "unchanged",
         Band::Ramp => "on the ramp",
         Band::Stretched => "stretched",
-        Band::Still => "standing still",
+        Band::Still => "not rotated",
     }
 }
 
-/// `layers 5, 11, 17`, or how many where they are too many to list.
+/// `layers 5, 11, 17`, or only their number if there are many.
 fn layers(which: &[usize]) -> String {
     match which.len() {
         0 => "layers not listed".to_owned(),
@@ -154,7 +154,7 @@ pub(crate) fn comparison(out: &mut impl Write, ours: &Report, theirs: &Report) -
         writeln!(out)?;
     }
     for (i, a) in ours.kinds.iter().enumerate() {
-        // Kinds with a counterpart of that name are compared with it, others with the first.
+        // A kind is compared with the kind of the same name, else with the first.
         let named = theirs.kinds.iter().find(|b| b.layers == a.layers);
         let Some(b) = named.or(theirs.kinds.first()) else { continue };
         if i > 0 {
@@ -178,7 +178,7 @@ fn differences(out: &mut impl Write, a: &Kind, b: &Kind) -> io::Result<()> {
     };
     differs("pairing", a.pairing.to_owned(), b.pairing.to_owned());
     differs("head size", a.head_dim.to_string(), b.head_dim.to_string());
-    differs("turned elements", a.rope_dim.to_string(), b.rope_dim.to_string());
+    differs("rotated elements", a.rope_dim.to_string(), b.rope_dim.to_string());
     differs("offset", a.offset.to_string(), b.offset.to_string());
     differs("factor on cosine and sine", a.attention_factor.to_string(), b.attention_factor.to_string());
     differs("factor on scores", a.score_factor.to_string(), b.score_factor.to_string());
@@ -197,7 +197,7 @@ fn differences(out: &mut impl Write, a: &Kind, b: &Kind) -> io::Result<()> {
         a == b || (a / b - 1.0).abs() < 1e-9
     };
     let different = (0..both).filter(|&i| !same(i)).count();
-    notes.push(format!("{different} of {both} pairs turn at other speeds"));
+    notes.push(format!("{different} of {both} pairs have other frequencies"));
     writeln!(out, "  {}\n", notes.join("; "))?;
     let columns =
         [right("pair"), right("first"), left("band"), right("second"), left("band"), right("second/first")];

@@ -189,12 +189,12 @@ fn columns(report: &Report, kind: &Kind) -> Vec<u32> {
     all[..within].iter().copied().step_by(step).collect()
 }
 
-/// Pairs from the fastest to the slowest that turns.
+/// Rotated pairs from the highest to the lowest frequency.
 fn shown_pairs(kind: &Kind) -> Vec<usize> {
-    let turning = kind.pairs.iter().filter(|p| p.wavelength.is_some()).count().max(1);
-    let count = turning.min(8);
+    let rotated = kind.pairs.iter().filter(|p| p.wavelength.is_some()).count().max(1);
+    let count = rotated.min(8);
     let mut pairs: Vec<usize> =
-        (0..count).map(|n| if count == 1 { 0 } else { n * (turning - 1) / (count - 1) }).collect();
+        (0..count).map(|n| if count == 1 { 0 } else { n * (rotated - 1) / (count - 1) }).collect();
     pairs.dedup();
     pairs
 }
@@ -212,7 +212,7 @@ fn dials(
     let columns = columns(report, kind);
     let left = 150.0;
     let step = (WIDTH - left - 30.0) / columns.len() as f64;
-    text(svg, 24.0, DIALS_TOP - 28.0, "title", "start", "One vector turning with position");
+    text(svg, 24.0, DIALS_TOP - 28.0, "title", "start", "One vector rotated by position");
     text(
         svg,
         24.0,
