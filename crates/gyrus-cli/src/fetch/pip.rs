@@ -261,8 +261,8 @@ mod tests {
         let said = b"WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno -2] Name or service not known')': /simple/x/\nERROR: No matching distribution found\n";
         let words = "no connection to the package index (Failed to establish a new connection: [Errno -2] Name or service not known)";
         assert_eq!(reason(said).as_deref(), Some(words));
-        let said = b"WARNING: Retrying (Retry(total=0)) after connection broken by 'NameResolutionError(\"HTTPSConnection(host='pypi.org', port=443): Failed to resolve 'pypi.org' ([Errno -3] Temporary failure in name resolution)\")': /simple/x/";
-        let words = "no connection to the package index (Failed to resolve 'pypi.org' ([Errno -3] Temporary failure in name resolution))";
+        let said = b"WARNING: Retrying (Retry(total=0)) after connection broken by 'NameResolutionError(\"HTTPSConnection(host='index.example', port=443): Failed to resolve 'index.example' ([Errno -3] Temporary failure in name resolution)\")': /simple/x/";
+        let words = "no connection to the package index (Failed to resolve 'index.example' ([Errno -3] Temporary failure in name resolution))";
         assert_eq!(reason(said).as_deref(), Some(words));
         assert_eq!(
             reason(b"after connection broken by 'x").as_deref(),
