@@ -176,7 +176,7 @@ fn finish(sink: Sink) -> io::Result<()> {
         Sink::Direct(mut out) => out.flush(),
         Sink::Temporary { file, mut temporary, target } => {
             let file = file.into_inner().map_err(|error| error.into_error())?;
-            // Some file systems find out only now that there is no room.
+            // Some file systems report a full disk only at this call.
             file.sync_all()?;
             drop(file);
             fs::rename(&temporary.path, target)?;

@@ -134,11 +134,11 @@ impl Case {
         };
         let call = MatMulCall { y_stride: n + call.y_offset + noise.below(4), ..call };
         let x = (0..rows * call.x_stride as usize).map(|_| (noise.number() * 4.0) as f32).collect();
-        let room = rows * call.y_stride as usize + 8;
+        let elements = rows * call.y_stride as usize + 8;
         let y = if call.accumulate {
-            (0..room).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
+            (0..elements).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
         } else {
-            vec![UNTOUCHED; room]
+            vec![UNTOUCHED; elements]
         };
         Case { call, activations, tuning: MatMulTuning::default(), splits: 1, weight, x, y }
     }

@@ -47,11 +47,11 @@ impl Case {
             let size = 2f64.powi(noise.below(40) as i32 - 20);
             row.fill_with(|| (noise.number() * size * if noise.below(8) == 0 { 1e-3 } else { 1.0 }) as f32);
         }
-        let room = rows * call.y_stride as usize + 8;
+        let elements = rows * call.y_stride as usize + 8;
         let y = if call.accumulate {
-            (0..room).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
+            (0..elements).map(|_| (noise.number() as f32 * 8.0).to_bits()).collect()
         } else {
-            vec![UNTOUCHED; room]
+            vec![UNTOUCHED; elements]
         };
         Case { call, weight, x, y }
     }
@@ -107,7 +107,7 @@ impl Case {
         let f16_rows = self.f16_rows();
         let mut expected_words = self.y.clone();
         for r in 0..rows as usize {
-            let x = f16_rows.halves(r);
+            let x = f16_rows.values(r);
             let scale = f64::from(f16_rows.scales[r]);
             // The product, and the sum of magnitudes, which its error is relative to.
             let products: Vec<(f64, f64)> = weights

@@ -213,7 +213,7 @@ pub enum LaunchError {
         needed: &'static str,
     },
     /// Slots beyond the cache's end.
-    #[error("{kernel}: slots {first} to {first}+{count} of a cache that has {room}")]
+    #[error("{kernel}: slots {first} to {first}+{count} of a cache that has {capacity}")]
     CacheFull {
         /// The kernel.
         kernel: String,
@@ -222,7 +222,7 @@ pub enum LaunchError {
         /// Slots to write.
         count: u32,
         /// Slots of the cache.
-        room: u64,
+        capacity: u64,
     },
     /// Positions beyond 32 bits.
     #[error("{kernel}: {count} positions from {first} on pass the last one, {}", u32::MAX)]
@@ -281,7 +281,7 @@ pub enum LaunchError {
         expected: u32,
     },
     /// A listed number beyond the end.
-    #[error("{kernel}: {what} {number} of a cache that has {room}")]
+    #[error("{kernel}: {what} {number} of a cache that has {capacity}")]
     Beyond {
         /// The kernel.
         kernel: String,
@@ -290,7 +290,7 @@ pub enum LaunchError {
         /// Its number.
         number: u32,
         /// How many there are.
-        room: u64,
+        capacity: u64,
     },
     /// Something that a launch would write while it reads it, or write twice.
     #[error("{kernel}: {what} {number} is written, and read or written by another of the same launch")]

@@ -49,22 +49,22 @@ impl KvShape {
     }
 }
 
-/// Pairs of source and target as words. All must be below `room`, and no target may be another pair's source or target:
+/// Pairs of source and target as words. All must be below `capacity`, and no target may be another pair's source or target:
 /// the order within a launch is undefined.
 fn apart(
     kernel: &'static str,
     what: &'static str,
     pairs: &[[u32; 2]],
     count: u32,
-    room: u64,
+    capacity: u64,
 ) -> Result<Vec<u32>, LaunchError> {
     let kernel = || kernel.to_owned();
     if pairs.len() as u64 != u64::from(count) {
         let (found, expected) = (pairs.len(), count);
         return Err(LaunchError::Pairs { kernel: kernel(), what, found, expected });
     }
-    if let Some(&number) = pairs.iter().flatten().find(|number| u64::from(**number) >= room) {
-        return Err(LaunchError::Beyond { kernel: kernel(), what, number, room });
+    if let Some(&number) = pairs.iter().flatten().find(|number| u64::from(**number) >= capacity) {
+        return Err(LaunchError::Beyond { kernel: kernel(), what, number, capacity });
     }
     let mut targets = HashSet::with_capacity(pairs.len());
     if let Some([_, number]) = pairs.iter().find(|[_, target]| !targets.insert(*target)) {

@@ -42,7 +42,7 @@ pub fn f16_rows(call: &F16RowsCall, x: &[f32], norm: &[f32]) -> F16Rows {
 
 impl F16Rows {
     /// A row's f16 values, with its padding.
-    pub fn halves(&self, row: usize) -> Vec<f32> {
+    pub fn values(&self, row: usize) -> Vec<f32> {
         let words = &self.h[row * self.stride / 2..][..self.stride / 2];
         words
             .iter()

@@ -107,12 +107,12 @@ impl RopeCall {
                 }
                 positions(p.pos)?;
                 let first = u64::from(p.pos.wrapping_add(p.slot_offset));
-                let room = match cache {
+                let capacity = match cache {
                     Cache::Contiguous => u64::from(p.max_seq_len),
                     Cache::Paged { entries, .. } => u64::from(entries) * u64::from(p.max_seq_len),
                 };
-                if first + u64::from(tokens) > room {
-                    return Err(LaunchError::CacheFull { kernel, first, count: tokens, room });
+                if first + u64::from(tokens) > capacity {
+                    return Err(LaunchError::CacheFull { kernel, first, count: tokens, capacity });
                 }
                 Ok(())
             }

@@ -230,8 +230,8 @@ impl RopeCall {
         let mut used = table.get(first / length..last / length + 1).unwrap_or(table).to_vec();
         used.sort_unstable();
         if let Some(&number) = used.last().filter(|block| **block >= blocks) {
-            let (kernel, what, room) = (self.name(), "block", blocks.into());
-            return Err(LaunchError::Beyond { kernel, what, number, room });
+            let (kernel, what, capacity) = (self.name(), "block", blocks.into());
+            return Err(LaunchError::Beyond { kernel, what, number, capacity });
         }
         if let Some(pair) = used.array_windows::<2>().find(|[a, b]| a == b) {
             return Err(LaunchError::Clash { kernel: self.name(), what: "block", number: pair[0] });
