@@ -5,8 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use gyrus_cpu::{Attention, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention};
+use gyrus_cpu::{Attention, KvRow, KvStore, Pool, Scratch, Strided, attention};
 use gyrus_kernels::KV_BLOCK;
+use gyrus_kernels::KvGroup;
+use gyrus_kernels::call::Storage;
 
 fn best(mut body: impl FnMut()) -> f64 {
     let (begin, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
@@ -28,13 +30,13 @@ fn main() {
     println!("heads/kv×dim      rows  depth type threads  GFLOP/s     GB/s       µs");
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 64), (16, 8, 128)] {
         for (m, depth) in [(512, 0), (1, 512), (1, 2048), (8, 512)] {
-            for dtype in [KvType::F16, KvType::F32] {
+            for dtype in [Storage::F16, Storage::F32] {
                 for threads in [1, 2] {
                     let pool = Pool::new(threads);
                     let len: usize = m + depth;
                     let blocks = len.div_ceil(KV_BLOCK);
-                    let shape = KvShape { layers: 1, blocks, kv_heads, head_dim };
-                    let mut store = KvStore::new(shape, dtype).expect("a good shape");
+                    let shape = KvGroup { layers: 1, kv_heads, head_dim, window: None };
+                    let mut store = KvStore::new(shape, blocks, dtype).expect("a good shape");
                     let table: Vec<u32> = (0..blocks as u32).rev().collect();
                     let all: Vec<KvRow> =
                         (0..len).map(|p| KvRow { table: &table, position: p as u32 }).collect();
@@ -52,7 +54,7 @@ fn main() {
                     let seconds = best(|| attention(&pool, &store, &params, rows, q, &mut out, &mut scratch));
                     let attended: usize = rows.iter().map(|row| row.position as usize + 1).sum();
                     let gflops = 4.0 * (attended * heads * head_dim) as f64 / seconds / 1e9;
-                    let bytes = 2 * len * kv_heads * head_dim * dtype.bytes();
+                    let bytes = 2 * len * kv_heads * head_dim * dtype.bytes() as usize;
                     println!(
                         "{heads:>3}/{kv_heads}×{head_dim:<4} {m:>10} {depth:>6} {dtype:?}  {threads} {gflops:>12.1} {:>8.2} {:>9.1}  (cache write: {:.1} µs)",
                         bytes as f64 / seconds / 1e9,

@@ -1,4 +1,4 @@
-//! Gated activations (SwiGLU, GeGLU) and scaling, in `f32`.
+//! Gated activations (SwiGLU, GeGLU), in `f32`.
 //!
 //! The SIMD form performs the scalar operations in the same order, so results are bit-equal.
 
@@ -22,8 +22,25 @@ fn apply(activation: Activation, x: f32) -> f32 {
             let cubic = (CUBIC * x).mul_add(x * x, x);
             x / (1.0 + exp(-TWO_SQRT_2_PI * cubic))
         }
+        Activation::Gelu => {
+            // The tail of the normal distribution is a polynomial times e^(−x²/2), within 1e-7 (Abramowitz and Stegun,
+            // 7.1.26).
+            let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+            let t = 1.0 / (1.0 + 0.327_591_1 * z);
+            let sum = TAIL.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
+            let tail = 0.5 * sum * exp(-z * z);
+            x * if x < 0.0 { tail } else { 1.0 - tail }
+        }
+        Activation::SquaredRelu => {
+            // The comparison leaves a NaN unchanged.
+            let positive = if x < 0.0 { 0.0 } else { x };
+            positive * positive
+        }
     }
 }
+
+/// The polynomial of [`Activation::Gelu`].
+const TAIL: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4];
 
 /// [`apply`] of eight lanes.
 ///
@@ -38,6 +55,12 @@ unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
             Activation::GeluTanh => {
                 let cubic = S::fma(S::mul(S::splat(CUBIC), x), S::mul(x, x), x);
                 exp_lanes::<S>(S::mul(S::splat(-TWO_SQRT_2_PI), cubic))
+            }
+            Activation::Gelu | Activation::SquaredRelu => {
+                let mut lanes = [0.0; LANES];
+                S::store(lanes.as_mut_ptr(), x);
+                lanes.iter_mut().for_each(|lane| *lane = apply(activation, *lane));
+                return S::load(lanes.as_ptr());
             }
         };
         S::div(x, S::add(S::splat(1.0), e))
@@ -90,6 +113,30 @@ unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], o
     portable_gate(activation, gate_tail, up_tail, out_tail);
 }
 
+/// `x[r][i] = activation(x[r][i]) · by[r][first + i]` for rows of `n` and of `width` elements.
+///
+/// # Panics
+/// If the columns exceed a row of `by`, or one buffer has fewer rows than the other.
+pub(crate) fn gate_by(
+    pool: &Pool,
+    activation: Activation,
+    x: &mut [f32],
+    n: usize,
+    by: &[f32],
+    width: usize,
+    first: usize,
+) {
+    assert!(first + n <= width, "columns {first} to {} of rows of {width}", first + n);
+    let (rows, elems) = (x.len() / n, x.len());
+    let parts = Disjoint::new(x);
+    pool.run_rows(rows, elems, |row| {
+        // SAFETY: each task writes its own rows only.
+        let x = unsafe { parts.part(row * n..(row + 1) * n) };
+        let by = &by[row * width + first..][..n];
+        x.iter_mut().zip(by).for_each(|(x, by)| *x = apply(activation, *x) * by);
+    });
+}
+
 /// Multiplies every element by `factor`.
 pub(crate) fn scale(out: &mut [f32], factor: f32) {
     out.iter_mut().for_each(|v| *v *= factor);
@@ -97,12 +144,14 @@ pub(crate) fn scale(out: &mut [f32], factor: f32) {
 
 #[cfg(test)]
 mod tests {
+    use gyrus_kernels::scalar;
     use gyrus_testkit::Rng;
 
     use super::*;
     use crate::Isa;
 
-    const ALL: [Activation; 2] = [Activation::Silu, Activation::GeluTanh];
+    const ALL: [Activation; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SquaredRelu];
 
     #[test]
     fn activations_match_f64() {
@@ -113,6 +162,7 @@ mod tests {
             let cases = [
                 (Activation::Silu, wide / (1.0 + (-wide).exp())),
                 (Activation::GeluTanh, 0.5 * wide * (1.0 + u.tanh())),
+                (Activation::Gelu, scalar::activate(Activation::Gelu, x).into()),
             ];
             for (activation, want) in cases {
                 let got = f64::from(apply(activation, x));
@@ -128,7 +178,8 @@ mod tests {
     fn large_inputs_stay_finite_and_nan_stays_nan() {
         for activation in ALL {
             for x in [1e4, 1e12, 3e38] {
-                assert_eq!(apply(activation, x), x, "{activation:?}");
+                let large = if activation == Activation::SquaredRelu { x * x } else { x };
+                assert_eq!(apply(activation, x), large, "{activation:?}");
                 assert_eq!(apply(activation, -x).abs(), 0.0, "{activation:?}");
             }
             assert!(apply(activation, f32::NAN).is_nan(), "{activation:?}");

@@ -4,21 +4,25 @@
 use std::sync::Arc;
 
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, HeadNorms, KvGroup, Op, Phases, Plan, RopeId, Rows, WeightId,
+    WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
 use crate::attention::{Attention, attention};
-use crate::kv::{KvRow, KvShape, KvStore, KvType, Strided};
+use crate::kv::{KvRow, KvStore, Strided};
 use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
 use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
 use crate::storage::{Bytes, Disjoint};
-use crate::{CpuError, activation, matmul};
+use crate::{CpuError, activation, elementwise, matmul};
 
 /// The most rows of one batch. The rows' block tables and positions are collected on the stack.
 pub const MAX_ROWS: usize = 512;
+
+/// The most KV groups of a plan. The rows' places are collected for each.
+const MAX_KV_GROUPS: usize = 4;
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
@@ -32,7 +36,10 @@ enum Weight {
 /// Executes a plan on the CPU.
 pub struct CpuBackend {
     model: Prepared,
-    cache: KvStore,
+    /// One per KV group.
+    caches: Vec<KvStore>,
+    /// Blocks of each.
+    blocks: Vec<usize>,
     state: State,
 }
 
@@ -72,14 +79,18 @@ impl From<CpuError> for BackendError {
 }
 
 impl CpuBackend {
-    /// Prepares the plan's weights and allocates a KV cache of `blocks` blocks. `bytes` returns the data of
-    /// each weight; the backend drops it when it is no longer needed.
+    /// Prepares the plan's weights and allocates a KV cache with these numbers of blocks, one for each KV group.
+    /// `bytes` returns the data of each weight; the backend drops it when it is no longer needed.
     pub fn new(
         plan: Plan,
-        blocks: usize,
+        blocks: &[usize],
         threads: usize,
         bytes: impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
     ) -> Result<CpuBackend, BackendError> {
+        if plan.kv.len() > MAX_KV_GROUPS || plan.kv.len() != blocks.len() {
+            let (groups, given) = (plan.kv.len(), blocks.len());
+            return Err(CpuError::Groups { groups, given, most: MAX_KV_GROUPS }.into());
+        }
         let pool = Pool::new(threads);
         let mut weights = Vec::with_capacity(plan.weights.len());
         for spec in &plan.weights {
@@ -89,21 +100,23 @@ impl CpuBackend {
             let weight = prepare(&pool, spec, data, &plan);
             weights.push(weight.map_err(|error| UnusableWeight { name: spec.name.clone(), error })?);
         }
-        let kv = plan.kv;
-        let shape = KvShape { layers: kv.layers, blocks, kv_heads: kv.kv_heads, head_dim: kv.head_dim };
-        let store = match plan.precision {
-            Precision::Exact => KvType::F32,
-            Precision::Fast => KvType::F16,
-        };
-        let cache = KvStore::new(shape, store)?;
+        let storage = plan.precision.kv_storage();
+        let groups = plan.kv.iter().zip(blocks);
+        let caches = groups.map(|(group, blocks)| KvStore::new(*group, *blocks, storage));
+        let caches = caches.collect::<Result<Vec<_>, _>>()?;
         let mut scratch = Scratch::new();
-        scratch.reserve_attention(kv.heads, kv.head_dim, blocks);
+        for op in &plan.forward {
+            if let Op::Attention { heads, kv, .. } = op {
+                let blocks = blocks[usize::from(kv.group)];
+                scratch.reserve_attention(usize::from(*heads), plan.kv_group(*kv).head_dim, blocks);
+            }
+        }
         let state = State {
             buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
             scratch,
         };
-        Ok(CpuBackend { model: Prepared { plan, weights, pool }, cache, state })
+        Ok(CpuBackend { model: Prepared { plan, weights, pool }, caches, blocks: blocks.to_vec(), state })
     }
 }
 
@@ -122,7 +135,14 @@ impl Prepared {
         }
     }
 
-    fn run(&self, op: &Op, batch: &Batch<'_>, rows: &[KvRow<'_>], cache: &mut KvStore, state: &mut State) {
+    fn run(
+        &self,
+        op: &Op,
+        batch: &Batch<'_>,
+        rows: &[&[KvRow<'_>]],
+        caches: &mut [KvStore],
+        state: &mut State,
+    ) {
         match op {
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(*table);
@@ -141,7 +161,7 @@ impl Prepared {
                 let weight = self.vector(*weight);
                 if x == out {
                     let (buffer, n) = self.target(state, *out, batch);
-                    rms_norm_heads(&self.pool, buffer, n, 0, 1, weight, *eps);
+                    rms_norm_heads(&self.pool, buffer, n, 0, n / weight.len(), weight, *eps);
                 } else {
                     self.between(state, *x, *out, batch, |x, out, _| {
                         rms_norm(&self.pool, x, weight, *eps, out)
@@ -164,39 +184,46 @@ impl Prepared {
                     matmul(&self.pool, several, x, out, *accumulate, scratch);
                 });
             }
-            Op::RopeWrite { qkv, layer, head_norm, rope } => {
-                let norms = head_norm.map(|(q, k, eps)| (self.vector(q), self.vector(k), eps));
-                let kv = self.plan.kv;
-                let (rope, phases) = (&self.plan.ropes[rope.0 as usize], &state.phases[rope.0 as usize]);
-                let n = self.plan.buffer(*qkv).width;
-                let buffer = &mut state.buffers[qkv.0 as usize][..batch.rows() * n];
-                let all = Disjoint::new(buffer);
-                self.pool.run(batch.rows().div_ceil(ROPE_ROWS), &|task| {
-                    for row in task * ROPE_ROWS..batch.rows().min((task + 1) * ROPE_ROWS) {
-                        // SAFETY: the buffer is borrowed above, and each task writes its own rows.
-                        let qkv = unsafe { all.part(row * n..(row + 1) * n) };
-                        if let Some((q_norm, k_norm, eps)) = norms {
-                            rms_norm_heads(&self.pool, qkv, n, 0, kv.heads, q_norm, eps);
-                            rms_norm_heads(&self.pool, qkv, n, kv.q_width(), kv.kv_heads, k_norm, eps);
-                        }
-                        for head in qkv[..kv.q_width() + kv.row()].chunks_exact_mut(kv.head_dim) {
-                            rope.apply(head, phases.row(row));
-                        }
-                    }
-                });
-                let keys = Strided { data: &buffer[kv.q_width()..], stride: n };
-                let values = Strided { data: &buffer[kv.q_width() + kv.row()..], stride: n };
-                cache.write_rows(&self.pool, usize::from(*layer), rows, keys, values);
+            Op::NormColumns { x, first, weight, eps } => {
+                let (buffer, n) = self.target(state, *x, batch);
+                rms_norm_heads(&self.pool, buffer, n, *first as usize, 1, self.vector(*weight), *eps);
             }
-            Op::Attention { qkv, layer, scale, window, out } => {
+            Op::Bias { x, first, bias } => {
+                let (buffer, n) = self.target(state, *x, batch);
+                elementwise::add_bias(&self.pool, buffer, n, *first as usize, self.vector(*bias));
+            }
+            Op::Add { x, scale, out } => self.between(state, *x, *out, batch, |x, out, _| {
+                elementwise::add_scaled(&self.pool, x, *scale, out);
+            }),
+            Op::Scale { x, factor } => {
+                elementwise::scale(&self.pool, self.target(state, *x, batch).0, *factor);
+            }
+            Op::SoftCap { x, cap } => {
+                elementwise::soft_cap(&self.pool, self.target(state, *x, batch).0, *cap);
+            }
+            Op::RopeWrite { qkv, heads, kv, write, norms, rope } => {
+                let group = *self.plan.kv_group(*kv);
+                let q_width = usize::from(*heads) * group.head_dim;
+                self.rotate(state, *qkv, usize::from(*heads), group, *norms, *rope, batch);
+                if *write {
+                    let (buffer, n) = self.target(state, *qkv, batch);
+                    let keys = Strided { data: &buffer[q_width..], stride: n };
+                    let values = Strided { data: &buffer[q_width + group.row()..], stride: n };
+                    let cache = &mut caches[usize::from(kv.group)];
+                    let rows = rows[usize::from(kv.group)];
+                    cache.write_rows(&self.pool, usize::from(kv.index), rows, keys, values);
+                }
+            }
+            Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
                 let params = Attention {
-                    layer: usize::from(*layer),
-                    heads: self.plan.kv.heads,
+                    layer: usize::from(kv.index),
+                    heads: usize::from(*heads),
                     scale: *scale,
-                    window: *window,
-                    softcap: None,
+                    window: self.plan.kv_group(*kv).window,
+                    softcap: *soft_cap,
                 };
                 let stride = self.plan.buffer(*qkv).width;
+                let (cache, rows) = (&caches[usize::from(kv.group)], rows[usize::from(kv.group)]);
                 self.between(state, *qkv, *out, batch, |x, out, scratch| {
                     attention(&self.pool, cache, &params, rows, Strided { data: x, stride }, out, scratch);
                 });
@@ -207,6 +234,12 @@ impl Prepared {
                     activation::gate(&self.pool, *activation, x, n, out)
                 });
             }
+            Op::GateBy { x, activation, by, first } => {
+                let (n, width) = (self.plan.buffer(*x).width, self.plan.buffer(*by).width);
+                self.between(state, *by, *x, batch, |by, x, _| {
+                    activation::gate_by(&self.pool, *activation, x, n, by, width, *first as usize);
+                });
+            }
             Op::Gather { x, out } => {
                 let n = self.plan.buffer(*x).width;
                 self.between(state, *x, *out, batch, |x, out, _| {
@@ -215,9 +248,47 @@ impl Prepared {
                     }
                 });
             }
-            // The caller samples on the CPU.
-            Op::Select { .. } => {}
         }
+    }
+
+    /// Normalises the heads of Q, K and V, and rotates those of Q and K.
+    #[allow(clippy::too_many_arguments, reason = "the fields of the op")]
+    fn rotate(
+        &self,
+        state: &mut State,
+        qkv: BufferId,
+        heads: usize,
+        group: KvGroup,
+        norms: Option<HeadNorms>,
+        rope: Option<RopeId>,
+        batch: &Batch<'_>,
+    ) {
+        let rope = rope.map(|id| usize::from(id.0));
+        let rope = rope.map(|id| (&self.plan.ropes[id], &state.phases[id]));
+        let n = self.plan.buffer(qkv).width;
+        let (q_width, dim) = (heads * group.head_dim, group.head_dim);
+        let rotated = n.min(q_width + group.row());
+        let all = Disjoint::new(&mut state.buffers[usize::from(qkv.0)][..batch.rows() * n]);
+        self.pool.run(batch.rows().div_ceil(ROPE_ROWS), &|task| {
+            for row in task * ROPE_ROWS..batch.rows().min((task + 1) * ROPE_ROWS) {
+                // SAFETY: the buffer is borrowed above, and each task writes its own rows.
+                let qkv = unsafe { all.part(row * n..(row + 1) * n) };
+                if let Some(HeadNorms { q, k, v, eps }) = norms {
+                    let mut norm = |weight: Option<WeightId>, first: usize, heads: usize| {
+                        if let Some(weight) = weight {
+                            rms_norm_heads(&self.pool, qkv, n, first, heads, self.vector(weight), eps);
+                        }
+                    };
+                    norm(Some(q), 0, heads);
+                    norm(k, q_width, group.kv_heads);
+                    norm(v, q_width + group.row(), group.kv_heads);
+                }
+                if let Some((rope, phases)) = rope {
+                    let phases = phases.row(row);
+                    qkv[..rotated].chunks_exact_mut(dim).for_each(|head| rope.apply(head, phases));
+                }
+            }
+        });
     }
 
     /// The part of a buffer that this batch uses, and the buffer's width.
@@ -256,25 +327,26 @@ impl Backend for CpuBackend {
         &self.model.plan
     }
 
-    fn kv_blocks(&self) -> usize {
-        self.cache.shape().blocks
+    fn kv_blocks(&self) -> &[usize] {
+        &self.blocks
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         if batch.rows() > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
         }
-        if !batch.is_sound(self.model.plan.vocab, self.kv_blocks()) {
+        if !batch.is_sound(self.model.plan.vocab, &self.blocks) {
             return Err(BackendError::UnsoundBatch);
         }
-        let mut rows = [KvRow { table: &[], position: 0 }; MAX_ROWS];
-        for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
-            *row = KvRow { table: batch.table(i), position: batch.positions[i] };
-        }
-        let rows = &rows[..batch.rows()];
-
-        let CpuBackend { model, cache, state } = self;
+        let CpuBackend { model, caches, state, .. } = self;
         let plan = &model.plan;
+        let mut rows = [[KvRow { table: &[], position: 0 }; MAX_ROWS]; MAX_KV_GROUPS];
+        for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {
+            for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
+                *row = KvRow { table: batch.table(i, group as u8), position: batch.positions[i] };
+            }
+        }
+        let rows = rows.each_ref().map(|rows| &rows[..batch.rows()]);
         for (i, buffer) in state.buffers.iter_mut().enumerate() {
             let id = BufferId(i as u16);
             grow(buffer, model.rows(id, batch) * plan.buffer(id).width);
@@ -283,9 +355,9 @@ impl Backend for CpuBackend {
             phases.compute(rope, batch);
         }
         for op in &plan.forward {
-            model.run(op, batch, rows, cache, state);
+            model.run(op, batch, &rows, caches, state);
         }
-        let logits = &state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab];
+        let logits = &state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab];
         batch.check_logits(logits, plan.vocab)?;
         Ok(logits)
     }
@@ -296,6 +368,9 @@ fn prepare(pool: &Pool, spec: &WeightSpec, data: Bytes, plan: &Plan) -> Result<W
     if spec.shape.rank() < 2 {
         let mut vector = vec![0.0; spec.shape.elems()];
         dequantize(spec.dtype, data.as_slice(), &mut vector)?;
+        if spec.plus != 0.0 {
+            vector.iter_mut().for_each(|v| *v += spec.plus);
+        }
         return Ok(Weight::Vector(vector));
     }
     let (rows, cols) = (spec.shape.rows(), spec.shape.row());

@@ -68,6 +68,16 @@ pub enum CpuError {
         /// What is wrong with the shape.
         reason: &'static str,
     },
+    /// The plan has more KV groups than the backend supports, or not one block count for each.
+    #[error("{given} block counts for a plan of {groups} KV groups; at most {most} are supported")]
+    Groups {
+        /// Groups of the plan.
+        groups: usize,
+        /// Block counts given.
+        given: usize,
+        /// The most groups.
+        most: usize,
+    },
     /// The kernel's parameters or buffers are not valid.
     #[error(transparent)]
     Launch(Box<LaunchError>),

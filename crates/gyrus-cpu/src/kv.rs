@@ -1,4 +1,4 @@
-//! The paged key-value cache.
+//! The paged key-value cache of one [`KvGroup`].
 //!
 //! A layer has a buffer of keys and a buffer of values, each of blocks of [`KV_BLOCK`] positions. A sequence
 //! is a block table: position `p` is in slot `p % KV_BLOCK` of block `table[p / KV_BLOCK]`. A value block is
@@ -7,7 +7,8 @@
 
 use std::io::ErrorKind;
 
-use gyrus_kernels::KV_BLOCK;
+use gyrus_kernels::call::Storage;
+use gyrus_kernels::{KV_BLOCK, KvGroup};
 use half::f16;
 use memmap2::MmapMut;
 
@@ -16,39 +17,6 @@ use crate::isa::Isa;
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::storage::Disjoint;
-
-/// The element type of the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KvType {
-    /// f32, for [`Precision::Exact`](gyrus_kernels::Precision).
-    F32,
-    /// f16, rounded to nearest even and saturated.
-    F16,
-}
-
-impl KvType {
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
-        }
-    }
-}
-
-/// The shape of a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Layers, each with its own keys and values.
-    pub layers: usize,
-    /// Blocks of each layer.
-    pub blocks: usize,
-    /// Key-value heads.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-}
 
 /// The place of a batch row: the block table of its sequence, and its position.
 #[derive(Debug, Clone, Copy)]
@@ -69,9 +37,10 @@ pub struct Strided<'a> {
     pub stride: usize,
 }
 
-/// Keys and values of all layers.
+/// Keys and values of all layers of a group.
 pub struct KvStore {
-    shape: KvShape,
+    group: KvGroup,
+    blocks: usize,
     layers: Vec<Layer>,
 }
 
@@ -84,7 +53,7 @@ struct Layer {
 /// an error, not an abort.
 struct Elems {
     map: MmapMut,
-    dtype: KvType,
+    storage: Storage,
 }
 
 /// A slice of cached elements.
@@ -95,15 +64,19 @@ pub(crate) enum Stored<'a> {
 }
 
 impl KvStore {
-    /// Allocates an empty cache. The system commits memory when blocks are first written.
-    pub fn new(shape: KvShape, dtype: KvType) -> Result<KvStore, CpuError> {
-        let KvShape { layers, blocks, kv_heads, head_dim } = shape;
+    /// Allocates an empty cache with a pool of `blocks` blocks, in f32 or f16. The system commits memory when blocks are
+    /// first written.
+    pub fn new(group: KvGroup, blocks: usize, storage: Storage) -> Result<KvStore, CpuError> {
+        let KvGroup { layers, kv_heads, head_dim, .. } = group;
         let reject = |reason| CpuError::Cache { layers, blocks, kv_heads, head_dim, reason };
+        if storage == Storage::Bf16 {
+            return Err(reject("its elements are f32 or f16"));
+        }
         if layers == 0 || blocks == 0 || kv_heads == 0 || head_dim == 0 {
             return Err(reject("every dimension must be at least 1"));
         }
         let elems = [kv_heads, head_dim, KV_BLOCK].iter().try_fold(blocks, |n, &d| n.checked_mul(d));
-        let bytes = elems.and_then(|n| n.checked_mul(dtype.bytes()));
+        let bytes = elems.and_then(|n| n.checked_mul(storage.bytes() as usize));
         let all = bytes.and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_mul(layers));
         let (Some(elems), Some(_)) = (elems, all.filter(|&n| isize::try_from(n).is_ok())) else {
             return Err(reject("the size in bytes overflows; reduce the context length"));
@@ -111,8 +84,8 @@ impl KvStore {
         if u32::try_from(blocks).is_err() {
             return Err(reject("block indices are 32-bit; reduce the context length"));
         }
-        let zeroed = || match MmapMut::map_anon(elems * dtype.bytes()) {
-            Ok(map) => Ok(Elems { map, dtype }),
+        let zeroed = || match MmapMut::map_anon(elems * storage.bytes() as usize) {
+            Ok(map) => Ok(Elems { map, storage }),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 Err(reject("this platform has no memory mapping"))
             }
@@ -121,12 +94,17 @@ impl KvStore {
         let layers = (0..layers)
             .map(|_| Ok(Layer { keys: zeroed()?, values: zeroed()? }))
             .collect::<Result<_, CpuError>>()?;
-        Ok(KvStore { shape, layers })
+        Ok(KvStore { group, blocks, layers })
     }
 
-    /// The shape of the cache.
-    pub fn shape(&self) -> KvShape {
-        self.shape
+    /// The group whose keys and values it holds.
+    pub fn group(&self) -> KvGroup {
+        self.group
+    }
+
+    /// Blocks of the pool.
+    pub fn blocks(&self) -> usize {
+        self.blocks
     }
 
     /// Writes the keys and values of `rows` (each `[kv_heads, head_dim]`) to a layer.
@@ -134,7 +112,7 @@ impl KvStore {
     /// # Panics
     /// If a row's block is missing or out of range, or a slice is too short.
     pub fn write_rows(&mut self, pool: &Pool, layer: usize, rows: &[KvRow], keys: Strided, values: Strided) {
-        let KvShape { blocks, kv_heads, head_dim, .. } = self.shape;
+        let (KvGroup { kv_heads, head_dim, .. }, blocks) = (self.group, self.blocks);
         for row in rows {
             let block = row.table[row.position as usize / KV_BLOCK];
             assert!((block as usize) < blocks, "block {block} is outside the cache of {blocks} blocks");
@@ -166,8 +144,8 @@ impl KvStore {
 
     /// Keys (`[head_dim, KV_BLOCK]`) and values (`[KV_BLOCK, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
-        let size = KV_BLOCK * self.shape.head_dim;
-        let at = (block as usize * self.shape.kv_heads + head) * size;
+        let size = KV_BLOCK * self.group.head_dim;
+        let at = (block as usize * self.group.kv_heads + head) * size;
         let layer = &self.layers[layer];
         (layer.keys.range(at..at + size), layer.values.range(at..at + size))
     }
@@ -176,16 +154,16 @@ impl KvStore {
 impl Elems {
     fn range(&self, range: std::ops::Range<usize>) -> Stored<'_> {
         // Mappings are page-aligned, so the casts cannot fail.
-        match self.dtype {
-            KvType::F32 => Stored::F32(&bytemuck::cast_slice(&self.map)[range]),
-            KvType::F16 => Stored::F16(&bytemuck::cast_slice(&self.map)[range]),
+        match self.storage {
+            Storage::F32 => Stored::F32(&bytemuck::cast_slice(&self.map)[range]),
+            _ => Stored::F16(&bytemuck::cast_slice(&self.map)[range]),
         }
     }
 
     fn out(&mut self) -> Out {
-        match self.dtype {
-            KvType::F32 => Out::F32(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
-            KvType::F16 => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
+        match self.storage {
+            Storage::F32 => Out::F32(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
+            _ => Out::F16(Disjoint::new(bytemuck::cast_slice_mut(&mut self.map))),
         }
     }
 }

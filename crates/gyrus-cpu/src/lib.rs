@@ -18,6 +18,7 @@
 mod activation;
 mod attention;
 mod backend;
+mod elementwise;
 mod error;
 mod exp;
 mod f32_dot;
@@ -42,7 +43,7 @@ pub use backend::{CpuBackend, MAX_ROWS};
 pub use error::CpuError;
 pub use gyrus_kernels::{Activation, Precision};
 pub use isa::Isa;
-pub use kv::{KvRow, KvShape, KvStore, KvType, Strided};
+pub use kv::{KvRow, KvStore, Strided};
 pub use matmul::matmul;
 pub use matrix::Matrix;
 pub use norm::rms_norm;

@@ -1,9 +1,11 @@
 //! The steady state allocates nothing, on any thread.
 
 use gyrus_cpu::{
-    Activation, Attention, Bytes, KvRow, KvShape, KvStore, KvType, Matrix, Pool, Precision, Scratch, Strided,
-    attention, gate, matmul, rms_norm,
+    Activation, Attention, Bytes, KvRow, KvStore, Matrix, Pool, Precision, Scratch, Strided, attention, gate,
+    matmul, rms_norm,
 };
+use gyrus_kernels::KvGroup;
+use gyrus_kernels::call::Storage;
 use gyrus_tensor::DType;
 use gyrus_testkit::Counting;
 
@@ -22,7 +24,8 @@ fn the_steady_state_allocates_nothing() {
     let exact = weight(DType::Q6_K, Precision::Exact);
     let floats = weight(DType::F16, Precision::Fast);
     let mut store =
-        KvStore::new(KvShape { layers: 1, blocks: 20, kv_heads: 2, head_dim: 16 }, KvType::F16).unwrap();
+        KvStore::new(KvGroup { layers: 1, kv_heads: 2, head_dim: 16, window: None }, 20, Storage::F16)
+            .unwrap();
     let table: Vec<u32> = (0..20).collect();
     let params = Attention { layer: 0, heads: 4, scale: 0.25, window: None, softcap: None };
     let mut scratch = Scratch::new();

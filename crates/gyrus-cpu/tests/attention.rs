@@ -1,9 +1,9 @@
 //! Attention against a reference in `f64`, between instruction sets, and between batch shapes.
 
-use gyrus_cpu::{
-    Attention, CpuError, Isa, KvRow, KvShape, KvStore, KvType, Pool, Scratch, Strided, attention,
-};
+use gyrus_cpu::{Attention, CpuError, Isa, KvRow, KvStore, Pool, Scratch, Strided, attention};
 use gyrus_kernels::KV_BLOCK;
+use gyrus_kernels::KvGroup;
+use gyrus_kernels::call::Storage;
 use gyrus_testkit::Rng;
 
 struct Sequence {
@@ -52,10 +52,10 @@ impl Case {
         sequences
     }
 
-    fn store(&self, pool: &Pool, sequences: &[Sequence], dtype: KvType) -> KvStore {
+    fn store(&self, pool: &Pool, sequences: &[Sequence], dtype: Storage) -> KvStore {
         let blocks = sequences.iter().map(|s| s.table.len()).sum();
-        let shape = KvShape { layers: 2, blocks, kv_heads: self.kv_heads, head_dim: self.head_dim };
-        let mut store = KvStore::new(shape, dtype).unwrap();
+        let shape = KvGroup { layers: 2, kv_heads: self.kv_heads, head_dim: self.head_dim, window: None };
+        let mut store = KvStore::new(shape, blocks, dtype).unwrap();
         // Fill all blocks with NaN first: attention must not read stale values of an earlier sequence.
         let all: Vec<u32> = (0..blocks as u32).collect();
         let rows: Vec<KvRow> =
@@ -149,7 +149,7 @@ fn attention_matches_f64_on_a_grid_of_shapes() {
         for (window, softcap) in [(None, None), (Some(1), None), (Some(40), Some(20.0)), (Some(300), None)] {
             let case = Case { heads, kv_heads, head_dim, window, softcap };
             let sequences = case.sequences(&mut rng, &[1, 33, 310]);
-            for (dtype, tolerance) in [(KvType::F32, 3e-6), (KvType::F16, 4e-3)] {
+            for (dtype, tolerance) in [(Storage::F32, 3e-6), (Storage::F16, 4e-3)] {
                 let pool = Pool::new(2);
                 let store = case.store(&pool, &sequences, dtype);
                 let outs = case.run(&pool, &store, &sequences, 64);
@@ -177,7 +177,7 @@ fn attention_matches_f64_on_a_grid_of_shapes() {
 fn attention_is_invariant_to_chunks_batches_and_threads() {
     let mut rng = Rng::new(21);
     for (window, softcap, dtype) in
-        [(None, None, KvType::F16), (None, Some(30.0), KvType::F32), (Some(100), None, KvType::F16)]
+        [(None, None, Storage::F16), (None, Some(30.0), Storage::F32), (Some(100), None, Storage::F16)]
     {
         let case = Case { heads: 6, kv_heads: 2, head_dim: 24, window, softcap };
         let sequences = case.sequences(&mut rng, &[700, 5, 290]);
@@ -202,7 +202,7 @@ fn attention_is_bit_equal_on_all_instruction_sets() {
     for head_dim in [8, 40, 64, 20] {
         let case = Case { heads: 4, kv_heads: 2, head_dim, window: Some(50), softcap: Some(10.0) };
         let sequences = case.sequences(&mut rng, &[300, 40]);
-        for dtype in [KvType::F32, KvType::F16] {
+        for dtype in [Storage::F32, Storage::F16] {
             let run = |isa| {
                 let pool = Pool::with_isa(2, isa);
                 let store = case.store(&pool, &sequences, dtype);
@@ -218,8 +218,8 @@ fn attention_is_bit_equal_on_all_instruction_sets() {
 
 #[test]
 fn invalid_cache_shapes_are_rejected() {
-    let shape = KvShape { layers: 1, blocks: usize::MAX / 64, kv_heads: 8, head_dim: 64 };
-    assert!(matches!(KvStore::new(shape, KvType::F16), Err(CpuError::Cache { .. })));
-    let shape = KvShape { layers: 1, blocks: 1, kv_heads: 0, head_dim: 64 };
-    assert!(matches!(KvStore::new(shape, KvType::F16), Err(CpuError::Cache { .. })));
+    let shape = KvGroup { layers: 1, kv_heads: 8, head_dim: 64, window: None };
+    assert!(matches!(KvStore::new(shape, usize::MAX / 64, Storage::F16), Err(CpuError::Cache { .. })));
+    let shape = KvGroup { layers: 1, kv_heads: 0, head_dim: 64, window: None };
+    assert!(matches!(KvStore::new(shape, 1, Storage::F16), Err(CpuError::Cache { .. })));
 }

@@ -1,7 +1,7 @@
 //! Runs a plan: kernels are bound once and replayed for every batch.
 
 use gyrus_kernels::call::{Tile, engine, push_tiles};
-use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, Plan, WeightSpec};
+use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, KvSize, Plan, WeightSpec};
 use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
 
 use crate::buffer::Buffer;
@@ -20,7 +20,7 @@ use crate::weight::Weights;
 pub struct GpuBackend {
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
-    pub(crate) blocks: usize,
+    pub(crate) kv: KvSize,
     pub(crate) buffers: Buffers,
     pub(crate) tables: Tables,
     pub(crate) weights: Weights,
@@ -80,7 +80,7 @@ impl Tables {
 }
 
 impl GpuBackend {
-    /// Uploads a plan's weights and allocates a cache of `blocks` blocks. `bytes` returns each weight's data; `uploaded` is
+    /// Uploads a plan's weights and allocates a cache of this size. `bytes` returns each weight's data; `uploaded` is
     /// called for every chunk with the number of those bytes it had.
     ///
     /// A plan that does not fit the device's memory is refused before anything is uploaded, where the driver tells its
@@ -88,24 +88,24 @@ impl GpuBackend {
     pub fn new<D: AsRef<[u8]>>(
         gpu: Gpu,
         plan: Plan,
-        blocks: usize,
+        kv: KvSize,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
         uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
-        let need = MemoryNeed::new(&plan, blocks)?;
+        let need = MemoryNeed::new(&plan, &kv)?;
         let budget = MemoryBudget::of(&gpu, &plan);
         budget.check(&need)?;
-        GpuBackend::build(gpu, plan, blocks, bytes, uploaded).map_err(|error| budget.explain(&need, error))
+        GpuBackend::build(gpu, plan, kv, bytes, uploaded).map_err(|error| budget.explain(&need, error))
     }
 
     fn build<D: AsRef<[u8]>>(
         gpu: Gpu,
         plan: Plan,
-        blocks: usize,
+        kv: KvSize,
         bytes: impl Fn(&WeightSpec) -> Option<D>,
         uploaded: impl Fn(u64),
     ) -> Result<GpuBackend, GpuError> {
-        let buffers = Buffers::new(&gpu, &plan, blocks)?;
+        let buffers = Buffers::new(&gpu, &plan, &kv)?;
         let weights = Weights::upload(&gpu, &plan, bytes, &uploaded)?;
         let tuning = gpu.tuning_path.as_deref().map(Tuning::read).unwrap_or_default();
         let lowering =
@@ -122,7 +122,7 @@ impl GpuBackend {
         Ok(GpuBackend {
             gpu,
             plan,
-            blocks,
+            kv,
             buffers,
             tables,
             weights,
@@ -152,16 +152,19 @@ impl GpuBackend {
         let GpuBackend { gpu, plan, buffers, tables, starts, words, tiles, .. } = self;
         gpu.write(buffers.get(&Operand::Tokens)?, bytemuck::cast_slice(batch.tokens))?;
         gpu.write(buffers.get(&Operand::LogitRows)?, bytemuck::cast_slice(batch.logits))?;
-        starts.clear();
-        words.clear();
-        for (number, table) in batch.tables.iter().enumerate() {
-            if let Some(stride) = stride {
-                words.resize(number * stride, 0);
+        // A sequence's tables have the same length in all groups, so that they begin at the same entry.
+        for group in 0..batch.groups() {
+            starts.clear();
+            words.clear();
+            for (number, table) in batch.tables_of(group).enumerate() {
+                if let Some(stride) = stride {
+                    words.resize(number * stride, 0);
+                }
+                starts.push(words.len() as u32);
+                words.extend_from_slice(table);
             }
-            starts.push(words.len() as u32);
-            words.extend_from_slice(table);
+            gpu.write(buffers.get(&Operand::BlockTables(group as u8))?, bytemuck::cast_slice(words))?;
         }
-        gpu.write(buffers.get(&Operand::BlockTables)?, bytemuck::cast_slice(words))?;
         words.clear();
         for (position, sequence) in batch.positions.iter().zip(batch.sequences) {
             words.extend([*position, starts[*sequence as usize]]);
@@ -217,7 +220,7 @@ impl GpuBackend {
             drop(pass);
             let bytes = (wanted * plan.vocab * 4) as u64;
             if wanted > 0 {
-                let logits = buffers.get(&Operand::Scratch(plan.logits))?;
+                let logits = buffers.get(&Operand::Scratch(plan.logits()))?;
                 encoder.copy_buffer_to_buffer(&logits.inner, 0, &readback.inner, 0, bytes);
             }
             gpu.queue.submit([encoder.finish()]);
@@ -243,11 +246,10 @@ impl GpuBackend {
         if batch.rows() > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
         }
-        let entries: usize = batch.tables.iter().map(|table| table.len()).sum();
         // Tables may share blocks, so that together they can have more entries than their buffer.
         if batch.rows() == 0
-            || !batch.is_sound(self.plan.vocab, self.blocks)
-            || entries > self.buffers.table_entries()
+            || !batch.is_sound(self.plan.vocab, &self.kv.blocks)
+            || batch.tables_of(0).map(<[u32]>::len).sum::<usize>() > self.buffers.table_entries()
         {
             return Err(BackendError::UnsoundBatch);
         }
@@ -267,8 +269,8 @@ impl Backend for GpuBackend {
         &self.plan
     }
 
-    fn kv_blocks(&self) -> usize {
-        self.blocks
+    fn kv_blocks(&self) -> &[usize] {
+        &self.kv.blocks
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {

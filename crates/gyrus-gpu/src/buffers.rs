@@ -1,11 +1,11 @@
 //! A plan's buffers on a device, apart from its weights.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
-use gyrus_kernels::call::{F16RowsCall, Storage, Tile};
-use gyrus_kernels::{Batch, BufferId, KV_BLOCK, Op, Plan, Precision, Rope, RopeId, Rows};
+use gyrus_kernels::call::{F16RowsCall, Tile};
+use gyrus_kernels::{Batch, BufferId, KV_BLOCK, KvLayer, KvSize, Op, Plan, Precision, Rope, RopeId, Rows};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -19,24 +19,31 @@ pub const MAX_ROWS: usize = 512;
 /// have.
 pub(crate) const MATVEC_ROWS: usize = 16;
 
-/// Every buffer that kernels of a plan with a cache of `blocks` blocks may use, apart from weights, and its bytes: what
-/// is allocated, and what [`MemoryNeed`](crate::MemoryNeed) sums.
-pub(crate) fn sizes(plan: &Plan, blocks: usize) -> Vec<(Operand, u64)> {
+/// Every buffer that kernels of a plan with a cache of this size may use, apart from weights, and its bytes: what is
+/// allocated, and what [`MemoryNeed`](crate::MemoryNeed) sums.
+pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     let words = |count: usize| (count as u64).saturating_mul(4);
     let mut sizes = Vec::new();
     for (spec, id) in plan.buffers.iter().zip(0..) {
         let rows = if spec.rows == Rows::Batch { MAX_ROWS } else { MATVEC_ROWS };
         sizes.push((Operand::Scratch(BufferId(id)), words(rows * spec.width)));
     }
-    let partials = MATVEC_ROWS * plan.kv.heads * MOST_SPLITS as usize * (plan.kv.head_dim + 4);
+    let partials = plan.forward.iter().map(|op| match op {
+        Op::Attention { heads, kv, .. } => {
+            MATVEC_ROWS * usize::from(*heads) * MOST_SPLITS as usize * (plan.kv_group(*kv).head_dim + 4)
+        }
+        _ => 0,
+    });
     sizes.extend([
         (Operand::Tokens, words(MAX_ROWS)),
         (Operand::Rows, words(2 * MAX_ROWS)),
-        (Operand::BlockTables, words(table_entries(blocks))),
         (Operand::LogitRows, words(MAX_ROWS)),
         (Operand::Tiles, (MAX_ROWS * size_of::<Tile>()) as u64),
-        (Operand::Partials, words(partials)),
+        (Operand::Partials, words(partials.max().unwrap_or(0))),
     ]);
+    for head_dim in plan.kv.iter().map(|group| group.head_dim as u32).collect::<BTreeSet<_>>() {
+        sizes.push((Operand::NoRope(head_dim), words(head_dim as usize + 2)));
+    }
     for (rope, id) in plan.ropes.iter().zip(0..) {
         let rows = if rope_stride(rope) == 0 { 1 } else { MAX_ROWS };
         sizes.push((Operand::RopeTable(RopeId(id)), words(rows * 2 * (rope.pairs() + 1))));
@@ -58,10 +65,13 @@ pub(crate) fn sizes(plan: &Plan, blocks: usize) -> Vec<(Operand, u64)> {
         sizes.push((Operand::F16(width, F16Plane::Values), f16.bytes()));
         sizes.push((Operand::F16(width, F16Plane::Scales), words(MAX_ROWS)));
     }
-    let row = (KV_BLOCK * plan.kv.row() * plan.kv_dtype().block_bytes()) as u64;
-    let cache = (blocks as u64).saturating_mul(row);
-    for layer in 0..plan.kv.layers as u16 {
-        sizes.extend([(Operand::Keys(layer), cache), (Operand::Values(layer), cache)]);
+    for ((spec, blocks), group) in plan.kv.iter().zip(&kv.blocks).zip(0..) {
+        sizes.push((Operand::BlockTables(group), words(table_entries(kv))));
+        let cache = (*blocks as u64).saturating_mul(spec.block_bytes(plan.precision) as u64);
+        for index in 0..spec.layers as u16 {
+            let layer = KvLayer { group, index };
+            sizes.extend([(Operand::Keys(layer), cache), (Operand::Values(layer), cache)]);
+        }
     }
     sizes
 }
@@ -87,8 +97,8 @@ fn quantized_widths(plan: &Plan) -> Vec<u32> {
 }
 
 /// Entries of all block tables together. Sequences may share blocks, so that this can be more than the cache has.
-fn table_entries(blocks: usize) -> usize {
-    blocks.max(MATVEC_ROWS).saturating_mul(4)
+fn table_entries(kv: &KvSize) -> usize {
+    kv.positions.div_ceil(KV_BLOCK).max(MATVEC_ROWS).saturating_mul(4)
 }
 
 /// Entries from one row's frequencies to the next in a rope's table: 0 if all sequences have the same. Some ropes have
@@ -98,10 +108,10 @@ pub(crate) fn rope_stride(rope: &Rope) -> u32 {
     if same { 0 } else { rope.pairs() as u32 + 1 }
 }
 
-/// The cache of a plan's layers and the size of block tables, for no rows.
-pub(crate) fn paged(plan: &Plan, blocks: usize) -> Paged {
-    let kv = if plan.precision == Precision::Exact { Storage::F32 } else { Storage::F16 };
-    Paged { kv, blocks: blocks as u32, rows: 0, entries: table_entries(blocks) as u32 }
+/// The cache of each KV group's layers and the size of block tables, for no rows.
+pub(crate) fn paged(plan: &Plan, size: &KvSize) -> Vec<Paged> {
+    let (kv, entries) = (plan.precision.kv_storage(), table_entries(size) as u32);
+    size.blocks.iter().map(|blocks| Paged { kv, blocks: *blocks as u32, rows: 0, entries }).collect()
 }
 
 /// The buffers that a plan's kernels read and write.
@@ -110,20 +120,28 @@ pub(crate) struct Buffers {
     all: HashMap<Operand, Buffer>,
     /// The length classes of sequences whose frequencies each rope's table has, row by row.
     sent_ropes: Vec<RefCell<Vec<usize>>>,
-    paged: Paged,
+    /// Of each KV group.
+    paged: Vec<Paged>,
+    table_entries: usize,
 }
 
 impl Buffers {
-    pub(crate) fn new(gpu: &Gpu, plan: &Plan, blocks: usize) -> Result<Buffers, GpuError> {
+    pub(crate) fn new(gpu: &Gpu, plan: &Plan, kv: &KvSize) -> Result<Buffers, GpuError> {
         let mut all = HashMap::new();
-        for (operand, bytes) in sizes(plan, blocks) {
+        for (operand, bytes) in sizes(plan, kv) {
             all.insert(operand, gpu.buffer(bytes)?);
         }
         let buffers = Buffers {
             all,
             sent_ropes: plan.ropes.iter().map(|_| RefCell::default()).collect(),
-            paged: paged(plan, blocks),
+            paged: paged(plan, kv),
+            table_entries: table_entries(kv),
         };
+        for (operand, table) in &buffers.all {
+            if let Operand::NoRope(head_dim) = operand {
+                gpu.write(table, bytemuck::cast_slice(&engine::no_turns(*head_dim as usize)))?;
+            }
+        }
         for (rope, id) in plan.ropes.iter().zip(0..).filter(|(rope, _)| rope_stride(rope) == 0) {
             let table = buffers.get(&Operand::RopeTable(RopeId(id)))?;
             gpu.write(table, bytemuck::cast_slice(&engine::turns(rope, 0)))?;
@@ -137,12 +155,12 @@ impl Buffers {
 
     /// How many entries all block tables together may have.
     pub(crate) fn table_entries(&self) -> usize {
-        self.paged.entries as usize
+        self.table_entries
     }
 
-    /// The cache and block tables, for no rows.
-    pub(crate) fn paged(&self) -> Paged {
-        self.paged
+    /// The cache and block tables of each KV group, for no rows.
+    pub(crate) fn paged(&self) -> &[Paged] {
+        &self.paged
     }
 
     /// Sends each row's frequencies, for ropes whose frequencies depend on a sequence's length, unless the device has them.

@@ -85,7 +85,7 @@ impl GpuBackend {
         let launches = call.launches(self.gpu.rungs())?;
         // Slots of select that are buffers of the plan.
         let given = [
-            ("logits", self.buffers.get(&Operand::Scratch(self.plan.logits))?.clone()),
+            ("logits", self.buffers.get(&Operand::Scratch(self.plan.logits()))?.clone()),
             ("tokens", self.buffers.get(&Operand::Tokens)?.clone()),
             ("rows", self.buffers.get(&Operand::Rows)?.clone()),
         ];
@@ -107,7 +107,7 @@ impl GpuBackend {
         steps.call = Some(call);
         steps.stride = stride;
         steps.sent.clear();
-        steps.sent.extend(batch.sequences.iter().map(|s| batch.tables[*s as usize].len()));
+        steps.sent.extend((0..batch.rows()).map(|row| batch.table(row, 0).len()));
         for positions in [&mut steps.positions, &mut steps.unread] {
             positions.clear();
             positions.extend_from_slice(batch.positions);
@@ -176,16 +176,13 @@ impl GpuBackend {
         }
         let mut recording = recorder.begin(gpu, std::mem::take(after_wgpu))?;
         // Blocks that sequences got since the last submission.
-        for (row, (table, sent)) in tables.iter().zip(sent).enumerate() {
-            if table.len() > *sent {
-                recording.write(
-                    gpu,
-                    plan_buffers.get(&Operand::BlockTables)?,
-                    4 * (row * *stride + *sent) as u64,
-                    &table[*sent..],
-                )?;
-                *sent = table.len();
+        let groups = tables.len() / positions.len().max(1);
+        for (row, (of_row, sent)) in tables.chunks_exact(groups).zip(sent).enumerate() {
+            for (group, table) in of_row.iter().enumerate().filter(|(_, table)| table.len() > *sent) {
+                let buffer = plan_buffers.get(&Operand::BlockTables(group as u8))?;
+                recording.write(gpu, buffer, 4 * (row * *stride + *sent) as u64, &table[*sent..])?;
             }
+            *sent = of_row[0].len();
         }
         // Kernels after which to submit what was recorded, if the device is idle.
         let first_submission = tuning.profile(gpu.rungs()).first_submission as usize;
@@ -240,7 +237,7 @@ impl Chain for GpuBackend {
         let rows = batch.rows();
         // One row for each sequence, in their order, and all want logits.
         let each = |rows: &[u32]| rows.iter().copied().eq(0..rows.len() as u32);
-        let sound = batch.tables.len() == rows && each(batch.sequences) && each(batch.logits);
+        let sound = batch.lengths.len() == rows && each(batch.sequences) && each(batch.logits);
         if !sound || batch.logits.len() != rows || samplers.len() != rows || histories.len() != rows {
             return Err(BackendError::UnsoundBatch);
         }
@@ -256,18 +253,27 @@ impl Chain for GpuBackend {
     }
 
     fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError> {
-        let blocks = self.blocks;
+        let groups = self.kv.blocks.len();
         // Blocks that were sent before were checked before.
-        let has_blocks = |((position, table), sent): ((&u32, &&[u32]), &usize)| {
+        let has_blocks = |((position, of_row), sent): ((&u32, &[&[u32]]), &usize)| {
             let last = *position as usize + steps.max(1) - 1;
-            last / KV_BLOCK < table.len()
-                && table.len() <= self.steps.stride
-                && table.iter().skip(*sent).all(|block| (*block as usize) < blocks)
+            of_row.iter().zip(&self.kv.blocks).all(|(table, blocks)| {
+                last / KV_BLOCK < table.len()
+                    && table.len() == of_row[0].len()
+                    && table.len() <= self.steps.stride
+                    && table.iter().skip(*sent).all(|block| (*block as usize) < *blocks)
+            })
         };
-        let sound = self.steps.call.is_some() && tables.len() == self.steps.positions.len();
+        let sound = self.steps.call.is_some() && tables.len() == self.steps.positions.len() * groups;
         if !sound
             || steps > MAX_IN_FLIGHT
-            || !self.steps.positions.iter().zip(tables).zip(&self.steps.sent).all(has_blocks)
+            || !self
+                .steps
+                .positions
+                .iter()
+                .zip(tables.chunks_exact(groups.max(1)))
+                .zip(&self.steps.sent)
+                .all(has_blocks)
         {
             return Err(BackendError::UnsoundBatch);
         }

@@ -120,14 +120,17 @@ impl GpuBackend {
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
         // Sequences have blocks of their own if there are enough: shared blocks would be in the device's cache.
-        let blocks = self.blocks as u32;
+        let blocks = self.kv.blocks.iter().copied().min().unwrap_or(0) as u32;
+        let groups = self.kv.blocks.len();
         let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
         let separate =
             matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
         let tables: Vec<Vec<u32>> = if separate {
             all.iter().map(|number| (number * each..(number + 1) * each).collect()).collect()
         } else {
-            vec![(0..blocks).collect()]
+            // Positions beyond a pool share its blocks.
+            let last = positions(workload, depth).into_iter().max().unwrap_or(0);
+            vec![(0..last / gyrus_kernels::KV_BLOCK as u32 + 1).map(|block| block % blocks.max(1)).collect()]
         };
         let sequences = if separate { all.clone() } else { vec![0; rows] };
         let (logits, length) = match workload {
@@ -140,7 +143,7 @@ impl GpuBackend {
             positions: &positions,
             sequences: &sequences,
             logits,
-            tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            tables: &tables.iter().flat_map(|table| vec![table.as_slice(); groups]).collect::<Vec<_>>(),
             lengths: &vec![length as u32; tables.len()],
         };
         self.check(&batch)?;
@@ -154,7 +157,7 @@ impl GpuBackend {
 
     fn tune_kernels(&mut self, report: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
         // At a depth at which attention takes a part of the time, if the cache is as long.
-        let depth = 512.min(self.blocks * gyrus_kernels::KV_BLOCK - 1);
+        let depth = 512.min(self.kv.positions - 1);
         self.send_workload(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
         let batch = BatchShape { rows: 1, positions: &positions, tiles: 0 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gyrus_kernels::{KV_BLOCK, Plan, WeightError, WeightLayout, WeightSpec};
+use gyrus_kernels::{KV_BLOCK, KvSize, Plan, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
 use crate::buffers::{logits_readback_bytes, sizes};
@@ -32,6 +32,8 @@ pub struct MemoryNeed {
     pub spare: u64,
     /// Positions of the cache.
     pub positions: usize,
+    /// Bytes of the cache that one block more of positions takes: those of layers without a window.
+    pub per_block: u64,
 }
 
 /// wgpu's allocator requests memory in blocks of up to this size.
@@ -40,16 +42,15 @@ const BLOCK: u64 = 256 << 20;
 const SPARE_SHARE: u64 = 32;
 
 impl MemoryNeed {
-    /// The need of a plan with a cache of `blocks` blocks.
-    pub fn new(plan: &Plan, blocks: usize) -> Result<MemoryNeed, GpuError> {
+    /// The need of a plan with a cache of this size.
+    pub fn new(plan: &Plan, kv: &KvSize) -> Result<MemoryNeed, GpuError> {
         let mut weights = 0u64;
         for spec in &plan.weights {
             weights = weights.saturating_add(weight_bytes(spec)?);
         }
-        let positions = blocks.saturating_mul(KV_BLOCK);
         // What only some requests need, such as a sampler's counts, is small beside what is spare.
         let (mut cache, mut scratch) = (0u64, logits_readback_bytes(plan));
-        for (operand, bytes) in sizes(plan, blocks) {
+        for (operand, bytes) in sizes(plan, kv) {
             let sum = match operand {
                 Operand::Keys(_) | Operand::Values(_) => &mut cache,
                 _ => &mut scratch,
@@ -57,7 +58,8 @@ impl MemoryNeed {
             *sum = sum.saturating_add(bytes);
         }
         let sum = weights.saturating_add(cache).saturating_add(scratch);
-        Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions })
+        let per_block = (plan.kv_bytes_per_token() * KV_BLOCK) as u64;
+        Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions: kv.positions, per_block })
     }
 
     /// All of it.
@@ -69,9 +71,9 @@ impl MemoryNeed {
     /// fits.
     pub fn positions_within(&self, free: u64) -> Option<usize> {
         let blocks = self.positions / KV_BLOCK;
-        let per_block = self.cache / blocks.max(1) as u64;
-        let fits = |blocks: usize| {
-            let cache = per_block.saturating_mul(blocks as u64);
+        let fits = |some: usize| {
+            let fewer = self.per_block.saturating_mul((blocks - some.min(blocks)) as u64);
+            let cache = self.cache.saturating_sub(fewer);
             let sum = self.weights.saturating_add(self.scratch).saturating_add(cache);
             sum.saturating_add(spare(sum)) <= free
         };
@@ -136,8 +138,10 @@ impl Gpu {
 
     /// The most positions of a cache: a layer's keys are one buffer.
     pub fn most_positions(&self, plan: &Plan) -> usize {
-        let row = (plan.kv.row() * plan.kv_dtype().block_bytes()).max(1) as u64;
-        usize::try_from(self.largest_buffer() / row).unwrap_or(usize::MAX) / KV_BLOCK * KV_BLOCK
+        let global = plan.kv.iter().filter(|group| group.window.is_none());
+        let block = global.map(|group| group.block_bytes(plan.precision)).max().unwrap_or(1).max(1);
+        let blocks = usize::try_from(self.largest_buffer() / block as u64).unwrap_or(usize::MAX);
+        blocks.saturating_mul(KV_BLOCK)
     }
 }
 
@@ -315,7 +319,14 @@ mod tests {
 
     fn need() -> MemoryNeed {
         // 32 positions take a mebibyte.
-        MemoryNeed { weights: 600 * MIB, cache: 64 * MIB, scratch: 30 * MIB, spare: BLOCK, positions: 2048 }
+        MemoryNeed {
+            weights: 600 * MIB,
+            cache: 64 * MIB,
+            scratch: 30 * MIB,
+            spare: BLOCK,
+            positions: 2048,
+            per_block: MIB,
+        }
     }
 
     #[test]
@@ -329,8 +340,14 @@ mod tests {
         assert_eq!(need.positions_within(887 * MIB - 1), None);
         assert_eq!(need.positions_within(1), None);
         // For large plans the spare memory grows with the cache.
-        let large =
-            MemoryNeed { weights: 32 << 30, cache: 2 << 30, scratch: 0, spare: 0, positions: 1 << 16 };
+        let large = MemoryNeed {
+            weights: 32 << 30,
+            cache: 2 << 30,
+            scratch: 0,
+            spare: 0,
+            positions: 1 << 16,
+            per_block: 1 << 20,
+        };
         assert_eq!(large.positions_within(34 << 30), Some(31744));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gyrus_kernels::{Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack};
+use gyrus_kernels::{HeadNorms, Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack};
 use gyrus_tensor::{dequantize, magnitude_bound};
 
 use crate::buffer::Buffer;
@@ -96,6 +96,11 @@ pub(crate) fn groups<'w>(plan: &Plan, weights: &'w [WeightId]) -> impl Iterator<
     weights.chunk_by(|a, b| plan.weight(*a).dtype == plan.weight(*b).dtype)
 }
 
+/// The norm weights of heads of Q and K in the order that kernels read them. Rows without keys have those of Q twice.
+pub(crate) fn head_norms(norms: &HeadNorms) -> [WeightId; 2] {
+    [norms.q, norms.k.unwrap_or(norms.q)]
+}
+
 impl Weights {
     /// Repacks and uploads all weights of a plan's ops, in their order; `uploaded` is called for every chunk with the number
     /// of the file's bytes it had.
@@ -116,9 +121,16 @@ impl Weights {
                         weights.add_matrix(group, &upload)?;
                     }
                 }
-                Op::RmsNorm { weight, .. } => weights.add_vectors(&[*weight], &upload)?,
-                Op::RopeWrite { head_norm: Some((q, k, _)), .. } => {
-                    weights.add_vectors(&[*q, *k], &upload)?;
+                Op::RmsNorm { weight, .. }
+                | Op::NormColumns { weight, .. }
+                | Op::Bias { bias: weight, .. } => {
+                    weights.add_vectors(&[*weight], &upload)?;
+                }
+                Op::RopeWrite { norms: Some(norms), .. } => {
+                    weights.add_vectors(&head_norms(norms), &upload)?;
+                    if let Some(v) = norms.v {
+                        weights.add_vectors(&[v], &upload)?;
+                    }
                 }
                 _ => {}
             }
@@ -183,7 +195,7 @@ impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
             let mut vector = vec![0.0; spec.shape.elems()];
             dequantize(spec.dtype, data.as_ref(), &mut vector)
                 .map_err(|error| refused(spec, error.into()))?;
-            all.extend(vector);
+            all.extend(vector.into_iter().map(|value| value + spec.plus));
             (self.uploaded)(data.as_ref().len() as u64);
         }
         self.gpu.upload(bytemuck::cast_slice(&all))

@@ -16,7 +16,7 @@ use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Question};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{KV_BLOCK, KvSpec, Pairing, Rope, RopeSpec};
+use gyrus_kernels::{KV_BLOCK, KvGroup, Pairing, Rope, RopeSpec};
 use gyrus_testkit::Rng;
 use named::{Buffers, run};
 use numbers::{floats, values, words};
@@ -70,7 +70,8 @@ const FORMS: [Form; 6] = [
 /// One row of each of several sequences, whose blocks are scattered over the cache.
 struct Scene {
     form: Form,
-    spec: KvSpec,
+    heads: usize,
+    spec: KvGroup,
     /// Position of each row.
     positions: Vec<u32>,
     tables: Vec<Vec<u32>>,
@@ -86,7 +87,7 @@ impl Scene {
     fn new(seed: u64, form: Form, positions: &[u32]) -> Scene {
         let rng = &mut Rng::new(seed);
         let Form { heads, kv_heads, head_dim, pairing, rope: (rope_dim, offset), .. } = form;
-        let spec = KvSpec { layers: 1, heads, kv_heads, head_dim };
+        let spec = KvGroup { layers: 1, kv_heads, head_dim, window: None };
         // Each sequence has one block more than it needs, and some blocks belong to none.
         let lengths: Vec<usize> = positions.iter().map(|p| *p as usize / KV_BLOCK + 2).collect();
         let blocks = lengths.iter().sum::<usize>() + 3;
@@ -113,6 +114,7 @@ impl Scene {
         });
         let mut scene = Scene {
             form,
+            heads,
             spec,
             positions: positions.to_vec(),
             tables,
@@ -176,7 +178,7 @@ impl Scene {
 
     fn heads(&self) -> Heads {
         let Form { head_dim, pairing, norm, .. } = self.form;
-        Heads { head_dim: head_dim as u32, pairing, norm }
+        Heads { head_dim: head_dim as u32, pairing, norm, write: true }
     }
 
     fn paged(&self, rows: usize) -> Paged {
@@ -247,12 +249,12 @@ impl Scene {
 
     fn merge(&self, rows: &[usize], window: u32, target: Target) -> QuantizeCall {
         let head_dim = self.spec.head_dim as u32;
-        let cols = self.spec.heads as u32 * head_dim;
+        let cols = self.heads as u32 * head_dim;
         QuantizeCall { rows: rows.len() as u32, cols, source: Source::Merge { head_dim, window }, target }
     }
 
     fn merged(&self, runner: &GpuRunner, rows: &[usize], window: u32, buffers: &mut Buffers) -> Vec<f32> {
-        let width = self.spec.heads * self.spec.head_dim;
+        let width = self.heads * self.spec.head_dim;
         let call = self.merge(rows, window, Target::F32);
         buffers.insert("q", vec![UNTOUCHED; rows.len() * width]);
         run(runner, &call.launch(runner.gpu().rungs()).unwrap(), buffers);

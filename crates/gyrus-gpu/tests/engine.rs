@@ -11,7 +11,7 @@ use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Query, element};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Activation, KV_BLOCK, KvSpec, Launch, Pairing, Rope, RopeSpec};
+use gyrus_kernels::{Activation, KV_BLOCK, KvGroup, Launch, Pairing, Rope, RopeSpec};
 use gyrus_testkit::Rng;
 use numbers::{floats, values, words};
 
@@ -100,7 +100,8 @@ fn gathered_rows() {
 
 /// A cache, rows of two sequences, and the scalar reference's results.
 struct Scene {
-    spec: KvSpec,
+    heads: usize,
+    spec: KvGroup,
     kv: Storage,
     paged: Paged,
     tables: Vec<Vec<u32>>,
@@ -111,17 +112,17 @@ struct Scene {
 
 impl Scene {
     fn new(rng: &mut Rng, heads: usize, kv_heads: usize, head_dim: usize, kv: Storage) -> Scene {
-        let spec = KvSpec { layers: 1, heads, kv_heads, head_dim };
+        let spec = KvGroup { layers: 1, kv_heads, head_dim, window: None };
         let tables = vec![vec![7, 2, 9, 0, 4], vec![5, 1, 3, 8, 6]];
         let rows = vec![(0, 0), (0, 1), (1, 31), (1, 32), (0, 130), (1, 159)];
         let stride = (heads + 2 * kv_heads) * head_dim;
         let qkv = floats(rng, rows.len() * stride);
         let paged = Paged { kv, blocks: 10, rows: rows.len() as u32, entries: 10 };
-        Scene { spec, kv, paged, tables, rows, qkv }
+        Scene { heads, spec, kv, paged, tables, rows, qkv }
     }
 
     fn stride(&self) -> usize {
-        (self.spec.heads + 2 * self.spec.kv_heads) * self.spec.head_dim
+        (self.heads + 2 * self.spec.kv_heads) * self.spec.head_dim
     }
 
     fn row_words(&self) -> Vec<u32> {
@@ -183,7 +184,7 @@ fn ropes_and_cache_writes() {
             if norm {
                 buffers.push(words(&weights.concat()));
             }
-            let heads_of = Heads { head_dim: head_dim as u32, pairing, norm };
+            let heads_of = Heads { head_dim: head_dim as u32, pairing, norm, write: true };
             let launch = engine::rope_write(rungs, params, heads_of, scene.paged).unwrap();
             run(runner, &launch, &mut buffers);
             let found = values(&buffers[0]);
@@ -226,7 +227,7 @@ fn attention_over_a_paged_cache() {
             (3, 3, 6, Some(1), Storage::F16),
         ] {
             let scene = Scene::new(&mut rng, heads, kv_heads, head_dim, kv);
-            let mut cache = KvCache::new(scene.spec, 10);
+            let mut cache = KvCache::new(KvGroup { window, ..scene.spec }, 10);
             let mut device = [vec![0; scene.cache_words()], vec![0; scene.cache_words()]];
             for (sequence, table) in scene.tables.iter().enumerate() {
                 for position in 0..160 {
@@ -248,7 +249,7 @@ fn attention_over_a_paged_cache() {
                 let q = &scene.qkv[row * scene.stride()..][..heads * head_dim];
                 let mut out = vec![0.0; heads * head_dim];
                 let (table, position) = (scene.tables[*sequence].as_slice(), *position as usize);
-                scalar::attention(&cache, 0, Query { q, table, position, scale, window }, &mut out);
+                scalar::attention(&cache, 0, Query { q, table, position, scale, soft_cap: None }, &mut out);
                 expected.extend(out);
             }
             let params = AttendParams {

@@ -9,7 +9,7 @@ use gyrus_kernels::call::engine::Paged;
 use gyrus_kernels::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
 use gyrus_kernels::scalar::{self, KvCache, Question, element};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Batch, KV_BLOCK, KvSpec};
+use gyrus_kernels::{Batch, KV_BLOCK, KvGroup};
 use gyrus_testkit::Rng;
 
 /// A device, one at a time: several software adapters compete for the same threads.
@@ -93,7 +93,7 @@ struct Scene {
 impl Scene {
     /// Slots that no sequence has written are NaN on the device.
     fn new(case: &Case, rng: &mut Rng) -> Scene {
-        let spec = KvSpec { layers: 1, heads: case.heads, kv_heads: case.kv_heads, head_dim: case.head_dim };
+        let spec = KvGroup { layers: 1, kv_heads: case.kv_heads, head_dim: case.head_dim, window: None };
         let lengths: Vec<usize> = case.sequences.iter().map(|(p, n)| (p + n) as usize).collect();
         let blocks: usize = lengths.iter().map(|length| length.div_ceil(KV_BLOCK)).sum::<usize>() + 2;
         let mut free: Vec<u32> = (0..blocks as u32).collect();

@@ -201,7 +201,7 @@ fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[
     let table: Vec<u32> = (0..skipped + cache.blocks).map(|i| i.saturating_sub(skipped)).collect();
     let entries = table.len() as u32;
     let paged = Paged { kv: cache.kv, blocks: cache.blocks, rows, entries };
-    let heads = Heads { head_dim: cache.head_dim, pairing: rope.pairing(), norm: false };
+    let heads = Heads { head_dim: cache.head_dim, pairing: rope.pairing(), norm: false, write: true };
     let launch = engine::rope_write(runner.gpu().rungs(), params, heads, paged).unwrap();
     let words = elements(cache) * cache.kv.bytes() as usize / 4 + 8;
     let of_rows: Vec<u32> = (0..rows).flat_map(|row| [from + row, 0]).collect();

@@ -8,8 +8,8 @@ pub trait Backend: Send {
     /// The plan it runs.
     fn plan(&self) -> &Plan;
 
-    /// Blocks in its KV cache.
-    fn kv_blocks(&self) -> usize;
+    /// Blocks of each KV group in its cache.
+    fn kv_blocks(&self) -> &[usize];
 
     /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`, all of them finite.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;

@@ -1,7 +1,5 @@
 use crate::backend::BackendError;
-
-/// Positions in one block of the KV cache.
-pub const KV_BLOCK: usize = 32;
+use crate::kv::KV_BLOCK;
 
 /// The rows of one forward pass. Prefill, decode and batches of sequences are the same call with different rows.
 ///
@@ -14,11 +12,13 @@ pub struct Batch<'a> {
     /// Positions, which determine the rotary phase and the cache slot. M-RoPE uses them for all its rows of positions,
     /// as for text.
     pub positions: &'a [u32],
-    /// For each row, which of `tables` is its sequence's.
+    /// For each row, the index of its sequence.
     pub sequences: &'a [u32],
     /// Indices of the rows whose logits are wanted, ascending.
     pub logits: &'a [u32],
-    /// For each sequence its cache blocks: position `p` is in `tables[s][p / KV_BLOCK]`.
+    /// For each sequence its block tables, one per KV group: position `p` of sequence `s` is in block
+    /// `tables[s · groups + g][p / KV_BLOCK]` of group `g`. All tables of a sequence have the same length. Entries of
+    /// positions that have left a group's window are not read.
     pub tables: &'a [&'a [u32]],
     /// For each sequence the length it may reach, the same in all its batches: the frequencies of some ropes depend on
     /// it, and cached keys must be rotated with the same ones as later keys.
@@ -40,23 +40,38 @@ impl Batch<'_> {
         self.tokens.len()
     }
 
-    /// The block table of a row's sequence.
-    pub fn table(&self, row: usize) -> &[u32] {
-        self.tables[self.sequences[row] as usize]
+    /// KV groups: block tables per sequence.
+    pub fn groups(&self) -> usize {
+        self.tables.len().checked_div(self.lengths.len()).unwrap_or(0)
     }
 
-    /// Whether the slices agree in length and every position has a block. Backends check this once per batch; kernels
-    /// do not.
-    pub fn is_sound(&self, vocab: usize, blocks: usize) -> bool {
-        let rows = self.rows();
+    /// The block table of a row's sequence in a KV group.
+    pub fn table(&self, row: usize, group: u8) -> &[u32] {
+        self.tables[self.sequences[row] as usize * self.groups() + usize::from(group)]
+    }
+
+    /// The block tables of all sequences in a KV group.
+    pub fn tables_of(&self, group: usize) -> impl Iterator<Item = &[u32]> + Clone {
+        self.tables.iter().skip(group).step_by(self.groups().max(1)).copied()
+    }
+
+    /// Whether the slices agree in length and every position has a block. `blocks` is the number of blocks of each KV
+    /// group. Backends check this once per batch; kernels do not.
+    pub fn is_sound(&self, vocab: usize, blocks: &[usize]) -> bool {
+        let (rows, groups) = (self.rows(), blocks.len());
         self.positions.len() == rows
             && self.sequences.len() == rows
-            && self.lengths.len() == self.tables.len()
+            && self.tables.len() == self.lengths.len() * groups
             && self.logits.iter().all(|&r| (r as usize) < rows)
             && self.tokens.iter().all(|&t| (t as usize) < vocab)
-            && self.tables.iter().all(|table| table.iter().all(|&b| (b as usize) < blocks))
+            && self.tables.chunks_exact(groups.max(1)).all(|of_sequence| {
+                let mut tables = of_sequence.iter().zip(blocks);
+                tables.all(|(table, &blocks)| {
+                    table.len() == of_sequence[0].len() && table.iter().all(|&b| (b as usize) < blocks)
+                })
+            })
             && (0..rows).all(|r| {
-                let table = self.tables.get(self.sequences[r] as usize);
+                let table = self.tables.get(self.sequences[r] as usize * groups);
                 table.is_some_and(|t| (self.positions[r] as usize) / KV_BLOCK < t.len())
             })
     }

@@ -15,6 +15,7 @@ mod backend;
 mod batch;
 pub mod call;
 pub mod grid;
+mod kv;
 mod launch;
 mod op;
 pub mod params;
@@ -28,10 +29,11 @@ pub mod shader;
 mod weights;
 
 pub use backend::{Backend, BackendError, Chain};
-pub use batch::{Batch, KV_BLOCK};
+pub use batch::Batch;
+pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvSize};
 pub use launch::{Access, Launch, LaunchError, Slot};
-pub use op::{Activation, BufferId, Op, RopeId, WeightId};
-pub use plan::{BufferSpec, KvSpec, Plan, Precision, Rows, WeightSpec};
+pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, WeightId};
+pub use plan::{BufferSpec, LOGITS, Output, Plan, Precision, Rows, WeightSpec};
 pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,

@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::kv::KvLayer;
+
 /// A scratch buffer of a plan: `[rows, width]` in `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u16);
@@ -12,13 +14,30 @@ pub struct WeightId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeId(pub u8);
 
-/// The function between the two halves of a gated feed-forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The function of a feed-forward layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x·sigmoid(x)`.
     Silu,
     /// The tanh approximation of GELU.
     GeluTanh,
+    /// GELU: `x` times the normal distribution function at `x`.
+    Gelu,
+    /// `max(x, 0)²`.
+    SquaredRelu,
+}
+
+/// The RMS norms of heads before they are rotated. Weights are `[head_dim]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadNorms {
+    /// The weight of every query head's norm.
+    pub q: WeightId,
+    /// The weight of every key head's norm; absent if the op has no keys.
+    pub k: Option<WeightId>,
+    /// The weight of every value head's norm; values are not normalised if absent.
+    pub v: Option<WeightId>,
+    /// Added to the mean square.
+    pub eps: f32,
 }
 
 /// One op of a plan. Widths of buffers and shapes of weights are in the plan's tables.
@@ -37,15 +56,28 @@ pub enum Op {
         out: BufferId,
     },
     /// `out[r] = x[r] / rms(x[r]) · weight`, with `rms(x) = √(mean(x²) + eps)`.
+    ///
+    /// If the weight is shorter than a row, each part of a row that has its length is normalised on its own.
     RmsNorm {
         /// `[rows, width]`.
         x: BufferId,
-        /// `[width]`.
+        /// `[n]`, `width` is a multiple of `n`.
         weight: WeightId,
         /// Added to the mean square.
         eps: f32,
         /// `[rows, width]`, may be `x`.
         out: BufferId,
+    },
+    /// The RMS norm of some columns of a buffer, in place: OLMo 2 normalises all heads of Q together, and those of K.
+    NormColumns {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// The first column.
+        first: u32,
+        /// `[columns]`.
+        weight: WeightId,
+        /// Added to the mean square.
+        eps: f32,
     },
     /// `out[r] = W·x[r]`, or `out[r] += W·x[r]`. Several weights `[n_i, k]` write their outputs side by side.
     MatMul {
@@ -58,29 +90,68 @@ pub enum Op {
         /// `[rows, Σ n_i]`.
         out: BufferId,
     },
-    /// Prepares attention: normalises each head of Q and K if the model does, rotates them by their position, and
-    /// writes K and V to the cache. Q stays in `qkv`.
+    /// `x[r][first + i] += bias[i]`.
+    Bias {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// The first column.
+        first: u32,
+        /// `[n]`.
+        bias: WeightId,
+    },
+    /// `out[r] += scale · x[r]`: the residual connection where a norm or a factor is before it.
+    Add {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// A factor on `x`.
+        scale: f32,
+        /// `[rows, width]`.
+        out: BufferId,
+    },
+    /// `x[r] *= factor`.
+    Scale {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// The factor.
+        factor: f32,
+    },
+    /// `x = cap · tanh(x / cap)`.
+    SoftCap {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// The largest magnitude of a result.
+        cap: f32,
+    },
+    /// Prepares attention: normalises each head if the model does, rotates Q and K by their position, and writes K and V
+    /// to the cache. Q stays in `qkv`.
     RopeWrite {
-        /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side.
+        /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side. Q alone if nothing is written.
         qkv: BufferId,
-        /// Index into the KV cache.
-        layer: u16,
-        /// Weights `[head_dim]` and epsilon of the per-head RMS norms of Q and K.
-        head_norm: Option<(WeightId, WeightId, f32)>,
-        /// Which rotary embedding.
-        rope: RopeId,
+        /// Query heads.
+        heads: u16,
+        /// Where K and V are written, or, if they are not, the layer whose keys are attended to. It has the numbers of
+        /// KV heads and of a head's elements.
+        kv: KvLayer,
+        /// Whether `qkv` has K and V, which are written.
+        write: bool,
+        /// The norms of heads.
+        norms: Option<HeadNorms>,
+        /// Which rotary embedding; heads are not rotated if absent.
+        rope: Option<RopeId>,
     },
     /// `out[r] = softmax(scale · q·K)·V` for each head, over the row's own sequence: positions up to its own and, with
-    /// a window, only the last `window` of them.
+    /// the window of the group, only the last of them.
     Attention {
         /// As [`Op::RopeWrite`] left it; only Q is read.
         qkv: BufferId,
-        /// Index into the KV cache.
-        layer: u16,
+        /// Query heads, a multiple of the group's KV heads.
+        heads: u16,
+        /// The keys and values. They may be of an earlier layer.
+        kv: KvLayer,
         /// Factor on the scores.
         scale: f32,
-        /// The attention window: positions a row attends to, its own included; all if absent.
-        window: Option<u32>,
+        /// Scores become `soft_cap · tanh(score / soft_cap)`.
+        soft_cap: Option<f32>,
         /// `[rows, heads·head_dim]`.
         out: BufferId,
     },
@@ -93,17 +164,23 @@ pub enum Op {
         /// `[rows, n]`.
         out: BufferId,
     },
+    /// `x[r][i] = f(x[r][i]) · by[r][first + i]`.
+    GateBy {
+        /// `[rows, n]`.
+        x: BufferId,
+        /// Which function.
+        activation: Activation,
+        /// `[rows, width]`.
+        by: BufferId,
+        /// The first column of `by`.
+        first: u32,
+    },
     /// Copies the rows whose logits are wanted: `out[i] = x[logits[i]]`.
     Gather {
         /// `[rows, width]`.
         x: BufferId,
         /// `[logits, width]`.
         out: BufferId,
-    },
-    /// Draws one token for each logits row with that row's [`crate::Sampler`].
-    Select {
-        /// `[logits, vocab]`.
-        logits: BufferId,
     },
 }
 
@@ -112,24 +189,36 @@ impl Op {
     pub fn reads(&self) -> [Option<BufferId>; 2] {
         match *self {
             Op::Embed { .. } => [None, None],
-            Op::RmsNorm { x, .. } | Op::Gate { x, .. } | Op::Gather { x, .. } => [Some(x), None],
+            Op::RmsNorm { x, .. }
+            | Op::NormColumns { x, .. }
+            | Op::Bias { x, .. }
+            | Op::Scale { x, .. }
+            | Op::SoftCap { x, .. }
+            | Op::Gate { x, .. }
+            | Op::Gather { x, .. } => [Some(x), None],
             Op::MatMul { x, accumulate, out, .. } => [Some(x), accumulate.then_some(out)],
+            Op::Add { x, out, .. } => [Some(x), Some(out)],
+            Op::GateBy { x, by, .. } => [Some(x), Some(by)],
             Op::RopeWrite { qkv, .. } | Op::Attention { qkv, .. } => [Some(qkv), None],
-            Op::Select { logits } => [Some(logits), None],
         }
     }
 
     /// The buffer it writes.
-    pub fn writes(&self) -> Option<BufferId> {
+    pub fn writes(&self) -> BufferId {
         match *self {
             Op::Embed { out, .. }
             | Op::RmsNorm { out, .. }
             | Op::MatMul { out, .. }
+            | Op::Add { out, .. }
             | Op::Attention { out, .. }
             | Op::Gate { out, .. }
-            | Op::Gather { out, .. } => Some(out),
-            Op::RopeWrite { qkv, .. } => Some(qkv),
-            Op::Select { .. } => None,
+            | Op::Gather { out, .. } => out,
+            Op::NormColumns { x, .. }
+            | Op::Bias { x, .. }
+            | Op::Scale { x, .. }
+            | Op::SoftCap { x, .. }
+            | Op::GateBy { x, .. } => x,
+            Op::RopeWrite { qkv, .. } => qkv,
         }
     }
 }

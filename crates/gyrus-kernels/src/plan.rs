@@ -1,8 +1,10 @@
 use std::fmt;
+use std::ops::Range;
 
 use gyrus_tensor::{DType, Shape};
 
-use crate::op::{BufferId, Op, WeightId};
+use crate::kv::{KV_BLOCK, KvGroup, KvLayer};
+use crate::op::{BufferId, HeadNorms, Op, WeightId};
 use crate::rope::Rope;
 
 /// The precision a plan computes with; the same on every backend.
@@ -35,7 +37,7 @@ pub struct BufferSpec {
 }
 
 /// The description of a weight tensor. The backend has its data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WeightSpec {
     /// The name in the model's file.
     pub name: String,
@@ -43,34 +45,34 @@ pub struct WeightSpec {
     pub dtype: DType,
     /// Axes, outermost first.
     pub shape: Shape,
+    /// The first row of the file's tensor: files may have several weights in one tensor.
+    pub first_row: usize,
+    /// What is added to the file's values. Some files store the weights of norms minus one. Vectors only.
+    pub plus: f32,
+    /// Whether the file does not have it: all values are `plus`.
+    pub constant: bool,
 }
 
-/// The KV cache a plan writes and reads, and the heads its attention has.
+impl WeightSpec {
+    /// A whole tensor, as the file has it.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: Shape) -> WeightSpec {
+        WeightSpec { name: name.into(), dtype, shape, first_row: 0, plus: 0.0, constant: false }
+    }
+}
+
+/// A result of a forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvSpec {
-    /// Attention layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads; `heads` is a multiple.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
+pub struct Output {
+    /// What it is: `logits` of a language model.
+    pub name: &'static str,
+    /// Where the forward pass leaves it.
+    pub buffer: BufferId,
 }
 
-impl KvSpec {
-    /// Elements of K (and of V) that one position takes in one layer.
-    pub fn row(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
+/// The name of a language model's [`Output`].
+pub const LOGITS: &str = "logits";
 
-    /// Elements of all queries of a row.
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-}
-
-/// A forward pass as a flat table, in two segments: *forward* ends with logits, *select* with tokens.
+/// A forward pass as a flat table of ops, from token ids to its outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// What the ops compute with.
@@ -84,13 +86,13 @@ pub struct Plan {
     /// Rotary embeddings by [`crate::RopeId`].
     pub ropes: Vec<Rope>,
     /// The KV cache.
-    pub kv: KvSpec,
-    /// From token ids to logits.
+    pub kv: Vec<KvGroup>,
+    /// The ops.
     pub forward: Vec<Op>,
-    /// From logits to tokens.
-    pub select: Vec<Op>,
-    /// Where *forward* leaves the logits.
-    pub logits: BufferId,
+    /// The ops of each layer. Between two layers a plan can be cut: only buffers that all layers read live across.
+    pub layers: Vec<Range<usize>>,
+    /// What it computes.
+    pub outputs: Vec<Output>,
 }
 
 impl Plan {
@@ -104,37 +106,51 @@ impl Plan {
         &self.weights[id.0 as usize]
     }
 
-    /// Element type of the cache.
-    pub fn kv_dtype(&self) -> DType {
-        match self.precision {
-            Precision::Exact => DType::F32,
-            Precision::Fast => DType::F16,
-        }
+    /// The group of a layer's keys and values.
+    pub fn kv_group(&self, layer: KvLayer) -> &KvGroup {
+        &self.kv[usize::from(layer.group)]
     }
 
-    /// Bytes of cache that one position takes over all layers.
+    /// Where the forward pass leaves the logits.
+    ///
+    /// # Panics
+    /// If the plan is not one of a language model.
+    pub fn logits(&self) -> BufferId {
+        let logits = self.outputs.iter().find(|output| output.name == LOGITS);
+        logits.expect("the plan of a language model has logits").buffer
+    }
+
+    /// Bytes of cache that one more position takes: those of groups without a window.
     pub fn kv_bytes_per_token(&self) -> usize {
-        2 * self.kv.layers * self.kv.row() * self.kv_dtype().block_bytes()
+        let global = self.kv.iter().filter(|group| group.window.is_none());
+        global.map(|group| group.bytes_per_block(self.precision)).sum::<usize>() / KV_BLOCK
     }
 }
 
 impl fmt::Display for Plan {
     /// The table as text, one op a line, for snapshots.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KvSpec { layers, heads, kv_heads, head_dim } = self.kv;
         writeln!(f, "{:?}, vocabulary {}", self.precision, self.vocab)?;
-        writeln!(f, "kv {layers} layers, {heads}/{kv_heads} heads of {head_dim}, {}", self.kv_dtype())?;
+        for (i, group) in self.kv.iter().enumerate() {
+            let KvGroup { layers, kv_heads, head_dim, window } = group;
+            write!(f, "kv{i}: {layers} layers, {kv_heads} heads of {head_dim}")?;
+            write!(f, ", {}", self.precision.kv_storage().name())?;
+            writeln!(f, "{}", window.map_or(String::new(), |window| format!(", window {window}")))?;
+        }
         for (i, rope) in self.ropes.iter().enumerate() {
             writeln!(f, "rope {i}: {rope}")?;
         }
         for (i, buffer) in self.buffers.iter().enumerate() {
             writeln!(f, "b{i} {}: {:?} × {}", buffer.name, buffer.rows, buffer.width)?;
         }
-        for (segment, ops) in [("forward", &self.forward), ("select", &self.select)] {
-            writeln!(f, "{segment}:")?;
-            for op in ops {
-                writeln!(f, "  {}", Line { plan: self, op })?;
+        for (at, op) in self.forward.iter().enumerate() {
+            if let Some(layer) = self.layers.iter().position(|ops| ops.start == at) {
+                writeln!(f, "layer {layer}:")?;
             }
+            writeln!(f, "  {}", Line { plan: self, op })?;
+        }
+        for Output { name, buffer } in &self.outputs {
+            writeln!(f, "{name}: {buffer}")?;
         }
         Ok(())
     }
@@ -161,20 +177,35 @@ impl fmt::Display for Line<'_> {
                 let sign = if *accumulate { "+=" } else { "=" };
                 write!(f, "{out} {sign} {x} · {}", all.join(" | "))
             }
-            Op::RopeWrite { qkv, layer, head_norm, rope } => {
-                write!(f, "rope_write {qkv} layer {layer} rope {}", rope.0)?;
-                match head_norm {
-                    Some((q, k, eps)) => write!(f, ", head norms {}, {} eps {eps:e}", weight(q), weight(k)),
-                    None => Ok(()),
-                }
+            Op::NormColumns { x, first, weight: w, eps } => {
+                write!(f, "{x}[{first}..] = rms_norm, {} eps {eps:e}", weight(w))
             }
-            Op::Attention { qkv, layer, scale, window, out } => {
-                write!(f, "{out} = attention {qkv} layer {layer} × {scale}")?;
-                window.map_or(Ok(()), |w| write!(f, ", window {w}"))
+            Op::Bias { x, first, bias } => write!(f, "{x}[{first}..] += {}", weight(bias)),
+            Op::Add { x, scale, out } => write!(f, "{out} += {x} × {scale}"),
+            Op::Scale { x, factor } => write!(f, "{x} *= {factor}"),
+            Op::SoftCap { x, cap } => write!(f, "{x} = {x} soft-capped at {cap}"),
+            Op::RopeWrite { qkv, heads, kv, write, norms, rope } => {
+                write!(f, "{} {qkv} {heads} heads {kv}", if *write { "rope_write" } else { "rope" })?;
+                match rope {
+                    Some(rope) => write!(f, " rope {}", rope.0)?,
+                    None => write!(f, " not rotated")?,
+                }
+                let Some(HeadNorms { q, k, v, eps }) = norms else { return Ok(()) };
+                let all = [Some(*q), *k, *v].into_iter().flatten().map(|w| weight(&w));
+                write!(f, ", head norms {} eps {eps:e}", all.collect::<Vec<_>>().join(", "))
+            }
+            Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
+                write!(f, "{out} = attention {qkv} {heads} heads {kv} × {scale}")?;
+                if let Some(window) = self.plan.kv_group(*kv).window {
+                    write!(f, ", window {window}")?;
+                }
+                soft_cap.map_or(Ok(()), |cap| write!(f, ", soft-capped at {cap}"))
             }
             Op::Gate { x, activation, out } => write!(f, "{out} = {activation:?} gate {x}"),
+            Op::GateBy { x, activation, by, first } => {
+                write!(f, "{x} = {activation:?} {x} × {by}[{first}..]")
+            }
             Op::Gather { x, out } => write!(f, "{out} = gather {x}"),
-            Op::Select { logits } => write!(f, "select {logits}"),
         }
     }
 }

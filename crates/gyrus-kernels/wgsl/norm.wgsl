@@ -10,6 +10,9 @@
 //   4  residual  [rows, dim] f32, read; only if RESIDUAL
 //   5  bias      [dim] f32, read; only if BIAS
 //
+// COLUMNS: parts of rows are normalised in place, from column `first` on; params is ColumnNormParams, the grid is
+// (parts, rows). ADD: the normalised row times scale is added to out, and dim is that of RMSNormParams.
+//
 // v is x, or x + residual. The sum x + residual is written to x and the normalised row to out. IN_PLACE writes the
 // normalised row to x and does not store the sum. Grid: (1, rows), a workgroup a row. An invocation holds
 // VECTORS_PER_INVOCATION vectors (of four elements with VECTOR, else of one) in registers from load to store. Sums in
@@ -18,6 +21,9 @@
 #if NORM == layer
 #include "params/LayerNormParams"
 #define PARAMS LayerNormParams
+#elif COLUMNS
+#include "params/ColumnNormParams"
+#define PARAMS ColumnNormParams
 #else
 #include "params/RMSNormParams"
 #define PARAMS RMSNormParams
@@ -79,7 +85,11 @@ fn normalised(v: ELEMENTS, factor: f32, at: u32) -> ELEMENTS {
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let count = params.dim / WIDTH;
+#if COLUMNS
+    let row = (here.workgroup.y * params.stride + params.first) / WIDTH + here.workgroup.x * count;
+#else
     let row = here.workgroup.y * count;
+#endif
     var values: array<ELEMENTS, VECTORS_PER_INVOCATION>;
     // Invocations beyond the end load the last vector, so that no load is inside a branch.
     for (var k = 0u; k < VECTORS_PER_INVOCATION; k += 1u) {
@@ -119,6 +129,8 @@ fn KERNEL(here: Invocation) {
         if (i < count) {
 #if IN_PLACE
             x[row + i] = normalised(values[k], factor, i);
+#elif ADD
+            out[row + i] += params.scale * normalised(values[k], factor, i);
 #else
             out[row + i] = normalised(values[k], factor, i);
 #endif

@@ -37,8 +37,10 @@ const MIN_DEFAULT: usize = 512;
 /// What the memory has to hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Bytes of KV cache for one token.
+    /// Bytes of KV cache for one token, in layers without a window.
     pub(crate) bytes_per_token: usize,
+    /// Bytes of KV cache of one session in layers with a window.
+    pub(crate) window_bytes: u64,
     /// Bytes of the weights.
     pub(crate) weight_bytes: u64,
     /// Sessions with a full context each.
@@ -65,8 +67,9 @@ impl ContextChoice {
             }
             (Some(requested), _) => (requested, ContextLimit::Requested),
             (None, Some(free)) => {
-                let share = free.saturating_sub(budget.weight_bytes) / MEMORY_DIVISOR;
                 let sessions = budget.sessions.max(1) as u64;
+                let share = free.saturating_sub(budget.weight_bytes) / MEMORY_DIVISOR;
+                let share = share.saturating_sub(budget.window_bytes.saturating_mul(sessions));
                 let token = (budget.bytes_per_token.max(1) as u64).saturating_mul(sessions);
                 (usize::try_from(share / token).unwrap_or(usize::MAX).max(MIN_DEFAULT), ContextLimit::Memory)
             }
@@ -84,6 +87,7 @@ impl ContextChoice {
             (tokens, limit)
         };
         let cache_bytes = (tokens as u64).saturating_mul(budget.bytes_per_token as u64);
+        let cache_bytes = cache_bytes.saturating_add(budget.window_bytes);
         Ok(ContextChoice { tokens, model, cache_bytes, limit })
     }
 }
@@ -137,8 +141,13 @@ mod tests {
     use super::*;
 
     fn choose(requested: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
-        let budget =
-            Budget { bytes_per_token: 1000, weight_bytes: 1_000_000, sessions: 2, max_tokens: 60_000 };
+        let budget = Budget {
+            bytes_per_token: 1000,
+            window_bytes: 0,
+            weight_bytes: 1_000_000,
+            sessions: 2,
+            max_tokens: 60_000,
+        };
         ContextChoice::within(requested, model, budget, memory)
     }
 

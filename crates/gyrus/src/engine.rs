@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use gyrus_kernels::{Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, Plan, Precision, Sampler};
+use gyrus_kernels::{
+    Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, KvGroup, Plan, Precision, Sampler,
+};
 
 use crate::Error;
 use crate::in_flight::{GenerationId, InFlight};
@@ -10,11 +12,18 @@ use crate::in_flight::{GenerationId, InFlight};
 /// The most sequences in one batch. Their block tables are collected in an array on the stack.
 pub(crate) const MAX_SEQUENCES: usize = 64;
 
+/// The most KV groups of a plan.
+const MAX_GROUPS: usize = 4;
+
+/// Positions that a sequence keeps beyond its windows, so that the last tokens can be taken back without computing the
+/// window again: a stop discards the steps in flight.
+pub(crate) const WINDOW_SLACK: usize = 128;
+
 /// A backend and the allocator of its paged KV cache.
 pub(crate) struct Engine {
     backend: Box<dyn Backend>,
-    /// Free blocks, a stack: the last one is allocated first.
-    free: Vec<u32>,
+    /// Free blocks of each KV group, stacks: the last one is allocated first.
+    free: Vec<Vec<u32>>,
     /// The rows of the batch, reused from one batch to the next.
     tokens: Vec<u32>,
     positions: Vec<u32>,
@@ -29,8 +38,14 @@ pub(crate) struct Engine {
 /// it in its own `Drop`.
 #[derive(Debug, Default)]
 pub(crate) struct KvSequence {
-    /// The block table.
-    blocks: Vec<u32>,
+    /// The KV groups of the plan, once the sequence has blocks.
+    groups: Vec<KvGroup>,
+    /// The block table of each KV group. All have the same length.
+    tables: Vec<Vec<u32>>,
+    /// For each KV group the first block that the sequence still holds: earlier ones have left the window.
+    first_held: Vec<usize>,
+    /// Capacity of the tables in blocks.
+    capacity: usize,
     /// Cached positions.
     len: usize,
     /// The length that the sequence may grow to. It is constant while any position is cached: see [`Batch::lengths`].
@@ -40,7 +55,7 @@ pub(crate) struct KvSequence {
 impl KvSequence {
     /// An empty sequence, with capacity for the block table of this many positions.
     pub(crate) fn with_capacity(positions: usize) -> KvSequence {
-        KvSequence { blocks: Vec::with_capacity(positions.div_ceil(KV_BLOCK)), ..KvSequence::default() }
+        KvSequence { capacity: positions.div_ceil(KV_BLOCK), ..KvSequence::default() }
     }
 
     /// The number of cached positions.
@@ -48,9 +63,29 @@ impl KvSequence {
         self.len
     }
 
-    /// Drops cached positions from `len` on. Their blocks stay allocated for the tokens that follow.
+    /// Drops cached positions from `len` on. Their blocks stay allocated for the tokens that follow. If positions in the
+    /// window of the next one were freed, all are dropped.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+        if !self.holds_windows() {
+            self.len = 0;
+        }
+    }
+
+    /// Whether all positions are cached that the next one attends to.
+    fn holds_windows(&self) -> bool {
+        let is_held = |(group, first): (&KvGroup, &usize)| group.first_needed(self.len) >= first * KV_BLOCK;
+        self.groups.iter().zip(&self.first_held).all(is_held)
+    }
+
+    /// Blocks of the table.
+    fn blocks(&self) -> usize {
+        self.tables.first().map_or(0, Vec::len)
+    }
+
+    /// Appends the tables of this sequence to those of a batch.
+    fn push_tables<'a>(&'a self, tables: &mut [&'a [u32]]) {
+        tables.iter_mut().zip(&self.tables).for_each(|(to, table)| *to = table);
     }
 
     /// Sets the length that the sequence may grow to. Some rotary embeddings (LongRoPE, dynamic NTK) choose their
@@ -139,9 +174,9 @@ impl BatchEntry for DecodeSequence<'_> {
 
 impl Engine {
     pub(crate) fn new(backend: Box<dyn Backend>, steps_in_flight: usize) -> Engine {
-        let blocks = backend.kv_blocks() as u32;
+        assert!(backend.kv_blocks().len() <= MAX_GROUPS, "a plan has at most {MAX_GROUPS} KV groups");
         Engine {
-            free: (0..blocks).rev().collect(),
+            free: backend.kv_blocks().iter().map(|blocks| (0..*blocks as u32).rev().collect()).collect(),
             backend,
             tokens: Vec::new(),
             positions: Vec::new(),
@@ -161,7 +196,16 @@ impl Engine {
     /// reuses the blocks.
     pub(crate) fn release(&mut self, sequence: &mut KvSequence) {
         self.in_flight.generation = None;
-        self.free.append(&mut sequence.blocks);
+        self.free_all(sequence);
+    }
+
+    fn free_all(&mut self, sequence: &mut KvSequence) {
+        for ((free, table), first) in
+            self.free.iter_mut().zip(&mut sequence.tables).zip(&mut sequence.first_held)
+        {
+            free.extend(table.drain(..).skip(*first));
+            *first = 0;
+        }
         sequence.len = 0;
     }
 
@@ -192,10 +236,12 @@ impl Engine {
                 LogitRows::All => self.logit_rows.extend(rows),
             }
         }
-        let mut tables: [&[u32]; MAX_SEQUENCES] = [&[]; MAX_SEQUENCES];
+        let groups = self.free.len();
+        let mut tables: [&[u32]; MAX_SEQUENCES * MAX_GROUPS] = [&[]; MAX_SEQUENCES * MAX_GROUPS];
         let mut lengths = [0; MAX_SEQUENCES];
-        for ((table, length), entry) in tables.iter_mut().zip(&mut lengths).zip(entries.iter()) {
-            *table = &entry.sequence().blocks;
+        for ((tables, length), entry) in tables.chunks_exact_mut(groups).zip(&mut lengths).zip(entries.iter())
+        {
+            entry.sequence().push_tables(tables);
             *length = entry.sequence().max_len;
         }
         let batch = Batch {
@@ -203,7 +249,7 @@ impl Engine {
             positions: &self.positions,
             sequences: &self.sequences,
             logits: &self.logit_rows,
-            tables: &tables[..entries.len()],
+            tables: &tables[..entries.len() * groups],
             lengths: &lengths[..entries.len()],
         };
         let precision = self.backend.plan().precision;
@@ -280,11 +326,12 @@ impl Engine {
             self.sequences.push(n as u32);
             self.logit_rows.push(n as u32);
         }
-        let (mut tables, mut lengths) = ([&[] as &[u32]; MAX_SEQUENCES], [0; MAX_SEQUENCES]);
+        let groups = self.free.len();
+        let (mut tables, mut lengths) = ([&[] as &[u32]; MAX_SEQUENCES * MAX_GROUPS], [0; MAX_SEQUENCES]);
         let mut samplers = Vec::with_capacity(sequences.len());
         let mut tokens = Vec::with_capacity(sequences.len());
         for (n, entry) in sequences.iter().enumerate() {
-            tables[n] = &entry.sequence.blocks;
+            entry.sequence.push_tables(&mut tables[n * groups..(n + 1) * groups]);
             lengths[n] = entry.sequence.max_len;
             samplers.push(entry.sampler);
             tokens.push(entry.tokens.as_slice());
@@ -294,7 +341,7 @@ impl Engine {
             positions: &self.positions,
             sequences: &self.sequences,
             logits: &self.logit_rows,
-            tables: &tables[..sequences.len()],
+            tables: &tables[..sequences.len() * groups],
             lengths: &lengths[..sequences.len()],
         };
         let Some(chain) = self.backend.chain() else { return Ok(false) };
@@ -322,21 +369,24 @@ impl Engine {
         if in_flight == 0 || in_flight + per_submission <= target {
             let mut more = target - in_flight;
             for entry in &mut *sequences {
+                self.free_outside_windows(entry.sequence);
                 // Free blocks limit the steps in flight.
-                let capacity = (entry.sequence.blocks.len() + self.free.len()) * KV_BLOCK;
+                let free = self.free.iter().map(Vec::len).min().unwrap_or(0);
+                let capacity = (entry.sequence.blocks() + free) * KV_BLOCK;
                 more = more
                     .min(capacity.saturating_sub(entry.sequence.len + in_flight))
                     .max(usize::from(in_flight == 0));
                 self.reserve(entry.sequence, in_flight + more)?;
             }
-            let mut tables = [&[] as &[u32]; MAX_SEQUENCES];
-            for (table, entry) in tables.iter_mut().zip(sequences.iter()) {
-                *table = &entry.sequence.blocks;
+            let groups = self.free.len();
+            let mut tables = [&[] as &[u32]; MAX_SEQUENCES * MAX_GROUPS];
+            for (tables, entry) in tables.chunks_exact_mut(groups).zip(sequences.iter()) {
+                entry.sequence.push_tables(tables);
             }
             if let Some(chain) = self.backend.chain() {
                 while more > 0 {
                     let steps = per_submission.min(more);
-                    chain.submit(steps, &tables[..sequences.len()])?;
+                    chain.submit(steps, &tables[..sequences.len() * groups])?;
                     more -= steps;
                 }
             }
@@ -361,13 +411,39 @@ impl Engine {
 
     /// Allocates blocks so that a sequence can hold `more` positions.
     fn reserve(&mut self, sequence: &mut KvSequence, more: usize) -> Result<(), Error> {
-        let blocks = (sequence.len + more).div_ceil(KV_BLOCK);
-        let needed = blocks.saturating_sub(sequence.blocks.len());
-        if needed > self.free.len() {
-            return Err(Error::CacheFull { needed, free: self.free.len() });
+        if sequence.tables.is_empty() {
+            sequence.groups.clone_from(&self.backend.plan().kv);
+            sequence.tables.resize_with(self.free.len(), || Vec::with_capacity(sequence.capacity));
+            sequence.first_held.resize(self.free.len(), 0);
         }
-        sequence.blocks.extend(self.free.drain(self.free.len() - needed..));
+        if !sequence.holds_windows() {
+            // Positions are computed again whose blocks were freed.
+            self.free_all(sequence);
+        }
+        self.free_outside_windows(sequence);
+        let blocks = (sequence.len + more).div_ceil(KV_BLOCK);
+        let needed = blocks.saturating_sub(sequence.blocks());
+        if let Some(free) = self.free.iter().map(Vec::len).min().filter(|free| needed > *free) {
+            return Err(Error::CacheFull { needed, free });
+        }
+        for (free, table) in self.free.iter_mut().zip(&mut sequence.tables) {
+            table.extend(free.drain(free.len() - needed..));
+        }
         Ok(())
+    }
+
+    /// Frees a sequence's blocks that have left the window of their group. The device runs submissions in order, so steps
+    /// in flight finish before a later step reuses the blocks.
+    fn free_outside_windows(&mut self, sequence: &mut KvSequence) {
+        let groups = self.backend.plan().kv.iter().zip(&mut self.free);
+        let tables = sequence.tables.iter().zip(&mut sequence.first_held);
+        for ((group, free), (table, first)) in groups.zip(tables) {
+            let needed = group.first_needed(sequence.len.saturating_sub(WINDOW_SLACK)) / KV_BLOCK;
+            if needed > *first {
+                free.extend(&table[*first..needed.min(table.len())]);
+                *first = needed;
+            }
+        }
     }
 }
 

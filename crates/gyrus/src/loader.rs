@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use gyrus_cpu::{CpuBackend, Pool};
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Backend, KV_BLOCK, Plan, WeightSpec};
+use gyrus_kernels::{Backend, KvSize, Plan, WeightSpec};
 
 use crate::Error;
 use crate::context::{Budget, ContextChoice, available_memory};
 use crate::device::{Device, DeviceInfo};
+use crate::engine::WINDOW_SLACK;
 use crate::model::Options;
-use crate::weights::TensorBytes;
+use crate::weights::WeightBytes;
 
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
@@ -52,30 +53,49 @@ impl Loader<'_> {
         self.plan.weights.iter().map(file_bytes).sum()
     }
 
-    /// The context in tokens, and the KV-cache blocks for all sessions.
+    /// The size of the KV cache for all sessions, with this context each. In groups with a window a session needs what one
+    /// chunk computes beside the window.
+    fn kv_size(&self, context: usize) -> KvSize {
+        let sessions = self.options.sessions.max(1);
+        KvSize::windowed(&self.plan.kv, sessions, context, self.options.chunk + WINDOW_SLACK)
+    }
+
+    /// The context in tokens, and the size of the KV cache for all sessions.
     fn choose_context(
         &self,
         weight_bytes: u64,
         max_tokens: usize,
         memory: Option<u64>,
-    ) -> Result<(ContextChoice, usize), Error> {
+    ) -> Result<(ContextChoice, KvSize), Error> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
-        let budget = Budget { bytes_per_token, weight_bytes, sessions, max_tokens };
+        let whole = self.kv_size(self.options.context.unwrap_or(self.max_context).min(self.max_context));
+        let windowed = KvSize {
+            blocks: self
+                .plan
+                .kv
+                .iter()
+                .zip(&whole.blocks)
+                .map(|(group, blocks)| if group.window.is_some() { *blocks } else { 0 })
+                .collect(),
+            ..whole
+        };
+        let window_bytes = windowed.bytes(&self.plan.kv, self.plan.precision) / sessions as u64;
+        let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
         let context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
-        Ok((context, context.tokens.div_ceil(KV_BLOCK).saturating_mul(sessions)))
+        Ok((context, self.kv_size(context.tokens)))
     }
 
-    fn bytes(&self, spec: &WeightSpec) -> Option<TensorBytes> {
-        self.checkpoint.tensor(&spec.name).map(|tensor| TensorBytes::new(self.checkpoint, &tensor))
+    fn bytes(&self, spec: &WeightSpec) -> Option<WeightBytes> {
+        WeightBytes::of(self.checkpoint, spec)
     }
 
     fn on_cpu(&self, fallback_reason: Option<String>) -> Result<LoadedBackend, Error> {
-        let (context, blocks) = self.choose_context(self.weight_bytes(), usize::MAX, available_memory())?;
+        let (context, kv) = self.choose_context(self.weight_bytes(), usize::MAX, available_memory())?;
         let threads = self.options.threads.unwrap_or_else(Pool::available_threads);
         let (done, total) = (Cell::new(0), self.weight_bytes());
         // The backend requests one weight after the other, each when the earlier ones are loaded.
-        let backend = CpuBackend::new(self.plan.clone(), blocks, threads, |spec| {
+        let backend = CpuBackend::new(self.plan.clone(), &kv.blocks, threads, |spec| {
             (self.progress)(done.replace(done.get() + file_bytes(spec)), total);
             match self.bytes(spec) {
                 Some(bytes) => Arc::new(bytes),
@@ -96,9 +116,9 @@ impl Loader<'_> {
         };
         let gpu = gyrus_gpu::Gpu::open(&options)?;
         // Without KV-cache blocks: weights and scratch buffers.
-        let need = gyrus_gpu::MemoryNeed::new(self.plan, 0)?;
+        let need = gyrus_gpu::MemoryNeed::new(self.plan, &KvSize::full(&self.plan.kv, 0))?;
         let memory = gpu.memory().map(|memory| memory.free);
-        let (context, blocks) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
+        let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
         let adapter = gpu.adapter();
         let device = DeviceInfo::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned(), memory };
         let (done, total) = (Cell::new(0), self.weight_bytes());
@@ -107,7 +127,7 @@ impl Loader<'_> {
             (self.progress)(done.get(), total);
         };
         let backend =
-            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), blocks, |spec| self.bytes(spec), uploaded)?;
+            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), kv, |spec| self.bytes(spec), uploaded)?;
         Ok(LoadedBackend { backend: Box::new(backend), device, context })
     }
 
@@ -159,7 +179,7 @@ mod tests {
         let device = load("Voodoo 2", None, None).device.to_string();
         assert!(device.starts_with("the CPU: no GPU is called 'Voodoo 2'"), "{device}");
         // With less memory the default context shrinks before the fallback to the CPU.
-        let all = gyrus_gpu::MemoryNeed::new(&plan, config.context / KV_BLOCK).unwrap();
+        let all = gyrus_gpu::MemoryNeed::new(&plan, &KvSize::full(&plan.kv, config.context)).unwrap();
         let loaded = load(&adapter.name, Some(all.total() - all.cache / 4), None);
         assert!(matches!(loaded.device, DeviceInfo::Gpu { .. }), "{}", loaded.device);
         assert!(loaded.context.tokens < config.context, "{:?}", loaded.context);

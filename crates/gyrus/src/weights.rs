@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
+use gyrus_kernels::WeightSpec;
 
 /// The bytes of one tensor in its file. It keeps the file open. Dropping it releases the tensor's pages of the memory
 /// map.
@@ -13,8 +14,41 @@ pub(crate) struct TensorBytes {
 }
 
 impl TensorBytes {
-    pub(crate) fn new(model: &Arc<Checkpoint>, tensor: &TensorView<'_>) -> TensorBytes {
-        TensorBytes { model: Arc::clone(model), shard: tensor.shard, at: tensor.at, bytes: tensor.data.len() }
+    /// The bytes of some rows of a tensor.
+    fn new(model: &Arc<Checkpoint>, tensor: &TensorView<'_>, spec: &WeightSpec) -> Option<TensorBytes> {
+        let bytes = spec.dtype.bytes_of(&spec.shape).ok()?;
+        let skipped = spec.first_row.checked_mul(bytes)?.checked_div(spec.shape.rows())?;
+        tensor.data.get(skipped..skipped.checked_add(bytes)?)?;
+        let at = tensor.at + skipped as u64;
+        Some(TensorBytes { model: Arc::clone(model), shard: tensor.shard, at, bytes })
+    }
+}
+
+/// The data of a weight.
+#[derive(Debug)]
+pub(crate) enum WeightBytes {
+    File(TensorBytes),
+    /// A weight that the file does not have.
+    Zeros(Vec<u8>),
+}
+
+impl WeightBytes {
+    /// The data of a weight of a plan; `None` if the file does not have it.
+    pub(crate) fn of(model: &Arc<Checkpoint>, spec: &WeightSpec) -> Option<WeightBytes> {
+        if spec.constant {
+            return Some(WeightBytes::Zeros(vec![0; spec.dtype.bytes_of(&spec.shape).ok()?]));
+        }
+        let tensor = model.tensor(&spec.name)?;
+        TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)
+    }
+}
+
+impl AsRef<[u8]> for WeightBytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            WeightBytes::File(bytes) => bytes.as_ref(),
+            WeightBytes::Zeros(bytes) => bytes,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Event, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, KV_BLOCK};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize};
 use gyrus_testkit::{Origin, Traced, crate_of, data};
 
 #[global_allocator]
@@ -177,7 +177,14 @@ fn steady_decoding_takes_no_memory_of_the_device() {
     assert_eq!(plan.precision, Precision::Fast);
     let options = gyrus_gpu::Options { adapter: Some(name), ..Default::default() };
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
-    let mut backend = GpuBackend::new(Gpu::open(&options).unwrap(), plan, 4, bytes, |_| {}).unwrap();
+    let mut backend = GpuBackend::new(
+        Gpu::open(&options).unwrap(),
+        plan.clone(),
+        KvSize::full(&plan.kv, 128),
+        bytes,
+        |_| {},
+    )
+    .unwrap();
     let blocks = [2, 0, 3, 1];
     let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
     let batch = Batch {

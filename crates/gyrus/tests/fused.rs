@@ -5,7 +5,7 @@ mod llama_plan;
 
 use gyrus::{Model, Options};
 use gyrus_gpu::{BatchKind, Capabilities, fused};
-use gyrus_kernels::Plan;
+use gyrus_kernels::{KvSize, Plan};
 use gyrus_tensor::DType;
 use gyrus_testkit::repository;
 use llama_plan::Llama;
@@ -15,7 +15,7 @@ fn calls(plan: &Plan) -> String {
     let mut text = String::new();
     for (device, capabilities) in [("plain device", Capabilities::PLAIN), ("H200", Capabilities::H200)] {
         for kind in [BatchKind::Decode, BatchKind::Sequences, BatchKind::ShortChunk, BatchKind::Prefill] {
-            let fused = fused(plan, 64, &capabilities, kind).unwrap();
+            let fused = fused(plan, &KvSize::full(&plan.kv, 2048), &capabilities, kind).unwrap();
             text += &format!("{device}, {fused}\n");
         }
     }
@@ -67,7 +67,7 @@ fn norms_that_are_read_later() {
     let product = plan.forward[2].clone();
     // Behind the product that adds attention to the stream.
     plan.forward.insert(6, product);
-    let fused = fused(&plan, 64, &Capabilities::H200, BatchKind::Decode).unwrap();
+    let fused = fused(&plan, &KvSize::full(&plan.kv, 2048), &Capabilities::H200, BatchKind::Decode).unwrap();
     insta::assert_snapshot!(fused.to_string());
 }
 
@@ -77,7 +77,8 @@ fn exact_is_not_fused() {
     let llama = Llama { precision: gyrus::Precision::Exact, layers: 1, ..Llama::LLAMA_1B };
     let plan = llama.plan();
     let calls = |kind| {
-        let fused = fused(&plan, 64, &Capabilities::H200, kind).unwrap().to_string();
+        let fused =
+            fused(&plan, &KvSize::full(&plan.kv, 2048), &Capabilities::H200, kind).unwrap().to_string();
         fused.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
     };
     let prefill = calls(BatchKind::Prefill);

@@ -8,7 +8,7 @@ mod written;
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Request, Sampler, Session};
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Instruments, Workload};
+use gyrus_kernels::{Instruments, KvSize, Workload};
 
 /// Four heads of keys: sixteen rows are gathered, fifteen are not.
 const KV_HEADS: u32 = 4;
@@ -29,7 +29,9 @@ fn gathered_rows_need_no_merge() {
     let Some(model) = open(Options { context: Some(64), ..Options::default() }) else { return };
     let gpu = Gpu::open(&gyrus_gpu::Options { adapter: Some(adapter), ..Default::default() }).unwrap();
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
-    let mut backend = GpuBackend::new(gpu, model.plan().clone(), 4, bytes, |_| {}).unwrap();
+    let mut backend =
+        GpuBackend::new(gpu, model.plan().clone(), KvSize::full(&model.plan().kv, 128), bytes, |_| {})
+            .unwrap();
     // In this order, so that one table has gathered and is not to gather again.
     for (texts, merges) in [(16, 0), (15, 2), (16, 0)] {
         let profile = backend.profile(Workload::Sequences(texts), 70).unwrap();

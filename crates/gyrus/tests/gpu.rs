@@ -12,7 +12,7 @@ use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
-use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, Workload};
+use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, KvSize, Workload};
 use gyrus_testkit::data;
 
 fn device() -> Option<Device> {
@@ -179,7 +179,10 @@ fn backend_on(
     let uploaded = Cell::new(0);
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
     let backend =
-        GpuBackend::new(gpu, plan, blocks, bytes, |bytes| uploaded.set(uploaded.get() + bytes)).unwrap();
+        GpuBackend::new(gpu, plan.clone(), KvSize::full(&plan.kv, blocks * KV_BLOCK), bytes, |bytes| {
+            uploaded.set(uploaded.get() + bytes)
+        })
+        .unwrap();
     Some((backend, uploaded.get()))
 }
 
@@ -288,7 +291,7 @@ fn what_is_predicted_is_what_is_taken() {
         let plan = backend.plan();
         let file: usize = plan.weights.iter().map(|w| w.dtype.bytes_of(&w.shape).unwrap()).sum();
         assert_eq!(uploaded, file as u64);
-        let need = MemoryNeed::new(plan, blocks).unwrap();
+        let need = MemoryNeed::new(plan, &KvSize::full(&plan.kv, blocks * KV_BLOCK)).unwrap();
         let Some((used, reserved)) = backend.gpu().used() else {
             gyrus_testkit::skip(
                 gyrus_testkit::Need::Extra,

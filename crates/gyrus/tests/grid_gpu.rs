@@ -14,7 +14,7 @@ use adapter::adapter;
 use gyrus::{Device, Model, Options, Precision, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, Plan};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan};
 use gyrus_testkit::{cases, data};
 
 /// Positions of the grid.
@@ -66,7 +66,9 @@ impl OnGpu {
         let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
         let blocks = positions.div_ceil(KV_BLOCK);
         let gpu = Gpu::open(&options).unwrap();
-        let backend = GpuBackend::new(gpu, plan.clone(), blocks, bytes, |_| {}).unwrap();
+        let backend =
+            GpuBackend::new(gpu, plan.clone(), KvSize::full(&plan.kv, blocks * KV_BLOCK), bytes, |_| {})
+                .unwrap();
         // In an order of their own, as blocks are in an engine that has run for a while.
         let table = (0..blocks as u32).rev().collect();
         Some(OnGpu { backend, table })

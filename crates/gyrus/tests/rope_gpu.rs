@@ -13,7 +13,7 @@ use gyrus_cpu::CpuBackend;
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, Chain, Plan, Rope, RopeSpec, Scaling};
+use gyrus_kernels::{Backend, Batch, Chain, KvSize, Plan, Rope, RopeSpec, Scaling};
 use tiny_llama::VOCAB;
 
 /// Longer sequences have other frequencies.
@@ -95,11 +95,18 @@ fn table(part: &Rows) -> Vec<u32> {
 }
 
 fn backends(name: &str, plan: &Plan) -> (CpuBackend, GpuBackend) {
-    let checkpoint = checkpoint(plan.kv.head_dim);
+    let checkpoint = checkpoint(plan.kv[0].head_dim);
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data.to_vec());
-    let cpu = CpuBackend::new(plan.clone(), 9, 1, |spec| Arc::new(bytes(spec).unwrap())).unwrap();
+    let cpu = CpuBackend::new(plan.clone(), &[9], 1, |spec| Arc::new(bytes(spec).unwrap())).unwrap();
     let options = gyrus_gpu::Options { adapter: Some(name.to_owned()), ..Default::default() };
-    let gpu = GpuBackend::new(Gpu::open(&options).unwrap(), plan.clone(), 9, bytes, |_| {}).unwrap();
+    let gpu = GpuBackend::new(
+        Gpu::open(&options).unwrap(),
+        plan.clone(),
+        KvSize::full(&plan.kv, 9 * 32),
+        bytes,
+        |_| {},
+    )
+    .unwrap();
     (cpu, gpu)
 }
 
@@ -145,7 +152,7 @@ fn each_row_has_the_frequencies_of_its_sequence() {
     ]);
     let all = |precision| HEAD_DIMS.into_iter().flat_map(move |head_dim| plans(head_dim, precision));
     for ((what, exact), (_, fast)) in all(Precision::Exact).zip(all(Precision::Fast)) {
-        let what = format!("{what}, heads of {}", exact.kv.head_dim);
+        let what = format!("{what}, heads of {}", exact.kv[0].head_dim);
         let (mut cpu, mut gpu) = backends(&name, &exact);
         let (mut fast_cpu, mut fast_gpu) = backends(&name, &fast);
         for (n, step) in steps.iter().enumerate() {

@@ -30,17 +30,27 @@ fn compare(folder: &str, tolerance: f32) {
     assert!(worst < tolerance, "{folder}: {worst}");
 }
 
-#[test]
-fn llama_with_scaled_rope_matches_transformers() {
-    compare("tiny/llama", 3e-5);
+/// One test for each folder of `tiny`: all logits of 80 positions within this distance of transformers' in f32.
+macro_rules! matches_transformers {
+    ($($name:ident $tolerance:literal)*) => {$(
+        #[test]
+        fn $name() {
+            compare(concat!("tiny/", stringify!($name)), $tolerance);
+        }
+    )*};
 }
 
-#[test]
-fn qwen3_with_head_norms_matches_transformers() {
-    compare("tiny/qwen3", 3e-5);
-}
-
-#[test]
-fn mistral_with_a_sliding_window_matches_transformers() {
-    compare("tiny/mistral", 3e-5);
+matches_transformers! {
+    gemma 3e-5
+    gemma2 3e-5
+    gemma3 3e-5
+    gemma4 1e-4
+    granite 3e-5
+    llama 3e-5
+    mistral 3e-5
+    olmo2 3e-5
+    phi3 5e-5
+    qwen2 5e-5
+    qwen3 3e-5
+    smollm3 1e-4
 }

@@ -186,7 +186,7 @@ fn attend(sequences: u32, depth: u32, mode: SplitMode) -> AttendCall {
     };
     AttendCall {
         params,
-        heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false },
+        heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false, write: true },
         rotate: true,
         mode,
         position: (sequences == 1).then_some(depth),

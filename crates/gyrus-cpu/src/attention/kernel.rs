@@ -6,6 +6,7 @@
 use gyrus_kernels::KV_BLOCK;
 use half::f16;
 
+use crate::elementwise::{capped, capped_lanes};
 use crate::exp::{exp, exp_lanes};
 use crate::f32_dot::{Element, add_lanes};
 use crate::isa::Isa;
@@ -98,7 +99,7 @@ fn portable_softmax_block(
     state: &mut SoftmaxState,
 ) -> f32 {
     for (i, s) in s.iter_mut().enumerate() {
-        let score = cap(*s * scale, softcap);
+        let score = softcap.map_or(*s * scale, |cap| capped(*s * scale, cap));
         *s = if slots.contains(&i) { score } else { f32::NEG_INFINITY };
     }
     let max = s.iter().fold(state.max, |max, &v| if v > max { v } else { max });
@@ -113,17 +114,6 @@ fn portable_softmax_block(
     let factor = exp(state.max - shift);
     *state = SoftmaxState { max, sum: state.sum.mul_add(factor, sum) };
     factor
-}
-
-/// `cap · tanh(score / cap)`.
-fn cap(score: f32, softcap: Option<f32>) -> f32 {
-    match softcap {
-        None => score,
-        Some(cap) => {
-            let e = exp(score / cap * 2.0);
-            cap * (1.0 - 2.0 / (1.0 + e))
-        }
-    }
 }
 
 /// Merges the partial result of later positions (`part`, `part_out`) into that of earlier ones (`state`, `out`).
@@ -271,9 +261,7 @@ unsafe fn simd_softmax_block<S: Simd>(
         for (i, v) in v.iter_mut().enumerate() {
             let mut score = S::mul(S::load(s.as_ptr().add(LANES * i)), scale);
             if let Some(cap) = softcap {
-                let (cap, one) = (S::splat(cap), S::splat(1.0));
-                let e = exp_lanes::<S>(S::mul(S::div(score, cap), S::splat(2.0)));
-                score = S::mul(cap, S::sub(one, S::div(S::splat(2.0), S::add(one, e))));
+                score = capped_lanes::<S>(score, cap);
             }
             *v = score;
         }

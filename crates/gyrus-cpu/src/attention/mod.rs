@@ -74,8 +74,8 @@ pub fn attention(
     out: &mut [f32],
     scratch: &mut Scratch,
 ) {
-    let shape = store.shape();
-    let (hd, kv_heads) = (shape.head_dim, shape.kv_heads);
+    let group = store.group();
+    let (hd, kv_heads) = (group.head_dim, group.kv_heads);
     assert!(
         params.heads > 0 && params.heads.is_multiple_of(kv_heads),
         "{} heads over {kv_heads}",
@@ -102,9 +102,9 @@ pub fn attention(
         );
         let attended = &row.table[first_position(row, params) / KV_BLOCK..needed];
         assert!(
-            attended.iter().all(|&b| (b as usize) < shape.blocks),
+            attended.iter().all(|&b| (b as usize) < store.blocks()),
             "a block index is outside the cache of {} blocks",
-            shape.blocks
+            store.blocks()
         );
     }
 

@@ -2,14 +2,14 @@
 
 use std::ops::RangeInclusive;
 
-use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, INT8_MATRIX_ROWS, MatMulCall, MatVecCall,
-    QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    AttendCall, Columns, EmbedCall, F16RowsCall, FlashCall, FlashTuning, INT8_MATRIX_ROWS, MatMulCall,
+    MatVecCall, Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Activation, BufferId, Launch, LaunchError, RopeId, WeightId, WeightLayout};
+use gyrus_kernels::{Activation, BufferId, KvLayer, Launch, LaunchError, RopeId, WeightId, WeightLayout};
 
 use super::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
 use crate::buffers::MAX_ROWS;
@@ -29,8 +29,20 @@ pub(crate) struct Call {
 pub(crate) enum Kernel {
     /// Token embeddings, from a part of the table.
     Embed { call: EmbedCall, table: MatrixPart, out: BufferId },
-    /// RMS norm in f32.
-    Norm { x: BufferId, weight: WeightId, eps: f32, width: u32, out: BufferId },
+    /// RMS norm of parts of rows in f32, all as long as the weight.
+    Norm { x: BufferId, weight: WeightId, eps: f32, dim: u32, parts: u32, out: BufferId },
+    /// RMS norm of rows in f32, which is added to a buffer.
+    NormAdd { x: BufferId, weight: WeightId, eps: f32, width: u32, scale: f32, out: BufferId },
+    /// RMS norm of columns in place, in parts as long as the weight.
+    NormColumns { x: BufferId, weight: WeightId, eps: f32, dim: u32, columns: Columns },
+    /// Adds a buffer to another.
+    Add { call: AddCall, x: BufferId, out: BufferId },
+    /// Adds a bias to columns of a buffer.
+    Bias { call: AddCall, bias: WeightId, out: BufferId },
+    /// A factor, and a soft cap if there is one.
+    Scale { x: BufferId, width: u32, factor: f32, cap: Option<f32> },
+    /// An activation times columns of another buffer.
+    GateBy { x: BufferId, activation: Activation, width: u32, by: BufferId, columns: (u32, u32) },
     /// Quantises rows to int8.
     Quantize(Quantize),
     /// Merges splits of attention to f32.
@@ -45,7 +57,7 @@ pub(crate) enum Kernel {
     Tiles { call: TileCall, matrix: MatrixPart, out: BufferId },
     /// Matrix product in f32.
     MatMul { call: MatMulCall, x: BufferId, matrix: MatrixPart, out: BufferId },
-    /// Rotates Q and K, and writes K and V to the cache.
+    /// Rotates Q and K, and writes K and V to the cache if rows have them.
     RopeWrite { on: AttentionOperands, params: AttendParams, heads: Heads, paged: Paged },
     /// Attention over splits of the KV cache; it may rotate and write its own keys first.
     Attend { on: AttentionOperands, call: AttendCall, gathered: Option<Gathered> },
@@ -146,8 +158,9 @@ pub(crate) struct Gathered {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct AttentionOperands {
     pub(crate) qkv: BufferId,
-    pub(crate) layer: u16,
-    pub(crate) rope: RopeId,
+    pub(crate) layer: KvLayer,
+    /// Heads of this many elements are not rotated if there is none.
+    pub(crate) rope: Result<RopeId, u32>,
     /// Norm weights of the heads of Q and K.
     pub(crate) head_norms: Option<[WeightId; 2]>,
 }
@@ -162,8 +175,8 @@ impl AttentionOperands {
             ("k_cache", Operand::Keys(self.layer)),
             ("v_cache", Operand::Values(self.layer)),
             ("rows", Operand::Rows),
-            ("block_table", Operand::BlockTables),
-            ("turns", Operand::RopeTable(self.rope)),
+            ("block_table", Operand::BlockTables(self.layer.group)),
+            ("turns", self.rope.map_or_else(Operand::NoRope, Operand::RopeTable)),
         ];
         if let Some(weights) = self.head_norms {
             slots.push(("head_norms", Operand::Vectors(weights.to_vec())));
@@ -201,7 +214,21 @@ impl Call {
     pub(crate) fn launch(&self, rungs: Rungs, rows: u32) -> Result<Launch, LaunchError> {
         match &self.kernel {
             Kernel::Embed { call, .. } => EmbedCall { tokens: rows, ..*call }.launch(rungs),
-            Kernel::Norm { x, eps, width, out, .. } => engine::rms_norm(rungs, rows, *width, *eps, x == out),
+            Kernel::Norm { x, eps, dim, parts, out, .. } => {
+                engine::rms_norm(rungs, rows * parts, *dim, *eps, x == out)
+            }
+            Kernel::NormAdd { eps, width, scale, .. } => {
+                NormCall { add: Some(*scale), ..NormCall::new(Norm::Rms, rows, *width, *eps) }.launch(rungs)
+            }
+            Kernel::NormColumns { eps, dim, columns, .. } => {
+                let norm = NormCall::new(Norm::Rms, rows, *dim, *eps);
+                NormCall { in_place: true, columns: Some(*columns), ..norm }.launch(rungs)
+            }
+            Kernel::Add { call, .. } | Kernel::Bias { call, .. } => AddCall { rows, ..*call }.launch(rungs),
+            Kernel::Scale { width, factor, cap, .. } => engine::scale(rungs, rows, *width, *factor, *cap),
+            Kernel::GateBy { activation, width, columns, .. } => {
+                engine::gate_by(rungs, rows, *width, *activation, *columns)
+            }
             Kernel::Quantize(quantize) => quantize.call(rows).launch(rungs),
             Kernel::Merge { head_dim, window, width, .. } => {
                 let source = Source::Merge { head_dim: *head_dim, window: *window };
@@ -263,9 +290,13 @@ impl Call {
         };
         match &self.kernel {
             Kernel::Embed { table, .. } => row(5, table.layout.cols()),
-            Kernel::Norm { width, .. } | Kernel::Merge { width, .. } | Kernel::Gather { width, .. } => {
+            Kernel::Norm { dim, parts, .. } => row(8, dim * parts),
+            Kernel::NormColumns { dim, columns, .. } => row(8, dim * columns.parts),
+            Kernel::Merge { width, .. } | Kernel::Gather { width, .. } | Kernel::Scale { width, .. } => {
                 row(8, *width)
             }
+            Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } => row(12, *width),
+            Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
             Kernel::F16Rows { call, .. } => row(6, call.cols),
             Kernel::MatVec { matrix, .. }
@@ -300,9 +331,14 @@ impl Call {
             Kernel::Embed { table, out, .. } => {
                 with(table.slots(), [("tokens", Operand::Tokens), ("y", scratch(out))])
             }
-            Kernel::Norm { x, weight, out, .. } => {
+            Kernel::Norm { x, weight, out, .. } | Kernel::NormAdd { x, weight, out, .. } => {
                 vec![("x", scratch(x)), ("weight", vector(weight)), ("out", scratch(out))]
             }
+            Kernel::NormColumns { x, weight, .. } => vec![("x", scratch(x)), ("weight", vector(weight))],
+            Kernel::Add { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
+            Kernel::Bias { bias, out, .. } => vec![("x", vector(bias)), ("out", scratch(out))],
+            Kernel::Scale { x, .. } => vec![("x", scratch(x))],
+            Kernel::GateBy { x, by, .. } => vec![("x", scratch(x)), ("by", scratch(by))],
             Kernel::Quantize(quantize) => quantize.slots(),
             Kernel::Merge { out, .. } => {
                 vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use gyrus_kernels::call::{INT8_MATRIX_ROWS, MatVecCall, MatVecTuning, SplitMode};
+use gyrus_kernels::call::{Columns, INT8_MATRIX_ROWS, MatVecCall, MatVecTuning, SplitMode};
 use gyrus_kernels::{Activation, BufferId, Plan, WeightId, WeightLayout};
 
 use super::BatchKind;
@@ -64,8 +64,8 @@ impl Line<'_> {
 
     fn attention(&self, on: &AttentionOperands, rotates: bool) -> String {
         let AttentionOperands { qkv, layer, rope, head_norms } = on;
-        let mut text = format!("{}, cache of layer {layer}", self.buffer(qkv));
-        if rotates {
+        let mut text = format!("{}, {layer}", self.buffer(qkv));
+        if let (true, Ok(rope)) = (rotates, rope) {
             text += &format!(", rope {}", rope.0);
         }
         if let Some([q, k]) = head_norms.filter(|_| rotates) {
@@ -165,9 +165,37 @@ impl fmt::Display for Line<'_> {
                 let (shape, table) = (shape(&table.layout), self.matrix(table));
                 write!(f, "embed {shape}: tokens, {table} → {}", self.buffer(out))
             }
-            Kernel::Norm { x, weight, eps, width, out } => {
+            Kernel::Norm { x, weight, eps, dim, parts, out } => {
                 let (x, weight, out) = (self.buffer(x), self.weight(weight), self.buffer(out));
-                write!(f, "rms_norm [{width}], eps {eps:e}: {x}, {weight} → {out}")
+                let parts = if *parts > 1 { format!("{parts} × ") } else { String::new() };
+                write!(f, "rms_norm [{parts}{dim}], eps {eps:e}: {x}, {weight} → {out}")
+            }
+            Kernel::NormAdd { x, weight, eps, width, scale, out } => {
+                let (x, weight, out) = (self.buffer(x), self.weight(weight), self.buffer(out));
+                write!(f, "rms_norm [{width}], eps {eps:e} × {scale}: {x}, {weight} → {out} +=")
+            }
+            Kernel::NormColumns { x, weight, eps, dim, columns: Columns { first, parts, .. } } => {
+                let (x, weight) = (self.buffer(x), self.weight(weight));
+                write!(f, "rms_norm [{parts} × {dim}], eps {eps:e}: {weight} → {x}[{first}..]")
+            }
+            Kernel::Add { call, x, out } => {
+                let (x, out) = (self.buffer(x), self.buffer(out));
+                write!(f, "add [{}] × {}: {x} → {out} +=", call.count, call.scale)
+            }
+            Kernel::Bias { call, bias, out } => {
+                let (bias, out) = (self.weight(bias), self.buffer(out));
+                write!(f, "bias [{}]: {bias} → {out}[{}..] +=", call.count, call.first)
+            }
+            Kernel::Scale { x, width, factor, cap } => {
+                write!(f, "scale [{width}] × {factor}")?;
+                if let Some(cap) = cap {
+                    write!(f, ", soft cap {cap}")?;
+                }
+                write!(f, ": {}", self.buffer(x))
+            }
+            Kernel::GateBy { x, activation, width, by, columns: (_, first) } => {
+                let (x, by) = (self.buffer(x), self.buffer(by));
+                write!(f, "gate [{width}], {activation:?}: {x}, {by}[{first}..] → {x}")
             }
             Kernel::Quantize(quantize) => self.quantize(f, quantize),
             Kernel::Merge { head_dim, out, .. } => {
@@ -220,12 +248,11 @@ impl fmt::Display for Line<'_> {
             }
             Kernel::RopeWrite { on, heads, .. } => {
                 let on_text = self.attention(on, true);
-                let (qkv, layer) = (self.buffer(&on.qkv), on.layer);
-                write!(
-                    f,
-                    "rope_write, heads of {}: {on_text} → {qkv}, cache of layer {layer}",
-                    heads.head_dim
-                )
+                let (qkv, dim) = (self.buffer(&on.qkv), heads.head_dim);
+                if !heads.write {
+                    return write!(f, "rope, heads of {dim}: {on_text} → {qkv}");
+                }
+                write!(f, "rope_write, heads of {dim}: {on_text} → {qkv}, {}", on.layer)
             }
             Kernel::Attend { on, call, gathered } => {
                 let (p, dim) = (call.params, call.heads.head_dim);
@@ -234,7 +261,7 @@ impl fmt::Display for Line<'_> {
                 window(f, p.window)?;
                 write!(f, ": {} → splits", self.attention(on, call.rotate))?;
                 if call.rotate {
-                    write!(f, ", cache of layer {}", on.layer)?;
+                    write!(f, ", {}", on.layer)?;
                 }
                 match gathered {
                     Some(Gathered { mode: SplitMode::Gathered { tiles, kept }, from_rows, out }) => {

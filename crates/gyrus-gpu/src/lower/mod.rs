@@ -11,7 +11,7 @@ mod display;
 mod fuse;
 mod operand;
 
-use gyrus_kernels::{Op, Plan, Precision};
+use gyrus_kernels::{KvSize, Op, Plan, Precision};
 
 pub(crate) use self::call::Call;
 pub use self::capabilities::Capabilities;
@@ -59,14 +59,14 @@ impl<'p> Segments<'p> {
     }
 }
 
-/// The kernels that compute a batch of this kind, with a cache of `blocks` blocks on a device with these capabilities,
+/// The kernels that compute a batch of this kind, with a cache of this size on a device with these capabilities,
 /// from its tokens to logits: those of every row in [`BatchKind::Decode`] and [`BatchKind::Sequences`], else those of
 /// one row.
 ///
 /// It assumes the default tuning, and that all weights are in the range of f16. The result prints as one call a line.
 pub fn fused<'p>(
     plan: &'p Plan,
-    blocks: usize,
+    kv: &KvSize,
     capabilities: &Capabilities,
     kind: BatchKind,
 ) -> Result<Fused<'p>, GpuError> {
@@ -76,7 +76,7 @@ pub fn fused<'p>(
         capabilities: *capabilities,
         weights: &weights,
         tuning: &Tuning::default(),
-        cache: paged(plan, blocks),
+        caches: &paged(plan, kv),
     };
     let segments = Segments::of(plan);
     let mut calls;
@@ -110,7 +110,7 @@ impl<'a> Lowering<'a> {
             capabilities: self.gpu.capabilities(),
             weights: self.weights.layouts(),
             tuning: self.tuning,
-            cache: self.buffers.paged(),
+            caches: self.buffers.paged(),
         }
     }
 

@@ -1,4 +1,4 @@
-use gyrus_kernels::{BufferId, Plane, RopeId, WeightId};
+use gyrus_kernels::{BufferId, KvLayer, Plane, RopeId, WeightId};
 
 /// A buffer that a kernel reads or writes, by what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -9,8 +9,8 @@ pub(crate) enum Operand {
     Tokens,
     /// Position and first block-table entry of each row.
     Rows,
-    /// The block tables of all sequences.
-    BlockTables,
+    /// The block tables of all sequences in a KV group.
+    BlockTables(u8),
     /// Which rows want logits.
     LogitRows,
     /// Tiles of rows that attend together in prefill.
@@ -19,10 +19,12 @@ pub(crate) enum Operand {
     Partials,
     /// Frequencies of a rotary embedding.
     RopeTable(RopeId),
+    /// Frequencies that rotate nothing, for heads of this many elements.
+    NoRope(u32),
     /// Keys of a layer.
-    Keys(u16),
+    Keys(KvLayer),
     /// Values of a layer.
-    Values(u16),
+    Values(KvLayer),
     /// Rows of activations in int8.
     Int8(Int8Rows, Int8Plane),
     /// Rows of activations in f16, by their width.

@@ -2,8 +2,8 @@ use std::collections::HashSet;
 
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
-    Activation, BufferId, BufferSpec, KvSpec, Pairing, Rope, RopeId, RopeSpec, Rows, Scaling, WeightId,
-    WeightSpec,
+    Activation, BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Output, Pairing, Rope, RopeId,
+    RopeSpec, Rows, Scaling, WeightId, WeightSpec,
 };
 use gyrus_tensor::{DType, Shape};
 
@@ -15,13 +15,9 @@ use crate::buffers::{MATVEC_ROWS, MAX_ROWS, sizes};
 fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
     const DIM: usize = 1024;
     const FFN: usize = 4096;
-    let kv = KvSpec { layers: 1, heads: 16, kv_heads: 8, head_dim };
-    let (q, k) = (kv.q_width(), kv.row());
-    let spec = |name: &str, dtype, shape: &[usize]| WeightSpec {
-        name: name.to_owned(),
-        dtype,
-        shape: Shape::new(shape).unwrap(),
-    };
+    let group = KvGroup { layers: 1, kv_heads: 8, head_dim, window: Some(100) };
+    let (q, k) = (16 * head_dim, group.row());
+    let spec = |name: &str, dtype, shape: &[usize]| WeightSpec::new(name, dtype, Shape::new(shape).unwrap());
     let weights = vec![
         spec("token_embd", DType::Q4_0, &[512, DIM]),
         spec("attn_norm", DType::F32, &[DIM]),
@@ -54,7 +50,8 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
         let weights = weights.iter().copied().map(WeightId).collect();
         Op::MatMul { x, weights, accumulate, out }
     };
-    let (eps, scale, window) = (1e-5, 0.125, Some(100));
+    let (eps, scale) = (1e-5, 0.125);
+    let (heads, kv) = (16, KvLayer { group: 0, index: 0 });
     let scaling = Scaling::DynamicNtk { factor: 2.0, original: 64.0 };
     let rope = RopeSpec { scaling, ..RopeSpec::new(Pairing::Split, head_dim, 1e4) };
     Plan {
@@ -63,18 +60,20 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
         buffers,
         weights,
         ropes: vec![Rope::new(rope).unwrap()],
-        kv,
+        kv: vec![group],
         forward: vec![
             Op::Embed { table: WeightId(0), scale: 1.0, out: stream },
             Op::RmsNorm { x: stream, weight: norm, eps, out: normed },
             product(normed, &[2, 3, 4], false, qkv),
             Op::RopeWrite {
                 qkv,
-                layer: 0,
-                head_norm: Some((WeightId(5), WeightId(6), eps)),
-                rope: RopeId(0),
+                heads,
+                kv,
+                write: true,
+                norms: Some(HeadNorms { q: WeightId(5), k: Some(WeightId(6)), v: None, eps }),
+                rope: Some(RopeId(0)),
             },
-            Op::Attention { qkv, layer: 0, scale, window, out: attended },
+            Op::Attention { qkv, heads, kv, scale, soft_cap: None, out: attended },
             product(attended, &[7], true, stream),
             Op::RmsNorm { x: stream, weight: ffn_norm, eps, out: normed },
             product(normed, &[9, 10], false, gate_up),
@@ -84,20 +83,22 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
             Op::RmsNorm { x: last, weight: norm, eps, out: last },
             product(last, &[0], false, logits),
         ],
-        select: Vec::new(),
-        logits,
+        layers: Vec::new(),
+        outputs: vec![Output { name: LOGITS, buffer: logits }],
     }
 }
 
-/// Blocks of the cache.
-const BLOCKS: usize = 4;
+/// A cache of four blocks.
+fn size(plan: &Plan) -> KvSize {
+    KvSize::full(&plan.kv, 128)
+}
 
 /// Checks that every slot of a call's launch has an operand, and that its buffer is as large as the launch needs. Returns
 /// the kernel's name.
 fn check_launch(plan: &Plan, call: &Call, rungs: Rungs, rows: usize) -> String {
     let what = format!("{} of {rows} rows", call.name);
     let launch = call.launch(rungs, rows as u32).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let (slots, sizes) = (call.slots(), sizes(plan, BLOCKS));
+    let (slots, sizes) = (call.slots(), sizes(plan, &size(plan)));
     for slot in launch.slots() {
         let Some((_, operand)) = slots.iter().find(|(name, _)| *name == slot.name) else {
             panic!("{what}: no operand for '{}'", slot.name);
@@ -134,8 +135,8 @@ fn every_launch_has_its_buffers() {
             let Segments { layers, logits, .. } = Segments::of(&plan);
             for capabilities in devices {
                 let weights = WeightLayouts::of(&plan, capabilities.largest_buffer).unwrap();
-                let (tuning, cache) = (&Tuning::default(), paged(&plan, BLOCKS));
-                let context = FuseContext { plan: &plan, capabilities, weights: &weights, tuning, cache };
+                let (tuning, caches) = (&Tuning::default(), &paged(&plan, &size(&plan)));
+                let context = FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches };
                 let mut check = |ops, kind, rows: &[usize]| {
                     let calls = context.fuse(ops, kind, false).unwrap();
                     for (call, rows) in
@@ -167,7 +168,7 @@ fn plans_without_their_keys_are_faults() {
     for missing in [3, 4] {
         let mut plan = whole.clone();
         plan.forward.remove(missing);
-        let error = fused(&plan, BLOCKS, &Capabilities::PLAIN, BatchKind::Decode).unwrap_err();
+        let error = fused(&plan, &size(&plan), &Capabilities::PLAIN, BatchKind::Decode).unwrap_err();
         assert!(matches!(error, GpuError::Internal { .. }), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 use super::Storage;
 use super::engine::{Heads, Kernel, MOST_SPLITS, Paged, SPLIT_TILE, check_rows, flag, launch, slot};
 use super::quantize::{Target, partial_bytes};
-use crate::batch::KV_BLOCK;
+use crate::kv::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::params::AttendParams;
 use crate::shader::Rungs;
@@ -70,7 +70,7 @@ impl AttendCall {
         let (name, _) = self.kernel();
         let head_dim = heads.head_dim;
         paged.check(name, head_dim)?;
-        check_rows(name, &p, head_dim)?;
+        check_rows(name, &p, head_dim, rotate)?;
         if rotate {
             heads.check(name, &p)?;
         }

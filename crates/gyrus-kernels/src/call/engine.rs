@@ -2,15 +2,15 @@
 
 use bytemuck::Pod;
 
-use crate::batch::KV_BLOCK;
+use crate::kv::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError, Slot};
-use crate::op::Activation;
 use crate::params::{AttendParams, ElementwiseParams};
 use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
+use super::Storage;
+pub use super::elementwise::{AddCall, gate, gate_by, scale};
 use super::norm::{Norm, NormCall};
-use super::{Storage, gate_name};
 
 const WORKGROUP: u32 = 256;
 
@@ -65,20 +65,6 @@ pub(super) fn slot(name: &'static str, binding: u32, access: Access, elements: u
 /// `out = x / rms(x) · weight` over rows of `dim`, for `rows` of them.
 pub fn rms_norm(rungs: Rungs, rows: u32, dim: u32, eps: f32, in_place: bool) -> Result<Launch, LaunchError> {
     NormCall { in_place, ..NormCall::new(Norm::Rms, rows, dim, eps) }.launch(rungs)
-}
-
-/// `out = f(gate) · up` for `rows` of `2·count` elements.
-pub fn gate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Result<Launch, LaunchError> {
-    let all = u64::from(rows) * u64::from(count);
-    let slots = vec![slot("x", 0, Access::Read, 2 * all), slot("out", 1, Access::ReadWrite, all)];
-    let kernel = Kernel {
-        name: "gate",
-        file: "engine/gate.wgsl",
-        constants: vec![("ACTIVATION", gate_name(Some(activation)).to_owned())],
-        overrides: vec![("WORKGROUP", f64::from(WORKGROUP))],
-    };
-    let params = ElementwiseParams { count, ..Default::default() };
-    launch(kernel, rungs, slots, (2, &params), [count.div_ceil(WORKGROUP), rows])
 }
 
 /// The byte offset of `first` in the parameters of [`gather`].
@@ -155,14 +141,21 @@ pub struct Heads {
     pub pairing: Pairing,
     /// Whether heads of Q and K are normalised.
     pub norm: bool,
+    /// Whether rows have keys and values, which are written to the cache. Without, rows have queries only.
+    pub write: bool,
 }
 
 impl Heads {
-    pub(super) fn constants(&self) -> [(&'static str, String); 3] {
+    pub(super) fn constants(&self) -> [(&'static str, String); 4] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
         // A 32-lane group shares a head's pairs.
         let pairs_per_lane = (self.head_dim / 2).div_ceil(32).to_string();
-        [flag("NORM", self.norm), ("PAIRING", pairs.to_owned()), ("PAIRS_PER_LANE", pairs_per_lane)]
+        [
+            flag("NORM", self.norm),
+            flag("WRITE", self.write),
+            ("PAIRING", pairs.to_owned()),
+            ("PAIRS_PER_LANE", pairs_per_lane),
+        ]
     }
 
     pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
@@ -186,6 +179,13 @@ impl Heads {
     }
 }
 
+/// A rope that rotates nothing, for heads of `head_dim`, in the form of [`turns`].
+pub fn no_turns(head_dim: usize) -> Vec<u32> {
+    let mut words = vec![0; head_dim];
+    words.extend([1f32.to_bits(), 0]);
+    words
+}
+
 /// A rope in the form that kernels read, for sequences of up to `length` tokens: the turns per position of each pair in
 /// two words, low and high, then the factor on cosine and sine, and a padding word.
 pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
@@ -195,13 +195,14 @@ pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
     words.chain([scale.to_bits(), 0]).collect()
 }
 
-/// Checks that heads of Q, K and V fit side by side in rows of `stride`.
-pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
+/// Checks that heads of Q and, with `kv`, of K and V fit side by side in rows of `stride`.
+pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32, kv: bool) -> Result<(), LaunchError> {
     let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
     if n_kv_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
         return Err(LaunchError::Heads { kernel: kernel.to_owned(), n_heads, n_kv_heads });
     }
-    let least = (u64::from(n_heads) + 2 * u64::from(n_kv_heads)) * u64::from(head_dim);
+    let heads = if kv { u64::from(n_heads) + 2 * u64::from(n_kv_heads) } else { n_heads.into() };
+    let least = heads * u64::from(head_dim);
     if u64::from(p.stride) < least {
         return Err(LaunchError::TooLow {
             kernel: kernel.to_owned(),
@@ -232,7 +233,8 @@ pub fn splits(position: u32, window: u32) -> u32 {
 
 /// Normalises and rotates heads, and writes K and V to the cache.
 ///
-/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `turns` and, if heads are normalised, `head_norms`.
+/// Buffers: `qkv`, `rows`, `turns`; if keys are written `k_cache`, `v_cache` and `block_table`; if heads are normalised
+/// `head_norms`.
 pub fn rope_write(
     rungs: Rungs,
     params: AttendParams,
@@ -242,7 +244,7 @@ pub fn rope_write(
     let name = "rope_write";
     let p = params;
     paged.check(name, heads.head_dim)?;
-    check_rows(name, &p, heads.head_dim)?;
+    check_rows(name, &p, heads.head_dim, heads.write)?;
     heads.check(name, &p)?;
     let rows = u64::from(paged.rows);
     let cache = paged.cache_words(p.n_kv_heads, heads.head_dim);
@@ -254,12 +256,15 @@ pub fn rope_write(
         slot("block_table", 5, Access::Read, paged.entries.into()),
         slot("turns", 6, Access::Read, heads.turns(&p, rows.max(1)) / 4),
     ];
+    if !heads.write {
+        slots.retain(|slot| !["k_cache", "v_cache", "block_table"].contains(&slot.name));
+    }
     if heads.norm {
         slots.push(slot("head_norms", 7, Access::Read, 2 * u64::from(heads.head_dim)));
     }
     let mut constants = paged.constants(heads.head_dim);
     constants.extend(heads.constants());
-    let all = p.n_heads + 2 * p.n_kv_heads;
+    let all = if heads.write { p.n_heads + 2 * p.n_kv_heads } else { p.n_heads };
     let kernel = Kernel { name, file: "engine/rope_write.wgsl", constants, overrides: Vec::new() };
     launch(kernel, rungs, slots, (3, &params), [all.div_ceil(4), paged.rows])
 }
@@ -276,7 +281,7 @@ pub fn attention(
     let name = "attention";
     let p = params;
     paged.check(name, head_dim)?;
-    check_rows(name, &p, head_dim)?;
+    check_rows(name, &p, head_dim, false)?;
     let rows = u64::from(paged.rows);
     let cache = paged.cache_words(p.n_kv_heads, head_dim);
     let slots = vec![
@@ -287,6 +292,10 @@ pub fn attention(
         slot("block_table", 5, Access::Read, paged.entries.into()),
         slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
+    if !(p.soft_cap >= 0.0 && p.soft_cap.is_finite()) {
+        let (kernel, value) = (name.to_owned(), p.soft_cap);
+        return Err(LaunchError::NotPositive { kernel, name: "soft_cap", value });
+    }
     const TILE: u32 = 128;
     let overrides =
         vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::batch::KV_BLOCK;
+use crate::kv::KV_BLOCK;
 use crate::launch::{AXIS, Access, Launch, LaunchError};
 use crate::params::{ElementwiseParams, KVCacheShiftParams};
 use crate::rope::{Pairing, Rope};

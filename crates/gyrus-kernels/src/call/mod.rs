@@ -3,6 +3,7 @@
 mod attend;
 mod conv;
 mod copy;
+mod elementwise;
 mod embed;
 pub mod engine;
 mod f16_rows;
@@ -32,7 +33,7 @@ pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall};
 pub use matvec_int8_matrix::{INT8_MATRIX_INVOCATIONS, INT8_MATRIX_ROWS, Results};
 pub use matvec_tuning::MatVecTuning;
-pub use norm::{Norm, NormCall};
+pub use norm::{Columns, Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
 pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning};
 pub use storage::Storage;
@@ -49,6 +50,8 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
         None => "none",
         Some(Activation::Silu) => "silu",
         Some(Activation::GeluTanh) => "gelu_tanh",
+        Some(Activation::Gelu) => "gelu",
+        Some(Activation::SquaredRelu) => "squared_relu",
     }
 }
 

@@ -41,10 +41,66 @@ params! {
         dim: u32,
         /// Added to the mean square.
         eps: f32,
+        /// Factor on the result, where it is added to another buffer. (The published struct leaves this word unused.)
+        scale: f32,
+        /// Unused.
+        _pad1: u32,
+    }
+
+    /// `out[r][first + i] += scale · x[r][i]`.
+    AddParams {
+        /// Elements of a row that are added.
+        count: u32,
+        /// Elements from one row of `x` to the next; 0 if all rows add the same.
+        x_stride: u32,
+        /// Elements from one row of `out` to the next.
+        out_stride: u32,
+        /// The first column of `out`.
+        first: u32,
+        /// Factor on `x`.
+        scale: f32,
         /// Unused.
         _pad0: u32,
         /// Unused.
         _pad1: u32,
+        /// Unused.
+        _pad2: u32,
+    }
+
+    /// `x = cap · tanh(factor · x / cap)`, or `x *= factor`.
+    ScaleParams {
+        /// Elements.
+        count: u32,
+        /// Factor on `x`.
+        factor: f32,
+        /// The largest magnitude of a result; 0 for no limit.
+        cap: f32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// `x[r][i] = f(x[r][i]) · by[r][first + i]`.
+    GateByParams {
+        /// Elements of a row of `x`.
+        count: u32,
+        /// Elements from one row of `by` to the next.
+        stride: u32,
+        /// The first column of `by`.
+        first: u32,
+        /// Unused.
+        _pad0: u32,
+    }
+
+    /// The RMS norm of parts of rows, in place: columns from `first` on, each part of `dim` on its own.
+    ColumnNormParams {
+        /// Elements of a part.
+        dim: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Elements from one row to the next.
+        stride: u32,
+        /// The first column.
+        first: u32,
     }
 
     /// `(x − mean) / √(var + eps) · weight + bias` over rows of `dim`.

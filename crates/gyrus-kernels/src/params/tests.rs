@@ -44,6 +44,9 @@ fn documented_offsets_hold() {
         "QuantizeParams",
         "SelectParams",
         "F16RowsParams",
+        "ScaleParams",
+        "GateByParams",
+        "ColumnNormParams",
     ];
     for layout in ALL {
         let expected = match layout.name {

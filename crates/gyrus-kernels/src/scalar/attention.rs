@@ -1,35 +1,34 @@
-use crate::batch::KV_BLOCK;
-use crate::plan::KvSpec;
+use crate::kv::{KV_BLOCK, KvGroup};
 
-/// A paged cache in `f32`: for each layer K and V as blocks of `[kv_heads, KV_BLOCK, head_dim]`.
+/// The paged cache of a group in `f32`: for each layer K and V as blocks of `[kv_heads, KV_BLOCK, head_dim]`.
 #[derive(Debug)]
 pub struct KvCache {
-    spec: KvSpec,
+    group: KvGroup,
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
 }
 
 impl KvCache {
     /// A cache of this many blocks.
-    pub fn new(spec: KvSpec, blocks: usize) -> KvCache {
-        let layer = || vec![0.0; blocks * KV_BLOCK * spec.row()];
+    pub fn new(group: KvGroup, blocks: usize) -> KvCache {
+        let layer = || vec![0.0; blocks * KV_BLOCK * group.row()];
         KvCache {
-            spec,
-            k: (0..spec.layers).map(|_| layer()).collect(),
-            v: (0..spec.layers).map(|_| layer()).collect(),
+            group,
+            k: (0..group.layers).map(|_| layer()).collect(),
+            v: (0..group.layers).map(|_| layer()).collect(),
         }
     }
 
     /// First element of one head's vector at a position.
     fn at(&self, table: &[u32], position: usize, head: usize) -> usize {
         let block = table[position / KV_BLOCK] as usize;
-        ((block * self.spec.kv_heads + head) * KV_BLOCK + position % KV_BLOCK) * self.spec.head_dim
+        ((block * self.group.kv_heads + head) * KV_BLOCK + position % KV_BLOCK) * self.group.head_dim
     }
 
     /// Stores the K and V rows `[kv_heads·head_dim]` of a position.
     pub fn write(&mut self, layer: usize, table: &[u32], position: usize, k: &[f32], v: &[f32]) {
-        let n = self.spec.head_dim;
-        for head in 0..self.spec.kv_heads {
+        let n = self.group.head_dim;
+        for head in 0..self.group.kv_heads {
             let at = self.at(table, position, head);
             self.k[layer][at..at + n].copy_from_slice(&k[head * n..(head + 1) * n]);
             self.v[layer][at..at + n].copy_from_slice(&v[head * n..(head + 1) * n]);
@@ -38,16 +37,16 @@ impl KvCache {
 
     fn k(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
-        &self.k[layer][at..at + self.spec.head_dim]
+        &self.k[layer][at..at + self.group.head_dim]
     }
 
     fn v(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
-        &self.v[layer][at..at + self.spec.head_dim]
+        &self.v[layer][at..at + self.group.head_dim]
     }
 }
 
-/// One row's query over all positions up to its own.
+/// One row's query over the positions up to its own, in the window of the cache's group.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// `[heads·head_dim]`.
@@ -58,16 +57,16 @@ pub struct Query<'a> {
     pub position: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// The window: positions the row attends to, its own included.
-    pub window: Option<u32>,
+    /// Scores become `soft_cap·tanh(score / soft_cap)`.
+    pub soft_cap: Option<f32>,
 }
 
 /// Attention of one row; `out` is `[heads·head_dim]`.
 pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32]) {
-    let Query { q, table, position, scale, window } = query;
-    let first = window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+    let Query { q, table, position, scale, soft_cap } = query;
+    let first = cache.group.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
     let seen: Vec<usize> = (first..=position).collect();
-    attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap: None }, out);
+    attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap }, out);
 }
 
 /// One row's query over any set of positions.
@@ -87,8 +86,9 @@ pub struct Question<'a> {
 
 /// Attention of one row over its visible positions; `out` is `[heads·head_dim]`, zeros if there are none.
 pub fn attend(cache: &KvCache, layer: usize, question: Question<'_>, out: &mut [f32]) {
-    let KvSpec { heads, kv_heads, head_dim, .. } = cache.spec;
+    let KvGroup { kv_heads, head_dim, .. } = cache.group;
     let Question { q, table, seen, scale, soft_cap } = question;
+    let heads = q.len() / head_dim;
     for head in 0..heads {
         let kv_head = head / (heads / kv_heads);
         let q = &q[head * head_dim..(head + 1) * head_dim];

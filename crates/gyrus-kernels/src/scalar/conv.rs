@@ -35,7 +35,7 @@ pub fn conv1d(call: &Conv1dCall, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec
 }
 
 /// The error function, by the series `2/√π · e^(−x²) · Σ 2ⁿ·x²ⁿ⁺¹ / (2n+1)!!`, whose terms all have one sign.
-fn erf(x: f64) -> f64 {
+pub(super) fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return x.signum();
     }

@@ -1,5 +1,5 @@
-use crate::batch::KV_BLOCK;
 use crate::call::{KvCopyCall, KvShape, KvShiftCall};
+use crate::kv::KV_BLOCK;
 use crate::rope::Rope;
 
 use super::{element, set};

@@ -1,3 +1,6 @@
+use std::f64::consts::SQRT_2;
+
+use super::conv::erf;
 use crate::op::Activation;
 
 /// `out = x / √(mean(x²) + eps) · weight` for one row. The sum is in `f64`, so that its order does not matter.
@@ -30,12 +33,24 @@ pub fn gate(activation: Activation, x: &[f32], out: &mut [f32]) {
     }
 }
 
-fn activate(activation: Activation, x: f32) -> f32 {
+/// `cap·tanh(x / cap)`.
+pub fn soft_cap(x: f32, cap: f32) -> f32 {
+    let cap = f64::from(cap);
+    (cap * (f64::from(x) / cap).tanh()) as f32
+}
+
+/// The function of a feed-forward layer.
+pub fn activate(activation: Activation, x: f32) -> f32 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             const SQRT_2_OVER_PI: f32 = 0.797_884_6;
             0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)).tanh())
         }
+        Activation::Gelu => {
+            let x = f64::from(x);
+            (0.5 * x * (1.0 + erf(x / SQRT_2))) as f32
+        }
+        Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
     }
 }

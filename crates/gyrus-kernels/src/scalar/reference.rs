@@ -1,6 +1,6 @@
 use gyrus_tensor::dequantize;
 
-use super::{KvCache, Query, attention, gate, matmul, rms_norm};
+use super::{KvCache, Query, activate, attention, gate, matmul, rms_norm, soft_cap};
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
 use crate::op::{BufferId, Op, WeightId};
@@ -14,8 +14,9 @@ use crate::rope::Phases;
 pub struct Reference {
     plan: Plan,
     weights: Vec<Vec<f32>>,
-    cache: KvCache,
-    blocks: usize,
+    /// One per KV group.
+    caches: Vec<KvCache>,
+    blocks: Vec<usize>,
     logits: Vec<f32>,
 }
 
@@ -24,12 +25,12 @@ impl Backend for Reference {
         &self.plan
     }
 
-    fn kv_blocks(&self) -> usize {
-        self.blocks
+    fn kv_blocks(&self) -> &[usize] {
+        &self.blocks
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        if !batch.is_sound(self.plan.vocab, self.blocks) {
+        if !batch.is_sound(self.plan.vocab, &self.blocks) {
             return Err(BackendError::UnsoundBatch);
         }
         self.logits = self.compute(batch);
@@ -38,18 +39,21 @@ impl Backend for Reference {
 }
 
 impl Reference {
-    /// Dequantises all weights; `bytes` gives each one's data.
+    /// Dequantises all weights; `bytes` gives each one's data, `blocks` the size of each KV group's pool.
     ///
     /// # Panics
     /// If the bytes do not fit the plan's weights: it is for tests.
-    pub fn new<'a>(plan: Plan, blocks: usize, bytes: impl Fn(WeightId) -> &'a [u8]) -> Reference {
+    pub fn new<'a>(plan: Plan, blocks: &[usize], bytes: impl Fn(WeightId) -> &'a [u8]) -> Reference {
         let load = |(i, spec): (usize, &crate::plan::WeightSpec)| {
             let mut values = vec![0.0; spec.shape.elems()];
             dequantize(spec.dtype, bytes(WeightId(i as u32)), &mut values).expect("bytes fit the weight");
+            values.iter_mut().for_each(|v| *v += spec.plus);
             values
         };
         let weights = plan.weights.iter().enumerate().map(load).collect();
-        Reference { cache: KvCache::new(plan.kv, blocks), plan, weights, blocks, logits: Vec::new() }
+        let caches =
+            plan.kv.iter().zip(blocks).map(|(group, blocks)| KvCache::new(*group, *blocks)).collect();
+        Reference { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() }
     }
 
     fn compute(&mut self, batch: &Batch<'_>) -> Vec<f32> {
@@ -66,16 +70,16 @@ impl Reference {
             phases.push(of_rope);
         }
         for op in &self.plan.forward {
-            run(&self.plan, &self.weights, &mut self.cache, &phases, batch, op, &mut buffers);
+            run(&self.plan, &self.weights, &mut self.caches, &phases, batch, op, &mut buffers);
         }
-        buffers.swap_remove(self.plan.logits.0 as usize)
+        buffers.swap_remove(self.plan.logits().0 as usize)
     }
 }
 
 fn run(
     plan: &Plan,
     weights: &[Vec<f32>],
-    cache: &mut KvCache,
+    caches: &mut [KvCache],
     phases: &[Phases],
     batch: &Batch<'_>,
     op: &Op,
@@ -95,9 +99,16 @@ fn run(
         }
         Op::RmsNorm { x, weight: w, eps, out } => {
             let input = buffers[at(x)].clone();
-            let n = width(x);
+            let n = weight(w).len();
             for (x, out) in input.chunks_exact(n).zip(buffers[at(out)].chunks_exact_mut(n)) {
                 rms_norm(x, weight(w), *eps, out);
+            }
+        }
+        Op::NormColumns { x, first, weight: w, eps } => {
+            let (n, first) = (width(x), *first as usize);
+            for row in buffers[at(x)].chunks_exact_mut(n) {
+                let columns = &mut row[first..first + weight(w).len()];
+                rms_norm(&columns.to_vec(), weight(w), *eps, columns);
             }
         }
         Op::MatMul { x, weights: several, accumulate, out } => {
@@ -112,33 +123,48 @@ fn run(
                 }
             }
         }
-        Op::RopeWrite { qkv, layer, head_norm, rope } => {
-            let (kv, n) = (plan.kv, width(qkv));
-            let dim = kv.head_dim;
-            for row in 0..batch.rows() {
-                let qkv = &mut buffers[at(qkv)][row * n..(row + 1) * n];
-                let (qk, v) = qkv.split_at_mut(kv.q_width() + kv.row());
-                for (i, head) in qk.chunks_exact_mut(dim).enumerate() {
-                    if let Some((q_norm, k_norm, eps)) = head_norm {
-                        let norm = if i < kv.heads { q_norm } else { k_norm };
-                        let input: Vec<f32> = head.to_vec();
-                        rms_norm(&input, weight(norm), *eps, head);
-                    }
-                    plan.ropes[rope.0 as usize].apply(head, phases[rope.0 as usize].row(row));
-                }
-                let position = batch.positions[row] as usize;
-                cache.write(*layer as usize, batch.table(row), position, &qk[kv.q_width()..], v);
+        Op::Bias { x, first, bias } => {
+            let n = width(x);
+            for row in buffers[at(x)].chunks_exact_mut(n) {
+                row[*first as usize..].iter_mut().zip(weight(bias)).for_each(|(x, b)| *x += b);
             }
         }
-        Op::Attention { qkv, layer, scale, window, out } => {
-            let (q_width, n) = (plan.kv.q_width(), width(qkv));
+        Op::Add { x, scale, out } => {
+            let input = buffers[at(x)].clone();
+            buffers[at(out)].iter_mut().zip(input).for_each(|(out, x)| *out += scale * x);
+        }
+        Op::Scale { x, factor } => buffers[at(x)].iter_mut().for_each(|x| *x *= factor),
+        Op::SoftCap { x, cap } => buffers[at(x)].iter_mut().for_each(|x| *x = soft_cap(*x, *cap)),
+        Op::RopeWrite { qkv, heads, kv, write, norms, rope } => {
+            let (group, n) = (*plan.kv_group(*kv), width(qkv));
+            let (heads, dim) = (usize::from(*heads), group.head_dim);
+            for row in 0..batch.rows() {
+                let qkv = &mut buffers[at(qkv)][row * n..(row + 1) * n];
+                for (i, head) in qkv.chunks_exact_mut(dim).enumerate() {
+                    let part = if i < heads { 0 } else { 1 + (i - heads) / group.kv_heads };
+                    let norm = norms.and_then(|norms| [Some(norms.q), norms.k, norms.v][part]);
+                    if let Some((norm, norms)) = norm.zip(*norms) {
+                        rms_norm(&head.to_vec(), weight(&norm), norms.eps, head);
+                    }
+                    if let (Some(rope), 0 | 1) = (rope, part) {
+                        plan.ropes[rope.0 as usize].apply(head, phases[rope.0 as usize].row(row));
+                    }
+                }
+                if *write {
+                    let (k, v) = qkv[heads * dim..].split_at(group.row());
+                    let (table, position) = (batch.table(row, kv.group), batch.positions[row] as usize);
+                    caches[usize::from(kv.group)].write(kv.index.into(), table, position, k, v);
+                }
+            }
+        }
+        Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
+            let (q_width, n) = (usize::from(*heads) * plan.kv_group(*kv).head_dim, width(qkv));
             for row in 0..batch.rows() {
                 let q = buffers[at(qkv)][row * n..row * n + q_width].to_vec();
                 let out = &mut buffers[at(out)][row * q_width..(row + 1) * q_width];
-                let position = batch.positions[row] as usize;
-                let query =
-                    Query { q: &q, table: batch.table(row), position, scale: *scale, window: *window };
-                attention(cache, *layer as usize, query, out);
+                let (table, position) = (batch.table(row, kv.group), batch.positions[row] as usize);
+                let query = Query { q: &q, table, position, scale: *scale, soft_cap: *soft_cap };
+                attention(&caches[usize::from(kv.group)], kv.index.into(), query, out);
             }
         }
         Op::Gate { x, activation, out } => {
@@ -148,6 +174,13 @@ fn run(
                 gate(*activation, x, out);
             }
         }
+        Op::GateBy { x, activation, by, first } => {
+            let (n, wide, first) = (width(x), width(by), *first as usize);
+            let factors = buffers[at(by)].clone();
+            for (x, by) in buffers[at(x)].chunks_exact_mut(n).zip(factors.chunks_exact(wide)) {
+                x.iter_mut().zip(&by[first..]).for_each(|(x, by)| *x = activate(*activation, *x) * by);
+            }
+        }
         Op::Gather { x, out } => {
             let input = buffers[at(x)].clone();
             let n = width(x);
@@ -155,6 +188,5 @@ fn run(
                 out.copy_from_slice(&input[row as usize * n..(row as usize + 1) * n]);
             }
         }
-        Op::Select { .. } => {}
     }
 }

@@ -1,10 +1,10 @@
 //! Launches of every kernel, for every kind of argument that changes its source.
 
 use gyrus_kernels::Direction;
-use gyrus_kernels::call::engine::{self, Heads, Paged};
+use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Cache, Conv1dCall, ConvActivation, EmbedCall, F16RowsCall, FlashCall, FlashTuning, Freqs,
-    Input, KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm,
+    AttendCall, Cache, Columns, Conv1dCall, ConvActivation, EmbedCall, F16RowsCall, FlashCall, FlashTuning,
+    Freqs, Input, KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm,
     NormCall, QuantizeCall, Results, RopeCall, RopeKernel, SelectCall, Source as RowSource, SplitMode,
     Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
 };
@@ -100,6 +100,13 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
         copy(rungs, 4096).unwrap(),
         engine::gate(rungs, 3, 70, Activation::Silu).unwrap(),
         engine::gate(rungs, 3, 70, Activation::GeluTanh).unwrap(),
+        engine::gate(rungs, 3, 70, Activation::Gelu).unwrap(),
+        engine::gate(rungs, 3, 70, Activation::SquaredRelu).unwrap(),
+        engine::gate_by(rungs, 3, 70, Activation::GeluTanh, (200, 30)).unwrap(),
+        AddCall { rows: 3, count: 70, bias: false, out_stride: 100, first: 30, scale: 0.5 }
+            .launch(rungs)
+            .unwrap(),
+        engine::scale(rungs, 3, 70, 0.5, Some(30.0)).unwrap(),
         engine::gather(rungs, 3, 2, 70).unwrap(),
     ];
     for flag in [false, true] {
@@ -117,8 +124,10 @@ fn engine_launches(rungs: Rungs) -> Vec<Launch> {
                 ..Default::default()
             };
             for pairing in [Pairing::Adjacent, Pairing::Split] {
-                let heads = Heads { head_dim: 64, pairing, norm: flag };
+                let heads = Heads { head_dim: 64, pairing, norm: flag, write: true };
                 launches.push(engine::rope_write(rungs, params, heads, paged).unwrap());
+                let queries = Heads { write: false, ..heads };
+                launches.push(engine::rope_write(rungs, params, queries, paged).unwrap());
                 for (head_dim, tiles) in [(64, 4), (96, 1), (128, 2)] {
                     let heads = Heads { head_dim, ..heads };
                     let mut push = |rotate, mode, position, rows| {
@@ -175,6 +184,12 @@ fn norm_launches(rungs: Rungs) -> Vec<Launch> {
             let call = NormCall { residual, in_place, ..NormCall::new(norm, 3, dim, 1e-5) };
             launches.push(call.launch(rungs).unwrap());
         }
+    }
+    for dim in [70, 72] {
+        let norm = NormCall::new(Norm::Rms, 3, dim, 1e-5);
+        launches.push(NormCall { add: Some(0.5), ..norm }.launch(rungs).unwrap());
+        let columns = Some(Columns { stride: 300, first: 4, parts: 2 });
+        launches.push(NormCall { in_place: true, columns, ..norm }.launch(rungs).unwrap());
     }
     launches
 }

@@ -54,7 +54,11 @@ fn score(at: u32) -> f32 {
         sum += k_cache[at + i] * query[i];
     }
 #endif
-    return sum * params.scale;
+    let scaled = sum * params.scale;
+    if (params.soft_cap == 0.0) {
+        return scaled;
+    }
+    return params.soft_cap * tanh(clamp(scaled / params.soft_cap, -15.0, 15.0));
 }
 
 fn value(at: u32, element: u32) -> f32 {

@@ -1,12 +1,12 @@
 // rope_write: prepares prefill attention. Normalises each head of Q and K if NORM, rotates them by their row's
-// position, and writes K and V to the cache. Q stays in qkv.
+// position, and writes K and V to the cache. Q stays in qkv. Without WRITE, rows have Q only.
 //
 //   0  qkv          [rows, stride] f32: Q, K, V side by side; Q is read and written
-//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16); written
+//   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16); written; only if WRITE
 //   2  v_cache      likewise
 //   3  params       AttendParams (immediates where the device has them)
 //   4  rows         [rows] (position, first entry in block_table) u32
-//   5  block_table  u32
+//   5  block_table  u32; only if WRITE
 //   6  turns        as in lib/rotate_head.wgsl
 //   7  head_norms   likewise, if NORM
 //
@@ -25,6 +25,7 @@
 #include "lib/lanes.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
+#if WRITE
 #if KV == f16
 @group(0) @binding(1) var<storage, read_write> k_cache: array<u32>;
 @group(0) @binding(2) var<storage, read_write> v_cache: array<u32>;
@@ -32,14 +33,17 @@
 @group(0) @binding(1) var<storage, read_write> k_cache: array<f32>;
 @group(0) @binding(2) var<storage, read_write> v_cache: array<f32>;
 #endif
-@group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
+#endif
+@group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 @group(0) @binding(6) var<storage, read> turns: array<vec2<u32>>;
 #if NORM
 @group(0) @binding(7) var<storage, read> head_norms: array<f32>;
 #endif
+#if WRITE
 #include "lib/kv_rows.wgsl"
 #include "lib/f16_range.wgsl"
+#endif
 #include "lib/rotate_head.wgsl"
 
 var<workgroup> staged: array<f32, LANE_GROUPS * HEAD_DIM>;
@@ -51,7 +55,11 @@ fn KERNEL(here: Invocation) {
     let lane = thread.index % LANES;
     let lane_group = thread.index / LANES;
     let first_value = params.n_heads + params.n_kv_heads;
+#if WRITE
     let heads = first_value + params.n_kv_heads;
+#else
+    let heads = params.n_heads;
+#endif
     // Lane groups beyond the end repeat the last head and do not write: the barriers need all invocations.
     let head = min(here.workgroup.x * LANE_GROUPS + lane_group, heads - 1u);
     let in_range = here.workgroup.x * LANE_GROUPS + lane_group < heads;
@@ -83,6 +91,7 @@ fn KERNEL(here: Invocation) {
         }
         return;
     }
+#if WRITE
     let is_value = head >= first_value;
     let kv_head = head - select(params.n_heads, first_value, is_value);
     let to = kv_at(row, rows[row].x, kv_head);
@@ -104,5 +113,6 @@ fn KERNEL(here: Invocation) {
             k_cache[to + i] = staged[lane_group * HEAD_DIM + i];
         }
     }
+#endif
 #endif
 }

@@ -1,7 +1,10 @@
-// The activation function ACTIVATION: silu, gelu_tanh or gelu.
+// The activation function ACTIVATION: silu, gelu_tanh, gelu or squared_relu.
 fn activated(v: f32) -> f32 {
 #if ACTIVATION == silu
     return v / (1.0 + exp(-v));
+#elif ACTIVATION == squared_relu
+    let positive = max(v, 0.0);
+    return positive * positive;
 #elif ACTIVATION == gelu
     // v times the cumulative normal distribution at v. Its upper tail is a polynomial times exp(-v^2 / 2), within 1e-7
     // (Abramowitz and Stegun, 7.1.26).

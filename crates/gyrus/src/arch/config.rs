@@ -1,107 +1,141 @@
-use gyrus_kernels::Rope;
+use gyrus_kernels::{Activation, Rope};
 
 use crate::Error;
 
-/// The hyperparameters of a decoder-only transformer, validated.
+/// A decoder-only transformer as plain data: what its forward pass is built from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The architecture's name.
+    /// The architecture's name in the file.
     pub architecture: String,
     /// Width of the residual stream.
     pub dim: usize,
-    /// Transformer layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Dimension of a head.
-    pub head_dim: usize,
-    /// Hidden dimension of the feed-forward network.
-    pub ffn_dim: usize,
     /// The maximum context in tokens.
     pub context: usize,
     /// Epsilon of the RMS norms.
     pub norm_eps: f32,
-    /// The sliding window of attention in tokens, if there is one.
+    /// Factor on token embeddings.
+    pub embedding_scale: f32,
+    /// Factor on what a layer's attention and feed-forward add to the residual stream.
+    pub residual_scale: f32,
+    /// Factor on the logits.
+    pub logit_scale: f32,
+    /// Logits become `cap · tanh(logits / cap)`.
+    pub logit_cap: Option<f32>,
+    /// Width of the inputs that each layer has of its own, if it has.
+    pub per_layer_input: Option<usize>,
+    /// The rotary embeddings; layers name them by index.
+    pub ropes: Vec<Rope>,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// What the names of tensors that are not loaded begin with: other towers of a multimodal model.
+    pub skipped: Vec<String>,
+}
+
+/// One layer. Two layers of a model may differ in everything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// Its attention.
+    pub attention: Attention,
+    /// Its feed-forward network.
+    pub feed_forward: FeedForward,
+    /// Whether its input is normalised, before attention and before the feed-forward.
+    pub pre_norms: bool,
+    /// Whether the results of attention and of the feed-forward are normalised before they are added.
+    pub post_norms: bool,
+    /// Whether its output is multiplied by a factor that the file stores.
+    pub output_scale: bool,
+}
+
+/// The attention of a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The sliding window in tokens, if there is one.
     pub window: Option<u32>,
-    /// The rotary embedding.
-    pub rope: Rope,
+    /// Which of the rotary embeddings, if heads are rotated.
+    pub rope: Option<usize>,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
+    /// How queries and keys are normalised.
+    pub qk_norm: QkNorm,
+    /// Whether each value head is normalised, without a weight.
+    pub v_norm: bool,
+    /// Whether Q, K and V must have a bias. A bias that the file has is used in any case.
+    pub qkv_bias: bool,
+    /// Whether values are the keys' projection.
+    pub v_is_k: bool,
+    /// The earlier layer whose keys and values are attended to, if not its own.
+    pub kv_owner: Option<usize>,
+}
+
+/// The norm of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Each head on its own.
+    PerHead,
+    /// All heads together.
+    Whole,
+}
+
+/// A gated feed-forward network.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FeedForward {
+    /// Its hidden dimension.
+    pub width: usize,
+    /// The function of its gate.
+    pub activation: Activation,
 }
 
 /// Larger dimensions are an error or an attack. Products of dimensions within these limits do not overflow.
 const MAX_DIM: u64 = 1 << 20;
-const MAX_LAYERS: u64 = 1 << 12;
+pub(super) const MAX_LAYERS: u64 = 1 << 12;
 const MAX_CONTEXT: u64 = 1 << 27;
 /// The most query heads that share a KV head. Kernels process such a group together.
 const MAX_GROUP: usize = 128;
 
-/// The hyperparameters in a file, before validation.
-#[derive(Debug)]
-pub(crate) struct RawConfig {
-    pub(crate) architecture: String,
-    pub(crate) dim: u64,
-    pub(crate) layers: u64,
-    pub(crate) heads: u64,
-    pub(crate) kv_heads: u64,
-    pub(crate) head_dim: Option<u64>,
-    pub(crate) ffn_dim: u64,
-    pub(crate) context: u64,
-    pub(crate) norm_eps: f32,
-    pub(crate) window: Option<u32>,
+pub(super) fn dimension(name: &'static str, value: u64) -> Result<usize, Error> {
+    within(name, value, MAX_DIM)
 }
 
-impl RawConfig {
-    /// Checks every value, then calls `rope` for the rotary embedding.
-    pub(crate) fn validate(self, rope: impl FnOnce() -> Result<Rope, Error>) -> Result<Config, Error> {
-        let dim = within("embedding length", self.dim, MAX_DIM)?;
-        let layers = within("layer count", self.layers, MAX_LAYERS)?;
-        let heads = within("head count", self.heads, MAX_DIM)?;
-        let kv_heads = within("KV head count", self.kv_heads, MAX_DIM)?;
-        if !heads.is_multiple_of(kv_heads) {
-            let expected = format!("it must divide the head count {heads}");
-            return Err(Error::Dimension { name: "KV head count", value: self.kv_heads, expected });
-        }
-        if heads / kv_heads > MAX_GROUP {
-            let expected = format!("at most {MAX_GROUP} may share one of the {kv_heads} KV heads");
-            return Err(Error::Dimension { name: "head count", value: self.heads, expected });
-        }
-        let head_dim = match self.head_dim {
-            Some(n) => within("head size", n, MAX_DIM)?,
-            None if dim.is_multiple_of(heads) => dim / heads,
-            None => {
-                let expected = format!("it must divide the embedding length {dim}");
-                return Err(Error::Dimension { name: "head count", value: self.heads, expected });
-            }
-        };
-        if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
-            return Err(Error::Unsupported(format!("a norm epsilon of {}", self.norm_eps)));
-        }
-        let rope = rope()?;
-        if rope.head_dim() != head_dim {
-            let found = rope.head_dim();
-            return Err(Error::Unsupported(format!("a rope for heads of {found} in heads of {head_dim}")));
-        }
-        Ok(Config {
-            architecture: self.architecture,
-            dim,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn_dim: within("feed-forward length", self.ffn_dim, MAX_DIM)?,
-            context: within("context length", self.context, MAX_CONTEXT)?,
-            norm_eps: self.norm_eps,
-            // Some files have a window of 0 for no window.
-            window: self.window.filter(|&w| w > 0),
-            rope,
-        })
-    }
+pub(super) fn context(value: u64) -> Result<usize, Error> {
+    within("context length", value, MAX_CONTEXT)
 }
 
-fn within(name: &'static str, value: u64, most: u64) -> Result<usize, Error> {
+pub(super) fn within(name: &'static str, value: u64, most: u64) -> Result<usize, Error> {
     if (1..=most).contains(&value) {
         return Ok(value as usize);
     }
     Err(Error::Dimension { name, value, expected: format!("it must be from 1 to {most}") })
+}
+
+/// Checks that query heads are divided evenly among KV heads.
+pub(super) fn heads(heads: u64, kv_heads: u64) -> Result<(usize, usize), Error> {
+    let (n, kv) = (dimension("head count", heads)?, dimension("KV head count", kv_heads)?);
+    if !n.is_multiple_of(kv) {
+        let expected = format!("it must divide the head count {n}");
+        return Err(Error::Dimension { name: "KV head count", value: kv_heads, expected });
+    }
+    if n / kv > MAX_GROUP {
+        let expected = format!("at most {MAX_GROUP} may share one of the {kv} KV heads");
+        return Err(Error::Dimension { name: "head count", value: heads, expected });
+    }
+    Ok((n, kv))
+}
+
+/// A factor or cap from a file: finite, and not zero.
+pub(super) fn factor(name: &str, value: f64) -> Result<f32, Error> {
+    let narrow = value as f32;
+    if narrow.is_finite() && narrow != 0.0 {
+        return Ok(narrow);
+    }
+    Err(Error::Unsupported(format!("a value of {value} for {name}")))
 }

@@ -40,10 +40,6 @@ impl<'a> Fields<'a> {
         value.as_f64().map(Some).ok_or_else(|| Error::Config(format!("'{name}' is not a number")))
     }
 
-    pub(super) fn require_float(&self, name: &str) -> Result<f64, Error> {
-        self.float(name)?.ok_or_else(|| Error::Config(format!("'{name}' is missing")))
-    }
-
     pub(super) fn require_rope_float(&self, name: &str) -> Result<f64, Error> {
         self.float(name)?.ok_or_else(|| Error::Config(format!("rope '{name}' is missing")))
     }

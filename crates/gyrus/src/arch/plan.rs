@@ -1,180 +1,322 @@
-use std::collections::HashSet;
+use std::ops::Range;
 
-use gyrus_formats::{Checkpoint, TensorView};
+use gyrus_formats::Checkpoint;
 use gyrus_kernels::{
-    Activation, BufferId, BufferSpec, KvSpec, Op, Plan, Precision, RopeId, Rows, WeightId, WeightSpec,
+    BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Op, Output, Plan, Precision, RopeId, Rows,
+    WeightId,
 };
-use gyrus_tensor::{Shape, can_dequantize};
 
-use super::config::Config;
-use super::tensor_names::{
-    GlobalTensor, LayerTensor, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, TensorNames,
-};
-use super::{gguf, hugging_face};
+use super::config::{Attention, Config, Layer, QkNorm};
+use super::description::Arch;
+use super::reader;
+use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
+use super::weights::Weights;
 use crate::Error;
 
 /// Reads a model's configuration and builds its plan.
 pub(crate) fn build(model: &Checkpoint, precision: Precision) -> Result<(Config, Plan), Error> {
-    let (config, names) = match (model.gguf(), model.config()) {
-        (Some(metadata), _) => (gguf::read(model, metadata)?, TensorNames::Gguf),
-        (None, Some(config)) => (hugging_face::read(config)?, TensorNames::HuggingFace),
-        (None, None) => {
-            let path = model.path().display();
-            return Err(Error::Unsupported(format!("{path}: a model without a config.json beside it")));
-        }
+    let (mut config, arch) = reader::read(model)?;
+    let names = match model.gguf() {
+        Some(_) => TensorNames::Gguf,
+        None => TensorNames::hugging_face(model, arch.post_norms),
     };
-    let plan = Builder::new(model, names, &config).build(precision)?;
+    let plus = if arch.norms_minus_one && names != TensorNames::Gguf { 1.0 } else { 0.0 };
+    let weights = Weights::new(model, names, plus);
+    let mut builder =
+        Builder { arch, config: &config, weights, buffers: Vec::new(), groups: Vec::new(), ops: Vec::new() };
+    // Without an output matrix the embedding is tied, unless `config.json` denies it.
+    let untied = model.config().is_some_and(|config| config["tie_word_embeddings"] == false);
+    let plan = builder.build(precision, untied)?;
+    config.skipped = builder.weights.skipped();
     Ok((config, plan))
 }
 
 /// The forward pass of a decoder-only transformer, top to bottom.
 struct Builder<'a> {
-    model: &'a Checkpoint,
-    names: TensorNames,
+    arch: &'a Arch,
     config: &'a Config,
-    weights: Vec<WeightSpec>,
-    used: HashSet<String>,
+    weights: Weights<'a>,
+    buffers: Vec<BufferSpec>,
+    groups: Vec<KvGroup>,
+    ops: Vec<Op>,
 }
 
-impl<'a> Builder<'a> {
-    fn new(model: &'a Checkpoint, names: TensorNames, config: &'a Config) -> Builder<'a> {
-        Builder { model, names, config, weights: Vec::new(), used: HashSet::new() }
-    }
-
-    fn build(mut self, precision: Precision) -> Result<Plan, Error> {
+impl Builder<'_> {
+    fn build(&mut self, precision: Precision, untied: bool) -> Result<Plan, Error> {
         let c = self.config;
-        let (dim, ffn) = (c.dim, c.ffn_dim);
-        let kv = KvSpec { layers: c.layers, heads: c.heads, kv_heads: c.kv_heads, head_dim: c.head_dim };
-        let (q, k) = (kv.q_width(), kv.row());
+        let (dim, norm_eps) = (c.dim, c.norm_eps);
 
-        let embedding_name = self.names.global(GlobalTensor::Embedding);
-        let embedding = self.find(embedding_name)?;
+        let embedding_name = self.weights.names.global(GlobalTensor::Embedding);
+        let Some(embedding) = self.weights.tensor(&embedding_name) else {
+            return Err(Error::MissingTensor(embedding_name));
+        };
         // The vocabulary size is the number of rows.
         let vocab = embedding.shape.rows();
-        let table = self.add_weight(embedding, &[vocab, dim])?;
-        let output = self.names.global(GlobalTensor::Output);
-        // Without an output matrix the embedding is tied, unless `config.json` denies it.
-        let untied = self.model.config().is_some_and(|c| c["tie_word_embeddings"] == false);
-        let head = match self.model.tensor(output) {
-            Some(tensor) => self.add_weight(tensor, &[vocab, dim])?,
-            None if untied => return Err(Error::MissingTensor(output.to_owned())),
+        let table = self.weights.add(embedding, &[vocab, dim])?;
+        let output_name = self.weights.names.global(GlobalTensor::Output);
+        let head = match self.weights.tensor(&output_name) {
+            Some(tensor) => self.weights.add(tensor, &[vocab, dim])?,
+            None if untied => return Err(Error::MissingTensor(output_name)),
             None => table,
         };
 
-        let mut buffers = Vec::new();
-        let mut buffer = |name, width, rows| {
-            buffers.push(BufferSpec { name, width, rows });
-            BufferId(buffers.len() as u16 - 1)
+        let stream = self.buffer("stream", dim);
+        self.ops.push(Op::Embed { table, scale: c.embedding_scale, out: stream });
+        let inputs = match c.per_layer_input {
+            Some(width) => Some((self.per_layer_inputs(stream, vocab, width)?, width)),
+            None => None,
         };
-        let stream = buffer("stream", dim, Rows::Batch);
-        let normed = buffer("normed", dim, Rows::Batch);
-        let qkv = buffer("qkv", q + 2 * k, Rows::Batch);
-        let attended = buffer("attended", q, Rows::Batch);
-        let gate_up = buffer("gate_up", 2 * ffn, Rows::Batch);
-        let gated = buffer("gated", ffn, Rows::Batch);
-        let last = buffer("last", dim, Rows::Logits);
-        let logits = buffer("logits", vocab, Rows::Logits);
-
-        let mut ops = vec![Op::Embed { table, scale: 1.0, out: stream }];
-        for layer in 0..c.layers {
-            let norm = self.layer(layer, LayerTensor::AttentionNorm, &[dim])?;
-            ops.push(Op::RmsNorm { x: stream, weight: norm, eps: c.norm_eps, out: normed });
-            let weights = vec![
-                self.layer(layer, LayerTensor::Q, &[q, dim])?,
-                self.layer(layer, LayerTensor::K, &[k, dim])?,
-                self.layer(layer, LayerTensor::V, &[k, dim])?,
-            ];
-            ops.push(Op::MatMul { x: normed, weights, accumulate: false, out: qkv });
-            let head_norm = self.head_norm(layer)?;
-            let at = layer as u16;
-            ops.push(Op::RopeWrite { qkv, layer: at, head_norm, rope: RopeId(0) });
-            let scale = 1.0 / (c.head_dim as f32).sqrt();
-            ops.push(Op::Attention { qkv, layer: at, scale, window: c.window, out: attended });
-            let weights = vec![self.layer(layer, LayerTensor::AttentionOutput, &[dim, q])?];
-            ops.push(Op::MatMul { x: attended, weights, accumulate: true, out: stream });
-
-            let norm = self.layer(layer, LayerTensor::FfnNorm, &[dim])?;
-            ops.push(Op::RmsNorm { x: stream, weight: norm, eps: c.norm_eps, out: normed });
-            let weights = vec![
-                self.layer(layer, LayerTensor::Gate, &[ffn, dim])?,
-                self.layer(layer, LayerTensor::Up, &[ffn, dim])?,
-            ];
-            ops.push(Op::MatMul { x: normed, weights, accumulate: false, out: gate_up });
-            ops.push(Op::Gate { x: gate_up, activation: Activation::Silu, out: gated });
-            let weights = vec![self.layer(layer, LayerTensor::Down, &[dim, ffn])?];
-            ops.push(Op::MatMul { x: gated, weights, accumulate: true, out: stream });
+        let mut kv_layers: Vec<KvLayer> = Vec::with_capacity(c.layers.len());
+        let mut layers: Vec<Range<usize>> = Vec::with_capacity(c.layers.len());
+        for (i, layer) in c.layers.iter().enumerate() {
+            let first = self.ops.len();
+            let kv = match layer.attention.kv_owner {
+                Some(owner) => kv_layers[owner],
+                None => self.kv_layer(&layer.attention),
+            };
+            kv_layers.push(kv);
+            self.attention(i, layer, kv, stream)?;
+            self.feed_forward(i, layer, stream)?;
+            if let Some((inputs, width)) = inputs {
+                self.add_input(i, layer, (inputs, width), stream)?;
+            }
+            if layer.output_scale {
+                let factor = self.weights.scalar(&self.weights.names.layer(i, LayerTensor::OutputScale))?;
+                self.ops.push(Op::Scale { x: stream, factor });
+            }
+            layers.push(first..self.ops.len());
         }
-        ops.push(Op::Gather { x: stream, out: last });
-        let norm = self.global(GlobalTensor::OutputNorm, &[dim])?;
-        ops.push(Op::RmsNorm { x: last, weight: norm, eps: c.norm_eps, out: last });
-        ops.push(Op::MatMul { x: last, weights: vec![head], accumulate: false, out: logits });
 
-        self.check_all_used()?;
+        let last = self.logits_buffer("last", dim);
+        let logits = self.logits_buffer("logits", vocab);
+        self.ops.push(Op::Gather { x: stream, out: last });
+        let weight = self.weights.global_norm(GlobalTensor::OutputNorm, dim)?;
+        self.ops.push(Op::RmsNorm { x: last, weight, eps: norm_eps, out: last });
+        self.ops.push(Op::MatMul { x: last, weights: vec![head], accumulate: false, out: logits });
+        if c.logit_scale != 1.0 {
+            self.ops.push(Op::Scale { x: logits, factor: c.logit_scale });
+        }
+        if let Some(cap) = c.logit_cap {
+            self.ops.push(Op::SoftCap { x: logits, cap });
+        }
+
+        self.weights.check_all_used()?;
         Ok(Plan {
             precision,
             vocab,
-            buffers,
-            weights: self.weights,
-            ropes: vec![c.rope.clone()],
-            kv,
-            forward: ops,
-            select: vec![Op::Select { logits }],
-            logits,
+            buffers: std::mem::take(&mut self.buffers),
+            weights: std::mem::take(&mut self.weights.specs),
+            ropes: c.ropes.clone(),
+            kv: std::mem::take(&mut self.groups),
+            forward: std::mem::take(&mut self.ops),
+            layers,
+            outputs: vec![Output { name: LOGITS, buffer: logits }],
         })
     }
 
-    /// The per-head norms of Q and K, if the model has them. One of them without the other is an error.
-    fn head_norm(&mut self, layer: usize) -> Result<Option<(WeightId, WeightId, f32)>, Error> {
-        let present = |part| self.model.tensor(&self.names.layer(layer, part)).is_some();
-        if !present(LayerTensor::QNorm) && !present(LayerTensor::KNorm) {
-            return Ok(None);
+    /// Attention of a layer, added to the stream.
+    fn attention(&mut self, i: usize, layer: &Layer, kv: KvLayer, stream: BufferId) -> Result<(), Error> {
+        let (dim, eps, attention) = (self.config.dim, self.config.norm_eps, &layer.attention);
+        let Attention { heads, kv_heads, head_dim, .. } = *attention;
+        let (q, k) = (heads * head_dim, kv_heads * head_dim);
+        let write = attention.kv_owner.is_none();
+        let normed = self.normed(i, layer.pre_norms, LayerTensor::AttentionNorm, stream)?;
+
+        let qkv = self.buffer("qkv", if write { q + 2 * k } else { q });
+        let weights = self.qkv_weights(i, attention)?;
+        self.ops.push(Op::MatMul { x: normed, weights, accumulate: false, out: qkv });
+        let mut first = 0;
+        for (part, width) in [(LayerTensor::Q, q), (LayerTensor::K, k), (LayerTensor::V, k)] {
+            if (!write && first > 0) || self.arch.fused {
+                break;
+            }
+            if let Some(bias) = self.weights.bias(i, part, width, attention.qkv_bias)? {
+                self.ops.push(Op::Bias { x: qkv, first: first as u32, bias });
+            }
+            first += width;
         }
-        let shape = [self.config.head_dim];
-        let q = self.layer(layer, LayerTensor::QNorm, &shape)?;
-        let k = self.layer(layer, LayerTensor::KNorm, &shape)?;
-        Ok(Some((q, k, self.config.norm_eps)))
-    }
-
-    fn find(&self, name: &str) -> Result<TensorView<'a>, Error> {
-        self.model.tensor(name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
-    }
-
-    fn layer(&mut self, layer: usize, part: LayerTensor, dims: &[usize]) -> Result<WeightId, Error> {
-        let tensor = self.find(&self.names.layer(layer, part))?;
-        self.add_weight(tensor, dims)
-    }
-
-    fn global(&mut self, tensor: GlobalTensor, dims: &[usize]) -> Result<WeightId, Error> {
-        let tensor = self.find(self.names.global(tensor))?;
-        self.add_weight(tensor, dims)
-    }
-
-    /// Adds a tensor to the plan's weights. Its shape and type are checked.
-    fn add_weight(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
-        if tensor.shape.dims() != dims {
-            let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
-            let found = tensor.shape.to_string();
-            return Err(Error::TensorShape { name: tensor.name.to_owned(), found, expected });
-        }
-        if !can_dequantize(tensor.dtype) {
-            return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });
-        }
-        self.used.insert(tensor.name.to_owned());
-        let spec = WeightSpec { name: tensor.name.to_owned(), dtype: tensor.dtype, shape: tensor.shape };
-        self.weights.push(spec);
-        Ok(WeightId(self.weights.len() as u32 - 1))
-    }
-
-    /// An unused tensor means that the model's forward pass differs from this plan.
-    fn check_all_used(&self) -> Result<(), Error> {
-        let left = |t: &TensorView<'_>| {
-            let factors = [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG];
-            let known = factors.contains(&t.name) || t.name.ends_with("rotary_emb.inv_freq");
-            !known && !self.used.contains(t.name)
+        let norms = match attention.qk_norm {
+            QkNorm::PerHead => Some(HeadNorms {
+                q: self.weights.layer_norm(i, LayerTensor::QNorm, head_dim)?,
+                k: match write {
+                    true => Some(self.weights.layer_norm(i, LayerTensor::KNorm, head_dim)?),
+                    false => None,
+                },
+                v: if attention.v_norm && write { Some(self.weights.ones(head_dim)?) } else { None },
+                eps,
+            }),
+            QkNorm::Whole => {
+                for (part, first, width) in [(LayerTensor::QNorm, 0, q), (LayerTensor::KNorm, q, k)] {
+                    let weight = self.weights.layer_norm(i, part, width)?;
+                    self.ops.push(Op::NormColumns { x: qkv, first: first as u32, weight, eps });
+                }
+                None
+            }
+            QkNorm::None => None,
         };
-        match self.model.tensors().find(left) {
-            Some(tensor) => Err(Error::UnusedTensor(tensor.name.to_owned())),
-            None => Ok(()),
+        let rope = attention.rope.map(|rope| RopeId(rope as u8));
+        let heads = heads as u16;
+        self.ops.push(Op::RopeWrite { qkv, heads, kv, write, norms, rope });
+        let attended = self.buffer("attended", q);
+        let (scale, soft_cap) = (attention.scale, attention.soft_cap);
+        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, out: attended });
+
+        let weights = vec![self.weights.layer(i, LayerTensor::AttentionOutput, &[dim, q])?];
+        let bias = self.weights.bias(i, LayerTensor::AttentionOutput, dim, false)?;
+        self.add_to_stream(i, layer, LayerTensor::AttentionPostNorm, (attended, weights, bias), stream)
+    }
+
+    fn qkv_weights(&mut self, i: usize, attention: &Attention) -> Result<Vec<WeightId>, Error> {
+        let dim = self.config.dim;
+        let (q, k) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+        if self.arch.fused {
+            return self.weights.fused(i, LayerTensor::Qkv, &[q, k, k], dim);
         }
+        let mut weights = vec![self.weights.layer(i, LayerTensor::Q, &[q, dim])?];
+        if attention.kv_owner.is_none() {
+            let key = self.weights.layer(i, LayerTensor::K, &[k, dim])?;
+            weights.push(key);
+            weights.push(match attention.v_is_k {
+                true => key,
+                false => self.weights.layer(i, LayerTensor::V, &[k, dim])?,
+            });
+        }
+        Ok(weights)
+    }
+
+    /// The feed-forward of a layer, added to the stream.
+    fn feed_forward(&mut self, i: usize, layer: &Layer, stream: BufferId) -> Result<(), Error> {
+        let (dim, width) = (self.config.dim, layer.feed_forward.width);
+        let normed = self.normed(i, layer.pre_norms, LayerTensor::FfnNorm, stream)?;
+        let weights = match self.arch.fused {
+            true => self.weights.fused(i, LayerTensor::GateUp, &[width, width], dim)?,
+            false => vec![
+                self.weights.layer(i, LayerTensor::Gate, &[width, dim])?,
+                self.weights.layer(i, LayerTensor::Up, &[width, dim])?,
+            ],
+        };
+        let (gate_up, gated) = (self.buffer("gate_up", 2 * width), self.buffer("gated", width));
+        self.ops.push(Op::MatMul { x: normed, weights, accumulate: false, out: gate_up });
+        let activation = layer.feed_forward.activation;
+        self.ops.push(Op::Gate { x: gate_up, activation, out: gated });
+        let weights = vec![self.weights.layer(i, LayerTensor::Down, &[dim, width])?];
+        self.add_to_stream(i, layer, LayerTensor::FfnPostNorm, (gated, weights, None), stream)
+    }
+
+    /// The normalised stream, or the stream itself if the layer has no such norm.
+    fn normed(
+        &mut self,
+        i: usize,
+        norm: bool,
+        part: LayerTensor,
+        stream: BufferId,
+    ) -> Result<BufferId, Error> {
+        if !norm {
+            return Ok(stream);
+        }
+        let weight = self.weights.layer_norm(i, part, self.config.dim)?;
+        let normed = self.buffer("normed", self.config.dim);
+        self.ops.push(Op::RmsNorm { x: stream, weight, eps: self.config.norm_eps, out: normed });
+        Ok(normed)
+    }
+
+    /// A projection of `x` that is added to the stream: directly, or after a norm or times a factor.
+    fn add_to_stream(
+        &mut self,
+        i: usize,
+        layer: &Layer,
+        post_norm: LayerTensor,
+        (x, weights, bias): (BufferId, Vec<WeightId>, Option<WeightId>),
+        stream: BufferId,
+    ) -> Result<(), Error> {
+        let (dim, scale) = (self.config.dim, self.config.residual_scale);
+        if !layer.post_norms && scale == 1.0 {
+            self.ops.push(Op::MatMul { x, weights, accumulate: true, out: stream });
+            self.ops.extend(bias.map(|bias| Op::Bias { x: stream, first: 0, bias }));
+            return Ok(());
+        }
+        let projected = self.buffer("projected", dim);
+        self.ops.push(Op::MatMul { x, weights, accumulate: false, out: projected });
+        self.ops.extend(bias.map(|bias| Op::Bias { x: projected, first: 0, bias }));
+        if layer.post_norms {
+            let weight = self.weights.layer_norm(i, post_norm, dim)?;
+            self.ops.push(Op::RmsNorm { x: projected, weight, eps: self.config.norm_eps, out: projected });
+        }
+        self.ops.push(Op::Add { x: projected, scale, out: stream });
+        Ok(())
+    }
+
+    /// The inputs that each layer has of its own: an embedding and a projection of the stream, `width` for each layer.
+    fn per_layer_inputs(&mut self, stream: BufferId, vocab: usize, width: usize) -> Result<BufferId, Error> {
+        let (dim, all) = (self.config.dim, self.config.layers.len() * width);
+        let inputs = self.buffer("layer_inputs", all);
+        let table = self.weights.global(GlobalTensor::PerLayerEmbedding, &[vocab, all])?;
+        self.ops.push(Op::Embed { table, scale: (width as f32).sqrt(), out: inputs });
+        let projected = self.buffer("projected_inputs", all);
+        let weights = vec![self.weights.global(GlobalTensor::PerLayerProjection, &[all, dim])?];
+        self.ops.push(Op::MatMul { x: stream, weights, accumulate: false, out: projected });
+        self.ops.push(Op::Scale { x: projected, factor: 1.0 / (dim as f32).sqrt() });
+        let (weight, eps) =
+            (self.weights.global_norm(GlobalTensor::PerLayerNorm, width)?, self.config.norm_eps);
+        self.ops.push(Op::RmsNorm { x: projected, weight, eps, out: projected });
+        self.ops.push(Op::Add { x: projected, scale: 1.0, out: inputs });
+        self.ops.push(Op::Scale { x: inputs, factor: std::f32::consts::FRAC_1_SQRT_2 });
+        Ok(inputs)
+    }
+
+    /// Adds a layer's own input to the stream, gated by the stream.
+    fn add_input(
+        &mut self,
+        i: usize,
+        layer: &Layer,
+        (inputs, width): (BufferId, usize),
+        stream: BufferId,
+    ) -> Result<(), Error> {
+        let (dim, eps) = (self.config.dim, self.config.norm_eps);
+        let gated = self.buffer("input_gate", width);
+        let weights = vec![self.weights.layer(i, LayerTensor::InputGate, &[width, dim])?];
+        self.ops.push(Op::MatMul { x: stream, weights, accumulate: false, out: gated });
+        let (activation, first) = (layer.feed_forward.activation, (i * width) as u32);
+        self.ops.push(Op::GateBy { x: gated, activation, by: inputs, first });
+        let projected = self.buffer("projected", dim);
+        let weights = vec![self.weights.layer(i, LayerTensor::InputProjection, &[dim, width])?];
+        self.ops.push(Op::MatMul { x: gated, weights, accumulate: false, out: projected });
+        let weight = self.weights.layer_norm(i, LayerTensor::InputPostNorm, dim)?;
+        self.ops.push(Op::RmsNorm { x: projected, weight, eps, out: projected });
+        self.ops.push(Op::Add { x: projected, scale: 1.0, out: stream });
+        Ok(())
+    }
+
+    /// A place for keys and values in the group of their shape and window.
+    fn kv_layer(&mut self, attention: &Attention) -> KvLayer {
+        let Attention { kv_heads, head_dim, window, .. } = *attention;
+        let same =
+            |group: &KvGroup| (group.kv_heads, group.head_dim, group.window) == (kv_heads, head_dim, window);
+        let group = match self.groups.iter().position(same) {
+            Some(group) => group,
+            None => {
+                self.groups.push(KvGroup { layers: 0, kv_heads, head_dim, window });
+                self.groups.len() - 1
+            }
+        };
+        self.groups[group].layers += 1;
+        KvLayer { group: group as u8, index: self.groups[group].layers as u16 - 1 }
+    }
+
+    /// A buffer for all rows of a batch. Layers share buffers of the same name and width.
+    fn buffer(&mut self, name: &'static str, width: usize) -> BufferId {
+        self.find_buffer(BufferSpec { name, width, rows: Rows::Batch })
+    }
+
+    fn logits_buffer(&mut self, name: &'static str, width: usize) -> BufferId {
+        self.find_buffer(BufferSpec { name, width, rows: Rows::Logits })
+    }
+
+    fn find_buffer(&mut self, spec: BufferSpec) -> BufferId {
+        let at = self.buffers.iter().position(|known| *known == spec);
+        BufferId(at.unwrap_or_else(|| {
+            self.buffers.push(spec);
+            self.buffers.len() - 1
+        }) as u16)
     }
 }

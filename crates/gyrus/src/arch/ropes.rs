@@ -57,18 +57,6 @@ impl ModelRopes {
         let config: Value = serde_json::from_str(text).map_err(|e| Error::Config(e.to_string()))?;
         rope_config::read(&config, pairing)
     }
-
-    /// The rotary embedding of all layers, for plans that support one kind only.
-    pub(super) fn single(self) -> Result<Rope, Error> {
-        let kinds = self.kinds.len();
-        match <[LayerRope; 1]>::try_from(self.kinds) {
-            Ok([LayerRope { rope, score_factor: 1.0, .. }]) => Ok(rope),
-            Ok([LayerRope { score_factor, .. }]) => {
-                Err(Error::Unsupported(format!("a rope that scales attention scores by {score_factor}")))
-            }
-            Err(_) => Err(Error::Unsupported(format!("a model with {kinds} kinds of rotary embedding"))),
-        }
-    }
 }
 
 impl LayerRope {

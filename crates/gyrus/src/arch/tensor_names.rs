@@ -1,5 +1,7 @@
 //! The names of a decoder's tensors in GGUF files and in Hugging Face's layout.
 
+use gyrus_formats::Checkpoint;
+
 /// Frequency factors of the rotary embedding in GGUF files.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// LongRoPE's factors for sequences within the original context.
@@ -13,6 +15,9 @@ pub(crate) enum GlobalTensor {
     Embedding,
     OutputNorm,
     Output,
+    PerLayerEmbedding,
+    PerLayerProjection,
+    PerLayerNorm,
 }
 
 /// The tensors of a layer.
@@ -22,40 +27,114 @@ pub(crate) enum LayerTensor {
     Q,
     K,
     V,
+    /// Q, K and V, one below the other.
+    Qkv,
     QNorm,
     KNorm,
     AttentionOutput,
+    AttentionPostNorm,
     FfnNorm,
     Gate,
     Up,
+    /// Gate and up, one below the other.
+    GateUp,
     Down,
+    FfnPostNorm,
+    InputGate,
+    InputProjection,
+    InputPostNorm,
+    OutputScale,
 }
 
 /// A file's naming scheme.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TensorNames {
     Gguf,
-    HuggingFace,
+    HuggingFace {
+        /// What is before the names of the language model's tensors.
+        prefix: &'static str,
+        /// What is before the output matrix's name.
+        output: &'static str,
+        /// Whether the results of attention and feed-forward are normalised, so that the norm of the feed-forward's
+        /// input has another name.
+        post_norms: bool,
+    },
 }
 
+/// What is before the names of the language model's tensors, and of its output matrix: in a file of its own, and in
+/// multimodal files of different ages.
+const PREFIXES: [(&str, &str); 4] =
+    [("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."), ("", "")];
+
+/// What the names of other towers' tensors begin with in multimodal files. They are not loaded.
+pub(crate) const OTHER_TOWERS: [&str; 12] = [
+    "vision_tower.",
+    "vision_model.",
+    "visual.",
+    "model.vision_tower.",
+    "model.visual.",
+    "model.vision_model.",
+    "multi_modal_projector.",
+    "model.multi_modal_projector.",
+    "audio_tower.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+];
+
 impl TensorNames {
-    pub(crate) fn global(self, tensor: GlobalTensor) -> &'static str {
-        match (self, tensor) {
-            (TensorNames::Gguf, GlobalTensor::Embedding) => "token_embd.weight",
-            (TensorNames::Gguf, GlobalTensor::OutputNorm) => "output_norm.weight",
-            (TensorNames::Gguf, GlobalTensor::Output) => "output.weight",
-            (TensorNames::HuggingFace, GlobalTensor::Embedding) => "model.embed_tokens.weight",
-            (TensorNames::HuggingFace, GlobalTensor::OutputNorm) => "model.norm.weight",
-            (TensorNames::HuggingFace, GlobalTensor::Output) => "lm_head.weight",
+    /// The scheme of a file in Hugging Face's layout: the first under which it has an embedding matrix.
+    pub(crate) fn hugging_face(model: &Checkpoint, post_norms: bool) -> TensorNames {
+        let schemes =
+            PREFIXES.map(|(prefix, output)| TensorNames::HuggingFace { prefix, output, post_norms });
+        let has = |names: &TensorNames| model.tensor(&names.global(GlobalTensor::Embedding)).is_some();
+        let [first, ..] = &schemes;
+        schemes.iter().find(|names| has(names)).unwrap_or(first).clone()
+    }
+
+    pub(crate) fn global(&self, tensor: GlobalTensor) -> String {
+        match self {
+            TensorNames::Gguf => match tensor {
+                GlobalTensor::Embedding => "token_embd.weight",
+                GlobalTensor::OutputNorm => "output_norm.weight",
+                GlobalTensor::Output => "output.weight",
+                GlobalTensor::PerLayerEmbedding => "per_layer_token_embd.weight",
+                GlobalTensor::PerLayerProjection => "per_layer_model_proj.weight",
+                GlobalTensor::PerLayerNorm => "per_layer_proj_norm.weight",
+            }
+            .to_owned(),
+            TensorNames::HuggingFace { prefix, output, .. } => match tensor {
+                GlobalTensor::Embedding => format!("{prefix}embed_tokens.weight"),
+                GlobalTensor::OutputNorm => format!("{prefix}norm.weight"),
+                GlobalTensor::Output => format!("{output}lm_head.weight"),
+                GlobalTensor::PerLayerEmbedding => format!("{prefix}embed_tokens_per_layer.weight"),
+                GlobalTensor::PerLayerProjection => format!("{prefix}per_layer_model_projection.weight"),
+                GlobalTensor::PerLayerNorm => format!("{prefix}per_layer_projection_norm.weight"),
+            },
         }
     }
 
-    pub(crate) fn layer(self, layer: usize, part: LayerTensor) -> String {
-        let (prefix, part) = match self {
-            TensorNames::Gguf => ("blk", gguf(part)),
-            TensorNames::HuggingFace => ("model.layers", hugging_face(part)),
-        };
-        format!("{prefix}.{layer}.{part}.weight")
+    pub(crate) fn layer(&self, layer: usize, part: LayerTensor) -> String {
+        match (self, part) {
+            // The only name in Hugging Face's layout without a suffix.
+            (TensorNames::HuggingFace { prefix, .. }, LayerTensor::OutputScale) => {
+                format!("{prefix}layers.{layer}.layer_scalar")
+            }
+            _ => format!("{}.weight", self.stem(layer, part)),
+        }
+    }
+
+    pub(crate) fn bias(&self, layer: usize, part: LayerTensor) -> String {
+        format!("{}.bias", self.stem(layer, part))
+    }
+
+    fn stem(&self, layer: usize, part: LayerTensor) -> String {
+        match self {
+            TensorNames::Gguf => format!("blk.{layer}.{}", gguf(part)),
+            TensorNames::HuggingFace { prefix, post_norms, .. } => {
+                format!("{prefix}layers.{layer}.{}", hugging_face(part, *post_norms))
+            }
+        }
     }
 }
 
@@ -65,28 +144,44 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::Q => "attn_q",
         LayerTensor::K => "attn_k",
         LayerTensor::V => "attn_v",
+        LayerTensor::Qkv => "attn_qkv",
         LayerTensor::QNorm => "attn_q_norm",
         LayerTensor::KNorm => "attn_k_norm",
         LayerTensor::AttentionOutput => "attn_output",
+        LayerTensor::AttentionPostNorm => "post_attention_norm",
         LayerTensor::FfnNorm => "ffn_norm",
         LayerTensor::Gate => "ffn_gate",
-        LayerTensor::Up => "ffn_up",
+        LayerTensor::Up | LayerTensor::GateUp => "ffn_up",
         LayerTensor::Down => "ffn_down",
+        LayerTensor::FfnPostNorm => "post_ffw_norm",
+        LayerTensor::InputGate => "inp_gate",
+        LayerTensor::InputProjection => "proj",
+        LayerTensor::InputPostNorm => "post_norm",
+        LayerTensor::OutputScale => "layer_output_scale",
     }
 }
 
-fn hugging_face(part: LayerTensor) -> &'static str {
+fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
     match part {
         LayerTensor::AttentionNorm => "input_layernorm",
         LayerTensor::Q => "self_attn.q_proj",
         LayerTensor::K => "self_attn.k_proj",
         LayerTensor::V => "self_attn.v_proj",
+        LayerTensor::Qkv => "self_attn.qkv_proj",
         LayerTensor::QNorm => "self_attn.q_norm",
         LayerTensor::KNorm => "self_attn.k_norm",
         LayerTensor::AttentionOutput => "self_attn.o_proj",
+        LayerTensor::AttentionPostNorm => "post_attention_layernorm",
+        LayerTensor::FfnNorm if post_norms => "pre_feedforward_layernorm",
         LayerTensor::FfnNorm => "post_attention_layernorm",
         LayerTensor::Gate => "mlp.gate_proj",
         LayerTensor::Up => "mlp.up_proj",
+        LayerTensor::GateUp => "mlp.gate_up_proj",
         LayerTensor::Down => "mlp.down_proj",
+        LayerTensor::FfnPostNorm => "post_feedforward_layernorm",
+        LayerTensor::InputGate => "per_layer_input_gate",
+        LayerTensor::InputProjection => "per_layer_projection",
+        LayerTensor::InputPostNorm => "post_per_layer_input_norm",
+        LayerTensor::OutputScale => "layer_scalar",
     }
 }

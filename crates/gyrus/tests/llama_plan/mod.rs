@@ -1,8 +1,8 @@
 //! Plans of Llamas by their shape, without any weights.
 
 use gyrus_kernels::{
-    Activation, BufferId, BufferSpec, KvSpec, Op, Pairing, Plan, Precision, Rope, RopeId, RopeSpec, Rows,
-    WeightId, WeightSpec,
+    Activation, BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Op, Output, Pairing, Plan,
+    Precision, Rope, RopeId, RopeSpec, Rows, WeightId, WeightSpec,
 };
 use gyrus_tensor::{DType, Shape};
 
@@ -48,16 +48,16 @@ impl Llama {
 
     /// The forward pass, as `gyrus` builds it for such a model.
     pub(crate) fn plan(&self) -> Plan {
-        let kv = KvSpec {
+        let kv = KvGroup {
             layers: self.layers,
-            heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
+            window: self.window,
         };
-        let (q, k) = (kv.q_width(), kv.row());
+        let (q, k) = (self.heads * self.head_dim, kv.row());
         let mut weights = Vec::new();
         let mut weight = |name: String, dtype: DType, shape: &[usize]| {
-            weights.push(WeightSpec { name, dtype, shape: Shape::new(shape).unwrap() });
+            weights.push(WeightSpec::new(name, dtype, Shape::new(shape).unwrap()));
             WeightId(weights.len() as u32 - 1)
         };
         let buffers = [
@@ -87,13 +87,15 @@ impl Llama {
                 weight("attn_v", self.v, &[k, self.dim]),
             ];
             ops.push(Op::MatMul { x: normed, weights: matrices, accumulate: false, out: qkv });
-            let head_norm = self.head_norms.then(|| {
+            let norms = self.head_norms.then(|| {
                 let q = weight("attn_q_norm", DType::F32, &[self.head_dim]);
-                (q, weight("attn_k_norm", DType::F32, &[self.head_dim]), eps)
+                let k = Some(weight("attn_k_norm", DType::F32, &[self.head_dim]));
+                HeadNorms { q, k, v: None, eps }
             });
-            ops.push(Op::RopeWrite { qkv, layer: layer as u16, head_norm, rope: RopeId(0) });
-            let (scale, window) = (1.0 / (self.head_dim as f32).sqrt(), self.window);
-            ops.push(Op::Attention { qkv, layer: layer as u16, scale, window, out: attended });
+            let (heads, kv) = (self.heads as u16, KvLayer { group: 0, index: layer as u16 });
+            ops.push(Op::RopeWrite { qkv, heads, kv, write: true, norms, rope: Some(RopeId(0)) });
+            let scale = 1.0 / (self.head_dim as f32).sqrt();
+            ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap: None, out: attended });
             let output = weight("attn_output", self.others, &[self.dim, q]);
             ops.push(Op::MatMul { x: attended, weights: vec![output], accumulate: true, out: stream });
             let norm = weight("ffn_norm", DType::F32, &[self.dim]);
@@ -120,10 +122,10 @@ impl Llama {
                 .collect(),
             weights,
             ropes: vec![Rope::new(RopeSpec::new(Pairing::Adjacent, self.head_dim, 5e5)).unwrap()],
-            kv,
+            kv: vec![kv],
             forward: ops,
-            select: vec![Op::Select { logits }],
-            logits,
+            layers: Vec::new(),
+            outputs: vec![Output { name: LOGITS, buffer: logits }],
         }
     }
 }

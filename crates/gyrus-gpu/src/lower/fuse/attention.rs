@@ -3,7 +3,7 @@
 use gyrus_kernels::call::engine::{Heads, Paged};
 use gyrus_kernels::call::{AttendCall, SplitMode};
 use gyrus_kernels::params::AttendParams;
-use gyrus_kernels::{BufferId, RopeId, WeightId};
+use gyrus_kernels::{BufferId, Op, Pairing};
 
 use super::{Fuser, Pending};
 use crate::buffers::{MATVEC_ROWS, rope_stride};
@@ -11,56 +11,59 @@ use crate::error::GpuError;
 use crate::lower::BatchKind;
 use crate::lower::call::{AttentionOperands, Gathered, Kernel};
 use crate::lower::operand::Int8Rows;
+use crate::weight::head_norms;
 
 /// Ways for one workgroup to attend to all splits of a row, the fastest first: tiles at once, and whether sums are in
 /// workgroup memory.
 const GATHERED_MODES: [(u32, bool); 5] = [(4, true), (4, false), (2, true), (2, false), (1, false)];
 
-/// Ops that write keys of a layer and attend to it.
-pub(super) struct Attention {
-    pub(super) qkv: BufferId,
-    pub(super) layer: u16,
-    pub(super) head_norm: Option<(WeightId, WeightId, f32)>,
-    pub(super) rope: RopeId,
-    pub(super) scale: f32,
-    pub(super) window: Option<u32>,
-    pub(super) out: BufferId,
-}
-
 impl Fuser<'_> {
-    pub(super) fn attention(&mut self, op: Attention) -> Result<(), GpuError> {
-        let Attention { qkv, layer, head_norm, rope, scale, window, out } = op;
+    /// The two ops of attention: the first rotates heads and writes keys, the second attends.
+    pub(super) fn attention(&mut self, write: &Op, attend: &Op) -> Result<(), GpuError> {
+        let (
+            Op::RopeWrite { qkv, heads: n_heads, kv: layer, write: has_kv, norms, rope },
+            Op::Attention { scale, soft_cap, out, .. },
+        ) = (write, attend)
+        else {
+            return Err(GpuError::internal("attention is two ops"));
+        };
+        let (qkv, out, layer) = (*qkv, *out, *layer);
         self.finish(qkv)?;
         self.before_write(out)?;
-        let kv = self.on.plan.kv;
-        let spec = &self.on.plan.ropes[usize::from(rope.0)];
-        let window = window.unwrap_or(0);
+        let group = self.on.plan.kv_group(layer);
+        let (head_dim, n_heads, n_kv_heads) =
+            (group.head_dim as u32, u32::from(*n_heads), group.kv_heads as u32);
+        let spec = rope.map(|rope| &self.on.plan.ropes[usize::from(rope.0)]);
+        let window = group.window.unwrap_or(0);
+        if let Some((weight, eps)) = norms.and_then(|norms| Some((norms.v?, norms.eps))) {
+            self.norm_columns(qkv, (n_heads + n_kv_heads) * head_dim, n_kv_heads, weight, eps);
+        }
         let params = AttendParams {
-            n_heads: kv.heads as u32,
-            n_kv_heads: kv.kv_heads as u32,
+            n_heads,
+            n_kv_heads,
             stride: self.width(qkv),
             window,
-            scale,
-            soft_cap: 0.0,
-            rope_dim: spec.rope_dim() as u32,
-            rope_offset: spec.offset() as u32,
-            eps: head_norm.map_or(0.0, |(_, _, eps)| eps),
-            pass_scale: spec.output_scale() as f32,
-            turns_stride: rope_stride(spec),
+            scale: *scale,
+            soft_cap: soft_cap.unwrap_or(0.0),
+            rope_dim: spec.map_or(head_dim, |spec| spec.rope_dim() as u32),
+            rope_offset: spec.map_or(0, |spec| spec.offset() as u32),
+            eps: norms.map_or(0.0, |norms| norms.eps),
+            pass_scale: spec.map_or(1.0, |spec| spec.output_scale() as f32),
+            turns_stride: spec.map_or(0, rope_stride),
             position: 0,
         };
-        let head_dim = kv.head_dim as u32;
-        let heads = Heads { head_dim, pairing: spec.pairing(), norm: head_norm.is_some() };
+        let pairing = spec.map_or(Pairing::Split, |spec| spec.pairing());
+        let heads = Heads { head_dim, pairing, norm: norms.is_some(), write: *has_kv };
         let on = AttentionOperands {
             qkv: self.id(qkv),
             layer,
-            rope,
-            head_norms: head_norm.map(|(q, k, _)| [q, k]),
+            rope: rope.ok_or(head_dim),
+            head_norms: norms.as_ref().map(head_norms),
         };
         let out = self.id(out);
-        let paged = Paged { rows: 1, ..self.on.cache };
+        let paged = Paged { rows: 1, ..self.on.caches[usize::from(layer.group)] };
         // Where rows are of different sequences, none reads a key that another writes.
-        let rotate = matches!(self.kind, BatchKind::Decode | BatchKind::Sequences);
+        let rotate = *has_kv && matches!(self.kind, BatchKind::Decode | BatchKind::Sequences);
         let position = self.has_position_immediate().then_some(0);
         let call =
             AttendCall { params, heads, rotate, mode: SplitMode::Separate { splits: 1 }, position, paged };
@@ -68,15 +71,16 @@ impl Fuser<'_> {
         let split = self.kind != BatchKind::Prefill && self.on.capabilities.can_attend_split(&call);
         let rotate = split && rotate;
         if !rotate {
-            self.push("rope · write", Kernel::RopeWrite { on, params, heads, paged });
+            let name = if *has_kv { "rope · write" } else { "rope" };
+            self.push(name, Kernel::RopeWrite { on, params, heads, paged });
         }
         if split {
             let name = if rotate { "rope · write · attend" } else { "attend" };
             let gathered = self.gathered(call, out);
             self.push(name, Kernel::Attend { on, call, gathered });
-            self.pending.insert(out, Pending::Splits { window, gathered });
+            self.pending.insert(out, Pending::Splits { head_dim, window, gathered });
         } else if self.kind == BatchKind::Prefill
-            && let Some(call) = self.on.flash(scale, window)
+            && let Some(call) = self.on.flash(attend)
         {
             // Tiles are sent for more than 16 rows only.
             let tuning = self.on.capabilities.flash_tuning();

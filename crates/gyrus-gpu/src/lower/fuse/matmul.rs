@@ -171,8 +171,7 @@ impl Fuser<'_> {
                 Some(Pending::Norm { x, weight, eps }) => {
                     (Input::Norm { eps }, "norm · ", RowInput::Norm { x, weight }, x)
                 }
-                Some(Pending::Splits { window, .. }) => {
-                    let head_dim = self.on.plan.kv.head_dim as u32;
+                Some(Pending::Splits { head_dim, window, .. }) => {
                     let position = self.has_position_immediate().then_some(0);
                     (Input::Merge { head_dim, window, position }, "merge · ", RowInput::Splits, self.id(x))
                 }
@@ -308,9 +307,8 @@ impl Fuser<'_> {
                 }
                 ("norm · quantise", QuantizeSource::Norm { x, weight, eps })
             }
-            Some(Pending::Splits { window, gathered }) => {
+            Some(Pending::Splits { head_dim, window, gathered }) => {
                 skipped = gathered.map(|gathered| gathered.from_rows..=MATVEC_ROWS as u32);
-                let head_dim = self.on.plan.kv.head_dim as u32;
                 ("merge · quantise", QuantizeSource::Splits { head_dim, window })
             }
         };

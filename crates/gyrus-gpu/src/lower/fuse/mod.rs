@@ -5,15 +5,15 @@
 //! finished.
 
 mod attention;
+mod elementwise;
 mod matmul;
 
 use std::collections::{BTreeMap, HashMap};
 
-use gyrus_kernels::call::engine::Paged;
+use gyrus_kernels::call::engine::{AddCall, Paged};
 use gyrus_kernels::call::{EmbedCall, FlashCall};
 use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
 
-use self::attention::Attention;
 use super::call::{Call, Gathered, Kernel, MatrixPart};
 use super::{BatchKind, Capabilities, effective};
 use crate::buffers::MAX_ROWS;
@@ -28,8 +28,8 @@ pub(crate) struct FuseContext<'a> {
     pub(crate) capabilities: Capabilities,
     pub(crate) weights: &'a WeightLayouts,
     pub(crate) tuning: &'a Tuning,
-    /// The cache of a layer and the size of block tables; its rows are not used.
-    pub(crate) cache: Paged,
+    /// The cache of a layer of each KV group and the size of block tables; rows are not used.
+    pub(crate) caches: &'a [Paged],
 }
 
 /// The contents of a buffer for which no kernel was called yet.
@@ -39,7 +39,7 @@ enum Pending {
     Norm { x: BufferId, weight: WeightId, eps: f32 },
     /// Attention whose splits are not merged. From some number of rows on the kernel gathers them: it has merged and
     /// quantised them to int8.
-    Splits { window: u32, gathered: Option<Gathered> },
+    Splits { head_dim: u32, window: u32, gathered: Option<Gathered> },
     /// Nothing is pending: the buffer is written. For the row counts of int8 cooperative matrices its int8 rows are, too.
     Int8,
 }
@@ -82,30 +82,31 @@ impl FuseContext<'_> {
         Ok(fuser.calls)
     }
 
-    /// Flash attention, where its kernel takes this plan.
-    fn flash(&self, scale: f32, window: u32) -> Option<FlashCall> {
-        let kv = self.plan.kv;
-        let (n_heads, n_kv_heads, head_dim) = (kv.heads as u32, kv.kv_heads as u32, kv.head_dim as u32);
+    /// Flash attention, where its kernel takes this op.
+    fn flash(&self, op: &Op) -> Option<FlashCall> {
+        let Op::Attention { qkv, heads, kv, scale, soft_cap, .. } = *op else { return None };
+        let group = self.plan.kv_group(kv);
         let call = FlashCall {
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
+            n_heads: heads.into(),
+            n_kv_heads: group.kv_heads as u32,
+            head_dim: group.head_dim as u32,
+            q_stride: self.plan.buffer(qkv).width as u32,
             scale,
-            window,
-            soft_cap: 0.0,
+            window: group.window.unwrap_or(0),
+            soft_cap: soft_cap.unwrap_or(0.0),
             causal: true,
             tree: false,
-            paged: Paged { rows: MAX_ROWS as u32, ..self.cache },
+            paged: Paged { rows: MAX_ROWS as u32, ..self.caches[usize::from(kv.group)] },
             tiles: 1,
         };
         (self.plan.precision == Precision::Fast && self.capabilities.can_flash(&call)).then_some(call)
     }
 
-    /// The most rows of a tile of flash attention.
+    /// The most rows of a tile of flash attention: tiles are the same for all layers.
     pub(crate) fn tile_rows(&self) -> u32 {
-        let call = self.flash(1.0, 0);
-        call.and_then(|call| call.tile_rows(self.capabilities.flash_tuning()).ok()).unwrap_or(1)
+        let calls = self.plan.forward.iter().filter_map(|op| self.flash(op));
+        let rows = calls.filter_map(|call| call.tile_rows(self.capabilities.flash_tuning()).ok());
+        rows.min().unwrap_or(1)
     }
 }
 
@@ -132,6 +133,11 @@ impl<'a> Fuser<'a> {
         self.later = &ops[1..];
         match ops[0] {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
+            Op::RmsNorm { x, weight, eps, out } if self.dim_of(weight) < self.width(x) => {
+                self.finish(x)?;
+                self.before_write(out)?;
+                self.norm(self.id(x), weight, eps, self.id(out));
+            }
             Op::RmsNorm { x, weight, eps, out } => {
                 self.finish(x)?;
                 self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps });
@@ -148,19 +154,33 @@ impl<'a> Fuser<'a> {
                 }
                 self.mat_mul(x, weights, accumulate, None, out)?;
             }
-            Op::RopeWrite { qkv, layer, head_norm, rope } => {
-                if let [_, Op::Attention { qkv: same, layer: of, scale, window, out }, ..] = *ops
-                    && (same, of) == (qkv, layer)
+            Op::NormColumns { x, first, weight, eps } => {
+                self.finish(x)?;
+                self.norm_columns(x, first, 1, weight, eps);
+            }
+            Op::Bias { x, first, bias } => {
+                self.finish(x)?;
+                let count = self.on.plan.weight(bias).shape.elems() as u32;
+                let (out_stride, out) = (self.width(x), self.id(x));
+                let call = AddCall { rows: 1, count, bias: true, out_stride, first, scale: 1.0 };
+                self.push("bias", Kernel::Bias { call, bias, out });
+            }
+            Op::Add { x, scale, out } => self.add(x, scale, out)?,
+            Op::Scale { x, factor } => self.scale(x, factor, None)?,
+            Op::SoftCap { x, cap } => self.scale(x, 1.0, Some(cap))?,
+            Op::RopeWrite { qkv, kv, .. } => {
+                if let [write, attend @ Op::Attention { qkv: same, kv: of, .. }, ..] = ops
+                    && (*same, *of) == (qkv, kv)
                 {
                     self.later = &ops[2..];
-                    self.attention(Attention { qkv, layer, head_norm, rope, scale, window, out })?;
+                    self.attention(write, attend)?;
                     return Ok(2);
                 }
-                let fault = format!("the plan writes keys of layer {layer} and does not attend to them next");
+                let fault = format!("the plan writes keys of {kv} and does not attend to them next");
                 return Err(GpuError::internal(fault));
             }
-            Op::Attention { layer, .. } => {
-                let fault = format!("the plan attends to layer {layer} without having written its keys");
+            Op::Attention { kv, .. } => {
+                let fault = format!("the plan attends to {kv} without having rotated its queries");
                 return Err(GpuError::internal(fault));
             }
             Op::Gate { x, activation, out } => {
@@ -168,6 +188,13 @@ impl<'a> Fuser<'a> {
                 self.before_write(out)?;
                 let (x, width, out) = (self.id(x), self.width(out), self.id(out));
                 self.push("gate", Kernel::Gate { x, activation, width, out });
+            }
+            Op::GateBy { x, activation, by, first } => {
+                self.finish(x)?;
+                self.finish(by)?;
+                let (width, columns) = (self.width(x), (self.width(by), first));
+                let (x, by) = (self.id(x), self.id(by));
+                self.push("gate", Kernel::GateBy { x, activation, width, by, columns });
             }
             Op::Gather { x, out } if self.all_rows => {
                 self.finish(x)?;
@@ -178,8 +205,6 @@ impl<'a> Fuser<'a> {
                 let (x, width, out) = (self.id(x), self.width(x), self.id(out));
                 self.push("gather", Kernel::Gather { x, width, out });
             }
-            // Tokens are sampled by the caller, or by the chain.
-            Op::Select { .. } => {}
         }
         Ok(1)
     }
@@ -190,11 +215,8 @@ impl<'a> Fuser<'a> {
         let width = self.width(out);
         match self.pending.remove(&out) {
             None | Some(Pending::Int8) => {}
-            Some(Pending::Norm { x, weight, eps }) => {
-                self.push("norm", Kernel::Norm { x, weight, eps, width, out });
-            }
-            Some(Pending::Splits { window, gathered: None }) => {
-                let head_dim = self.on.plan.kv.head_dim as u32;
+            Some(Pending::Norm { x, weight, eps }) => self.norm(x, weight, eps, out),
+            Some(Pending::Splits { head_dim, window, gathered: None }) => {
                 self.push("merge", Kernel::Merge { head_dim, window, width, out });
             }
             Some(Pending::Splits { .. }) => {
@@ -220,7 +242,7 @@ impl<'a> Fuser<'a> {
             if op.reads().into_iter().flatten().any(|read| self.id(read) == id) {
                 return true;
             }
-            if op.writes().is_some_and(|written| self.id(written) == id) {
+            if self.id(op.writes()) == id {
                 return false;
             }
         }

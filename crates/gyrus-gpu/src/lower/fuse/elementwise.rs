@@ -1,0 +1,64 @@
+//! Norms that no matrix product reads, sums and factors.
+
+use gyrus_kernels::call::Columns;
+use gyrus_kernels::call::engine::AddCall;
+use gyrus_kernels::{BufferId, WeightId};
+
+use super::{Fuser, Pending};
+use crate::error::GpuError;
+use crate::lower::call::Kernel;
+
+impl Fuser<'_> {
+    /// Elements of a vector.
+    pub(super) fn dim_of(&self, weight: WeightId) -> u32 {
+        self.on.plan.weight(weight).shape.elems() as u32
+    }
+
+    /// The norm of rows, or of their parts if the weight is shorter. Buffers are by their first names.
+    pub(super) fn norm(&mut self, x: BufferId, weight: WeightId, eps: f32, out: BufferId) {
+        let dim = self.dim_of(weight);
+        let parts = self.width(x) / dim.max(1);
+        self.push("norm", Kernel::Norm { x, weight, eps, dim, parts, out });
+    }
+
+    /// The norm of columns in place.
+    pub(super) fn norm_columns(&mut self, x: BufferId, first: u32, parts: u32, weight: WeightId, eps: f32) {
+        let columns = Columns { stride: self.width(x), first, parts };
+        let (x, dim) = (self.id(x), self.dim_of(weight));
+        self.push("norm", Kernel::NormColumns { x, weight, eps, dim, columns });
+    }
+
+    /// Adds a buffer to another. A pending norm of which nothing else is read is computed and added by one kernel.
+    pub(super) fn add(&mut self, x: BufferId, scale: f32, out: BufferId) -> Result<(), GpuError> {
+        let (from, width) = (self.id(x), self.width(out));
+        match self.pending.get(&from).copied() {
+            Some(Pending::Norm { x: source, weight, eps })
+                if source != self.id(out) && !self.is_read_by(self.later, from) =>
+            {
+                self.pending.remove(&from);
+                self.finish(out)?;
+                self.before_write(out)?;
+                let out = self.id(out);
+                self.push("norm · add", Kernel::NormAdd { x: source, weight, eps, width, scale, out });
+            }
+            _ => {
+                self.finish(x)?;
+                self.finish(out)?;
+                self.before_write(out)?;
+                let call = AddCall { rows: 1, count: width, bias: false, out_stride: width, first: 0, scale };
+                let out = self.id(out);
+                self.push("add", Kernel::Add { call, x: from, out });
+            }
+        }
+        Ok(())
+    }
+
+    /// Multiplies a buffer by a factor, and caps it.
+    pub(super) fn scale(&mut self, x: BufferId, factor: f32, cap: Option<f32>) -> Result<(), GpuError> {
+        self.finish(x)?;
+        self.before_write(x)?;
+        let (x, width) = (self.id(x), self.width(x));
+        self.push(if cap.is_some() { "soft cap" } else { "scale" }, Kernel::Scale { x, width, factor, cap });
+        Ok(())
+    }
+}

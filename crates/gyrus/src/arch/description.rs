@@ -1,0 +1,224 @@
+//! The architectures, each a description. The reader and the plan builder know no architecture by name.
+
+use gyrus_kernels::Activation;
+
+use super::config::QkNorm;
+
+/// A family of models that share a forward pass.
+///
+/// What the file says (sizes, windows, factors) is read by the keys in `reader.rs`. A description has what the file does
+/// not say, and which of these keys the architecture has at all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arch {
+    /// `general.architecture` in GGUF.
+    pub(crate) gguf: &'static str,
+    /// `model_type` values in `config.json`.
+    pub(crate) hugging_face: &'static [&'static str],
+    /// The function of the feed-forward's gate. A `config.json` that names another is refused.
+    pub(crate) activation: Activation,
+    /// Whether files in Hugging Face's layout store the weights of norms minus one. GGUF files have the one added.
+    pub(crate) norms_minus_one: bool,
+    /// Whether the inputs of attention and feed-forward are normalised.
+    pub(crate) pre_norms: bool,
+    /// Whether their results are.
+    pub(crate) post_norms: bool,
+    /// The norm of queries and keys.
+    pub(crate) qk_norm: QkNorm,
+    /// Whether value heads are normalised.
+    pub(crate) v_norm: bool,
+    /// Whether Q, K and V have a bias.
+    pub(crate) qkv_bias: Presence,
+    /// Whether Q, K and V, and gate and up, are one tensor each.
+    pub(crate) fused: bool,
+    /// Which layers have a sliding window.
+    pub(crate) windows: Windows,
+    /// Factor on embeddings.
+    pub(crate) embedding_scale: Scale,
+    /// Factor on attention scores.
+    pub(crate) attention_scale: AttentionScale,
+    /// Whether scores and logits have a soft cap, where the file gives one.
+    pub(crate) soft_caps: bool,
+    /// Whether the file has factors on the residual stream and on logits.
+    pub(crate) multipliers: bool,
+    /// Every how many layers one is not rotated, unless the file lists them.
+    pub(crate) no_rope_interval: Option<u64>,
+    /// Whether layers may have inputs of their own, share keys and values, and scale their output.
+    pub(crate) per_layer_parts: bool,
+}
+
+/// Whether a tensor exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It is used if the file has it.
+    IfPresent,
+    /// A file without it is refused.
+    Required,
+}
+
+/// Which layers have a sliding window, if the file gives its size and does not list the layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// All of them. The window that `config.json` has if it does not name one.
+    All(Option<u32>),
+    /// All but every n-th.
+    AllBut(u64),
+    /// Those from `max_window_layers` on, if `use_sliding_window` is true.
+    Upper,
+}
+
+/// A factor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// 1.
+    One,
+    /// √dim.
+    SqrtDim,
+    /// The file has it.
+    Given,
+}
+
+/// The factor on attention scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttentionScale {
+    /// 1 / √head_dim.
+    HeadDim,
+    /// 1 / √query_pre_attn_scalar. GGUF files do not have that number: it is head_dim except in the model with this many
+    /// layers, where it is dim / heads.
+    PreAttention { by_width: u64 },
+    /// The file has it.
+    Given,
+    /// 1: the norms of queries and keys scale them.
+    One,
+}
+
+const LLAMA: Arch = Arch {
+    gguf: "llama",
+    hugging_face: &["llama"],
+    activation: Activation::Silu,
+    norms_minus_one: false,
+    pre_norms: true,
+    post_norms: false,
+    qk_norm: QkNorm::None,
+    v_norm: false,
+    qkv_bias: Presence::IfPresent,
+    fused: false,
+    windows: Windows::All(None),
+    embedding_scale: Scale::One,
+    attention_scale: AttentionScale::HeadDim,
+    soft_caps: false,
+    multipliers: false,
+    no_rope_interval: None,
+    per_layer_parts: false,
+};
+
+/// GGUF files of Mistral have the architecture `llama`.
+const MISTRAL: Arch = Arch { hugging_face: &["mistral"], windows: Windows::All(Some(4096)), ..LLAMA };
+
+const QWEN2: Arch = Arch {
+    gguf: "qwen2",
+    hugging_face: &["qwen2"],
+    qkv_bias: Presence::Required,
+    windows: Windows::Upper,
+    ..LLAMA
+};
+
+const QWEN3: Arch = Arch {
+    gguf: "qwen3",
+    hugging_face: &["qwen3"],
+    qk_norm: QkNorm::PerHead,
+    windows: Windows::Upper,
+    ..LLAMA
+};
+
+const GEMMA: Arch = Arch {
+    gguf: "gemma",
+    hugging_face: &["gemma"],
+    activation: Activation::GeluTanh,
+    norms_minus_one: true,
+    embedding_scale: Scale::SqrtDim,
+    ..LLAMA
+};
+
+const GEMMA2: Arch = Arch {
+    gguf: "gemma2",
+    hugging_face: &["gemma2"],
+    post_norms: true,
+    windows: Windows::AllBut(2),
+    attention_scale: AttentionScale::PreAttention { by_width: 46 },
+    soft_caps: true,
+    ..GEMMA
+};
+
+const GEMMA3: Arch = Arch {
+    gguf: "gemma3",
+    hugging_face: &["gemma3_text", "gemma3"],
+    qk_norm: QkNorm::PerHead,
+    windows: Windows::AllBut(6),
+    attention_scale: AttentionScale::PreAttention { by_width: 62 },
+    ..GEMMA2
+};
+
+const GEMMA4: Arch = Arch {
+    gguf: "gemma4",
+    hugging_face: &["gemma4_text", "gemma4"],
+    norms_minus_one: false,
+    v_norm: true,
+    attention_scale: AttentionScale::One,
+    per_layer_parts: true,
+    ..GEMMA3
+};
+
+const PHI3: Arch = Arch { gguf: "phi3", hugging_face: &["phi3"], fused: true, ..LLAMA };
+
+const SMOLLM3: Arch = Arch {
+    gguf: "smollm3",
+    hugging_face: &["smollm3"],
+    windows: Windows::Upper,
+    no_rope_interval: Some(4),
+    ..LLAMA
+};
+
+const GRANITE: Arch = Arch {
+    gguf: "granite",
+    hugging_face: &["granite"],
+    embedding_scale: Scale::Given,
+    attention_scale: AttentionScale::Given,
+    multipliers: true,
+    ..LLAMA
+};
+
+const OLMO2: Arch = Arch {
+    gguf: "olmo2",
+    hugging_face: &["olmo2"],
+    pre_norms: false,
+    post_norms: true,
+    qk_norm: QkNorm::Whole,
+    ..LLAMA
+};
+
+/// All architectures.
+pub(crate) const ARCHS: &[Arch] =
+    &[LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3, GRANITE, OLMO2];
+
+/// The architecture of a GGUF file.
+pub(crate) fn of_gguf(name: &str) -> Result<&'static Arch, crate::Error> {
+    find(name, ARCHS.iter().find(|arch| arch.gguf == name), |arch| vec![arch.gguf])
+}
+
+/// The architecture of a `config.json`.
+pub(crate) fn of_model_type(name: &str) -> Result<&'static Arch, crate::Error> {
+    let found = ARCHS.iter().find(|arch| arch.hugging_face.contains(&name));
+    find(name, found, |arch| arch.hugging_face.to_vec())
+}
+
+fn find(
+    name: &str,
+    found: Option<&'static Arch>,
+    names: impl Fn(&Arch) -> Vec<&'static str>,
+) -> Result<&'static Arch, crate::Error> {
+    found.ok_or_else(|| {
+        let mut known: Vec<&str> = ARCHS.iter().flat_map(names).collect();
+        known.dedup();
+        crate::Error::Architecture { found: name.to_owned(), known: known.join(", ") }
+    })
+}

@@ -1,0 +1,182 @@
+//! The weights of a plan: tensors of a checkpoint, checked against the shapes that the plan needs.
+
+use std::collections::HashSet;
+
+use gyrus_formats::{Checkpoint, TensorView};
+use gyrus_kernels::{WeightId, WeightSpec};
+use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
+
+use super::tensor_names::{
+    GlobalTensor, LayerTensor, OTHER_TOWERS, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, TensorNames,
+};
+use crate::Error;
+
+/// Collects the weights that a plan uses.
+pub(super) struct Weights<'a> {
+    model: &'a Checkpoint,
+    pub(super) names: TensorNames,
+    /// What is added to the weights of norms.
+    norm_plus: f32,
+    pub(super) specs: Vec<WeightSpec>,
+    used: HashSet<String>,
+}
+
+impl<'a> Weights<'a> {
+    pub(super) fn new(model: &'a Checkpoint, names: TensorNames, norm_plus: f32) -> Weights<'a> {
+        Weights { model, names, norm_plus, specs: Vec::new(), used: HashSet::new() }
+    }
+
+    /// A tensor, if the file has it.
+    pub(super) fn tensor(&self, name: &str) -> Option<TensorView<'a>> {
+        self.model.tensor(name)
+    }
+
+    fn find(&self, name: &str) -> Result<TensorView<'a>, Error> {
+        self.tensor(name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
+    }
+
+    /// A tensor of a layer.
+    pub(super) fn layer(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        dims: &[usize],
+    ) -> Result<WeightId, Error> {
+        let tensor = self.find(&self.names.layer(layer, part))?;
+        self.add(tensor, dims)
+    }
+
+    /// A tensor outside the layers.
+    pub(super) fn global(&mut self, tensor: GlobalTensor, dims: &[usize]) -> Result<WeightId, Error> {
+        let tensor = self.find(&self.names.global(tensor))?;
+        self.add(tensor, dims)
+    }
+
+    /// The weight of a norm in a layer.
+    pub(super) fn layer_norm(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        dim: usize,
+    ) -> Result<WeightId, Error> {
+        let id = self.layer(layer, part, &[dim])?;
+        self.specs[id.0 as usize].plus = self.norm_plus;
+        Ok(id)
+    }
+
+    /// The weight of a norm outside the layers.
+    pub(super) fn global_norm(&mut self, tensor: GlobalTensor, dim: usize) -> Result<WeightId, Error> {
+        let id = self.global(tensor, &[dim])?;
+        self.specs[id.0 as usize].plus = self.norm_plus;
+        Ok(id)
+    }
+
+    /// The bias of a layer's projection: required, or used if the file has it.
+    pub(super) fn bias(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        dim: usize,
+        required: bool,
+    ) -> Result<Option<WeightId>, Error> {
+        let name = self.names.bias(layer, part);
+        if self.tensor(&name).is_none() && !required {
+            return Ok(None);
+        }
+        let tensor = self.find(&name)?;
+        self.add(tensor, &[dim]).map(Some)
+    }
+
+    /// Several weights that a file has one below the other in one tensor.
+    pub(super) fn fused(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        rows: &[usize],
+        cols: usize,
+    ) -> Result<Vec<WeightId>, Error> {
+        let tensor = self.find(&self.names.layer(layer, part))?;
+        self.check(&tensor, &[rows.iter().sum(), cols])?;
+        let (mut first_row, mut ids) = (0, Vec::new());
+        for count in rows {
+            let shape = Shape::new(&[*count, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
+            let spec = WeightSpec { first_row, ..WeightSpec::new(tensor.name, tensor.dtype, shape) };
+            first_row += count;
+            ids.push(self.push(spec));
+        }
+        Ok(ids)
+    }
+
+    /// A vector of ones, for norms without a weight.
+    pub(super) fn ones(&mut self, dim: usize) -> Result<WeightId, Error> {
+        let shape = Shape::new(&[dim]).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let spec = WeightSpec { plus: 1.0, constant: true, ..WeightSpec::new("ones", DType::F32, shape) };
+        match self.specs.iter().position(|known| *known == spec) {
+            Some(at) => Ok(WeightId(at as u32)),
+            None => Ok(self.push(spec)),
+        }
+    }
+
+    /// The value of a tensor with one element.
+    pub(super) fn scalar(&mut self, name: &str) -> Result<f32, Error> {
+        let tensor = self.find(name)?;
+        self.check(&tensor, &[1])?;
+        let mut value = [0.0];
+        dequantize(tensor.dtype, tensor.data, &mut value)
+            .map_err(|source| Error::Tensor { name: name.to_owned(), source })?;
+        self.used.insert(name.to_owned());
+        super::config::factor(name, value[0].into())
+    }
+
+    /// Adds a tensor. Its shape and type are checked.
+    pub(super) fn add(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
+        self.check(&tensor, dims)?;
+        Ok(self.push(WeightSpec::new(tensor.name, tensor.dtype, tensor.shape)))
+    }
+
+    fn check(&self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<(), Error> {
+        if tensor.shape.dims() != dims {
+            let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
+            let found = tensor.shape.to_string();
+            return Err(Error::TensorShape { name: tensor.name.to_owned(), found, expected });
+        }
+        if !can_dequantize(tensor.dtype) {
+            return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, spec: WeightSpec) -> WeightId {
+        self.used.insert(spec.name.clone());
+        self.specs.push(spec);
+        WeightId(self.specs.len() as u32 - 1)
+    }
+
+    /// An unused tensor means that the model's forward pass differs from this plan. Other towers of a multimodal model
+    /// are known not to be part of it.
+    pub(super) fn check_all_used(&self) -> Result<(), Error> {
+        let left = |t: &TensorView<'_>| {
+            let factors = [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG];
+            let known = factors.contains(&t.name)
+                || t.name.ends_with("rotary_emb.inv_freq")
+                || self.is_other_tower(t.name);
+            !known && !self.used.contains(t.name)
+        };
+        match self.model.tensors().find(left) {
+            Some(tensor) => Err(Error::UnusedTensor(tensor.name.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    fn is_other_tower(&self, name: &str) -> bool {
+        self.names != TensorNames::Gguf && OTHER_TOWERS.iter().any(|tower| name.starts_with(tower))
+    }
+
+    /// What the names of tensors that are not loaded begin with.
+    pub(super) fn skipped(&self) -> Vec<String> {
+        let has = |tower: &&&str| {
+            self.names != TensorNames::Gguf && self.model.tensors().any(|t| t.name.starts_with(**tower))
+        };
+        OTHER_TOWERS.iter().filter(has).map(|tower| tower.trim_end_matches('.').to_owned()).collect()
+    }
+}
