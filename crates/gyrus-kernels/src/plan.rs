@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -57,6 +58,22 @@ impl WeightSpec {
     /// A whole tensor, as the file has it.
     pub fn new(name: impl Into<String>, dtype: DType, shape: Shape) -> WeightSpec {
         WeightSpec { name: name.into(), dtype, shape, first_row: 0, plus: 0.0, constant: false }
+    }
+
+    /// The bytes of the file's tensor that hold it.
+    pub fn range(&self) -> Option<Range<usize>> {
+        let bytes = self.dtype.bytes_of(&self.shape).ok()?;
+        let first = self.first_row.checked_mul(bytes / self.shape.rows().max(1))?;
+        Some(first..first.checked_add(bytes)?)
+    }
+
+    /// Its data, if `tensor` returns that of the file's tensor.
+    pub fn data<'t>(&self, tensor: impl FnOnce(&str) -> Option<&'t [u8]>) -> Option<Cow<'t, [u8]>> {
+        let range = self.range()?;
+        match self.constant {
+            true => Some(Cow::Owned(vec![0; range.len()])),
+            false => tensor(&self.name)?.get(range).map(Cow::Borrowed),
+        }
     }
 }
 

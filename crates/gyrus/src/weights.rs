@@ -16,10 +16,9 @@ pub(crate) struct TensorBytes {
 impl TensorBytes {
     /// The bytes of some rows of a tensor.
     fn new(model: &Arc<Checkpoint>, tensor: &TensorView<'_>, spec: &WeightSpec) -> Option<TensorBytes> {
-        let bytes = spec.dtype.bytes_of(&spec.shape).ok()?;
-        let skipped = spec.first_row.checked_mul(bytes)?.checked_div(spec.shape.rows())?;
-        tensor.data.get(skipped..skipped.checked_add(bytes)?)?;
-        let at = tensor.at + skipped as u64;
+        let range = spec.range()?;
+        let bytes = tensor.data.get(range.clone())?.len();
+        let at = tensor.at + range.start as u64;
         Some(TensorBytes { model: Arc::clone(model), shard: tensor.shard, at, bytes })
     }
 }
@@ -36,7 +35,7 @@ impl WeightBytes {
     /// The data of a weight of a plan; `None` if the file does not have it.
     pub(crate) fn of(model: &Arc<Checkpoint>, spec: &WeightSpec) -> Option<WeightBytes> {
         if spec.constant {
-            return Some(WeightBytes::Zeros(vec![0; spec.dtype.bytes_of(&spec.shape).ok()?]));
+            return Some(WeightBytes::Zeros(vec![0; spec.range()?.len()]));
         }
         let tensor = model.tensor(&spec.name)?;
         TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)

@@ -63,7 +63,8 @@ impl OnGpu {
     fn new(adapter: &str, name: &str, plan: &Plan, positions: usize) -> Option<OnGpu> {
         let options = gyrus_gpu::Options { adapter: Some(adapter.to_owned()), ..Default::default() };
         let checkpoint = checkpoint(name)?;
-        let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
+        let bytes =
+            |spec: &gyrus::WeightSpec| spec.data(|name| checkpoint.tensor(name).map(|tensor| tensor.data));
         let blocks = positions.div_ceil(KV_BLOCK);
         let gpu = Gpu::open(&options).unwrap();
         let backend =
@@ -82,7 +83,7 @@ impl OnGpu {
             positions: &(first..first + count).map(|p| p as u32).collect::<Vec<_>>(),
             sequences: &vec![0; count],
             logits: &(0..count as u32).collect::<Vec<_>>(),
-            tables: &[&self.table],
+            tables: &vec![self.table.as_slice(); self.backend.plan().kv.len()],
             lengths: &[ids.len() as u32],
         };
         self.backend.forward(&batch).unwrap().chunks_exact(vocab).map(<[f32]>::to_vec).collect()
@@ -99,17 +100,26 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         &[16, LENGTH]
     };
     let models = [
+        "tales, window 16",
+        "tales, window 65",
         "tiny/llama",
         "tiny/qwen3",
         "tiny/mistral",
-        "tales, window 16",
-        "tales, window 65",
+        "tiny/gemma2",
+        "tiny/gemma4",
+        "tiny/gemma",
+        "tiny/gemma3",
+        "tiny/granite",
+        "tiny/olmo2",
+        "tiny/phi3",
+        "tiny/qwen2",
+        "tiny/smollm3",
         "tales, window 0",
         "tales, window 1",
         "tales, window 33",
         "tales, window 64",
     ];
-    for name in &models[..if whole { models.len() } else { 5 }] {
+    for name in &models[..if whole { models.len() } else { 7 }] {
         let (Some(exact), Some(fast)) = (on_cpu(name, Precision::Exact), on_cpu(name, Precision::Fast))
         else {
             continue;

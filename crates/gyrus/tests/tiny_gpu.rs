@@ -1,0 +1,76 @@
+//! Models of about a megabyte on a GPU: `exact` against f32 logits of transformers, `fast` against the CPU.
+#![cfg(feature = "gpu")]
+
+mod adapter;
+
+use adapter::adapter;
+use gyrus::{Device, Event, Model, Options, Precision, Request};
+use gyrus_testkit::{data, npy};
+
+const MODELS: [&str; 12] = [
+    "gemma", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
+    "smollm3",
+];
+
+/// The logits of every position.
+fn logits(model: &Model, ids: &[u32]) -> Vec<f32> {
+    let mut all = Vec::new();
+    model.session().score(ids, |_, row| all.extend_from_slice(row)).unwrap();
+    all
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    // A NaN is farther than anything.
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
+}
+
+#[test]
+fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
+    let Some(adapter) = adapter() else { return };
+    for name in MODELS {
+        let Some(path) = data(&format!("tiny/{name}")) else { return };
+        let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
+        let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
+        let expected = npy::read_f32(&path.join("ref_logits_f32.npy")).values;
+        let open = |device: &Device, precision, chunk| {
+            let options = Options {
+                device: device.clone(),
+                precision,
+                chunk,
+                context: Some(160),
+                ..Options::default()
+            };
+            Model::open(&path, &options).unwrap()
+        };
+        let gpu = Device::Gpu(Some(adapter.clone()));
+        let exact = logits(&open(&gpu, Precision::Exact, 512), &ids);
+        let far = distance(&exact, &expected);
+        let on_cpu = distance(&logits(&open(&Device::Cpu, Precision::Fast, 512), &ids), &expected);
+        let largest = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+        println!("{name}: exact is off by {far:e}, fast on the CPU by {on_cpu:e}");
+        assert!(far < 1e-4, "{name}, exact: {far}");
+        // A prompt at once, in short chunks, and row by row: other kernels.
+        for chunk in [512, 16, 1] {
+            let far = distance(&logits(&open(&gpu, Precision::Fast, chunk), &ids), &expected);
+            println!("{name}: fast in chunks of {chunk} is off by {far:e}");
+            // Prefill rounds activations to f16. On the CPU products by float weights are in f32.
+            let bound = 3.0 * on_cpu + 1e-3 * largest;
+            assert!(far <= bound, "{name}, fast in chunks of {chunk}: {far}, {bound} is allowed");
+        }
+        // Tokens that the device samples, in exact as transformers has them.
+        let greedy: Vec<u32> = serde_json::from_value(reference["greedy"].clone()).unwrap();
+        let model = open(&gpu, Precision::Exact, 512);
+        let mut session = model.session();
+        let request = Request::ids(ids.clone()).max_tokens(greedy.len()).ignore_end(true);
+        let mut generation = session.generate(request).unwrap();
+        let mut found = Vec::new();
+        while let Some(event) = generation.next().unwrap() {
+            if let Event::Token { id, .. } = event {
+                found.push(id);
+            }
+        }
+        assert_eq!(found, greedy, "{name}");
+    }
+}
