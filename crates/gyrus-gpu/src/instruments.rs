@@ -158,12 +158,13 @@ impl GpuBackend {
         self.send_workload(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
         let batch = BatchShape { rows: 1, positions: &positions, tiles: 0 };
+        let profile = self.tuning.profile(self.gpu.rungs());
         // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
             .shapes()
             .into_iter()
             .map(|shape| {
-                let forms = forms(&shape, self.gpu.most_invocations());
+                let forms = forms(&shape, self.gpu.most_invocations(), &profile);
                 (shape, forms)
             })
             .collect();

@@ -24,7 +24,7 @@ impl Gpu {
             let weight = WeightLayout::new(DType::Q4_0, COLUMNS, DEPTH).map_err(internal)?;
             let call = MatVecCall {
                 input: Input::Int8 { norm: false },
-                tuning: MatVecTuning { workgroup: 256, columns: 2, splits: 1, turns: 1 },
+                tuning: MatVecTuning { workgroup: 256, columns: 2, splits: 1, passes: 1 },
                 ..MatVecCall::new(weight, ROWS as u32)
             };
             let inputs = Inputs::new(&weight);

@@ -75,7 +75,7 @@ impl Form {
             y_stride: self.width() as u32 + 5,
             y_offset: 3,
             accumulate: self.accumulate,
-            tuning: MatVecTuning { workgroup: 256, columns: 2, splits: self.splits, turns: 1 },
+            tuning: MatVecTuning { workgroup: 256, columns: 2, splits: self.splits, passes: 1 },
             ..MatVecCall::new(weight, 1)
         }
     }
@@ -223,7 +223,7 @@ fn results_are_quantised_for_a_norm() {
         }
         let product = |input| {
             let splits = (n as u32 / 2048).max(1);
-            let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 };
+            let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, passes: 1 };
             let call = MatVecCall { input, tuning, accumulate: false, ..next.call(matrix.planes.layout) };
             let launch = call.launch_int8_matrix(rungs, Results::F32).unwrap();
             let mut buffers = buffers.clone();

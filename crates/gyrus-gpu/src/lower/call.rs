@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, INT8_MATRIX_ROWS, MatMulCall, MatVecCall,
-    QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    AttendCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall, QuantizeCall,
+    Results, Source, SplitMode, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
@@ -81,9 +81,9 @@ pub(crate) enum RowInput {
 pub(crate) struct Quantize {
     pub(crate) source: QuantizeSource,
     pub(crate) out: Int8Rows,
-    /// For [`INT8_MATRIX_ROWS`] the consumer computes 1 / rms of normed rows from sums of squares, so that this kernel
-    /// writes those.
-    pub(crate) square_sums: bool,
+    /// Row counts for which the consumer computes 1 / rms of normed rows from sums of squares, so that this kernel writes
+    /// those.
+    pub(crate) square_sums: Option<RangeInclusive<u32>>,
     /// Row counts for which an earlier kernel has written the int8 rows in its epilogue.
     pub(crate) skipped: Option<RangeInclusive<u32>>,
 }
@@ -101,7 +101,7 @@ pub(crate) enum QuantizeSource {
 pub(crate) struct Int8MatVec {
     pub(crate) x: Int8Rows,
     pub(crate) call: MatVecCall,
-    /// For [`INT8_MATRIX_ROWS`].
+    /// For [`int8_matrix_rows`](gyrus_kernels::call::MatVecSizes::int8_matrix_rows).
     pub(crate) int8_matrix: Option<Int8Matrix>,
     pub(crate) matrix: MatrixPart,
     pub(crate) out: BufferId,
@@ -210,7 +210,7 @@ impl Call {
             Kernel::F16Rows { call, .. } => F16RowsCall { rows, ..*call }.launch(rungs),
             Kernel::MatVec { call, .. } => call.launch(rungs),
             Kernel::Int8MatVec(Int8MatVec { int8_matrix: Some(Int8Matrix { call, epilogue }), .. })
-                if INT8_MATRIX_ROWS.contains(&rows) =>
+                if call.sizes.int8_matrix_rows().contains(&rows) =>
             {
                 for_rows(*call, rows).launch_int8_matrix(rungs, epilogue.results())
             }
@@ -366,7 +366,9 @@ impl Quantize {
         let cols = self.out.width;
         let source = match self.source {
             QuantizeSource::F32(_) => Source::F32 { x_stride: cols },
-            QuantizeSource::Norm { .. } if self.square_sums && INT8_MATRIX_ROWS.contains(&rows) => {
+            QuantizeSource::Norm { .. }
+                if self.square_sums.as_ref().is_some_and(|counts| counts.contains(&rows)) =>
+            {
                 Source::Squares { x_stride: cols }
             }
             QuantizeSource::Norm { eps, .. } => Source::Norm { x_stride: cols, eps },
@@ -432,5 +434,5 @@ fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
 
 /// A mat-vec of this many rows.
 pub(crate) fn for_rows(call: MatVecCall, rows: u32) -> MatVecCall {
-    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols()), ..call }
+    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols(), &call.sizes), ..call }
 }

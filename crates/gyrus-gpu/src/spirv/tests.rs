@@ -240,7 +240,7 @@ fn mat_vec_kernels_are_rewritten() {
                 input,
                 gate,
                 y_stride: if gate.is_some() { n as u32 / 2 } else { n as u32 },
-                tuning: MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 },
+                tuning: MatVecTuning { workgroup: 256, columns: 2, splits, passes: 1 },
                 ..MatVecCall::new(WeightLayout::new(dtype, n, k).unwrap(), 16)
             };
             let launch = call.launch_int8_matrix(Rungs::ALL, results).unwrap();

@@ -260,7 +260,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
             launches.push(MatVecCall::new(weight, rows).launch(rungs).unwrap());
         }
         let one = MatVecCall::new(weight, 1);
-        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
+        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, passes: 2 };
         let inputs =
             [Input::F32, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0, position: None }];
         let told = Input::Merge { head_dim: 64, window: 0, position: Some(70) };
