@@ -154,7 +154,8 @@ impl MatVecCall {
             number("OUTPUTS", outputs),
             ("RESULTS", results.name().to_owned()),
             number("IMMEDIATES", rungs.immediates.into()),
-            number("SUBGROUPS", 1),
+            // Full subgroups of this size.
+            number("SUBGROUPS", 32),
         ];
         let params = MatVecParams { m: rows, n, y_stride, y_offset, eps, ..Default::default() };
         Ok(Launch {

@@ -173,7 +173,7 @@ impl TileCall {
             ("TILE_COLUMNS", format!("{}u", shape.columns)),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
             // Plain tiles do not use subgroups.
-            ("SUBGROUPS", u32::from(cooperative).to_string()),
+            ("SUBGROUPS", if cooperative { 32 } else { 0 }.to_string()),
         ]);
         Ok(Launch {
             groups: column_grid(name, count, shape.columns)?,
