@@ -10,6 +10,7 @@ use gyrus_kernels::WeightLayout;
 use gyrus_kernels::call::{MatVecSizes, MatVecTuning};
 use gyrus_kernels::shader::Rungs;
 
+use crate::cache_file::replace;
 use crate::profile::DeviceProfile;
 
 /// The properties of a matrix that the speed of a mat-vec depends on.
@@ -96,11 +97,7 @@ impl Tuning {
         Some(tuning)
     }
 
-    /// Writes a temporary file and renames it, so that no reader finds half of it.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
         let mut text = format!("{HEADER}\n");
         for (name, value) in &self.device {
             text.push_str(&format!("device {name} = {value}\n"));
@@ -108,9 +105,7 @@ impl Tuning {
         for (shape, MatVecTuning { workgroup, columns, splits, passes }) in &self.mat_vecs {
             text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {passes}\n"));
         }
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        fs::write(&part, text)?;
-        fs::rename(&part, path)
+        replace(path, text.as_bytes())
     }
 }
 

@@ -116,6 +116,21 @@ fn device_with_matrices() -> Option<GpuRunner> {
     Some(runner)
 }
 
+/// Every weight type with and without splits, every kind of results, the fewest and the most rows: all that is tested when
+/// a device is opened. A device that fails would quietly use mat-vecs.
+#[test]
+fn devices_with_matrices_pass_the_self_test() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let gpu = runner.gpu();
+    if !gpu.adapter().rungs.int8_matrix {
+        let reason = format!("{} has no int8 cooperative matrices", runner.name());
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
+        return;
+    }
+    gpu.int8_self_test().unwrap();
+    assert!(gpu.rungs().int8_matrix);
+}
+
 /// Adds the planes of a weight, which are the first slots of a launch.
 fn give_weight(buffers: &mut Buffers, launch: &Launch, weight: &Weight) {
     for (slot, words) in launch.slots().iter().zip(&weight.planes.words) {
