@@ -6,6 +6,7 @@ use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
+use crate::busy::BusyMeter;
 use crate::cache_file::adapter_file;
 use crate::error::GpuError;
 use crate::lower::Capabilities;
@@ -57,6 +58,7 @@ pub struct Gpu {
     pub(crate) pipeline_cache: Option<PipelineCache>,
     /// The file of tuning results for this device.
     pub(crate) tuning_path: Option<PathBuf>,
+    pub(crate) busy: BusyMeter,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -134,6 +136,7 @@ impl Gpu {
                 .pipelines
                 .as_ref()
                 .map(|folder| folder.join(adapter_file(&adapter.inner.get_info(), "tuning"))),
+            busy: BusyMeter::default(),
             adapter,
             rungs,
             timestamps,

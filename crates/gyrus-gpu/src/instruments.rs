@@ -289,4 +289,13 @@ impl Instruments for GpuBackend {
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
         self.tune_kernels(trial)
     }
+
+    fn start_busy(&mut self) -> bool {
+        self.steps.end(&self.gpu);
+        self.gpu.start_busy()
+    }
+
+    fn end_busy(&mut self) -> Result<Option<Duration>, BackendError> {
+        Ok(self.gpu.end_busy()?)
+    }
 }

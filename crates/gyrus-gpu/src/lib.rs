@@ -17,6 +17,7 @@ mod adapter;
 mod backend;
 mod buffer;
 mod buffers;
+mod busy;
 mod cache_file;
 mod chain;
 mod device;

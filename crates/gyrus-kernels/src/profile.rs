@@ -78,4 +78,11 @@ pub trait Instruments {
     /// Measures kernel variants, reports each, and uses the best from then on, in this process and, if the backend can
     /// store it, in later ones.
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), crate::BackendError>;
+
+    /// Begins to measure how long the device is busy. `false`: it has no clock for that.
+    fn start_busy(&mut self) -> bool;
+
+    /// Ends that measurement: the time in which the device ran anything that was waited for; `None` if nothing was
+    /// measured.
+    fn end_busy(&mut self) -> Result<Option<Duration>, crate::BackendError>;
 }

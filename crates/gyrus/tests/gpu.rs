@@ -7,6 +7,7 @@ mod written;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::time::Instant;
 
 use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session};
@@ -249,7 +250,23 @@ fn steps_past_wgpu_are_those_it_records() {
                 tables: &blocks.iter().map(Vec::as_slice).collect::<Vec<_>>(),
                 ..batch
             };
+            let (measures, start) = (backend.start_busy(), Instant::now());
             found.extend(backend.forward(&last).unwrap().iter().map(|logit| logit.to_bits()));
+            // The same steps again, with timestamps.
+            let chain = backend.chain().unwrap();
+            assert!(chain.begin(&batch, &vec![&sampler; each.len()], &written).unwrap());
+            let tables: Vec<&[u32]> = blocks.iter().map(|blocks| &blocks[..1]).collect();
+            chain.submit(3, &tables).unwrap();
+            chain.submit(1, &tables).unwrap();
+            for _ in 0..4 {
+                found.extend_from_slice(chain.next().unwrap());
+            }
+            let wall = start.elapsed();
+            let busy = backend.end_busy().unwrap();
+            let has_clock = backend.gpu().has_timestamps();
+            assert_eq!([measures, busy.is_some()], [has_clock; 2], "{name}");
+            assert!(busy.is_none_or(|busy| !busy.is_zero() && busy <= wall), "{busy:?} of {wall:?}");
+            assert_eq!(backend.end_busy().unwrap(), None, "it has ended");
         }
         Some(found)
     });
@@ -513,4 +530,24 @@ fn a_gpu_draws_what_the_cpu_draws() {
     let Some(model) = open_short(Options { device, ..Options::default() }) else { return };
     let expected: Vec<u32> = story(&model, &ids(30), 40).into_iter().map(|(id, _)| id).collect();
     assert_eq!(text(&model, &Sampler::default(), &[40]), expected);
+}
+
+/// The GPU's clock measures what a model computes, and nothing outside of it.
+#[test]
+fn busy_time_is_that_of_the_work() {
+    let Some(device) = device() else { return };
+    let options = Options { device, precision: Precision::Fast, context: Some(64), ..Options::default() };
+    let Some(model) = open_short(options) else { return };
+    let start = Instant::now();
+    let (ids, busy) = model.busy_time(|| model.session().prefill(&ids(20)).map(|()| 20)).unwrap();
+    let wall = start.elapsed();
+    assert_eq!(ids, 20);
+    assert!(busy.is_none_or(|busy| !busy.is_zero() && busy < wall), "{busy:?} of {wall:?}");
+    assert_eq!(model.busy_time(|| Ok::<_, Error>(())).unwrap(), ((), None), "nothing ran");
+    let error = model.busy_time(|| model.session().prefill(&[u32::MAX])).unwrap_err();
+    assert!(!error.to_string().is_empty());
+
+    let cpu = Options { device: Device::Cpu, context: Some(64), ..Options::default() };
+    let Some(model) = open_short(cpu) else { return };
+    assert_eq!(model.busy_time(|| model.session().prefill(&[1, 2])).unwrap(), ((), None));
 }
