@@ -100,6 +100,13 @@ mod on_a_gpu {
             let speed = rows / number(&batch["microseconds"]) * 1e6;
             assert!((number(&batch["tokens_per_second"]) / speed - 1.0).abs() < 1e-9);
             assert!(kernels.iter().all(|kernel| number(&kernel["microseconds"]) > 0.0), "{kernels:?}");
+            assert!(number(&batch["memory_gigabytes_per_second"]) > 0.0);
+            for kernel in kernels {
+                assert!(number(&kernel["share_of_bandwidth"]) > 0.0, "{kernel}");
+                assert!(["memory", "cache"].contains(&kernel["limit"].as_str().unwrap()), "{kernel}");
+            }
+            // Activations are in a cache.
+            assert_eq!(kernels[0]["limit"], "cache", "{kernels:?}");
             // At least the weights of the two layers: 128, 64, 128 and 64 rows of 64, 34 bytes for 32 of them.
             assert!(number(&batch["bytes"]) > 2.0 * 384.0 * 68.0, "{batch}");
         }

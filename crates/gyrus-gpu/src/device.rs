@@ -1,7 +1,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use gyrus_kernels::Bandwidth;
 use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
@@ -59,6 +60,8 @@ pub struct Gpu {
     /// The file of tuning results for this device.
     pub(crate) tuning_path: Option<PathBuf>,
     pub(crate) busy: BusyMeter,
+    /// What was measured for profiles.
+    pub(crate) bandwidth: OnceLock<Bandwidth>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -137,6 +140,7 @@ impl Gpu {
                 .as_ref()
                 .map(|folder| folder.join(adapter_file(&adapter.inner.get_info(), "tuning"))),
             busy: BusyMeter::default(),
+            bandwidth: OnceLock::new(),
             adapter,
             rungs,
             timestamps,

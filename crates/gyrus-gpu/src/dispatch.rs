@@ -205,7 +205,7 @@ impl Gpu {
 
     /// An idle device lowers its clock and takes a while to raise it. A software adapter only compiles during the first
     /// run.
-    fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
+    pub(crate) fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
         let software = self.adapter().kind == AdapterKind::Software;
         let enough = Duration::from_millis(if software { 0 } else { 500 });
         let start = Instant::now();

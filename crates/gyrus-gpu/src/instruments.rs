@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gyrus_kernels::call::MatVecTuning;
-use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Trial, Workload};
+use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Traffic, Trial, Workload};
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
@@ -13,9 +13,6 @@ use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::step::{BatchShape, Step};
 use crate::tuning::{MatShape, forms};
-
-/// Bytes of the copy that measures bandwidth, more than any cache of a device; fewer if a buffer cannot have as many.
-const COPIED: u64 = 256 << 20;
 
 /// Times each measurement is repeated.
 const REPETITIONS: usize = 7;
@@ -45,14 +42,14 @@ impl GpuBackend {
     ) -> Result<Profile, BackendError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
-        let separate = matches!(workload, Workload::Sequences(_));
+        let (is_decode, separate) =
+            (matches!(workload, Workload::Sequences(_)), self.has_separate_blocks(workload, depth));
         let tiles = self.send_workload(workload, depth)?;
         let positions = positions(workload, depth);
         let shape = BatchShape { rows: rows as u32, positions: &positions, tiles };
         // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
-        let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
-        let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
+        let bandwidth = self.gpu.bandwidth()?.clone();
         let GpuBackend { gpu, tables, steps, .. } = self;
         let (layers, logits): (&mut [Step], &mut [Step]) = match workload {
             Workload::Sequences(1) => (&mut tables.decode, &mut []),
@@ -61,7 +58,7 @@ impl GpuBackend {
             Workload::Prompt(_) => (&mut tables.prefill, &mut tables.logits_of_one),
         };
         let logits = if with_logits { logits } else { &mut [] };
-        let last = if separate { shape } else { BatchShape { rows: 1, ..shape } };
+        let last = if is_decode { shape } else { BatchShape { rows: 1, ..shape } };
         for (steps, shape) in [(&mut *layers, shape), (&mut *logits, last)] {
             for step in steps {
                 step.prepare(gpu, shape)?;
@@ -78,16 +75,16 @@ impl GpuBackend {
         let mut time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
         for (step, shape) in &all {
-            let (bytes, flops) = step.call.work().of(*shape, separate);
+            let (traffic, flops) = step.call.work().of(*shape, separate);
             match entries.iter_mut().find(|entry| entry.name == step.call.name) {
                 Some(entry) => {
                     entry.count += 1;
-                    entry.bytes += bytes;
+                    entry.traffic = entry.traffic.with(traffic);
                     entry.flops += flops;
                 }
                 None => {
                     let name = step.call.name.clone();
-                    entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, bytes, flops });
+                    entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, traffic, flops });
                 }
             }
         }
@@ -103,14 +100,20 @@ impl GpuBackend {
         if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
             let own: Vec<&Dispatch> = selects.iter().collect();
             let (name, count) = ("sample".to_owned(), own.len());
-            let (own, bytes) = (own_time(&own)?, 4 * (rows * self.plan.vocab) as u64);
+            let own = own_time(&own)?;
             time += own;
-            entries.push(ProfileEntry { name, count, time: own, bytes, flops: 0 });
+            let traffic = Traffic { bytes: 4 * (rows * self.plan.vocab) as u64, ..Traffic::default() };
+            entries.push(ProfileEntry { name, count, time: own, traffic, flops: 0 });
         }
-        let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
         let device = gpu.adapter().name.clone();
         steps.end(gpu);
-        Ok(Profile { device, workload, depth, time, entries, copy_bandwidth })
+        Ok(Profile { device, workload, depth, time, entries, bandwidth })
+    }
+
+    /// Whether there are enough blocks for each row of a workload to have its own.
+    fn has_separate_blocks(&self, workload: Workload, depth: usize) -> bool {
+        let each = depth / gyrus_kernels::KV_BLOCK + 1;
+        matches!(workload, Workload::Sequences(_)) && each.saturating_mul(workload.rows()) <= self.blocks
     }
 
     /// Sends a batch at a depth without computing what comes before: the contents of the cache do not change the speed.
@@ -122,8 +125,7 @@ impl GpuBackend {
         // Sequences have blocks of their own if there are enough: shared blocks would be in the device's cache.
         let blocks = self.blocks as u32;
         let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
-        let separate =
-            matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
+        let separate = self.has_separate_blocks(workload, depth);
         let tables: Vec<Vec<u32>> = if separate {
             all.iter().map(|number| (number * each..(number + 1) * each).collect()).collect()
         } else {
@@ -207,7 +209,9 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.decode {
             if let Some(shape) = step.call.tunable() {
-                let (bytes, _) = step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
+                let (traffic, _) =
+                    step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
+                let bytes = traffic.bytes;
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -267,7 +271,7 @@ fn add(whole: &mut Profile, batch: Profile) {
             Some(known) => {
                 known.count += entry.count;
                 known.time += entry.time;
-                known.bytes += entry.bytes;
+                known.traffic = known.traffic.then(entry.traffic);
                 known.flops += entry.flops;
             }
             None => whole.entries.push(entry),

@@ -15,6 +15,7 @@
 
 mod adapter;
 mod backend;
+mod bandwidth;
 mod buffer;
 mod buffers;
 mod busy;

@@ -12,6 +12,7 @@
 
 pub mod abi;
 mod backend;
+mod bandwidth;
 mod batch;
 pub mod call;
 pub mod grid;
@@ -28,6 +29,7 @@ pub mod shader;
 mod weights;
 
 pub use backend::{Backend, BackendError, Chain};
+pub use bandwidth::{Bandwidth, Level, Traffic};
 pub use batch::{Batch, KV_BLOCK};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, Op, RopeId, WeightId};

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crate::bandwidth::{Bandwidth, Traffic};
+
 /// The workload to profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
@@ -31,8 +33,8 @@ pub struct Profile {
     pub time: Duration,
     /// Kernels grouped by what they do in each layer, in the order of the first.
     pub entries: Vec<ProfileEntry>,
-    /// Bytes per second that a copy kernel reads and writes on this device.
-    pub copy_bandwidth: f64,
+    /// How fast the device reads and writes memory.
+    pub bandwidth: Bandwidth,
 }
 
 /// Kernels of a kind.
@@ -44,8 +46,8 @@ pub struct ProfileEntry {
     pub count: usize,
     /// Time of all of them, one after the other.
     pub time: Duration,
-    /// The least bytes that all of them must read and write.
-    pub bytes: u64,
+    /// The least that all of them must read and write.
+    pub traffic: Traffic,
     /// Floating-point operations of all of them.
     pub flops: u64,
 }

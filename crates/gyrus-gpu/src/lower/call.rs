@@ -178,9 +178,13 @@ impl MatrixPart {
         self.layout.planes().map(|plane| (plane.name(), operand(plane))).collect()
     }
 
-    fn work(&self) -> Work {
-        let layout = self.layout;
-        Work::Matrix { bytes: layout.total_bytes(), rows: layout.rows(), cols: layout.cols() }
+    /// The product with rows of which each element takes `quarters` quarters of a byte. Sums are added to what they are
+    /// written to with `accumulate`.
+    fn work(&self, quarters: u32, gated: bool, accumulate: bool) -> Work {
+        let (rows, cols) = (self.layout.rows(), self.layout.cols());
+        let width = u64::from(if gated { rows / 2 } else { rows });
+        let row_bytes = u64::from(quarters) * u64::from(cols) / 4 + if accumulate { 8 } else { 4 } * width;
+        Work::Matrix { bytes: self.layout.total_bytes(), row_bytes, rows, cols }
     }
 }
 
@@ -257,7 +261,8 @@ impl Call {
     /// What it must read, write and compute.
     pub(crate) fn work(&self) -> Work {
         let row = |bytes: u32, width: u32| Work::Row { bytes: u64::from(bytes) * u64::from(width) };
-        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged| Work::Cache {
+        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged, window| Work::Cache {
+            window,
             bytes: 2 * u64::from(kv_heads) * u64::from(head_dim) * paged.kv.bytes(),
             flops: 4 * u64::from(heads) * u64::from(head_dim),
         };
@@ -268,17 +273,22 @@ impl Call {
             }
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
             Kernel::F16Rows { call, .. } => row(6, call.cols),
-            Kernel::MatVec { matrix, .. }
-            | Kernel::Int8MatVec(Int8MatVec { matrix, .. })
-            | Kernel::Tiles { matrix, .. }
-            | Kernel::MatMul { matrix, .. } => matrix.work(),
+            Kernel::MatVec { matrix, call, .. } => matrix.work(16, call.gate.is_some(), call.accumulate),
+            // int8 and two f32 for each 32 of them.
+            Kernel::Int8MatVec(Int8MatVec { matrix, call, .. }) => {
+                matrix.work(5, call.gate.is_some(), call.accumulate)
+            }
+            Kernel::Tiles { matrix, call, .. } => matrix.work(8, call.gate.is_some(), call.accumulate),
+            Kernel::MatMul { matrix, call, .. } => matrix.work(16, false, call.accumulate),
             Kernel::RopeWrite { params, .. } => row(8, params.stride),
             Kernel::Attend { call: AttendCall { params, heads, paged, .. }, .. } => {
-                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged)
+                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged, params.window)
             }
-            Kernel::Flash { call, .. } => cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged),
+            Kernel::Flash { call, .. } => {
+                cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged, call.window)
+            }
             Kernel::Attention { params, head_dim, paged, .. } => {
-                cache(params.n_kv_heads, params.n_heads, *head_dim, paged)
+                cache(params.n_kv_heads, params.n_heads, *head_dim, paged, params.window)
             }
             Kernel::Gate { width, .. } => row(12, *width),
         }

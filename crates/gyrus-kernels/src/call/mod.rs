@@ -24,7 +24,7 @@ mod tiles;
 pub use crate::abi::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning};
 pub use attend::{AttendCall, SplitMode};
 pub use conv::{Conv1dCall, ConvActivation};
-pub use copy::copy;
+pub use copy::{copy, read_sums};
 pub use embed::EmbedCall;
 pub use f16_rows::F16RowsCall;
 pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};

@@ -6,7 +6,7 @@ use gyrus_kernels::call::{
     AttendCall, Cache, Conv1dCall, ConvActivation, EmbedCall, F16RowsCall, FlashCall, FlashTuning, Freqs,
     Input, KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm,
     NormCall, QuantizeCall, Results, RopeCall, RopeKernel, SelectCall, Source as RowSource, SplitMode,
-    Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy, read_sums,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -98,6 +98,7 @@ fn kernels(head_dim: u32) -> Vec<RopeKernel> {
 fn engine_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = vec![
         copy(rungs, 4096).unwrap(),
+        read_sums(rungs, 4096).unwrap(),
         engine::gate(rungs, 3, 70, Activation::Silu).unwrap(),
         engine::gate(rungs, 3, 70, Activation::GeluTanh).unwrap(),
         engine::gather(rungs, 3, 2, 70).unwrap(),
