@@ -313,4 +313,8 @@ fn unsupported_products_are_refused() {
     }
     let without = Rungs { int8_matrix: false, ..Rungs::ALL };
     assert!(launch(DType::Q4_0, 1024, 1, 16, without).is_err());
+    // A device without them has nothing to test.
+    let Some(runner) = device(without) else { return };
+    let error = runner.gpu().int8_self_test().unwrap_err().to_string();
+    assert!(error.contains("without int8 cooperative matrices"), "{error}");
 }

@@ -33,8 +33,13 @@ impl Gpu {
     }
 
     /// Runs the self-test of int8 cooperative matrices, whatever is recorded. The error names the first product that does
-    /// not have the bits of the mat-vec.
+    /// not have the bits of the mat-vec, or says that the device was opened without int8 cooperative matrices.
     pub fn int8_self_test(&self) -> Result<(), GpuError> {
+        // Rewritten SPIR-V needs this feature, whether or not the test was passed before.
+        if !self.device.features().contains(wgpu::Features::PASSTHROUGH_SHADERS) {
+            let reason = "it was opened without int8 cooperative matrices".to_owned();
+            return Err(GpuError::Refused { reason });
+        }
         match self.compare_int8_products()? {
             Outcome::Passed => Ok(()),
             Outcome::Failed(product) => {
