@@ -531,23 +531,3 @@ fn a_gpu_draws_what_the_cpu_draws() {
     let expected: Vec<u32> = story(&model, &ids(30), 40).into_iter().map(|(id, _)| id).collect();
     assert_eq!(text(&model, &Sampler::default(), &[40]), expected);
 }
-
-/// The GPU's clock measures what a model computes, and nothing outside of it.
-#[test]
-fn busy_time_is_that_of_the_work() {
-    let Some(device) = device() else { return };
-    let options = Options { device, precision: Precision::Fast, context: Some(64), ..Options::default() };
-    let Some(model) = open_short(options) else { return };
-    let start = Instant::now();
-    let (ids, busy) = model.busy_time(|| model.session().prefill(&ids(20)).map(|()| 20)).unwrap();
-    let wall = start.elapsed();
-    assert_eq!(ids, 20);
-    assert!(busy.is_none_or(|busy| !busy.is_zero() && busy < wall), "{busy:?} of {wall:?}");
-    assert_eq!(model.busy_time(|| Ok::<_, Error>(())).unwrap(), ((), None), "nothing ran");
-    let error = model.busy_time(|| model.session().prefill(&[u32::MAX])).unwrap_err();
-    assert!(!error.to_string().is_empty());
-
-    let cpu = Options { device: Device::Cpu, context: Some(64), ..Options::default() };
-    let Some(model) = open_short(cpu) else { return };
-    assert_eq!(model.busy_time(|| model.session().prefill(&[1, 2])).unwrap(), ((), None));
-}
