@@ -15,10 +15,10 @@ mod select;
 #[cfg(feature = "gpu")]
 mod tiles;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use gyrus::{Event, Model, Precision, Prompt, Request, Sampler, Session};
+use gyrus::{DeviceInfo, Event, Model, Precision, Prompt, Request, Sampler, Session};
 
 use crate::cli::BenchArgs;
 use crate::load::load;
@@ -64,16 +64,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         // The first run warms up caches and page tables and is not counted.
         let mut speeds = Vec::new();
         for repetition in 0..args.repetitions + warmups {
-            let speed = test.run(&model).with_context(|| test.name())?;
+            let time = test.run(&model, |timed| timed()).with_context(|| test.name())?;
             if repetition >= warmups {
-                speeds.push(speed);
+                speeds.push(test.speed(time));
             }
             if let Some(progress) = &progress {
                 done += 1;
                 progress.set(done, runs);
             }
         }
-        measured.push(Measurement::new(test.name(), &speeds, source.name(), &model));
+        let idle = test.gpu_idle(&model).with_context(|| test.name())?;
+        measured.push(Measurement::new(test.name(), &speeds, idle, source.name(), &model));
     }
     drop(progress);
     report::print(&measured, args.report.output)
@@ -135,8 +136,29 @@ impl Test {
         self.before().checked_add(self.n)
     }
 
-    /// Runs the test once and returns tokens per second.
-    fn run(&self, model: &Model) -> Result<f64> {
+    /// Tokens per second, summed over all sequences.
+    fn speed(&self, time: Duration) -> f64 {
+        let sequences = if let Kind::Parallel(sequences) = self.kind { sequences } else { 1 };
+        ratio((sequences * self.n) as f64, time.as_secs_f64())
+    }
+
+    /// The share of time in which the GPU is idle, in a run of its own, so that timestamps do not slow the timed ones.
+    /// `None` without a GPU that has timestamps.
+    fn gpu_idle(&self, model: &Model) -> Result<Option<f64>> {
+        if !matches!(model.device(), DeviceInfo::Gpu { .. }) {
+            return Ok(None);
+        }
+        let mut busy = None;
+        let time = self.run(model, |timed| {
+            let (time, measured) = model.busy_time(timed)?;
+            busy = measured;
+            Ok(time)
+        })?;
+        Ok(busy.and_then(|busy| idle_share(busy, time)))
+    }
+
+    /// Runs the test once and returns how long it took. `around` calls the timed part.
+    fn run(&self, model: &Model, around: impl FnOnce(Timed<'_>) -> Result<Duration>) -> Result<Duration> {
         let context = model.context().tokens;
         let needed = self.context().context("the depth and the token count overflow")?;
         ensure!(
@@ -152,20 +174,28 @@ impl Test {
             Sampler::default()
         };
         if let Kind::Parallel(sequences) = self.kind {
-            return self.parallel(model, &vec![sampler; sequences], ids(self.before()));
+            return self.parallel(model, &vec![sampler; sequences], ids(self.before()), around);
         }
         let mut session = model.session();
         session.prefill(&ids(self.before()))?;
-        let start = Instant::now();
-        match self.kind {
-            Kind::Prefill => session.prefill(&ids(self.n))?,
-            Kind::Decode | Kind::Parallel(_) => decode_tokens(&mut session, self.n, sampler)?,
-        }
-        Ok(ratio(self.n as f64, start.elapsed().as_secs_f64()))
+        around(&mut || {
+            let start = Instant::now();
+            match self.kind {
+                Kind::Prefill => session.prefill(&ids(self.n))?,
+                Kind::Decode | Kind::Parallel(_) => decode_tokens(&mut session, self.n, sampler.clone())?,
+            }
+            Ok(start.elapsed())
+        })
     }
 
-    /// Tokens per second summed over all sequences, once.
-    fn parallel(&self, model: &Model, samplers: &[Sampler], ids: Vec<u32>) -> Result<f64> {
+    /// The same for several sequences at once.
+    fn parallel(
+        &self,
+        model: &Model,
+        samplers: &[Sampler],
+        ids: Vec<u32>,
+        around: impl FnOnce(Timed<'_>) -> Result<Duration>,
+    ) -> Result<Duration> {
         let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
         for (n, session) in sessions.iter_mut().enumerate() {
             let mut ids = ids.clone();
@@ -173,10 +203,21 @@ impl Test {
             ids[0] = n as u32;
             session.prefill(&ids)?;
         }
-        let start = Instant::now();
-        Session::decode_together(&mut sessions, samplers, self.n, |_| true)?;
-        Ok(ratio((sessions.len() * self.n) as f64, start.elapsed().as_secs_f64()))
+        around(&mut || {
+            let start = Instant::now();
+            Session::decode_together(&mut sessions, samplers, self.n, |_| true)?;
+            Ok(start.elapsed())
+        })
     }
+}
+
+/// The timed part of a test, which returns its time.
+type Timed<'t> = &'t mut dyn FnMut() -> Result<Duration>;
+
+/// The share of `wall` in which a device that was busy for `busy` was idle; `None` if there is no such share. The clocks of
+/// host and device differ a little, so `busy` may be longer.
+fn idle_share(busy: Duration, wall: Duration) -> Option<f64> {
+    (!wall.is_zero()).then(|| (1.0 - busy.as_secs_f64() / wall.as_secs_f64()).max(0.0))
 }
 
 /// Decodes `n` tokens and ignores end tokens. The last token of the sequence is computed again for the logits of the
@@ -194,4 +235,26 @@ fn decode_tokens(session: &mut Session, n: usize, sampler: Sampler) -> Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_what_is_not_busy() {
+        let s = Duration::from_secs;
+        assert_eq!(idle_share(s(3), s(4)), Some(0.25));
+        assert_eq!(idle_share(s(0), s(4)), Some(1.0));
+        assert_eq!(idle_share(s(5), s(4)), Some(0.0), "clocks that differ");
+        assert_eq!(idle_share(s(0), s(0)), None);
+    }
+
+    #[test]
+    fn speeds_count_all_sequences() {
+        let test = |kind| Test { kind, n: 50, depth: 0, sampled: false };
+        let time = Duration::from_millis(500);
+        let kinds = [Kind::Prefill, Kind::Decode, Kind::Parallel(4)];
+        assert_eq!(kinds.map(|kind| test(kind).speed(time)), [100.0, 100.0, 400.0]);
+    }
 }

@@ -21,7 +21,7 @@ use crate::interrupt::{self, Undo};
 /// The models' folder inside the cache; hub files have a folder each for owner and repository.
 const MODELS: &str = "models";
 const HUB: &str = "hf";
-/// The GPU pipeline cache and kernel tunings, which the engine writes and checks itself.
+/// The GPU pipeline cache, kernel tunings and outcomes of the self-test, which the engine writes and checks itself.
 const PIPELINES: &str = "pipelines";
 
 pub(crate) const PART: &str = "part";

@@ -59,7 +59,7 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// List known and downloaded models
     Models(ModelsArgs),
-    /// List or remove the files in the cache folder: models, pipelines, tunings, history
+    /// List or remove the files in the cache folder: models, pipelines, tunings, self-tests, history
     Cache(CacheArgs),
     /// Show the CPU, memory and GPUs of this machine
     Doctor(DoctorArgs),
@@ -386,6 +386,10 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) tunings: bool,
 
+    /// Remove the outcomes of the GPU self-test; it runs again when a GPU is next opened
+    #[arg(long)]
+    pub(crate) self_tests: bool,
+
     /// Remove the lines typed in `gyrus chat`
     #[arg(long)]
     pub(crate) history: bool,
@@ -402,7 +406,7 @@ pub(crate) struct PruneArgs {
 impl PruneArgs {
     /// The kinds of files to remove.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let chosen = [self.models, self.pipelines, self.tunings, self.history];
+        let chosen = [self.models, self.pipelines, self.tunings, self.self_tests, self.history];
         Kind::ALL
             .into_iter()
             .zip(chosen)

@@ -18,7 +18,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A model, a part of one, pipelines, a tuning, a history and a file that is not Gyrus's.
+/// A model, a part of one, pipelines, a tuning, a self-test, a history and a file that is not Gyrus's.
 fn filled() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, bytes) in [
@@ -26,6 +26,7 @@ fn filled() -> tempfile::TempDir {
         ("models/hf/owner/repo/other.gguf.0a1b.part", 100),
         ("pipelines/vulkan_1_0.bin", 300),
         ("pipelines/gpu_0.tuning", 40),
+        ("pipelines/gpu_0.selftest", 55),
         ("history.txt", 5),
         ("notes.txt", 1),
     ] {
@@ -42,7 +43,7 @@ fn files_are_listed_with_sizes_and_paths() {
     let table = text(&cache(folder.path(), &[])).replace(folder.path().to_str().unwrap(), "CACHE");
     insta::assert_snapshot!(table);
     let json: Value = serde_json::from_str(&text(&cache(folder.path(), &["--json"]))).unwrap();
-    assert_eq!((&json["folder"], &json["bytes"]), (&folder.path().to_str().unwrap().into(), &2493.into()));
+    assert_eq!((&json["folder"], &json["bytes"]), (&folder.path().to_str().unwrap().into(), &2548.into()));
     let file = &json["files"][1];
     assert_eq!(
         (&file["kind"], &file["state"], &file["bytes"]),
@@ -61,6 +62,9 @@ fn kinds_are_removed_and_the_rest_stays() {
     let output = text(&cache(folder.path(), &["prune", "--tunings", "--yes"]));
     assert!(output.ends_with("gpu_0.tuning\n1 file, 40 B freed\n"), "{output}");
     assert!(!exists("pipelines/gpu_0.tuning") && exists("pipelines/vulkan_1_0.bin"));
+    let output = text(&cache(folder.path(), &["prune", "--self-tests", "--yes"]));
+    assert!(output.ends_with("gpu_0.selftest\n1 file, 55 B freed\n"), "{output}");
+    assert!(!exists("pipelines/gpu_0.selftest") && exists("pipelines/vulkan_1_0.bin"));
     let output = text(&cache(folder.path(), &["prune", "--models", "--yes", "--json"]));
     let json: Value = serde_json::from_str(&output).unwrap();
     assert_eq!((&json["bytes"], json["files"].as_array().unwrap().len()), (&2148.into(), 2));
@@ -107,7 +111,7 @@ fn folders_outside_the_cache_stay() {
     std::os::unix::fs::symlink(outside.path().join("models"), folder.path().join("models")).unwrap();
     let output = cache(folder.path(), &["prune", "--all", "--yes"]);
     let note = said(&output);
-    assert!(text(&output).ends_with("3 files, 345 B freed\n"));
+    assert!(text(&output).ends_with("4 files, 400 B freed\n"));
     assert!(note.contains("models: a link to a folder, which is not followed"), "{note}");
     assert!(outside.path().join("models/hf/owner/repo/model.gguf").exists());
 }

@@ -70,7 +70,9 @@ fn a_row_has_the_size_of_the_model() {
     let parameters = json[0]["parameters"].as_u64().unwrap();
     let table = bench("md");
     assert!(
-        table.starts_with("| model | size | params | device | threads | precision | test | tokens/s |\n"),
+        table.starts_with(
+            "| model | size | params | device | threads | precision | test | tokens/s | GPU idle |\n"
+        ),
         "{table}"
     );
     let size = format!(
@@ -79,8 +81,12 @@ fn a_row_has_the_size_of_the_model() {
         parameters as f64 * 1e-6
     );
     assert!(table.contains(&size), "{table}");
+    // A CPU row has no share of idle GPU time.
+    assert!(table.ends_with(" | - |\n"), "{table}");
+    assert_eq!(json[0]["gpu_idle"], Value::Null);
     let csv = bench("csv");
-    assert!(csv.lines().nth(1).unwrap().ends_with(&format!(",{bytes},{parameters}")), "{csv}");
+    assert!(csv.lines().next().unwrap().ends_with(",weight_bytes,parameters,gpu_idle"), "{csv}");
+    assert!(csv.lines().nth(1).unwrap().ends_with(&format!(",{bytes},{parameters},")), "{csv}");
 }
 
 #[test]

@@ -100,6 +100,13 @@ mod on_a_gpu {
             let speed = rows / number(&batch["microseconds"]) * 1e6;
             assert!((number(&batch["tokens_per_second"]) / speed - 1.0).abs() < 1e-9);
             assert!(kernels.iter().all(|kernel| number(&kernel["microseconds"]) > 0.0), "{kernels:?}");
+            assert!(number(&batch["memory_gigabytes_per_second"]) > 0.0);
+            for kernel in kernels {
+                assert!(number(&kernel["share_of_bandwidth"]) > 0.0, "{kernel}");
+                assert!(["memory", "cache"].contains(&kernel["limit"].as_str().unwrap()), "{kernel}");
+            }
+            // Activations are in a cache.
+            assert_eq!(kernels[0]["limit"], "cache", "{kernels:?}");
             // At least the weights of the two layers: 128, 64, 128 and 64 rows of 64, 34 bytes for 32 of them.
             assert!(number(&batch["bytes"]) > 2.0 * 384.0 * 68.0, "{batch}");
         }
@@ -110,6 +117,40 @@ mod on_a_gpu {
         let kernels: usize = batches.iter().map(|batch| batch["kernels"].as_array().unwrap().len()).sum();
         assert_eq!(picture.matches("class=\"pale\"").count(), kernels);
         assert!(!picture.contains("NaN") && !picture.contains("inf"));
+    }
+
+    /// Rows of `gyrus bench` on a GPU have the share of time in which it is idle, if it has timestamps.
+    #[test]
+    fn bench_rows_have_the_share_of_idle_time() {
+        let Some(device) = device() else { return };
+        let has_clock = gyrus_gpu::adapters()[0].timestamps;
+        let bench = |output: &str| {
+            let mut command =
+                gyrus(&["bench", "--synthetic", SHAPE, "--ctx", "64", "-p", "20", "-n", "6", "-q"]);
+            command.args(["-s", "1,2", "-r", "1", "--no-warmup", "--device", &device, "-o", output]);
+            stdout(command.output().unwrap())
+        };
+        let json: Value = serde_json::from_str(&bench("json")).unwrap();
+        let tests: Vec<&str> = json.as_array().unwrap().iter().map(|m| m["test"].as_str().unwrap()).collect();
+        assert_eq!(tests, ["pp20", "tg6", "tg6x2"]);
+        let share = |text: &str| -> Option<f64> { text.parse().ok() };
+        for test in json.as_array().unwrap() {
+            let idle = test["gpu_idle"].as_f64();
+            assert_eq!(idle.is_some(), has_clock, "{test}");
+            assert!(idle.is_none_or(|idle| (0.0..1.0).contains(&idle)), "{test}");
+        }
+        let csv = bench("csv");
+        for line in csv.lines().skip(1) {
+            let idle = share(line.rsplit(',').next().unwrap());
+            assert_eq!(idle.is_some_and(|idle| (0.0..1.0).contains(&idle)), has_clock, "{line}");
+        }
+        let table = bench("md");
+        assert!(table.lines().next().unwrap().ends_with("| tokens/s | GPU idle |"), "{table}");
+        for line in table.lines().skip(2) {
+            let idle = line.trim_end_matches(" |").rsplit("| ").next().unwrap();
+            let idle = idle.strip_suffix(" %").and_then(share);
+            assert_eq!(idle.is_some_and(|idle| (0.0..100.0).contains(&idle)), has_clock, "{line}");
+        }
     }
 
     /// A prompt is computed in chunks of 512 rows, and measured as the sum of them.

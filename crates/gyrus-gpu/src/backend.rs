@@ -2,7 +2,7 @@
 
 use gyrus_kernels::call::{Tile, engine, push_tiles};
 use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, KvSize, Plan, WeightSpec};
-use wgpu::{BufferUsages, ComputePassDescriptor, MapMode};
+use wgpu::{BufferUsages, MapMode};
 
 use crate::buffer::Buffer;
 use crate::buffers::{Buffers, MATVEC_ROWS, MAX_ROWS, logits_readback_bytes};
@@ -213,11 +213,12 @@ impl GpuBackend {
                 }
             }
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+            let (mut pass, queries) = gpu.begin_pass(&mut encoder);
             let layers = if chunk == 0 { &*layers } else { &[] };
             let dispatches = layers.iter().chain(&*logits).filter_map(Step::dispatch);
             dispatches.for_each(|dispatch| dispatch.record(&mut pass));
             drop(pass);
+            gpu.end_pass(&mut encoder, queries)?;
             let bytes = (wanted * plan.vocab * 4) as u64;
             if wanted > 0 {
                 let logits = buffers.get(&Operand::Scratch(plan.logits()))?;

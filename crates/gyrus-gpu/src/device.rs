@@ -1,15 +1,18 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use gyrus_kernels::Bandwidth;
 use gyrus_kernels::shader::Rungs;
 use wgpu::{DeviceDescriptor, Error, ExperimentalFeatures, Features, Limits, MemoryHints, PollType, Trace};
 
 use crate::adapter::{Adapter, AdapterKind, adapters};
+use crate::busy::BusyMeter;
+use crate::cache_file::adapter_file;
 use crate::error::GpuError;
 use crate::lower::Capabilities;
 use crate::pipeline::Pipeline;
-use crate::pipeline_cache::{PipelineCache, tuning_name};
+use crate::pipeline_cache::PipelineCache;
 
 /// Which adapter to open, and how.
 #[derive(Debug, Clone)]
@@ -23,7 +26,8 @@ pub struct Options {
     pub checked: bool,
     /// The most bytes of memory to use, to leave some to other processes.
     pub memory: Option<u64>,
-    /// The folder of the pipeline cache and of tuning results. Not every API can store pipelines.
+    /// The folder of the pipeline cache, of tuning results and of the self-test's outcome. Not every API can store
+    /// pipelines.
     pub pipelines: Option<PathBuf>,
     /// Whether steps in flight are recorded by Vulkan commands instead of wgpu, where the API is Vulkan.
     pub vulkan_recorder: bool,
@@ -55,6 +59,9 @@ pub struct Gpu {
     pub(crate) pipeline_cache: Option<PipelineCache>,
     /// The file of tuning results for this device.
     pub(crate) tuning_path: Option<PathBuf>,
+    pub(crate) busy: BusyMeter,
+    /// What was measured for profiles.
+    pub(crate) bandwidth: OnceLock<Bandwidth>,
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
@@ -131,13 +138,15 @@ impl Gpu {
             tuning_path: options
                 .pipelines
                 .as_ref()
-                .map(|folder| folder.join(tuning_name(&adapter.inner.get_info()))),
+                .map(|folder| folder.join(adapter_file(&adapter.inner.get_info(), "tuning"))),
+            busy: BusyMeter::default(),
+            bandwidth: OnceLock::new(),
             adapter,
             rungs,
             timestamps,
             pending_error,
         };
-        gpu.rungs.int8_matrix = rungs.int8_matrix && gpu.passes_int8_self_test();
+        gpu.rungs.int8_matrix = rungs.int8_matrix && gpu.passes_int8_self_test(options);
         Ok(gpu)
     }
 

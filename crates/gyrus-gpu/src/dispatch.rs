@@ -5,8 +5,8 @@ use gyrus_kernels::call::copy;
 use gyrus_kernels::grid::median;
 use gyrus_kernels::{Access, Launch};
 use wgpu::{
-    BindGroupDescriptor, BindGroupEntry, BufferDescriptor, BufferUsages, CommandEncoder, ComputePass,
-    ComputePassDescriptor, ComputePassTimestampWrites, ErrorFilter, QuerySetDescriptor, QueryType,
+    BindGroupDescriptor, BindGroupEntry, BufferUsages, CommandEncoder, ComputePass, ComputePassDescriptor,
+    ComputePassTimestampWrites, ErrorFilter, QuerySetDescriptor, QueryType,
 };
 
 use crate::adapter::AdapterKind;
@@ -205,7 +205,7 @@ impl Gpu {
 
     /// An idle device lowers its clock and takes a while to raise it. A software adapter only compiles during the first
     /// run.
-    fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
+    pub(crate) fn warm_up(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<(), GpuError> {
         let software = self.adapter().kind == AdapterKind::Software;
         let enough = Duration::from_millis(if software { 0 } else { 500 });
         let start = Instant::now();
@@ -217,30 +217,21 @@ impl Gpu {
         }
     }
 
-    fn queries(&self) -> wgpu::QuerySet {
+    pub(crate) fn queries(&self) -> wgpu::QuerySet {
         self.device.create_query_set(&QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: 2 })
     }
 
     /// Submits, and returns the time between the two timestamps.
     fn elapsed(&self, encoder: CommandEncoder, queries: &wgpu::QuerySet) -> Result<Duration, GpuError> {
         let stamps = self.stamps(encoder, queries)?;
-        let ticks = stamps[1].saturating_sub(stamps[0]) as f64;
-        Ok(Duration::from_secs_f64(ticks * f64::from(self.queue.get_timestamp_period()) * 1e-9))
+        Ok(self.duration(stamps[1].saturating_sub(stamps[0])))
     }
 
     /// Submits, and reads two timestamps back.
     fn stamps(&self, mut encoder: CommandEncoder, queries: &wgpu::QuerySet) -> Result<[u64; 2], GpuError> {
-        let resolved = self.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size: 256,
-            usage: BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
-            mapped_at_creation: false,
-        });
-        let staging = self.buffer(16)?;
-        encoder.resolve_query_set(queries, 0..2, &resolved, 0);
-        encoder.copy_buffer_to_buffer(&resolved, 0, &staging.inner, 0, 16);
+        let resolved = self.resolve(&mut encoder, queries)?;
         self.queue.submit([encoder.finish()]);
-        let bytes = self.read(&staging)?;
+        let bytes = self.read(&resolved)?;
         Ok(bytemuck::pod_read_unaligned(&bytes))
     }
 }

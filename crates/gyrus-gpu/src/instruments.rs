@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gyrus_kernels::call::MatVecTuning;
-use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Trial, Workload};
+use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Traffic, Trial, Workload};
 
 use crate::adapter::AdapterKind;
 use crate::backend::{GpuBackend, Tables};
@@ -13,9 +13,6 @@ use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::step::{BatchShape, Step};
 use crate::tuning::{MatShape, forms};
-
-/// Bytes of the copy that measures bandwidth, more than any cache of a device; fewer if a buffer cannot have as many.
-const COPIED: u64 = 256 << 20;
 
 /// Times each measurement is repeated.
 const REPETITIONS: usize = 7;
@@ -45,14 +42,14 @@ impl GpuBackend {
     ) -> Result<Profile, BackendError> {
         self.steps.end(&self.gpu);
         let rows = workload.rows();
-        let separate = matches!(workload, Workload::Sequences(_));
+        let (is_decode, separate) =
+            (matches!(workload, Workload::Sequences(_)), self.has_separate_blocks(workload, depth));
         let tiles = self.send_workload(workload, depth)?;
         let positions = positions(workload, depth);
         let shape = BatchShape { rows: rows as u32, positions: &positions, tiles };
         // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
-        let copied = if software { 4 << 20 } else { COPIED.min(self.gpu.largest_buffer()) };
-        let copy = self.gpu.median_copy_time(copied, REPETITIONS)?;
+        let bandwidth = self.gpu.bandwidth()?.clone();
         let GpuBackend { gpu, tables, steps, .. } = self;
         let (layers, logits): (&mut [Step], &mut [Step]) = match workload {
             Workload::Sequences(1) => (&mut tables.decode, &mut []),
@@ -61,7 +58,7 @@ impl GpuBackend {
             Workload::Prompt(_) => (&mut tables.prefill, &mut tables.logits_of_one),
         };
         let logits = if with_logits { logits } else { &mut [] };
-        let last = if separate { shape } else { BatchShape { rows: 1, ..shape } };
+        let last = if is_decode { shape } else { BatchShape { rows: 1, ..shape } };
         for (steps, shape) in [(&mut *layers, shape), (&mut *logits, last)] {
             for step in steps {
                 step.prepare(gpu, shape)?;
@@ -78,16 +75,16 @@ impl GpuBackend {
         let mut time = gpu.median_time(&dispatches(&|_| true), if software { 1 } else { 4 }, REPETITIONS)?;
         let mut entries: Vec<ProfileEntry> = Vec::new();
         for (step, shape) in &all {
-            let (bytes, flops) = step.call.work().of(*shape, separate);
+            let (traffic, flops) = step.call.work().of(*shape, separate);
             match entries.iter_mut().find(|entry| entry.name == step.call.name) {
                 Some(entry) => {
                     entry.count += 1;
-                    entry.bytes += bytes;
+                    entry.traffic = entry.traffic.with(traffic);
                     entry.flops += flops;
                 }
                 None => {
                     let name = step.call.name.clone();
-                    entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, bytes, flops });
+                    entries.push(ProfileEntry { name, count: 1, time: Duration::ZERO, traffic, flops });
                 }
             }
         }
@@ -103,14 +100,21 @@ impl GpuBackend {
         if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
             let own: Vec<&Dispatch> = selects.iter().collect();
             let (name, count) = ("sample".to_owned(), own.len());
-            let (own, bytes) = (own_time(&own)?, 4 * (rows * self.plan.vocab) as u64);
+            let own = own_time(&own)?;
             time += own;
-            entries.push(ProfileEntry { name, count, time: own, bytes, flops: 0 });
+            let traffic = Traffic { bytes: 4 * (rows * self.plan.vocab) as u64, ..Traffic::default() };
+            entries.push(ProfileEntry { name, count, time: own, traffic, flops: 0 });
         }
-        let copy_bandwidth = 2.0 * copied as f64 / copy.as_secs_f64();
         let device = gpu.adapter().name.clone();
         steps.end(gpu);
-        Ok(Profile { device, workload, depth, time, entries, copy_bandwidth })
+        Ok(Profile { device, workload, depth, time, entries, bandwidth })
+    }
+
+    /// Whether there are enough blocks for each row of a workload to have its own.
+    fn has_separate_blocks(&self, workload: Workload, depth: usize) -> bool {
+        let each = depth / gyrus_kernels::KV_BLOCK + 1;
+        let fits = |blocks: &usize| each.saturating_mul(workload.rows()) <= *blocks;
+        matches!(workload, Workload::Sequences(_)) && self.kv.blocks.iter().all(fits)
     }
 
     /// Sends a batch at a depth without computing what comes before: the contents of the cache do not change the speed.
@@ -120,31 +124,33 @@ impl GpuBackend {
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
         // Sequences have blocks of their own if there are enough: shared blocks would be in the device's cache.
-        let blocks = self.kv.blocks.iter().copied().min().unwrap_or(0) as u32;
-        let groups = self.kv.blocks.len();
         let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
-        let separate =
-            matches!(workload, Workload::Sequences(_)) && each.saturating_mul(rows as u32) <= blocks;
-        let tables: Vec<Vec<u32>> = if separate {
-            all.iter().map(|number| (number * each..(number + 1) * each).collect()).collect()
-        } else {
-            // Positions beyond a pool share its blocks.
-            let last = positions(workload, depth).into_iter().max().unwrap_or(0);
-            vec![(0..last / gyrus_kernels::KV_BLOCK as u32 + 1).map(|block| block % blocks.max(1)).collect()]
-        };
+        let separate = self.has_separate_blocks(workload, depth);
+        let positions = positions(workload, depth);
+        let last = positions.iter().copied().max().unwrap_or(0);
+        if last as usize >= self.kv.positions {
+            return Err(BackendError::UnsoundBatch);
+        }
+        let mut tables: Vec<Vec<u32>> = Vec::new();
+        for number in 0..if separate { rows as u32 } else { 1 } {
+            for blocks in &self.kv.blocks {
+                // The pool of a group with a window is smaller than the sequence, whose positions share blocks here.
+                let entries = 0..last / gyrus_kernels::KV_BLOCK as u32 + 1;
+                tables.push(entries.map(|entry| (number * each + entry) % (*blocks as u32).max(1)).collect());
+            }
+        }
         let sequences = if separate { all.clone() } else { vec![0; rows] };
         let (logits, length) = match workload {
             Workload::Sequences(_) => (&all[..], depth + 1),
             Workload::Prompt(_) => (&all[rows - 1..], depth + rows),
         };
-        let positions = positions(workload, depth);
         let batch = gyrus_kernels::Batch {
             tokens: &tokens,
             positions: &positions,
             sequences: &sequences,
             logits,
-            tables: &tables.iter().flat_map(|table| vec![table.as_slice(); groups]).collect::<Vec<_>>(),
-            lengths: &vec![length as u32; tables.len()],
+            tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            lengths: &vec![length as u32; if separate { rows } else { 1 }],
         };
         self.check(&batch)?;
         self.steps.end(&self.gpu);
@@ -161,12 +167,13 @@ impl GpuBackend {
         self.send_workload(Workload::Sequences(1), depth)?;
         let positions = [depth as u32];
         let batch = BatchShape { rows: 1, positions: &positions, tiles: 0 };
+        let profile = self.tuning.profile(self.gpu.rungs());
         // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
             .shapes()
             .into_iter()
             .map(|shape| {
-                let forms = forms(&shape, self.gpu.most_invocations());
+                let forms = forms(&shape, self.gpu.most_invocations(), &profile);
                 (shape, forms)
             })
             .collect();
@@ -209,7 +216,9 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.decode {
             if let Some(shape) = step.call.tunable() {
-                let (bytes, _) = step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
+                let (traffic, _) =
+                    step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
+                let bytes = traffic.bytes;
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
                     None => shapes.push((bytes, shape)),
@@ -269,7 +278,7 @@ fn add(whole: &mut Profile, batch: Profile) {
             Some(known) => {
                 known.count += entry.count;
                 known.time += entry.time;
-                known.bytes += entry.bytes;
+                known.traffic = known.traffic.then(entry.traffic);
                 known.flops += entry.flops;
             }
             None => whole.entries.push(entry),
@@ -290,5 +299,14 @@ impl Instruments for GpuBackend {
 
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
         self.tune_kernels(trial)
+    }
+
+    fn start_busy(&mut self) -> bool {
+        self.steps.end(&self.gpu);
+        self.gpu.start_busy()
+    }
+
+    fn end_busy(&mut self) -> Result<Option<Duration>, BackendError> {
+        Ok(self.gpu.end_busy()?)
     }
 }

@@ -15,8 +15,11 @@
 
 mod adapter;
 mod backend;
+mod bandwidth;
 mod buffer;
 mod buffers;
+mod busy;
+mod cache_file;
 mod chain;
 mod device;
 mod dispatch;

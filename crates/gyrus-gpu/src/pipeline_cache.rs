@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gyrus_kernels::shader::Rungs;
 use wgpu::{AdapterInfo, ErrorFilter, PipelineCacheDescriptor};
 
+use crate::cache_file::{checksum, replace};
+
 /// The first bytes of a file. The checksum of the rest follows.
 const MAGIC: &[u8; 8] = b"gyruspc1";
 const HEAD: usize = 16;
@@ -85,17 +87,6 @@ fn file_name(info: &AdapterInfo, rungs: Rungs) -> Option<String> {
     Some(format!("{key}_{:016x}.bin", checksum(whose.as_bytes())))
 }
 
-/// The file name of tuning results for an adapter with this driver.
-pub(crate) fn tuning_name(info: &AdapterInfo) -> String {
-    let whose = format!("{} {} {} {}", info.name, info.driver, info.driver_info, info.backend);
-    let plain: String = info
-        .name
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
-        .collect();
-    format!("{plain}_{:016x}.tuning", checksum(whose.as_bytes()))
-}
-
 /// The contents of a file without its header, if it is valid.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > LARGEST {
@@ -111,26 +102,8 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes.split_off(HEAD))
 }
 
-/// Writes a temporary file and renames it, so that no reader finds half of it.
 fn write(path: &Path, data: &[u8], sum: u64) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    // Another process may be writing the same file.
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let written =
-        fs::write(&part, [MAGIC, &sum.to_le_bytes(), data].concat()).and_then(|()| fs::rename(&part, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    written
-}
-
-/// FNV-1a. It detects damage, not malice: whoever can write this folder has the user's rights.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    replace(path, &[MAGIC, &sum.to_le_bytes(), data].concat())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Sizes that depend on how large a device is.
 
+use gyrus_kernels::call::{MatVecSizes, TileTuning};
 use gyrus_kernels::shader::Rungs;
 
-/// Sizes for one class of devices. They change the speed and no bit of a result, so that a tuning file can override them:
-/// a line `device NAME = NUMBER` in it replaces the number of that name.
+/// Sizes for one class of devices. A line `device NAME = NUMBER` in a tuning file overrides the number of that name; the
+/// names of [`MatVecSizes`] have the prefix `matvec_`. They change the speed and not what is computed. Of all numbers, only
+/// the outputs of mat-vecs can change bits, since the order of sums depends on them, as it does on a tuned form.
 ///
 /// The numbers suit an H200 (132 multiprocessors), on which the benchmarks in `docs/benchmarks.md` ran. Other GPUs were not
 /// measured and have the same numbers, except where they might lack registers.
@@ -21,6 +23,10 @@ pub(crate) struct DeviceProfile {
     /// Kernels of the first submission to an idle device. The next has twice as many, and so on, so that each is recorded
     /// while the one before runs.
     pub(crate) first_submission: u32,
+    /// Invocations that keep the device busy. `gyrus tune` tries no form of several passes with fewer.
+    pub(crate) busy_invocations: u32,
+    /// How mat-vecs divide their work.
+    pub(crate) mat_vec: MatVecSizes,
 }
 
 impl DeviceProfile {
@@ -28,8 +34,11 @@ impl DeviceProfile {
     const TENSOR_CORES: DeviceProfile = DeviceProfile {
         gathered_workgroups: 64,
         gathered_tiles: 4,
-        tile_workgroups: 160,
+        tile_workgroups: TileTuning::WORKGROUPS,
         first_submission: 16,
+        // Half of the 132 · 2048 that run at once: each of them has several loads in flight.
+        busy_invocations: 128 << 10,
+        mat_vec: MatVecSizes::H200,
     };
 
     /// All other devices.
@@ -42,11 +51,15 @@ impl DeviceProfile {
 
     /// Overrides the number of this name. `None`: there is none, or it cannot have this value.
     pub(crate) fn set(&mut self, name: &str, value: u32) -> Option<()> {
+        if let Some(name) = name.strip_prefix("matvec_") {
+            return self.mat_vec.set(name, value);
+        }
         let number = match name {
             "gathered_workgroups" => &mut self.gathered_workgroups,
             "gathered_tiles" if ![1, 2, 4].contains(&value) => return None,
             "gathered_tiles" => &mut self.gathered_tiles,
             "tile_workgroups" => &mut self.tile_workgroups,
+            "busy_invocations" => &mut self.busy_invocations,
             "first_submission" => &mut self.first_submission,
             _ => return None,
         };

@@ -2,7 +2,7 @@
 
 use gyrus_kernels::call::engine;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Launch, LaunchError};
+use gyrus_kernels::{Launch, LaunchError, Traffic};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -37,33 +37,32 @@ impl BatchShape<'_> {
 /// What a step must read and write, and how much it computes, to compare its time with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
-    /// A matrix of this many bytes, times rows.
-    Matrix { bytes: u64, rows: u32, cols: u32 },
-    /// All positions of a cache: bytes and operations of one of them.
-    Cache { bytes: u64, flops: u64 },
-    /// Bytes of a row.
+    /// A matrix of this many bytes, times rows; bytes of activations that are read and written for each.
+    Matrix { bytes: u64, row_bytes: u64, rows: u32, cols: u32 },
+    /// The positions of a cache in a window, or all if it is 0: bytes and operations of one of them.
+    Cache { bytes: u64, flops: u64, window: u32 },
+    /// Bytes of activations of a row.
     Row { bytes: u64 },
 }
 
 impl Work {
-    /// Bytes and operations for a batch, whose rows are of one sequence or, `separate`, each of its own.
-    pub(crate) fn of(&self, batch: BatchShape<'_>, separate: bool) -> (u64, u64) {
+    /// Traffic and operations for a batch, whose rows are of one sequence or, `separate`, each of its own.
+    pub(crate) fn of(&self, batch: BatchShape<'_>, separate: bool) -> (Traffic, u64) {
         let rows = u64::from(batch.rows);
+        let traffic = |own, activations| Traffic { bytes: own + activations, own, working_set: own };
         match *self {
-            Work::Matrix { bytes, rows: n, cols } => {
-                let (n, k) = (u64::from(n), u64::from(cols));
-                (bytes + 4 * rows * (n + k), 2 * rows * n * k)
+            Work::Matrix { bytes, row_bytes, rows: n, cols } => {
+                (traffic(bytes, rows * row_bytes), 2 * rows * u64::from(n) * u64::from(cols))
             }
-            Work::Cache { bytes, flops } => {
-                let all = u64::from(batch.farthest()) + 1;
-                if separate {
-                    return (rows * bytes * all, rows * flops * all);
-                }
-                // Each row sees one position more than the row before.
-                let seen = rows * all - rows * (rows - 1) / 2;
-                (bytes * all, flops * seen)
+            Work::Cache { bytes, flops, window } => {
+                let window = if window == 0 { u64::MAX } else { u64::from(window) };
+                let seen = batch.positions.iter().map(|position| (u64::from(*position) + 1).min(window));
+                let seen: u64 = seen.sum();
+                // Neighbouring rows of a sequence see the same positions except for one at each end.
+                let all = (u64::from(batch.farthest()) + 1).min(window.saturating_add(rows - 1));
+                (traffic(bytes * if separate { seen } else { all }, 0), flops * seen)
             }
-            Work::Row { bytes } => (bytes * rows, 0),
+            Work::Row { bytes } => (traffic(0, bytes * rows), 0),
         }
     }
 }
@@ -151,5 +150,30 @@ impl std::fmt::Debug for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let variant = self.bound.get(self.current).map_or("not bound yet", |(key, _)| key);
         write!(f, "Step({}, {variant}, {} rows)", self.call.name, self.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(positions: &[u32]) -> BatchShape<'_> {
+        BatchShape { rows: positions.len() as u32, positions, tiles: 0 }
+    }
+
+    #[test]
+    fn weights_and_caches_count_once_and_activations_are_not_their_own() {
+        let matrix = Work::Matrix { bytes: 1000, row_bytes: 30, rows: 8, cols: 16 };
+        let traffic = |bytes, own| Traffic { bytes, own, working_set: own };
+        assert_eq!(matrix.of(shape(&[5, 6]), false), (traffic(1060, 1000), 512));
+        assert_eq!(Work::Row { bytes: 7 }.of(shape(&[0, 1, 2]), false), (traffic(21, 0), 0));
+        let cache = |window| Work::Cache { bytes: 10, flops: 100, window };
+        // Rows of one sequence share its cache; sequences have their own.
+        assert_eq!(cache(0).of(shape(&[7, 8, 9]), false), (traffic(100, 100), 2700));
+        assert_eq!(cache(0).of(shape(&[9, 9, 9]), true), (traffic(300, 300), 3000));
+        // Positions before a window are not read.
+        assert_eq!(cache(4).of(shape(&[7, 8, 9]), false), (traffic(60, 60), 1200));
+        assert_eq!(cache(4).of(shape(&[2, 9]), true), (traffic(70, 70), 700));
+        assert_eq!(cache(40).of(shape(&[7, 8, 9]), false), (traffic(100, 100), 2700));
     }
 }

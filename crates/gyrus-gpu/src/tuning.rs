@@ -7,9 +7,10 @@ use std::io;
 use std::path::Path;
 
 use gyrus_kernels::WeightLayout;
-use gyrus_kernels::call::MatVecTuning;
+use gyrus_kernels::call::{MatVecSizes, MatVecTuning};
 use gyrus_kernels::shader::Rungs;
 
+use crate::cache_file::replace;
 use crate::profile::DeviceProfile;
 
 /// The properties of a matrix that the speed of a mat-vec depends on.
@@ -46,10 +47,10 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// The form of a mat-vec: the fastest if it was tuned, else the rule's.
-    pub(crate) fn of(&self, shape: MatShape, most_invocations: u32) -> MatVecTuning {
-        let rule = MatVecTuning::of(shape.rows, shape.cols, most_invocations);
-        self.mat_vecs.get(&shape.to_string()).copied().unwrap_or(rule)
+    /// The form of a mat-vec: the fastest if it was tuned, else the rule's for a device of these sizes.
+    pub(crate) fn of(&self, shape: MatShape, most_invocations: u32, sizes: &MatVecSizes) -> MatVecTuning {
+        let rule = || MatVecTuning::of(shape.rows, shape.cols, most_invocations, sizes);
+        self.mat_vecs.get(&shape.to_string()).copied().unwrap_or_else(rule)
     }
 
     /// The profile of a device with these features, with overrides.
@@ -71,7 +72,8 @@ impl Tuning {
         fs::read_to_string(path).ok().and_then(|text| Tuning::parse(&text)).unwrap_or_default()
     }
 
-    fn parse(text: &str) -> Option<Tuning> {
+    /// `None` if the text is not that of a tuning file.
+    pub(crate) fn parse(text: &str) -> Option<Tuning> {
         let mut lines = text.lines();
         if lines.next() != Some(HEADER) {
             return None;
@@ -86,8 +88,8 @@ impl Tuning {
                 continue;
             }
             let numbers: Vec<u32> = form.split(' ').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-            let [workgroup, columns, splits, turns] = numbers[..] else { return None };
-            let form = MatVecTuning { workgroup, columns, splits, turns };
+            let [workgroup, columns, splits, passes] = numbers[..] else { return None };
+            let form = MatVecTuning { workgroup, columns, splits, passes };
             // The kernel must have this form.
             form.check().ok()?;
             tuning.mat_vecs.insert(shape.to_owned(), form);
@@ -95,21 +97,15 @@ impl Tuning {
         Some(tuning)
     }
 
-    /// Writes a temporary file and renames it, so that no reader finds half of it.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
         let mut text = format!("{HEADER}\n");
         for (name, value) in &self.device {
             text.push_str(&format!("device {name} = {value}\n"));
         }
-        for (shape, MatVecTuning { workgroup, columns, splits, turns }) in &self.mat_vecs {
-            text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {turns}\n"));
+        for (shape, MatVecTuning { workgroup, columns, splits, passes }) in &self.mat_vecs {
+            text.push_str(&format!("{shape} = {workgroup} {columns} {splits} {passes}\n"));
         }
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        fs::write(&part, text)?;
-        fs::rename(&part, path)
+        replace(path, text.as_bytes())
     }
 }
 
@@ -117,8 +113,8 @@ impl Tuning {
 const HEADER: &str = "gyrus tuning 2";
 
 /// Forms of a mat-vec to try for a matrix, the rule's first.
-pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning> {
-    let mut forms = vec![MatVecTuning::of(shape.rows, shape.cols, most_invocations)];
+pub(crate) fn forms(shape: &MatShape, most_invocations: u32, profile: &DeviceProfile) -> Vec<MatVecTuning> {
+    let mut forms = vec![MatVecTuning::of(shape.rows, shape.cols, most_invocations, &profile.mat_vec)];
     for splits in [1, 2, 4, 8] {
         for columns in [1, 2, 4, 8] {
             for workgroup in [128, 256, 512, 1024] {
@@ -129,11 +125,10 @@ pub(crate) fn forms(shape: &MatShape, most_invocations: u32) -> Vec<MatVecTuning
                     && (splits == 1 || shape.cols / 32 > 16 * splits)
                     && (2..=16).contains(&(blocks * columns))
                     && together >= if shape.gated { 2 } else { 1 };
-                for turns in [1, 2, 4] {
-                    let form = MatVecTuning { workgroup, columns, splits, turns };
-                    // Enough invocations for a large GPU.
-                    let groups = if fits { shape.rows / (together * turns) } else { 0 };
-                    let busy = turns == 1 || groups * workgroup >= 128 << 10;
+                for passes in [1, 2, 4] {
+                    let form = MatVecTuning { workgroup, columns, splits, passes };
+                    let groups = if fits { shape.rows / (together * passes) } else { 0 };
+                    let busy = passes == 1 || groups * workgroup >= profile.busy_invocations;
                     if fits && busy && form.check().is_ok() && !forms.contains(&form) {
                         forms.push(form);
                     }
@@ -152,17 +147,19 @@ mod tests {
     fn tuning_files_round_trip_and_invalid_ones_are_ignored() {
         let mut tuning = Tuning::default();
         let shape = MatShape { dtype: "Q4_0", rows: 3072, cols: 2048, gated: false };
-        let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2, turns: 4 };
+        let form = MatVecTuning { workgroup: 128, columns: 4, splits: 2, passes: 4 };
         tuning.set(&shape, form);
         let path = std::env::temp_dir().join(format!("gyrus-tuning-{}.txt", std::process::id()));
         tuning.write(&path).unwrap();
         assert_eq!(Tuning::read(&path), tuning);
-        assert_eq!(Tuning::read(&path).of(shape.clone(), 1024), form);
+        assert_eq!(Tuning::read(&path).of(shape.clone(), 1024, &MatVecSizes::H200), form);
         // Sizes of the device can be overridden, and are kept when the file is written again.
-        fs::write(&path, "gyrus tuning 2\ndevice gathered_workgroups = 32\n").unwrap();
+        let lines = "device gathered_workgroups = 32\ndevice matvec_int8_matrix_workgroups = 80\n";
+        fs::write(&path, format!("gyrus tuning 2\n{lines}")).unwrap();
         let sized = Tuning::read(&path);
         let default = DeviceProfile::of(Rungs::NONE);
-        assert_eq!(sized.profile(Rungs::NONE), DeviceProfile { gathered_workgroups: 32, ..default });
+        let mat_vec = MatVecSizes { int8_matrix_workgroups: 80, ..default.mat_vec };
+        assert_eq!(sized.profile(Rungs::NONE), DeviceProfile { gathered_workgroups: 32, mat_vec, ..default });
         sized.write(&path).unwrap();
         assert_eq!(Tuning::read(&path), sized);
         for text in [
@@ -173,6 +170,10 @@ mod tests {
             "gyrus tuning 2\ndevice multiprocessors = 132\n",
             "gyrus tuning 2\ndevice gathered_tiles = 3\n",
             "gyrus tuning 2\ndevice tile_workgroups = 0\n",
+            "gyrus tuning 2\ndevice matvec_workgroup = 96\n",
+            "gyrus tuning 2\ndevice matvec_prologue_workgroups = 0\n",
+            "gyrus tuning 2\ndevice matvec_int8_matrix_workgroups = 4294967295\n",
+            "gyrus tuning 2\ndevice workgroup = 512\n",
         ] {
             fs::write(&path, text).unwrap();
             assert_eq!(Tuning::read(&path), Tuning::default(), "{text}");
@@ -189,7 +190,7 @@ mod tests {
             [(2048, 2048, false), (16384, 2048, true), (2048, 8192, false), (576, 576, false)]
         {
             let layout = WeightLayout::new(gyrus_tensor::DType::Q4_0, rows, cols).unwrap();
-            let forms = forms(&MatShape::of(layout, gated), 1024);
+            let forms = forms(&MatShape::of(layout, gated), 1024, &DeviceProfile::of(Rungs::ALL));
             assert!(forms.len() > 4, "{} forms", forms.len());
             for tuning in forms {
                 let gate = gated.then_some(gyrus_kernels::Activation::Silu);

@@ -1,8 +1,6 @@
 //! Records steps in flight with wgpu, on every API.
 
-use wgpu::{
-    BufferUsages, CommandEncoder, ComputePass, ComputePassDescriptor, MapMode, PollType, SubmissionIndex,
-};
+use wgpu::{BufferUsages, CommandEncoder, ComputePass, MapMode, PollType, QuerySet, SubmissionIndex};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -28,14 +26,16 @@ pub(crate) struct Recording<'r> {
     recorder: &'r mut Recorder,
     encoder: CommandEncoder,
     pass: ComputePass<'static>,
+    queries: Option<QuerySet>,
 }
 
 impl Recorder {
     pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<Recording<'_>, GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let pass = encoder.begin_compute_pass(&ComputePassDescriptor::default()).forget_lifetime();
+        let (pass, queries) = gpu.begin_pass(&mut encoder);
+        let pass = pass.forget_lifetime();
         gpu.take_error()?;
-        Ok(Recording { recorder: self, encoder, pass })
+        Ok(Recording { recorder: self, encoder, pass, queries })
     }
 
     /// Waits for a submission, and reads its tokens if they are wanted.
@@ -69,8 +69,9 @@ impl Recording<'_> {
 
     /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
     pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
-        let Recording { recorder, mut encoder, pass } = self;
+        let Recording { recorder, mut encoder, pass, queries } = self;
         drop(pass);
+        gpu.end_pass(&mut encoder, queries)?;
         let mut tokens = None;
         if let Some(emitted) = emitted {
             let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use common::device;
 use gyrus_gpu::{Gpu, GpuError, Options, adapters};
-use gyrus_kernels::call::copy;
+use gyrus_kernels::call::{copy, read_sums};
+use gyrus_kernels::grid::Noise;
+use gyrus_kernels::scalar;
 use gyrus_kernels::shader::Rungs;
 use gyrus_testkit::tempfile;
 
@@ -131,4 +133,21 @@ fn pipelines_are_stored_and_invalid_files_ignored() {
     let pipelines = Some(path.join("below"));
     let gpu = Gpu::open(&Options { adapter: Some(adapter), pipelines, ..Options::default() }).unwrap();
     works(&gpu).unwrap();
+}
+
+/// The kernel that measures how fast memory is read reads all of it.
+#[test]
+fn sums_of_what_is_read_are_those_of_the_twin() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let noise = &mut Noise::new(61);
+    for bytes in [16, 4096, 32 << 10, (32 << 10) + 16, 5 << 20] {
+        let x = noise.words(bytes / 4);
+        let expected = scalar::read_sums(&x);
+        let launch = read_sums(runner.gpu().rungs(), bytes as u64).unwrap();
+        let mut buffers = [x, vec![7; expected.len() + 2]];
+        runner.run_launch(&launch, &mut buffers).unwrap();
+        assert!(buffers[1][..expected.len()] == expected, "{bytes} bytes");
+        assert_eq!(buffers[1][expected.len()..], [7, 7], "{bytes} bytes");
+    }
+    assert!(read_sums(Rungs::ALL, 1 << 36).is_err());
 }

@@ -75,7 +75,7 @@ impl Form {
             y_stride: self.width() as u32 + 5,
             y_offset: 3,
             accumulate: self.accumulate,
-            tuning: MatVecTuning { workgroup: 256, columns: 2, splits: self.splits, turns: 1 },
+            tuning: MatVecTuning { workgroup: 256, columns: 2, splits: self.splits, passes: 1 },
             ..MatVecCall::new(weight, 1)
         }
     }
@@ -114,6 +114,21 @@ fn device_with_matrices() -> Option<GpuRunner> {
         return None;
     }
     Some(runner)
+}
+
+/// Every weight type with and without splits, every kind of results, the fewest and the most rows: all that is tested when
+/// a device is opened. A device that fails would quietly use mat-vecs.
+#[test]
+fn devices_with_matrices_pass_the_self_test() {
+    let Some(runner) = device(Rungs::ALL) else { return };
+    let gpu = runner.gpu();
+    if !gpu.adapter().rungs.int8_matrix {
+        let reason = format!("{} has no int8 cooperative matrices", runner.name());
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
+        return;
+    }
+    gpu.int8_self_test().unwrap();
+    assert!(gpu.rungs().int8_matrix);
 }
 
 /// Adds the planes of a weight, which are the first slots of a launch.
@@ -223,7 +238,7 @@ fn results_are_quantised_for_a_norm() {
         }
         let product = |input| {
             let splits = (n as u32 / 2048).max(1);
-            let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, turns: 1 };
+            let tuning = MatVecTuning { workgroup: 256, columns: 2, splits, passes: 1 };
             let call = MatVecCall { input, tuning, accumulate: false, ..next.call(matrix.planes.layout) };
             let launch = call.launch_int8_matrix(rungs, Results::F32).unwrap();
             let mut buffers = buffers.clone();
@@ -298,4 +313,8 @@ fn unsupported_products_are_refused() {
     }
     let without = Rungs { int8_matrix: false, ..Rungs::ALL };
     assert!(launch(DType::Q4_0, 1024, 1, 16, without).is_err());
+    // A device without them has nothing to test.
+    let Some(runner) = device(without) else { return };
+    let error = runner.gpu().int8_self_test().unwrap_err().to_string();
+    assert!(error.contains("without int8 cooperative matrices"), "{error}");
 }

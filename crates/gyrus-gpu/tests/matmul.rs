@@ -168,7 +168,7 @@ impl Case {
                     workgroup: self.tuning.workgroup.unwrap_or(64).max(32 * self.splits),
                     columns: self.tuning.columns.unwrap_or(1),
                     splits: self.splits,
-                    turns: 1,
+                    passes: 1,
                 };
                 MatVecCall { y_stride, y_offset, accumulate, tuning, ..MatVecCall::new(weight, rows) }
                     .launch(rungs)
@@ -440,7 +440,7 @@ fn out_of_bounds_calls_are_refused() {
     assert!(refused(MatVecCall { input: Input::F32, ..q8 }).contains("rows that are not int8"));
     assert!(refused(MatVecCall { gate: Some(Activation::Silu), ..q8 }).contains("n is 7"));
     assert_eq!(refused(MatVecCall { y_offset: 1, ..q8 }), "matvec: y_stride is 7, at least 8 is needed");
-    let tuning = MatVecTuning { workgroup: 64, columns: 1, splits: 4, turns: 1 };
+    let tuning = MatVecTuning { workgroup: 64, columns: 1, splits: 4, passes: 1 };
     assert!(refused(MatVecCall { tuning, ..q8 }).contains("at least 32 for each split"));
     let tuned = |tuning| base.launch(Rungs::ALL, tuning).unwrap_err().to_string();
     let lanes = MatMulTuning { lanes: Some(24), ..Default::default() };

@@ -8,6 +8,7 @@ mod common;
 mod int8;
 #[path = "common/named.rs"]
 mod named;
+#[allow(dead_code, reason = "the list of types")]
 #[path = "common/weights.rs"]
 mod weights;
 
@@ -16,14 +17,14 @@ use std::ops::Range;
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::{self, MOST_SPLITS};
-use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Source, Target};
+use gyrus_kernels::call::{Input, MatVecCall, MatVecSizes, MatVecTuning, QuantizeCall, Source, Target};
 use gyrus_kernels::grid::{Noise, Runner};
 use gyrus_kernels::scalar::{self, QuantizedRows};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Activation, Planes, WeightLayout};
+use gyrus_kernels::{Activation, Planes};
 use gyrus_tensor::DType;
 use named::{Buffers, run};
-use weights::{UNTOUCHED, Weight, dtypes, weight, words};
+use weights::{UNTOUCHED, Weight, weight, words};
 
 const WITHOUT_SUBGROUPS: Rungs = Rungs { subgroups: false, ..Rungs::ALL };
 const EPS: f32 = 1e-2;
@@ -232,7 +233,7 @@ impl Scene {
     }
 
     fn call(&self, rows: usize, input: Input) -> MatVecCall {
-        let Form { gate, accumulate, tuning: (workgroup, columns, splits, turns), .. } = self.form;
+        let Form { gate, accumulate, tuning: (workgroup, columns, splits, passes), .. } = self.form;
         MatVecCall {
             weight: self.weight.planes.layout,
             rows: rows as u32,
@@ -241,7 +242,8 @@ impl Scene {
             y_stride: self.y_stride as u32,
             y_offset: self.y_offset as u32,
             accumulate,
-            tuning: MatVecTuning { workgroup, columns, splits, turns },
+            tuning: MatVecTuning { workgroup, columns, splits, passes },
+            sizes: MatVecSizes::H200,
         }
     }
 
@@ -531,27 +533,4 @@ fn a_matrix_of_very_many_rows() {
         Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1, 1), from: From::Rows, ..FORMS[3] };
     let scene = Scene::new(9, form);
     scene.check(&runner, 2..3, &scene.fused(&runner, 2));
-}
-
-/// Every type and shape has a default tuning for every size of workgroups, and the order of its sums depends neither on the
-/// device nor on the number of rows.
-#[test]
-fn default_tunings_are_valid_for_every_shape() {
-    for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
-        for (n, k) in [(2, 256), (576, 768), (2048, 2048), (2050, 1536), (9728, 8192), (151_936, 14_336)] {
-            let weight = WeightLayout::new(dtype, n, k).unwrap();
-            let (n, k) = (n as u32, k as u32);
-            for most in [32, 64, 100, 128, 256, 768, 1024] {
-                let tuning = MatVecTuning::of(n, k, most);
-                assert!(tuning.workgroup <= most.max(32 * tuning.splits), "{tuning:?} of at most {most}");
-                for rows in [1, 2, 4, 5, 16, 19, 64] {
-                    let tuning = tuning.for_rows(rows, k);
-                    assert_eq!(tuning.splits, MatVecTuning::of(n, k, 1024).splits, "of {n} × {k}");
-                    let call = MatVecCall { tuning, ..MatVecCall::new(weight, rows) };
-                    call.launch(Rungs::ALL)
-                        .unwrap_or_else(|error| panic!("{dtype}, at most {most}: {error}"));
-                }
-            }
-        }
-    }
 }

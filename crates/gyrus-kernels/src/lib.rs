@@ -12,6 +12,7 @@
 
 pub mod abi;
 mod backend;
+mod bandwidth;
 mod batch;
 pub mod call;
 pub mod grid;
@@ -29,6 +30,7 @@ pub mod shader;
 mod weights;
 
 pub use backend::{Backend, BackendError, Chain};
+pub use bandwidth::{Bandwidth, Level, Traffic};
 pub use batch::Batch;
 pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvSize};
 pub use launch::{Access, Launch, LaunchError, Slot};

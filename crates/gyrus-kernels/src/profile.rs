@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crate::bandwidth::{Bandwidth, Traffic};
+
 /// The workload to profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
@@ -31,8 +33,8 @@ pub struct Profile {
     pub time: Duration,
     /// Kernels grouped by what they do in each layer, in the order of the first.
     pub entries: Vec<ProfileEntry>,
-    /// Bytes per second that a copy kernel reads and writes on this device.
-    pub copy_bandwidth: f64,
+    /// How fast the device reads and writes memory.
+    pub bandwidth: Bandwidth,
 }
 
 /// Kernels of a kind.
@@ -44,8 +46,8 @@ pub struct ProfileEntry {
     pub count: usize,
     /// Time of all of them, one after the other.
     pub time: Duration,
-    /// The least bytes that all of them must read and write.
-    pub bytes: u64,
+    /// The least that all of them must read and write.
+    pub traffic: Traffic,
     /// Floating-point operations of all of them.
     pub flops: u64,
 }
@@ -78,4 +80,11 @@ pub trait Instruments {
     /// Measures kernel variants, reports each, and uses the best from then on, in this process and, if the backend can
     /// store it, in later ones.
     fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), crate::BackendError>;
+
+    /// Begins to measure how long the device is busy. `false`: it has no clock for that.
+    fn start_busy(&mut self) -> bool;
+
+    /// Ends that measurement: the time in which the device ran anything that was waited for; `None` if nothing was
+    /// measured.
+    fn end_busy(&mut self) -> Result<Option<Duration>, crate::BackendError>;
 }

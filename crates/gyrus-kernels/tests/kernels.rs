@@ -68,6 +68,7 @@ fn twins() -> Vec<&'static str> {
         scalar::matmul,
         scalar::norm,
         scalar::quantize_rows,
+        scalar::read_sums,
         scalar::rms_norm,
     ];
     functions.into_iter().chain(types![scalar::Reference, scalar::SelectState]).collect()

@@ -61,8 +61,8 @@ pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
 pub use gyrus_formats::Access;
 pub use gyrus_kernels::{
-    Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Trial, WeightSpec, Workload, argmax,
-    log_softmax_at,
+    Bandwidth, Level, Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Traffic, Trial,
+    WeightSpec, Workload, argmax, log_softmax_at,
 };
 pub use gyrus_text as text;
 pub use model::{Model, Options};

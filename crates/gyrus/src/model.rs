@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::{Access, Checkpoint};
@@ -204,6 +205,22 @@ impl Model {
             Some(instruments) => Ok(instruments.tune(trial).map(|()| true)?),
             None => Ok(false),
         }
+    }
+
+    /// Runs `work` and returns its result with the time in which the GPU was busy meanwhile: from the beginning to the end
+    /// of each submission, by the GPU's clock. `None` on a CPU, and on a GPU without timestamps. Work of other threads on
+    /// this model counts too.
+    pub fn busy_time<T, E: From<Error>>(
+        &self,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(T, Option<Duration>), E> {
+        let started = self.engine().instruments().is_some_and(|instruments| instruments.start_busy());
+        let result = work();
+        let busy = match self.engine().instruments() {
+            Some(instruments) if started => instruments.end_busy().map_err(Error::from),
+            _ => Ok(None),
+        };
+        Ok((result?, busy?))
     }
 
     /// Whether both are clones of one loaded model.

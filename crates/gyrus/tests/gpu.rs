@@ -7,6 +7,7 @@ mod written;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::time::Instant;
 
 use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session};
@@ -252,7 +253,23 @@ fn steps_past_wgpu_are_those_it_records() {
                 tables: &blocks.iter().map(Vec::as_slice).collect::<Vec<_>>(),
                 ..batch
             };
+            let (measures, start) = (backend.start_busy(), Instant::now());
             found.extend(backend.forward(&last).unwrap().iter().map(|logit| logit.to_bits()));
+            // The same steps again, with timestamps.
+            let chain = backend.chain().unwrap();
+            assert!(chain.begin(&batch, &vec![&sampler; each.len()], &written).unwrap());
+            let tables: Vec<&[u32]> = blocks.iter().map(|blocks| &blocks[..1]).collect();
+            chain.submit(3, &tables).unwrap();
+            chain.submit(1, &tables).unwrap();
+            for _ in 0..4 {
+                found.extend_from_slice(chain.next().unwrap());
+            }
+            let wall = start.elapsed();
+            let busy = backend.end_busy().unwrap();
+            let has_clock = backend.gpu().has_timestamps();
+            assert_eq!([measures, busy.is_some()], [has_clock; 2], "{name}");
+            assert!(busy.is_none_or(|busy| !busy.is_zero() && busy <= wall), "{busy:?} of {wall:?}");
+            assert_eq!(backend.end_busy().unwrap(), None, "it has ended");
         }
         Some(found)
     });

@@ -7,7 +7,8 @@ use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Dispatch, Gpu};
 use gyrus_kernels::call::engine::{self, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source, SplitMode, Storage, Target,
+    AttendCall, Input, MatVecCall, MatVecSizes, MatVecTuning, QuantizeCall, Results, Source, SplitMode,
+    Storage, Target,
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
@@ -84,7 +85,8 @@ impl Product {
         let layout = layout.with_rows(layout.rows().min(most));
         let most = gpu.most_invocations();
         let (n, k) = (layout.rows(), layout.cols());
-        let tuning = MatVecTuning::of(n, k, most).for_rows(sequences, k);
+        let sizes = MatVecSizes::H200;
+        let tuning = MatVecTuning::of(n, k, most, &sizes).for_rows(sequences, k, &sizes);
         Ok(MatVecCall { input, gate, accumulate, tuning, ..MatVecCall::new(layout, sequences) })
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Measurement {
     /// Standard deviation over the repetitions.
     deviation: f64,
     repetitions: usize,
+    /// The share of time in which the GPU is idle, in one more run; absent without a GPU that has timestamps.
+    gpu_idle: Option<f64>,
     model: String,
     architecture: String,
     /// Elements of all weights.
@@ -30,7 +32,13 @@ pub(super) struct Measurement {
 }
 
 impl Measurement {
-    pub(super) fn new(test: String, speeds: &[f64], name: &str, model: &Model) -> Measurement {
+    pub(super) fn new(
+        test: String,
+        speeds: &[f64],
+        gpu_idle: Option<f64>,
+        name: &str,
+        model: &Model,
+    ) -> Measurement {
         let plan = model.plan();
         let bytes = |w: &gyrus::WeightSpec| w.dtype.bytes_of(&w.shape).unwrap_or(0) as u64;
         Measurement {
@@ -38,6 +46,7 @@ impl Measurement {
             tokens_per_second: median(speeds),
             deviation: deviation(speeds),
             repetitions: speeds.len(),
+            gpu_idle,
             model: name.to_owned(),
             architecture: model.config().architecture.clone(),
             parameters: plan.weights.iter().map(|w| w.shape.elems() as u64).sum(),
@@ -88,12 +97,12 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
         BenchOutput::Csv => {
             writeln!(
                 out,
-                "test,tokens_per_second,deviation,repetitions,model,device,threads,precision,weight_bytes,parameters"
+                "test,tokens_per_second,deviation,repetitions,model,device,threads,precision,weight_bytes,parameters,gpu_idle"
             )?;
             for m in measured {
                 writeln!(
                     out,
-                    "{},{:.3},{:.3},{},{},{},{},{},{},{}",
+                    "{},{:.3},{:.3},{},{},{},{},{},{},{},{}",
                     m.test,
                     m.tokens_per_second,
                     m.deviation,
@@ -103,17 +112,21 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
                     m.threads,
                     m.precision,
                     m.weight_bytes,
-                    m.parameters
+                    m.parameters,
+                    m.gpu_idle.map(|share| format!("{share:.4}")).unwrap_or_default()
                 )?;
             }
         }
         BenchOutput::Md => {
-            writeln!(out, "| model | size | params | device | threads | precision | test | tokens/s |")?;
-            writeln!(out, "|---|---:|---:|---|---:|---|---|---:|")?;
+            writeln!(
+                out,
+                "| model | size | params | device | threads | precision | test | tokens/s | GPU idle |"
+            )?;
+            writeln!(out, "|---|---:|---:|---|---:|---|---|---:|---:|")?;
             for m in measured {
                 writeln!(
                     out,
-                    "| {} | {} | {} | {} | {} | {} | {} | {:.2} ± {:.2} |",
+                    "| {} | {} | {} | {} | {} | {} | {} | {:.2} ± {:.2} | {} |",
                     foreign::markdown(&m.model),
                     size(m.weight_bytes),
                     params(m.parameters),
@@ -122,7 +135,8 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
                     m.precision,
                     m.test,
                     m.tokens_per_second,
-                    m.deviation
+                    m.deviation,
+                    m.gpu_idle.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
                 )?;
             }
         }

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CacheArgs) -> Result<()> {
         Some(CacheAction::Prune(prune_args)) => {
             if prune_args.kinds().is_empty() {
                 return Err(usage(
-                    "nothing selected: give --models, --pipelines, --tunings, --history or --all",
+                    "nothing selected: give --models, --pipelines, --tunings, --self-tests, --history or --all",
                 ));
             }
             let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();

@@ -17,13 +17,14 @@ use super::{LOCK, MODELS, ORIGIN, PART, PIPELINES, beside, is_model, name_in};
 pub(crate) const HISTORY: &str = "history.txt";
 /// Between a model's name and a process id: the folder of a download through pip.
 pub(crate) const SCRATCH: &str = "pip-";
-/// Extensions of kernel tunings and of compiled pipelines.
+/// Extensions of kernel tunings, of outcomes of the GPU self-test and of compiled pipelines.
 const TUNING: &str = "tuning";
+const SELF_TEST: &str = "selftest";
 const PIPELINE: &str = "bin";
 
 /// What a file in the cache is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// A model, or a part of one whose download was interrupted.
     Model,
@@ -31,18 +32,22 @@ pub(crate) enum Kind {
     Pipelines,
     /// Kernel variants that `gyrus tune` selected.
     Tuning,
+    /// The outcome of a GPU's self-test.
+    SelfTest,
     /// Lines typed in `gyrus chat`.
     History,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 4] = [Kind::Model, Kind::Pipelines, Kind::Tuning, Kind::History];
+    pub(crate) const ALL: [Kind; 5] =
+        [Kind::Model, Kind::Pipelines, Kind::Tuning, Kind::SelfTest, Kind::History];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Model => "model",
             Kind::Pipelines => "pipelines",
             Kind::Tuning => "tuning",
+            Kind::SelfTest => "self-test",
             Kind::History => "history",
         }
     }
@@ -209,6 +214,7 @@ fn model_file(models: &Path, path: &Path) -> Option<Class> {
 fn engine_file(path: &Path) -> Option<Kind> {
     match path.extension()?.to_str()? {
         TUNING => Some(Kind::Tuning),
+        SELF_TEST => Some(Kind::SelfTest),
         PIPELINE | PART => Some(Kind::Pipelines),
         _ => None,
     }
@@ -276,6 +282,7 @@ mod tests {
             ("pipelines/vulkan_1_0.bin", 20),
             ("pipelines/vulkan_1_0.77.part", 2),
             ("pipelines/gpu_0.tuning", 3),
+            ("pipelines/gpu_0.selftest", 6),
             ("pipelines/README", 1),
             ("pipelines/below/x.bin", 1),
             ("history.txt", 9),
@@ -293,13 +300,14 @@ mod tests {
             ("pipelines", "pipelines/vulkan_1_0.77.part", 2, State::Complete),
             ("pipelines", "pipelines/vulkan_1_0.bin", 20, State::Complete),
             ("tuning", "pipelines/gpu_0.tuning", 3, State::Complete),
+            ("self-test", "pipelines/gpu_0.selftest", 6, State::Complete),
             ("history", "history.txt", 9, State::Complete),
         ];
         assert_eq!(
             listed(&contents),
             expected.map(|(kind, path, bytes, state)| (kind, path.to_owned(), bytes, state))
         );
-        assert_eq!(Kind::ALL.map(|kind| contents.bytes(kind)), [146, 22, 3, 9]);
+        assert_eq!(Kind::ALL.map(|kind| contents.bytes(kind)), [146, 22, 3, 6, 9]);
         for entry in &contents.entries {
             contents.remove(entry).unwrap();
             // A second time there is nothing to do.

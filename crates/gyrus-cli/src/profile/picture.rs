@@ -41,7 +41,7 @@ pub(super) fn draw(report: &Report) -> String {
     text(&mut svg, LEFT, 34.0, "title", "start", &shortened(&report.model, 80));
     let words = format!("{} · {} · {}", report.architecture, report.precision, report.device);
     text(&mut svg, LEFT, 56.0, "sub", "start", &words);
-    let words = "solid: time to move a kernel's bytes at copy bandwidth; pale: the rest of its time; dashed: time \
+    let words = "solid: least time to move a kernel's bytes; pale: the rest of its time; dashed: time \
                  between kernels";
     text(&mut svg, LEFT, 75.0, "sub", "start", words);
     let kinds = kinds(report);
@@ -84,11 +84,11 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
     let heading = format!("{}: {}, {speed} tokens/s", batch.name, time(batch.microseconds));
     text(svg, LEFT, top + 22.0, "title", "start", &heading);
     let words = format!(
-        "{} dispatches take {} one by one; moving their bytes takes {} at {:.0} GB/s",
+        "{} dispatches take {} one by one; moving their bytes takes {} at {:.0} GB/s from memory",
         batch.dispatches,
         time(batch.parts_microseconds),
         time(batch.roofline_microseconds),
-        batch.copy_gigabytes_per_second
+        batch.memory_gigabytes_per_second
     );
     text(svg, LEFT, top + 41.0, "sub", "start", &words);
     let longest = batch.parts_microseconds.max(batch.microseconds);
@@ -136,7 +136,7 @@ fn draw_batch(svg: &mut String, top: f64, batch: &Batch, kinds: &[&str]) {
 fn segment(svg: &mut String, kernel: &Kernel, colour: &str, (left, right): (f64, f64), top: f64) {
     // A gap between segments, if they are wide enough.
     let width = if right - left > 3.0 { right - left - 1.0 } else { right - left };
-    let solid = width * kernel.share_of_copy.clamp(0.0, 1.0);
+    let solid = width * kernel.share_of_bandwidth.clamp(0.0, 1.0);
     let _ = writeln!(
         svg,
         "<rect class=\"pale\" x=\"{left:.2}\" y=\"{top:.1}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"{colour}\"/>\
@@ -181,7 +181,7 @@ fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) ->
     let (each, share, bytes) = (292.0, 362.0, 440.0);
     for column in 0..batch.kernels.len().min(2) {
         let left = LEFT + column as f64 * COLUMN;
-        for (end, name) in [(each, "time"), (share, "of step"), (bytes, "of copy bw")] {
+        for (end, name) in [(each, "time"), (share, "of step"), (bytes, "of bandwidth")] {
             text(svg, left + end, top - 20.0, "small", "end", name);
         }
     }
@@ -199,7 +199,7 @@ fn legend(svg: &mut String, top: f64, batch: &Batch, colour: impl Fn(&Kernel) ->
         text(svg, left + 18.0, y, "", "start", &format!("{name}{times}"));
         text(svg, left + each, y, "", "end", &time(kernel.microseconds));
         text(svg, left + share, y, "", "end", &format!("{:.1} %", 100.0 * kernel.share));
-        text(svg, left + bytes, y, "", "end", &format!("{:.0} %", 100.0 * kernel.share_of_copy));
+        text(svg, left + bytes, y, "", "end", &format!("{:.0} %", 100.0 * kernel.share_of_bandwidth));
     }
 }
 

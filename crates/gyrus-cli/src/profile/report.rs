@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use gyrus::{Model, Profile, ProfileEntry, Workload};
+use gyrus::{Bandwidth, Level, Model, Profile, ProfileEntry, Traffic, Workload};
 use serde::Serialize;
 
 use crate::options::BenchOutput;
@@ -38,10 +38,36 @@ pub(super) struct Batch {
     pub(super) tokens_per_second: f64,
     bytes: u64,
     flops: u64,
-    /// Time to move the bytes at the bandwidth of a copy.
+    /// The least time to move the bytes: weights and KV cache from memory unless they fit in a cache, the rest from a cache.
     pub(super) roofline_microseconds: f64,
-    pub(super) copy_gigabytes_per_second: f64,
+    /// The bandwidth of memory, and of the fastest cache that was seen.
+    pub(super) memory_gigabytes_per_second: f64,
+    pub(super) cache_gigabytes_per_second: f64,
     pub(super) kernels: Vec<Kernel>,
+}
+
+/// The memory that limits a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Limit {
+    Memory,
+    Cache,
+}
+
+impl Limit {
+    fn of(level: Level) -> Limit {
+        match level {
+            Level::Memory => Limit::Memory,
+            Level::Cache => Limit::Cache,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Memory => "memory",
+            Limit::Cache => "cache",
+        }
+    }
 }
 
 /// All dispatches of a kernel.
@@ -57,8 +83,10 @@ pub(super) struct Kernel {
     bytes: u64,
     flops: u64,
     gigabytes_per_second: f64,
-    /// Bandwidth relative to a copy on the same device; above 1 if data comes from a cache.
-    pub(super) share_of_copy: f64,
+    /// The least time to move the bytes, as a share of the time.
+    pub(super) share_of_bandwidth: f64,
+    /// What that time is limited by.
+    limit: Limit,
     teraflops: f64,
 }
 
@@ -90,9 +118,11 @@ impl Batch {
         let kernels: Vec<Kernel> = profile
             .entries
             .iter()
-            .map(|entry| Kernel::new(entry, profile.time, profile.copy_bandwidth))
+            .map(|entry| Kernel::new(entry, profile.time, &profile.bandwidth))
             .collect();
-        let bytes = profile.entries.iter().map(|entry| entry.bytes).sum();
+        let traffic =
+            profile.entries.iter().map(|entry| entry.traffic).fold(Traffic::default(), Traffic::with);
+        let (least, _) = profile.bandwidth.least(traffic);
         let rows = profile.workload.rows() as f64;
         Batch {
             name: name(profile.workload, profile.depth),
@@ -103,29 +133,31 @@ impl Batch {
             microseconds: microseconds(profile.time),
             parts_microseconds: kernels.iter().map(|kernel| kernel.microseconds).sum(),
             tokens_per_second: ratio(rows, profile.time.as_secs_f64()),
-            bytes,
+            bytes: traffic.bytes,
             flops: profile.entries.iter().map(|entry| entry.flops).sum(),
-            roofline_microseconds: ratio(bytes as f64, profile.copy_bandwidth) * 1e6,
-            copy_gigabytes_per_second: profile.copy_bandwidth * 1e-9,
+            roofline_microseconds: microseconds(least),
+            memory_gigabytes_per_second: profile.bandwidth.memory() * 1e-9,
+            cache_gigabytes_per_second: profile.bandwidth.peak() * 1e-9,
             kernels,
         }
     }
 }
 
 impl Kernel {
-    fn new(entry: &ProfileEntry, whole: Duration, copy_bandwidth: f64) -> Kernel {
+    fn new(entry: &ProfileEntry, whole: Duration, bandwidth: &Bandwidth) -> Kernel {
         let seconds = entry.time.as_secs_f64();
-        let speed = ratio(entry.bytes as f64, seconds);
+        let (least, level) = bandwidth.least(entry.traffic);
         Kernel {
             name: entry.name.clone(),
             count: entry.count,
             microseconds_each: ratio(microseconds(entry.time), entry.count as f64),
             microseconds: microseconds(entry.time),
             share: ratio(seconds, whole.as_secs_f64()),
-            bytes: entry.bytes,
+            bytes: entry.traffic.bytes,
             flops: entry.flops,
-            gigabytes_per_second: speed * 1e-9,
-            share_of_copy: ratio(speed, copy_bandwidth),
+            gigabytes_per_second: ratio(entry.traffic.bytes as f64, seconds) * 1e-9,
+            share_of_bandwidth: ratio(least.as_secs_f64(), seconds),
+            limit: Limit::of(level),
             teraflops: ratio(entry.flops as f64, seconds) * 1e-12,
         }
     }
@@ -148,14 +180,14 @@ pub(super) fn print(report: &Report, output: BenchOutput) -> Result<()> {
 fn csv(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     writeln!(
         out,
-        "rows,depth,kernel,count,microseconds_each,microseconds,share,bytes,gigabytes_per_second,share_of_copy,\
-         teraflops"
+        "rows,depth,kernel,count,microseconds_each,microseconds,share,bytes,gigabytes_per_second,\
+         share_of_bandwidth,limit,teraflops"
     )?;
     for batch in &report.batches {
         for k in &batch.kernels {
             writeln!(
                 out,
-                "{},{},{},{},{:.3},{:.3},{:.4},{},{:.1},{:.4},{:.4}",
+                "{},{},{},{},{:.3},{:.3},{:.4},{},{:.1},{:.4},{},{:.4}",
                 batch.rows,
                 batch.depth,
                 foreign::csv(&k.name),
@@ -165,7 +197,8 @@ fn csv(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
                 k.share,
                 k.bytes,
                 k.gigabytes_per_second,
-                k.share_of_copy,
+                k.share_of_bandwidth,
+                k.limit.name(),
                 k.teraflops
             )?;
         }
@@ -180,13 +213,13 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
         writeln!(out, "\n{}:\n", batch.name)?;
         writeln!(
             out,
-            "| kernel | count | µs each | µs | of step | bytes | GB/s | of copy bandwidth | TFLOP/s |"
+            "| kernel | count | µs each | µs | of step | bytes | GB/s | of bandwidth | limit | TFLOP/s |"
         )?;
-        writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
+        writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|---|---:|")?;
         for k in &batch.kernels {
             writeln!(
                 out,
-                "| {} | {} | {:.2} | {:.1} | {:.1} % | {} | {:.0} | {:.0} % | {} |",
+                "| {} | {} | {:.2} | {:.1} | {:.1} % | {} | {:.0} | {:.0} % | {} | {} |",
                 foreign::markdown(&k.name),
                 k.count,
                 k.microseconds_each,
@@ -194,7 +227,8 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
                 100.0 * k.share,
                 text::bytes(k.bytes),
                 k.gigabytes_per_second,
-                100.0 * k.share_of_copy,
+                100.0 * k.share_of_bandwidth,
+                k.limit.name(),
                 if k.flops == 0 { String::new() } else { digits(k.teraflops) },
             )?;
         }
@@ -202,7 +236,7 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
             out,
             "\n{} dispatches, {} per token\nwhole step {:.1} µs, sum of its kernels {:.1} µs\n\
              {:.0} tokens/s with no idle time between steps\n\
-             {} take {:.1} µs at copy bandwidth ({:.0} GB/s): {:.0} % of the step",
+             {} take {:.1} µs at {:.0} GB/s from memory and {:.0} GB/s from a cache: {:.0} % of the step",
             batch.dispatches,
             digits(batch.dispatches_per_token),
             batch.microseconds,
@@ -210,7 +244,8 @@ fn md(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
             batch.tokens_per_second,
             text::bytes(batch.bytes),
             batch.roofline_microseconds,
-            batch.copy_gigabytes_per_second,
+            batch.memory_gigabytes_per_second,
+            batch.cache_gigabytes_per_second,
             100.0 * ratio(batch.roofline_microseconds, batch.microseconds),
         )?;
     }
@@ -227,13 +262,13 @@ fn digits(value: f64) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A report as a device with 4 TB/s would give it.
+    /// A report as a device with 4 TB/s, and 8 TB/s from a cache of less than 64 MiB, would give it.
     pub(crate) fn example() -> Report {
-        let entry = |name: &str, count, micros: u64, bytes, flops| ProfileEntry {
+        let entry = |name: &str, count, micros: u64, own, flops| ProfileEntry {
             name: name.to_owned(),
             count,
             time: Duration::from_micros(micros),
-            bytes,
+            traffic: Traffic { bytes: own, own, working_set: own },
             flops,
         };
         let profile = Profile {
@@ -247,7 +282,7 @@ pub(super) mod tests {
                 entry("norm · a<b>&c", 16, 200, 600_000_000, 800_000_000),
                 entry("head", 1, 50, 300_000_000, 500_000_000),
             ],
-            copy_bandwidth: 4e12,
+            bandwidth: Bandwidth::new(vec![(1 << 20, 8e12), (64 << 20, 4e12), (1 << 30, 4e12)]),
         };
         let batches = vec![Batch::new(&profile), Batch::new(&Profile { time: Duration::ZERO, ..profile })];
         Report {
@@ -267,9 +302,9 @@ pub(super) mod tests {
         assert_eq!((batch.dispatches, batch.bytes), (34, 1_100_001_200));
         assert_eq!(batch.parts_microseconds, 354.0);
         assert_eq!(batch.tokens_per_second, 2500.0);
-        assert!((batch.roofline_microseconds - 275.0003).abs() < 1e-9);
+        assert!((batch.roofline_microseconds - 275.0003).abs() < 1e-3);
         let qkv = &batch.kernels[1];
-        assert_eq!((qkv.microseconds_each, qkv.share, qkv.share_of_copy), (6.25, 0.25, 0.5));
+        assert_eq!((qkv.microseconds_each, qkv.share, qkv.share_of_bandwidth), (6.25, 0.25, 0.5));
         assert!((qkv.teraflops - 4.0).abs() < 1e-9);
         // A step without a time is no division by zero.
         assert_eq!((report.batches[1].tokens_per_second, report.batches[1].kernels[0].share), (0.0, 0.0));
@@ -285,11 +320,17 @@ pub(super) mod tests {
             text.starts_with("a \"model\" \\| <of> & ours · fast · a GPU\n\ndecode at depth 512:\n"),
             "{text}"
         );
-        let line = "| norm · attn_qkv | 16 | 6.25 | 100.0 | 25.0 % | 191 MiB | 2000 | 50 % | 4.00 |";
+        let line = "| norm · attn_qkv | 16 | 6.25 | 100.0 | 25.0 % | 191 MiB | 2000 | 50 % | memory | 4.00 |";
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("| embed | 1 | 4.00 | 4.0 | 1.0 % | 1.17 KiB | 0 | 0 % |  |"), "{text}");
+        assert!(
+            text.contains("| embed | 1 | 4.00 | 4.0 | 1.0 % | 1.17 KiB | 0 | 0 % | cache |  |"),
+            "{text}"
+        );
         assert!(text.contains("34 dispatches, 34.0 per token\n"), "{text}");
-        assert!(text.contains("275.0 µs at copy bandwidth (4000 GB/s): 69 % of the step"), "{text}");
+        assert!(
+            text.contains("275.0 µs at 4000 GB/s from memory and 8000 GB/s from a cache: 69 % of the step"),
+            "{text}"
+        );
         let mut out = Vec::new();
         csv(&mut out, &report).unwrap();
         let text = String::from_utf8(out).unwrap();

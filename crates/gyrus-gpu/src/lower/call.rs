@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Columns, EmbedCall, F16RowsCall, FlashCall, FlashTuning, INT8_MATRIX_ROWS, MatMulCall,
-    MatVecCall, Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    AttendCall, Columns, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall, Norm,
+    NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
@@ -93,9 +93,9 @@ pub(crate) enum RowInput {
 pub(crate) struct Quantize {
     pub(crate) source: QuantizeSource,
     pub(crate) out: Int8Rows,
-    /// For [`INT8_MATRIX_ROWS`] the consumer computes 1 / rms of normed rows from sums of squares, so that this kernel
-    /// writes those.
-    pub(crate) square_sums: bool,
+    /// Row counts for which the consumer computes 1 / rms of normed rows from sums of squares, so that this kernel writes
+    /// those.
+    pub(crate) square_sums: Option<RangeInclusive<u32>>,
     /// Row counts for which an earlier kernel has written the int8 rows in its epilogue.
     pub(crate) skipped: Option<RangeInclusive<u32>>,
 }
@@ -113,7 +113,7 @@ pub(crate) enum QuantizeSource {
 pub(crate) struct Int8MatVec {
     pub(crate) x: Int8Rows,
     pub(crate) call: MatVecCall,
-    /// For [`INT8_MATRIX_ROWS`].
+    /// For [`int8_matrix_rows`](gyrus_kernels::call::MatVecSizes::int8_matrix_rows).
     pub(crate) int8_matrix: Option<Int8Matrix>,
     pub(crate) matrix: MatrixPart,
     pub(crate) out: BufferId,
@@ -191,9 +191,13 @@ impl MatrixPart {
         self.layout.planes().map(|plane| (plane.name(), operand(plane))).collect()
     }
 
-    fn work(&self) -> Work {
-        let layout = self.layout;
-        Work::Matrix { bytes: layout.total_bytes(), rows: layout.rows(), cols: layout.cols() }
+    /// The product with rows of which each element takes `quarters` quarters of a byte. Sums are added to what they are
+    /// written to with `accumulate`.
+    fn work(&self, quarters: u32, gated: bool, accumulate: bool) -> Work {
+        let (rows, cols) = (self.layout.rows(), self.layout.cols());
+        let width = u64::from(if gated { rows / 2 } else { rows });
+        let row_bytes = u64::from(quarters) * u64::from(cols) / 4 + if accumulate { 8 } else { 4 } * width;
+        Work::Matrix { bytes: self.layout.total_bytes(), row_bytes, rows, cols }
     }
 }
 
@@ -237,7 +241,7 @@ impl Call {
             Kernel::F16Rows { call, .. } => F16RowsCall { rows, ..*call }.launch(rungs),
             Kernel::MatVec { call, .. } => call.launch(rungs),
             Kernel::Int8MatVec(Int8MatVec { int8_matrix: Some(Int8Matrix { call, epilogue }), .. })
-                if INT8_MATRIX_ROWS.contains(&rows) =>
+                if call.sizes.int8_matrix_rows().contains(&rows) =>
             {
                 for_rows(*call, rows).launch_int8_matrix(rungs, epilogue.results())
             }
@@ -284,7 +288,8 @@ impl Call {
     /// What it must read, write and compute.
     pub(crate) fn work(&self) -> Work {
         let row = |bytes: u32, width: u32| Work::Row { bytes: u64::from(bytes) * u64::from(width) };
-        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged| Work::Cache {
+        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged, window| Work::Cache {
+            window,
             bytes: 2 * u64::from(kv_heads) * u64::from(head_dim) * paged.kv.bytes(),
             flops: 4 * u64::from(heads) * u64::from(head_dim),
         };
@@ -299,17 +304,22 @@ impl Call {
             Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
             Kernel::F16Rows { call, .. } => row(6, call.cols),
-            Kernel::MatVec { matrix, .. }
-            | Kernel::Int8MatVec(Int8MatVec { matrix, .. })
-            | Kernel::Tiles { matrix, .. }
-            | Kernel::MatMul { matrix, .. } => matrix.work(),
+            Kernel::MatVec { matrix, call, .. } => matrix.work(16, call.gate.is_some(), call.accumulate),
+            // int8 and two f32 for each 32 of them.
+            Kernel::Int8MatVec(Int8MatVec { matrix, call, .. }) => {
+                matrix.work(5, call.gate.is_some(), call.accumulate)
+            }
+            Kernel::Tiles { matrix, call, .. } => matrix.work(8, call.gate.is_some(), call.accumulate),
+            Kernel::MatMul { matrix, call, .. } => matrix.work(16, false, call.accumulate),
             Kernel::RopeWrite { params, .. } => row(8, params.stride),
             Kernel::Attend { call: AttendCall { params, heads, paged, .. }, .. } => {
-                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged)
+                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged, params.window)
             }
-            Kernel::Flash { call, .. } => cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged),
+            Kernel::Flash { call, .. } => {
+                cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged, call.window)
+            }
             Kernel::Attention { params, head_dim, paged, .. } => {
-                cache(params.n_kv_heads, params.n_heads, *head_dim, paged)
+                cache(params.n_kv_heads, params.n_heads, *head_dim, paged, params.window)
             }
             Kernel::Gate { width, .. } => row(12, *width),
         }
@@ -402,7 +412,9 @@ impl Quantize {
         let cols = self.out.width;
         let source = match self.source {
             QuantizeSource::F32(_) => Source::F32 { x_stride: cols },
-            QuantizeSource::Norm { .. } if self.square_sums && INT8_MATRIX_ROWS.contains(&rows) => {
+            QuantizeSource::Norm { .. }
+                if self.square_sums.as_ref().is_some_and(|counts| counts.contains(&rows)) =>
+            {
                 Source::Squares { x_stride: cols }
             }
             QuantizeSource::Norm { eps, .. } => Source::Norm { x_stride: cols, eps },
@@ -468,5 +480,5 @@ fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
 
 /// A mat-vec of this many rows.
 pub(crate) fn for_rows(call: MatVecCall, rows: u32) -> MatVecCall {
-    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols()), ..call }
+    MatVecCall { rows, tuning: call.tuning.for_rows(rows, call.weight.cols(), &call.sizes), ..call }
 }

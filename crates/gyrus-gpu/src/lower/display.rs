@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use gyrus_kernels::call::{Columns, INT8_MATRIX_ROWS, MatVecCall, MatVecTuning, SplitMode};
+use gyrus_kernels::call::{Columns, MatVecCall, MatVecTuning, SplitMode};
 use gyrus_kernels::{Activation, BufferId, Plan, WeightId, WeightLayout};
 
 use super::BatchKind;
@@ -84,8 +84,8 @@ impl Line<'_> {
         let columns = if *offset > 0 { format!("[{offset}..]") } else { String::new() };
         write!(f, ": {x}, {} → {}{columns}{sign}", self.matrix(matrix), self.buffer(out))?;
         match tuning {
-            Some(MatVecTuning { workgroup, columns, splits, turns }) => {
-                write!(f, " (workgroup {workgroup}, columns {columns}, splits {splits}, passes {turns})")
+            Some(MatVecTuning { workgroup, columns, splits, passes }) => {
+                write!(f, " (workgroup {workgroup}, columns {columns}, splits {splits}, passes {passes})")
             }
             None => Ok(()),
         }
@@ -103,12 +103,12 @@ impl Line<'_> {
                 write!(f, "merge · quantize, heads of {head_dim}: splits → {out}")?;
             }
         }
-        match skipped {
-            Some(rows) => write!(f, "; not for {}", Rows(rows)),
-            None if *square_sums && matches!(source, QuantizeSource::Norm { .. }) => {
-                write!(f, "; for {} with square sums", Rows(&INT8_MATRIX_ROWS))
+        match (skipped, square_sums) {
+            (Some(rows), _) => write!(f, "; not for {}", Rows(rows)),
+            (None, Some(rows)) if matches!(source, QuantizeSource::Norm { .. }) => {
+                write!(f, "; for {} with square sums", Rows(rows))
             }
-            None => Ok(()),
+            (None, _) => Ok(()),
         }
     }
 
@@ -117,7 +117,7 @@ impl Line<'_> {
         let product = Product { x: x.to_string(), ..Product::of(call, matrix, out) };
         self.product(f, "int8 matvec", &product)?;
         let Some(int8_matrix) = int8_matrix else { return Ok(()) };
-        write!(f, "; for {} int8 matrix", Rows(&INT8_MATRIX_ROWS))?;
+        write!(f, "; for {} int8 matrix", Rows(&call.sizes.int8_matrix_rows()))?;
         match int8_matrix.epilogue {
             Epilogue::None => Ok(()),
             Epilogue::Int8(rows) => write!(f, " → also {rows}"),

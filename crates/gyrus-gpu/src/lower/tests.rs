@@ -161,6 +161,29 @@ fn every_launch_has_its_buffers() {
     }
 }
 
+/// Sizes of a tuning file reach the launches.
+#[test]
+fn launches_follow_the_sizes_of_a_tuning_file() {
+    let plan = plan(Precision::Fast, 64, DType::Q4_0);
+    let capabilities = Capabilities::H200;
+    let weights = WeightLayouts::of(&plan, capabilities.largest_buffer).unwrap();
+    // The kernel and the workgroups of the gated product.
+    let launch = |lines: &str, rows| {
+        let tuning = &Tuning::parse(&format!("gyrus tuning 2\n{lines}")).unwrap();
+        let caches = &paged(&plan, &size(&plan));
+        let context = FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches };
+        let calls = context.fuse(Segments::of(&plan).layers, BatchKind::Sequences, false).unwrap();
+        let call = calls.iter().find(|call| call.name.starts_with("ffn_gate")).unwrap();
+        let launch = call.launch(capabilities.rungs, rows).unwrap();
+        (launch.variant().name.clone(), launch.groups().iter().product::<u32>())
+    };
+    let (vector, matrix) = ("matvec".to_owned(), "matvec_int8_matrix".to_owned());
+    assert_eq!((launch("", 8).0, launch("", 9)), (vector.clone(), (matrix.clone(), 128)));
+    let later = "device matvec_int8_matrix_from_rows = 12\n";
+    assert_eq!((launch(later, 11).0, launch(later, 12).0), (vector, matrix.clone()));
+    assert_eq!(launch("device matvec_int8_matrix_workgroups = 64\n", 9), (matrix, 64));
+}
+
 /// Attention that nothing was written for, and keys that are not attended to, are faults of the plan.
 #[test]
 fn plans_without_their_keys_are_faults() {

@@ -13,6 +13,7 @@
 //! - Nothing is freed while commands use it: a backend waits for its [`Submission`]s before it changes or drops anything.
 
 mod bound;
+mod stamps;
 
 use std::sync::Arc;
 
@@ -55,6 +56,10 @@ pub(crate) struct Submission {
     commands: Option<hal::vulkan::CommandBuffer>,
     done: vk::Fence,
     tokens: Buffer,
+    /// Timestamps of the beginning and the end, if they were ever measured.
+    stamps: Option<vk::QueryPool>,
+    /// Whether the commands write them.
+    stamped: bool,
 }
 
 /// Commands that are being recorded.
@@ -118,6 +123,7 @@ impl Recorder {
         // SAFETY: the handle is not used after the commands have completed.
         let raw = unsafe { submission.encoder.raw_handle() };
         self.hazards.forget();
+        submission.begin_stamps(raw, gpu.busy.is_on()).map_err(|error| failed(gpu, error))?;
         let recording = Recording { recorder: self, submission, raw };
         if after_wgpu {
             let all = vk::PipelineStageFlags::ALL_COMMANDS;
@@ -142,7 +148,7 @@ impl Recorder {
                 .create_fence(&vk::FenceCreateInfo::default(), None)
                 .map_err(|error| failed(gpu, error))?;
             let raw = Arc::clone(&self.raw);
-            Ok(Submission { raw, encoder, commands: None, done, tokens })
+            Ok(Submission { raw, encoder, commands: None, done, tokens, stamps: None, stamped: false })
         }
     }
 
@@ -155,6 +161,9 @@ impl Recorder {
     ) -> Result<(), GpuError> {
         submission.wait().map_err(|error| failed(gpu, error))?;
         gpu.take_error()?;
+        if let Some(interval) = submission.stamps().map_err(|error| failed(gpu, error))? {
+            gpu.busy.add(interval);
+        }
         if let Some(tokens) = wanted {
             self.read(gpu, &submission, tokens)?;
         }
@@ -222,6 +231,7 @@ impl Recording<'_> {
             vk::AccessFlags::MEMORY_WRITE,
             ALL_ACCESS | vk::AccessFlags::HOST_READ,
         );
+        self.submission.end_stamps(self.raw);
         let Recording { recorder, mut submission, raw } = self;
         // SAFETY: all commands are recorded. Nothing else uses the queue meanwhile, since the backend owns the device and
         // is borrowed here. What the commands use lives until they are waited for.
@@ -296,8 +306,11 @@ impl Drop for Submission {
     fn drop(&mut self) {
         // If the device is lost, the next call returns that.
         let _ = self.wait();
-        // SAFETY: nothing waits for it or signals it any more.
-        unsafe { self.raw.destroy_fence(self.done, None) };
+        // SAFETY: nothing waits for it or signals it any more, and no command writes timestamps.
+        unsafe {
+            self.raw.destroy_fence(self.done, None);
+            self.raw.destroy_query_pool(self.stamps.unwrap_or_default(), None);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-use super::matvec_tuning::{MAX_REGISTER_BLOCKS, MatVecTuning};
+use super::matvec_sizes::MatVecSizes;
+use super::matvec_tuning::MatVecTuning;
 use super::product::{Product, addressable, column_grid};
 use super::quantize::partial_bytes;
 use super::{gate_name, weight_slots};
@@ -63,14 +64,17 @@ pub struct MatVecCall {
     pub accumulate: bool,
     /// Tuning.
     pub tuning: MatVecTuning,
+    /// Numbers that depend on the device.
+    pub sizes: MatVecSizes,
 }
 
 /// Rows of an iteration: enough work to hide the latency of a reduction.
 const ROW_BATCH: u32 = 4;
 
 impl MatVecCall {
-    /// A product without prologue and epilogue, with the default tuning.
+    /// A product without prologue and epilogue, with the default tuning and sizes.
     pub fn new(weight: WeightLayout, rows: u32) -> MatVecCall {
+        let sizes = MatVecSizes::H200;
         MatVecCall {
             weight,
             rows,
@@ -79,7 +83,8 @@ impl MatVecCall {
             y_stride: weight.rows(),
             y_offset: 0,
             accumulate: false,
-            tuning: MatVecTuning::of(weight.rows(), weight.cols(), 256),
+            tuning: MatVecTuning::of(weight.rows(), weight.cols(), 256, &sizes),
+            sizes,
         }
     }
 
@@ -98,11 +103,11 @@ impl MatVecCall {
         4 * (results + u64::from(workgroup) + 16) + input
     }
 
-    /// Checks the call and returns its launch.
+    /// Checks the call and repasses its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let name = "matvec";
         let kernel = || name.to_owned();
-        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning, sizes } = *self;
         let (n, k) = (weight.rows(), weight.cols());
         if !weight.dtype().is_quantized() {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
@@ -160,7 +165,7 @@ impl MatVecCall {
         }
         addressable(name, "elements of x", m * k64)?;
 
-        let MatVecTuning { workgroup, columns, splits, turns } = tuning;
+        let MatVecTuning { workgroup, columns, splits, passes } = tuning;
         let tile = self.tile();
         let group_columns = workgroup / 32 / splits * columns;
         let outputs = if gate.is_some() { group_columns / 2 } else { group_columns };
@@ -169,9 +174,9 @@ impl MatVecCall {
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let (fetch, chunks) = self.fetches();
-        let turns = if tile > 1 { 1 } else { turns };
-        let groups = u64::from(n).div_ceil((turns * group_columns).into());
-        let [x, y, _] = column_grid(name, groups, turns * group_columns)?;
+        let passes = if tile > 1 { 1 } else { passes };
+        let groups = u64::from(n).div_ceil((passes * group_columns).into());
+        let [x, y, _] = column_grid(name, groups, passes * group_columns)?;
         let tiles = rows.div_ceil(tile);
         if tiles > 65_535 {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: m });
@@ -208,11 +213,10 @@ impl MatVecCall {
             number("SUMS_AFTER_4", sums / 8),
             number("SUMS_AFTER_2", sums / 16),
             number("LANES_PER_SUM", 32 / sums),
-            number("COLUMN_PASSES", turns),
-            // Loads of a large matrix take long, which leaves time for the factors before the products.
-            number("FACTORS_FIRST", (n > 6144).into()),
+            number("COLUMN_PASSES", passes),
+            number("FACTORS_FIRST", (n > sizes.factors_last_outputs).into()),
             number("RESULTS", group_columns * tile * splits),
-            number("RESULT_BUFFERS", turns.min(2)),
+            number("RESULT_BUFFERS", passes.min(2)),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),
         ];
@@ -246,8 +250,8 @@ impl MatVecCall {
         let blocks = self.tuning.own(self.weight.cols()) * self.tuning.columns;
         match self.rows {
             1 => 1,
-            _ if blocks > MAX_REGISTER_BLOCKS => 1,
-            _ if self.weight.rows().saturating_mul(self.tuning.splits) < 8192 => 8,
+            _ if blocks > self.sizes.register_blocks => 1,
+            _ if self.weight.rows().saturating_mul(self.tuning.splits) < self.sizes.row_tile_outputs => 8,
             _ => 16,
         }
     }
@@ -258,9 +262,9 @@ impl MatVecCall {
         if self.tile() > 1 {
             return (own, 1);
         }
-        // Limited by registers: a block has four to twelve words.
+        // A block has four to twelve words.
         let words = self.weight.row_words(crate::weights::Plane::Quants) / (self.weight.cols() / 32);
-        let fetch = own.min((64 / (words.max(4) * self.tuning.columns)).max(1));
+        let fetch = own.min((self.sizes.register_words / (words.max(4) * self.tuning.columns)).max(1));
         (fetch, own.div_ceil(fetch))
     }
 }

@@ -10,19 +10,13 @@ use crate::shader::{Rungs, Variant};
 const NAME: &str = "matvec_int8_matrix";
 
 /// Rows of a cooperative matrix.
-const ROWS: u32 = 16;
+pub(super) const INT8_MATRIX_MOST_ROWS: u32 = 16;
 
 /// Columns of a tile.
 const TILE: u32 = 16;
 
 /// Invocations of a workgroup.
 pub const INT8_MATRIX_INVOCATIONS: u32 = 256;
-
-/// Workgroups that a large GPU runs at once. Each stages the activations once for all of its tiles.
-const WORKGROUPS: u32 = 132;
-
-/// Rows for which int8 cooperative matrices are faster. A tile has 16 rows, so one row costs as much as 16.
-pub const INT8_MATRIX_ROWS: std::ops::RangeInclusive<u32> = 9..=ROWS;
 
 /// What [`launch_int8_matrix`](MatVecCall::launch_int8_matrix) writes besides `y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +67,7 @@ impl MatVecCall {
             return Err(LaunchError::Storage { kernel: kernel(), storage });
         }
         self.outputs(NAME)?;
-        if rows > ROWS {
+        if rows > INT8_MATRIX_MOST_ROWS {
             return Err(LaunchError::Large { kernel: kernel(), what: "rows", count: rows.into() });
         }
         tuning.check()?;
@@ -133,7 +127,7 @@ impl MatVecCall {
     /// workgroup has whole blocks of them.
     pub fn launch_int8_matrix(&self, rungs: Rungs, results: Results) -> Result<Launch, LaunchError> {
         self.check_int8_matrix(rungs, results)?;
-        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning } = *self;
+        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning, .. } = *self;
         let (n, k) = (weight.rows(), weight.cols());
         let (source, norm, eps) = match input {
             Input::Int8Squares { eps } => ("squares", true, eps),
@@ -160,7 +154,8 @@ impl MatVecCall {
             number("OUTPUTS", outputs),
             ("RESULTS", results.name().to_owned()),
             number("IMMEDIATES", rungs.immediates.into()),
-            number("SUBGROUPS", 1),
+            // Full subgroups of this size.
+            number("SUBGROUPS", 32),
         ];
         let params = MatVecParams { m: rows, n, y_stride, y_offset, eps, ..Default::default() };
         Ok(Launch {
@@ -184,7 +179,7 @@ impl MatVecCall {
 
     /// Tiles of a workgroup: enough for one wave of workgroups, and with a norm an even number, which is a whole block.
     fn tiles(&self, results: Results) -> u32 {
-        let tiles = self.weight.rows().div_ceil(TILE * WORKGROUPS);
+        let tiles = self.weight.rows().div_ceil(TILE * self.sizes.int8_matrix_workgroups);
         if results == Results::NormedInt8 { tiles.next_multiple_of(2) } else { tiles }
     }
 }

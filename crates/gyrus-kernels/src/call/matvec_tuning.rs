@@ -1,10 +1,14 @@
+use super::matvec_sizes::MatVecSizes;
 use crate::launch::LaunchError;
 
 /// Elements of a quantisation block.
 const BLOCK: u32 = 32;
 
-/// The most unpacked blocks of weights that an invocation keeps in registers while it iterates over rows.
-pub(super) const MAX_REGISTER_BLOCKS: u32 = 8;
+/// Invocations of a lane group.
+const LANES: u32 = 32;
+
+/// The most passes of a workgroup.
+const MOST_PASSES: u32 = 8;
 
 /// Tuning of a mat-vec. `splits` also changes the order of sums, so it must not depend on the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,59 +20,64 @@ pub struct MatVecTuning {
     /// Split-K: lane groups that share the sum of one output: 1, 2, 4 or 8.
     pub splits: u32,
     /// Passes of a workgroup over sets of columns, with one prologue for all of them: 1 to 8. For one row only.
-    pub turns: u32,
+    pub passes: u32,
 }
 
 impl MatVecTuning {
-    /// What measured well for a matrix of `n` rows of `k` on large GPUs, with at most `most` invocations a workgroup.
-    pub fn of(n: u32, k: u32, most: u32) -> MatVecTuning {
+    /// The form for a matrix of `n` rows of `k` on a device of these sizes, with at most `most` invocations a workgroup.
+    pub fn of(n: u32, k: u32, most: u32, sizes: &MatVecSizes) -> MatVecTuning {
+        let MatVecSizes { narrow_outputs: narrow, medium_outputs: medium, .. } = *sizes;
+        let MatVecSizes { wide_outputs: wide, layer_outputs: layer, workgroup, .. } = *sizes;
         // One or two blocks an invocation: more would be a long dependent sum, fewer mostly a reduction.
         let splits = match k / BLOCK {
             0..=64 => 1,
-            65..=128 if n <= 1024 || (4097..=32_768).contains(&n) => 2,
+            65..=128 if n <= narrow || (n > medium && n <= layer) => 2,
             65..=256 => 4,
             _ => 8,
         };
-        let (workgroup, columns, turns) = match n {
-            0..=1024 => (512, 1, 1),
-            1025..=4096 if splits == 1 => (512, 1, 1),
-            1025..=4096 => {
-                // As many large workgroups as a large GPU runs at once: each runs the prologue on the whole input.
-                let columns = (n / 128 * splits / 32).max(1);
-                let columns = 1 << columns.ilog2();
-                let at_once = columns.min(if splits == 8 { 2 } else { 4 });
-                (1024, at_once, columns / at_once)
+        let (workgroup, columns, passes) = match n {
+            _ if n <= narrow => (workgroup, 1, 1),
+            _ if n <= medium && splits == 1 => (workgroup, 1, 1),
+            _ if n <= medium => {
+                let lane_groups = sizes.prologue_workgroups * (sizes.prologue_workgroup / LANES);
+                let columns = (u64::from(n) * u64::from(splits) / u64::from(lane_groups)).max(1);
+                let columns = 1 << columns.ilog2().min(5);
+                let at_once: u32 = if splits == 8 { 2 } else { 4 };
+                let at_once = at_once.min(columns);
+                (sizes.prologue_workgroup, at_once, (columns / at_once).min(MOST_PASSES))
             }
-            4097..=6144 => (512, 2, 1),
-            6145..=32_768 if splits == 1 => (512, 2, 2),
-            6145..=32_768 => (512, 4, 1),
-            _ if splits == 1 => (512, 2, 1),
-            _ => (512, 8, 1),
+            _ if n <= wide => (workgroup, 2, 1),
+            _ if n <= layer && splits == 1 => (workgroup, 2, 2),
+            _ if n <= layer => (workgroup, 4, 1),
+            _ if splits == 1 => (workgroup, 2, 1),
+            _ => (workgroup, 8, 1),
         };
         let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: workgroup.min(most.max(32 * splits)), columns, splits, turns }
+        let least = LANES * splits;
+        MatVecTuning { workgroup: workgroup.min(most).max(least), columns, splits, passes }
     }
 
     /// The same order of sums for this many rows of matrices with `k` columns. Several rows run best in small
     /// workgroups, whose weights stay in registers.
     #[must_use]
-    pub fn for_rows(self, rows: u32, k: u32) -> MatVecTuning {
+    pub fn for_rows(self, rows: u32, k: u32, sizes: &MatVecSizes) -> MatVecTuning {
         if rows == 1 {
             return self;
         }
-        let columns = (MAX_REGISTER_BLOCKS / self.own(k)).clamp(1, 4);
+        let columns = (sizes.register_blocks / self.own(k)).clamp(1, 4);
         let columns = if columns.is_power_of_two() { columns } else { columns.next_power_of_two() / 2 };
-        MatVecTuning { workgroup: (32 * self.splits).max(128), columns, turns: 1, ..self }
+        let workgroup = (LANES * self.splits).max(sizes.rows_workgroup);
+        MatVecTuning { workgroup, columns, passes: 1, ..self }
     }
 
     /// Blocks of a column per invocation.
     pub(super) fn own(&self, k: u32) -> u32 {
-        (k / BLOCK).div_ceil(32 * self.splits).max(1)
+        (k / BLOCK).div_ceil(LANES * self.splits).max(1)
     }
 
     /// Checks that the kernel has this form.
     pub fn check(&self) -> Result<(), LaunchError> {
-        let MatVecTuning { workgroup, columns, splits, turns } = *self;
+        let MatVecTuning { workgroup, columns, splits, passes } = *self;
         let wrong = |name, value, needed| {
             Err(LaunchError::Tuning { kernel: "matvec".to_owned(), name, value, needed })
         };
@@ -80,8 +89,8 @@ impl MatVecTuning {
                 return wrong(name, value, "1, 2, 4 or 8");
             }
         }
-        if !(1..=8).contains(&turns) {
-            return wrong("turns", turns, "1 to 8");
+        if !(1..=MOST_PASSES).contains(&passes) {
+            return wrong("passes", passes, "1 to 8");
         }
         if workgroup < 32 * splits {
             return wrong("workgroup", workgroup, "at least 32 for each split");
@@ -92,7 +101,7 @@ impl MatVecTuning {
 
 impl std::fmt::Display for MatVecTuning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MatVecTuning { workgroup, columns, splits, turns } = self;
-        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {turns} passes")
+        let MatVecTuning { workgroup, columns, splits, passes } = self;
+        write!(f, "{workgroup} invocations, {columns} columns, {splits} splits, {passes} passes")
     }
 }

@@ -47,6 +47,12 @@ pub struct TileTuning {
     pub workgroups: Option<u32>,
 }
 
+impl TileTuning {
+    /// The default of [`workgroups`](TileTuning::workgroups): more than the 132 multiprocessors of an H200, on which it was
+    /// measured, so that a last wave of workgroups is not mostly idle.
+    pub const WORKGROUPS: u32 = 160;
+}
+
 /// What a workgroup computes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
@@ -167,7 +173,7 @@ impl TileCall {
             ("TILE_COLUMNS", format!("{}u", shape.columns)),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
             // Plain tiles do not use subgroups.
-            ("SUBGROUPS", u32::from(cooperative).to_string()),
+            ("SUBGROUPS", if cooperative { 32 } else { 0 }.to_string()),
         ]);
         Ok(Launch {
             groups: column_grid(name, count, shape.columns)?,
@@ -185,7 +191,7 @@ impl TileCall {
 
     /// The shape of the tuning, or the largest that gives enough workgroups and is not mostly padding.
     fn shape(&self) -> TileShape {
-        let enough = self.tuning.workgroups.unwrap_or(160).into();
+        let enough = self.tuning.workgroups.unwrap_or(TileTuning::WORKGROUPS).into();
         let splits = u64::from(self.splits);
         // Tiles of 32 rows are for few rows only: with more they would read the weights too often.
         let least = if self.rows > 32 { 64 } else { 32 };

@@ -20,7 +20,7 @@ pub use f16_rows::{F16Rows, f16_rows};
 pub use kv::{kv_copy, kv_shift};
 pub use merge::merge;
 pub use norm::norm;
-pub use ops::{activate, gate, inverse_rms, matmul, rms_norm, soft_cap};
+pub use ops::{activate, gate, inverse_rms, matmul, read_sums, rms_norm, soft_cap};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
 pub use select::SelectState;

@@ -54,3 +54,8 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
         Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
     }
 }
+
+/// Sums of the words of `x` modulo 2³², one for each 32 KiB.
+pub fn read_sums(x: &[u32]) -> Vec<u32> {
+    x.chunks(8192).map(|words| words.iter().fold(0, |sum: u32, word| sum.wrapping_add(*word))).collect()
+}

@@ -91,6 +91,7 @@ const FILES: &[(&str, &str)] = files![
     "matvec_int8_matrix.wgsl"
     "norm.wgsl"
     "quantize.wgsl"
+    "read_sums.wgsl"
     "select/advance.wgsl"
     "select/argmax.wgsl"
     "select/candidates.wgsl"

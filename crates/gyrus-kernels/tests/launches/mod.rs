@@ -6,7 +6,7 @@ use gyrus_kernels::call::{
     AttendCall, Cache, Columns, Conv1dCall, ConvActivation, EmbedCall, F16RowsCall, FlashCall, FlashTuning,
     Freqs, Input, KvCopyCall, KvShape, KvShiftCall, MatMulCall, MatMulTuning, MatVecCall, MatVecTuning, Norm,
     NormCall, QuantizeCall, Results, RopeCall, RopeKernel, SelectCall, Source as RowSource, SplitMode,
-    Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy,
+    Storage, SumTilesCall, Target, TileCall, TileShape, TileTuning, copy, read_sums,
 };
 use gyrus_kernels::params::{
     AttendParams, NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams,
@@ -98,6 +98,7 @@ fn kernels(head_dim: u32) -> Vec<RopeKernel> {
 fn engine_launches(rungs: Rungs) -> Vec<Launch> {
     let mut launches = vec![
         copy(rungs, 4096).unwrap(),
+        read_sums(rungs, 4096).unwrap(),
         engine::gate(rungs, 3, 70, Activation::Silu).unwrap(),
         engine::gate(rungs, 3, 70, Activation::GeluTanh).unwrap(),
         engine::gate(rungs, 3, 70, Activation::Gelu).unwrap(),
@@ -275,7 +276,7 @@ fn weight_launches(rungs: Rungs) -> Vec<Launch> {
             launches.push(MatVecCall::new(weight, rows).launch(rungs).unwrap());
         }
         let one = MatVecCall::new(weight, 1);
-        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, turns: 2 };
+        let tuning = MatVecTuning { workgroup: 128, columns: 2, splits: 2, passes: 2 };
         let inputs =
             [Input::F32, Input::Norm { eps: 1e-5 }, Input::Merge { head_dim: 64, window: 0, position: None }];
         let told = Input::Merge { head_dim: 64, window: 0, position: Some(70) };

@@ -100,7 +100,7 @@ impl Fuser<'_> {
     /// reader of the result, and the device can.
     fn gathered(&self, call: AttendCall, out: BufferId) -> Option<Gathered> {
         let reader = self.only_read_by_next(out)?;
-        let profile = self.on.tuning.profile(self.on.capabilities.rungs);
+        let profile = self.on.profile();
         let from_rows = profile.gathered_workgroups.div_ceil(call.workgroups());
         let useful = matches!(self.kind, BatchKind::Sequences | BatchKind::ShortChunk)
             && from_rows <= MATVEC_ROWS as u32

@@ -1,7 +1,7 @@
 //! Matrix products: int8 mat-vecs for up to 16 rows, f16 tiles for more, f32 where that is asked for.
 
 use gyrus_kernels::call::{
-    F16RowsCall, INT8_MATRIX_ROWS, Input, MatMulCall, MatVecCall, MatVecTuning, Results, TileCall, TileTuning,
+    F16RowsCall, Input, MatMulCall, MatVecCall, MatVecSizes, MatVecTuning, Results, TileCall, TileTuning,
 };
 use gyrus_kernels::{Activation, BufferId, Op, WeightId, WeightLayout};
 use gyrus_tensor::DType;
@@ -83,19 +83,20 @@ impl Fuser<'_> {
                 let y_offset = y_offset + first;
                 rows += layout.rows();
                 if f16 {
-                    let workgroups = self.on.tuning.profile(self.on.capabilities.rungs).tile_workgroups;
+                    let workgroups = self.on.profile().tile_workgroups;
                     let tuning = TileTuning { workgroups: Some(workgroups), ..TileTuning::default() };
                     let call =
                         TileCall { y_stride, y_offset, accumulate, gate, tuning, ..TileCall::new(layout, 1) };
                     self.push(&name, Kernel::Tiles { call, matrix, out: to });
                 } else if self.fast() && self.kind != BatchKind::Prefill && layout.dtype().is_quantized() {
-                    let tuning = self.tuning(layout, gate);
+                    let (tuning, sizes) = self.tuning(layout, gate);
                     let call = MatVecCall {
                         gate,
                         y_stride,
                         y_offset,
                         accumulate,
                         tuning,
+                        sizes,
                         ..MatVecCall::new(layout, 1)
                     };
                     self.mat_vec(&name, x, matrix, call, square_sums, out, &mut int8)?;
@@ -129,8 +130,10 @@ impl Fuser<'_> {
     }
 
     /// How a mat-vec divides its work: as `gyrus tune` found, or else by a rule.
-    fn tuning(&self, layout: WeightLayout, gate: Option<Activation>) -> MatVecTuning {
-        self.on.tuning.of(MatShape::of(layout, gate.is_some()), self.on.capabilities.most_invocations)
+    fn tuning(&self, layout: WeightLayout, gate: Option<Activation>) -> (MatVecTuning, MatVecSizes) {
+        let sizes = self.on.profile().mat_vec;
+        let shape = MatShape::of(layout, gate.is_some());
+        (self.on.tuning.of(shape, self.on.capabilities.most_invocations, &sizes), sizes)
     }
 
     /// Converts a buffer's rows, or what is pending for it, to f16.
@@ -269,8 +272,8 @@ impl Fuser<'_> {
     /// Whether int8 cooperative matrices multiply by all these weights, so that they can compute 1 / rms themselves.
     fn takes_square_sums(&self, weights: &[WeightId], gate: Option<Activation>) -> bool {
         let takes = |layout: WeightLayout| {
-            let (input, tuning) = (Input::Int8Squares { eps: 0.0 }, self.tuning(layout, gate));
-            let call = MatVecCall { input, tuning, gate, ..MatVecCall::new(layout, 1) };
+            let (input, (tuning, sizes)) = (Input::Int8Squares { eps: 0.0 }, self.tuning(layout, gate));
+            let call = MatVecCall { input, tuning, sizes, gate, ..MatVecCall::new(layout, 1) };
             self.can_use_int8_matrix(call, Results::F32)
         };
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
@@ -279,7 +282,8 @@ impl Fuser<'_> {
 
     /// Whether this device can compute a product by int8 cooperative matrices.
     fn can_use_int8_matrix(&self, call: MatVecCall, results: Results) -> bool {
-        self.on.capabilities.can_use_int8_matrix(&for_rows(call, *INT8_MATRIX_ROWS.start()), results)
+        let rows = call.sizes.int8_matrix_from_rows;
+        self.on.capabilities.can_use_int8_matrix(&for_rows(call, rows), results)
     }
 
     fn int8_rows(&self, id: BufferId, normed: bool) -> Int8Rows {
@@ -291,16 +295,17 @@ impl Fuser<'_> {
     fn quantize(&mut self, x: BufferId, square_sums: bool) -> Int8Rows {
         let pending = self.pending.get(&self.id(x)).copied();
         let out = self.int8_rows(x, matches!(pending, Some(Pending::Norm { .. })));
+        let int8_matrix_rows = self.on.profile().mat_vec.int8_matrix_rows();
         let mut skipped = None;
         let (name, source) = match pending {
             None => ("quantise", QuantizeSource::F32(self.id(x))),
             Some(Pending::Int8) => {
-                skipped = Some(INT8_MATRIX_ROWS);
+                skipped = Some(int8_matrix_rows.clone());
                 ("quantise", QuantizeSource::F32(self.id(x)))
             }
             Some(Pending::Norm { x, weight, eps }) => {
                 if square_sums && self.normed == Some((x, weight)) {
-                    skipped = Some(INT8_MATRIX_ROWS);
+                    skipped = Some(int8_matrix_rows.clone());
                 } else {
                     // These int8 rows are overwritten.
                     self.normed = None;
@@ -312,6 +317,7 @@ impl Fuser<'_> {
                 ("merge · quantise", QuantizeSource::Splits { head_dim, window })
             }
         };
+        let square_sums = square_sums.then_some(int8_matrix_rows);
         self.push(name, Kernel::Quantize(Quantize { source, out, square_sums, skipped }));
         out
     }

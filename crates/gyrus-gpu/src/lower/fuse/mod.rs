@@ -18,6 +18,7 @@ use super::call::{Call, Gathered, Kernel, MatrixPart};
 use super::{BatchKind, Capabilities, effective};
 use crate::buffers::MAX_ROWS;
 use crate::error::GpuError;
+use crate::profile::DeviceProfile;
 use crate::tuning::Tuning;
 use crate::weight::WeightLayouts;
 
@@ -30,6 +31,13 @@ pub(crate) struct FuseContext<'a> {
     pub(crate) tuning: &'a Tuning,
     /// The cache of a layer of each KV group and the size of block tables; rows are not used.
     pub(crate) caches: &'a [Paged],
+}
+
+impl FuseContext<'_> {
+    /// The sizes of the device.
+    fn profile(&self) -> DeviceProfile {
+        self.tuning.profile(self.capabilities.rungs)
+    }
 }
 
 /// The contents of a buffer for which no kernel was called yet.
