@@ -138,7 +138,7 @@ impl Scene {
             tables: &tables,
             lengths: &lengths,
         };
-        assert!(batch.is_sound(1, self.blocks as usize));
+        assert!(batch.is_sound(1, &[self.blocks as usize]));
         let entries = self.tables.concat();
         let mut call = FlashCall {
             n_heads: case.heads as u32,
