@@ -1,0 +1,68 @@
+//! Models of about a megabyte from GGUF files that a script with PyPI's `gguf` converts: against transformers' logits and
+//! against llama.cpp on the same file.
+
+use gyrus::{Event, Model, Options, Precision, Request};
+use gyrus_testkit::{data, npy, oracle, tempfile};
+
+/// The models, and whether llama.cpp runs them as published: it ignores the window of Mistral, whose files say `llama`,
+/// and has no graph for a Gemma 4 of this size.
+const MODELS: [(&str, bool); 12] = [
+    ("gemma", true),
+    ("gemma2", true),
+    ("gemma3", true),
+    ("gemma4", false),
+    ("granite", true),
+    ("llama", true),
+    ("mistral", false),
+    ("olmo2", true),
+    ("phi3", true),
+    ("qwen2", true),
+    ("qwen3", true),
+    ("smollm3", true),
+];
+
+#[test]
+fn every_architecture_is_as_in_transformers_and_llama_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, in_llama_cpp) in MODELS {
+        let Some(path) = data(&format!("tiny/{name}")) else { return };
+        let file = folder.path().join(format!("{name}.gguf"));
+        let Some(_) = oracle("tiny_gguf.py", &[path.as_os_str(), file.as_os_str()]) else { return };
+        let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
+        let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
+        let expected = npy::read_f32(&path.join("ref_logits_f32.npy"));
+        let options = Options { precision: Precision::Exact, context: Some(128), ..Options::default() };
+        let model = Model::open(&file, &options).unwrap();
+        let (mut worst, vocab) = (0f32, model.plan().vocab);
+        model
+            .session()
+            .score(&ids, |position, row| {
+                let expected = &expected.values[position * vocab..];
+                worst = row.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+            })
+            .unwrap();
+        println!("{name}: worst logit differs by {worst:e}");
+        assert!(worst < 1e-4, "{name}: {worst}");
+        if !in_llama_cpp {
+            continue;
+        }
+        let greedy: Vec<u32> = serde_json::from_value(reference["greedy"].clone()).unwrap();
+        let mut arguments =
+            vec!["greedy".to_owned(), file.display().to_string(), greedy.len().to_string()];
+        arguments.extend(ids.iter().map(u32::to_string));
+        let Some(printed) = oracle("llama_cpp.py", &arguments) else { return };
+        let theirs: Vec<u32> = printed.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        let mut session = model.session();
+        let request = Request::ids(ids).max_tokens(greedy.len()).ignore_end(true);
+        let mut generation = session.generate(request).unwrap();
+        let mut ours = Vec::new();
+        while let Some(event) = generation.next().unwrap() {
+            if let Event::Token { id, .. } = event {
+                ours.push(id);
+            }
+        }
+        assert_eq!(ours, greedy, "{name}");
+        assert_eq!(ours, theirs, "{name} in llama.cpp");
+    }
+}

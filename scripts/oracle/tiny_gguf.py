@@ -1,0 +1,178 @@
+"""Converts a small model in Hugging Face's layout to GGUF with F32 weights, as llama.cpp's converters do.
+
+tiny_gguf.py FOLDER OUT.gguf
+
+It shares no code with Gyrus: names and keys are those of the gguf package. Written for the test models of about a
+megabyte, which have no tokenizer.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+import gguf
+import numpy as np
+
+PARTS = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.qkv_proj.weight": "attn_qkv.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.gate_up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+    "per_layer_input_gate.weight": "inp_gate.weight",
+    "per_layer_projection.weight": "proj.weight",
+    "post_per_layer_input_norm.weight": "post_norm.weight",
+    "layer_scalar": "layer_output_scale.weight",
+}
+WHOLE = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "model.embed_tokens_per_layer.weight": "per_layer_token_embd.weight",
+    "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
+    "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
+}
+ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama"}
+# Converters permute the rows of Q and K of these.
+PERMUTED = {"llama", "granite", "smollm3"}
+POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2"}
+NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3"}
+
+
+def tensors(path):
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    for name, entry in json.loads(data[8:8 + length]).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "BF16", name
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        halves = np.frombuffer(data[begin:end], dtype="<u2").astype(np.uint32)
+        yield name, (halves << 16).view(np.float32).reshape(entry["shape"])
+
+
+def permuted(weight, heads):
+    """Rows of a head from halves to neighbouring pairs."""
+    return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def renamed(name, arch):
+    if name in WHOLE:
+        return WHOLE[name]
+    _, _, layer, part = name.split(".", 3)
+    if part == "post_attention_layernorm.weight":
+        new = "post_attention_norm.weight" if arch in POST_NORMS else "ffn_norm.weight"
+    else:
+        new = PARTS[part]
+    return f"blk.{layer}.{new}"
+
+
+def main(folder, out):
+    folder = pathlib.Path(folder)
+    config = json.loads((folder / "config.json").read_text())
+    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    kv_heads = config["num_key_value_heads"]
+    dim, width = config["hidden_size"], config["intermediate_size"]
+    head_dim = config.get("head_dim") or dim // heads
+    types = config.get("layer_types") or ["full_attention"] * layers
+    local = [kind == "sliding_attention" for kind in types]
+    ropes = config["rope_parameters"]
+    rope, local_rope = (ropes["full_attention"], ropes["sliding_attention"]) if "full_attention" in ropes else (ropes, None)
+    special = config.get("per_layer_config") or {}
+    global_dim = next((fields["head_dim"] for fields in special.values()), head_dim)
+
+    writer = gguf.GGUFWriter(out, arch)
+    number = lambda key, value: writer.add_uint32(f"{arch}.{key}", value)
+    real = lambda key, value: writer.add_float32(f"{arch}.{key}", value)
+    writer.add_string("tokenizer.ggml.model", "no_vocab")
+    number("vocab_size", config["vocab_size"])
+    number("context_length", config["max_position_embeddings"])
+    number("embedding_length", dim)
+    number("block_count", layers)
+    number("attention.head_count", heads)
+    number("attention.head_count_kv", kv_heads)
+    number("attention.key_length", global_dim)
+    number("attention.value_length", global_dim)
+    number("rope.dimension_count", global_dim)
+    real("attention.layer_norm_rms_epsilon", config["rms_norm_eps"])
+    real("rope.freq_base", rope["rope_theta"])
+    shared = config.get("num_kv_shared_layers") or 0
+    if config.get("use_double_wide_mlp"):
+        widths = [width * (2 if i >= layers - shared else 1) for i in range(layers)]
+        writer.add_array(f"{arch}.feed_forward_length", widths)
+    else:
+        number("feed_forward_length", width)
+    if config.get("sliding_window"):
+        number("attention.sliding_window", config["sliding_window"])
+    if arch == "gemma4":
+        number("attention.shared_kv_layers", shared)
+        number("embedding_length_per_layer_input", config["hidden_size_per_layer_input"])
+        number("attention.key_length_swa", head_dim)
+        number("attention.value_length_swa", head_dim)
+        number("rope.dimension_count_swa", head_dim)
+        writer.add_array(f"{arch}.attention.sliding_window_pattern", local)
+    if local_rope:
+        real("rope.freq_base_swa", local_rope["rope_theta"])
+    for key, name in [("embedding_scale", "embedding_multiplier"), ("residual_scale", "residual_multiplier"),
+                      ("logit_scale", "logits_scaling"), ("attention.scale", "attention_multiplier"),
+                      ("attn_logit_softcapping", "attn_logit_softcapping"),
+                      ("final_logit_softcapping", "final_logit_softcapping")]:
+        if config.get(name):
+            real(key, config[name])
+    factors = None
+    if rope["rope_type"] == "llama3":
+        # The frequency factors of Llama 3, as its converter computes them.
+        base, dims = rope["rope_theta"], global_dim
+        frequencies = base ** -(np.arange(0, dims, 2, dtype=np.float64) / dims)
+        waves = 2 * np.pi / frequencies
+        low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+        high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+        smooth = (rope["original_max_position_embeddings"] / waves - rope["low_freq_factor"]) / (
+            rope["high_freq_factor"] - rope["low_freq_factor"])
+        between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+        factors = np.where(waves < high, 1.0, np.where(waves > low, rope["factor"], between))
+    elif rope["rope_type"] == "proportional":
+        rotated = int(global_dim / 2 * rope["partial_rotary_factor"])
+        factors = np.where(np.arange(global_dim // 2) < rotated, 1.0, 1e30)
+    elif rope["rope_type"] == "longrope":
+        number("rope.scaling.original_context_length", rope["original_max_position_embeddings"])
+        scale = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
+        real("rope.scaling.attn_factor", (1 + np.log(scale) / np.log(rope["original_max_position_embeddings"])) ** 0.5)
+        for length in ["long", "short"]:
+            writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32))
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+
+    for name, weight in tensors(folder / "model.safetensors"):
+        new = renamed(name, arch)
+        # Layers that share keys and values do not use their own.
+        part = new.split(".", 2)[-1]
+        if arch == "gemma4" and part in ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight"):
+            if int(new.split(".")[1]) >= layers - shared:
+                continue
+        if arch in NORMS_MINUS_ONE and new.endswith("norm.weight"):
+            weight = weight + 1
+        if arch in PERMUTED and part in ("attn_q.weight", "attn_k.weight"):
+            weight = permuted(weight, heads if part == "attn_q.weight" else kv_heads)
+        writer.add_tensor(new, np.ascontiguousarray(weight, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
