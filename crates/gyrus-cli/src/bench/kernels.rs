@@ -7,7 +7,7 @@ use gyrus_gpu::{Gpu, GpuRunner, Options};
 use gyrus_kernels::Direction;
 use gyrus_kernels::Pairing;
 use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
-use gyrus_kernels::grid::{Runner, rope_case};
+use gyrus_kernels::grid::{Runner, rope_buffers};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
@@ -116,8 +116,11 @@ impl Job {
         match self {
             Job::Copy(bytes) => Ok(runner.gpu().median_copy_time(*bytes, repetitions)?),
             Job::Rope(timed) => {
-                let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
-                Ok(runner.time(&case.call, &mut case.buffers, timed.chain, repetitions)?)
+                let Some(mut buffers) = rope_buffers(timed.call, 1) else {
+                    bail!("{} was refused", timed.name())
+                };
+                let launch = timed.call.launch(runner.rungs(), runner.rope_tuning())?;
+                Ok(runner.time(&launch, &mut buffers, timed.chain, repetitions)?)
             }
             Job::Decode(timed) => timed.time(runner.gpu(), repetitions),
             Job::Select(timed) => timed.time(runner.gpu(), repetitions),

@@ -25,6 +25,7 @@ pub fn copy(rungs: Rungs, bytes: u64) -> Result<Launch, LaunchError> {
             Slot { name: "y", binding: 1, access: Access::ReadWrite, bytes: count * 16 },
         ],
         uniforms: Vec::new(),
+        rope: None,
         params: Some((2, bytemuck::bytes_of(&params).to_vec())),
     })
 }

@@ -1,0 +1,55 @@
+//! The families of kernels: one table, whose rows are functions from a point of a grid to a case.
+
+mod attend;
+mod attention;
+mod cache;
+mod conv;
+mod elementwise;
+mod flash;
+mod int8_matrix;
+mod matmul;
+mod matvec;
+mod paged;
+mod rows;
+mod select;
+mod tiles;
+
+use super::family::Family;
+
+pub use matvec::int8_magnitude;
+
+/// Every family. A kernel that none of their cases launches fails `tests/kernels.rs`.
+pub fn families() -> &'static [Family] {
+    const fn family(
+        name: &'static str,
+        few: usize,
+        case: fn(&mut super::Point, crate::shader::Rungs) -> Option<super::Case>,
+    ) -> Family {
+        Family { name, few, case }
+    }
+    const ALL: [Family; 22] = [
+        family("rope", 60, crate::abi::cases::case),
+        family("copy", 3, elementwise::copy),
+        family("gate", 9, elementwise::gate),
+        family("gather", 6, elementwise::gather),
+        family("norm", 32, elementwise::norm),
+        family("embed", 45, elementwise::embed),
+        family("matmul", 32, matmul::case),
+        family("matvec", 16, matvec::case),
+        family("matvec of large matrices", 2, matvec::large),
+        family("matvec by int8 matrices", 16, int8_matrix::case),
+        family("quantize", 24, rows::quantize),
+        family("f16_rows", 10, rows::f16_rows),
+        family("tiles", 20, tiles::case),
+        family("conv1d", 12, conv::case),
+        family("kv_copy", 6, cache::copy),
+        family("kv_shift", 12, cache::shift),
+        family("rope_write", 10, attention::rope_write),
+        family("attention", 10, attention::attention),
+        family("attend", 6, attend::separate),
+        family("attend_gathered", 2, attend::gathered),
+        family("flash", 9, flash::case),
+        family("select", 24, select::case),
+    ];
+    &ALL
+}
