@@ -2,7 +2,6 @@ use super::tolerance::allowed;
 use crate::Direction;
 use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
 use crate::grid::{Case, CaseBuffer, Noise, Point, Rule};
-use crate::launch::Slot;
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::Pairing;
 use crate::scalar;
@@ -31,16 +30,19 @@ pub fn rope_case(call: RopeCall, rungs: Rungs, seed: u64) -> Option<Case> {
         let mut after = before.clone();
         let written = scalar::rope(&call, &mut after).unwrap_or_default();
         let buffers = launch.slots.iter().zip(before).zip(after).zip(written);
-        let buffer =
-            |(((slot, before), after), written): (((&Slot, Vec<u32>), Vec<u32>), Vec<Option<f64>>)| {
-                let value = |at| scalar::element(&after, call.storage, at);
-                let tolerances = written.iter().enumerate();
-                let tolerances =
-                    tolerances.map(|(at, of)| of.map(|magnitude| allowed(&call, value(at), magnitude)));
-                let rule = Rule::Near(call.storage, tolerances.collect());
+        let rule = |after: &[u32], written: &[Option<f64>]| {
+            let value = |at| scalar::element(after, call.storage, at);
+            let tolerances = written.iter().enumerate();
+            let tolerances =
+                tolerances.map(|(at, of)| of.map(|magnitude| allowed(&call, value(at), magnitude)));
+            Rule::Near(call.storage, tolerances.collect())
+        };
+        buffers
+            .map(|(((slot, before), after), written)| {
+                let rule = rule(&after, &written);
                 CaseBuffer { name: slot.name, before, after, rule }
-            };
-        buffers.map(buffer).collect()
+            })
+            .collect()
     };
     Some(Case::new(format!("{call:?}"), launch, twin))
 }

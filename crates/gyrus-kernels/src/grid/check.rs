@@ -102,12 +102,17 @@ fn near(
         };
         let (f, e) = (element(found, storage, at), element(after, storage, at));
         // Both may be infinite, or zeros of either sign.
-        if f != e && !((f - e).abs() <= tolerance) {
+        if f != e && !is_within((f - e).abs(), tolerance) {
             let error = (f - e).abs();
             return Err(format!("{}[{at}] is {f}, expected {e}: {error:e} > {tolerance:e}", buffer.name));
         }
     }
     Ok(())
+}
+
+/// Whether an error is within its tolerance; NaN is not.
+fn is_within<T: PartialOrd>(error: T, tolerance: T) -> bool {
+    error <= tolerance
 }
 
 /// Scales are those of the values; int8 are the values over their scale, rounded; sums are those of the int8 found.
@@ -121,13 +126,13 @@ fn int8(rows: &Int8, q: &[u32], scales: &[u32]) -> Result<(), String> {
         for block in 0..cols / 32 {
             let (scale, wanted) = (found.scale(row, block), expected.scale(row, block));
             let what = format!("block {block} of row {row}");
-            if !((scale - wanted).abs() <= precision * wanted + error / 127.0) {
+            if !is_within((scale - wanted).abs(), precision * wanted + error / 127.0) {
                 return Err(format!("the scale of {what} is {scale}, expected {wanted}"));
             }
             let bytes = &bytes[32 * block..][..32];
             for (q, value) in bytes.iter().zip(&values[row * cols + 32 * block..]) {
                 let (exact, error) = if wanted > 0.0 { (value / wanted, error / wanted) } else { (0.0, 0.0) };
-                if !((exact - f32::from(*q)).abs() <= 0.5 + 256.0 * precision + 2.0 * error) {
+                if !is_within((exact - f32::from(*q)).abs(), 0.5 + 256.0 * precision + 2.0 * error) {
                     return Err(format!("an int8 of {what} is {q}, expected {exact}"));
                 }
             }
