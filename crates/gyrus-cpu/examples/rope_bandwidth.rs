@@ -14,7 +14,7 @@ use gyrus_cpu::{Pool, rope};
 use gyrus_kernels::Direction;
 use gyrus_kernels::Pairing;
 use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel, Storage};
-use gyrus_kernels::grid::{Noise, rope_case};
+use gyrus_kernels::grid::{Noise, rope_buffers};
 use gyrus_kernels::params::{RoPEOpParams, RoPEParams};
 
 const HEADS: u32 = 40;
@@ -70,7 +70,7 @@ fn measure(
     rounds: u32,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let call = RopeCall { kernel, storage, direction, freqs: Freqs::Turns, positions: 0 };
-    let mut buffers = rope_case(call, 1).ok_or("the kernel refuses this shape")?.buffers;
+    let mut buffers = rope_buffers(call, 1).ok_or("the kernel refuses this shape")?;
     let mut slices: Vec<&mut [u32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
     let words = slices[0].len();
     let from = Noise::new(2).words(words);

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use gyrus_kernels::Launch;
-use gyrus_kernels::call::{RopeCall, RopeTuning};
-use gyrus_kernels::grid::{RunError, Runner};
+use gyrus_kernels::call::RopeTuning;
+use gyrus_kernels::grid::{Case, RunError, Runner};
+use gyrus_kernels::shader::Rungs;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -12,7 +13,7 @@ use crate::error::GpuError;
 #[derive(Debug)]
 pub struct GpuRunner {
     gpu: Gpu,
-    /// The tuning of kernels.
+    /// The tuning of the published rope kernels.
     pub tuning: RopeTuning,
 }
 
@@ -27,13 +28,13 @@ impl GpuRunner {
         &self.gpu
     }
 
-    /// The launch of a call on host buffers. Kernels do not check a block table, so this does.
-    fn checked(&self, call: &RopeCall, buffers: &[Vec<u32>]) -> Result<Launch, RunError> {
-        let launch = call.launch(self.gpu.rungs(), self.tuning)?;
-        if let Some(at) = launch.slots().iter().position(|slot| slot.name == "block_table") {
+    /// Checks the block table of a published rope kernel, which the kernel does not.
+    fn check(launch: &Launch, buffers: &[Vec<u32>]) -> Result<(), RunError> {
+        let table = launch.slots().iter().position(|slot| slot.name == "block_table");
+        if let (Some(call), Some(at)) = (launch.rope(), table) {
             call.check_block_table(buffers.get(at).map_or(&[], Vec::as_slice))?;
         }
-        Ok(launch)
+        Ok(())
     }
 
     /// Runs a launch on host buffers, in place.
@@ -86,21 +87,35 @@ impl Runner for GpuRunner {
         true
     }
 
-    fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
-        let launch = self.checked(call, buffers)?;
-        Ok(self.run_launch(&launch, buffers)?)
+    fn rungs(&self) -> Rungs {
+        self.gpu.rungs()
+    }
+
+    fn rope_tuning(&self) -> RopeTuning {
+        self.tuning
+    }
+
+    fn fits(&self, case: &Case) -> bool {
+        let device = self.gpu.capabilities();
+        let bound = case.steps.iter().map(|step| step.launch.slots().len()).max().unwrap_or(0);
+        bound <= device.storage_buffers && case.workgroup_bytes <= device.workgroup_memory
+    }
+
+    fn run(&mut self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
+        Self::check(launch, buffers)?;
+        Ok(self.run_launch(launch, buffers)?)
     }
 
     fn time(
         &mut self,
-        call: &RopeCall,
+        launch: &Launch,
         buffers: &mut [Vec<u32>],
         chain: u32,
         repetitions: usize,
     ) -> Result<Duration, RunError> {
-        let launch = self.checked(call, buffers)?;
+        Self::check(launch, buffers)?;
         let device = self.upload(buffers)?;
-        let dispatch = self.gpu.bind(&launch, &device.iter().collect::<Vec<_>>())?;
+        let dispatch = self.gpu.bind(launch, &device.iter().collect::<Vec<_>>())?;
         Ok(self.gpu.median_time(&[&dispatch], chain, repetitions)?)
     }
 }

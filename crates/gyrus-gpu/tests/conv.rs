@@ -1,4 +1,4 @@
-//! 1-D convolutions against the scalar reference.
+//! Properties of 1-D convolutions beside the op-test grid's: tile shapes, exact GELU, refused calls.
 
 mod common;
 
@@ -51,57 +51,6 @@ impl Case {
         assert_eq!(buffers[2][n..], [UNTOUCHED; 8], "{:?}", self.call);
         buffers[2][..n].iter().map(|w| f32::from_bits(*w)).collect()
     }
-}
-
-/// Sums of a few hundred products of numbers around one, in f32.
-fn assert_close(found: &[f32], expected: &[f32], what: &Conv1dCall) {
-    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-        assert!((f - e).abs() <= 1e-5 * (1.0 + e.abs()), "{what:?}: element {i} is {f}, expected {e}");
-    }
-}
-
-fn convolutions_match_the_reference(rungs: Rungs) {
-    let Some(runner) = device(rungs) else { return };
-    let mut rng = Rng::new(1);
-    let whisper =
-        |inputs, outputs, length, stride, weight| Conv1dCall::new(inputs, outputs, length, stride, weight);
-    let none = ConvActivation::None;
-    for call in [
-        // Whisper's two, with odd and even lengths, and with channels that are no multiple of a tile.
-        whisper(80, 70, 131, 1, Storage::F16),
-        Conv1dCall { rows: true, ..whisper(37, 65, 150, 2, Storage::F16) },
-        whisper(9, 3, 151, 2, Storage::F32),
-        Conv1dCall { bias: false, activation: none, ..whisper(1, 1, 1, 1, Storage::F16) },
-        Conv1dCall {
-            activation: ConvActivation::GeluTanh,
-            part: [1, 2],
-            ..whisper(3, 20, 40, 1, Storage::F32)
-        },
-        // Other taps, strides and tiles.
-        Conv1dCall {
-            taps: 1,
-            padding: 0,
-            part: [2, 1],
-            activation: none,
-            ..whisper(5, 40, 33, 1, Storage::F16)
-        },
-        Conv1dCall { taps: 10, padding: 0, rows: true, ..whisper(2, 8, 100, 5, Storage::F32) },
-        Conv1dCall { taps: 16, padding: 15, part: [8, 2], ..whisper(3, 130, 7, 8, Storage::F16) },
-        Conv1dCall { taps: 4, padding: 3, part: [4, 8], ..whisper(20, 33, 260, 2, Storage::F32) },
-    ] {
-        let case = Case::new(&mut rng, call);
-        assert_close(&case.found(&runner), &case.expected(), &call);
-    }
-}
-
-#[test]
-fn convolutions() {
-    convolutions_match_the_reference(Rungs::ALL);
-}
-
-#[test]
-fn convolutions_without_any_rung() {
-    convolutions_match_the_reference(Rungs::NONE);
 }
 
 /// The shape of a tile changes the speed only.

@@ -4,19 +4,15 @@
 mod common;
 #[path = "common/named.rs"]
 mod named;
-#[allow(dead_code, reason = "types that are not looked at here, and values")]
-#[path = "common/weights.rs"]
-mod weights;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::{Input, MatVecCall, MatVecTuning, QuantizeCall, Results, Source, Target};
-use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::grid::{Noise, Runner, UNTOUCHED, Weight, words};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Launch, WeightLayout};
 use gyrus_tensor::DType;
 use named::{Buffers, run};
-use weights::{UNTOUCHED, Weight, weight, words};
 
 #[derive(Debug, Clone, Copy)]
 struct Form {
@@ -143,7 +139,7 @@ fn products_by_matrices_have_the_bits_of_mat_vecs() {
     let Some(runner) = device_with_matrices() else { return };
     let noise = &mut Noise::new(47);
     for form in FORMS {
-        let weight = weight(noise, form.dtype, form.n, form.k);
+        let weight = Weight::new(noise, form.dtype, form.n, form.k);
         let inputs = form.inputs(&runner, noise);
         let call = form.call(weight.planes.layout);
         let product = |launch: Launch| {
@@ -168,7 +164,7 @@ fn gated_results_are_quantised() {
     let noise = &mut Noise::new(49);
     for (n, rows) in [(8192, 16), (16_384, 11)] {
         let form = Form { n, rows, ..FORMS[1] };
-        let weight = weight(noise, form.dtype, form.n, form.k);
+        let weight = Weight::new(noise, form.dtype, form.n, form.k);
         let width = form.width() as u32;
         let call = MatVecCall { y_stride: width, y_offset: 0, ..form.call(weight.planes.layout) };
         let mut buffers = form.inputs(&runner, noise);
@@ -200,7 +196,7 @@ fn results_are_quantised_for_a_norm() {
     let eps = 1e-2;
     for (n, rows) in [(1024, 16), (2048, 13), (4096, 9)] {
         let form = Form { n, rows, k: 2048, accumulate: true, ..PLAIN };
-        let matrix = weight(noise, form.dtype, form.n, form.k);
+        let matrix = Weight::new(noise, form.dtype, form.n, form.k);
         let call = MatVecCall { y_stride: n as u32, y_offset: 0, ..form.call(matrix.planes.layout) };
         let mut buffers = form.inputs(&runner, noise);
         let norm = (0..n).map(|_| noise.number() as f32).collect::<Vec<_>>();
@@ -232,7 +228,7 @@ fn results_are_quantised_for_a_norm() {
 
         // The next product, from sums of squares and from 1 / rms.
         let next = Form { n: 40, k: n, norm: true, ..form };
-        let matrix = weight(noise, next.dtype, next.n, next.k);
+        let matrix = Weight::new(noise, next.dtype, next.n, next.k);
         for (to, from) in [("x", &found[0]), ("x_scales", &found[1]), ("squares", &found[2])] {
             buffers.insert(to, from.clone());
         }

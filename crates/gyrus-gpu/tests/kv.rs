@@ -1,4 +1,5 @@
-//! Changes of a paged cache between steps: blocks are copied, keys rotated further and moved.
+//! Properties of cache changes beside the op-test grid's: shifts cancel, equal a write there, and move any number of
+//! positions.
 
 mod common;
 
@@ -13,13 +14,6 @@ use gyrus_kernels::{KV_BLOCK, LongRope, Magnitude, Pairing, Rope, RopeSpec, Scal
 use gyrus_testkit::Rng;
 
 const BLOCKS: u32 = 7;
-
-fn on_every_rung(test: impl Fn(&GpuRunner, Rungs)) {
-    for rungs in [Rungs::ALL, Rungs { f16: false, ..Rungs::ALL }, Rungs::NONE] {
-        let Some(runner) = device(rungs) else { return };
-        test(&runner, runner.gpu().rungs());
-    }
-}
 
 fn shape(kv: Storage, n_kv_heads: u32, head_dim: u32) -> KvShape {
     KvShape { kv, blocks: BLOCKS, n_kv_heads, head_dim }
@@ -37,12 +31,6 @@ fn filled(rng: &mut Rng, cache: KvShape) -> Vec<u32> {
     words
 }
 
-/// The first element of a slot's head.
-fn head_at(cache: KvShape, slot: u32, head: usize) -> usize {
-    let (slot, heads) = (slot as usize, cache.n_kv_heads as usize);
-    ((slot / KV_BLOCK * heads + head) * KV_BLOCK + slot % KV_BLOCK) * cache.head_dim as usize
-}
-
 /// Heads differ by at most some roundings to the cache's type and the errors of f32.
 fn assert_alike(cache: KvShape, found: &[u32], expected: &[u32], roundings: f64, what: &str) {
     let n = cache.head_dim as usize;
@@ -57,26 +45,6 @@ fn assert_alike(cache: KvShape, found: &[u32], expected: &[u32], roundings: f64,
     }
     let end = elements(cache) * cache.kv.bytes() as usize / 4;
     assert_eq!(found[end..], expected[end..], "{what}: after the cache");
-}
-
-#[test]
-fn blocks_are_copied() {
-    on_every_rung(|runner, rungs| {
-        let mut rng = Rng::new(1);
-        for (kv, heads, head_dim) in [(Storage::F16, 2, 64), (Storage::F32, 1, 6), (Storage::F16, 3, 2)] {
-            let cache = shape(kv, heads, head_dim);
-            let pairs = [[6, 0], [2, 5], [6, 3]];
-            let call = KvCopyCall { cache, pairs: 3 };
-            let before = [filled(&mut rng, cache), filled(&mut rng, cache)];
-            let mut buffers = before.to_vec();
-            buffers.push(call.pairs(&pairs).unwrap());
-            runner.run_launch(&call.launch(rungs).unwrap(), &mut buffers).unwrap();
-            for (found, mut expected) in buffers.iter().zip(before) {
-                scalar::kv_copy(&call, &mut expected, &pairs);
-                assert_eq!(found, &expected, "{kv:?}, {heads} × {head_dim}");
-            }
-        }
-    });
 }
 
 /// A rope that rotates `rope_dim` elements from `offset` on, and has factors.
@@ -117,50 +85,6 @@ const CASES: [(Storage, u32, u32, u32, u32, Pairing); 7] = [
     (Storage::F32, 2, 10, 4, 2, Pairing::Split),
     (Storage::F32, 1, 512, 512, 0, Pairing::Split),
 ];
-
-#[test]
-fn rotated_keys_match_the_reference() {
-    on_every_rung(|runner, _| {
-        let mut rng = Rng::new(2);
-        for (i, (kv, heads, head_dim, rope_dim, offset, pairing)) in CASES.into_iter().enumerate() {
-            let cache = shape(kv, heads, head_dim);
-            let rope = rope(pairing, head_dim as usize, rope_dim as usize, offset as usize);
-            let (k, v) = (filled(&mut rng, cache), filled(&mut rng, cache));
-            for (by, in_place) in [(-1_000_003, true), ([-1, 77, i32::MIN, 0][i % 4], i % 2 == 0)] {
-                let call = KvShiftCall { in_place, ..KvShiftCall::new(cache, &rope, by, 0) };
-                let call = KvShiftCall { each: 1 + i as u32 % 4, ..call };
-                // Some of the slots. If not in place, targets are blocks that are no source, but for one slot that stays.
-                let sources = [0, 31, 32, 70, 71, 5, 95, 33, 34, 35, 36];
-                let targets = [128, 200, 223, 70, 131, 132, 133, 134, 135, 136, 137];
-                let targets = if in_place { sources } else { targets };
-                let moves: Vec<[u32; 2]> = sources.into_iter().zip(targets).map(|(s, t)| [s, t]).collect();
-                let shift = Shift { call, rope: &rope, length: 0 };
-                let [found_k, found_v] = shift.run(runner, &k, &v, &moves);
-                let (mut expected_k, mut expected_v) = (k.clone(), v.clone());
-                scalar::kv_shift(&call, &rope, 0, &mut expected_k, &mut expected_v, &moves);
-                let what = format!("case {i} by {by}");
-                assert_alike(cache, &found_k, &expected_k, 2.0, &what);
-                assert_eq!(found_v, expected_v, "{what}: V");
-                // Other slots, and elements that are not rotated, have the bits they had.
-                let n = head_dim as usize;
-                for slot in 0..BLOCKS * KV_BLOCK as u32 {
-                    let source = moves.iter().find(|[_, target]| *target == slot).map(|[source, _]| *source);
-                    for head in 0..heads as usize {
-                        let to = head_at(cache, slot, head);
-                        let from = head_at(cache, source.unwrap_or(slot), head);
-                        for i in 0..n {
-                            let rotated = i >= offset as usize && i < (offset + rope_dim) as usize;
-                            if source.is_none() || !rotated || by == 0 {
-                                let (f, e) = (element(&found_k, kv, to + i), element(&k, kv, from + i));
-                                assert_eq!(f.to_bits(), e.to_bits(), "{what}: {i} of slot {slot}");
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    });
-}
 
 #[test]
 fn a_shift_and_its_inverse_cancel() {

@@ -1,16 +1,12 @@
-//! Mat-vecs with their prologues and epilogues, and the kernel that quantises rows for them.
+//! A row of a mat-vec has the same bits alone, beside others, and with its prologue fused or apart. The op-test grid
+//! compares single launches with their twin.
 //!
 //! Compilation takes most of the time here, and every constant of a kernel needs another one. So each form below has other
 //! parameters, and together they cover all.
 
 mod common;
-#[path = "common/int8.rs"]
-mod int8;
 #[path = "common/named.rs"]
 mod named;
-#[allow(dead_code, reason = "the list of types")]
-#[path = "common/weights.rs"]
-mod weights;
 
 use std::ops::Range;
 
@@ -18,13 +14,12 @@ use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::{self, MOST_SPLITS};
 use gyrus_kernels::call::{Input, MatVecCall, MatVecSizes, MatVecTuning, QuantizeCall, Source, Target};
-use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::grid::{Noise, Runner, UNTOUCHED, Weight, int8_magnitude, words};
 use gyrus_kernels::scalar::{self, QuantizedRows};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, Planes};
 use gyrus_tensor::DType;
 use named::{Buffers, run};
-use weights::{UNTOUCHED, Weight, weight, words};
 
 const WITHOUT_SUBGROUPS: Rungs = Rungs { subgroups: false, ..Rungs::ALL };
 const EPS: f32 = 1e-2;
@@ -56,61 +51,24 @@ struct Form {
 /// Blocks are no multiple of the lanes, and rows of the matrix none of what a workgroup takes. The last two have several
 /// passes, of which the first is full.
 const FORMS: [Form; 6] = [
-    Form {
-        dtype: DType::Q4_0,
-        n: 26,
-        k: 576,
-        from: From::Norm,
-        gate: Some(Activation::Silu),
-        accumulate: false,
-        tuning: (128, 2, 1, 3),
-    },
-    Form {
-        dtype: DType::Q8_0,
-        n: 21,
-        k: 1536,
-        from: From::Rows,
-        gate: None,
-        accumulate: true,
-        tuning: (128, 1, 2, 2),
-    },
-    Form {
-        dtype: DType::Q4_K,
-        n: 5,
-        k: 1536,
-        from: From::Merge { head_dim: 96 },
-        gate: None,
-        accumulate: true,
-        tuning: (256, 2, 4, 1),
-    },
-    Form {
-        dtype: DType::Q6_K,
-        n: 35,
-        k: 768,
-        from: From::Norm,
-        gate: None,
-        accumulate: false,
-        tuning: (64, 2, 1, 8),
-    },
-    Form {
-        dtype: DType::Q4_1,
-        n: 14,
-        k: 2048,
-        from: From::Norm,
-        gate: Some(Activation::GeluTanh),
-        accumulate: true,
-        tuning: (64, 8, 1, 1),
-    },
-    Form {
-        dtype: DType::Q8_0,
-        n: 9,
-        k: 4160,
-        from: From::Merge { head_dim: 32 },
-        gate: None,
-        accumulate: false,
-        tuning: (32, 4, 1, 2),
-    },
+    form(DType::Q4_0, (26, 576), From::Norm, Some(Activation::Silu), false, (128, 2, 1, 3)),
+    form(DType::Q8_0, (21, 1536), From::Rows, None, true, (128, 1, 2, 2)),
+    form(DType::Q4_K, (5, 1536), From::Merge { head_dim: 96 }, None, true, (256, 2, 4, 1)),
+    form(DType::Q6_K, (35, 768), From::Norm, None, false, (64, 2, 1, 8)),
+    form(DType::Q4_1, (14, 2048), From::Norm, Some(Activation::GeluTanh), true, (64, 8, 1, 1)),
+    form(DType::Q8_0, (9, 4160), From::Merge { head_dim: 32 }, None, false, (32, 4, 1, 2)),
 ];
+
+const fn form(
+    dtype: DType,
+    (n, k): (usize, usize),
+    from: From,
+    gate: Option<Activation>,
+    accumulate: bool,
+    tuning: (u32, u32, u32, u32),
+) -> Form {
+    Form { dtype, n, k, from, gate, accumulate, tuning }
+}
 
 /// A form with data, for as many rows as any test uses.
 struct Scene {
@@ -134,7 +92,7 @@ impl Scene {
     fn new(seed: u64, form: Form) -> Scene {
         let noise = &mut Noise::new(seed);
         let Form { dtype, n, k, from, gate, accumulate, .. } = form;
-        let weight = weight(noise, dtype, n, k);
+        let weight = Weight::new(noise, dtype, n, k);
         let mut floats =
             |n: usize, most: f64| -> Vec<f32> { (0..n).map(|_| (most * noise.number()) as f32).collect() };
         let x_stride = k + 8;
@@ -180,24 +138,6 @@ impl Scene {
             From::Rows => Source::F32 { x_stride },
             From::Norm => Source::Norm { x_stride, eps: EPS },
             From::Merge { head_dim } => Source::Merge { head_dim: head_dim as u32, window: self.window },
-        }
-    }
-
-    /// A row before it is quantised, without 1 / rms.
-    fn row(&self, row: usize) -> Vec<f32> {
-        let Form { k, from, .. } = self.form;
-        let x = &self.x[row * self.x_stride..][..k];
-        match from {
-            From::Rows => x.to_vec(),
-            From::Norm => x.iter().zip(&self.norm_weight).map(|(x, w)| x * w).collect(),
-            From::Merge { head_dim } => {
-                let splits = engine::splits(self.positions[2 * row], self.window) as usize;
-                let of_row = self.partials_of_row();
-                let partials = &self.partials[row * of_row..][..of_row];
-                let mut out = vec![0.0; k];
-                scalar::merge(partials, head_dim, splits, MOST_SPLITS as usize, &mut out);
-                out
-            }
         }
     }
 
@@ -305,47 +245,6 @@ impl Scene {
         self.product(runner, self.call(1, input), buffers, row)
     }
 
-    /// Int8 values, scales, sums and 1 / rms are those of the scalar reference, within the precision of a device's division
-    /// and exp, and nothing else is written.
-    fn check_quantized(&self, runner: &GpuRunner, rows: Range<usize>) {
-        let k = self.form.k;
-        let name = self.name(runner);
-        let mut buffers = self.quantized(runner, rows.clone());
-        let (q, scales) = (buffers.remove("q").unwrap(), buffers.remove("q_scales").unwrap());
-        let m = rows.len();
-        assert!(q[m * k / 4..].iter().chain(&scales[m * k / 16..]).all(|word| *word == UNTOUCHED), "{name}");
-        let found = QuantizedRows::from_words(k, q, scales);
-        let precision = if matches!(self.form.from, From::Merge { .. }) { 2e-5 } else { 5e-7 };
-        for (i, row) in rows.enumerate() {
-            let x = self.row(row);
-            let reference = scalar::quantize_rows(1, k, k, &x);
-            let bytes = found.bytes(i);
-            for (block, (x, q)) in x.chunks_exact(32).zip(bytes.chunks_exact(32)).enumerate() {
-                let (scale, expected) = (found.scale(i, block), reference.scale(0, block));
-                assert!((scale - expected).abs() <= precision * expected, "{name}: {scale}, not {expected}");
-                let sums = [&q[..16], &q[16..]].map(|q| q.iter().map(|q| i16::from(*q)).sum::<i16>() as u16);
-                let packed = found.scales[2 * (i * k / 32 + block) + 1];
-                assert_eq!(packed, u32::from(sums[0]) | u32::from(sums[1]) << 16, "{name}: row {row}");
-                for (x, q) in x.iter().zip(q) {
-                    let exact = if expected > 0.0 { x / expected } else { 0.0 };
-                    let off = (exact - f32::from(*q)).abs();
-                    assert!(off <= 0.5 + 256.0 * precision, "{name}: {q} for {exact}");
-                }
-            }
-            if self.form.from == From::Norm {
-                let found = f32::from_bits(buffers["factors"][i]);
-                let expected = scalar::inverse_rms(&self.x[row * self.x_stride..][..k], EPS) as f32;
-                assert!(
-                    (found - expected).abs() <= 1e-6 * expected,
-                    "{name}: 1 / rms {found}, not {expected}"
-                );
-            }
-        }
-        if self.form.from == From::Norm {
-            assert_eq!(buffers["factors"][m..], [UNTOUCHED], "{name}");
-        }
-    }
-
     /// Compares with the scalar reference's product of the same int8 rows, within the error of f32 sums. Nothing else may be
     /// written.
     fn check(&self, runner: &GpuRunner, rows: Range<usize>, found: &[u32]) {
@@ -370,7 +269,7 @@ impl Scene {
                 .values
                 .chunks_exact(k)
                 .zip(&product)
-                .map(|(w, v)| 5e-7 * factor * int8::magnitude(w, &x) + 1e-6 * f64::from(v.abs()))
+                .map(|(w, v)| 5e-7 * factor * int8_magnitude(w, &x) + 1e-6 * f64::from(v.abs()))
                 .collect();
             let width = if gate.is_some() { n / 2 } else { n };
             let mut expected = product.clone();
@@ -438,45 +337,6 @@ fn devices() -> Vec<GpuRunner> {
     [Rungs::ALL, WITHOUT_SUBGROUPS].into_iter().filter_map(device).collect()
 }
 
-/// Rows that are quantised, and splits that are merged.
-#[test]
-fn quantised_rows_match_the_reference() {
-    for rungs in [Rungs::ALL, Rungs::NONE] {
-        let Some(runner) = device(rungs) else { return };
-        for (seed, form) in FORMS.into_iter().enumerate() {
-            let scene = Scene::new(seed as u64, form);
-            scene.check_quantized(&runner, 0..ROWS);
-            scene.check_quantized(&runner, 11..12);
-            let k = form.k;
-            let mut buffers = scene.sources(0..ROWS);
-            buffers.insert("q", vec![UNTOUCHED; ROWS * k + 4]);
-            let source = match scene.source() {
-                // Without int8 no mat-vec applies 1 / rms.
-                Source::Norm { x_stride, .. } => Source::F32 { x_stride },
-                other => other,
-            };
-            let call = QuantizeCall { rows: ROWS as u32, cols: k as u32, source, target: Target::F32 };
-            run(&runner, &call.launch(runner.gpu().rungs()).unwrap(), &mut buffers);
-            let name = scene.name(&runner);
-            let found = &buffers["q"];
-            assert_eq!(found[ROWS * k..], [UNTOUCHED; 4], "{name}");
-            for (row, found) in found.chunks_exact(k).take(ROWS).enumerate() {
-                let From::Merge { head_dim } = form.from else {
-                    assert_eq!(found, words(&scene.x[row * scene.x_stride..][..k]), "{name}");
-                    continue;
-                };
-                let (found, expected) = (values(found), scene.row(row));
-                for (found, expected) in found.chunks(head_dim).zip(expected.chunks(head_dim)) {
-                    let most = expected.iter().fold(0f32, |most, v| most.max(v.abs()));
-                    for (found, expected) in found.iter().zip(expected) {
-                        assert!((found - expected).abs() <= 1e-5 * most, "{name}: {found}, not {expected}");
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// NaN spreads no farther than its block, its row and its head.
 #[test]
 fn nan_stays_in_its_row() {
@@ -523,14 +383,4 @@ fn any_number_of_rows() {
 fn tiles_of_sixteen_rows() {
     let tuning = (256, 4, 8, 1);
     Scene::new(7, Form { n: 1030, k: 320, tuning, ..FORMS[0] }).check_all(&devices(), &[2..18, 0..19]);
-}
-
-/// More workgroups than fit one axis of a grid.
-#[test]
-fn a_matrix_of_very_many_rows() {
-    let Some(runner) = device(Rungs::ALL) else { return };
-    let form =
-        Form { dtype: DType::Q8_0, n: 66_001, k: 32, tuning: (32, 1, 1, 1), from: From::Rows, ..FORMS[3] };
-    let scene = Scene::new(9, form);
-    scene.check(&runner, 2..3, &scene.fused(&runner, 2));
 }

@@ -1,21 +1,17 @@
 //! The rule by which mat-vecs divide their work gives forms that can be launched.
 
-#[allow(dead_code, reason = "only the types are looked at here")]
-#[path = "common/weights.rs"]
-mod weights;
-
 use gyrus_kernels::WeightLayout;
 use gyrus_kernels::call::{MatVecCall, MatVecSizes, MatVecTuning, Results};
+use gyrus_kernels::grid::dtypes;
 use gyrus_kernels::shader::Rungs;
 use gyrus_tensor::DType;
-use weights::dtypes;
 
 /// Every type and shape has a default tuning for every size of workgroups, and the order of its sums depends neither on the
 /// device nor on the number of rows.
 #[test]
 fn default_tunings_are_valid_for_every_shape() {
     let sizes = MatVecSizes::H200;
-    for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
+    for dtype in dtypes().into_iter().filter(|dtype| dtype.is_quantized()) {
         for (n, k) in [(2, 256), (576, 768), (2048, 2048), (2050, 1536), (9728, 8192), (151_936, 14_336)] {
             let weight = WeightLayout::new(dtype, n, k).unwrap();
             let (n, k) = (n as u32, k as u32);

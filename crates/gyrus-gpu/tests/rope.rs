@@ -52,7 +52,7 @@ fn cosines_and_sines_are_within_a_ten_millionth_up_to_a_million() {
         let one: Vec<u32> = [1f32, 0.0].iter().map(|v| v.to_bits()).collect();
         let x: Vec<u32> = one.iter().copied().cycle().take(positions.len() * head_dim).collect();
         let mut buffers = vec![x, table(&rope), positions.clone()];
-        runner.run(&in_place(Pairing::Adjacent, params, Direction::Forward, 1), &mut buffers).unwrap();
+        runner.run_rope(&in_place(Pairing::Adjacent, params, Direction::Forward, 1), &mut buffers).unwrap();
         let mut worst = 0f64;
         for (row, &position) in buffers[0].chunks_exact(head_dim).zip(&positions) {
             for (pair, &turns) in rope.turns().iter().enumerate() {
@@ -148,7 +148,7 @@ fn forward_and_backward_are_those_of_autograd() {
                 };
                 let x = words(&transposed);
                 let mut buffers = vec![x.clone(), angles, vec![0; x.len()]];
-                runner.run(&call, &mut buffers).unwrap();
+                runner.run_rope(&call, &mut buffers).unwrap();
                 let all = (0..positions.len() * heads * head_dim).map(|i| {
                     let (p, h, e) = (i / head_dim / heads, i / head_dim % heads, i % head_dim);
                     element(&buffers[2], storage, at(p, h) + e)
@@ -169,7 +169,7 @@ fn forward_and_backward_are_those_of_autograd() {
                 if pairing == Pairing::Adjacent {
                     buffers.swap(1, 2);
                 }
-                runner.run(&call, &mut buffers).unwrap();
+                runner.run_rope(&call, &mut buffers).unwrap();
                 found = Some((0..x.len()).map(|i| element(&buffers[0], storage, i)).collect());
             }
             if let Some(found) = found {

@@ -1,4 +1,5 @@
-//! Tokens sampled on the device against those of the CPU's sampler, and the state after steps.
+//! Tokens sampled on the device over many steps: large vocabularies, distributions, the state, batch invariance. The
+//! op-test grid compares single steps with the CPU's sampler.
 
 mod common;
 
@@ -11,7 +12,7 @@ use gyrus_kernels::call::{
 };
 use gyrus_kernels::scalar::SelectState;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Counts, LaunchError, Sampler, argmax};
+use gyrus_kernels::{Counts, LaunchError, Sampler};
 use gyrus_testkit::Rng;
 
 const EMITTED: usize = SELECT_EMITTED as usize;
@@ -118,49 +119,6 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// The tokens that a sampler keeps, the most likely first, with their probabilities, by definition in f64; and whether a
-/// cut is so close that rounding may decide it.
-fn exact(sampler: &Sampler, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>, bool) {
-    let penalised = |id: u32, logit: f32| match counts.get(&id) {
-        Some(&n) if sampler.has_penalties() => {
-            let by = f64::from(sampler.repetition_penalty);
-            let scaled = if logit > 0.0 { f64::from(logit) / by } else { f64::from(logit) * by };
-            scaled - f64::from(sampler.presence_penalty) - f64::from(sampler.frequency_penalty) * f64::from(n)
-        }
-        _ => f64::from(logit),
-    };
-    let numbered = logits.iter().zip(0u32..).filter(|(logit, _)| !logit.is_nan());
-    let mut kept: Vec<(u32, f64)> = numbered.map(|(&logit, id)| (id, penalised(id, logit))).collect();
-    kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if sampler.top_k > 0 {
-        kept.truncate(sampler.top_k as usize);
-    }
-    let most = kept[0].1;
-    kept.iter_mut().for_each(|(_, p)| *p = ((*p - most) / f64::from(sampler.temperature)).exp());
-    let total: f64 = kept.iter().map(|(_, p)| p).sum();
-    let mut close = false;
-    let mut count = kept.len();
-    if sampler.top_p < 1.0 {
-        let goal = f64::from(sampler.top_p) * total;
-        let mut sum = 0.0;
-        let enough = kept.iter().position(|(_, p)| {
-            sum += p;
-            close |= (sum - goal).abs() < 1e-5 * total;
-            sum >= goal
-        });
-        count = enough.map_or(count, |n| n + 1);
-    }
-    if sampler.min_p > 0.0 {
-        close |= kept.iter().any(|(_, p)| (p / f64::from(sampler.min_p) - 1.0).abs() < 1e-5);
-        let dropped = kept.iter().position(|(_, p)| *p < f64::from(sampler.min_p));
-        count = count.min(dropped.unwrap_or(count)).max(1);
-    }
-    kept.truncate(count);
-    let total: f64 = kept.iter().map(|(_, p)| p).sum();
-    kept.iter_mut().for_each(|(_, p)| *p /= total);
-    (kept, close)
-}
-
 /// Compares a token with the CPU's. Returns whether they differ, which only rounding may cause: a sum of probabilities within
 /// 1e-5 of the random number or of a cut; or two tokens whose probabilities differ so little that either may come first.
 /// Tokens of equal logits have equal probabilities, and their order must be the same.
@@ -171,7 +129,7 @@ fn check(sampler: &Sampler, logits: &[f32], counts: &Counts, step: u32, token: u
         return false;
     }
     assert!(!sampler.is_greedy(), "{sampler:?} step {step}: {token}, expected {expected}");
-    let (kept, close) = exact(sampler, logits, counts);
+    let (kept, close) = sampler.exact(logits, counts);
     let number = sampler.number(step.into());
     let mut sum = 0.0;
     let near = kept.iter().any(|(_, p)| {
@@ -253,19 +211,6 @@ fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: 
 }
 
 #[test]
-fn tokens_are_those_of_the_cpu() {
-    on_every_rung(|runner| {
-        for penalised in [false, true] {
-            compare(runner, &gaussian(1, 300, 3.0), &samplers(), penalised, 10);
-            compare(runner, &gaussian(2, 5003, 2.5), &samplers(), penalised, 5);
-        }
-        // Flat distributions, of which the candidates near the maximum are only a part.
-        compare(runner, &gaussian(3, 2003, 0.3), &samplers(), false, 5);
-        compare(runner, &gaussian(4, 2003, 0.3), &samplers(), true, 3);
-    });
-}
-
-#[test]
 fn large_vocabularies() {
     let Some(runner) = device(Rungs::ALL) else { return };
     for (seed, vocab, scale) in
@@ -274,31 +219,6 @@ fn large_vocabularies() {
         let some: Vec<Sampler> = samplers().into_iter().step_by(3).collect();
         compare(&runner, &gaussian(seed, vocab, scale), &some, false, 2);
     }
-}
-
-/// Few distinct values: ties at every cut, more equal tokens than candidates, and sorted logits.
-#[test]
-fn ties_go_to_the_lowest_id() {
-    on_every_rung(|runner| {
-        let many = [
-            Sampler { temperature: 1.0, ..Sampler::default() },
-            Sampler { temperature: 1.0, top_k: 7, ..Sampler::default() },
-            Sampler { temperature: 1.0, top_k: 1500, ..Sampler::default() },
-            Sampler { temperature: 1.0, top_p: 0.3, ..Sampler::default() },
-            Sampler { temperature: 1.0, min_p: 0.2, ..Sampler::default() },
-            Sampler { temperature: 1e6, top_k: 40, ..Sampler::default() },
-            Sampler { temperature: 1e-6, top_p: 0.9, ..Sampler::default() },
-            Sampler { temperature: 1.0, top_k: u32::MAX, top_p: 0.99, ..Sampler::default() },
-            Sampler::default(),
-        ];
-        let equal = vec![0.25f32; 3000];
-        let few: Vec<f32> = (0..3000).map(|i| (i * 7919 % 3000 / 750) as f32 - 2.0).collect();
-        let falling: Vec<f32> = (0..3000).map(|i| i as f32 * -0.006).collect();
-        let rising: Vec<f32> = (0..3000).map(|i| i as f32 * 0.006).collect();
-        for logits in [equal, few, falling, rising] {
-            compare(runner, &logits, &many, false, 8);
-        }
-    });
 }
 
 /// Rows with NaN or infinity emit no token; extreme rows that are finite do.
@@ -348,37 +268,6 @@ fn rows_that_are_not_finite_emit_no_token() {
     });
 }
 
-#[test]
-fn greedy_rows() {
-    on_every_rung(|runner| {
-        for vocab in [1, 2, 255, 257, 16_384, 16_385, 49_152] {
-            let rows: Vec<Vec<f32>> = (0..5)
-                .map(|row| {
-                    // Few distinct values, so that the largest occurs more than once.
-                    let steps = if row == 0 { 0.0 } else { 4.0 };
-                    gaussian(row + 10, vocab, 3.0)
-                        .iter()
-                        .map(|l| if steps > 0.0 { (l * steps).round() } else { *l })
-                        .collect()
-                })
-                .collect();
-            let states: Vec<SelectState> = (0..5).map(|i| state(60 + i, Counts::new())).collect();
-            let sampler = Sampler::default();
-            let all: Vec<Row<'_>> =
-                rows.iter().zip(&states).map(|(l, state)| (l.as_slice(), &sampler, state)).collect();
-            let call = SelectCall::of(all.iter().map(|row| row.1), vocab as u32).unwrap();
-            assert!(call.greedy && !call.penalties);
-            let chain = Chain::new(runner, call, &all);
-            for (tokens, logits) in chain.steps(10).iter().zip(&rows) {
-                assert_eq!(*tokens, [argmax(logits); 10]);
-            }
-            // Logits must not change.
-            let words: Vec<u32> = rows.iter().flatten().map(|l| l.to_bits()).collect();
-            assert_eq!(chain.read("logits"), words);
-        }
-    });
-}
-
 /// The 0.9999 quantile of chi-squared, by Wilson and Hilferty.
 fn bound(freedom: usize) -> f64 {
     let n = freedom.max(1) as f64;
@@ -416,7 +305,7 @@ fn draws_follow_the_distribution() {
                 for token in Chain::new(&runner, call, &rows).steps(draws).concat() {
                     *seen.entry(token).or_default() += 1.0;
                 }
-                let (kept, _) = exact(&all[0], &logits, &counts);
+                let (kept, _) = all[0].exact(&logits, &counts);
                 let n = (draws * ROWS) as f64;
                 assert!(seen.keys().all(|token| kept.iter().any(|(id, _)| id == token)), "{plain:?}");
                 // Tokens are binned until at least five draws are expected in a bin.

@@ -1,19 +1,15 @@
-//! Products of many rows in f16 tiles, and the conversion of rows to f16. Tests use the rungs that an adapter has; with
-//! cooperative matrices they run without them, too.
+//! Properties of f16 tiles beside the op-test grid's: batch invariance, NaN, refused calls. Tests use the rungs that an
+//! adapter has; with cooperative matrices they run without them, too.
 
 mod common;
-#[path = "common/weights.rs"]
-mod weights;
 
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::{F16RowsCall, SumTilesCall, TileCall, TileShape, TileTuning};
-use gyrus_kernels::grid::{Noise, Runner};
+use gyrus_kernels::grid::{Noise, Runner, UNTOUCHED, Weight, words};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Activation, WeightLayout, scalar};
 use gyrus_tensor::DType;
-use half::f16;
-use weights::{UNTOUCHED, Weight, dtypes, weight, words};
 
 const PLAIN: Rungs = Rungs { cooperative: false, ..Rungs::ALL };
 
@@ -24,6 +20,10 @@ fn devices(rungs: Rungs) -> Vec<GpuRunner> {
         devices.extend(device(Rungs { cooperative: false, ..rungs }));
     }
     devices
+}
+
+fn tuned(case: &mut Case, shape: TileShape) {
+    case.call.tuning = TileTuning { shape: Some(shape), ..Default::default() };
 }
 
 struct Case {
@@ -94,103 +94,6 @@ impl Case {
         }
         buffers.pop().unwrap()
     }
-
-    /// Compares with the scalar reference on the same f16 rows, within the error of f32 sums. Nothing else may be written.
-    fn check(&self, runner: &GpuRunner) {
-        let found = self.run(runner);
-        let TileCall { rows, y_stride, y_offset, accumulate, gate, .. } = self.call;
-        let (n, k) = (self.call.columns() as usize, self.call.weight.cols() as usize);
-        let mut weights = self.weight.values.clone();
-        if runner.gpu().rungs().cooperative {
-            weights.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
-        }
-        let f16_rows = self.f16_rows();
-        let mut expected_words = self.y.clone();
-        for r in 0..rows as usize {
-            let x = f16_rows.values(r);
-            let scale = f64::from(f16_rows.scales[r]);
-            // The product, and the sum of magnitudes, which its error is relative to.
-            let products: Vec<(f64, f64)> = weights
-                .chunks_exact(k)
-                .map(|w| {
-                    let terms = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x) * scale);
-                    terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()))
-                })
-                .collect();
-            let at = r * y_stride as usize + y_offset as usize;
-            for j in 0..n {
-                let before = if accumulate { f64::from(f32::from_bits(self.y[at + j])) } else { 0.0 };
-                let (expected, magnitude) = match gate {
-                    None => (products[j].0 + before, products[j].1 + before.abs()),
-                    Some(activation) => {
-                        let (gate, up) = (products[j], products[n + j]);
-                        let mut out = [0.0];
-                        scalar::gate(activation, &[gate.0 as f32, up.0 as f32], &mut out);
-                        // Neither activation is steeper than 1.2; exp and tanh have errors of a few ulp.
-                        let activated = f64::from(out[0]).abs() + 1.2 * gate.1 * up.0.abs();
-                        (f64::from(out[0]), 4.0 * (activated + (gate.0.abs() + gate.1 * 1e-6) * up.1))
-                    }
-                };
-                // A term is rounded with every later one of its sum, each time by half an ulp (6e-8) of the partial sum,
-                // which is small beside the sum of magnitudes. Cooperative matrices may truncate instead of rounding.
-                let tolerance = 1e-6 * magnitude + 1e-37;
-                let value = f64::from(f32::from_bits(found[at + j]));
-                let off = (value - expected).abs();
-                assert!(
-                    off <= tolerance,
-                    "{}: row {r}, column {j} is {value}, not {expected}: {off:e} > {tolerance:e}",
-                    self.name(runner)
-                );
-                expected_words[at + j] = found[at + j];
-            }
-        }
-        assert_eq!(found, expected_words, "{}: something else was written", self.name(runner));
-    }
-}
-
-fn tuned(case: &mut Case, shape: TileShape) {
-    case.call.tuning = TileTuning { shape: Some(shape), ..Default::default() };
-}
-
-/// Widths of whole blocks of a type: less than a step, and odd multiples of steps and of 16.
-fn widths(dtype: DType) -> &'static [usize] {
-    match dtype.block_elems() {
-        1 => &[8, 200, 12],
-        32 => &[32, 352],
-        _ => &[256, 768],
-    }
-}
-
-/// One tile shape for every type, so that few kernels are compiled.
-fn products_match_the_reference(rungs: Rungs, dtypes: &[DType]) {
-    for runner in devices(rungs) {
-        let mut noise = Noise::new(1);
-        for &dtype in dtypes {
-            for (i, &k) in widths(dtype).iter().enumerate() {
-                let (rows, n) = [(17, 70), (130, 33), (64, 64)][(i + noise.below(2) as usize) % 3];
-                let weight = weight(&mut noise, dtype, n, k);
-                let mut case = Case::new(&mut noise, weight, rows, None);
-                tuned(&mut case, TileShape::new(64, 64));
-                case.check(&runner);
-            }
-        }
-    }
-}
-
-#[test]
-fn products_of_every_type() {
-    products_match_the_reference(Rungs::ALL, &dtypes().collect::<Vec<_>>());
-}
-
-#[test]
-fn products_without_immediates() {
-    let rungs = Rungs { immediates: false, ..Rungs::ALL };
-    products_match_the_reference(rungs, &[DType::Q4_0, DType::F16]);
-}
-
-#[test]
-fn products_without_any_rung() {
-    products_match_the_reference(Rungs::NONE, &[DType::Q8_0, DType::F32]);
 }
 
 /// Shapes that exist on a rung.
@@ -213,12 +116,11 @@ fn shapes_and_neighbours_change_no_bit() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(2);
         for (dtype, n, k) in [(DType::Q4_0, 150, 416), (DType::Q6_K, 40, 512)] {
-            let weight = weight(&mut noise, dtype, n, k);
+            let weight = Weight::new(&mut noise, dtype, n, k);
             let mut case = Case::new(&mut noise, weight, 150, None);
             let mut known: Option<Vec<u32>> = None;
             for shape in shapes(runner.gpu().rungs()) {
                 tuned(&mut case, shape);
-                case.check(&runner);
                 let found = case.run(&runner);
                 assert_eq!(known.get_or_insert_with(|| found.clone()), &found, "{}", case.name(&runner));
             }
@@ -237,80 +139,13 @@ fn shapes_and_neighbours_change_no_bit() {
     }
 }
 
-/// Splits along k, of which some may be empty.
-#[test]
-fn splits_add_up_to_the_product() {
-    for runner in devices(Rungs::ALL) {
-        let mut noise = Noise::new(6);
-        for (dtype, k, splits) in [(DType::Q4_0, 416, 3), (DType::F16, 40, 4), (DType::Q8_0, 256, 4)] {
-            let weight = weight(&mut noise, dtype, 45, k);
-            let mut case = Case::new(&mut noise, weight, 70, None);
-            case.call.splits = splits;
-            tuned(&mut case, TileShape::new(64, 64));
-            case.check(&runner);
-        }
-    }
-}
-
-#[test]
-fn gates_match_the_reference() {
-    for runner in devices(Rungs::ALL) {
-        let mut noise = Noise::new(3);
-        for gate in [Activation::Silu, Activation::GeluTanh] {
-            let few = if runner.gpu().rungs().cooperative { usize::MAX } else { 2 };
-            for shape in shapes(runner.gpu().rungs()).into_iter().take(few) {
-                let weight = weight(&mut noise, DType::Q4_1, 2 * 37, 96);
-                let mut case = Case::new(&mut noise, weight, 70, Some(gate));
-                tuned(&mut case, shape);
-                case.check(&runner);
-            }
-        }
-    }
-}
-
-/// F16 values are those of the scalar reference to the last bit; scales too, but for the rounding of a norm.
-#[test]
-fn f16_rows_match_the_reference() {
-    for rungs in [Rungs::ALL, PLAIN, Rungs { subgroups: false, ..Rungs::ALL }] {
-        let Some(runner) = device(rungs) else { return };
-        let mut noise = Noise::new(4);
-        for (rows, cols, norm) in [(3, 4, None), (5, 2048, None), (2, 1100, Some(1e-5)), (7, 64, Some(1e-6))]
-        {
-            let call = F16RowsCall { rows, cols, x_stride: cols + 8, norm };
-            let (m, k) = (rows as usize, cols as usize);
-            let mut x: Vec<f32> = Vec::new();
-            for row in 0..m {
-                // From the smallest values to the largest whose squares are finite, and one row of zeros.
-                let size = [1.0, 0.0, 1e-18, 1e18, 3e4][row % 5];
-                x.extend((0..k + 8).map(|_| (noise.number() * size) as f32));
-            }
-            let weights: Vec<f32> = (0..k).map(|_| noise.number() as f32).collect();
-            let reference = scalar::f16_rows(&call, &x, &weights);
-            let mut buffers = vec![words(&x)];
-            if norm.is_some() {
-                buffers.push(words(&weights));
-            }
-            buffers.extend([vec![UNTOUCHED; reference.h.len() + 4], vec![UNTOUCHED; m + 1]]);
-            runner.run_launch(&call.launch(runner.gpu().rungs()).unwrap(), &mut buffers).unwrap();
-            let (scales, h) = (buffers.pop().unwrap(), buffers.pop().unwrap());
-            assert_eq!(h[..reference.h.len()], reference.h, "{rows} × {cols} on {}", runner.name());
-            assert!(h[reference.h.len()..].iter().chain(&scales[m..]).all(|word| *word == UNTOUCHED));
-            for (found, expected) in scales.iter().zip(&reference.scales) {
-                let found = f32::from_bits(*found);
-                let ulps = if norm.is_some() { 2e-6 } else { 0.0 };
-                assert!((found - expected).abs() <= ulps * expected, "{found}, not {expected}");
-            }
-        }
-    }
-}
-
 /// A row with NaN or infinity changes no other row.
 #[test]
 fn nan_stays_in_its_row() {
     for runner in devices(Rungs::ALL) {
         let mut noise = Noise::new(5);
         let (n, k, rows) = (24, 64, 20);
-        let weight = weight(&mut noise, DType::Q8_0, n, k);
+        let weight = Weight::new(&mut noise, DType::Q8_0, n, k);
         let mut case = Case::new(&mut noise, weight, rows, None);
         tuned(&mut case, TileShape::new(64, 64));
         let clean = case.run(&runner);

@@ -1,3 +1,4 @@
+use crate::abi::RopeCall;
 use crate::shader::Variant;
 
 /// How a kernel uses a buffer.
@@ -38,6 +39,7 @@ pub struct Launch {
     pub(crate) uniforms: Vec<(u32, Vec<u8>)>,
     pub(crate) params: Option<(u32, Vec<u8>)>,
     pub(crate) groups: [u32; 3],
+    pub(crate) rope: Option<RopeCall>,
 }
 
 impl Launch {
@@ -64,6 +66,11 @@ impl Launch {
     /// Workgroups.
     pub fn groups(&self) -> [u32; 3] {
         self.groups
+    }
+
+    /// The call of a published rope kernel. Backends without shaders run it.
+    pub fn rope(&self) -> Option<&RopeCall> {
+        self.rope.as_ref()
     }
 
     /// Checks the buffers' sizes, and that no written buffer is bound twice. `same(i, j)` says whether two of them are

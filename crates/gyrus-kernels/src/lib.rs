@@ -39,7 +39,7 @@ pub use plan::{BufferSpec, LOGITS, Output, Plan, Precision, Rows, WeightSpec};
 pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
-    Yarn,
+    Yarn, rotate_pair,
 };
 pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
 pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

@@ -113,6 +113,49 @@ impl Sampler {
         uniform(self.seed, step)
     }
 
+    /// The tokens that are kept, the most likely first, with their probabilities, by definition in f64; and whether a cut
+    /// is so close that rounding may decide it. For tests of implementations in f32.
+    pub fn exact(&self, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>, bool) {
+        let penalised = |id: u32, logit: f32| match counts.get(&id) {
+            Some(&n) if self.has_penalties() => {
+                let by = f64::from(self.repetition_penalty);
+                let scaled = if logit > 0.0 { f64::from(logit) / by } else { f64::from(logit) * by };
+                scaled - f64::from(self.presence_penalty) - f64::from(self.frequency_penalty) * f64::from(n)
+            }
+            _ => f64::from(logit),
+        };
+        let numbered = logits.iter().zip(0u32..).filter(|(logit, _)| !logit.is_nan());
+        let mut kept: Vec<(u32, f64)> = numbered.map(|(&logit, id)| (id, penalised(id, logit))).collect();
+        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        if self.top_k > 0 {
+            kept.truncate(self.top_k as usize);
+        }
+        let Some(&(_, most)) = kept.first() else { return (kept, false) };
+        kept.iter_mut().for_each(|(_, p)| *p = ((*p - most) / f64::from(self.temperature)).exp());
+        let total: f64 = kept.iter().map(|(_, p)| p).sum();
+        let mut close = false;
+        let mut count = kept.len();
+        if self.top_p < 1.0 {
+            let goal = f64::from(self.top_p) * total;
+            let mut sum = 0.0;
+            let enough = kept.iter().position(|(_, p)| {
+                sum += p;
+                close |= (sum - goal).abs() < 1e-5 * total;
+                sum >= goal
+            });
+            count = enough.map_or(count, |n| n + 1);
+        }
+        if self.min_p > 0.0 {
+            close |= kept.iter().any(|(_, p)| (p / f64::from(self.min_p) - 1.0).abs() < 1e-5);
+            let dropped = kept.iter().position(|(_, p)| *p < f64::from(self.min_p));
+            count = count.min(dropped.unwrap_or(count)).max(1);
+        }
+        kept.truncate(count);
+        let total: f64 = kept.iter().map(|(_, p)| p).sum();
+        kept.iter_mut().for_each(|(_, p)| *p /= total);
+        (kept, close)
+    }
+
     fn choose(&self, logits: &[f32], counts: &Counts, step: u64, kept: &mut Vec<(f32, u32)>) -> u32 {
         kept.clear();
         let numbered = logits.iter().zip(0u32..).filter(|(l, _)| !l.is_nan());

@@ -5,7 +5,7 @@ use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel, Storage};
 use gyrus_kernels::grid::{RunError, Runner, Scalar, identities};
 use gyrus_kernels::params::RoPEQKVWriteParams;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Access, Pairing};
+use gyrus_kernels::{Access, Launch, Pairing};
 
 #[test]
 fn the_twin_keeps_every_law() {
@@ -31,12 +31,12 @@ impl Runner for Mistaken {
         "mistaken".to_owned()
     }
 
-    fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
+    fn run(&mut self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
         // Refuses what is to be refused.
-        Scalar.run(call, &mut buffers.to_vec())?;
-        let (mut call, before) = (*call, buffers.to_vec());
+        Scalar.run(launch, &mut buffers.to_vec())?;
+        let (mut call, before) = (*RunError::rope(launch, "this")?, buffers.to_vec());
         (self.0)(&mut call, buffers);
-        Scalar.run(&call, buffers)?;
+        Scalar.run_rope(&call, buffers)?;
         // Inputs that the mistake changed are restored, so that it shows in results alone.
         let launch = call.launch(Rungs::NONE, Default::default())?;
         for (i, slot) in launch.slots().iter().enumerate() {
@@ -160,7 +160,7 @@ fn every_law_finds_a_mistake() {
         fn name(&self) -> String {
             "blind".to_owned()
         }
-        fn run(&mut self, _: &RopeCall, _: &mut [Vec<u32>]) -> Result<(), RunError> {
+        fn run(&mut self, _: &Launch, _: &mut [Vec<u32>]) -> Result<(), RunError> {
             Ok(())
         }
     }

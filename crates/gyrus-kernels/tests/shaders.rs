@@ -4,10 +4,11 @@
 mod launches;
 
 use gyrus_kernels::Direction;
-use gyrus_kernels::call::{Cache, Freqs, RopeKernel, Storage};
+use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
+use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use gyrus_kernels::shader::{Rungs, Source};
 use gyrus_kernels::{Access, Launch, Pairing};
-use launches::{ALL_RUNGS, launches, rope_calls};
+use launches::{ALL_RUNGS, launches};
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
@@ -68,7 +69,7 @@ fn to_hlsl(compiled: &Compiled) -> String {
 fn every_variant_translates_to_every_language() {
     let mut seen = std::collections::BTreeSet::new();
     for rungs in ALL_RUNGS {
-        for launch in launches(rungs) {
+        for launch in launches(rungs, 60) {
             if !seen.insert(launch.variant().key()) {
                 continue;
             }
@@ -130,23 +131,38 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
 /// The shader text of one kernel of each shape. A change here is a change of the code that drivers compile.
 #[test]
 fn generated_text_is_as_it_was() {
-    for (name, rungs) in [("all", Rungs::ALL), ("none", Rungs::NONE)] {
-        for call in rope_calls() {
-            let plain = call.direction == Direction::Forward
-                && (call.freqs == Freqs::Turns || matches!(call.kernel, RopeKernel::Op { .. }))
-                && call.positions == 0
-                && call.storage != Storage::Bf16;
-            let chosen = match call.kernel {
-                RopeKernel::InPlace { pairing: Pairing::Split, params } => params.head_dim == 64,
-                RopeKernel::HeadNorm { params, plus_one, cache, .. } => {
-                    params.head_dim == 64 && !plus_one && cache == Cache::Contiguous
-                }
-                RopeKernel::Op { params } => params.head_dim == 64,
-                _ => false,
-            };
-            if !plain || !chosen || call.storage != Storage::F16 {
-                continue;
-            }
+    let head_dim = 64;
+    let qkv = RoPEQKVWriteParams {
+        n_kv_heads: 2,
+        head_dim,
+        max_seq_len: 32,
+        theta: 1e4,
+        n_heads: 4,
+        k_elem_offset: 4 * head_dim,
+        v_elem_offset: 6 * head_dim,
+        freq_scale: 1.0,
+        ..Default::default()
+    };
+    let eps = NormEpsParams { norm_eps: 1e-6, ..Default::default() };
+    let x = RoPEParams { seq_len: 3, head_dim, n_heads: 2, theta: 1e4, ..Default::default() };
+    let op = RoPEOpParams {
+        batch: 1,
+        n_heads: 2,
+        seq_len: 3,
+        head_dim,
+        rope_dim: head_dim,
+        freqs_dim: head_dim,
+        output_scale: 1.0,
+        _pad0: 0,
+    };
+    for kernel in [
+        RopeKernel::InPlace { pairing: Pairing::Split, params: x },
+        RopeKernel::HeadNorm { params: qkv, eps, plus_one: false, cache: Cache::Contiguous },
+        RopeKernel::Op { params: op },
+    ] {
+        let (storage, direction, freqs) = (Storage::F16, Direction::Forward, Freqs::Turns);
+        let call = RopeCall { kernel, storage, direction, freqs, positions: 0 };
+        for (name, rungs) in [("all", Rungs::ALL), ("none", Rungs::NONE)] {
             let launch = call.launch(rungs, Default::default()).unwrap();
             let source = launch.variant().source().unwrap();
             let compiled = compile(&launch, &source);

@@ -48,8 +48,7 @@ fn every_architecture_is_as_in_transformers_and_llama_cpp() {
             continue;
         }
         let greedy: Vec<u32> = serde_json::from_value(reference["greedy"].clone()).unwrap();
-        let mut arguments =
-            vec!["greedy".to_owned(), file.display().to_string(), greedy.len().to_string()];
+        let mut arguments = vec!["greedy".to_owned(), file.display().to_string(), greedy.len().to_string()];
         arguments.extend(ids.iter().map(u32::to_string));
         let Some(printed) = oracle("llama_cpp.py", &arguments) else { return };
         let theirs: Vec<u32> = printed.split_whitespace().map(|id| id.parse().unwrap()).collect();

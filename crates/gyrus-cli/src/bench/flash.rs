@@ -12,7 +12,7 @@ use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::{Batch, KV_BLOCK, Launch};
 use serde::Serialize;
 
-use super::report::{TableRow, table};
+use super::report::{Cell, Column, TableRow, table};
 use crate::cli::BenchArgs;
 use crate::text::ratio;
 
@@ -240,33 +240,27 @@ fn tunings(short: bool) -> Vec<FlashTuning> {
 }
 
 impl TableRow for Row {
-    const HEADS: [&'static str; 3] = [
-        "kernel,shape,division,microseconds,teraflops,difference,device",
-        "| kernel | rows | tile: queries×keys by dims, values | µs | TFLOP/s | difference |",
-        "|---|---|---|---:|---:|---:|",
+    const COLUMNS: &'static [Column] = &[
+        Column::Text("kernel", "kernel"),
+        Column::Text("shape", "rows"),
+        Column::Text("division", "tile: queries×keys by dims, values"),
+        Column::Number("microseconds", "µs"),
+        Column::Number("teraflops", "TFLOP/s"),
+        Column::Number("difference", "difference"),
     ];
 
     fn device(&self) -> &str {
         &self.device
     }
 
-    fn csv(&self) -> String {
-        format!(
-            "{},\"{}\",\"{}\",{:.2},{:.3},{:.1e},\"{}\"",
-            self.kernel,
-            self.shape,
-            self.division,
-            self.microseconds,
-            self.teraflops,
-            self.difference,
-            self.device
-        )
-    }
-
-    fn markdown(&self) -> String {
-        format!(
-            "| {} | {} | {} | {:.1} | {:.2} | {:.0e} |",
-            self.kernel, self.shape, self.division, self.microseconds, self.teraflops, self.difference
-        )
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            Cell::plain(self.kernel),
+            Cell::quoted(&self.shape),
+            Cell::quoted(&self.division),
+            Cell::number(self.microseconds, 2, 1),
+            Cell::number(self.teraflops, 3, 2),
+            Cell::scientific(self.difference),
+        ]
     }
 }

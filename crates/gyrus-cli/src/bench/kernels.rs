@@ -7,11 +7,11 @@ use gyrus_gpu::{Gpu, GpuRunner, Options};
 use gyrus_kernels::Direction;
 use gyrus_kernels::Pairing;
 use gyrus_kernels::call::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning, Storage};
-use gyrus_kernels::grid::{Runner, rope_case};
+use gyrus_kernels::grid::{Runner, rope_buffers};
 use gyrus_kernels::params::{NormEpsParams, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use serde::Serialize;
 
-use super::report::{TableRow, table};
+use super::report::{Cell, Column, TableRow, table};
 use super::{decode, rows, select};
 use crate::cli::BenchArgs;
 use crate::text::ratio;
@@ -116,8 +116,11 @@ impl Job {
         match self {
             Job::Copy(bytes) => Ok(runner.gpu().median_copy_time(*bytes, repetitions)?),
             Job::Rope(timed) => {
-                let Some(mut case) = rope_case(timed.call, 1) else { bail!("{} was refused", timed.name()) };
-                Ok(runner.time(&case.call, &mut case.buffers, timed.chain, repetitions)?)
+                let Some(mut buffers) = rope_buffers(timed.call, 1) else {
+                    bail!("{} was refused", timed.name())
+                };
+                let launch = timed.call.launch(runner.rungs(), runner.rope_tuning())?;
+                Ok(runner.time(&launch, &mut buffers, timed.chain, repetitions)?)
             }
             Job::Decode(timed) => timed.time(runner.gpu(), repetitions),
             Job::Select(timed) => timed.time(runner.gpu(), repetitions),
@@ -252,36 +255,25 @@ fn timed(tokens: u32) -> Vec<Timed> {
 }
 
 impl TableRow for Row {
-    const HEADS: [&'static str; 3] = [
-        "kernel,shape,microseconds,gigabytes_per_second,share_of_copy,device",
-        "| kernel | shape | µs | GB/s | of copy |",
-        "|---|---|---:|---:|---:|",
+    const COLUMNS: &'static [Column] = &[
+        Column::Text("kernel", "kernel"),
+        Column::Text("shape", "shape"),
+        Column::Number("microseconds", "µs"),
+        Column::Number("gigabytes_per_second", "GB/s"),
+        Column::Number("share_of_copy", "of copy"),
     ];
 
     fn device(&self) -> &str {
         &self.device
     }
 
-    fn csv(&self) -> String {
-        format!(
-            "{},\"{}\",{:.2},{:.1},{:.3},\"{}\"",
-            self.kernel,
-            self.shape,
-            self.microseconds,
-            self.gigabytes_per_second,
-            self.share_of_copy,
-            self.device
-        )
-    }
-
-    fn markdown(&self) -> String {
-        format!(
-            "| {} | {} | {:.2} | {:.0} | {:.0} % |",
-            self.kernel,
-            self.shape,
-            self.microseconds,
-            self.gigabytes_per_second,
-            100.0 * self.share_of_copy
-        )
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            Cell::plain(&self.kernel),
+            Cell::quoted(&self.shape),
+            Cell::number(self.microseconds, 2, 2),
+            Cell::number(self.gigabytes_per_second, 1, 0),
+            Cell::share(self.share_of_copy),
+        ]
     }
 }

@@ -144,42 +144,96 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
     Ok(())
 }
 
+/// A column of a table of timed kernels: its name in CSV and in Markdown.
 #[cfg(feature = "gpu")]
+pub(super) enum Column {
+    Text(&'static str, &'static str),
+    Number(&'static str, &'static str),
+}
+
+/// A value as it is printed in CSV and in Markdown.
+#[cfg(feature = "gpu")]
+pub(super) struct Cell {
+    csv: String,
+    markdown: String,
+}
+
+#[cfg(feature = "gpu")]
+impl Cell {
+    /// Text without commas.
+    pub(super) fn plain(text: &str) -> Cell {
+        Cell { csv: text.to_owned(), markdown: text.to_owned() }
+    }
+
+    /// Text that CSV quotes.
+    pub(super) fn quoted(text: &str) -> Cell {
+        Cell { csv: format!("\"{text}\""), markdown: text.to_owned() }
+    }
+
+    /// A number with this many digits after the point.
+    pub(super) fn number(value: f64, csv: usize, markdown: usize) -> Cell {
+        Cell { csv: format!("{value:.csv$}"), markdown: format!("{value:.markdown$}") }
+    }
+
+    /// A small number in scientific notation.
+    pub(super) fn scientific(value: f64) -> Cell {
+        Cell { csv: format!("{value:.1e}"), markdown: format!("{value:.0e}") }
+    }
+
+    /// A part of one, in Markdown as a percentage.
+    pub(super) fn share(value: f64) -> Cell {
+        Cell { csv: format!("{value:.3}"), markdown: format!("{:.0} %", 100.0 * value) }
+    }
+}
+
 /// A row of a table of timed kernels.
+#[cfg(feature = "gpu")]
 pub(super) trait TableRow: Serialize {
-    /// CSV column names, Markdown heading and Markdown rule.
-    const HEADS: [&'static str; 3];
+    /// The columns but for the device, which is the last one of CSV and the title of Markdown.
+    const COLUMNS: &'static [Column];
 
     /// The device that ran it.
     fn device(&self) -> &str;
 
-    /// A line of CSV.
-    fn csv(&self) -> String;
-
-    /// A line of Markdown.
-    fn markdown(&self) -> String;
+    /// The values of the columns.
+    fn cells(&self) -> Vec<Cell>;
 }
 
 /// Prints timed kernels.
 #[cfg(feature = "gpu")]
 pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let [csv, head, rule] = R::HEADS;
     match output {
         BenchOutput::Json => json::pretty(&mut out, &rows)?,
         BenchOutput::Csv => {
-            writeln!(out, "{csv}")?;
+            for Column::Text(csv, _) | Column::Number(csv, _) in R::COLUMNS {
+                write!(out, "{csv},")?;
+            }
+            writeln!(out, "device")?;
             for row in rows {
-                writeln!(out, "{}", row.csv())?;
+                for cell in row.cells() {
+                    write!(out, "{},", cell.csv)?;
+                }
+                writeln!(out, "\"{}\"", row.device())?;
             }
         }
         BenchOutput::Md => {
             if let Some(first) = rows.first() {
                 writeln!(out, "{}\n", foreign::Foreign(first.device()))?;
             }
-            writeln!(out, "{head}\n{rule}")?;
+            for Column::Text(_, head) | Column::Number(_, head) in R::COLUMNS {
+                write!(out, "| {head} ")?;
+            }
+            write!(out, "|\n|")?;
+            for column in R::COLUMNS {
+                write!(out, "{}", if matches!(column, Column::Text(..)) { "---|" } else { "---:|" })?;
+            }
+            writeln!(out)?;
             for row in rows {
-                writeln!(out, "{}", row.markdown())?;
+                for cell in row.cells() {
+                    write!(out, "| {} ", cell.markdown)?;
+                }
+                writeln!(out, "|")?;
             }
         }
     }

@@ -9,7 +9,7 @@ use gyrus_kernels::{Activation, Launch, LaunchError, Plane, WeightLayout};
 use gyrus_tensor::DType;
 use serde::Serialize;
 
-use super::report::{TableRow, table};
+use super::report::{Cell, Column, TableRow, table};
 use crate::cli::BenchArgs;
 use crate::text::ratio;
 use crate::usage::usage;
@@ -222,34 +222,28 @@ fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
 }
 
 impl TableRow for Row {
-    const HEADS: [&'static str; 3] = [
-        "kernel,shape,tile,microseconds,teraflops,gigabytes_per_second,device",
-        "| kernel | shape | tile | µs | TFLOP/s | GB/s |",
-        "|---|---|---|---:|---:|---:|",
+    const COLUMNS: &'static [Column] = &[
+        Column::Text("kernel", "kernel"),
+        Column::Text("shape", "shape"),
+        Column::Text("tile", "tile"),
+        Column::Number("microseconds", "µs"),
+        Column::Number("teraflops", "TFLOP/s"),
+        Column::Number("gigabytes_per_second", "GB/s"),
     ];
 
     fn device(&self) -> &str {
         &self.device
     }
 
-    fn csv(&self) -> String {
-        format!(
-            "{},{},\"{}\",{:.2},{:.2},{:.1},\"{}\"",
-            self.kernel,
-            self.shape,
-            self.tile,
-            self.microseconds,
-            self.teraflops,
-            self.gigabytes_per_second,
-            self.device
-        )
-    }
-
-    fn markdown(&self) -> String {
-        format!(
-            "| {} | {} | {} | {:.2} | {:.1} | {:.0} |",
-            self.kernel, self.shape, self.tile, self.microseconds, self.teraflops, self.gigabytes_per_second
-        )
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            Cell::plain(&self.kernel),
+            Cell::plain(&self.shape),
+            Cell::quoted(&self.tile),
+            Cell::number(self.microseconds, 2, 2),
+            Cell::number(self.teraflops, 2, 1),
+            Cell::number(self.gigabytes_per_second, 1, 0),
+        ]
     }
 }
 

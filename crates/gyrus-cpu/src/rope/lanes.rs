@@ -26,6 +26,27 @@ pub(super) trait Lanes {
     /// Swaps adjacent lanes: 1, 0, 3, 2, …
     unsafe fn swap(a: Self::V) -> Self::V;
 
+    /// The first elements of rotated pairs; `x` and `y` have the first and the second ones.
+    #[inline(always)]
+    unsafe fn rotated_x(x: Self::V, y: Self::V, cos: Self::V, sin: Self::V) -> Self::V {
+        // SAFETY: the caller upholds the contract.
+        unsafe { Self::sub(Self::mul(x, cos), Self::mul(y, sin)) }
+    }
+
+    /// The second elements of rotated pairs.
+    #[inline(always)]
+    unsafe fn rotated_y(x: Self::V, y: Self::V, cos: Self::V, sin: Self::V) -> Self::V {
+        // SAFETY: the caller upholds the contract.
+        unsafe { Self::add(Self::mul(x, sin), Self::mul(y, cos)) }
+    }
+
+    /// Rotated pairs of adjacent lanes; sines have the opposite sign in the first lane of a pair.
+    #[inline(always)]
+    unsafe fn rotated_adjacent(x: Self::V, cos: Self::V, sin: Self::V) -> Self::V {
+        // SAFETY: the caller upholds the contract.
+        unsafe { Self::add(Self::mul(x, cos), Self::mul(Self::swap(x), sin)) }
+    }
+
     unsafe fn load_f32(p: *const f32) -> Self::V;
     unsafe fn load_f16(p: *const u16) -> Self::V;
     unsafe fn load_bf16(p: *const u16) -> Self::V;

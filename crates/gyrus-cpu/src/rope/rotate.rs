@@ -1,6 +1,6 @@
 //! Rotates heads by precomputed cosines and sines.
 
-use gyrus_kernels::Pairing;
+use gyrus_kernels::{Pairing, rotate_pair};
 
 use super::element::Element;
 #[cfg(target_arch = "x86_64")]
@@ -121,17 +121,19 @@ impl Rotation {
             match self.pairing {
                 Pairing::Split => {
                     for i in first..half {
-                        let (c, s) = (*phases.add(i), *sines.add(i));
-                        let (x, y) = ((*from.add(i)).to_f32(), (*from.add(i + half)).to_f32());
-                        *to.add(i) = T::from_f32(x * c - y * s);
-                        *to.add(i + half) = T::from_f32(x * s + y * c);
+                        let pair = [(*from.add(i)).to_f32(), (*from.add(i + half)).to_f32()];
+                        let [x, y] = rotate_pair(pair, [*phases.add(i), *sines.add(i)]);
+                        *to.add(i) = T::from_f32(x);
+                        *to.add(i + half) = T::from_f32(y);
                     }
                 }
                 Pairing::Adjacent => {
                     for i in (first..self.rope_dim).step_by(2) {
-                        let (x, y) = ((*from.add(i)).to_f32(), (*from.add(i + 1)).to_f32());
-                        *to.add(i) = T::from_f32(x * *phases.add(i) + y * *sines.add(i));
-                        *to.add(i + 1) = T::from_f32(y * *phases.add(i + 1) + x * *sines.add(i + 1));
+                        // Each pair has its cosine and sine twice; the first sine has the opposite sign.
+                        let pair = [(*from.add(i)).to_f32(), (*from.add(i + 1)).to_f32()];
+                        let [x, y] = rotate_pair(pair, [*phases.add(i + 1), *sines.add(i + 1)]);
+                        *to.add(i) = T::from_f32(x);
+                        *to.add(i + 1) = T::from_f32(y);
                     }
                 }
             }
@@ -294,10 +296,10 @@ unsafe fn shared_phases<L: Lanes, S: Element, T: Element, const K: usize, const 
                 let x = S::load::<L>(from.add(i));
                 if SPLIT {
                     let y = S::load::<L>(from.add(width + i));
-                    T::store::<L>(to.add(i), L::sub(L::mul(x, c), L::mul(y, s)));
-                    T::store::<L>(to.add(width + i), L::add(L::mul(x, s), L::mul(y, c)));
+                    T::store::<L>(to.add(i), L::rotated_x(x, y, c, s));
+                    T::store::<L>(to.add(width + i), L::rotated_y(x, y, c, s));
                 } else {
-                    T::store::<L>(to.add(i), L::add(L::mul(x, c), L::mul(L::swap(x), s)));
+                    T::store::<L>(to.add(i), L::rotated_adjacent(x, c, s));
                 }
             }
         }
@@ -332,8 +334,8 @@ unsafe fn split<L: Lanes, S: Element, T: Element>(
         for i in (0..whole).step_by(L::N) {
             let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(half + i)));
             let (x, y) = (S::load::<L>(from.add(i)), S::load::<L>(from.add(half + i)));
-            T::store::<L>(to.add(i), L::sub(L::mul(x, c), L::mul(y, s)));
-            T::store::<L>(to.add(half + i), L::add(L::mul(x, s), L::mul(y, c)));
+            T::store::<L>(to.add(i), L::rotated_x(x, y, c, s));
+            T::store::<L>(to.add(half + i), L::rotated_y(x, y, c, s));
         }
         if whole < half {
             rotation.scalar_tail(whole, from, to, phases);
@@ -358,7 +360,7 @@ unsafe fn adjacent<L: Lanes, S: Element, T: Element>(
         for i in (0..whole).step_by(L::N) {
             let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(n + i)));
             let x = S::load::<L>(from.add(i));
-            T::store::<L>(to.add(i), L::add(L::mul(x, c), L::mul(L::swap(x), s)));
+            T::store::<L>(to.add(i), L::rotated_adjacent(x, c, s));
         }
         if whole < n {
             rotation.scalar_tail(whole, from, to, phases);

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use gyrus_kernels::call::RopeCall;
+use gyrus_kernels::Launch;
 use gyrus_kernels::grid::{RunError, Runner};
 
 use crate::{CpuError, Pool};
@@ -28,7 +28,8 @@ impl Runner for CpuRunner {
         format!("{}, {} threads", self.pool.isa().name(), self.pool.threads())
     }
 
-    fn run(&mut self, call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
+    fn run(&mut self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {
+        let call = RunError::rope(launch, "the CPU's runner")?;
         let mut buffers: Vec<&mut [u32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         super::rope(&self.pool, call, &mut buffers).map_err(|error| match error {
             CpuError::Launch(error) => RunError::Launch(*error),

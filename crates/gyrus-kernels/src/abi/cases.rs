@@ -1,8 +1,10 @@
+use super::tolerance::allowed;
 use crate::Direction;
 use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
-use crate::grid::{Case, Noise};
+use crate::grid::{Case, CaseBuffer, Noise, Point, Rule};
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::Pairing;
+use crate::scalar;
 use crate::shader::Rungs;
 
 const HEAD_DIMS: [u32; 12] = [2, 6, 16, 32, 64, 70, 80, 96, 128, 192, 256, 576];
@@ -11,37 +13,62 @@ const TOKENS: [u32; 6] = [1, 2, 3, 33, 65, 129];
 const POSITIONS: [u32; 7] = [0, 1, 4095, 32_767, 131_071, 1_048_000, u32::MAX - 200];
 const BASES: [f32; 3] = [1e4, 5e5, 1e6];
 
-/// `count` cases drawn from the grid of kernels, shapes, positions and ways to give frequencies.
-pub fn rope_cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
-    let mut noise = Noise::new(seed);
-    (0..count).map(move |_| {
-        loop {
-            let call = draw(&mut noise);
-            // The grid has invalid combinations, such as bf16 for kernels without it.
-            if let Some(case) = rope_case(call, noise.bits().into()) {
-                return case;
-            }
-        }
-    })
+/// The case of a point of the grid of kernels, shapes, positions and ways to give frequencies. The grid has invalid
+/// combinations, such as bf16 for kernels without it.
+pub(crate) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
+    rope_case(draw(point), rungs, point.seed)
 }
 
-fn draw(noise: &mut Noise) -> RopeCall {
-    let head_dim = noise.pick(&HEAD_DIMS);
-    let (n_heads, n_kv_heads) = noise.pick(&HEADS);
-    let tokens = noise.pick(&TOKENS);
-    let pos = noise.pick(&POSITIONS);
-    let theta = noise.pick(&BASES);
-    let pairing = noise.pick(&[Pairing::Adjacent, Pairing::Split]);
+/// A case of a call on random buffers; `None` if the call is refused.
+pub fn rope_case(call: RopeCall, rungs: Rungs, seed: u64) -> Option<Case> {
+    let launch = call.launch(rungs, Default::default()).ok()?;
+    let twin = move || {
+        let (Some(before), Ok(launch)) = (rope_buffers(call, seed), call.launch(rungs, Default::default()))
+        else {
+            return Vec::new();
+        };
+        let mut after = before.clone();
+        let written = scalar::rope(&call, &mut after).unwrap_or_default();
+        let buffers = launch.slots.iter().zip(before).zip(after).zip(written);
+        let rule = |after: &[u32], written: &[Option<f64>]| {
+            let value = |at| scalar::element(after, call.storage, at);
+            let tolerances = written.iter().enumerate();
+            let tolerances =
+                tolerances.map(|(at, of)| of.map(|magnitude| allowed(&call, value(at), magnitude)));
+            Rule::Near(call.storage, tolerances.collect())
+        };
+        buffers
+            .map(|(((slot, before), after), written)| {
+                let rule = rule(&after, &written);
+                CaseBuffer { name: slot.name, before, after, rule }
+            })
+            .collect()
+    };
+    Some(Case::new(format!("{call:?}"), launch, twin))
+}
+
+fn draw(point: &mut Point) -> RopeCall {
+    let kinds = [0, 1, 2, 3, 4, 5].map(|kind| [(kind, Pairing::Adjacent), (kind, Pairing::Split)]);
+    let (kind, pairing) = point.of(kinds.as_flattened());
+    let storage = point.of(&[Storage::F16, Storage::F32, Storage::F16, Storage::Bf16]);
+    let head_dim = point.of(&HEAD_DIMS);
+    let (n_heads, n_kv_heads) = point.of(&HEADS);
+    // Large heads have few tokens, as the twin is slow.
+    let tokens = point.of(&TOKENS).min((400_000 / (head_dim * (n_heads + 2 * n_kv_heads))).max(1));
+    let pos = point.of(&POSITIONS);
+    let theta = point.of(&BASES);
     // Mostly the whole head; sometimes a part at its start, end or middle.
-    let rope_dim = if noise.below(3) == 0 { 2 * (1 + noise.below(head_dim / 2)) } else { head_dim };
+    let part = 2 * (1 + point.noise().below(head_dim / 2));
+    let rope_dim = point.of(&[head_dim, part, head_dim]);
     let rest = head_dim - rope_dim;
-    let rope_offset = noise.pick(&[0, rest, rest / 2]);
-    let max_seq_len = noise.pick(&[32, 160]);
-    let paged = noise.below(2) == 0;
-    let slot = noise.below(if paged { 200 } else { 30 });
+    let rope_offset = point.of(&[0, rest, rest / 2]);
+    let paged = point.of(&[true, false]);
+    // A contiguous cache must hold all tokens of a batch.
+    let max_seq_len = if paged || tokens < 3 { 32 } else { 160 }.max(point.of(&[32, 160]));
+    let slot = point.noise().below(if paged { 200 } else { 30 });
     let cache = if paged { Cache::Paged { entries: 12, blocks: 15 } } else { Cache::Contiguous };
     let q = n_heads * head_dim;
-    let gap = noise.pick(&[0, 0, 2, 8]);
+    let gap = point.of(&[0, 0, 2, 8]);
     let qkv = RoPEQKVWriteParams {
         n_kv_heads,
         head_dim,
@@ -51,23 +78,25 @@ fn draw(noise: &mut Noise) -> RopeCall {
         n_heads,
         k_elem_offset: q + gap,
         v_elem_offset: q + n_kv_heads * head_dim + 2 * gap,
-        freq_scale: noise.pick(&[1.0, 1.0, 0.25, 0.3, 3.0]),
+        freq_scale: point.of(&[1.0, 1.0, 0.25, 0.3, 3.0]),
         rope_dim: if rope_dim == head_dim { 0 } else { rope_dim },
         rope_offset,
         slot_offset: slot.wrapping_sub(pos),
     };
     let op = RoPEOpParams {
-        batch: noise.pick(&[1, 3]),
+        batch: point.of(&[1, 3]),
         n_heads,
         seq_len: tokens,
         head_dim,
         rope_dim,
-        freqs_dim: noise.pick(&[rope_dim, rope_dim / 2]),
-        output_scale: noise.pick(&[1.0, 0.088_388_35, 1.5]),
+        freqs_dim: point.of(&[rope_dim, rope_dim / 2]),
+        output_scale: point.of(&[1.0, 0.088_388_35, 1.5]),
         _pad0: 0,
     };
-    let kernel = match noise.below(12) {
-        0..3 => RopeKernel::InPlace {
+    let (norm_eps, plus_one) = (point.of(&[1e-6, 1e-5]), point.of(&[false, true]));
+    let of = point.of(&['q', 'k']);
+    let kernel = match kind {
+        0 => RopeKernel::InPlace {
             pairing,
             params: RoPEParams {
                 seq_len: tokens,
@@ -80,36 +109,44 @@ fn draw(noise: &mut Noise) -> RopeCall {
                 rope_offset,
             },
         },
-        3..5 => RopeKernel::QkvWrite { pairing, params: qkv, cache },
-        5..7 => RopeKernel::BatchKvWrite {
+        1 => RopeKernel::QkvWrite { pairing, params: qkv, cache },
+        2 => RopeKernel::BatchKvWrite {
             pairing,
             params: RoPEQKVWriteParams { k_elem_offset: tokens, ..qkv },
             cache,
         },
-        7..9 => RopeKernel::HeadNorm {
+        3 => RopeKernel::HeadNorm {
             params: qkv,
-            eps: NormEpsParams { norm_eps: noise.pick(&[1e-6, 1e-5]), ..Default::default() },
-            plus_one: noise.below(2) == 0,
+            eps: NormEpsParams { norm_eps, ..Default::default() },
+            plus_one,
             cache,
         },
-        9..11 => RopeKernel::Op { params: op },
+        4 => RopeKernel::Op { params: op },
         _ => RopeKernel::X {
-            of: noise.pick(&['q', 'k']),
+            of,
             dims: RoPEDims { seq_len: tokens, n_heads, head_dim, pos_offset: pos },
             base: RoPEBase { rope_base: theta, ..Default::default() },
         },
     };
-    RopeCall {
+    let mut call = RopeCall {
         kernel,
-        storage: noise.pick(&[Storage::F16, Storage::F16, Storage::F32, Storage::Bf16]),
-        direction: noise.pick(&[Direction::Forward, Direction::Inverse]),
-        freqs: noise.pick(&[Freqs::Turns, Freqs::Turns, Freqs::Turns, Freqs::Divisors, Freqs::Inline]),
-        positions: noise.pick(&[0, 0, 1, 3]),
+        storage,
+        direction: point.of(&[Direction::Forward, Direction::Inverse]),
+        freqs: point.of(&[Freqs::Turns, Freqs::Turns, Freqs::Turns, Freqs::Divisors, Freqs::Inline]),
+        positions: point.of(&[0, 0, 1, 3]),
+    };
+    // The training kernels have no position ids, and two of them f32 only; the others have no bf16.
+    match kernel {
+        RopeKernel::X { .. } => (call.storage, call.positions) = (Storage::F32, 0),
+        RopeKernel::Op { .. } => call.positions = 0,
+        _ if storage == Storage::Bf16 => call.storage = Storage::F16,
+        _ => {}
     }
+    call
 }
 
-/// A call with random buffers, each a little longer than needed; `None` if the call is refused.
-pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
+/// Random buffers of a call in the order of its slots, each a little longer than needed; `None` if the call is refused.
+pub fn rope_buffers(call: RopeCall, seed: u64) -> Option<Vec<Vec<u32>>> {
     let launch = call.launch(Rungs::NONE, Default::default()).ok()?;
     let mut noise = Noise::new(seed);
     let shape = call.shape();
@@ -168,5 +205,5 @@ pub fn rope_case(call: RopeCall, seed: u64) -> Option<Case> {
             }
         })
         .collect();
-    Some(Case { call, buffers })
+    Some(buffers)
 }

@@ -14,14 +14,14 @@
 //!
 //! Names end with the element type (`_f16`, `_f32`, `_bf16`) but for `rope_q` and its siblings. The WGSL is under
 //! `wgsl/abi`, the Rust structs under `params/abi`. A [`RopeCall`] checks a call and returns its
-//! [`Launch`](crate::Launch); [`scalar`] is the twin of all kernels, [`rope_cases`](crate::grid::rope_cases) draws test
-//! cases, and [`laws`] are identities that every backend must satisfy.
+//! [`Launch`](crate::Launch); [`scalar`] is the twin of all kernels, [`rope_case`](crate::grid::rope_case) is a test case
+//! of a call, and [`laws`] are identities that every backend must satisfy.
 
 mod call;
 pub(crate) mod cases;
-pub(crate) mod grid;
 pub mod laws;
 pub mod scalar;
+mod tolerance;
 
 #[cfg(doc)]
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use crate::abi::{Cache, Freqs, RopeCall, RopeKernel};
 use crate::launch::LaunchError;
 use crate::params::RoPEQKVWriteParams;
-use crate::rope::Pairing;
+use crate::rope::{Pairing, rotate_pair};
 use crate::scalar::{element, set};
 use crate::shader::Rungs;
 
@@ -57,8 +57,7 @@ pub fn rope(call: &RopeCall, buffers: &mut [Vec<u32>]) -> Result<Written, Launch
                     let (sin, cos) = angles.of(token, pair).sin_cos();
                     let sin = sin * call.direction.sign();
                     let (x, y) = (values[a], values[b]);
-                    values[a] = x * cos - y * sin;
-                    values[b] = x * sin + y * cos;
+                    [values[a], values[b]] = rotate_pair([x, y], [cos, sin]);
                     magnitudes[a] = x.abs().max(y.abs());
                     magnitudes[b] = magnitudes[a];
                 }

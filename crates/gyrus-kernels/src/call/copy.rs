@@ -48,6 +48,7 @@ fn baseline(
             Slot { name: "y", binding: 1, access: Access::ReadWrite, bytes: y_bytes },
         ],
         uniforms: Vec::new(),
+        rope: None,
         params: Some((2, bytemuck::bytes_of(&params).to_vec())),
     })
 }

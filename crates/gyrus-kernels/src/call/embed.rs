@@ -94,6 +94,7 @@ impl EmbedCall {
             },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((5, bytemuck::bytes_of(&params).to_vec())),
         })
     }

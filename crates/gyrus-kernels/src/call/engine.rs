@@ -53,6 +53,7 @@ pub(super) fn launch(
         variant: Variant { name: name.to_owned(), file, constants, overrides },
         slots,
         uniforms: Vec::new(),
+        rope: None,
         params: Some((binding, bytemuck::bytes_of(params).to_vec())),
         groups: [groups[0], groups[1], 1],
     })

@@ -82,6 +82,7 @@ impl F16RowsCall {
             },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((4, bytemuck::bytes_of(&params).to_vec())),
         })
     }

@@ -249,6 +249,7 @@ impl FlashCall {
             variant: Variant { name: NAME.to_owned(), file: "engine/flash.wgsl", constants, overrides },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((3, bytemuck::bytes_of(&params).to_vec())),
         })
     }

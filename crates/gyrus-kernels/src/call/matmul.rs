@@ -89,6 +89,7 @@ impl MatMulCall {
             variant: Variant { name: kernel(), file: "matmul.wgsl", constants, overrides },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
     }

@@ -225,6 +225,7 @@ impl MatVecCall {
             variant: Variant { name: kernel(), file: "matvec.wgsl", constants, overrides: Vec::new() },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
     }

@@ -168,6 +168,7 @@ impl MatVecCall {
             },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
     }

@@ -183,6 +183,7 @@ impl QuantizeCall {
             },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((3, bytemuck::bytes_of(&params).to_vec())),
         })
     }

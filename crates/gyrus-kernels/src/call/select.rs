@@ -250,6 +250,7 @@ impl SelectCall {
             },
             slots: buffers.iter().filter_map(slot).collect(),
             uniforms: Vec::new(),
+            rope: None,
             params: Some((binding, bytemuck::bytes_of(&self.params()).to_vec())),
             groups: [x, y, 1],
         }

@@ -80,6 +80,7 @@ impl SumTilesCall {
                 slot("y", 2, Access::ReadWrite, y),
             ],
             uniforms: Vec::new(),
+            rope: None,
             params: Some((3, bytemuck::bytes_of(&params).to_vec())),
         })
     }

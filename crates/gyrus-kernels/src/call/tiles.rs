@@ -185,6 +185,7 @@ impl TileCall {
             },
             slots,
             uniforms: Vec::new(),
+            rope: None,
             params: Some((6, bytemuck::bytes_of(&params).to_vec())),
         })
     }

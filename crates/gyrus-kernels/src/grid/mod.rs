@@ -1,35 +1,25 @@
-//! What op tests have in common: reproducible inputs, a runner's errors, a timer, and the grid of the published kernels.
+//! The op-test grid: cases of every kernel, run on a backend and judged by their scalar twins.
 //!
-//! A [`Case`] is a call with its buffers, canaries around what the call may touch. A [`Runner`] is a way to run
-//! calls: [`Scalar`] here, SIMD in `gyrus-cpu`, a device in `gyrus-gpu`. [`check`] compares a runner with the
-//! twin, [`identities`] are laws that every runner keeps, and benchmarks time the same cases. All of these are about
-//! the kernels of [`crate::abi`], which defines them.
+//! A [`Case`] is a [`Launch`](crate::Launch), or a few of them in a row, with its buffers before and after: the twin
+//! computes the latter, and a [`Rule`] for each buffer says how closely a backend must agree. [`families`] is the table
+//! of all kernels; each [`Family`] is a grid of shapes. A [`Runner`] runs launches: a device in `gyrus-gpu`; for the
+//! published rope kernels also SIMD in `gyrus-cpu` and the twin, [`Scalar`]. [`check`] compares a runner with a case,
+//! [`identities`] are laws that every runner of rope kernels keeps, and benchmarks time the same launches.
 
+mod case;
+mod check;
+mod families;
+mod family;
 mod noise;
+mod runner;
+mod weights;
 
-pub use crate::abi::cases::{rope_case, rope_cases};
-pub use crate::abi::grid::{Case, Runner, Scalar, check};
+pub use crate::abi::cases::{rope_buffers, rope_case};
 pub use crate::abi::laws as identities;
+pub use case::{Case, CaseBuffer, Int8, Rule, Step, UNTOUCHED, largest, words};
+pub use check::check;
+pub use families::{families, int8_magnitude};
+pub use family::{Family, Point};
 pub use noise::Noise;
-
-use std::time::Duration;
-
-use crate::launch::LaunchError;
-
-/// Why a runner did not run a call.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum RunError {
-    /// The call is wrong in itself.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// The backend failed.
-    #[error("{0}")]
-    Backend(String),
-}
-
-/// The median of as many measurements as are asked for, at least one.
-pub fn median<E>(repetitions: usize, mut once: impl FnMut() -> Result<Duration, E>) -> Result<Duration, E> {
-    let mut times = (0..repetitions.max(1)).map(|_| once()).collect::<Result<Vec<Duration>, E>>()?;
-    times.sort();
-    Ok(times[times.len() / 2])
-}
+pub use runner::{RunError, Runner, Scalar, median};
+pub use weights::{Weight, dtypes};

@@ -1,3 +1,5 @@
+use std::f64::consts::TAU;
+
 use crate::call::Storage;
 use crate::random::random;
 use crate::scalar;
@@ -29,6 +31,23 @@ impl Noise {
     /// A number from −1 to 1.
     pub fn number(&mut self) -> f64 {
         f64::from(self.bits()) / 2f64.powi(31) - 1.0
+    }
+
+    /// Numbers from `-most` to `most`.
+    pub fn floats(&mut self, n: usize, most: f64) -> Vec<f32> {
+        (0..n).map(|_| (most * self.number()) as f32).collect()
+    }
+
+    /// A number of a standard normal distribution, by Box and Muller.
+    pub fn gaussian(&mut self) -> f64 {
+        let [radius, angle] =
+            [1.0 + f64::from(self.bits()), f64::from(self.bits())].map(|v| v / 2f64.powi(32));
+        (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
+    }
+
+    /// Numbers of a standard normal distribution.
+    pub fn gaussians(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.gaussian() as f32).collect()
     }
 
     /// One of these.

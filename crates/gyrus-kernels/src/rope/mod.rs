@@ -7,6 +7,7 @@ mod spectrum;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::{Add, Mul, Sub};
 
 pub use error::RopeError;
 pub use phases::Phases;
@@ -244,22 +245,28 @@ impl Rope {
         }
         match self.spec.pairing {
             Pairing::Adjacent => {
-                for ([a, b], &phase) in rotated.as_chunks_mut().0.iter_mut().zip(phases) {
-                    rotate(a, b, phase);
+                for (pair, &phase) in rotated.as_chunks_mut().0.iter_mut().zip(phases) {
+                    *pair = rotate_pair(*pair, phase);
                 }
             }
             Pairing::Split => {
                 let (first, second) = rotated.split_at_mut(rope_dim / 2);
                 for ((a, b), &phase) in first.iter_mut().zip(second).zip(phases) {
-                    rotate(a, b, phase);
+                    [*a, *b] = rotate_pair([*a, *b], phase);
                 }
             }
         }
     }
 }
 
-fn rotate(a: &mut f32, b: &mut f32, [cos, sin]: [f32; 2]) {
-    (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+/// Rotates a pair by an angle of which `phase` has the cosine and the sine: the one definition, in f32 for heads and in
+/// f64 for twins.
+#[inline(always)]
+pub fn rotate_pair<T>([x, y]: [T; 2], [cos, sin]: [T; 2]) -> [T; 2]
+where
+    T: Copy + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
+{
+    [x * cos - y * sin, x * sin + y * cos]
 }
 
 /// The frequencies for sequences of that length; the parameters have been checked.

@@ -1,6 +1,6 @@
 use crate::call::{KvCopyCall, KvShape, KvShiftCall};
 use crate::kv::KV_BLOCK;
-use crate::rope::Rope;
+use crate::rope::{Rope, rotate_pair};
 
 use super::{element, set};
 
@@ -39,7 +39,7 @@ pub fn kv_shift(
                 let angle = spectrum.angle(pair, call.by.unsigned_abs()) * f64::from(call.by.signum());
                 let (sin, cos) = angle.sin_cos();
                 let (a, b) = rope.elements(pair);
-                (key[a], key[b]) = (key[a] * cos - key[b] * sin, key[a] * sin + key[b] * cos);
+                [key[a], key[b]] = rotate_pair([key[a], key[b]], [cos, sin]);
             }
             for i in 0..n {
                 set(k_cache, kv, to + i, key[i]);

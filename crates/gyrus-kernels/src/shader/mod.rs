@@ -74,6 +74,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/reduce_many.wgsl"
     "lib/rms.wgsl"
     "lib/rotate_head.wgsl"
+    "lib/rotate_pairs.wgsl"
     "lib/splits.wgsl"
     "lib/sum.wgsl"
     "lib/tiles_cooperative.wgsl"

@@ -9,6 +9,8 @@
 // A lane has every LANES-th pair. Elements that are not rotated form pairs of neighbours after the rotated ones.
 
 #include "lib/turns.wgsl"
+#define ROTATED f32
+#include "lib/rotate_pairs.wgsl"
 
 #define HEAD_PAIRS (HEAD_DIM / 2u)
 
@@ -58,8 +60,9 @@ fn rotate_head(
 #repeat I PAIRS_PER_LANE
     {
         let v = (*values)[I];
-        let rotated = vec2<f32>(v.x * cos_sins[I].x - v.y * cos_sins[I].y, v.x * cos_sins[I].y + v.y * cos_sins[I].x);
-        (*values)[I] = select(v * params.pass_scale, rotated, lane + I * LANES < half);
+        let rotated = rotate_pairs(v.x, v.y, cos_sins[I].x, cos_sins[I].y);
+        (*values)[I] =
+            select(v * params.pass_scale, vec2<f32>(rotated.x, rotated.y), lane + I * LANES < half);
     }
 #end
 }

@@ -92,6 +92,7 @@ mod tests {
     use gyrus_kernels::call::{Freqs, RopeCall, RopeKernel, Storage};
     use gyrus_kernels::grid::{check, rope_case};
     use gyrus_kernels::params::RoPEOpParams;
+    use gyrus_kernels::shader::Rungs;
     use gyrus_kernels::{Direction, Pairing};
     use half::{bf16, f16};
 
@@ -168,7 +169,7 @@ mod tests {
                     for direction in [Direction::Forward, Direction::Inverse] {
                         let kernel = RopeKernel::Op { params };
                         let call = RopeCall { kernel, storage, direction, freqs: Freqs::Turns, positions: 0 };
-                        let case = rope_case(call, 3).expect("a good call");
+                        let case = rope_case(call, Rungs::NONE, 3).expect("a good call");
                         check(&mut runner, &case).unwrap_or_else(|error| panic!("{isa:?} {call:?}: {error}"));
                     }
                 }

@@ -137,11 +137,11 @@ unsafe fn head<T: Element, const K: usize, const P: usize, const FIRST: bool>(
                 run.line = run.line.wrapping_add(1);
                 run.last = next;
             };
-            let rotated = |k: usize| L::sub(L::mul(x[k], cosines[k]), L::mul(y[k], sines[k]));
+            let rotated = |k: usize| L::rotated_x(x[k], y[k], cosines[k], sines[k]);
             for k in (0..K).step_by(2) {
                 T::lines(rotated(k), rotated(k + 1), &mut send);
             }
-            let rotated = |k: usize| L::add(L::mul(x[k], sines[k]), L::mul(y[k], cosines[k]));
+            let rotated = |k: usize| L::rotated_y(x[k], y[k], cosines[k], sines[k]);
             for k in (0..K).step_by(2) {
                 T::lines(rotated(k), rotated(k + 1), &mut send);
             }

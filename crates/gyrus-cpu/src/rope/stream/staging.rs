@@ -174,8 +174,8 @@ unsafe fn rows<L: Lanes, T: Element, const K: usize>(
                     for i in (0..K).map(|k| k * L::N) {
                         let (c, s) = (L::load_f32(phases.add(i)), L::load_f32(phases.add(half + i)));
                         let (x, y) = (T::load::<L>(from.add(i)), T::load::<L>(from.add(half + i)));
-                        T::store::<L>(to.add(i), L::sub(L::mul(x, c), L::mul(y, s)));
-                        T::store::<L>(to.add(half + i), L::add(L::mul(x, s), L::mul(y, c)));
+                        T::store::<L>(to.add(i), L::rotated_x(x, y, c, s));
+                        T::store::<L>(to.add(half + i), L::rotated_y(x, y, c, s));
                     }
                 } else {
                     rotate_head::<L, T, T, true>(rotation, from, to, Phases { values: phases, step: 0 });

@@ -85,7 +85,7 @@ impl RopeCall {
         }
         let (uniforms, params) = self.parameters();
         let variant = Variant { name, file: self.file(), constants, overrides };
-        Ok(Launch { variant, slots, uniforms, params, groups })
+        Ok(Launch { variant, slots, uniforms, params, groups, rope: Some(*self) })
     }
 
     /// Invocations that share the heads of a token. Two heads each hide the cost of phases on large tensors (measured:

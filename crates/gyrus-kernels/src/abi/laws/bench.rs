@@ -36,7 +36,7 @@ impl<'a> Bench<'a> {
         let lengths: Vec<usize> = buffers.iter().map(Vec::len).collect();
         let name = || format!("{} on {}", call.name(), self.runner.name());
         let title = name();
-        self.runner.run(call, &mut buffers).map_err(|error| format!("{title}: {error} ({call:?})"))?;
+        self.runner.run_rope(call, &mut buffers).map_err(|error| format!("{title}: {error} ({call:?})"))?;
         for (i, (buffer, length)) in buffers.iter_mut().zip(lengths).enumerate() {
             if buffer.len() != length || buffer[length - CANARIES..] != canaries {
                 return Err(format!("{title}: buffer {i} was written beyond its end ({call:?})"));

@@ -4,7 +4,7 @@ use super::bench::{Bench, Heads, OpShape};
 use super::fused::Qkv;
 use crate::Direction;
 use crate::call::{Cache, Freqs, RopeCall, RopeKernel, Storage};
-use crate::grid::{Noise, RunError, Runner, rope_case};
+use crate::grid::{Noise, RunError, Runner, rope_buffers};
 use crate::launch::LaunchError;
 use crate::params::{NormEpsParams, RoPEBase, RoPEDims, RoPEOpParams, RoPEParams, RoPEQKVWriteParams};
 use crate::rope::Pairing;
@@ -67,33 +67,33 @@ pub fn bad_calls_are_refused(runner: &mut dyn Runner, seed: u64, count: usize) -
     for (expected, what, call) in bad_calls(&mut bench.noise) {
         let mut buffers = vec![bench.noise.words(64); 9];
         let before = buffers.clone();
-        let found = bench.runner.run(&call, &mut buffers);
+        let found = bench.runner.run_rope(&call, &mut buffers);
         seen.push(refused(what, expected, &call, found)?);
         if buffers != before {
             return Err(format!("T16 {what}: refused, and yet something was written ({call:?})"));
         }
     }
     for _ in 0..count {
-        let case = loop {
+        let (call, buffers) = loop {
             let heads = bench.noise.pick(&[(1, 1), (8, 2)]);
             let call = match bench.noise.below(3) {
                 0 => Heads::draw(&mut bench.noise).call(Freqs::Turns, 1),
                 1 => Qkv::draw(&mut bench.noise, heads).one(),
                 _ => OpShape::draw(&mut bench.noise).call(Direction::Forward),
             };
-            if let Some(case) = rope_case(call, bench.noise.bits().into()) {
-                break case;
+            if let Some(buffers) = rope_buffers(call, bench.noise.bits().into()) {
+                break (call, buffers);
             }
         };
-        seen.extend(bad_buffers(&mut bench, &case.call, &case.buffers)?);
+        seen.extend(bad_buffers(&mut bench, &call, &buffers)?);
         // Arbitrary numbers: any answer, but no panic.
         for _ in 0..50 {
             let _ = wild(&mut bench.noise).launch(Rungs::NONE, Default::default());
         }
     }
     let paged = paged_call();
-    let case = rope_case(paged, seed).ok_or_else(|| format!("T16: no case for {paged:?}"))?;
-    seen.extend(bad_buffers(&mut bench, &case.call, &case.buffers)?);
+    let buffers = rope_buffers(paged, seed).ok_or_else(|| format!("T16: no case for {paged:?}"))?;
+    seen.extend(bad_buffers(&mut bench, &paged, &buffers)?);
     match KINDS.iter().find(|kind| !seen.contains(kind)) {
         Some(kind) if count > 0 => Err(format!("T16: no call was refused as {kind:?}")),
         _ => Ok(()),
@@ -152,7 +152,7 @@ fn bad_buffers(
         if short[i].is_empty() {
             continue;
         }
-        let found = bench.runner.run(call, &mut short);
+        let found = bench.runner.run_rope(call, &mut short);
         seen.push(refused(&format!("a short {}", launch.slots[i].name), "small", call, found)?);
         if short != before {
             return Err(format!("T16: refused, and yet something was written ({call:?})"));
@@ -163,7 +163,7 @@ fn bad_buffers(
         let mut wrong = buffers.to_vec();
         wrong[at].fill(u32::MAX);
         let before = wrong.clone();
-        let found = bench.runner.run(call, &mut wrong);
+        let found = bench.runner.run_rope(call, &mut wrong);
         seen.push(refused("a table of blocks beyond the cache", "beyond", call, found)?);
         if wrong != before {
             return Err(format!("T16: refused, and yet something was written ({call:?})"));
@@ -172,7 +172,7 @@ fn bad_buffers(
     for count in [buffers.len() - 1, buffers.len() + 1] {
         let mut wrong = [buffers, buffers].concat();
         wrong.truncate(count);
-        let found = bench.runner.run(call, &mut wrong);
+        let found = bench.runner.run_rope(call, &mut wrong);
         seen.push(refused(&format!("{count} buffers"), "buffers", call, found)?);
     }
     // A runner's buffers are vectors and cannot be the same memory; devices ask this function.

@@ -51,6 +51,9 @@ override HEAD_LANES: u32 = 1u;
 // override constant, so that the compiler knows the divisor.
 override PIECES: u32 = 1u;
 
+#define ROTATED vec4<f32>
+#include "lib/rotate_pairs.wgsl"
+
 // Cosines and sines of eight pairs (four if STORAGE is f32).
 struct Rotation {
     cos: Elements,
@@ -94,12 +97,10 @@ fn rotate_pair(pair: Pair, rotation: Rotation, scale: f32) -> Pair {
     let x = Elements(vec4<f32>(a.low.xz, a.high.xz), vec4<f32>(b.low.xz, b.high.xz));
     let y = Elements(vec4<f32>(a.low.yw, a.high.yw), vec4<f32>(b.low.yw, b.high.yw));
 #endif
-    let u = Elements(
-        (x.low * rotation.cos.low - y.low * rotation.sin.low) * scale,
-        (x.high * rotation.cos.high - y.high * rotation.sin.high) * scale);
-    let v = Elements(
-        (x.low * rotation.sin.low + y.low * rotation.cos.low) * scale,
-        (x.high * rotation.sin.high + y.high * rotation.cos.high) * scale);
+    let low = rotate_pairs(x.low, y.low, rotation.cos.low, rotation.sin.low);
+    let high = rotate_pairs(x.high, y.high, rotation.cos.high, rotation.sin.high);
+    let u = Elements(low.x * scale, high.x * scale);
+    let v = Elements(low.y * scale, high.y * scale);
 #if PAIRING == split
     return Pair(words(u), words(v));
 #elif STORAGE == f32

@@ -10,6 +10,9 @@
 //
 // SLOT_LOOP 1: a head has more slots than the workgroup has invocations.
 
+#define ROTATED f32
+#include "lib/rotate_pairs.wgsl"
+
 // At least head_dim.
 override STAGE_ELEMENTS: u32 = 128u;
 var<workgroup> staged: array<f32, STAGE_ELEMENTS>;
@@ -80,8 +83,9 @@ fn fetch(token: u32, head: u32, origin: u32, i: u32) -> Slot {
 
 fn finish(it: Slot, factor: f32) {
     let v = it.value * it.weight * factor;
-    staged[it.at.x] = v.x * it.cos_sins.x - v.y * it.cos_sins.y;
-    staged[it.at.y] = v.x * it.cos_sins.y + v.y * it.cos_sins.x;
+    let rotated = rotate_pairs(v.x, v.y, it.cos_sins.x, it.cos_sins.y);
+    staged[it.at.x] = rotated.x;
+    staged[it.at.y] = rotated.y;
 }
 
 fn rope(token: u32, head: u32, here: Invocation) {

@@ -9,6 +9,9 @@
 #include "lib/sum.wgsl"
 #endif
 
+#define ROTATED vec2<f32>
+#include "lib/rotate_pairs.wgsl"
+
 #if STORAGE == f32
 fn word_values(word: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(word), 0.0); }
 fn word_of(values: vec2<f32>) -> u32 { return bitcast<u32>(values.x); }
@@ -74,15 +77,13 @@ fn rope(token: u32, head: u32, here: Invocation) {
 #if PAIRING == adjacent && STORAGE != f32
     let x = select(a, vec2<f32>(a.x, b.x), rotates);
     let y = select(b, vec2<f32>(a.y, b.y), rotates);
-    let u = x * cosine - y * sine;
-    let v = x * sine + y * cosine;
-    a = select(u, vec2<f32>(u.x, v.x), rotates);
-    b = select(v, vec2<f32>(u.y, v.y), rotates);
+    let rotated = rotate_pairs(x, y, cosine, sine);
+    a = select(rotated.x, vec2<f32>(rotated.x.x, rotated.y.x), rotates);
+    b = select(rotated.y, vec2<f32>(rotated.x.y, rotated.y.y), rotates);
 #else
-    let u = a * cosine - b * sine;
-    let v = a * sine + b * cosine;
-    a = u;
-    b = v;
+    let rotated = rotate_pairs(a, b, cosine, sine);
+    a = rotated.x;
+    b = rotated.y;
 #endif
     if (here.local_index < slots) {
         let destination = target_of(token, head) / WORD_ELEMENTS;

@@ -1,0 +1,60 @@
+//! The families of kernels: one table, whose rows are functions from a point of a grid to a case.
+
+mod attend;
+mod attention;
+mod cache;
+mod conv;
+mod elementwise;
+mod flash;
+mod int8_matrix;
+mod matmul;
+mod matvec;
+mod paged;
+mod rows;
+mod select;
+mod tiles;
+
+use super::family::Family;
+
+pub use matvec::int8_magnitude;
+
+/// Every family. A kernel that none of their cases launches fails `tests/kernels.rs`.
+pub fn families() -> &'static [Family] {
+    const fn family(
+        name: &'static str,
+        few: usize,
+        case: fn(&mut super::Point, crate::shader::Rungs) -> Option<super::Case>,
+    ) -> Family {
+        Family { name, few, case }
+    }
+    const ALL: [Family; 27] = [
+        family("rope", 60, crate::abi::cases::case),
+        family("copy", 3, elementwise::copy),
+        family("gate", 9, elementwise::gate),
+        family("gate_by", 8, elementwise::gate_by),
+        family("add", 12, elementwise::add),
+        family("scale", 9, elementwise::scale),
+        family("read_sums", 4, elementwise::read_sums),
+        family("gather", 6, elementwise::gather),
+        family("norm", 32, elementwise::norm),
+        family("norm of columns and sums", 16, elementwise::norm_parts),
+        family("embed", 45, elementwise::embed),
+        family("matmul", 32, matmul::case),
+        family("matvec", 20, matvec::case),
+        family("matvec of large matrices", 2, matvec::large),
+        family("matvec by int8 matrices", 16, int8_matrix::case),
+        family("quantize", 24, rows::quantize),
+        family("f16_rows", 10, rows::f16_rows),
+        family("tiles", 24, tiles::case),
+        family("conv1d", 12, conv::case),
+        family("kv_copy", 6, cache::copy),
+        family("kv_shift", 12, cache::shift),
+        family("rope_write", 10, attention::rope_write),
+        family("attention", 10, attention::attention),
+        family("attend", 8, attend::separate),
+        family("attend_gathered", 3, attend::gathered),
+        family("flash", 12, flash::case),
+        family("select", 28, select::case),
+    ];
+    &ALL
+}
