@@ -11,7 +11,7 @@ use vocabulary::{Source, vocabulary};
 fuzz_target!(|data: &[u8]| {
     let mut source = Source(data);
     let data = vocabulary(&mut source);
-    let tokenizer = match Tokenizer::new(data) {
+    let tokenizer = match data.into_data().and_then(Tokenizer::new) {
         Ok(tokenizer) => tokenizer,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };

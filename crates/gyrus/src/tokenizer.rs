@@ -1,7 +1,8 @@
 //! Builds the tokenizer and the chat template from the metadata of a GGUF file.
 
 use gyrus_formats::gguf::{Metadata, MetadataError};
-use gyrus_text::{SpecialIds, TokenKind, Tokenizer, TokenizerData};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{SpecialIds, TokenKind, Tokenizer};
 
 use crate::Error;
 
@@ -11,7 +12,7 @@ pub fn from_gguf(metadata: Metadata<'_>) -> Result<Option<Tokenizer>, Error> {
     if let None | Some("none" | "no_vocab") = metadata.get::<&str>("tokenizer.ggml.model")? {
         return Ok(None);
     }
-    Ok(Some(Tokenizer::new(data(metadata)?)?))
+    Ok(Some(Tokenizer::new(vocabulary(metadata)?.into_data()?)?))
 }
 
 /// The chat template of a GGUF file, if it has one.
@@ -19,7 +20,7 @@ pub fn template_source<'a>(metadata: Metadata<'a>) -> Result<Option<&'a str>, Er
     Ok(metadata.get("tokenizer.chat_template")?)
 }
 
-fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
+fn vocabulary(metadata: Metadata<'_>) -> Result<Vocabulary, MetadataError> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let strings = |name: &str| -> Result<Vec<String>, MetadataError> {
         let all: Option<Vec<&str>> = metadata.get(&key(name))?;
@@ -28,7 +29,7 @@ fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
     let id = |name: &str| metadata.get::<u32>(&key(name));
     let flag = |name: &str| metadata.get::<bool>(&key(name));
     let kinds: Vec<i32> = metadata.get(&key("token_type"))?.unwrap_or_default();
-    Ok(TokenizerData {
+    Ok(Vocabulary {
         model: metadata.require::<&str>(&key("model"))?.to_owned(),
         pre: metadata.get::<&str>(&key("pre"))?.map(str::to_owned),
         tokens: strings("tokens")?,

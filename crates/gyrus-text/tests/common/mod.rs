@@ -6,10 +6,11 @@ use std::path::Path;
 
 use gyrus_formats::gguf::{Gguf, Value};
 use gyrus_testkit::Rng;
-use gyrus_text::{Special, SpecialIds, TokenKind, Tokenizer, TokenizerData};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{Special, SpecialIds, TokenKind, Tokenizer};
 
 /// Reads the vocabulary of a GGUF file.
-pub(crate) fn load(path: &Path) -> TokenizerData {
+pub(crate) fn load(path: &Path) -> Vocabulary {
     let file = Gguf::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let keys = file.metadata();
     let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -21,7 +22,7 @@ pub(crate) fn load(path: &Path) -> TokenizerData {
         strings.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let kinds = keys.get::<Vec<i32>>(&key("token_type")).expect("kinds").unwrap_or_default();
-    TokenizerData {
+    Vocabulary {
         model: text(&key("model")).expect("a model"),
         pre: text(&key("pre")),
         tokens: strings("tokens"),
@@ -51,13 +52,13 @@ pub(crate) fn load(path: &Path) -> TokenizerData {
             _ => Vec::new(),
         },
         general_name: text("general.name"),
-        ..TokenizerData::default()
+        ..Vocabulary::default()
     }
 }
 
 /// The tokenizer of a GGUF file.
 pub(crate) fn tokenizer(path: &Path) -> Tokenizer {
-    Tokenizer::new(load(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    load(path).into_data().and_then(Tokenizer::new).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// One request to a reference program.
