@@ -86,8 +86,8 @@ impl SpecialIds {
     }
 }
 
-/// A tokenizer as plain data, not validated: [`gguf::Vocabulary`](crate::gguf::Vocabulary) fills
-/// it, [`Tokenizer::new`](crate::Tokenizer::new) validates it.
+/// A tokenizer as plain data, not validated: [`gguf::Vocabulary`](crate::gguf::Vocabulary) and
+/// [`hugging_face::read`](crate::hugging_face::read) fill it, [`Tokenizer::new`](crate::Tokenizer::new) validates it.
 ///
 /// Text passes the normalisers, then the pre-tokenizers, which split it into pieces, then the model, which encodes each
 /// piece.
@@ -132,6 +132,9 @@ pub enum Model {
         byte_fallback: bool,
         /// Add scores as `f64` (Hugging Face) instead of `f32` (SentencePiece): the result differs in near ties.
         double_precision: bool,
+        /// Text is segmented into tokens with lower ids than this. User-defined tokens among them have their own scores
+        /// if the sum is an `f64`, else they beat any other segmentation.
+        pieces: usize,
     },
     /// The longest matching pieces from the left.
     WordPiece {
@@ -372,12 +375,12 @@ pub enum Spelling {
     },
 }
 
-/// What is removed at the start of decoded text, before the first token that is not special.
+/// What is removed at the start of decoded text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStart {
     /// Nothing.
     Keep,
-    /// Up to this many spaces.
+    /// Up to this many spaces, also after special tokens.
     Spaces(usize),
     /// Every U+2581 of the first token.
     Markers,

@@ -140,7 +140,9 @@ impl Vocabulary {
             Family::SentencePiece => Model::SentencePieceBpe,
             Family::WordPiece => Model::WordPiece { words: WordMarks::Beginning, longest_word: LONGEST_WORD },
             // A vocabulary without all byte tokens has no byte fallback.
-            Family::Unigram => Model::Unigram { byte_fallback: true, double_precision: false },
+            Family::Unigram => {
+                Model::Unigram { byte_fallback: true, double_precision: false, pieces: usize::MAX }
+            }
         };
         Ok(TokenizerData {
             tokens: self.tokens,

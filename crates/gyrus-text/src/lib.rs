@@ -1,7 +1,7 @@
 //! Tokenizers and chat templates.
 //!
-//! [`Tokenizer`] is built from plain data ([`TokenizerData`]), which comes from the metadata of a GGUF file ([`gguf`]).
-//! It encodes text to the same token ids as the model's reference
+//! [`Tokenizer`] is built from plain data ([`TokenizerData`]), which comes from the metadata of a GGUF file ([`gguf`]) or
+//! from a `tokenizer.json` ([`hugging_face`]). It encodes text to the same token ids as the model's reference
 //! tokenizer. [`Detokenizer`] decodes a stream of ids and never splits a
 //! character.
 //!
@@ -38,6 +38,7 @@ mod detokenizer;
 mod end_tokens;
 mod error;
 pub mod gguf;
+pub mod hugging_face;
 mod matcher;
 mod merge;
 mod normalizer;

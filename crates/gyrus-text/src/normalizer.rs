@@ -111,7 +111,7 @@ fn apply_plain(step: &Normalizer, text: &str, prefix: bool, out: &mut String) ->
         Normalizer::Lowercase => out.extend(text.chars().flat_map(char::to_lowercase)),
         Normalizer::StripAccents => {
             let classes = classes();
-            out.extend(text.chars().filter(|&c| !classes.of_char(c).is(Class::MARK)));
+            out.extend(text.chars().filter(|&c| !classes.of_char(c).is(Class::COMBINING)));
         }
         Normalizer::Strip { left, right } => {
             let text = if *left { text.trim_start() } else { text };
@@ -135,8 +135,8 @@ fn apply_plain(step: &Normalizer, text: &str, prefix: bool, out: &mut String) ->
     true
 }
 
-/// Normalises the characters in the class table. A character of a later Unicode release stays as it is and blocks
-/// reordering, as in releases that do not define it.
+/// Normalises the characters of the reference's Unicode release. A character that has no decomposition there stays as it
+/// is and blocks reordering.
 fn normalise(form: Form, text: &str, out: &mut String) -> bool {
     let quick = match form {
         _ if text.is_ascii() => IsNormalized::Yes,
@@ -149,9 +149,14 @@ fn normalise(form: Form, text: &str, out: &mut String) -> bool {
         return false;
     }
     let classes = classes();
+    let is_later = |c: char| match classes.of_char(c) {
+        Class::NONE => true,
+        class if class.is(Class::DECOMPOSES) || c.is_ascii() => false,
+        _ => is_nfkd_quick(std::iter::once(c)) == IsNormalized::No,
+    };
     let mut rest = text;
     while !rest.is_empty() {
-        let later = rest.find(|c| classes.of_char(c) == Class::NONE).unwrap_or(rest.len());
+        let later = rest.find(is_later).unwrap_or(rest.len());
         let known = &rest[..later];
         match form {
             Form::Nfc => out.extend(known.nfc()),
@@ -160,7 +165,7 @@ fn normalise(form: Form, text: &str, out: &mut String) -> bool {
             Form::Nfkd => out.extend(known.nfkd()),
         }
         rest = &rest[later..];
-        let known = rest.find(|c| classes.of_char(c) != Class::NONE).unwrap_or(rest.len());
+        let known = rest.find(|c| !is_later(c)).unwrap_or(rest.len());
         out.push_str(&rest[..known]);
         rest = &rest[known..];
     }

@@ -109,8 +109,8 @@ impl Tokenizer {
             Model::ByteLevelBpe(bpe) => Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, bpe)?)),
             Model::CharacterBpe(bpe) => Encoder::Characters(Box::new(CharBpe::new(&vocab, bpe)?)),
             Model::SentencePieceBpe => Encoder::Spm(Box::new(Spm::new(&vocab, ids.unk))),
-            &Model::Unigram { byte_fallback, double_precision } => {
-                let unigram = Unigram::new(&vocab, ids.unk, byte_fallback, double_precision);
+            &Model::Unigram { byte_fallback, double_precision, pieces } => {
+                let unigram = Unigram::new(&vocab, ids.unk, byte_fallback, double_precision, pieces);
                 Encoder::Unigram(Box::new(unigram))
             }
             Model::WordPiece { words, longest_word } => {
@@ -358,7 +358,9 @@ impl Tokenizer {
             return Cow::Borrowed(&[]);
         }
         let bytes = self.vocab.bytes(id);
-        if *start == TextStart::Keep || bytes.is_empty() || self.is_special(id) {
+        // A space after special tokens is one that the encoder added.
+        let pending = matches!(start, TextStart::Spaces(_)) && self.is_special(id);
+        if *start == TextStart::Keep || bytes.is_empty() || pending {
             return Cow::Borrowed(bytes);
         }
         let text = self.vocab.tokens[id as usize].as_str();

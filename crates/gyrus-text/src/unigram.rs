@@ -34,6 +34,7 @@ impl Unigram {
         unknown: Option<u32>,
         byte_fallback: bool,
         double_precision: bool,
+        count: usize,
     ) -> Self {
         let normal = || {
             let kinds = vocab.kinds.iter();
@@ -49,9 +50,10 @@ impl Unigram {
         let (lowest, highest) = if lowest.is_finite() { (lowest, highest) } else { (0.0, 0.0) };
         let mut pieces = Trie::new();
         let mut scores = vocab.scores.clone();
-        for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate() {
+        for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate().take(count) {
             match kind {
                 TokenKind::Normal => {}
+                TokenKind::UserDefined if double_precision => {}
                 // A user-defined piece beats any other segmentation.
                 TokenKind::UserDefined => scores[id] = text.len() as f64 * highest - 0.1,
                 _ => continue,

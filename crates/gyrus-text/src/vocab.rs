@@ -62,7 +62,7 @@ impl Vocab {
                         .ok_or_else(|| TokenizerError::ByteToken { id: id as u32, text: text.clone() })?,
                 ),
                 TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined
-                    if !matches!(spelling, Spelling::Words { .. }) =>
+                    if *spelling == Spelling::ByteLevel =>
                 {
                     bytes.extend_from_slice(text.as_bytes());
                 }

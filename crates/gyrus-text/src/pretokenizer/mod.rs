@@ -4,11 +4,13 @@
 //! hand-written scanners. Each does in one pass what the published regular expression does, including lookahead and
 //! backtracking; the tests compare them with a regex engine.
 
+mod known;
 mod patterns;
 mod scan;
 mod split;
 mod stages;
 
+pub(crate) use known::known_regex;
 pub use scan::Scanner;
 pub(crate) use scan::{ScanFn, Text};
 pub(crate) use split::{Position, Splitter};

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gyrus_formats::gguf::{Gguf, Value};
 use gyrus_testkit::Rng;
@@ -59,6 +59,18 @@ pub(crate) fn load(path: &Path) -> Vocabulary {
 /// The tokenizer of a GGUF file.
 pub(crate) fn tokenizer(path: &Path) -> Tokenizer {
     load(path).into_data().and_then(Tokenizer::new).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A file in the folder of downloaded models. `scripts/verify grids` downloads them all. Elsewhere a missing file skips
+/// its test, even where the default model is required.
+pub(crate) fn model(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("GYRUS_MODELS").map(|folder| gyrus_testkit::repository().join(folder));
+    let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());
+    if path.is_none() {
+        let reason = format!("{name} is not in the folder that GYRUS_MODELS names");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
+    }
+    path
 }
 
 /// One request to a reference program.
