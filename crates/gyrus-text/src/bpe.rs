@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::byte_level;
 use crate::data::{Bpe, MergeRule, TokenKind};
 use crate::error::TokenizerError;
-use crate::merge::{NO_SYMBOL, Scratch, merge};
+use crate::merge::{Scratch, merge};
 use crate::table::{Merge, PairTable, TextTable};
 use crate::vocab::Vocab;
 
@@ -31,6 +31,9 @@ fn read_merges(vocab: &Vocab, merges: &[MergeRule]) -> Result<PairTable<Merge>, 
 const UNTRIED: u8 = 0;
 const WHOLE: u8 = 1;
 const BROKEN: u8 = 2;
+
+/// A byte that is dropped.
+const NO_SYMBOL: u32 = u32::MAX;
 
 /// Byte-level BPE.
 pub(crate) struct ByteLevelBpe {
@@ -101,7 +104,8 @@ impl ByteLevelBpe {
 
     fn merge_piece(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         scratch.symbols.clear();
-        scratch.symbols.extend(piece.iter().map(|&byte| self.symbols[byte as usize]));
+        let symbols = piece.iter().map(|&byte| self.symbols[byte as usize]);
+        scratch.symbols.extend(symbols.filter(|&symbol| symbol != NO_SYMBOL));
         if self.fuse_unknown && self.unknown != NO_SYMBOL {
             scratch.symbols.dedup_by(|next, last| *next == self.unknown && last == next);
         }

@@ -19,7 +19,10 @@ pub(super) fn read(node: &Node<'_>, steps: &mut Vec<PreTokenizer>) -> Result<(),
         "Sequence" => {
             return node.require("pretokenizers")?.elements()?.try_for_each(|step| read(&step, steps));
         }
-        "BertPreTokenizer" => return Ok(steps.extend(PreTokenizer::bert())),
+        "BertPreTokenizer" => {
+            steps.extend(PreTokenizer::bert());
+            return Ok(());
+        }
         "ByteLevel" => {
             if node.flag("add_prefix_space", true)? {
                 steps.push(PreTokenizer::PrefixSpace);
