@@ -3,7 +3,8 @@
 
 use std::sync::LazyLock;
 
-use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerData, pre_names, pretokenize};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{Special, TokenKind, Tokenizer, pre_names, pretokenize};
 use libfuzzer_sys::fuzz_target;
 
 /// One tokenizer for each rule: GPT-2's alphabet, a few merges and a special token.
@@ -11,7 +12,7 @@ static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
     pre_names()
         .into_iter()
         .map(|name| {
-            let mut data = TokenizerData { model: "gpt2".into(), pre: Some(name.into()), ..Default::default() };
+            let mut data = Vocabulary { model: "gpt2".into(), pre: Some(name.into()), ..Default::default() };
             let mut next = 0x100;
             for byte in 0..=255_u8 {
                 let same = matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
@@ -27,7 +28,7 @@ static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
             data.tokens.push("<|end|>".into());
             data.kinds.push(TokenKind::Control);
             data.ids.bos = Some(0);
-            (name, Tokenizer::new(data).expect("sound"))
+            (name, Tokenizer::new(data.into_data().expect("known names")).expect("sound"))
         })
         .collect()
 });

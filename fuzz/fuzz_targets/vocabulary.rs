@@ -1,6 +1,7 @@
 //! Vocabularies out of arbitrary bytes, sound often enough to be worth tokenising with.
 
-use gyrus_text::{TokenKind, TokenizerData, pre_names};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{TokenKind, pre_names};
 
 /// Reads numbers and strings from bytes; zeros and nothing when they run out.
 pub struct Source<'a>(pub &'a [u8]);
@@ -50,13 +51,13 @@ impl<'a> Source<'a> {
 }
 
 /// A vocabulary; the rest of the source stays for the text.
-pub fn vocabulary(source: &mut Source<'_>) -> TokenizerData {
+pub fn vocabulary(source: &mut Source<'_>) -> Vocabulary {
     let models = ["gpt2", "llama", "bert", "t5", "gemma4", "none"];
     let pres = pre_names();
-    let mut data = TokenizerData {
+    let mut data = Vocabulary {
         model: models[usize::from(source.byte()) % models.len()].into(),
         pre: pres.get(usize::from(source.byte())).map(|name| (*name).to_owned()),
-        ..TokenizerData::default()
+        ..Vocabulary::default()
     };
     let setup = source.byte();
     if setup & 1 == 0 {

@@ -17,6 +17,8 @@ BITS = [(r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 4), (r"\p{M}", 8), (r"\p{P}", 16),
         (r"[\p{Lu}\p{Lt}]", 64), (r"\p{Ll}", 128), (r"\p{Han}", 256), (r"[\p{Cc}\p{Cf}\p{Co}]", 512)]
 # BERT's cleaning has tables of its own, from an older Unicode release.
 PUNCTUATION, ACCENT, CONTROL = 1024, 2048, 4096
+# So have the Unicode normalisers.
+COMBINING, DECOMPOSES = 8192, 16384
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -40,10 +42,16 @@ def bert(c):
     return PUNCTUATION if len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(word)) == 3 else 0
 
 
+def normal(c):
+    """What the Unicode normalisers take the code point for."""
+    combining = normalizers.StripAccents().normalize_str(chr(c)) == ""
+    return combining * COMBINING | (normalizers.NFKD().normalize_str(chr(c)) != chr(c)) * DECOMPOSES
+
+
 def main():
     flags = [0] * 0x110000
     for c in POINTS:
-        flags[c] = bert(c)
+        flags[c] = bert(c) | normal(c)
     for pattern, bit in BITS:
         for c in members(pattern):
             flags[c] |= bit

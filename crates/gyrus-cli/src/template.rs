@@ -13,10 +13,10 @@ use crate::source;
 
 pub(crate) fn run(args: &TemplateArgs) -> Result<()> {
     let checkpoint = source::open(&args.model)?;
-    let metadata = checkpoint.gguf().with_context(|| source::no_tokenizer(&args.model))?;
     let tokenizer =
-        gyrus::tokenizer::from_gguf(metadata)?.with_context(|| source::no_tokenizer(&args.model))?;
-    let format = ChatFormat::new(gyrus::tokenizer::template_source(metadata)?, &tokenizer)?;
+        gyrus::tokenizer::read(&checkpoint)?.with_context(|| source::no_tokenizer(&args.model))?;
+    let template = gyrus::tokenizer::template_source(&checkpoint)?;
+    let format = ChatFormat::new(template.as_deref(), &tokenizer)?;
     if let Some(name) = format.fallback() {
         diagnostics::note(format!("the model has no chat template, using the {name} template"));
     }

@@ -61,11 +61,7 @@ pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
 
 fn tokenizer(model: &OsStr) -> Result<Tokenizer> {
     let checkpoint: Checkpoint = source::open(model)?;
-    let tokenizer = match checkpoint.gguf() {
-        Some(metadata) => gyrus::tokenizer::from_gguf(metadata)?,
-        None => None,
-    };
-    tokenizer.with_context(|| source::no_tokenizer(model))
+    gyrus::tokenizer::read(&checkpoint)?.with_context(|| source::no_tokenizer(model))
 }
 
 /// A file's bytes, or what comes in on stdin.

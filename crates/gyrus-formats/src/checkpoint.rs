@@ -130,6 +130,14 @@ impl Checkpoint {
         self.config.as_ref()
     }
 
+    /// A small file beside the first file of a SafeTensors model, such as its tokenizer; `None` if there is none, and for
+    /// GGUF models.
+    pub fn beside(&self, name: &str) -> Result<Option<Bytes>, FormatError> {
+        let Files::SafeTensors(shards) = &self.files else { return Ok(None) };
+        let path = shards.first().map(|(file, _)| file.with_file_name(name)).filter(|path| path.is_file());
+        path.map(|path| read_json(&path)).transpose()
+    }
+
     /// The `generation_config.json` beside a SafeTensors model, if it has one.
     pub fn generation_config(&self) -> Option<&serde_json::Value> {
         self.generation_config.as_ref()

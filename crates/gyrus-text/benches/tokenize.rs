@@ -60,7 +60,7 @@ fn main() {
     let data = common::load(Path::new(vocabulary));
     let start = Instant::now();
     let begin = clock(start);
-    let tokenizer = Tokenizer::new(data).expect("a vocabulary");
+    let tokenizer = Tokenizer::new(data.into_data().expect("known names")).expect("a vocabulary");
     eprintln!("built in {:.0} ms", (clock(start) - begin) * 1e3);
     for path in texts {
         let text = std::fs::read_to_string(path).expect("text");

@@ -38,7 +38,28 @@ impl Charsmap {
     /// The longest sequence at the start of `text` that has a replacement: its length and the replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut found = None;
-        let mut at = offset(*self.units.first()?);
+        self.walk(text, |len, value| {
+            found = Some((len, value));
+            true
+        });
+        let (len, start) = found?;
+        Some((len, self.replacement(start)?))
+    }
+
+    /// The replacement of the shortest sequence at the start of `text` that has one.
+    pub(crate) fn shortest(&self, text: &[u8]) -> Option<&str> {
+        let mut found = None;
+        self.walk(text, |_, value| {
+            found = Some(value);
+            false
+        });
+        self.replacement(found?)
+    }
+
+    /// Calls `found` with the length and value of each sequence at the start of `text`, until it returns `false`.
+    fn walk(&self, text: &[u8], mut found: impl FnMut(usize, u32) -> bool) {
+        let Some(&root) = self.units.first() else { return };
+        let mut at = offset(root);
         for (index, &byte) in text.iter().enumerate() {
             at ^= usize::from(byte);
             let Some(&unit) = self.units.get(at) else { break };
@@ -49,13 +70,17 @@ impl Charsmap {
             at ^= offset(unit);
             if unit >> 8 & 1 == 1 {
                 let Some(&value) = self.units.get(at) else { break };
-                found = Some((index + 1, value & !(1 << 31)));
+                if !found(index + 1, value & !(1 << 31)) {
+                    break;
+                }
             }
         }
-        let (len, start) = found?;
+    }
+
+    fn replacement(&self, start: u32) -> Option<&str> {
         let tail = self.replacements.get(start as usize..)?;
         let end = tail.iter().position(|&byte| byte == 0)?;
-        Some((len, std::str::from_utf8(&tail[..end]).ok()?))
+        std::str::from_utf8(&tail[..end]).ok()
     }
 }
 

@@ -1,4 +1,6 @@
-//! A vocabulary as plain data, as in a model file.
+//! A tokenizer as plain data.
+
+use crate::pretokenizer::Scanner;
 
 /// The type of a token. The order of the variants is that of GGUF's `token_type`, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -84,43 +86,317 @@ impl SpecialIds {
     }
 }
 
-/// The tokenizer's data in a model file, not validated. In GGUF these are the keys under `tokenizer.ggml.`;
-/// [`Tokenizer::new`](crate::Tokenizer::new) validates them.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// A tokenizer as plain data, not validated: [`gguf::Vocabulary`](crate::gguf::Vocabulary) and
+/// [`hugging_face::read`](crate::hugging_face::read) fill it, [`Tokenizer::new`](crate::Tokenizer::new) validates it.
+///
+/// Text passes the normalisers, then the pre-tokenizers, which split it into pieces, then the model, which encodes each
+/// piece.
+#[derive(Debug, Clone, PartialEq)]
 pub struct TokenizerData {
-    /// Tokenizer family: `gpt2`, `llama`, `bert`, `t5`, `gemma4`.
-    pub model: String,
-    /// Name of the pre-tokenizer of byte-level BPE.
-    pub pre: Option<String>,
-    /// Text of each token; the position is the id.
+    /// Text of each token; the position is the id. An empty text is an unused id.
     pub tokens: Vec<String>,
     /// Kind of each token, or empty: all normal.
     pub kinds: Vec<TokenKind>,
     /// Score of each token (merge priority, or log-probability), or empty: all zero.
-    pub scores: Vec<f32>,
-    /// Merges in order of priority, each two token texts separated by a space.
-    pub merges: Vec<String>,
+    pub scores: Vec<f64>,
+    /// The algorithm that encodes a piece.
+    pub model: Model,
+    /// Applied to the text between special tokens, in order.
+    pub normalizers: Vec<Normalizer>,
+    /// Applied to normalised text, in order.
+    pub pre_tokenizers: Vec<PreTokenizer>,
+    /// How tokens become text again.
+    pub decoder: Decoder,
+    /// How special tokens are matched, for those with other than the default options.
+    pub matching: Vec<(u32, Matching)>,
     /// Ids of the special tokens.
     pub ids: SpecialIds,
-    /// Add the BOS token before every text; absent: the family's default.
-    pub add_bos: Option<bool>,
-    /// Add the EOS token after every text; absent: the family's default.
-    pub add_eos: Option<bool>,
-    /// Add the separator after every text; absent: the family's default.
-    pub add_sep: Option<bool>,
-    /// Add a space before the text; absent: the family's default.
-    pub add_space_prefix: Option<bool>,
-    /// Collapse runs of spaces and trim the ends; absent: no.
-    pub remove_extra_whitespaces: Option<bool>,
-    /// Put the escaped space after words instead of before them; absent: no.
-    pub treat_whitespace_as_suffix: Option<bool>,
-    /// SentencePiece's compiled normaliser, or empty: none.
-    pub precompiled_charsmap: Vec<u8>,
-    /// Lower-case the text first (WordPiece); absent: yes.
-    pub lowercase: Option<bool>,
-    /// Drop accents first (WordPiece); absent: as `lowercase`.
-    pub strip_accents: Option<bool>,
-    /// The model's name (`general.name`). No other field identifies the models whose special tokens strip the white
-    /// space after them.
-    pub general_name: Option<String>,
+    /// Tokens added before every text.
+    pub prefix: Vec<u32>,
+    /// Tokens added after every text.
+    pub suffix: Vec<u32>,
+}
+
+/// The algorithm that encodes a piece of text.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Model {
+    /// BPE over bytes; token texts are written in GPT-2's byte alphabet.
+    ByteLevelBpe(Bpe),
+    /// BPE over characters.
+    CharacterBpe(Bpe),
+    /// SentencePiece BPE: merges by the scores of the pieces, with byte fallback.
+    SentencePieceBpe,
+    /// The segmentation with the highest sum of scores.
+    Unigram {
+        /// Unknown characters become byte tokens.
+        byte_fallback: bool,
+        /// Add scores as `f64` (Hugging Face) instead of `f32` (SentencePiece): the result differs in near ties.
+        double_precision: bool,
+        /// Text is segmented into tokens with lower ids than this. User-defined tokens among them have their own scores
+        /// if the sum is an `f64`, else they beat any other segmentation.
+        pieces: usize,
+    },
+    /// The longest matching pieces from the left.
+    WordPiece {
+        /// How the vocabulary tells the first piece of a word from the others.
+        words: WordMarks,
+        /// Longer words, in characters, are encoded as the unknown token.
+        longest_word: usize,
+    },
+}
+
+/// The merges and options of BPE.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bpe {
+    /// The merges in order of priority.
+    pub merges: Vec<MergeRule>,
+    /// A piece that is a token is encoded as that token, without merges.
+    pub ignore_merges: bool,
+    /// One unknown token stands for a run of unknown characters.
+    pub fuse_unknown: bool,
+    /// The unknown token; without one, unknown characters are dropped.
+    pub unknown: Option<u32>,
+}
+
+/// Two tokens that merge into one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergeRule {
+    joined: String,
+    left: usize,
+}
+
+impl MergeRule {
+    /// A merge of two token texts.
+    pub fn new(left: &str, right: &str) -> Self {
+        Self { joined: [left, right].concat(), left: left.len() }
+    }
+
+    /// A merge written as two token texts separated by a space. The first one may itself start with a space, but
+    /// neither is empty. A text of another form is returned.
+    pub fn parse(mut rule: String) -> Result<Self, String> {
+        let space = rule.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
+        match space.filter(|at| at + 1 < rule.len()) {
+            Some(left) => {
+                rule.remove(left);
+                Ok(Self { joined: rule, left })
+            }
+            None => Err(rule),
+        }
+    }
+
+    /// The text of the token that the two become.
+    pub fn joined(&self) -> &str {
+        &self.joined
+    }
+
+    /// The texts of the two tokens.
+    pub fn parts(&self) -> (&str, &str) {
+        self.joined.split_at(self.left)
+    }
+}
+
+/// How a WordPiece vocabulary is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WordMarks {
+    /// The first piece of a word starts with U+2581, as in GGUF files.
+    Beginning,
+    /// The other pieces start with this text, `##` in BERT.
+    Continuation(String),
+}
+
+/// A change to text before it is split.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Normalizer {
+    /// A Unicode normalization form.
+    Unicode(Form),
+    /// Lower-case every character.
+    Lowercase,
+    /// Drop combining marks.
+    StripAccents,
+    /// Trim white space.
+    Strip {
+        /// At the start.
+        left: bool,
+        /// At the end.
+        right: bool,
+    },
+    /// Replace all matches.
+    Replace {
+        /// What to replace.
+        pattern: Pattern,
+        /// The replacement.
+        with: String,
+    },
+    /// Add text at the start and after special tokens.
+    Prepend(String),
+    /// The rules of SentencePiece's `nmt`: drop control characters, replace separators by spaces.
+    Nmt,
+    /// SentencePiece's compiled rules as Hugging Face applies them: to grapheme clusters, then to characters.
+    Charsmap(Vec<u8>),
+    /// SentencePiece's own normaliser: compiled rules, then rules for spaces.
+    SentencePiece {
+        /// The compiled rules, or empty: none.
+        charsmap: Vec<u8>,
+        /// The rules for spaces, which become U+2581.
+        spaces: Spaces,
+    },
+    /// BERT's cleaning.
+    Bert(BertOptions),
+    /// Write the text's bytes in GPT-2's byte alphabet.
+    ByteAlphabet,
+}
+
+/// A Unicode normalization form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the standard")]
+pub enum Form {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+}
+
+/// What BERT's normaliser does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BertOptions {
+    /// Drop control characters and make all white space spaces.
+    pub clean: bool,
+    /// Put spaces around Chinese characters.
+    pub ideographs: bool,
+    /// Decompose the text and drop accents.
+    pub strip_accents: bool,
+    /// Lower-case the text.
+    pub lowercase: bool,
+}
+
+/// White-space rules of SentencePiece's normaliser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spaces {
+    /// Add a space before the text (or after it, with `as_suffix`).
+    pub add_prefix: bool,
+    /// Collapse runs of spaces and trim the ends.
+    pub remove_extra: bool,
+    /// Put the escaped space after words instead of before them.
+    pub as_suffix: bool,
+}
+
+/// A step of pre-tokenization.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PreTokenizer {
+    /// Split at the matches of a pattern.
+    Split {
+        /// The pattern.
+        pattern: Pattern,
+        /// What becomes of the matches.
+        behavior: Behavior,
+        /// Swap matches and the text between them.
+        invert: bool,
+    },
+    /// Add a space at the start and after special tokens, unless one is there.
+    PrefixSpace,
+    /// Replace spaces by a character, and split before it.
+    Metaspace {
+        /// The character, U+2581 in most models.
+        replacement: char,
+        /// Where to add the character in front of the text, unless it is there.
+        prepend: Prepend,
+        /// Split the text.
+        split: bool,
+    },
+    /// Write the bytes in GPT-2's byte alphabet.
+    ByteAlphabet,
+}
+
+/// Where a prefix is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prepend {
+    /// Nowhere.
+    Never,
+    /// At the start of the text.
+    First,
+    /// At the start of the text and after special tokens.
+    Always,
+}
+
+/// What becomes of the matches of a split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behavior {
+    /// They are dropped.
+    Removed,
+    /// Each is a piece.
+    Isolated,
+    /// Each ends the piece before it.
+    MergedWithPrevious,
+    /// Each starts the piece after it.
+    MergedWithNext,
+    /// A run of matches is a piece.
+    Contiguous,
+}
+
+/// What to look for in a text.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pattern {
+    /// A hand-written scanner.
+    Scanner(Scanner),
+    /// A text.
+    Literal(String),
+    /// A regular expression in Oniguruma's syntax.
+    Regex(String),
+    /// One character of white space.
+    Whitespace,
+    /// One character of ASCII punctuation or of a Unicode punctuation category.
+    Punctuation,
+    /// One character of a Unicode number category.
+    Number,
+}
+
+/// How tokens become text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoder {
+    /// How token texts are written.
+    pub spelling: Spelling,
+    /// What is removed at the start of the text.
+    pub start: TextStart,
+}
+
+/// How token texts are written. Byte tokens are bytes in all of them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Spelling {
+    /// In GPT-2's byte alphabet.
+    ByteLevel,
+    /// As text after these replacements, U+2581 by a space in most models.
+    Text(Vec<(String, String)>),
+    /// With a space before each token that does not start with the prefix of continuations, which is removed.
+    Words {
+        /// The prefix of continuations, or empty: a space before each token.
+        continuation: String,
+        /// Remove the space before punctuation and English contractions.
+        cleanup: bool,
+    },
+}
+
+/// What is removed at the start of decoded text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextStart {
+    /// Nothing.
+    Keep,
+    /// Up to this many spaces, also after special tokens.
+    Spaces(usize),
+    /// Every U+2581 of the first token.
+    Markers,
+    /// The first token is shown as it is written.
+    Verbatim,
+}
+
+/// How a special token is matched in text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Matching {
+    /// White space before it belongs to it.
+    pub strip_left: bool,
+    /// White space after it belongs to it.
+    pub strip_right: bool,
+    /// It is not matched next to a letter, digit, mark or underscore.
+    pub single_word: bool,
+    /// It is matched in normalised text. Control tokens are always matched in the text itself.
+    pub normalized: bool,
 }

@@ -1,5 +1,6 @@
 //! Decodes a stream of token ids to text without splitting characters.
 
+use crate::data::TextStart;
 use crate::tokenizer::Tokenizer;
 
 /// The initial capacity for a token's bytes; few tokens are longer.
@@ -13,8 +14,8 @@ const TOKEN_BYTES: usize = 256;
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     render_special: bool,
-    /// Whether the space that the encoder adds before a text is still to be removed.
-    at_start: bool,
+    /// What is still to be removed at the start: the space that the encoder adds.
+    start: TextStart,
     /// The bytes of an incomplete character, at most three between two calls.
     tail: Vec<u8>,
 }
@@ -23,13 +24,13 @@ impl<'t> Detokenizer<'t> {
     /// For a stream that starts with the beginning of a text: the space that the encoder adds is removed.
     /// `render_special` renders control tokens as text, else they are skipped.
     pub fn new(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
-        let at_start = tokenizer.strips_leading_space();
-        Self { tokenizer, render_special, at_start, tail: Vec::with_capacity(TOKEN_BYTES) }
+        let start = tokenizer.text_start();
+        Self { tokenizer, render_special, start, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
     /// For a stream that continues a text, such as a completion after its prompt: a leading space is kept.
     pub fn continuing(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
-        Self { tokenizer, render_special, at_start: false, tail: Vec::with_capacity(TOKEN_BYTES) }
+        Self { tokenizer, render_special, start: TextStart::Keep, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
     /// The text that the next id completes. It is often empty in the middle of a character, and always for an id
@@ -42,12 +43,8 @@ impl<'t> Detokenizer<'t> {
 
     /// As [`push`](Self::push), appended to `text`, so that one buffer serves the whole stream.
     pub fn push_into(&mut self, id: u32, text: &mut String) {
-        let mut bytes = self.tokenizer.rendered(id, self.render_special);
-        if self.at_start && !bytes.is_empty() && !self.tokenizer.is_special(id) {
-            self.at_start = false;
-            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
-        }
-        self.tail.extend_from_slice(bytes);
+        let bytes = self.tokenizer.next_bytes(id, self.render_special, &mut self.start);
+        self.tail.extend_from_slice(&bytes);
         self.take(false, text);
     }
 

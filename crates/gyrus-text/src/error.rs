@@ -108,7 +108,7 @@ pub enum TokenizerError {
         /// The id.
         id: u32,
         /// Its score.
-        score: f32,
+        score: f64,
     },
     /// The precompiled character map of a SentencePiece normaliser is malformed.
     #[error("precompiled character map of {len} bytes: {what}")]
@@ -122,6 +122,24 @@ pub enum TokenizerError {
     #[error("the search automaton for the special tokens could not be built: {what}")]
     SpecialSearch {
         /// The automaton's error.
+        what: String,
+    },
+    /// A pattern of a normaliser or a pre-tokenizer is invalid.
+    #[error("the pattern {pattern:?} is not usable: {what}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A part of a tokenizer.json is missing, malformed or not supported.
+    #[error("{file}: {path}: {what}")]
+    Json {
+        /// The file.
+        file: &'static str,
+        /// Where in the file, such as `pre_tokenizer.pretokenizers[1].type`.
+        path: String,
+        /// What is wrong there.
         what: String,
     },
 }

@@ -5,9 +5,6 @@ use std::collections::BinaryHeap;
 
 use crate::table::{Merge, PairTable};
 
-/// A symbol without a token; it never merges.
-pub(crate) const NO_SYMBOL: u32 = u32::MAX - 1;
-
 /// Up to this many symbols, scanning all pairs for the best is faster than keeping a heap.
 const SHORT: usize = 48;
 
@@ -68,7 +65,7 @@ fn merge_short(pairs: &PairTable<Merge>, symbols: &[u32], out: &mut Vec<u32>) {
         }
         best[at] = if at + 1 < len { packed(pairs.get(ids[at], ids[at + 1])) } else { NO_RANK };
     }
-    out.extend(ids[..len].iter().filter(|&&id| id != NO_SYMBOL));
+    out.extend_from_slice(&ids[..len]);
 }
 
 const END: u32 = u32::MAX;
@@ -123,9 +120,7 @@ fn merge_long(pairs: &PairTable<Merge>, scratch: &mut Scratch, out: &mut Vec<u32
         }
         let mut at = 0;
         while at != END {
-            if ids[at as usize] != NO_SYMBOL {
-                out.push(ids[at as usize]);
-            }
+            out.push(ids[at as usize]);
             at = next[at as usize];
         }
     }
@@ -171,8 +166,5 @@ mod tests {
         let mut out = Vec::new();
         merge_short(&pairs(), &[0, 0, 0], &mut out);
         assert_eq!(out, [7]);
-        out.clear();
-        merge_short(&pairs(), &[0, NO_SYMBOL, 0, 0], &mut out);
-        assert_eq!(out, [0, 4]);
     }
 }

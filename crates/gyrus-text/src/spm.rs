@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use crate::data::TokenKind;
 use crate::table::TextTable;
-use crate::vocab::{ESCAPED_SPACE, Vocab};
+use crate::vocab::Vocab;
 
 const NONE: u32 = u32::MAX;
 
@@ -26,7 +26,6 @@ pub(crate) struct Spm {
 /// Scratch buffers, reused between calls.
 #[derive(Default)]
 pub(crate) struct SpmScratch {
-    pub(crate) text: String,
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Reverse<u64>>,
     splits: HashMap<(usize, usize), usize>,
@@ -63,46 +62,26 @@ impl Spm {
                 let _ = pieces.insert(text.as_bytes(), id as u32);
             }
         }
-        let order = vocab.scores.iter().map(|&score| descending(score)).collect();
+        let order = vocab.scores.iter().map(|&score| descending(score as f32)).collect();
         Self { pieces, longest, order, bytes: vocab.byte_ids(), unknown, has_unused, by_words }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens; `prefix` adds a space before it.
-    pub(crate) fn encode(
-        &self,
-        vocab: &Vocab,
-        text: &str,
-        prefix: bool,
-        scratch: &mut SpmScratch,
-        out: &mut Vec<u32>,
-    ) {
-        let mut escaped = std::mem::take(&mut scratch.text);
-        escaped.clear();
-        if prefix {
-            escaped.push_str(ESCAPED_SPACE);
+    /// Appends the ids of `text`, whose spaces are written as U+2581.
+    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, scratch: &mut SpmScratch, out: &mut Vec<u32>) {
+        if !self.by_words {
+            return self.encode_word(vocab, text, scratch, out);
         }
-        let mut parts = text.split(' ');
-        escaped.push_str(parts.next().unwrap_or(""));
-        for part in parts {
-            escaped.push_str(ESCAPED_SPACE);
-            escaped.push_str(part);
-        }
-        if self.by_words {
-            let mut start = 0;
-            let mut after_space = true;
-            for (at, c) in escaped.char_indices() {
-                let is_space = c == '\u{2581}';
-                if is_space && !after_space {
-                    self.encode_word(vocab, &escaped[start..at], scratch, out);
-                    start = at;
-                }
-                after_space = is_space;
+        let mut start = 0;
+        let mut after_space = true;
+        for (at, c) in text.char_indices() {
+            let is_space = c == '\u{2581}';
+            if is_space && !after_space {
+                self.encode_word(vocab, &text[start..at], scratch, out);
+                start = at;
             }
-            self.encode_word(vocab, &escaped[start..], scratch, out);
-        } else {
-            self.encode_word(vocab, &escaped, scratch, out);
+            after_space = is_space;
         }
-        scratch.text = escaped;
+        self.encode_word(vocab, &text[start..], scratch, out);
     }
 
     fn piece(&self, text: &str) -> u32 {
@@ -110,7 +89,7 @@ impl Spm {
     }
 
     fn encode_word(&self, vocab: &Vocab, text: &str, scratch: &mut SpmScratch, out: &mut Vec<u32>) {
-        let SpmScratch { symbols, heap, splits, .. } = scratch;
+        let SpmScratch { symbols, heap, splits } = scratch;
         symbols.clear();
         heap.clear();
         splits.clear();
@@ -214,7 +193,7 @@ fn descending(score: f32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocab::Spelling;
+    use crate::data::Spelling;
 
     #[test]
     fn scores_are_ordered() {
@@ -228,11 +207,11 @@ mod tests {
         let tokens = ["a", "b", "ab", "c", "abc"].map(String::from).to_vec();
         let mut kinds = vec![TokenKind::Normal; 5];
         kinds[4] = TokenKind::Unused;
-        let vocab =
-            Vocab::new(tokens, kinds, vec![0.0, 0.0, 2.0, 0.0, 3.0], Spelling::Escaped).expect("fine");
+        let vocab = Vocab::new(tokens, kinds, vec![0.0, 0.0, 2.0, 0.0, 3.0], &Spelling::Text(Vec::new()))
+            .expect("fine");
         let spm = Spm::new(&vocab, None);
         let mut out = Vec::new();
-        spm.encode(&vocab, "abcab", false, &mut SpmScratch::default(), &mut out);
+        spm.encode(&vocab, "abcab", &mut SpmScratch::default(), &mut out);
         assert_eq!(out, [2, 3, 2]);
     }
 }

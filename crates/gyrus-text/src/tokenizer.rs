@@ -1,26 +1,22 @@
 //! The tokenizer, for all tokenizer families.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::bpe::{ByteLevelBpe, CharBpe};
-use crate::data::{SpecialIds, TokenKind, TokenizerData};
+use crate::data::{Model, SpecialIds, TextStart, TokenKind, TokenizerData};
 use crate::detokenizer::Detokenizer;
 use crate::end_tokens::{end_tokens, is_end_name};
 use crate::error::TokenizerError;
 use crate::merge::Scratch;
-use crate::pretokenizer;
-use crate::special::{Fragment, SpecialFinder, Strip};
+use crate::normalizer::{NormalText, Normalizers};
+use crate::pretokenizer::{Position, Splitter};
+use crate::special::{Fragment, SpecialFinder};
 use crate::spm::{Spm, SpmScratch};
-use crate::unigram::{Spaces, Unigram};
-use crate::vocab::{Spelling, Vocab};
+use crate::unigram::Unigram;
+use crate::vocab::{ESCAPED_SPACE, Vocab};
 use crate::wordpiece::WordPiece;
-
-/// The tokenizer families, by their `tokenizer.ggml.model` names in GGUF.
-pub const MODEL_NAMES: &[&str] = &["bert", "gemma4", "gpt2", "llama", "t5"];
-
-/// Pre-tokenizers of the `gpt2` family that are character-level BPE like `gemma4`.
-const CHARACTER_PRE_TOKENIZERS: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 
 /// How to encode special tokens that are spelt out in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +36,7 @@ pub enum Part<'a> {
     Ids(&'a [u32]),
 }
 
-enum Family {
+enum Encoder {
     ByteLevel(Box<ByteLevelBpe>),
     Characters(Box<CharBpe>),
     Spm(Box<Spm>),
@@ -51,24 +47,36 @@ enum Family {
 /// Encodes text to token ids and decodes ids to text. It is immutable, so all threads can share it.
 pub struct Tokenizer {
     vocab: Vocab,
-    family: Family,
     special: SpecialFinder,
+    normalizers: Normalizers,
+    /// Finds the tokens that are matched in normalised text.
+    normalized: Option<SpecialFinder>,
+    splitter: Splitter,
+    encoder: Encoder,
     ids: SpecialIds,
     ends: BTreeSet<u32>,
-    first: Option<u32>,
-    last: Option<u32>,
-    space_prefix: bool,
-    strip_space: bool,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    start: TextStart,
+}
+
+/// Buffers, reused between fragments of a text.
+#[derive(Default)]
+struct Buffers {
+    text: NormalText,
+    bytes: Vec<u8>,
+    merge: Scratch,
+    spm: SpmScratch,
 }
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let family = match self.family {
-            Family::ByteLevel(_) => "byte-level BPE",
-            Family::Characters(_) => "character BPE",
-            Family::Spm(_) => "SentencePiece BPE",
-            Family::WordPiece(_) => "WordPiece",
-            Family::Unigram(_) => "Unigram",
+        let family = match self.encoder {
+            Encoder::ByteLevel(_) => "byte-level BPE",
+            Encoder::Characters(_) => "character BPE",
+            Encoder::Spm(_) => "SentencePiece BPE",
+            Encoder::WordPiece(_) => "WordPiece",
+            Encoder::Unigram(_) => "Unigram",
         };
         f.debug_struct("Tokenizer")
             .field("family", &family)
@@ -81,63 +89,37 @@ impl std::fmt::Debug for Tokenizer {
 impl Tokenizer {
     /// Validates the data and builds the tokenizer.
     pub fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
-        let model = data.model.as_str();
-        let pre = data.pre.as_deref().filter(|pre| !pre.is_empty());
-        if !MODEL_NAMES.contains(&model) {
-            return Err(TokenizerError::UnknownModel { name: data.model, known: MODEL_NAMES.join(", ") });
-        }
-        let characters = model == "gemma4"
-            || model == "gpt2" && pre.is_some_and(|pre| CHARACTER_PRE_TOKENIZERS.contains(&pre));
-        let pre_tokenizer = match model {
-            "gpt2" if !characters => Some(pretokenizer::pre_tokenizer(pre.unwrap_or("default"))?),
+        let has_kinds = !data.kinds.is_empty();
+        let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores, &data.decoder.spelling)?;
+        let ids = data.ids;
+        let named = ids.named().into_iter().filter_map(|(name, id)| Some((name, id?)));
+        let others = [("added", &data.prefix), ("added", &data.suffix)];
+        let others = others.into_iter().flat_map(|(name, ids)| ids.iter().map(move |&id| (name, id)));
+        let matched = data.matching.iter().map(|&(id, _)| ("special", id));
+        let bpe = match &data.model {
+            Model::ByteLevelBpe(bpe) | Model::CharacterBpe(bpe) => bpe.unknown,
             _ => None,
         };
-        let spelling = if pre_tokenizer.is_some() { Spelling::ByteLevel } else { Spelling::Escaped };
-        let has_kinds = !data.kinds.is_empty();
-        let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores.clone(), spelling)?;
-        let mut ids = data.ids;
-        for (name, id) in ids.named() {
-            if let Some(id) = id.filter(|&id| id as usize >= vocab.len()) {
-                return Err(TokenizerError::IdRange { name, id, tokens: vocab.len() });
-            }
+        let unknown = bpe.map(|id| ("unknown", id));
+        let outside = |&(_, id): &(&str, u32)| id as usize >= vocab.len();
+        if let Some((name, id)) = named.chain(others).chain(matched).chain(unknown).find(outside) {
+            return Err(TokenizerError::IdRange { name, id, tokens: vocab.len() });
         }
-        fill_defaults(model, &vocab, has_kinds, &mut ids);
-
-        let require = |list: &'static str, present: bool| {
-            let model = model.to_owned();
-            if present { Ok(()) } else { Err(TokenizerError::Missing { model, list }) }
-        };
-        let family = match (model, pre_tokenizer) {
-            ("gpt2", Some(pre_tokenizer)) => {
-                require("merges", !data.merges.is_empty())?;
-                Family::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, &data.merges, pre_tokenizer)?))
+        let encoder = match &data.model {
+            Model::ByteLevelBpe(bpe) => Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&vocab, bpe)?)),
+            Model::CharacterBpe(bpe) => Encoder::Characters(Box::new(CharBpe::new(&vocab, bpe)?)),
+            Model::SentencePieceBpe => Encoder::Spm(Box::new(Spm::new(&vocab, ids.unk))),
+            &Model::Unigram { byte_fallback, double_precision, pieces } => {
+                let unigram = Unigram::new(&vocab, ids.unk, byte_fallback, double_precision, pieces);
+                Encoder::Unigram(Box::new(unigram))
             }
-            ("gpt2" | "gemma4", _) => {
-                require("merges", !data.merges.is_empty())?;
-                Family::Characters(Box::new(CharBpe::new(&vocab, &data.merges, ids.unk)?))
-            }
-            ("bert", _) => {
-                let lowercase = data.lowercase.unwrap_or(true);
-                let strip_accents = data.strip_accents.unwrap_or(lowercase);
-                Family::WordPiece(WordPiece::new(&vocab, ids.unk, lowercase, strip_accents))
-            }
-            ("t5", _) => {
-                require("scores", !data.scores.is_empty())?;
-                let spaces = Spaces {
-                    add_prefix: data.add_space_prefix.unwrap_or(false),
-                    remove_extra: data.remove_extra_whitespaces.unwrap_or(false),
-                    as_suffix: data.treat_whitespace_as_suffix.unwrap_or(false),
-                };
-                Family::Unigram(Box::new(Unigram::new(&vocab, ids.unk, &data.precompiled_charsmap, spaces)?))
-            }
-            _ => {
-                require("scores", !data.scores.is_empty())?;
-                Family::Spm(Box::new(Spm::new(&vocab, ids.unk)))
+            Model::WordPiece { words, longest_word } => {
+                Encoder::WordPiece(WordPiece::new(&vocab, ids.unk, words, *longest_word))
             }
         };
 
-        let ends = end_tokens(&vocab, &ids, |id| match &family {
-            Family::ByteLevel(bpe) => bpe.has_merge_into(&vocab, id),
+        let ends = end_tokens(&vocab, &ids, |id| match &encoder {
+            Encoder::ByteLevel(bpe) => bpe.has_merge_into(&vocab, id),
             _ => has_kinds,
         });
         // Untrusted text must not contain a token that ends the generation, so end tokens become control tokens. If the
@@ -149,38 +131,23 @@ impl Tokenizer {
                 *kind = TokenKind::Control;
             }
         }
-        let strips = strips(&vocab, pre, data.general_name.as_deref());
-        let special = SpecialFinder::new(&vocab, strips)?;
-
-        // The tokens added before and after a text. The file's flag overrides the family's default.
-        let by_family = |flag: Option<bool>, default: bool| flag.unwrap_or(default);
-        let add_bos = match model {
-            "bert" | "llama" => by_family(data.add_bos, true),
-            // Some files of this family say no, but the model needs the BOS token.
-            "gemma4" => true,
-            _ => by_family(data.add_bos, pre_tokenizer.is_some_and(|pre_tokenizer| pre_tokenizer.add_bos)),
-        };
-        let add_eos = by_family(data.add_eos, model == "t5");
-        let add_sep = by_family(data.add_sep, model == "bert");
-        let need = |flag, name, add: bool, id: Option<u32>| match id {
-            None if add => Err(TokenizerError::NoId { flag, name }),
-            id => Ok(id.filter(|_| add)),
-        };
-        let (first, last) = if model == "bert" {
-            (
-                need("add_bos", "cls", add_bos, ids.cls.or(ids.bos))?,
-                need("add_sep", "separator", add_sep, ids.sep)?,
-            )
-        } else {
-            (need("add_bos", "bos", add_bos, ids.bos)?, need("add_eos", "eos", add_eos, ids.eos)?)
-        };
-        let space_prefix = model == "llama" && data.add_space_prefix.unwrap_or(true);
-        let strip_space = match model {
-            "bert" => true,
-            "t5" => data.add_space_prefix.unwrap_or(false) || data.remove_extra_whitespaces.unwrap_or(false),
-            _ => space_prefix,
-        };
-        Ok(Self { vocab, family, special, ids, ends, first, last, space_prefix, strip_space })
+        let normalizers = Normalizers::new(data.normalizers)?;
+        let mut buffers = NormalText::default();
+        let normal = |text: &str| normalizers.apply(text, true, &mut buffers).to_owned();
+        let normalized = SpecialFinder::of_normalized(&vocab, &data.matching, normal)?;
+        Ok(Self {
+            special: SpecialFinder::new(&vocab, &data.matching)?,
+            vocab,
+            normalizers,
+            normalized,
+            splitter: Splitter::new(data.pre_tokenizers)?,
+            encoder,
+            ids,
+            ends,
+            prefix: data.prefix,
+            suffix: data.suffix,
+            start: data.decoder.start,
+        })
     }
 
     /// Encodes `text`. `add_special` adds the vocabulary's BOS, EOS, CLS and SEP tokens.
@@ -199,14 +166,13 @@ impl Tokenizer {
     /// others replace invalid bytes by U+FFFD.
     pub fn encode_bytes_into(&self, text: &[u8], special: Special, add_special: bool, out: &mut Vec<u32>) {
         if add_special {
-            out.extend(self.first);
+            out.extend_from_slice(&self.prefix);
         }
         let all = 0..text.len();
         let trusted = if special == Special::Parse { std::slice::from_ref(&all) } else { &[] };
-        // The start of a text counts as a special token: a space prefix is added after both.
-        self.encode_fragments(text, trusted, &mut true, out);
+        self.encode_fragments(text, trusted, &mut Position::Start, out);
         if add_special {
-            out.extend(self.last);
+            out.extend_from_slice(&self.suffix);
         }
     }
 
@@ -216,7 +182,7 @@ impl Tokenizer {
         let mut out = Vec::new();
         let mut text = String::new();
         let mut trusted: Vec<Range<usize>> = Vec::new();
-        let mut after_special = true;
+        let mut position = Position::Start;
         for part in parts {
             match part {
                 Part::Text(part, special) => {
@@ -226,15 +192,19 @@ impl Tokenizer {
                     text.push_str(part);
                 }
                 Part::Ids(ids) => {
-                    self.encode_fragments(text.as_bytes(), &trusted, &mut after_special, &mut out);
+                    self.encode_fragments(text.as_bytes(), &trusted, &mut position, &mut out);
                     text.clear();
                     trusted.clear();
                     out.extend_from_slice(ids);
-                    after_special = ids.last().map_or(after_special, |&id| self.is_special(id));
+                    position = match ids.last() {
+                        Some(&id) if self.is_special(id) => Position::AfterSpecial,
+                        Some(_) => Position::Inside,
+                        None => position,
+                    };
                 }
             }
         }
-        self.encode_fragments(text.as_bytes(), &trusted, &mut after_special, &mut out);
+        self.encode_fragments(text.as_bytes(), &trusted, &mut position, &mut out);
         out
     }
 
@@ -243,34 +213,60 @@ impl Tokenizer {
         &self,
         text: &[u8],
         trusted: &[Range<usize>],
-        after_special: &mut bool,
+        position: &mut Position,
         out: &mut Vec<u32>,
     ) {
-        let mut scratch = Scratch::default();
-        let mut spm_scratch = SpmScratch::default();
+        let mut buffers = Buffers::default();
         self.special.split(text, trusted, |fragment| match fragment {
             Fragment::Token(id) => {
                 out.push(id);
-                *after_special = true;
+                *position = Position::AfterSpecial;
             }
-            Fragment::Text(bytes) => {
-                if let Family::ByteLevel(bpe) = &self.family {
-                    return bpe.encode(bytes, &mut scratch, out);
-                }
-                let text = String::from_utf8_lossy(bytes);
-                match &self.family {
-                    Family::ByteLevel(_) => {}
-                    Family::Characters(bpe) => bpe.encode(&self.vocab, &text, &mut scratch, out),
-                    Family::Spm(spm) => {
-                        let prefix = self.space_prefix && *after_special;
-                        spm.encode(&self.vocab, &text, prefix, &mut spm_scratch, out);
-                    }
-                    Family::WordPiece(wordpiece) => wordpiece.encode(&text, out),
-                    Family::Unigram(unigram) => unigram.encode(&text, out),
-                }
-                *after_special = false;
-            }
+            Fragment::Text(bytes) => self.encode_text(bytes, position, &mut buffers, out),
         });
+    }
+
+    /// Appends the ids of text without special tokens, except those that are matched in normalised text.
+    fn encode_text(&self, text: &[u8], position: &mut Position, buffers: &mut Buffers, out: &mut Vec<u32>) {
+        let Buffers { text: normal, bytes, merge, spm } = buffers;
+        let prefix = *position != Position::Inside;
+        let lossy;
+        let text = if let Encoder::ByteLevel(_) = self.encoder {
+            self.normalizers.apply_bytes(text, prefix, bytes)
+        } else {
+            lossy = String::from_utf8_lossy(text);
+            self.normalizers.apply(&lossy, prefix, normal).as_bytes()
+        };
+        let mut encode = |fragment: Fragment<'_>| match fragment {
+            Fragment::Token(id) => {
+                out.push(id);
+                *position = Position::AfterSpecial;
+            }
+            Fragment::Text(text) => {
+                self.splitter.split(text, *position, &mut |piece| self.encode_piece(piece, merge, spm, out));
+                *position = Position::Inside;
+            }
+        };
+        match &self.normalized {
+            None if text.is_empty() => {}
+            None => encode(Fragment::Text(text)),
+            Some(finder) => finder.split(text, &[], encode),
+        }
+    }
+
+    #[inline]
+    fn encode_piece(&self, piece: &[u8], merge: &mut Scratch, spm: &mut SpmScratch, out: &mut Vec<u32>) {
+        if let Encoder::ByteLevel(bpe) = &self.encoder {
+            return bpe.encode_piece(piece, merge, out);
+        }
+        let piece = &String::from_utf8_lossy(piece);
+        match &self.encoder {
+            Encoder::ByteLevel(_) => {}
+            Encoder::Characters(bpe) => bpe.encode(&self.vocab, piece, merge, out),
+            Encoder::Spm(model) => model.encode(&self.vocab, piece, spm, out),
+            Encoder::WordPiece(wordpiece) => wordpiece.encode(piece, out),
+            Encoder::Unigram(unigram) => unigram.encode(piece, out),
+        }
     }
 
     /// Decodes `ids`. `render_special` renders control tokens as text, else they are skipped. Invalid UTF-8 becomes
@@ -285,14 +281,9 @@ impl Tokenizer {
     /// As [`decode`](Self::decode), without the replacement of invalid UTF-8.
     pub fn decode_bytes(&self, ids: &[u32], render_special: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut at_start = self.strip_space;
+        let mut start = self.start;
         for &id in ids {
-            let mut piece = self.rendered(id, render_special);
-            if at_start && !piece.is_empty() && !self.is_special(id) {
-                at_start = false;
-                piece = piece.strip_prefix(b" ").unwrap_or(piece);
-            }
-            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(&self.next_bytes(id, render_special, &mut start));
         }
         bytes
     }
@@ -349,76 +340,42 @@ impl Tokenizer {
 
     /// Whether `encode` with `add_special` adds the BOS token.
     pub fn adds_bos(&self) -> bool {
-        self.first.is_some()
+        [self.ids.bos, self.ids.cls].iter().flatten().any(|id| self.prefix.contains(id))
     }
 
-    pub(crate) fn strips_leading_space(&self) -> bool {
-        self.strip_space
+    /// What is to be removed at the start of decoded text.
+    pub(crate) fn text_start(&self) -> TextStart {
+        self.start
     }
 
     pub(crate) fn is_special(&self, id: u32) -> bool {
         matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
 
-    /// The bytes that a token is rendered as.
-    pub(crate) fn rendered(&self, id: u32, render_special: bool) -> &[u8] {
-        if !render_special && self.is_special(id) { &[] } else { self.vocab.bytes(id) }
-    }
-}
-
-/// Fills in the special ids that old files omit because they are constant in the family.
-fn fill_defaults(model: &str, vocab: &Vocab, has_kinds: bool, ids: &mut SpecialIds) {
-    let fill = |slot: &mut Option<u32>, id: u32| {
-        // Only if the token is a special token, as far as the file has token types.
-        let fits = match vocab.kind(id) {
-            Some(TokenKind::Control | TokenKind::Unknown) => true,
-            Some(_) => !has_kinds,
-            None => false,
-        };
-        if slot.is_none() && fits {
-            *slot = Some(id);
+    /// The bytes of the next token of a text. `start` is what is still to be removed.
+    pub(crate) fn next_bytes(&self, id: u32, render_special: bool, start: &mut TextStart) -> Cow<'_, [u8]> {
+        if !render_special && self.is_special(id) {
+            return Cow::Borrowed(&[]);
         }
-    };
-    match model {
-        "llama" => {
-            fill(&mut ids.unk, 0);
-            fill(&mut ids.bos, 1);
-            fill(&mut ids.eos, 2);
+        let bytes = self.vocab.bytes(id);
+        // A space after special tokens is one that the encoder added.
+        let pending = matches!(start, TextStart::Spaces(_)) && self.is_special(id);
+        if *start == TextStart::Keep || bytes.is_empty() || pending {
+            return Cow::Borrowed(bytes);
         }
-        "bert" => {
-            fill(&mut ids.pad, 0);
-            fill(&mut ids.unk, 100);
-            if ids.bos.is_none() {
-                fill(&mut ids.cls, 101);
+        let text = self.vocab.tokens[id as usize].as_str();
+        match std::mem::replace(start, TextStart::Keep) {
+            TextStart::Keep => Cow::Borrowed(bytes),
+            TextStart::Spaces(most) => {
+                let spaces = bytes.iter().take(most).take_while(|&&byte| byte == b' ').count();
+                if spaces == bytes.len() && spaces < most {
+                    *start = TextStart::Spaces(most - spaces);
+                }
+                Cow::Borrowed(&bytes[spaces..])
             }
-            fill(&mut ids.sep, 102);
-            fill(&mut ids.mask, 103);
+            TextStart::Markers if self.kind(id) == Some(TokenKind::Byte) => Cow::Borrowed(bytes),
+            TextStart::Markers => Cow::Owned(text.replace(ESCAPED_SPACE, "").into_bytes()),
+            TextStart::Verbatim => Cow::Borrowed(text.as_bytes()),
         }
-        "t5" => {
-            fill(&mut ids.pad, 0);
-            fill(&mut ids.eos, 1);
-            fill(&mut ids.unk, 2);
-        }
-        _ => {}
     }
-}
-
-/// Special tokens that strip white space next to them. Files do not contain this property, so it is listed here.
-fn strips(vocab: &Vocab, pre: Option<&str>, general_name: Option<&str>) -> Vec<(u32, Strip)> {
-    let name = general_name.unwrap_or("").to_lowercase();
-    if pre.is_some_and(|pre| pre.starts_with("jina-v2-")) {
-        let mask = vocab.id_of("<mask>");
-        return mask.map(|id| (id, Strip { left: true, right: false })).into_iter().collect();
-    }
-    if name.contains("phi-3") || name.contains("phi3") {
-        let keep = ["<unk>", "<s>", "<|endoftext|>"];
-        return (0..vocab.len() as u32)
-            .filter(|&id| {
-                matches!(vocab.kinds[id as usize], TokenKind::Control | TokenKind::UserDefined)
-                    && !keep.contains(&vocab.tokens[id as usize].as_str())
-            })
-            .map(|id| (id, Strip { left: false, right: true }))
-            .collect();
-    }
-    Vec::new()
 }

@@ -1,35 +1,21 @@
 //! SentencePiece Unigram: the most probable segmentation of a text into pieces (Viterbi).
 
-use crate::charsmap::Charsmap;
 use crate::data::TokenKind;
-use crate::error::TokenizerError;
 use crate::table::Trie;
-use crate::vocab::{ESCAPED_SPACE, Vocab};
+use crate::vocab::Vocab;
 
 /// How much lower an unknown character scores than the least probable piece.
-const UNKNOWN_PENALTY: f32 = 10.0;
-
-/// White-space rules of the normaliser.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spaces {
-    /// Add a space before the text (or after it, with `as_suffix`).
-    pub(crate) add_prefix: bool,
-    /// Collapse runs of spaces and trim the ends.
-    pub(crate) remove_extra: bool,
-    /// Put the escaped space after words instead of before them.
-    pub(crate) as_suffix: bool,
-}
+const UNKNOWN_PENALTY: f64 = 10.0;
 
 /// A Unigram vocabulary.
 pub(crate) struct Unigram {
     pieces: Trie,
-    scores: Vec<f32>,
-    unknown_score: f32,
+    scores: Vec<f64>,
+    unknown_score: f64,
+    double_precision: bool,
     unknown: Option<u32>,
     bytes: [Option<u32>; 256],
     byte_fallback: bool,
-    charsmap: Charsmap,
-    spaces: Spaces,
 }
 
 /// The best segmentation up to a position of the text: its last piece.
@@ -37,7 +23,7 @@ pub(crate) struct Unigram {
 struct Step {
     start: usize,
     id: u32,
-    score: f32,
+    score: f64,
 }
 
 const NONE: u32 = u32::MAX;
@@ -46,9 +32,10 @@ impl Unigram {
     pub(crate) fn new(
         vocab: &Vocab,
         unknown: Option<u32>,
-        charsmap: &[u8],
-        spaces: Spaces,
-    ) -> Result<Self, TokenizerError> {
+        byte_fallback: bool,
+        double_precision: bool,
+        count: usize,
+    ) -> Self {
         let normal = || {
             let kinds = vocab.kinds.iter();
             vocab
@@ -58,16 +45,17 @@ impl Unigram {
                 .filter(|(_, kind)| **kind == TokenKind::Normal)
                 .map(|(score, _)| *score)
         };
-        let lowest = normal().fold(f32::INFINITY, f32::min);
-        let highest = normal().fold(f32::NEG_INFINITY, f32::max);
+        let lowest = normal().fold(f64::INFINITY, f64::min);
+        let highest = normal().fold(f64::NEG_INFINITY, f64::max);
         let (lowest, highest) = if lowest.is_finite() { (lowest, highest) } else { (0.0, 0.0) };
         let mut pieces = Trie::new();
         let mut scores = vocab.scores.clone();
-        for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate() {
+        for (id, (text, kind)) in vocab.tokens.iter().zip(&vocab.kinds).enumerate().take(count) {
             match kind {
                 TokenKind::Normal => {}
+                TokenKind::UserDefined if double_precision => {}
                 // A user-defined piece beats any other segmentation.
-                TokenKind::UserDefined => scores[id] = text.len() as f32 * highest - 0.1,
+                TokenKind::UserDefined => scores[id] = text.len() as f64 * highest - 0.1,
                 _ => continue,
             }
             if !text.is_empty() {
@@ -75,22 +63,20 @@ impl Unigram {
             }
         }
         let bytes = vocab.byte_ids();
-        Ok(Self {
+        Self {
             pieces,
             scores,
             unknown_score: lowest - UNKNOWN_PENALTY,
             unknown,
-            byte_fallback: bytes.iter().all(Option::is_some),
+            double_precision,
+            byte_fallback: byte_fallback && bytes.iter().all(Option::is_some),
             bytes,
-            charsmap: Charsmap::new(charsmap)?,
-            spaces,
-        })
+        }
     }
 
-    /// Appends the ids of `text`, which contains no special tokens.
+    /// Appends the ids of a piece.
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let text = self.normalise(text);
-        let none = Step { start: 0, id: NONE, score: f32::NEG_INFINITY };
+        let none = Step { start: 0, id: NONE, score: f64::NEG_INFINITY };
         let mut steps = vec![none; text.len() + 1];
         steps[0].score = 0.0;
         for (start, c) in text.char_indices() {
@@ -103,12 +89,18 @@ impl Unigram {
                 node = next;
                 if let Some(id) = self.pieces.id(node) {
                     whole_character |= at + 1 - start == c.len_utf8();
-                    improve(&mut steps[at + 1], Step { start, id, score: score + self.scores[id as usize] });
+                    improve(
+                        &mut steps[at + 1],
+                        Step { start, id, score: self.sum(score, self.scores[id as usize]) },
+                    );
                 }
             }
             if !whole_character {
                 let end = start + c.len_utf8();
-                improve(&mut steps[end], Step { start, id: NONE, score: score + self.unknown_score });
+                improve(
+                    &mut steps[end],
+                    Step { start, id: NONE, score: self.sum(score, self.unknown_score) },
+                );
             }
         }
         let first = out.len();
@@ -130,54 +122,14 @@ impl Unigram {
         out[first..].reverse();
     }
 
-    /// The replacement of the first character, or of a longer sequence of the map, and the rest.
-    fn replace<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str)> {
-        let first = text.chars().next()?;
-        Some(match self.charsmap.longest(text.as_bytes()) {
-            // A match that ends inside a character only occurs in a malformed map.
-            Some((len, piece)) if text.is_char_boundary(len) => (piece, &text[len..]),
-            _ => text.split_at(first.len_utf8()),
-        })
-    }
-
-    /// Applies the character map and the white-space rules.
-    fn normalise(&self, text: &str) -> String {
-        let Spaces { add_prefix, remove_extra, as_suffix } = self.spaces;
-        let mut rest = text;
-        while remove_extra && let Some((" ", next)) = self.replace(rest) {
-            rest = next;
-        }
-        if rest.is_empty() {
-            return String::new();
-        }
-        let mut normal = String::with_capacity(text.len() + ESCAPED_SPACE.len());
-        if add_prefix && !as_suffix {
-            normal.push_str(ESCAPED_SPACE);
-        }
-        let mut after_space = remove_extra;
-        while let Some((piece, next)) = self.replace(rest) {
-            rest = next;
-            let piece = if after_space { piece.trim_start_matches(' ') } else { piece };
-            for c in piece.chars() {
-                if c == ' ' { normal.push_str(ESCAPED_SPACE) } else { normal.push(c) }
-            }
-            if !piece.is_empty() {
-                after_space = remove_extra && piece.ends_with(' ');
-            }
-        }
-        if remove_extra {
-            normal.truncate(normal.trim_end_matches(ESCAPED_SPACE).len());
-        }
-        if add_prefix && as_suffix {
-            normal.push_str(ESCAPED_SPACE);
-        }
-        normal
+    fn sum(&self, left: f64, right: f64) -> f64 {
+        if self.double_precision { left + right } else { f64::from(left as f32 + right as f32) }
     }
 }
 
 /// Keeps the better of two segmentations up to the same position; the earlier one if they are equal.
 fn improve(best: &mut Step, step: Step) {
-    if step.score > best.score || best.id == NONE && best.score == f32::NEG_INFINITY {
+    if step.score > best.score || best.id == NONE && best.score == f64::NEG_INFINITY {
         *best = step;
     }
 }

@@ -1,28 +1,19 @@
 //! The tokens: their texts, kinds and bytes.
 
 use crate::byte_level;
-use crate::data::TokenKind;
+use crate::data::{Spelling, TokenKind};
 use crate::error::TokenizerError;
 use crate::table::TextTable;
 
 /// The character that SentencePiece writes for a space.
 pub(crate) const ESCAPED_SPACE: &str = "\u{2581}";
 
-/// How token texts are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spelling {
-    /// GPT-2's byte alphabet.
-    ByteLevel,
-    /// UTF-8 with U+2581 for spaces and `<0xHH>` for bytes.
-    Escaped,
-}
-
 /// Validated tokens. Every list is as long as the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Vocab {
     pub(crate) tokens: Vec<String>,
     pub(crate) kinds: Vec<TokenKind>,
-    pub(crate) scores: Vec<f32>,
+    pub(crate) scores: Vec<f64>,
     texts: TextTable,
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -35,8 +26,8 @@ impl Vocab {
     pub(crate) fn new(
         tokens: Vec<String>,
         mut kinds: Vec<TokenKind>,
-        mut scores: Vec<f32>,
-        spelling: Spelling,
+        mut scores: Vec<f64>,
+        spelling: &Spelling,
     ) -> Result<Self, TokenizerError> {
         let count = tokens.len();
         if count == 0 || count > MAX_TOKENS {
@@ -70,20 +61,12 @@ impl Vocab {
                     byte_of(text)
                         .ok_or_else(|| TokenizerError::ByteToken { id: id as u32, text: text.clone() })?,
                 ),
-                TokenKind::Normal | TokenKind::Unused => match spelling {
-                    Spelling::ByteLevel => byte_level::decode_into(text, &mut bytes),
-                    Spelling::Escaped => {
-                        let mut parts = text.split(ESCAPED_SPACE);
-                        bytes.extend_from_slice(parts.next().unwrap_or("").as_bytes());
-                        for part in parts {
-                            bytes.push(b' ');
-                            bytes.extend_from_slice(part.as_bytes());
-                        }
-                    }
-                },
-                TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
+                TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined
+                    if *spelling == Spelling::ByteLevel =>
+                {
                     bytes.extend_from_slice(text.as_bytes());
                 }
+                _ => render(spelling, text, &mut bytes),
             }
             ends.push(bytes.len());
             // An empty text is an unused id; there may be several.
@@ -131,8 +114,56 @@ impl Vocab {
     }
 }
 
+/// Appends the bytes of a token that is not the first of a text.
+fn render(spelling: &Spelling, text: &str, out: &mut Vec<u8>) {
+    match spelling {
+        Spelling::ByteLevel => byte_level::decode_into(text, out),
+        Spelling::Text(replacements) => match replacements.as_slice() {
+            // The usual case, without a copy.
+            [(from, to)] if !from.is_empty() => {
+                for (index, part) in text.split(from.as_str()).enumerate() {
+                    out.extend_from_slice(if index == 0 { b"" } else { to.as_bytes() });
+                    out.extend_from_slice(part.as_bytes());
+                }
+            }
+            all => {
+                let replace = |text: String, (from, to): &(String, String)| text.replace(from.as_str(), to);
+                out.extend_from_slice(all.iter().fold(text.to_owned(), replace).as_bytes());
+            }
+        },
+        Spelling::Words { continuation, cleanup } => {
+            if let Some(rest) = text.strip_prefix(continuation.as_str()).filter(|_| !continuation.is_empty())
+            {
+                return out.extend_from_slice(rest.as_bytes());
+            }
+            let mut word = format!(" {text}");
+            if *cleanup {
+                for (from, to) in CLEANUP {
+                    word = word.replace(from, to);
+                }
+            }
+            out.extend_from_slice(word.as_bytes());
+        }
+    }
+}
+
+/// Spaces that English text does not have, as BERT's decoder removes them.
+const CLEANUP: [(&str, &str); 11] = [
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+];
+
 /// The byte of a token text of the exact form `<0xHH>`.
-fn byte_of(text: &str) -> Option<u8> {
+pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?.as_bytes();
     let digit = |at: usize| (digits[at] as char).to_digit(16);
     if digits.len() != 2 {
@@ -155,7 +186,7 @@ mod tests {
     fn vocab(tokens: &[&str], kind: TokenKind) -> Result<Vocab, TokenizerError> {
         let tokens: Vec<_> = tokens.iter().map(|t| (*t).to_owned()).collect();
         let kinds = vec![kind; tokens.len()];
-        Vocab::new(tokens, kinds, Vec::new(), Spelling::Escaped)
+        Vocab::new(tokens, kinds, Vec::new(), &Spelling::Text(Vec::new()))
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Malformed vocabularies, as from attackers and from broken converters.
 
-use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerData, TokenizerError as Error};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{Special, TokenKind, Tokenizer, TokenizerError as Error};
 
-fn byte_level() -> TokenizerData {
-    let mut data = TokenizerData { model: "gpt2".into(), pre: Some("gpt-2".into()), ..Default::default() };
+fn byte_level() -> Vocabulary {
+    let mut data = Vocabulary { model: "gpt2".into(), pre: Some("gpt-2".into()), ..Default::default() };
     data.tokens = ["a", "b", "ab", "<end>"].map(String::from).to_vec();
     data.kinds = vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Normal, TokenKind::Control];
     data.merges = vec!["a b".into()];
@@ -11,18 +12,22 @@ fn byte_level() -> TokenizerData {
     data
 }
 
-fn error(change: impl FnOnce(&mut TokenizerData)) -> Error {
+fn build(data: Vocabulary) -> Result<Tokenizer, Error> {
+    data.into_data().and_then(Tokenizer::new)
+}
+
+fn error(change: impl FnOnce(&mut Vocabulary)) -> Error {
     let mut data = byte_level();
     change(&mut data);
-    Tokenizer::new(data).expect_err("refused")
+    build(data).expect_err("refused")
 }
 
 #[test]
 fn a_valid_vocabulary_is_accepted() {
-    let tokenizer = Tokenizer::new(byte_level()).expect("sound");
+    let tokenizer = build(byte_level()).expect("sound");
     assert_eq!(tokenizer.encode("abab<end>", Special::Parse, false), [2, 2, 3]);
-    // Bytes without a token are dropped, as the reference tokenizers do.
-    assert_eq!(tokenizer.encode("axb", Special::Parse, false), [0, 1]);
+    // Bytes without a token are dropped before merging, as in Hugging Face tokenizers.
+    assert_eq!(tokenizer.encode("axb", Special::Parse, false), [2]);
 }
 
 #[test]
@@ -55,7 +60,7 @@ fn ids() {
     assert_eq!(error(|d| d.ids.unk = Some(4)), expected("unknown"));
     assert!(matches!(error(|d| d.ids.bos = Some(u32::MAX)), Error::IdRange { name: "bos", .. }));
     assert_eq!(error(|d| d.add_bos = Some(true)), Error::NoId { flag: "add_bos", name: "bos" });
-    let no_eos = |d: &mut TokenizerData| {
+    let no_eos = |d: &mut Vocabulary| {
         d.ids.eos = None;
         d.add_eos = Some(true);
     };
@@ -110,14 +115,13 @@ fn long_runs_take_linear_time() {
         }
     }
     let begin = std::time::Instant::now();
-    let ids =
-        Tokenizer::new(data.clone()).expect("sound").encode(&"c".repeat(1 << 20), Special::Parse, false);
+    let ids = build(data.clone()).expect("sound").encode(&"c".repeat(1 << 20), Special::Parse, false);
     assert_eq!(ids.len(), (1 << 20) >> 14);
     data.model = "llama".into();
     data.scores = (0..data.tokens.len()).map(|id| id as f32).collect();
     data.add_bos = Some(false);
     data.add_space_prefix = Some(false);
-    let ids = Tokenizer::new(data).expect("sound").encode(&"c".repeat(1 << 20), Special::Parse, false);
+    let ids = build(data).expect("sound").encode(&"c".repeat(1 << 20), Special::Parse, false);
     assert_eq!(ids.len(), (1 << 20) >> 14);
     assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
@@ -129,13 +133,13 @@ fn end_tokens_that_a_file_does_not_mark_are_control_tokens() {
     data.kinds.push(TokenKind::Normal);
     data.tokens.push("<|eot_id|>".into());
     data.kinds.push(TokenKind::UserDefined);
-    let tokenizer = Tokenizer::new(data.clone()).expect("sound");
+    let tokenizer = build(data.clone()).expect("sound");
     assert_eq!(tokenizer.end_tokens().collect::<Vec<_>>(), [3, 4, 5]);
     assert_eq!(tokenizer.kind(4), Some(TokenKind::Control));
     assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);
     assert!(tokenizer.encode("<|im_end|><|eot_id|>", Special::Literal, false).iter().all(|&id| id < 3));
     // Old files have no token types.
     data.kinds.clear();
-    let tokenizer = Tokenizer::new(data).expect("sound");
+    let tokenizer = build(data).expect("sound");
     assert_eq!(tokenizer.encode("<|im_end|>", Special::Parse, false), [4]);
 }

@@ -7,22 +7,10 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{Request, compare, random_requests, tokenizer};
+use common::{Request, compare, model, random_requests, tokenizer};
 
 fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
-}
-
-/// A file in the folder of downloaded models. `scripts/verify grids` downloads them all. Elsewhere a missing file skips
-/// its test, even where the default model is required.
-fn model(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("GYRUS_MODELS").map(|folder| gyrus_testkit::repository().join(folder));
-    let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());
-    if path.is_none() {
-        let reason = format!("{name} is not in the folder that GYRUS_MODELS names");
-        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
-    }
-    path
 }
 
 fn requests(seed: u64) -> Vec<Request> {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use common::{random_requests, tokenizer};
 use gyrus_testkit::Rng;
-use gyrus_text::{Detokenizer, Special, Tokenizer, TokenizerData};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{Detokenizer, Special, Tokenizer};
 
 fn vocabulary(name: &str) -> Option<PathBuf> {
     gyrus_testkit::data(&format!("vocab/ggml-vocab-{name}.gguf"))
@@ -58,7 +59,8 @@ fn bytes_and_accent(rule: &str) -> Tokenizer {
     tokens.push("Ã©".to_owned());
     let merges = vec!["Ã ©".to_owned()];
     let (model, pre, add_bos) = ("gpt2".to_owned(), Some(rule.to_owned()), Some(false));
-    Tokenizer::new(TokenizerData { model, pre, tokens, merges, add_bos, ..TokenizerData::default() }).unwrap()
+    let vocabulary = Vocabulary { model, pre, tokens, merges, add_bos, ..Vocabulary::default() };
+    Tokenizer::new(vocabulary.into_data().unwrap()).unwrap()
 }
 
 #[test]
@@ -99,14 +101,14 @@ fn sentencepiece_decodes_without_the_added_space() {
 }
 
 fn bytes_vocabulary() -> Tokenizer {
-    let mut data = gyrus_text::TokenizerData { model: "llama".into(), ..Default::default() };
+    let mut data = Vocabulary { model: "llama".into(), ..Default::default() };
     data.tokens = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
     data.kinds = vec![gyrus_text::TokenKind::Byte; 256];
     data.tokens.extend(["▁He", "<end>"].map(String::from));
     data.kinds.extend([gyrus_text::TokenKind::Normal, gyrus_text::TokenKind::Control]);
     data.scores = vec![0.0; 258];
     data.add_bos = Some(false);
-    Tokenizer::new(data).expect("a vocabulary")
+    Tokenizer::new(data.into_data().expect("known names")).expect("a vocabulary")
 }
 
 #[test]

@@ -84,6 +84,6 @@ fn an_unknown_pre_tokenizer_in_a_real_file_is_an_error() {
     let Some(folder) = gyrus_testkit::data("vocab") else { return };
     let mut data = load(&folder.join("ggml-vocab-gpt-2.gguf"));
     data.pre = Some("gpt-2000".into());
-    let message = Tokenizer::new(data).expect_err("refused").to_string();
+    let message = data.into_data().expect_err("refused").to_string();
     assert!(message.starts_with("unknown pre-tokenizer \"gpt-2000\"; known: a.x-4.0,"), "{message}");
 }

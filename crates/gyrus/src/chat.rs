@@ -103,13 +103,13 @@ impl ChatFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gyrus_formats::gguf::Gguf;
+    use gyrus_formats::Checkpoint;
     use gyrus_testkit::data;
     use gyrus_text::TokenKind;
 
     fn chatml() -> Option<(ChatFormat, Tokenizer)> {
-        let file = Gguf::open(&data("vocab/ggml-vocab-qwen2.gguf")?).unwrap();
-        let tokenizer = crate::tokenizer::from_gguf(file.metadata()).unwrap().unwrap();
+        let checkpoint = Checkpoint::open(&data("vocab/ggml-vocab-qwen2.gguf")?).unwrap();
+        let tokenizer = crate::tokenizer::read(&checkpoint).unwrap().unwrap();
         let source =
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
         Some((ChatFormat::new(Some(source), &tokenizer).unwrap(), tokenizer))

@@ -102,13 +102,8 @@ impl Model {
         progress: impl Fn(u64, u64),
     ) -> Result<Model, Error> {
         let (config, plan) = arch::build(&checkpoint, options.precision)?;
-        let (tokenizer, template) = match checkpoint.gguf() {
-            Some(metadata) => {
-                let template = tokenizer::template_source(metadata)?.map(str::to_owned);
-                (tokenizer::from_gguf(metadata)?, template)
-            }
-            None => (None, None),
-        };
+        let tokenizer = tokenizer::read(&checkpoint)?;
+        let template = tokenizer::template_source(&checkpoint)?;
         if let Some(tokenizer) = &tokenizer
             && tokenizer.vocab_size() > plan.vocab
         {
@@ -167,7 +162,7 @@ impl Model {
         }
     }
 
-    /// The tokenizer, if the model file contains one.
+    /// The tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
     }

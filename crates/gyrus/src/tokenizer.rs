@@ -1,25 +1,83 @@
-//! Builds the tokenizer and the chat template from the metadata of a GGUF file.
+//! Builds the tokenizer and the chat template of a model: from the metadata of a GGUF file, or from the files beside a
+//! SafeTensors model.
 
+use gyrus_formats::Checkpoint;
 use gyrus_formats::gguf::{Metadata, MetadataError};
-use gyrus_text::{SpecialIds, TokenKind, Tokenizer, TokenizerData};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{SpecialIds, TokenKind, Tokenizer, TokenizerData, hugging_face};
 
 use crate::Error;
 
-/// The tokenizer of a GGUF file; `None` if the file has no vocabulary.
-pub fn from_gguf(metadata: Metadata<'_>) -> Result<Option<Tokenizer>, Error> {
+/// The tokenizer of a model; `None` if it has no vocabulary.
+pub fn read(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>, Error> {
+    let data = match checkpoint.gguf() {
+        Some(metadata) => from_gguf(metadata)?,
+        None => from_hugging_face(checkpoint)?,
+    };
+    Ok(data.map(Tokenizer::new).transpose()?)
+}
+
+/// The chat template of a model, if it has one.
+pub fn template_source(checkpoint: &Checkpoint) -> Result<Option<String>, Error> {
+    if let Some(metadata) = checkpoint.gguf() {
+        return Ok(metadata.get::<&str>("tokenizer.chat_template")?.map(str::to_owned));
+    }
+    if let Some(template) = checkpoint.beside("chat_template.jinja")? {
+        let text = std::str::from_utf8(&template)
+            .map_err(|error| Error::Setting(format!("chat_template.jinja: not UTF-8: {error}")))?;
+        return Ok(Some(text.to_owned()));
+    }
+    match checkpoint.beside("tokenizer_config.json")? {
+        Some(config) => Ok(hugging_face::chat_template(&config)?),
+        None => Ok(None),
+    }
+}
+
+fn from_gguf(metadata: Metadata<'_>) -> Result<Option<TokenizerData>, Error> {
     // Converters mark a file without a vocabulary in one of these ways.
     if let None | Some("none" | "no_vocab") = metadata.get::<&str>("tokenizer.ggml.model")? {
         return Ok(None);
     }
-    Ok(Some(Tokenizer::new(data(metadata)?)?))
+    Ok(Some(vocabulary(metadata)?.into_data()?))
 }
 
-/// The chat template of a GGUF file, if it has one.
-pub fn template_source<'a>(metadata: Metadata<'a>) -> Result<Option<&'a str>, Error> {
-    Ok(metadata.get("tokenizer.chat_template")?)
+fn from_hugging_face(checkpoint: &Checkpoint) -> Result<Option<TokenizerData>, Error> {
+    let Some(tokenizer) = checkpoint.beside("tokenizer.json")? else { return Ok(None) };
+    let config = checkpoint.beside("tokenizer_config.json")?;
+    let map = checkpoint.beside("special_tokens_map.json")?;
+    let mut data = hugging_face::read(&hugging_face::Files {
+        tokenizer: &tokenizer,
+        config: config.as_deref(),
+        special_tokens_map: map.as_deref(),
+    })?;
+    let count = data.tokens.len();
+    let ids = &mut data.ids;
+    for config in [checkpoint.generation_config(), checkpoint.config()].into_iter().flatten() {
+        ids.bos = ids.bos.or(token_ids(config, "bos_token_id", count).next());
+        for id in token_ids(config, "eos_token_id", count) {
+            if [ids.eos, ids.eot, ids.eom].contains(&Some(id)) {
+                continue;
+            }
+            // A model with several end tokens names them all here.
+            if let Some(slot) =
+                [&mut ids.eos, &mut ids.eot, &mut ids.eom].into_iter().find(|slot| slot.is_none())
+            {
+                *slot = Some(id);
+            }
+        }
+    }
+    Ok(Some(data))
 }
 
-fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
+/// The token ids of a field, which has one or a list; those outside the vocabulary are left out.
+fn token_ids(config: &serde_json::Value, key: &str, count: usize) -> impl Iterator<Item = u32> {
+    let value = config.get(key);
+    let list = value.and_then(|value| value.as_array()).map_or(&[][..], Vec::as_slice);
+    let ids = value.into_iter().chain(list).filter_map(|id| u32::try_from(id.as_u64()?).ok());
+    ids.filter(move |&id| (id as usize) < count)
+}
+
+fn vocabulary(metadata: Metadata<'_>) -> Result<Vocabulary, MetadataError> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let strings = |name: &str| -> Result<Vec<String>, MetadataError> {
         let all: Option<Vec<&str>> = metadata.get(&key(name))?;
@@ -28,7 +86,7 @@ fn data(metadata: Metadata<'_>) -> Result<TokenizerData, MetadataError> {
     let id = |name: &str| metadata.get::<u32>(&key(name));
     let flag = |name: &str| metadata.get::<bool>(&key(name));
     let kinds: Vec<i32> = metadata.get(&key("token_type"))?.unwrap_or_default();
-    Ok(TokenizerData {
+    Ok(Vocabulary {
         model: metadata.require::<&str>(&key("model"))?.to_owned(),
         pre: metadata.get::<&str>(&key("pre"))?.map(str::to_owned),
         tokens: strings("tokens")?,

@@ -4,19 +4,25 @@
 //! hand-written scanners. Each does in one pass what the published regular expression does, including lookahead and
 //! backtracking; the tests compare them with a regex engine.
 
+mod known;
 mod patterns;
 mod scan;
+mod split;
 mod stages;
 
-pub(crate) use scan::{Pattern, split};
+pub(crate) use known::known_regex;
+pub use scan::Scanner;
+pub(crate) use scan::{ScanFn, Text};
+pub(crate) use split::{Position, Splitter};
 
+use crate::data::PreTokenizer;
 use crate::error::TokenizerError;
 
-/// A pre-tokenizer and the properties that follow from its name.
+/// A pre-tokenizer that GGUF files name, and the properties that follow from its name.
 #[derive(Clone, Copy)]
-pub(crate) struct PreTokenizer {
+pub(crate) struct NamedPreTokenizer {
     /// The patterns, in order.
-    pub(crate) patterns: &'static [Pattern],
+    patterns: &'static [ScanFn],
     /// A piece that is a token is encoded as that token, without merges.
     pub(crate) ignore_merges: bool,
     /// The BOS token is added unless the file says otherwise.
@@ -25,21 +31,36 @@ pub(crate) struct PreTokenizer {
     pub(crate) nfc: bool,
 }
 
-const PLAIN: PreTokenizer = PreTokenizer { patterns: &[], ignore_merges: false, add_bos: false, nfc: false };
-const GPT2: PreTokenizer = PreTokenizer { patterns: &[patterns::gpt2], ..PLAIN };
-const DIGITS_GPT2: PreTokenizer = PreTokenizer { patterns: &[stages::digit, patterns::gpt2], ..PLAIN };
-const LLAMA3: PreTokenizer = PreTokenizer { patterns: &[patterns::llama3], ..PLAIN };
-const QWEN2: PreTokenizer = PreTokenizer { patterns: &[patterns::qwen2], ..PLAIN };
-const BLOOM: PreTokenizer = PreTokenizer { patterns: &[stages::bloom], ..PLAIN };
-const GPT4O: PreTokenizer = PreTokenizer { patterns: &[patterns::gpt4o], ..PLAIN };
-const DEEPSEEK_V3: PreTokenizer =
-    PreTokenizer { patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3], ..PLAIN };
+impl Scanner {
+    /// The pattern of GPT-2.
+    pub(crate) const GPT2: Self = Self::new(patterns::gpt2);
+}
+
+impl NamedPreTokenizer {
+    pub(crate) fn scanners(self) -> impl Iterator<Item = Scanner> {
+        self.patterns.iter().map(|&scan| Scanner::new(scan))
+    }
+}
+
+const PLAIN: NamedPreTokenizer =
+    NamedPreTokenizer { patterns: &[], ignore_merges: false, add_bos: false, nfc: false };
+const GPT2: NamedPreTokenizer = NamedPreTokenizer { patterns: &[patterns::gpt2], ..PLAIN };
+const DIGITS_GPT2: NamedPreTokenizer =
+    NamedPreTokenizer { patterns: &[stages::digit, patterns::gpt2], ..PLAIN };
+const LLAMA3: NamedPreTokenizer = NamedPreTokenizer { patterns: &[patterns::llama3], ..PLAIN };
+const QWEN2: NamedPreTokenizer = NamedPreTokenizer { patterns: &[patterns::qwen2], ..PLAIN };
+const BLOOM: NamedPreTokenizer = NamedPreTokenizer { patterns: &[stages::bloom], ..PLAIN };
+const GPT4O: NamedPreTokenizer = NamedPreTokenizer { patterns: &[patterns::gpt4o], ..PLAIN };
+const DEEPSEEK_V3: NamedPreTokenizer = NamedPreTokenizer {
+    patterns: &[stages::three_digits, stages::han_and_kana, patterns::deepseek_v3],
+    ..PLAIN
+};
 
 /// Every pre-tokenizer by its names in files, sorted within each group of relatives.
-const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
+const PRE_TOKENIZERS: &[(&[&str], NamedPreTokenizer)] = &[
     (
         &["default"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[stages::default_punctuation, patterns::gpt2, stages::number, stages::ascii_triple],
             ..PLAIN
         },
@@ -67,8 +88,8 @@ const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
         GPT2,
     ),
     // The GPT-NeoX family and Command R normalise their text.
-    (&["mpt", "olmo"], PreTokenizer { nfc: true, ..GPT2 }),
-    (&["command-r"], PreTokenizer { nfc: true, ..DIGITS_GPT2 }),
+    (&["mpt", "olmo"], NamedPreTokenizer { nfc: true, ..GPT2 }),
+    (&["command-r"], NamedPreTokenizer { nfc: true, ..DIGITS_GPT2 }),
     (&["codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"], DIGITS_GPT2),
     (
         &[
@@ -82,37 +103,41 @@ const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
             "midm-2.0",
             "pixtral",
         ],
-        PreTokenizer { ignore_merges: true, add_bos: true, ..LLAMA3 },
+        NamedPreTokenizer { ignore_merges: true, add_bos: true, ..LLAMA3 },
     ),
     (&["chatglm-bpe", "dbrx", "glm4", "smaug-bpe"], LLAMA3),
     (
         &["minicpm5"],
-        PreTokenizer { patterns: &[stages::three_digits, patterns::minicpm5], ignore_merges: true, ..PLAIN },
+        NamedPreTokenizer {
+            patterns: &[stages::three_digits, patterns::minicpm5],
+            ignore_merges: true,
+            ..PLAIN
+        },
     ),
-    (&["deepseek-r1-qwen", "f2llmv2", "kormo", "megrez", "qwen2"], PreTokenizer { nfc: true, ..QWEN2 }),
+    (&["deepseek-r1-qwen", "f2llmv2", "kormo", "megrez", "qwen2"], NamedPreTokenizer { nfc: true, ..QWEN2 }),
     (&["bailingmoe", "bailingmoe2", "grok-2", "hunyuan", "llada-moe", "solar-open", "stablelm2"], QWEN2),
-    (&["laguna"], PreTokenizer { patterns: &[stages::line, patterns::qwen2], ..PLAIN }),
-    (&["qwen35"], PreTokenizer { patterns: &[patterns::qwen35], nfc: true, ..PLAIN }),
-    (&["seed-coder"], PreTokenizer { patterns: &[patterns::seed_coder], ..PLAIN }),
-    (&["ufakzeka"], PreTokenizer { patterns: &[patterns::ufakzeka], ..PLAIN }),
+    (&["laguna"], NamedPreTokenizer { patterns: &[stages::line, patterns::qwen2], ..PLAIN }),
+    (&["qwen35"], NamedPreTokenizer { patterns: &[patterns::qwen35], nfc: true, ..PLAIN }),
+    (&["seed-coder"], NamedPreTokenizer { patterns: &[patterns::seed_coder], ..PLAIN }),
+    (&["ufakzeka"], NamedPreTokenizer { patterns: &[patterns::ufakzeka], ..PLAIN }),
     (&["gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"], GPT4O),
-    (&["granite-embed-multi-97m"], PreTokenizer { ignore_merges: true, ..GPT4O }),
+    (&["granite-embed-multi-97m"], NamedPreTokenizer { ignore_merges: true, ..GPT4O }),
     (
         &["tekken"],
-        PreTokenizer { patterns: &[patterns::tekken], ignore_merges: true, add_bos: true, ..PLAIN },
+        NamedPreTokenizer { patterns: &[patterns::tekken], ignore_merges: true, add_bos: true, ..PLAIN },
     ),
     (
         &["youtu"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[stages::youtu_east, patterns::gpt4o_single_digits],
             ignore_merges: true,
             ..PLAIN
         },
     ),
-    (&["kimi-k2"], PreTokenizer { patterns: &[patterns::kimi_k2], ..PLAIN }),
+    (&["kimi-k2"], NamedPreTokenizer { patterns: &[patterns::kimi_k2], ..PLAIN }),
     (
         &["deepseek-llm"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[
                 stages::newline,
                 stages::deepseek_word,
@@ -126,7 +151,7 @@ const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
     ),
     (
         &["deepseek-coder"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[
                 stages::newline,
                 stages::coder_word,
@@ -140,23 +165,23 @@ const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
     (&["deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"], DEEPSEEK_V3),
     (
         &["spark2_5"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[stages::three_digits, stages::han_and_kana, patterns::spark, stages::digit],
             ..PLAIN
         },
     ),
     (
         &["falcon"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[stages::falcon_punctuation, patterns::gpt2, stages::ascii_triple],
             ..PLAIN
         },
     ),
     (&["bloom", "gpt3-finnish", "poro-chat"], BLOOM),
-    (&["viking"], PreTokenizer { patterns: &[stages::bloom, stages::digit], ..PLAIN }),
+    (&["viking"], NamedPreTokenizer { patterns: &[stages::bloom, stages::digit], ..PLAIN }),
     (
         &["chameleon"],
-        PreTokenizer {
+        NamedPreTokenizer {
             patterns: &[
                 stages::chameleon_marks,
                 stages::chameleon_space,
@@ -168,7 +193,7 @@ const PRE_TOKENIZERS: &[(&[&str], PreTokenizer)] = &[
             ..PLAIN
         },
     ),
-    (&["exaone-moe"], PreTokenizer { patterns: &[patterns::exaone_moe], ..PLAIN }),
+    (&["exaone-moe"], NamedPreTokenizer { patterns: &[patterns::exaone_moe], ..PLAIN }),
 ];
 
 /// The names of all pre-tokenizers, in alphabetical order.
@@ -182,7 +207,8 @@ pub fn pre_names() -> Vec<&'static str> {
 pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, TokenizerError> {
     let mut pieces = Vec::new();
     let mut rest = text;
-    split(pre_tokenizer(name)?.patterns, text.as_bytes(), &mut |piece| {
+    let steps = named(name)?.scanners().map(PreTokenizer::isolated).collect();
+    Splitter::new(steps)?.split(text.as_bytes(), Position::Inside, &mut |piece| {
         let (head, tail) = rest.split_at(piece.len());
         pieces.push(head);
         rest = tail;
@@ -191,7 +217,7 @@ pub fn pretokenize<'t>(name: &str, text: &'t str) -> Result<Vec<&'t str>, Tokeni
 }
 
 /// The pre-tokenizer of that name.
-pub(crate) fn pre_tokenizer(name: &str) -> Result<PreTokenizer, TokenizerError> {
+pub(crate) fn named(name: &str) -> Result<NamedPreTokenizer, TokenizerError> {
     PRE_TOKENIZERS
         .iter()
         .find(|(names, _)| names.contains(&name))
@@ -233,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_error_for_an_unknown_name_lists_the_known_names() {
-        let message = pre_tokenizer("nonesuch").err().expect("refused").to_string();
+        let message = named("nonesuch").err().expect("refused").to_string();
         assert!(message.contains("\"nonesuch\"") && message.contains("llama-bpe"), "{message}");
     }
 }

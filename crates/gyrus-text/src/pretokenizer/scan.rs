@@ -3,7 +3,7 @@
 use crate::unicode::{Class, Classes, classes, code_at};
 
 /// A pattern at one position: the end of the match, or the position itself if it does not match.
-pub(crate) type Pattern = fn(&Text<'_>, usize) -> usize;
+pub(crate) type ScanFn = fn(&Text<'_>, usize) -> usize;
 
 /// One decoded character.
 #[derive(Clone, Copy)]
@@ -158,35 +158,28 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Applies the patterns one after another. Each splits the pieces of the previous one into its matches and the text
-/// between them. Every byte of `text` reaches `emit` exactly once, in order.
-pub(crate) fn split(patterns: &[Pattern], text: &[u8], emit: &mut dyn FnMut(&[u8])) {
-    let Some((&pattern, rest)) = patterns.split_first() else {
-        return emit(text);
-    };
-    let scan = Text::new(text);
-    let mut pass = |piece: &[u8]| {
-        if rest.is_empty() {
-            emit(piece);
-        } else {
-            split(rest, piece, emit);
-        }
-    };
-    let (mut at, mut gap) = (0, 0);
-    while let Some(glyph) = scan.get(at) {
-        let end = pattern(&scan, at);
-        if end == at {
-            at += glyph.len;
-            continue;
-        }
-        if gap < at {
-            pass(&text[gap..at]);
-        }
-        pass(&text[at..end]);
-        at = end;
-        gap = end;
+/// A hand-written scanner of one pattern.
+#[derive(Clone, Copy)]
+pub struct Scanner(ScanFn);
+
+impl Scanner {
+    pub(crate) const fn new(scan: ScanFn) -> Self {
+        Self(scan)
     }
-    if gap < text.len() {
-        pass(&text[gap..]);
+
+    pub(crate) fn scan(self) -> ScanFn {
+        self.0
+    }
+}
+
+impl PartialEq for Scanner {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl std::fmt::Debug for Scanner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scanner")
     }
 }

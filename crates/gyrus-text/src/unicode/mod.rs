@@ -35,6 +35,10 @@ impl Class {
     pub(crate) const BERT_ACCENT: Self = Self(2048);
     /// Control characters that BERT strips.
     pub(crate) const BERT_CONTROL: Self = Self(4096);
+    /// Combining marks in the tables of Hugging Face's normalisers, which are of an older Unicode release.
+    pub(crate) const COMBINING: Self = Self(8192);
+    /// Characters with a decomposition in those tables.
+    pub(crate) const DECOMPOSES: Self = Self(16384);
 
     /// The union of two sets.
     pub(crate) const fn or(self, other: Self) -> Self {

@@ -2,14 +2,15 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gyrus_formats::gguf::{Gguf, Value};
 use gyrus_testkit::Rng;
-use gyrus_text::{Special, SpecialIds, TokenKind, Tokenizer, TokenizerData};
+use gyrus_text::gguf::Vocabulary;
+use gyrus_text::{Special, SpecialIds, TokenKind, Tokenizer};
 
 /// Reads the vocabulary of a GGUF file.
-pub(crate) fn load(path: &Path) -> TokenizerData {
+pub(crate) fn load(path: &Path) -> Vocabulary {
     let file = Gguf::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let keys = file.metadata();
     let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -21,7 +22,7 @@ pub(crate) fn load(path: &Path) -> TokenizerData {
         strings.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let kinds = keys.get::<Vec<i32>>(&key("token_type")).expect("kinds").unwrap_or_default();
-    TokenizerData {
+    Vocabulary {
         model: text(&key("model")).expect("a model"),
         pre: text(&key("pre")),
         tokens: strings("tokens"),
@@ -51,13 +52,25 @@ pub(crate) fn load(path: &Path) -> TokenizerData {
             _ => Vec::new(),
         },
         general_name: text("general.name"),
-        ..TokenizerData::default()
+        ..Vocabulary::default()
     }
 }
 
 /// The tokenizer of a GGUF file.
 pub(crate) fn tokenizer(path: &Path) -> Tokenizer {
-    Tokenizer::new(load(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    load(path).into_data().and_then(Tokenizer::new).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A file in the folder of downloaded models. `scripts/verify grids` downloads them all. Elsewhere a missing file skips
+/// its test, even where the default model is required.
+pub(crate) fn model(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("GYRUS_MODELS").map(|folder| gyrus_testkit::repository().join(folder));
+    let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());
+    if path.is_none() {
+        let reason = format!("{name} is not in the folder that GYRUS_MODELS names");
+        gyrus_testkit::skip(gyrus_testkit::Need::Extra, &reason);
+    }
+    path
 }
 
 /// One request to a reference program.
