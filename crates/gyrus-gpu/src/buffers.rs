@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
 use gyrus_kernels::call::{F16RowsCall, Tile};
-use gyrus_kernels::{Batch, BufferId, KV_BLOCK, KvLayer, KvSize, Op, Plan, Precision, Rope, RopeId, Rows};
+use gyrus_kernels::{
+    Batch, BufferId, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, Op, Plan, Precision, Rope, RopeId, Rows,
+};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -110,8 +112,9 @@ pub(crate) fn rope_stride(rope: &Rope) -> u32 {
 
 /// The cache of each KV group's layers and the size of block tables, for no rows.
 pub(crate) fn paged(plan: &Plan, size: &KvSize) -> Vec<Paged> {
-    let (kv, entries) = (plan.precision.kv_storage(), table_entries(size) as u32);
-    size.blocks.iter().map(|blocks| Paged { kv, blocks: *blocks as u32, rows: 0, entries }).collect()
+    let entries = table_entries(size) as u32;
+    let cache = |(group, blocks): (&KvGroup, &usize)| KvShape::of(group, plan.precision, *blocks);
+    plan.kv.iter().zip(&size.blocks).map(|pool| Paged { cache: cache(pool), rows: 0, entries }).collect()
 }
 
 /// The buffers that a plan's kernels read and write.

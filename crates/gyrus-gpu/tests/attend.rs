@@ -16,7 +16,7 @@ use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, KvCache, Question};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{KV_BLOCK, KvGroup, Pairing, Rope, RopeSpec};
+use gyrus_kernels::{KV_BLOCK, KvGroup, KvShape, Pairing, Precision, Rope, RopeSpec};
 use gyrus_testkit::Rng;
 use named::{Buffers, run};
 use numbers::{floats, values, words};
@@ -177,13 +177,14 @@ impl Scene {
     }
 
     fn heads(&self) -> Heads {
-        let Form { head_dim, pairing, norm, .. } = self.form;
-        Heads { head_dim: head_dim as u32, pairing, norm, write: true }
+        let Form { pairing, norm, .. } = self.form;
+        Heads { pairing, norm, write: true }
     }
 
     fn paged(&self, rows: usize) -> Paged {
         let entries = self.tables.iter().map(Vec::len).sum::<usize>() as u32;
-        Paged { kv: Storage::F16, blocks: self.blocks as u32, rows: rows as u32, entries }
+        let cache = KvShape::of(&self.spec, Precision::Fast, self.blocks);
+        Paged { cache, rows: rows as u32, entries }
     }
 
     /// All buffers that a kernel may bind, for these rows; the last row's block table comes first.
@@ -437,10 +438,12 @@ fn unsupported_calls_are_refused() {
     let scene = Scene::new(1, FORMS[0], &[3]);
     let error = |call: AttendCall| call.launch(Rungs::ALL).unwrap_err().to_string();
     let call = scene.call(&[0], (0, 0.0), false);
-    let AttendCall { params, heads, paged, .. } = call;
-    let f32s = AttendCall { paged: Paged { kv: Storage::F32, ..paged }, ..call };
+    let AttendCall { params, paged, .. } = call;
+    let f32s = KvShape { kv: Storage::F32, ..paged.cache };
+    let f32s = AttendCall { paged: Paged { cache: f32s, ..paged }, ..call };
     assert_eq!(error(f32s), "attend: elements of type f32 are not supported");
-    let narrow = AttendCall { heads: Heads { head_dim: 48, ..heads }, ..call };
+    let narrow = KvShape { head_dim: 48, ..paged.cache };
+    let narrow = AttendCall { paged: Paged { cache: narrow, ..paged }, ..call };
     assert_eq!(error(narrow), "attend: head_dim is 48, a multiple of 32 is needed");
     let none = AttendCall { paged: Paged { rows: 0, ..paged }, ..call };
     assert_eq!(error(none), "attend: the number of rows is 0");

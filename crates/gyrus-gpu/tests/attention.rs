@@ -3,12 +3,12 @@
 mod common;
 
 use common::device;
-use gyrus_kernels::KV_BLOCK;
 use gyrus_kernels::call::Storage;
 use gyrus_kernels::call::engine::{self, Paged};
 use gyrus_kernels::grid::{Noise, UNTOUCHED, words};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{KV_BLOCK, KvShape};
 
 /// A row alone has the bits that it has in a batch.
 #[test]
@@ -38,8 +38,9 @@ fn neighbours_change_no_bit() {
                 positions.iter().zip([0, 5].iter().cycle()).flat_map(|(p, t)| [*p, *t]).collect();
             let attend = |first: usize, count: usize| {
                 let entries = table.len() as u32;
-                let paged = Paged { kv, blocks, rows: count as u32, entries };
-                let launch = engine::attention(runner.gpu().rungs(), params, head_dim, paged).unwrap();
+                let cache = KvShape { kv, blocks, n_kv_heads: kv_heads, head_dim };
+                let paged = Paged { cache, rows: count as u32, entries };
+                let launch = engine::attention(runner.gpu().rungs(), params, paged).unwrap();
                 let out = vec![UNTOUCHED; count * (heads * head_dim) as usize];
                 let (qkv, rows) = (qkv[first * stride as usize..].to_vec(), rows[2 * first..].to_vec());
                 let mut buffers = vec![qkv, k.clone(), v.clone(), rows, table.clone(), out];

@@ -8,7 +8,7 @@ use gyrus_kernels::call::engine::Paged;
 use gyrus_kernels::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
 use gyrus_kernels::scalar;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Batch, KV_BLOCK};
+use gyrus_kernels::{Batch, KV_BLOCK, KvShape};
 use gyrus_testkit::Rng;
 
 /// Marks words that must not be written.
@@ -90,8 +90,6 @@ impl Scene {
         let entries = self.tables.concat();
         let mut call = FlashCall {
             n_heads: case.heads as u32,
-            n_kv_heads: case.kv_heads as u32,
-            head_dim: case.head_dim as u32,
             q_stride: case.stride() as u32,
             scale: 1.0 / (case.head_dim as f32).sqrt(),
             window: case.window,
@@ -99,8 +97,12 @@ impl Scene {
             causal: true,
             tree: false,
             paged: Paged {
-                kv: Storage::F16,
-                blocks: self.blocks,
+                cache: KvShape {
+                    kv: Storage::F16,
+                    blocks: self.blocks,
+                    n_kv_heads: case.kv_heads as u32,
+                    head_dim: case.head_dim as u32,
+                },
                 rows: chosen.len() as u32,
                 entries: entries.len() as u32,
             },

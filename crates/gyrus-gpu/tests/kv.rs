@@ -6,11 +6,11 @@ mod common;
 use common::device;
 use gyrus_gpu::GpuRunner;
 use gyrus_kernels::call::engine::{self, Heads, Paged};
-use gyrus_kernels::call::{KvCopyCall, KvShape, KvShiftCall, Storage};
+use gyrus_kernels::call::{KvCopyCall, KvShiftCall, Storage};
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::scalar::{self, element};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{KV_BLOCK, LongRope, Magnitude, Pairing, Rope, RopeSpec, Scaling, Yarn};
+use gyrus_kernels::{KV_BLOCK, KvShape, LongRope, Magnitude, Pairing, Rope, RopeSpec, Scaling, Yarn};
 use gyrus_testkit::Rng;
 
 const BLOCKS: u32 = 7;
@@ -124,8 +124,8 @@ fn written(runner: &GpuRunner, cache: KvShape, rope: &Rope, length: usize, k: &[
     let skipped = from / KV_BLOCK as u32;
     let table: Vec<u32> = (0..skipped + cache.blocks).map(|i| i.saturating_sub(skipped)).collect();
     let entries = table.len() as u32;
-    let paged = Paged { kv: cache.kv, blocks: cache.blocks, rows, entries };
-    let heads = Heads { head_dim: cache.head_dim, pairing: rope.pairing(), norm: false, write: true };
+    let paged = Paged { cache, rows, entries };
+    let heads = Heads { pairing: rope.pairing(), norm: false, write: true };
     let launch = engine::rope_write(runner.gpu().rungs(), params, heads, paged).unwrap();
     let words = elements(cache) * cache.kv.bytes() as usize / 4 + 8;
     let of_rows: Vec<u32> = (0..rows).flat_map(|row| [from + row, 0]).collect();

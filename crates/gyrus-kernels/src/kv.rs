@@ -49,6 +49,39 @@ impl KvGroup {
     }
 }
 
+/// The keys, or the values, of one layer of a group on a device: blocks of `[n_kv_heads, KV_BLOCK, head_dim]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Element type.
+    pub kv: Storage,
+    /// Blocks.
+    pub blocks: u32,
+    /// Key and value heads.
+    pub n_kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+}
+
+impl KvShape {
+    /// A layer of a group with a pool of this many blocks. Numbers beyond 32 bits saturate, which kernels refuse.
+    pub fn of(group: &KvGroup, precision: Precision, blocks: usize) -> KvShape {
+        let [blocks, n_kv_heads, head_dim] =
+            [blocks, group.kv_heads, group.head_dim].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        KvShape { kv: precision.kv_storage(), blocks, n_kv_heads, head_dim }
+    }
+
+    /// Positions of all blocks.
+    pub fn positions(&self) -> u64 {
+        u64::from(self.blocks) * KV_BLOCK as u64
+    }
+
+    /// Words of all blocks.
+    pub fn words(&self) -> u64 {
+        let row = u64::from(self.n_kv_heads) * u64::from(self.head_dim);
+        self.positions().saturating_mul(row).saturating_mul(self.kv.bytes()) / 4
+    }
+}
+
 /// The size of a plan's KV cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvSize {

@@ -12,7 +12,7 @@ use gyrus_kernels::call::{
 };
 use gyrus_kernels::grid::Noise;
 use gyrus_kernels::params::AttendParams;
-use gyrus_kernels::{Activation, KV_BLOCK, Launch, Pairing, Rope, RopeSpec, WeightLayout};
+use gyrus_kernels::{Activation, KV_BLOCK, KvShape, Launch, Pairing, Rope, RopeSpec, WeightLayout};
 use gyrus_tensor::DType;
 
 const WIDTH: usize = 2048;
@@ -188,11 +188,15 @@ fn attend(sequences: u32, depth: u32, mode: SplitMode) -> AttendCall {
     };
     AttendCall {
         params,
-        heads: Heads { head_dim: HEAD_DIM, pairing: Pairing::Adjacent, norm: false, write: true },
+        heads: Heads { pairing: Pairing::Adjacent, norm: false, write: true },
         rotate: true,
         mode,
         position: (sequences == 1).then_some(depth),
-        paged: Paged { kv: Storage::F16, blocks, rows: sequences, entries: blocks },
+        paged: Paged {
+            cache: KvShape { kv: Storage::F16, blocks, n_kv_heads: params.n_kv_heads, head_dim: HEAD_DIM },
+            rows: sequences,
+            entries: blocks,
+        },
     }
 }
 

@@ -9,7 +9,7 @@ use gyrus_kernels::call::engine::{Paged, attention};
 use gyrus_kernels::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
 use gyrus_kernels::grid::Runner;
 use gyrus_kernels::params::AttendParams;
-use gyrus_kernels::{Batch, KV_BLOCK, Launch};
+use gyrus_kernels::{Batch, KV_BLOCK, KvShape, Launch};
 use serde::Serialize;
 
 use super::report::{Cell, Column, TableRow, table};
@@ -61,7 +61,8 @@ impl Prompt {
     fn new(gpu: &Gpu, [heads, kv_heads, head_dim]: [u32; 3], tokens: u32, depth: u32) -> Result<Prompt> {
         ensure!(tokens > 0, "no tokens to measure");
         let blocks = (depth + tokens).div_ceil(KV_BLOCK as u32);
-        let paged = Paged { kv: Storage::F16, blocks, rows: tokens, entries: blocks };
+        let cache = KvShape { kv: Storage::F16, blocks, n_kv_heads: kv_heads, head_dim };
+        let paged = Paged { cache, rows: tokens, entries: blocks };
         let width = heads * head_dim;
         let mut state = 1u32;
         let mut noise = || {
@@ -93,8 +94,6 @@ impl Prompt {
         ];
         let call = FlashCall {
             n_heads: heads,
-            n_kv_heads: kv_heads,
-            head_dim,
             q_stride: width,
             scale: 1.0 / (head_dim as f32).sqrt(),
             window: 0,
@@ -118,13 +117,13 @@ impl Prompt {
         let gpu = runner.gpu();
         let params = AttendParams {
             n_heads: self.call.n_heads,
-            n_kv_heads: self.call.n_kv_heads,
+            n_kv_heads: self.call.paged.cache.n_kv_heads,
 
             stride: self.call.q_stride,
             scale: self.call.scale,
             ..Default::default()
         };
-        let launch = attention(gpu.rungs(), params, self.call.head_dim, self.call.paged)?;
+        let launch = attention(gpu.rungs(), params, self.call.paged)?;
         let (time, expected) = self.time(gpu, &launch, None, repetitions)?;
         rows.push(self.row("attention", "a workgroup per row and head".to_owned(), time, 0.0, runner));
         let mut seen = BTreeSet::new();
@@ -200,7 +199,8 @@ impl Prompt {
         difference: f64,
         runner: &GpuRunner,
     ) -> Row {
-        let FlashCall { n_heads, n_kv_heads, head_dim, paged, .. } = self.call;
+        let FlashCall { n_heads, paged, .. } = self.call;
+        let KvShape { n_kv_heads, head_dim, .. } = paged.cache;
         let (rows, depth) = (u64::from(paged.rows), u64::from(self.depth));
         let seen = rows * depth + rows * (rows + 1) / 2;
         let operations = 4 * seen * u64::from(n_heads) * u64::from(head_dim);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use gyrus_gpu::{AdapterKind, Buffer, Gpu};
 use gyrus_kernels::call::engine::turns;
-use gyrus_kernels::call::{Conv1dCall, KvCopyCall, KvShape, KvShiftCall, Norm, NormCall, Storage};
+use gyrus_kernels::call::{Conv1dCall, KvCopyCall, KvShiftCall, Norm, NormCall, Storage};
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{KV_BLOCK, Launch, LaunchError, Pairing, Rope, RopeSpec};
+use gyrus_kernels::{KV_BLOCK, KvShape, Launch, LaunchError, Pairing, Rope, RopeSpec};
 
 /// A call to time.
 pub(super) struct Timed {

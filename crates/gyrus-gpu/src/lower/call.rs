@@ -9,7 +9,9 @@ use gyrus_kernels::call::{
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Activation, BufferId, KvLayer, Launch, LaunchError, RopeId, WeightId, WeightLayout};
+use gyrus_kernels::{
+    Activation, BufferId, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
+};
 
 use super::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
 use crate::buffers::MAX_ROWS;
@@ -64,7 +66,7 @@ pub(crate) enum Kernel {
     /// Attention of tiles of rows.
     Flash { on: AttentionOperands, call: FlashCall, tuning: FlashTuning, out: BufferId },
     /// Attention of one head of one row a workgroup, for caches and heads that the others do not take.
-    Attention { on: AttentionOperands, params: AttendParams, head_dim: u32, paged: Paged, out: BufferId },
+    Attention { on: AttentionOperands, params: AttendParams, paged: Paged, out: BufferId },
     /// The gated activation of a feed-forward.
     Gate { x: BufferId, activation: Activation, width: u32, out: BufferId },
     /// Copies rows that want logits to the front.
@@ -258,8 +260,8 @@ impl Call {
             Kernel::Flash { call, tuning, .. } => {
                 FlashCall { paged: Paged { rows, ..call.paged }, ..*call }.launch(rungs, *tuning)
             }
-            Kernel::Attention { params, head_dim, paged, .. } => {
-                engine::attention(rungs, *params, *head_dim, Paged { rows, ..*paged })
+            Kernel::Attention { params, paged, .. } => {
+                engine::attention(rungs, *params, Paged { rows, ..*paged })
             }
             Kernel::Gate { activation, width, .. } => engine::gate(rungs, rows, *width, *activation),
             Kernel::Gather { width, .. } => engine::gather(rungs, MAX_ROWS as u32, rows, *width),
@@ -288,9 +290,9 @@ impl Call {
     /// What it must read, write and compute.
     pub(crate) fn work(&self) -> Work {
         let row = |bytes: u32, width: u32| Work::Row { bytes: u64::from(bytes) * u64::from(width) };
-        let cache = |kv_heads: u32, heads: u32, head_dim: u32, paged: &Paged, window| Work::Cache {
+        let cache = |heads: u32, KvShape { kv, n_kv_heads, head_dim, .. }: KvShape, window| Work::Cache {
             window,
-            bytes: 2 * u64::from(kv_heads) * u64::from(head_dim) * paged.kv.bytes(),
+            bytes: 2 * u64::from(n_kv_heads) * u64::from(head_dim) * kv.bytes(),
             flops: 4 * u64::from(heads) * u64::from(head_dim),
         };
         match &self.kernel {
@@ -312,15 +314,9 @@ impl Call {
             Kernel::Tiles { matrix, call, .. } => matrix.work(8, call.gate.is_some(), call.accumulate),
             Kernel::MatMul { matrix, call, .. } => matrix.work(16, false, call.accumulate),
             Kernel::RopeWrite { params, .. } => row(8, params.stride),
-            Kernel::Attend { call: AttendCall { params, heads, paged, .. }, .. } => {
-                cache(params.n_kv_heads, params.n_heads, heads.head_dim, paged, params.window)
-            }
-            Kernel::Flash { call, .. } => {
-                cache(call.n_kv_heads, call.n_heads, call.head_dim, &call.paged, call.window)
-            }
-            Kernel::Attention { params, head_dim, paged, .. } => {
-                cache(params.n_kv_heads, params.n_heads, *head_dim, paged, params.window)
-            }
+            Kernel::Attend { call: AttendCall { params, paged, .. }, .. }
+            | Kernel::Attention { params, paged, .. } => cache(params.n_heads, paged.cache, params.window),
+            Kernel::Flash { call, .. } => cache(call.n_heads, call.paged.cache, call.window),
             Kernel::Gate { width, .. } => row(12, *width),
         }
     }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use gyrus_kernels::call::{Columns, MatVecCall, MatVecTuning, SplitMode};
-use gyrus_kernels::{Activation, BufferId, Plan, WeightId, WeightLayout};
+use gyrus_kernels::{Activation, BufferId, KvShape, Plan, WeightId, WeightLayout};
 
 use super::BatchKind;
 use super::call::{
@@ -246,16 +246,16 @@ impl fmt::Display for Line<'_> {
                 };
                 self.product(f, "f32 matmul", &product)
             }
-            Kernel::RopeWrite { on, heads, .. } => {
+            Kernel::RopeWrite { on, heads, paged, .. } => {
                 let on_text = self.attention(on, true);
-                let (qkv, dim) = (self.buffer(&on.qkv), heads.head_dim);
+                let (qkv, dim) = (self.buffer(&on.qkv), paged.cache.head_dim);
                 if !heads.write {
                     return write!(f, "rope, heads of {dim}: {on_text} → {qkv}");
                 }
                 write!(f, "rope_write, heads of {dim}: {on_text} → {qkv}, {}", on.layer)
             }
             Kernel::Attend { on, call, gathered } => {
-                let (p, dim) = (call.params, call.heads.head_dim);
+                let (p, dim) = (call.params, call.paged.cache.head_dim);
                 let prologue = if call.rotate { "rope · write · " } else { "" };
                 write!(f, "{prologue}attend, {}/{} heads of {dim}", p.n_heads, p.n_kv_heads)?;
                 window(f, p.window)?;
@@ -275,12 +275,14 @@ impl fmt::Display for Line<'_> {
                 }
             }
             Kernel::Flash { on, call, out, .. } => {
-                write!(f, "flash, {}/{} heads of {}", call.n_heads, call.n_kv_heads, call.head_dim)?;
+                let KvShape { n_kv_heads, head_dim, .. } = call.paged.cache;
+                write!(f, "flash, {}/{n_kv_heads} heads of {head_dim}", call.n_heads)?;
                 window(f, call.window)?;
                 write!(f, ": {}, tiles → {}", self.attention(on, false), self.buffer(out))
             }
-            Kernel::Attention { on, params, head_dim, out, .. } => {
-                write!(f, "attention, {}/{} heads of {head_dim}", params.n_heads, params.n_kv_heads)?;
+            Kernel::Attention { on, params, paged, out } => {
+                let KvShape { n_kv_heads, head_dim, .. } = paged.cache;
+                write!(f, "attention, {}/{n_kv_heads} heads of {head_dim}", params.n_heads)?;
                 window(f, params.window)?;
                 write!(f, ": {} → {}", self.attention(on, false), self.buffer(out))
             }

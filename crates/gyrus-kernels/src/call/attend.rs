@@ -1,5 +1,7 @@
 use super::Storage;
-use super::engine::{Heads, Kernel, MOST_SPLITS, Paged, SPLIT_TILE, check_rows, flag, launch, slot};
+use super::engine::{
+    Heads, Kernel, MOST_SPLITS, Paged, SPLIT_TILE, check_cache, check_rows, flag, launch, slot,
+};
 use super::quantize::{Target, partial_bytes};
 use crate::kv::KV_BLOCK;
 use crate::launch::{Access, Launch, LaunchError, Slot};
@@ -68,14 +70,14 @@ impl AttendCall {
     pub fn check(&self) -> Result<(), LaunchError> {
         let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
         let (name, _) = self.kernel();
-        let head_dim = heads.head_dim;
-        paged.check(name, head_dim)?;
-        check_rows(name, &p, head_dim, rotate)?;
+        let head_dim = paged.cache.head_dim;
+        check_cache(name, &paged.cache)?;
+        check_rows(name, &p, &paged.cache, rotate)?;
         if rotate {
-            heads.check(name, &p)?;
+            heads.check(name, &p, head_dim)?;
         }
-        if paged.kv != Storage::F16 {
-            return Err(LaunchError::Storage { kernel: name.to_owned(), storage: paged.kv.name() });
+        if paged.cache.kv != Storage::F16 {
+            return Err(LaunchError::Storage { kernel: name.to_owned(), storage: paged.cache.kv.name() });
         }
         if !head_dim.is_multiple_of(32) {
             let (kernel, value) = (name.to_owned(), head_dim);
@@ -112,9 +114,9 @@ impl AttendCall {
 
     fn slots(&self) -> Vec<Slot> {
         let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
-        let head_dim = heads.head_dim;
+        let head_dim = paged.cache.head_dim;
         let rows = u64::from(paged.rows);
-        let cache = paged.cache_words(p.n_kv_heads, head_dim);
+        let cache = paged.cache.words();
         let access = if rotate { Access::ReadWrite } else { Access::Read };
         let mut slots = vec![
             slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
@@ -144,11 +146,11 @@ impl AttendCall {
         let AttendCall { params, heads, rotate, mode, position, paged } = *self;
         let p = AttendParams { position: position.unwrap_or(0), ..params };
         let (name, file) = self.kernel();
-        let head_dim = heads.head_dim;
+        let head_dim = paged.cache.head_dim;
         let (group, groups) = self.group();
         let parts = self.parts();
-        let mut constants = paged.constants(head_dim);
-        constants.extend(heads.constants());
+        let mut constants = paged.constants();
+        constants.extend(heads.constants(paged.cache.head_dim));
         let number = |name, value: u32| (name, value.to_string());
         constants.extend([
             flag("ROTATE", rotate),
@@ -202,7 +204,7 @@ impl AttendCall {
 
     /// Bytes of workgroup memory it needs. Some devices have 16 KiB.
     pub fn workgroup_bytes(&self) -> u64 {
-        let (group, head) = (u64::from(self.group().0), u64::from(self.heads.head_dim));
+        let (group, head) = (u64::from(self.group().0), u64::from(self.paged.cache.head_dim));
         let (tile, most) = (u64::from(SPLIT_TILE), u64::from(MOST_SPLITS));
         // Queries, the row's own key and value, exchanged values.
         let common = 4 * (group * head + 2 * head + u64::from(WORKGROUP));
@@ -236,7 +238,7 @@ impl AttendCall {
 
     /// Pairs of output elements of a workgroup.
     fn outputs(&self) -> u32 {
-        self.group().0 * self.heads.head_dim / 2
+        self.group().0 * self.paged.cache.head_dim / 2
     }
 
     /// Parts that a tile's positions are divided into for the sum of values, so that all invocations have work.

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::kv::KV_BLOCK;
+use crate::kv::{KV_BLOCK, KvShape};
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::params::{AttendParams, ElementwiseParams};
 use crate::rope::{Pairing, Rope};
@@ -89,13 +89,11 @@ pub fn gather(rungs: Rungs, rows: u32, gathered: u32, count: u32) -> Result<Laun
     launch(kernel, rungs, slots, (3, &params), [count.div_ceil(WORKGROUP), gathered])
 }
 
-/// The paged KV cache of a layer, and the number of rows and block table entries.
+/// The paged KV cache of a layer, and the number of rows and block table entries of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paged {
-    /// Element type of the cache.
-    pub kv: Storage,
-    /// Blocks of the cache.
-    pub blocks: u32,
+    /// Keys, and values.
+    pub cache: KvShape,
     /// Rows of the batch.
     pub rows: u32,
     /// Entries of all block tables together.
@@ -103,41 +101,35 @@ pub struct Paged {
 }
 
 impl Paged {
-    pub(super) fn check(&self, kernel: &str, head_dim: u32) -> Result<(), LaunchError> {
-        let kernel = kernel.to_owned();
-        if self.kv == Storage::Bf16 {
-            return Err(LaunchError::Storage { kernel, storage: self.kv.name() });
-        }
-        if head_dim < 2 || !head_dim.is_multiple_of(2) {
-            return Err(LaunchError::Odd { kernel, name: "head_dim", value: head_dim });
-        }
-        // The limit of an invocation's accumulators, and of workgroup memory on every device.
-        if head_dim > 512 {
-            let count = head_dim.into();
-            return Err(LaunchError::Large { kernel, what: "elements of a head", count });
-        }
-        Ok(())
-    }
-
-    pub(super) fn cache_words(&self, n_kv_heads: u32, head_dim: u32) -> u64 {
-        let elements = u64::from(self.blocks) * u64::from(n_kv_heads) * KV_BLOCK as u64 * u64::from(head_dim);
-        elements * self.kv.bytes() / 4
-    }
-
-    pub(super) fn constants(&self, head_dim: u32) -> Vec<(&'static str, String)> {
+    pub(super) fn constants(&self) -> Vec<(&'static str, String)> {
         vec![
-            ("KV", self.kv.name().to_owned()),
+            ("KV", self.cache.kv.name().to_owned()),
             ("KV_BLOCK", format!("{KV_BLOCK}u")),
-            ("HEAD_DIM", head_dim.to_string()),
+            ("HEAD_DIM", self.cache.head_dim.to_string()),
         ]
     }
+}
+
+/// Checks that kernels take the heads of a cache.
+pub(super) fn check_cache(kernel: &str, cache: &KvShape) -> Result<(), LaunchError> {
+    let (kernel, head_dim) = (kernel.to_owned(), cache.head_dim);
+    if cache.kv == Storage::Bf16 {
+        return Err(LaunchError::Storage { kernel, storage: cache.kv.name() });
+    }
+    if head_dim < 2 || !head_dim.is_multiple_of(2) {
+        return Err(LaunchError::Odd { kernel, name: "head_dim", value: head_dim });
+    }
+    // The limit of an invocation's accumulators, and of workgroup memory on every device.
+    if head_dim > 512 {
+        let count = head_dim.into();
+        return Err(LaunchError::Large { kernel, what: "elements of a head", count });
+    }
+    Ok(())
 }
 
 /// Norm and rotary embedding of heads before attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
-    /// Elements of a head.
-    pub head_dim: u32,
     /// Which elements form a rotary pair.
     pub pairing: Pairing,
     /// Whether heads of Q and K are normalised.
@@ -147,10 +139,10 @@ pub struct Heads {
 }
 
 impl Heads {
-    pub(super) fn constants(&self) -> [(&'static str, String); 4] {
+    pub(super) fn constants(&self, head_dim: u32) -> [(&'static str, String); 4] {
         let pairs = if self.pairing == Pairing::Split { "split" } else { "adjacent" };
         // A 32-lane group shares a head's pairs.
-        let pairs_per_lane = (self.head_dim / 2).div_ceil(32).to_string();
+        let pairs_per_lane = (head_dim / 2).div_ceil(32).to_string();
         [
             flag("NORM", self.norm),
             flag("WRITE", self.write),
@@ -159,16 +151,16 @@ impl Heads {
         ]
     }
 
-    pub(super) fn check(&self, kernel: &str, p: &AttendParams) -> Result<(), LaunchError> {
+    pub(super) fn check(&self, kernel: &str, p: &AttendParams, head_dim: u32) -> Result<(), LaunchError> {
         let kernel = kernel.to_owned();
         let rotated_end = u64::from(p.rope_offset) + u64::from(p.rope_dim);
         let odd = !p.rope_dim.is_multiple_of(2) || !p.rope_offset.is_multiple_of(2);
-        if p.rope_dim < 2 || odd || rotated_end > u64::from(self.head_dim) {
+        if p.rope_dim < 2 || odd || rotated_end > u64::from(head_dim) {
             return Err(LaunchError::RopeDim {
                 kernel,
                 offset: p.rope_offset,
                 rope_dim: p.rope_dim,
-                head_dim: self.head_dim,
+                head_dim,
             });
         }
         Ok(())
@@ -197,9 +189,18 @@ pub fn turns(rope: &Rope, length: usize) -> Vec<u32> {
 }
 
 /// Checks that heads of Q and, with `kv`, of K and V fit side by side in rows of `stride`.
-pub(super) fn check_rows(kernel: &str, p: &AttendParams, head_dim: u32, kv: bool) -> Result<(), LaunchError> {
-    let (n_heads, n_kv_heads) = (p.n_heads, p.n_kv_heads);
-    if n_kv_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
+pub(super) fn check_rows(
+    kernel: &str,
+    p: &AttendParams,
+    cache: &KvShape,
+    kv: bool,
+) -> Result<(), LaunchError> {
+    let (n_heads, n_kv_heads, head_dim) = (p.n_heads, p.n_kv_heads, cache.head_dim);
+    if n_kv_heads != cache.n_kv_heads
+        || n_kv_heads == 0
+        || n_heads == 0
+        || !n_heads.is_multiple_of(n_kv_heads)
+    {
         return Err(LaunchError::Heads { kernel: kernel.to_owned(), n_heads, n_kv_heads });
     }
     let heads = if kv { u64::from(n_heads) + 2 * u64::from(n_kv_heads) } else { n_heads.into() };
@@ -244,11 +245,11 @@ pub fn rope_write(
 ) -> Result<Launch, LaunchError> {
     let name = "rope_write";
     let p = params;
-    paged.check(name, heads.head_dim)?;
-    check_rows(name, &p, heads.head_dim, heads.write)?;
-    heads.check(name, &p)?;
-    let rows = u64::from(paged.rows);
-    let cache = paged.cache_words(p.n_kv_heads, heads.head_dim);
+    let head_dim = paged.cache.head_dim;
+    check_cache(name, &paged.cache)?;
+    check_rows(name, &p, &paged.cache, heads.write)?;
+    heads.check(name, &p, head_dim)?;
+    let (rows, cache) = (u64::from(paged.rows), paged.cache.words());
     let mut slots = vec![
         slot("qkv", 0, Access::ReadWrite, rows * u64::from(p.stride)),
         slot("k_cache", 1, Access::ReadWrite, cache),
@@ -261,10 +262,10 @@ pub fn rope_write(
         slots.retain(|slot| !["k_cache", "v_cache", "block_table"].contains(&slot.name));
     }
     if heads.norm {
-        slots.push(slot("head_norms", 7, Access::Read, 2 * u64::from(heads.head_dim)));
+        slots.push(slot("head_norms", 7, Access::Read, 2 * u64::from(head_dim)));
     }
-    let mut constants = paged.constants(heads.head_dim);
-    constants.extend(heads.constants());
+    let mut constants = paged.constants();
+    constants.extend(heads.constants(head_dim));
     let all = if heads.write { p.n_heads + 2 * p.n_kv_heads } else { p.n_heads };
     let kernel = Kernel { name, file: "engine/rope_write.wgsl", constants, overrides: Vec::new() };
     launch(kernel, rungs, slots, (3, &params), [all.div_ceil(4), paged.rows])
@@ -273,18 +274,12 @@ pub fn rope_write(
 /// Attention of each row over its sequence, a workgroup per head. The plain kernel.
 ///
 /// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`.
-pub fn attention(
-    rungs: Rungs,
-    params: AttendParams,
-    head_dim: u32,
-    paged: Paged,
-) -> Result<Launch, LaunchError> {
+pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Launch, LaunchError> {
     let name = "attention";
-    let p = params;
-    paged.check(name, head_dim)?;
-    check_rows(name, &p, head_dim, false)?;
-    let rows = u64::from(paged.rows);
-    let cache = paged.cache_words(p.n_kv_heads, head_dim);
+    let (p, head_dim) = (params, paged.cache.head_dim);
+    check_cache(name, &paged.cache)?;
+    check_rows(name, &p, &paged.cache, false)?;
+    let (rows, cache) = (u64::from(paged.rows), paged.cache.words());
     let slots = vec![
         slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
         slot("k_cache", 1, Access::Read, cache),
@@ -300,7 +295,7 @@ pub fn attention(
     const TILE: u32 = 128;
     let overrides =
         vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
-    let constants = paged.constants(head_dim);
+    let constants = paged.constants();
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
 }

@@ -4,8 +4,9 @@ use std::f32::consts::LOG2_E;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::engine::Paged;
+use super::engine::{Paged, check_cache};
 use crate::batch::Batch;
+use crate::kv::KvShape;
 use crate::launch::{AXIS, Access, Launch, LaunchError, Slot};
 use crate::params::FlashParams;
 use crate::shader::{Rungs, Variant};
@@ -27,10 +28,6 @@ const MEMORY: u32 = 32 << 10;
 pub struct FlashCall {
     /// Query heads.
     pub n_heads: u32,
-    /// Key and value heads.
-    pub n_kv_heads: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
     /// Elements from one row of `qkv` to the next, a multiple of 4.
     pub q_stride: u32,
     /// Factor on the scores.
@@ -158,8 +155,9 @@ impl FlashCall {
     pub fn check(&self, tuning: FlashTuning) -> Result<(), LaunchError> {
         let kernel = || NAME.to_owned();
         let shape = self.shape(tuning)?;
-        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, paged, .. } = *self;
-        paged.check(NAME, head_dim)?;
+        let FlashCall { n_heads, q_stride, paged, .. } = *self;
+        let KvShape { n_kv_heads, head_dim, .. } = paged.cache;
+        check_cache(NAME, &paged.cache)?;
         for (name, value) in [("rows", paged.rows), ("tiles", self.tiles)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
@@ -182,7 +180,7 @@ impl FlashCall {
         for (what, count, most) in [
             ("elements of qkv", (rows - 1) * u64::from(q_stride) + width, u64::from(u32::MAX)),
             ("elements of out", rows * width, u64::from(u32::MAX)),
-            ("words of a cache", paged.cache_words(n_kv_heads, head_dim), u64::from(u32::MAX)),
+            ("words of a cache", paged.cache.words(), u64::from(u32::MAX)),
             ("groups of heads", u64::from(n_kv_heads) * u64::from(shape.parts), AXIS),
             ("tiles", self.tiles.into(), AXIS),
         ] {
@@ -197,11 +195,12 @@ impl FlashCall {
     pub fn launch(&self, rungs: Rungs, tuning: FlashTuning) -> Result<Launch, LaunchError> {
         self.check(tuning)?;
         let shape = self.shape(tuning)?;
-        let FlashCall { n_heads, n_kv_heads, head_dim, q_stride, window, paged, .. } = *self;
+        let FlashCall { n_heads, q_stride, window, paged, .. } = *self;
+        let KvShape { n_kv_heads, head_dim, .. } = paged.cache;
         let capped = self.soft_cap != 0.0;
         let (rows, width) = (u64::from(paged.rows), u64::from(n_heads) * u64::from(head_dim));
         let qkv = (rows - 1) * u64::from(q_stride) + width;
-        let cache = paged.cache_words(n_kv_heads, head_dim);
+        let cache = paged.cache.words();
         let slot = |name, binding, access, words: u64| Slot { name, binding, access, bytes: 4 * words };
         let mut slots = vec![
             slot("qkv", 0, Access::Read, qkv),
@@ -225,9 +224,12 @@ impl FlashCall {
             cap: self.soft_cap * LOG2_E,
             _pad0: 0,
         };
-        let held =
-            if tuning.ahead.unwrap_or(false) { shape.loads(head_dim, paged.kv.bytes() as u32) } else { 0 };
-        let mut constants = paged.constants(head_dim);
+        let held = if tuning.ahead.unwrap_or(false) {
+            shape.loads(head_dim, paged.cache.kv.bytes() as u32)
+        } else {
+            0
+        };
+        let mut constants = paged.constants();
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
             ("OUTPUT_VECTORS", shape.vectors(head_dim).to_string()),
@@ -256,7 +258,7 @@ impl FlashCall {
 
     /// Divides the work as the tuning asks, else with the largest stages that fit in workgroup memory.
     fn shape(&self, tuning: FlashTuning) -> Result<Shape, LaunchError> {
-        let FlashCall { n_heads, n_kv_heads, head_dim, .. } = *self;
+        let (n_heads, KvShape { n_kv_heads, head_dim, .. }) = (self.n_heads, self.paged.cache);
         let kernel = || NAME.to_owned();
         if n_heads == 0 || n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
             return Err(LaunchError::Heads { kernel: kernel(), n_heads, n_kv_heads });
@@ -314,7 +316,7 @@ impl FlashCall {
     /// Query heads of each row in a workgroup of this many queries: all of a KV head, or a part of them if that leaves
     /// too many queries idle.
     fn heads(&self, queries: u32) -> (u32, u32) {
-        let sharing = self.n_heads / self.n_kv_heads;
+        let sharing = self.n_heads / self.paged.cache.n_kv_heads;
         let mut best = (1, sharing);
         let mut best_share = 0;
         for parts in sharing.div_ceil(queries)..=sharing {
@@ -343,15 +345,17 @@ mod tests {
     fn call(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> FlashCall {
         FlashCall {
             n_heads,
-            n_kv_heads,
-            head_dim,
             q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
             scale: 0.1,
             window: 0,
             soft_cap: 0.0,
             causal: true,
             tree: false,
-            paged: Paged { kv: Storage::F16, blocks: 4, rows: 3, entries: 8 },
+            paged: Paged {
+                cache: KvShape { kv: Storage::F16, blocks: 4, n_kv_heads, head_dim },
+                rows: 3,
+                entries: 8,
+            },
             tiles: 2,
         }
     }
@@ -412,9 +416,11 @@ mod tests {
         for soft_cap in [-1.0, f32::NAN, f32::INFINITY] {
             assert!(matches!(launch(FlashCall { soft_cap, ..good }), Err(LaunchError::NotPositive { .. })));
         }
-        let paged = Paged { kv: Storage::Bf16, ..good.paged };
+        let cache = KvShape { kv: Storage::Bf16, ..good.paged.cache };
+        let paged = Paged { cache, ..good.paged };
         assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Storage { .. })));
-        let paged = Paged { blocks: u32::MAX, ..good.paged };
+        let cache = KvShape { blocks: u32::MAX, ..good.paged.cache };
+        let paged = Paged { cache, ..good.paged };
         assert!(matches!(launch(FlashCall { paged, ..good }), Err(LaunchError::Large { .. })));
         let tuned = |tuning| good.launch(Rungs::ALL, tuning);
         let default = FlashTuning::default();

@@ -2,51 +2,27 @@
 
 use std::collections::HashSet;
 
-use crate::kv::KV_BLOCK;
+use crate::kv::{KV_BLOCK, KvShape};
 use crate::launch::{AXIS, Access, Launch, LaunchError};
 use crate::params::{ElementwiseParams, KVCacheShiftParams};
 use crate::rope::{Pairing, Rope};
 use crate::shader::Rungs;
 
-use super::Storage;
-use super::engine::{Kernel, Paged, flag, launch, slot};
+use super::engine::{Kernel, check_cache, flag, launch, slot};
 
 const WORKGROUP: u32 = 256;
 
-/// A layer's paged cache: blocks of `[n_kv_heads, KV_BLOCK, head_dim]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Element type.
-    pub kv: Storage,
-    /// Blocks.
-    pub blocks: u32,
-    /// Key and value heads.
-    pub n_kv_heads: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
-}
-
-impl KvShape {
-    /// Words of K or V; an error if 32-bit indices do not address them.
-    fn words(&self, kernel: &str) -> Result<u64, LaunchError> {
-        let paged = Paged { kv: self.kv, blocks: self.blocks, rows: 0, entries: 0 };
-        paged.check(kernel, self.head_dim)?;
-        if self.n_kv_heads == 0 {
-            return Err(LaunchError::Zero { kernel: kernel.to_owned(), name: "n_kv_heads" });
-        }
-        // The product stays within 64 bits, since heads are far fewer.
-        let heads = self.n_kv_heads.min(1 << 16);
-        let count = paged.cache_words(heads, self.head_dim);
-        if heads < self.n_kv_heads || count > u64::from(u32::MAX) {
-            return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "words of a cache", count });
-        }
-        Ok(count)
+/// Words of K or V; an error if kernels do not take such heads, or 32-bit indices do not address them.
+fn words(kernel: &str, cache: &KvShape) -> Result<u64, LaunchError> {
+    check_cache(kernel, cache)?;
+    if cache.n_kv_heads == 0 {
+        return Err(LaunchError::Zero { kernel: kernel.to_owned(), name: "n_kv_heads" });
     }
-
-    /// Slots of the cache.
-    fn slots(&self) -> u64 {
-        u64::from(self.blocks) * KV_BLOCK as u64
+    let count = cache.words();
+    if count > u64::from(u32::MAX) {
+        return Err(LaunchError::Large { kernel: kernel.to_owned(), what: "words of a cache", count });
     }
+    Ok(count)
 }
 
 /// Pairs of source and target as words. All must be below `capacity`, and no target may be another pair's source or target:
@@ -102,7 +78,7 @@ impl KvCopyCall {
 
     /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        let words = self.cache.words(Self::NAME)?;
+        let words = words(Self::NAME, &self.cache)?;
         // A block is a multiple of 32 words.
         let count = (words / u64::from(self.cache.blocks.max(1)) / 4) as u32;
         let slots = vec![
@@ -197,7 +173,7 @@ impl KvShiftCall {
             let kernel = Self::NAME.to_owned();
             return Err(LaunchError::Clash { kernel, what: "slot", number: *number });
         }
-        apart(Self::NAME, "slot", moves, self.moves, self.cache.slots())
+        apart(Self::NAME, "slot", moves, self.moves, self.cache.positions())
     }
 
     /// Checks the call and returns its launch.
@@ -205,7 +181,7 @@ impl KvShiftCall {
         let KvShiftCall { cache, pairing, rope_dim, rope_offset, by, moves, in_place, each } = *self;
         let kernel = || Self::NAME.to_owned();
         let KvShape { kv, n_kv_heads, head_dim, .. } = cache;
-        let words = cache.words(Self::NAME)?;
+        let words = words(Self::NAME, &cache)?;
         let odd = !rope_dim.is_multiple_of(2) || !rope_offset.is_multiple_of(2);
         if rope_dim < 2 || odd || u64::from(rope_offset) + u64::from(rope_dim) > u64::from(head_dim) {
             let offset = rope_offset;

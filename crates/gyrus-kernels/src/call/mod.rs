@@ -29,7 +29,7 @@ pub use copy::{copy, read_sums};
 pub use embed::EmbedCall;
 pub use f16_rows::F16RowsCall;
 pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
-pub use kv::{KvCopyCall, KvShape, KvShiftCall};
+pub use kv::{KvCopyCall, KvShiftCall};
 pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall};
 pub use matvec_int8_matrix::{INT8_MATRIX_INVOCATIONS, Results};

@@ -1,5 +1,5 @@
-use crate::call::{KvCopyCall, KvShape, KvShiftCall};
-use crate::kv::KV_BLOCK;
+use crate::call::{KvCopyCall, KvShiftCall};
+use crate::kv::{KV_BLOCK, KvShape};
 use crate::rope::{Rope, rotate_pair};
 
 use super::{element, set};

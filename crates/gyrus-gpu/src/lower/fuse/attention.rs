@@ -53,7 +53,7 @@ impl Fuser<'_> {
             position: 0,
         };
         let pairing = spec.map_or(Pairing::Split, |spec| spec.pairing());
-        let heads = Heads { head_dim, pairing, norm: norms.is_some(), write: *has_kv };
+        let heads = Heads { pairing, norm: norms.is_some(), write: *has_kv };
         let on = AttentionOperands {
             qkv: self.id(qkv),
             layer,
@@ -86,7 +86,7 @@ impl Fuser<'_> {
             let tuning = self.on.capabilities.flash_tuning();
             self.push("attend", Kernel::Flash { on, call, tuning, out });
         } else {
-            self.push("attend", Kernel::Attention { on, params, head_dim, paged, out });
+            self.push("attend", Kernel::Attention { on, params, paged, out });
         }
         Ok(())
     }

@@ -96,8 +96,6 @@ impl FuseContext<'_> {
         let group = self.plan.kv_group(kv);
         let call = FlashCall {
             n_heads: heads.into(),
-            n_kv_heads: group.kv_heads as u32,
-            head_dim: group.head_dim as u32,
             q_stride: self.plan.buffer(qkv).width as u32,
             scale,
             window: group.window.unwrap_or(0),

@@ -90,7 +90,7 @@ impl Setup {
         let ropes = (0..positions.len()).map(|s| rope(pairing, head_dim, (rope_dim, offset), s));
         Some(Setup {
             spec: KvGroup { layers: 1, kv_heads, head_dim, window: None },
-            heads: Heads { head_dim: head_dim as u32, pairing, norm, write: true },
+            heads: Heads { pairing, norm, write: true },
             params,
             rows: positions.iter().copied().enumerate().collect(),
             window,
@@ -110,7 +110,7 @@ impl Setup {
             rotate: self.rotate,
             mode,
             position: None,
-            paged: paged(Storage::F16, &self.lengths(), self.rows.len()),
+            paged: paged(&self.spec, Storage::F16, &self.lengths(), self.rows.len()),
         }
     }
 

@@ -96,8 +96,8 @@ pub(super) fn rope_write(point: &mut Point, rungs: Rungs) -> Option<Case> {
         turns_stride: if own_ropes { rope_dim as u32 / 2 + 1 } else { 0 },
         ..Default::default()
     };
-    let heads_of = Heads { head_dim: head_dim as u32, pairing, norm, write };
-    let launch = engine::rope_write(rungs, params, heads_of, paged(kv, &lengths, count)).ok()?;
+    let heads_of = Heads { pairing, norm, write };
+    let launch = engine::rope_write(rungs, params, heads_of, paged(&spec, kv, &lengths, count)).ok()?;
     let ropes: Vec<Rope> = (0..2)
         .map(|s| rope(pairing, head_dim, (rope_dim, offset), if own_ropes { s } else { 0 }))
         .collect::<Option<_>>()?;
@@ -172,7 +172,7 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
         soft_cap,
         ..Default::default()
     };
-    let launch = engine::attention(rungs, params, head_dim as u32, paged(kv, &lengths, count)).ok()?;
+    let launch = engine::attention(rungs, params, paged(&spec, kv, &lengths, count)).ok()?;
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);

@@ -1,10 +1,10 @@
 //! Changes of a paged cache between steps: blocks are copied, keys rotated further and moved.
 
-use crate::call::{KvCopyCall, KvShape, KvShiftCall, Storage, engine};
+use crate::call::{KvCopyCall, KvShiftCall, Storage, engine};
 use crate::grid::case::{Case, CaseBuffer, Rule};
 use crate::grid::family::Point;
 use crate::grid::noise::Noise;
-use crate::kv::KV_BLOCK;
+use crate::kv::{KV_BLOCK, KvShape};
 use crate::rope::{Magnitude, Pairing, Rope, RopeSpec, Scaling, Yarn};
 use crate::scalar::{self, element};
 use crate::shader::Rungs;

@@ -51,15 +51,13 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let stride = (heads + 2 * kv_heads) * head_dim;
     let mut call = FlashCall {
         n_heads: heads as u32,
-        n_kv_heads: kv_heads as u32,
-        head_dim: head_dim as u32,
         q_stride: stride as u32,
         scale: 1.0 / (head_dim as f32).sqrt(),
         window,
         soft_cap,
         causal,
         tree,
-        paged: paged(kv, &lengths, rows.len()),
+        paged: paged(&spec, kv, &lengths, rows.len()),
         tiles: 0,
     };
     let tiles = tiles(&call, tuning, sequences, &rows)?;

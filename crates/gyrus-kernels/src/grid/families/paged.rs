@@ -3,7 +3,8 @@
 use crate::call::Storage;
 use crate::call::engine::Paged;
 use crate::grid::noise::Noise;
-use crate::kv::{KV_BLOCK, KvGroup};
+use crate::kv::{KV_BLOCK, KvGroup, KvShape};
+use crate::plan::Precision;
 use crate::scalar::{self, KvCache, Question, element};
 
 /// Sequences whose blocks are scattered over a cache. Slots without a position are NaN on the device.
@@ -23,9 +24,10 @@ pub(super) fn blocks(lengths: &[u32]) -> usize {
 }
 
 /// The cache of sequences of these lengths, for as many rows.
-pub(super) fn paged(kv: Storage, lengths: &[u32], rows: usize) -> Paged {
-    let blocks = blocks(lengths) as u32;
-    Paged { kv, blocks, rows: rows as u32, entries: blocks - 2 }
+pub(super) fn paged(group: &KvGroup, kv: Storage, lengths: &[u32], rows: usize) -> Paged {
+    let blocks = blocks(lengths);
+    let cache = KvShape { kv, ..KvShape::of(group, Precision::Exact, blocks) };
+    Paged { cache, rows: rows as u32, entries: blocks as u32 - 2 }
 }
 
 impl Cache {
