@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use gyrus_kernels::observe::{F16_ROUNDING, HostState, Observer, show};
 use gyrus_kernels::{
     Backend, BackendError, Batch, BufferId, Op, Phases, Plan, Precision, Rows, WeightId, WeightSpec,
 };
@@ -261,6 +262,24 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        let vocab = self.model.plan.vocab;
+        let logits = self.execute(batch, None)?;
+        batch.check_logits(logits, vocab)?;
+        Ok(logits)
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
+        self.execute(batch, Some(observer)).map(drop)
+    }
+}
+
+impl CpuBackend {
+    /// Runs all ops and returns the logits. An observer is shown the results of each op.
+    fn execute(
+        &mut self,
+        batch: &Batch<'_>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<&[f32], BackendError> {
         if batch.rows() > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
         }
@@ -282,12 +301,50 @@ impl Backend for CpuBackend {
         for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
             phases.compute(rope, batch);
         }
-        for op in &plan.forward {
+        for (i, op) in plan.forward.iter().enumerate() {
             model.run(op, batch, rows, cache, state);
+            if let Some(observer) = observer.as_deref_mut() {
+                let mut state = Observable { model, batch, rows, cache, state };
+                show(plan, i, batch.rows(), &mut state, observer);
+            }
         }
-        let logits = &state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab];
-        batch.check_logits(logits, plan.vocab)?;
-        Ok(logits)
+        Ok(&state.buffers[plan.logits.0 as usize][..batch.logits.len() * plan.vocab])
+    }
+}
+
+/// The state after an op.
+struct Observable<'a> {
+    model: &'a Prepared,
+    batch: &'a Batch<'a>,
+    rows: &'a [KvRow<'a>],
+    cache: &'a mut KvStore,
+    state: &'a mut State,
+}
+
+impl HostState for Observable<'_> {
+    fn buffer(&mut self, id: BufferId) -> &mut [f32] {
+        self.model.target(self.state, id, self.batch).0
+    }
+
+    fn read_cache(&self, layer: u16, keys: &mut [f32], values: &mut [f32]) {
+        let n = self.model.plan.kv.row();
+        let rows = keys.chunks_exact_mut(n).zip(values.chunks_exact_mut(n));
+        for (row, (keys, values)) in self.rows.iter().zip(rows) {
+            self.cache.read_row(usize::from(layer), *row, keys, values);
+        }
+    }
+
+    fn cache_rounding(&self) -> f32 {
+        match self.model.plan.precision {
+            Precision::Exact => 0.0,
+            Precision::Fast => F16_ROUNDING,
+        }
+    }
+
+    fn write_cache(&mut self, layer: u16, keys: &[f32], values: &[f32]) {
+        let strided = |data| Strided { data, stride: self.model.plan.kv.row() };
+        let (keys, values) = (strided(keys), strided(values));
+        self.cache.write_rows(&self.model.pool, usize::from(layer), self.rows, keys, values);
     }
 }
 

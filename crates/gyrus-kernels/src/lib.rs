@@ -16,6 +16,7 @@ mod batch;
 pub mod call;
 pub mod grid;
 mod launch;
+pub mod observe;
 mod op;
 pub mod params;
 mod plan;

@@ -104,6 +104,11 @@ impl Plan {
         &self.weights[id.0 as usize]
     }
 
+    /// An op as a line of text.
+    pub fn line<'a>(&'a self, op: &'a Op) -> impl fmt::Display + 'a {
+        Line { plan: self, op }
+    }
+
     /// Element type of the cache.
     pub fn kv_dtype(&self) -> DType {
         match self.precision {
@@ -133,7 +138,7 @@ impl fmt::Display for Plan {
         for (segment, ops) in [("forward", &self.forward), ("select", &self.select)] {
             writeln!(f, "{segment}:")?;
             for op in ops {
-                writeln!(f, "  {}", Line { plan: self, op })?;
+                writeln!(f, "  {}", self.line(op))?;
             }
         }
         Ok(())

@@ -340,7 +340,8 @@ fn longrope_pinned_per_sequence_across_chunks() {
         assert!(matches!(plan.ropes[0].spec().scaling, Scaling::LongRope(_)));
         let specs = plan.weights.clone();
         let mut reference =
-            Reference::new(plan, 2, |id| checkpoint.tensor(&specs[id.0 as usize].name).unwrap().data);
+            Reference::new(plan, 2, |id| checkpoint.tensor(&specs[id.0 as usize].name).unwrap().data)
+                .unwrap();
         let table: Vec<u32> = (0..60u32.div_ceil(KV_BLOCK as u32)).collect();
         let mut last = Vec::new();
         for (chunk, length) in [0..30usize, 30..60].into_iter().zip(lengths) {

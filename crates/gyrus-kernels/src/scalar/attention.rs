@@ -20,6 +20,11 @@ impl KvCache {
         }
     }
 
+    /// The shape of a position.
+    pub(super) fn spec(&self) -> KvSpec {
+        self.spec
+    }
+
     /// First element of one head's vector at a position.
     fn at(&self, table: &[u32], position: usize, head: usize) -> usize {
         let block = table[position / KV_BLOCK] as usize;
@@ -36,12 +41,12 @@ impl KvCache {
         }
     }
 
-    fn k(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
+    pub(super) fn k(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
         &self.k[layer][at..at + self.spec.head_dim]
     }
 
-    fn v(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
+    pub(super) fn v(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
         &self.v[layer][at..at + self.spec.head_dim]
     }

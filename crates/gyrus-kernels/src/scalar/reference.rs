@@ -1,8 +1,9 @@
-use gyrus_tensor::dequantize;
+use gyrus_tensor::{TensorError, dequantize};
 
 use super::{KvCache, Query, attention, gate, matmul, rms_norm};
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
+use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
 use crate::plan::{Plan, Rows};
 use crate::rope::Phases;
@@ -29,30 +30,40 @@ impl Backend for Reference {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        if !batch.is_sound(self.plan.vocab, self.blocks) {
-            return Err(BackendError::UnsoundBatch);
-        }
-        self.logits = self.compute(batch);
+        self.compute(batch, None)?;
         Ok(&self.logits)
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
+        self.compute(batch, Some(observer))
     }
 }
 
 impl Reference {
-    /// Dequantises all weights; `bytes` gives each one's data.
-    ///
-    /// # Panics
-    /// If the bytes do not fit the plan's weights: it is for tests.
-    pub fn new<'a>(plan: Plan, blocks: usize, bytes: impl Fn(WeightId) -> &'a [u8]) -> Reference {
-        let load = |(i, spec): (usize, &crate::plan::WeightSpec)| {
+    /// Dequantises all weights; `bytes` gives each one's data. The error names the weight that could not be.
+    pub fn new<'a>(
+        plan: Plan,
+        blocks: usize,
+        bytes: impl Fn(WeightId) -> &'a [u8],
+    ) -> Result<Reference, (WeightId, TensorError)> {
+        let mut weights = Vec::with_capacity(plan.weights.len());
+        for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
             let mut values = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, bytes(WeightId(i as u32)), &mut values).expect("bytes fit the weight");
-            values
-        };
-        let weights = plan.weights.iter().enumerate().map(load).collect();
-        Reference { cache: KvCache::new(plan.kv, blocks), plan, weights, blocks, logits: Vec::new() }
+            dequantize(spec.dtype, bytes(id), &mut values).map_err(|error| (id, error))?;
+            weights.push(values);
+        }
+        let cache = KvCache::new(plan.kv, blocks);
+        Ok(Reference { cache, plan, weights, blocks, logits: Vec::new() })
     }
 
-    fn compute(&mut self, batch: &Batch<'_>) -> Vec<f32> {
+    fn compute(
+        &mut self,
+        batch: &Batch<'_>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<(), BackendError> {
+        if !batch.is_sound(self.plan.vocab, self.blocks) {
+            return Err(BackendError::UnsoundBatch);
+        }
         let rows = |r: Rows| match r {
             Rows::Batch => batch.rows(),
             Rows::Logits => batch.logits.len(),
@@ -65,10 +76,53 @@ impl Reference {
             of_rope.compute(rope, batch);
             phases.push(of_rope);
         }
-        for op in &self.plan.forward {
+        for (i, op) in self.plan.forward.iter().enumerate() {
             run(&self.plan, &self.weights, &mut self.cache, &phases, batch, op, &mut buffers);
+            if let Some(observer) = observer.as_deref_mut() {
+                let mut state = Observable { batch, cache: &mut self.cache, buffers: &mut buffers };
+                show(&self.plan, i, batch.rows(), &mut state, observer);
+            }
         }
-        buffers.swap_remove(self.plan.logits.0 as usize)
+        self.logits = buffers.swap_remove(self.plan.logits.0 as usize);
+        Ok(())
+    }
+}
+
+/// The state after an op.
+struct Observable<'a> {
+    batch: &'a Batch<'a>,
+    cache: &'a mut KvCache,
+    buffers: &'a mut [Vec<f32>],
+}
+
+impl HostState for Observable<'_> {
+    fn buffer(&mut self, id: BufferId) -> &mut [f32] {
+        &mut self.buffers[id.0 as usize]
+    }
+
+    fn read_cache(&self, layer: u16, keys: &mut [f32], values: &mut [f32]) {
+        let (layer, spec) = (usize::from(layer), self.cache.spec());
+        let (row, n) = (spec.row(), spec.head_dim);
+        for i in 0..self.batch.rows() {
+            let (table, position) = (self.batch.table(i), self.batch.positions[i] as usize);
+            for head in 0..spec.kv_heads {
+                let at = i * row + head * n;
+                keys[at..at + n].copy_from_slice(self.cache.k(layer, table, position, head));
+                values[at..at + n].copy_from_slice(self.cache.v(layer, table, position, head));
+            }
+        }
+    }
+
+    fn cache_rounding(&self) -> f32 {
+        0.0
+    }
+
+    fn write_cache(&mut self, layer: u16, keys: &[f32], values: &[f32]) {
+        let row = self.cache.spec().row();
+        for (i, (k, v)) in keys.chunks_exact(row).zip(values.chunks_exact(row)).enumerate() {
+            let position = self.batch.positions[i] as usize;
+            self.cache.write(usize::from(layer), self.batch.table(i), position, k, v);
+        }
     }
 }
 

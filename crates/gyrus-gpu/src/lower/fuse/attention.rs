@@ -30,6 +30,7 @@ pub(super) struct Attention {
 impl Fuser<'_> {
     pub(super) fn attention(&mut self, op: Attention) -> Result<(), GpuError> {
         let Attention { qkv, layer, head_norm, rope, scale, window, out } = op;
+        let (write, attend) = (self.current.start, self.current.end - 1);
         self.finish(qkv)?;
         self.before_write(out)?;
         let kv = self.on.plan.kv;
@@ -68,21 +69,21 @@ impl Fuser<'_> {
         let split = self.kind != BatchKind::Prefill && self.on.capabilities.can_attend_split(&call);
         let rotate = split && rotate;
         if !rotate {
-            self.push("rope · write", Kernel::RopeWrite { on, params, heads, paged });
+            self.push_for([write], "rope · write", Kernel::RopeWrite { on, params, heads, paged });
         }
         if split {
-            let name = if rotate { "rope · write · attend" } else { "attend" };
+            let (name, first) = if rotate { ("rope · write · attend", write) } else { ("attend", attend) };
             let gathered = self.gathered(call, out);
-            self.push(name, Kernel::Attend { on, call, gathered });
-            self.pending.insert(out, Pending::Splits { window, gathered });
+            self.push_for(first..=attend, name, Kernel::Attend { on, call, gathered });
+            self.pending.insert(out, Pending::Splits { window, gathered, op: attend });
         } else if self.kind == BatchKind::Prefill
             && let Some(call) = self.on.flash(scale, window)
         {
             // Tiles are sent for more than 16 rows only.
             let tuning = self.on.capabilities.flash_tuning();
-            self.push("attend", Kernel::Flash { on, call, tuning, out });
+            self.push_for([attend], "attend", Kernel::Flash { on, call, tuning, out });
         } else {
-            self.push("attend", Kernel::Attention { on, params, head_dim, paged, out });
+            self.push_for([attend], "attend", Kernel::Attention { on, params, head_dim, paged, out });
         }
         Ok(())
     }

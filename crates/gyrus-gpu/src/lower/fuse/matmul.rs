@@ -135,8 +135,12 @@ impl Fuser<'_> {
 
     /// Converts a buffer's rows, or what is pending for it, to f16.
     fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
+        let mut ops = self.current.clone();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
-            Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
+            Some(Pending::Norm { x, weight, eps, op }) => {
+                ops = op..op + 1;
+                (x, Some((weight, eps)))
+            }
             Some(Pending::Splits { .. }) => {
                 self.finish(x)?;
                 (self.id(x), None)
@@ -147,7 +151,7 @@ impl Fuser<'_> {
         let eps = norm.map(|(_, eps)| eps);
         let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: eps };
         let name = if norm.is_some() { "norm · f16" } else { "f16" };
-        self.push(name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
+        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
         Ok(())
     }
 
@@ -166,9 +170,11 @@ impl Fuser<'_> {
     ) -> Result<(), GpuError> {
         let pending = self.pending.get(&self.id(x)).copied();
         if self.kind == BatchKind::Decode {
+            let mut ops: Vec<usize> = self.current.clone().collect();
             let (input, prologue, from, source) = match pending {
                 None | Some(Pending::Int8) => (Input::F32, "", RowInput::F32(self.id(x)), self.id(x)),
-                Some(Pending::Norm { x, weight, eps }) => {
+                Some(Pending::Norm { x, weight, eps, op }) => {
+                    ops.insert(0, op);
                     (Input::Norm { eps }, "norm · ", RowInput::Norm { x, weight }, x)
                 }
                 Some(Pending::Splits { window, .. }) => {
@@ -180,7 +186,11 @@ impl Fuser<'_> {
             let call = MatVecCall { input, ..call };
             if self.on.capabilities.can_fuse_input(&call) && source != self.id(out) {
                 let out = self.id(out);
-                self.push(format!("{prologue}{name}"), Kernel::MatVec { call, input: from, matrix, out });
+                self.push_for(
+                    ops,
+                    format!("{prologue}{name}"),
+                    Kernel::MatVec { call, input: from, matrix, out },
+                );
                 return Ok(());
             }
         }
@@ -292,14 +302,15 @@ impl Fuser<'_> {
     fn quantize(&mut self, x: BufferId, square_sums: bool) -> Int8Rows {
         let pending = self.pending.get(&self.id(x)).copied();
         let out = self.int8_rows(x, matches!(pending, Some(Pending::Norm { .. })));
-        let mut skipped = None;
+        let (mut skipped, mut ops) = (None, self.current.clone());
         let (name, source) = match pending {
             None => ("quantise", QuantizeSource::F32(self.id(x))),
             Some(Pending::Int8) => {
                 skipped = Some(INT8_MATRIX_ROWS);
                 ("quantise", QuantizeSource::F32(self.id(x)))
             }
-            Some(Pending::Norm { x, weight, eps }) => {
+            Some(Pending::Norm { x, weight, eps, op }) => {
+                ops = op..op + 1;
                 if square_sums && self.normed == Some((x, weight)) {
                     skipped = Some(INT8_MATRIX_ROWS);
                 } else {
@@ -308,13 +319,13 @@ impl Fuser<'_> {
                 }
                 ("norm · quantise", QuantizeSource::Norm { x, weight, eps })
             }
-            Some(Pending::Splits { window, gathered }) => {
+            Some(Pending::Splits { window, gathered, .. }) => {
                 skipped = gathered.map(|gathered| gathered.from_rows..=MATVEC_ROWS as u32);
                 let head_dim = self.on.plan.kv.head_dim as u32;
                 ("merge · quantise", QuantizeSource::Splits { head_dim, window })
             }
         };
-        self.push(name, Kernel::Quantize(Quantize { source, out, square_sums, skipped }));
+        self.push_for(ops, name, Kernel::Quantize(Quantize { source, out, square_sums, skipped }));
         out
     }
 }

@@ -8,6 +8,7 @@ mod attention;
 mod matmul;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use gyrus_kernels::call::engine::Paged;
 use gyrus_kernels::call::{EmbedCall, FlashCall};
@@ -32,14 +33,14 @@ pub(crate) struct FuseContext<'a> {
     pub(crate) cache: Paged,
 }
 
-/// The contents of a buffer for which no kernel was called yet.
+/// The contents of a buffer for which no kernel was called yet; `op` is the index of the op that it is the result of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Pending {
     /// The RMS norm of a buffer, which may be the same one.
-    Norm { x: BufferId, weight: WeightId, eps: f32 },
+    Norm { x: BufferId, weight: WeightId, eps: f32, op: usize },
     /// Attention whose splits are not merged. From some number of rows on the kernel gathers them: it has merged and
     /// quantised them to int8.
-    Splits { window: u32, gathered: Option<Gathered> },
+    Splits { window: u32, gathered: Option<Gathered>, op: usize },
     /// Nothing is pending: the buffer is written. For the row counts of int8 cooperative matrices its int8 rows are, too.
     Int8,
 }
@@ -58,6 +59,8 @@ struct Fuser<'a> {
     aliases: HashMap<BufferId, BufferId>,
     /// The ops after those that are being fused.
     later: &'a [Op],
+    /// The indices of the ops that are being fused.
+    current: Range<usize>,
     calls: Vec<Call>,
 }
 
@@ -72,12 +75,14 @@ impl FuseContext<'_> {
             normed: None,
             aliases: HashMap::new(),
             later: &[],
+            current: 0..0,
             calls: Vec::new(),
         };
-        let mut rest = ops;
-        while !rest.is_empty() {
-            let taken = fuser.fuse_next(rest)?;
-            rest = &rest[taken..];
+        let mut first = 0;
+        while first < ops.len() {
+            fuser.take(ops, first..first + 1);
+            fuser.fuse_next(ops)?;
+            first = fuser.current.end;
         }
         Ok(fuser.calls)
     }
@@ -123,18 +128,31 @@ impl<'a> Fuser<'a> {
         self.on.plan.buffer(id).width as u32
     }
 
+    /// Calls a kernel that computes the ops that are being fused.
     fn push(&mut self, name: impl Into<String>, kernel: Kernel) {
-        self.calls.push(Call::new(name, kernel));
+        self.push_for(self.current.clone(), name, kernel);
     }
 
-    /// Fuses the first op, or the first few, and returns how many those were.
-    fn fuse_next(&mut self, ops: &'a [Op]) -> Result<usize, GpuError> {
-        self.later = &ops[1..];
+    /// Calls a kernel that computes these ops.
+    fn push_for(&mut self, ops: impl IntoIterator<Item = usize>, name: impl Into<String>, kernel: Kernel) {
+        self.calls.push(Call { name: name.into(), kernel, ops: ops.into_iter().collect() });
+    }
+
+    /// Sets which ops are being fused.
+    fn take(&mut self, ops: &'a [Op], current: Range<usize>) {
+        self.later = &ops[current.end..];
+        self.current = current;
+    }
+
+    /// Fuses the current op of `all`, or more of those that follow, which become current, too.
+    fn fuse_next(&mut self, all: &'a [Op]) -> Result<(), GpuError> {
+        let first = self.current.start;
+        let ops = &all[first..];
         match ops[0] {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
             Op::RmsNorm { x, weight, eps, out } => {
                 self.finish(x)?;
-                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps });
+                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps, op: first });
             }
             Op::MatMul { x, ref weights, accumulate, out } => {
                 if let [_, Op::Gate { x: gated, activation, out: to }, ..] = *ops
@@ -142,22 +160,23 @@ impl<'a> Fuser<'a> {
                     && !accumulate
                     && self.can_gate(x, weights)
                 {
-                    self.later = &ops[2..];
+                    self.take(all, first..first + 2);
                     self.mat_mul(x, weights, false, Some(activation), to)?;
-                    return Ok(2);
+                } else {
+                    self.mat_mul(x, weights, accumulate, None, out)?;
                 }
-                self.mat_mul(x, weights, accumulate, None, out)?;
             }
             Op::RopeWrite { qkv, layer, head_norm, rope } => {
                 if let [_, Op::Attention { qkv: same, layer: of, scale, window, out }, ..] = *ops
                     && (same, of) == (qkv, layer)
                 {
-                    self.later = &ops[2..];
+                    self.take(all, first..first + 2);
                     self.attention(Attention { qkv, layer, head_norm, rope, scale, window, out })?;
-                    return Ok(2);
+                } else {
+                    let fault =
+                        format!("the plan writes keys of layer {layer} and does not attend to them next");
+                    return Err(GpuError::internal(fault));
                 }
-                let fault = format!("the plan writes keys of layer {layer} and does not attend to them next");
-                return Err(GpuError::internal(fault));
             }
             Op::Attention { layer, .. } => {
                 let fault = format!("the plan attends to layer {layer} without having written its keys");
@@ -181,7 +200,7 @@ impl<'a> Fuser<'a> {
             // Tokens are sampled by the caller, or by the chain.
             Op::Select { .. } => {}
         }
-        Ok(1)
+        Ok(())
     }
 
     /// Calls the kernel for what is pending in a buffer that is about to be read as f32.
@@ -190,12 +209,12 @@ impl<'a> Fuser<'a> {
         let width = self.width(out);
         match self.pending.remove(&out) {
             None | Some(Pending::Int8) => {}
-            Some(Pending::Norm { x, weight, eps }) => {
-                self.push("norm", Kernel::Norm { x, weight, eps, width, out });
+            Some(Pending::Norm { x, weight, eps, op }) => {
+                self.push_for([op], "norm", Kernel::Norm { x, weight, eps, width, out });
             }
-            Some(Pending::Splits { window, gathered: None }) => {
+            Some(Pending::Splits { window, gathered: None, op }) => {
                 let head_dim = self.on.plan.kv.head_dim as u32;
-                self.push("merge", Kernel::Merge { head_dim, window, width, out });
+                self.push_for([op], "merge", Kernel::Merge { head_dim, window, width, out });
             }
             Some(Pending::Splits { .. }) => {
                 let name = self.on.plan.buffer(out).name;
