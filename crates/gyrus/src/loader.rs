@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use gyrus_cpu::{CpuBackend, Pool};
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Backend, KV_BLOCK, Plan, WeightSpec};
+use gyrus_kernels::scalar::Reference;
+use gyrus_kernels::{Backend, KV_BLOCK, Plan, WeightId, WeightSpec};
 
 use crate::Error;
 use crate::context::{Budget, ContextChoice, available_memory};
@@ -36,6 +37,7 @@ impl Loader<'_> {
     pub(crate) fn load(&self) -> Result<LoadedBackend, Error> {
         match &self.options.device {
             Device::Cpu => self.on_cpu(None),
+            Device::Reference => self.on_reference(),
             #[cfg(not(feature = "gpu"))]
             Device::Auto => self.on_cpu(Some("this build has no GPU support".to_owned())),
             #[cfg(feature = "gpu")]
@@ -84,6 +86,17 @@ impl Loader<'_> {
         })?;
         let device = DeviceInfo::Cpu { threads, fallback_reason };
         Ok(LoadedBackend { backend: Box::new(backend), device, context })
+    }
+
+    fn on_reference(&self) -> Result<LoadedBackend, Error> {
+        let elems = self.plan.weights.iter().map(|spec| spec.shape.elems() as u64);
+        let (context, blocks) =
+            self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
+        let name = |id: WeightId| &self.plan.weight(id).name;
+        let bytes = |id| self.checkpoint.tensor(name(id)).map_or(&[] as &[u8], |tensor| tensor.data);
+        let backend = Reference::new(self.plan.clone(), blocks, bytes)
+            .map_err(|(id, source)| Error::Tensor { name: name(id).clone(), source })?;
+        Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context })
     }
 
     #[cfg(feature = "gpu")]
