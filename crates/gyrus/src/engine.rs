@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
     Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, KvGroup, Plan, Precision, Sampler,
 };
@@ -261,6 +262,32 @@ impl Engine {
             entry.sequence_mut().len += more;
         }
         Ok(logits)
+    }
+
+    /// Runs a chunk of one sequence with the logits of its last row, and shows the results of all ops. On an error the
+    /// sequence has not grown.
+    pub(crate) fn observe(
+        &mut self,
+        sequence: &mut KvSequence,
+        tokens: &[u32],
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Error> {
+        self.in_flight.generation = None;
+        self.reserve(sequence, tokens.len())?;
+        let first = sequence.len as u32;
+        let positions: Vec<u32> = (first..).take(tokens.len()).collect();
+        let tables: Vec<&[u32]> = sequence.tables.iter().map(Vec::as_slice).collect();
+        let batch = Batch {
+            tokens,
+            positions: &positions,
+            sequences: &vec![0; tokens.len()],
+            logits: &[tokens.len().saturating_sub(1) as u32],
+            tables: &tables,
+            lengths: &[sequence.max_len],
+        };
+        self.backend.observe(&batch, observer)?;
+        sequence.len += tokens.len();
+        Ok(())
     }
 
     /// Decodes one token of each sequence, sampled on the device, and stores the tokens in `sampled`. The device may
