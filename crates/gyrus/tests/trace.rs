@@ -4,10 +4,13 @@ mod short_tales;
 mod traced;
 mod written;
 
+use std::collections::HashSet;
+use std::mem::discriminant;
 use std::ops::ControlFlow;
 
 use gyrus::{Device, Error, KvLayer, Model, OpResult, Precision, Request, Trace, TraceSide};
-use traced::{batches, damaged, divergence, ids, load, op};
+use gyrus_kernels::{KV_BLOCK, Op};
+use traced::{LONG, LONG_CHUNK, batches, damaged, divergence, ids, load, op, tiny};
 
 const PRECISIONS: [Precision; 2] = [Precision::Exact, Precision::Fast];
 
@@ -29,6 +32,70 @@ fn the_cpu_agrees_with_the_reference() {
             assert!(all.clone().all(|result| result.difference.is_some()), "{precision:?}");
             assert_eq!(all.count(), batches.len() * cpu.plan().results().count());
         }
+    }
+}
+
+/// Compares every result of every op.
+fn agree(ours: &Model, theirs: &Model, tokens: u32, chunks: &[usize]) {
+    let trace = Trace { chunks, against: Some(theirs), ..Trace::default() };
+    let batches = batches(ours, &ids(tokens), &trace);
+    assert_eq!(divergence(&batches), None, "{chunks:?}");
+    let expected: Vec<_> = ours.plan().results().collect();
+    for batch in &batches {
+        let found: Vec<_> = batch.results.iter().map(|result| (result.op, result.result)).collect();
+        assert_eq!(found, expected, "{chunks:?}");
+        assert!(batch.results.iter().all(|result| result.difference.is_some()), "{chunks:?}");
+    }
+}
+
+const TINY: [&str; 12] = [
+    "gemma", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
+    "smollm3",
+];
+
+#[test]
+fn every_op_of_every_architecture_agrees_with_the_reference() {
+    let mut kinds = HashSet::new();
+    let mut without_keys = 0;
+    for name in TINY {
+        println!("{name}");
+        let Some(cpu) = tiny(name, &Device::Cpu, Precision::Exact) else { return };
+        let reference = tiny(name, &Device::Reference, Precision::Exact).unwrap();
+        for chunks in [&[512][..], &[20, 9, 1]] {
+            agree(&cpu, &reference, 60, chunks);
+        }
+        for op in &cpu.plan().forward {
+            kinds.insert(discriminant(op));
+            // Keys are a result only of the op that writes them.
+            let results: Vec<OpResult> = op.results().collect();
+            match *op {
+                Op::RopeWrite { write: false, .. } => {
+                    without_keys += 1;
+                    assert_eq!(results, [OpResult::Queries]);
+                }
+                Op::RopeWrite { kv, .. } => {
+                    assert_eq!(results, [OpResult::Queries, OpResult::Keys(kv), OpResult::Values(kv)]);
+                }
+                _ => assert_eq!(results, [OpResult::Buffer(op.writes())]),
+            }
+        }
+    }
+    assert_eq!(kinds.len(), 13, "these models have ops of every kind");
+    assert!(without_keys > 0, "Gemma 4 attends to keys of earlier layers");
+}
+
+/// Blocks of a windowed group are freed and used again, so that its block tables differ from those of the other group.
+#[test]
+fn a_trace_continues_beyond_the_window() {
+    for name in ["gemma2", "gemma4"] {
+        println!("{name}");
+        let Some(cpu) = tiny(name, &Device::Cpu, Precision::Exact) else { return };
+        let windows: Vec<_> = cpu.plan().kv.iter().map(|group| group.window).collect();
+        assert!(windows.contains(&Some(16)) && windows.contains(&None), "{windows:?}");
+        // More than a sequence of a windowed group has: the window, a tile, a chunk, and tokens that may be taken back.
+        assert!(LONG as usize > 16 + 128 + LONG_CHUNK + 128 + 2 * KV_BLOCK);
+        let reference = tiny(name, &Device::Reference, Precision::Exact).unwrap();
+        agree(&cpu, &reference, LONG, &[LONG_CHUNK]);
     }
 }
 

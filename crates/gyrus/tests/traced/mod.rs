@@ -21,6 +21,24 @@ pub(crate) fn load(checkpoint: Checkpoint, device: &Device, precision: Precision
     Model::load(checkpoint, &options).unwrap()
 }
 
+/// A model of about a megabyte. Its KV cache has too few blocks of windowed groups for [`LONG`] tokens, unless those that
+/// have left the window are freed.
+pub(crate) fn tiny(name: &str, device: &Device, precision: Precision) -> Option<Model> {
+    let options = Options {
+        device: device.clone(),
+        precision,
+        context: Some(LONG as usize),
+        chunk: LONG_CHUNK,
+        threads: Some(2),
+        ..Options::default()
+    };
+    Some(Model::open(&gyrus_testkit::data(&format!("tiny/{name}"))?, &options).unwrap())
+}
+
+/// Tokens of a trace that outgrows a window of 16, and the most rows of its batches.
+pub(crate) const LONG: u32 = 400;
+pub(crate) const LONG_CHUNK: usize = 32;
+
 /// All batches of a trace.
 pub(crate) fn batches(model: &Model, ids: &[u32], trace: &Trace<'_>) -> Vec<TracedChunk> {
     let mut batches = Vec::new();
