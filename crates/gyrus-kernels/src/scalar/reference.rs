@@ -167,7 +167,8 @@ fn run(
             let (n, first) = (width(x), *first as usize);
             for row in buffers[at(x)].chunks_exact_mut(n) {
                 let columns = &mut row[first..first + weight(w).len()];
-                rms_norm(&columns.to_vec(), weight(w), *eps, columns);
+                let input = columns.to_vec();
+                rms_norm(&input, weight(w), *eps, columns);
             }
         }
         Op::MatMul { x, weights: several, accumulate, out } => {
@@ -203,7 +204,8 @@ fn run(
                     let part = if i < heads { 0 } else { 1 + (i - heads) / group.kv_heads };
                     let norm = norms.and_then(|norms| [Some(norms.q), norms.k, norms.v][part]);
                     if let Some((norm, norms)) = norm.zip(*norms) {
-                        rms_norm(&head.to_vec(), weight(&norm), norms.eps, head);
+                        let input = head.to_vec();
+                        rms_norm(&input, weight(&norm), norms.eps, head);
                     }
                     if let (Some(rope), 0 | 1) = (rope, part) {
                         plan.ropes[rope.0 as usize].apply(head, phases[rope.0 as usize].row(row));
