@@ -1,4 +1,5 @@
 mod measure;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use crate::cache::contents::Kind;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
+pub(crate) use trace::TraceArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// Write the logits of every position to a NumPy file
     Logits(LogitsArgs),
+    /// Print the result of each op of a forward pass, and find where two backends part
+    Trace(TraceArgs),
     /// Show what is in a model file: metadata, tensors, types, memory
     Inspect(InspectArgs),
     /// Show how a model encodes positions: rotary wavelengths and how they are scaled
@@ -81,6 +85,7 @@ impl Command {
             Command::Tune(args) => &args.model_options,
             Command::Perplexity(args) => &args.model_options,
             Command::Logits(args) => &args.model_options,
+            Command::Trace(args) => return args.may_use_gpu(),
             Command::Doctor(_) => return cfg!(feature = "gpu"),
             _ => return false,
         };

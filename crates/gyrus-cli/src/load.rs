@@ -55,6 +55,7 @@ pub(crate) fn load_opened(
     let device = match model.device() {
         DeviceInfo::Cpu { threads: 1, .. } => "cpu, 1 thread".to_owned(),
         DeviceInfo::Cpu { threads, .. } => format!("cpu, {threads} threads"),
+        DeviceInfo::Reference => "scalar reference".to_owned(),
         _ => "gpu".to_owned(),
     };
     diagnostics::aside(format!(
@@ -71,6 +72,7 @@ pub(crate) fn load_opened(
 pub(crate) fn device(device: &DeviceInfo) -> String {
     match device {
         DeviceInfo::Gpu { name, .. } => name.clone(),
+        DeviceInfo::Reference => "reference".to_owned(),
         _ => "cpu".to_owned(),
     }
 }

@@ -41,6 +41,7 @@ mod synthetic;
 mod template;
 mod text;
 mod tokenize;
+mod trace;
 mod tune;
 mod usage;
 mod verify;
@@ -108,6 +109,7 @@ fn run(command: cli::Command) -> Result<()> {
         cli::Command::Tune(args) => tune::run(&args),
         cli::Command::Perplexity(args) => perplexity::run(&args),
         cli::Command::Logits(args) => logits::run(&args),
+        cli::Command::Trace(args) => trace::run(&args),
         cli::Command::Inspect(args) => inspect::run(&args),
         cli::Command::Rope(args) => rope::run(&args),
         cli::Command::Tokenize(args) => tokenize::tokenize(&args),

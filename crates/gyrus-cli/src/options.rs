@@ -77,7 +77,7 @@ impl ModelArgs {
     #[cfg(target_os = "linux")]
     pub(crate) fn may_use_gpu(&self) -> bool {
         match self.device {
-            Device::Cpu => false,
+            Device::Cpu | Device::Reference => false,
             #[cfg(feature = "gpu")]
             Device::Gpu(_) => true,
             #[cfg(feature = "gpu")]

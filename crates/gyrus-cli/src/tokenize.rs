@@ -59,7 +59,8 @@ pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
     }
 }
 
-fn tokenizer(model: &OsStr) -> Result<Tokenizer> {
+/// The tokenizer of the model that an argument names.
+pub(crate) fn tokenizer(model: &OsStr) -> Result<Tokenizer> {
     let checkpoint: Checkpoint = source::open(model)?;
     gyrus::tokenizer::read(&checkpoint)?.with_context(|| source::no_tokenizer(model))
 }

@@ -1,8 +1,11 @@
 //! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
 //! buffers grow to the largest batch and never shrink.
 
+mod observe;
+
 use std::sync::Arc;
 
+use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{
     Backend, BackendError, Batch, BufferId, HeadNorms, KvGroup, Op, Phases, Plan, RopeId, Rows, WeightId,
     WeightSpec,
@@ -17,6 +20,7 @@ use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
 use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, elementwise, matmul};
+use observe::Observable;
 
 /// The most rows of one batch. The rows' block tables and positions are collected on the stack.
 pub const MAX_ROWS: usize = 512;
@@ -332,6 +336,24 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        let vocab = self.model.plan.vocab;
+        let logits = self.execute(batch, None)?;
+        batch.check_logits(logits, vocab)?;
+        Ok(logits)
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
+        self.execute(batch, Some(observer)).map(drop)
+    }
+}
+
+impl CpuBackend {
+    /// Runs all ops and returns the logits. An observer is shown the results of each op.
+    fn execute(
+        &mut self,
+        batch: &Batch<'_>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<&[f32], BackendError> {
         if batch.rows() > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
         }
@@ -354,12 +376,14 @@ impl Backend for CpuBackend {
         for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
             phases.compute(rope, batch);
         }
-        for op in &plan.forward {
+        for (i, op) in plan.forward.iter().enumerate() {
             model.run(op, batch, &rows, caches, state);
+            if let Some(observer) = observer.as_deref_mut() {
+                let mut state = Observable { model, batch, rows: &rows, caches, state };
+                show(plan, i, batch.rows(), &mut state, observer);
+            }
         }
-        let logits = &state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab];
-        batch.check_logits(logits, plan.vocab)?;
-        Ok(logits)
+        Ok(&state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab])
     }
 }
 

@@ -142,12 +142,37 @@ impl KvStore {
         }
     }
 
+    /// Reads the keys and values of a row, each `[kv_heads, head_dim]`.
+    ///
+    /// # Panics
+    /// If the row's block is missing or out of range, or a slice is too short.
+    pub fn read_row(&self, layer: usize, row: KvRow, keys: &mut [f32], values: &mut [f32]) {
+        let KvGroup { kv_heads, head_dim, .. } = self.group;
+        let (block, slot) = (row.table[row.position as usize / KV_BLOCK], row.position as usize % KV_BLOCK);
+        for head in 0..kv_heads {
+            let (k, v) = self.block(layer, block, head);
+            for i in 0..head_dim {
+                keys[head * head_dim + i] = k.get(i * KV_BLOCK + slot);
+                values[head * head_dim + i] = v.get(slot * head_dim + i);
+            }
+        }
+    }
+
     /// Keys (`[head_dim, KV_BLOCK]`) and values (`[KV_BLOCK, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
         let size = KV_BLOCK * self.group.head_dim;
         let at = (block as usize * self.group.kv_heads + head) * size;
         let layer = &self.layers[layer];
         (layer.keys.range(at..at + size), layer.values.range(at..at + size))
+    }
+}
+
+impl Stored<'_> {
+    fn get(&self, at: usize) -> f32 {
+        match self {
+            Stored::F32(elems) => elems[at],
+            Stored::F16(elems) => elems[at].to_f32(),
+        }
     }
 }
 

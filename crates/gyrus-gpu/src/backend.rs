@@ -1,6 +1,7 @@
 //! Runs a plan: kernels are bound once and replayed for every batch.
 
 use gyrus_kernels::call::{Tile, engine, push_tiles};
+use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{Backend, BackendError, Batch, Chain, Instruments, KvSize, Plan, WeightSpec};
 use wgpu::{BufferUsages, MapMode};
 
@@ -71,6 +72,25 @@ impl Tables {
             logits_of_some: lowering.steps(logits, BatchKind::ShortChunk, false)?,
             tile_rows: lowering.context().tile_rows(),
         })
+    }
+
+    /// The kernels of a batch's layers, and those of the logits of `wanted` of its rows.
+    pub(crate) fn of_batch(&mut self, batch: &Batch<'_>, wanted: usize) -> (&mut [Step], &mut [Step]) {
+        let rows = batch.rows();
+        // A single row's layers and logits are one table. Its kernels take the first block table for its own.
+        let single = rows == 1 && batch.logits.len() == 1 && batch.sequences[0] == 0;
+        let layers = match rows {
+            1 if single => &mut self.decode,
+            1..=MATVEC_ROWS => &mut self.short_chunk,
+            _ => &mut self.prefill,
+        };
+        let logits: &mut [Step] = match wanted {
+            0 => &mut [],
+            _ if single => &mut [],
+            1 => &mut self.logits_of_one,
+            _ => &mut self.logits_of_some,
+        };
+        (layers, logits)
     }
 
     /// The kernels that decode one token of this many sequences, from tokens to logits.
@@ -185,26 +205,15 @@ impl GpuBackend {
         results.clear();
         let rows = batch.rows();
         let shape = BatchShape { rows: rows as u32, positions: batch.positions, tiles };
-        // A single row's layers and logits are one table. Its kernels take the first block table for its own.
-        let single = rows == 1 && batch.logits.len() == 1 && batch.sequences[0] == 0;
-        let layers: &mut [Step] = match rows {
-            1 if single => &mut tables.decode,
-            1..=MATVEC_ROWS => &mut tables.short_chunk,
-            _ => &mut tables.prefill,
-        };
-        for step in layers.iter_mut() {
-            step.prepare(gpu, shape)?;
-        }
         let chunks = batch.logits.len().div_ceil(MATVEC_ROWS).max(1);
         for chunk in 0..chunks {
             let first = chunk * MATVEC_ROWS;
             let wanted = (batch.logits.len() - first).min(MATVEC_ROWS);
-            let logits: &mut [Step] = match wanted {
-                0 => &mut [],
-                _ if single => &mut [],
-                1 => &mut tables.logits_of_one,
-                _ => &mut tables.logits_of_some,
-            };
+            let (layers, logits) = tables.of_batch(batch, wanted);
+            let layers = if chunk == 0 { layers } else { &mut [] };
+            for step in layers.iter_mut() {
+                step.prepare(gpu, shape)?;
+            }
             for (i, step) in logits.iter_mut().enumerate() {
                 let dispatch = step.prepare(gpu, BatchShape { rows: wanted as u32, ..shape })?;
                 // The first step gathers rows, this chunk's from its first index on.
@@ -214,7 +223,6 @@ impl GpuBackend {
             }
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
             let (mut pass, queries) = gpu.begin_pass(&mut encoder);
-            let layers = if chunk == 0 { &*layers } else { &[] };
             let dispatches = layers.iter().chain(&*logits).filter_map(Step::dispatch);
             dispatches.for_each(|dispatch| dispatch.record(&mut pass));
             drop(pass);
@@ -281,6 +289,13 @@ impl Backend for GpuBackend {
         self.replay(batch, tiles)?;
         batch.check_logits(&self.results, self.plan.vocab)?;
         Ok(&self.results)
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
+        self.check(batch)?;
+        self.steps.end(&self.gpu);
+        let tiles = self.send(batch, None)?;
+        self.replay_observed(batch, tiles, observer)
     }
 
     fn chain(&mut self) -> Option<&mut dyn Chain> {

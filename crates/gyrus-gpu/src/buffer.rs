@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use wgpu::{BufferDescriptor, BufferUsages, ErrorFilter, MapMode};
 
 use crate::device::{Gpu, wgpu_error};
@@ -73,16 +75,22 @@ impl Gpu {
 
     /// The contents of a buffer, after all submissions are done.
     pub fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
-        let size = buffer.inner.size();
-        let staging = self.create(size, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
+        self.read_part(buffer, 0..buffer.bytes)
+    }
+
+    /// Some bytes of a buffer, after all submissions are done. The range begins at a word.
+    pub(crate) fn read_part(&self, buffer: &Buffer, range: Range<u64>) -> Result<Vec<u8>, GpuError> {
+        let bytes = range.end - range.start;
+        let staging = self.create(bytes, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(&buffer.inner, 0, &staging.inner, 0, size);
+        let size = bytes.next_multiple_of(4);
+        encoder.copy_buffer_to_buffer(&buffer.inner, range.start, &staging.inner, 0, size);
         self.queue.submit([encoder.finish()]);
         staging.inner.slice(..).map_async(MapMode::Read, |_| {});
         self.wait()?;
         let mapped =
             staging.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
-        Ok(mapped[..buffer.bytes as usize].to_vec())
+        Ok(mapped[..bytes as usize].to_vec())
     }
 
     pub(crate) fn create(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {

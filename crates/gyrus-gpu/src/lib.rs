@@ -28,6 +28,7 @@ mod instruments;
 mod int8_self_test;
 mod lower;
 mod memory;
+mod observe;
 mod pipeline;
 mod pipeline_cache;
 mod profile;

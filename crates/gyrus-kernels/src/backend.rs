@@ -1,4 +1,5 @@
 use crate::batch::Batch;
+use crate::observe::Observer;
 use crate::plan::Plan;
 use crate::profile::Instruments;
 use crate::select::Sampler;
@@ -11,8 +12,12 @@ pub trait Backend: Send {
     /// Blocks of each KV group in its cache.
     fn kv_blocks(&self) -> &[usize];
 
-    /// Runs the forward segment and returns the logits, `[batch.logits, vocab]`, all of them finite.
+    /// Runs the forward pass and returns the logits, `[batch.logits, vocab]`, all of them finite.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
+
+    /// Runs the forward pass as [`Backend::forward`] does, with the same kernels, and shows every result to the
+    /// observer. Values that are not finite are no error here. A GPU refuses more than 16 rows of logits.
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError>;
 
     /// Decode steps in flight, if the backend supports that.
     fn chain(&mut self) -> Option<&mut dyn Chain> {

@@ -181,7 +181,9 @@ mod tests {
             let group = KvGroup { layers: 1, kv_heads: 1, head_dim: 64, window: Some(window) };
             for position in 0..3000 {
                 let first = group.first_needed(position);
-                assert!(first % KV_BLOCK == 0 && first + window as usize <= position + 1 || first == 0);
+                assert!(
+                    first.is_multiple_of(KV_BLOCK) && first + window as usize <= position + 1 || first == 0
+                );
                 // No more than a tile beside the window.
                 assert!(position + 1 - first < window as usize + 128, "{window} {position}");
             }

@@ -18,6 +18,7 @@ pub mod call;
 pub mod grid;
 mod kv;
 mod launch;
+pub mod observe;
 mod op;
 pub mod params;
 mod plan;

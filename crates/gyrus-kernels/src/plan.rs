@@ -128,6 +128,11 @@ impl Plan {
         &self.kv[usize::from(layer.group)]
     }
 
+    /// An op as a line of text.
+    pub fn line<'a>(&'a self, op: &'a Op) -> impl fmt::Display + 'a {
+        Line { plan: self, op }
+    }
+
     /// Where the forward pass leaves the logits.
     ///
     /// # Panics
@@ -164,7 +169,7 @@ impl fmt::Display for Plan {
             if let Some(layer) = self.layers.iter().position(|ops| ops.start == at) {
                 writeln!(f, "layer {layer}:")?;
             }
-            writeln!(f, "  {}", Line { plan: self, op })?;
+            writeln!(f, "  {}", self.line(op))?;
         }
         for Output { name, buffer } in &self.outputs {
             writeln!(f, "{name}: {buffer}")?;

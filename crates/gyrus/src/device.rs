@@ -13,6 +13,9 @@ pub enum Device {
     /// A GPU: the best one, or the first whose name contains this string.
     #[cfg(feature = "gpu")]
     Gpu(Option<String>),
+    /// The scalar definition of every op, in f32 with f64 sums whatever the precision, on one thread. It is hundreds of
+    /// times slower than [`Device::Cpu`]: to compare others with.
+    Reference,
 }
 
 /// The device that a model runs on.
@@ -35,6 +38,8 @@ pub enum DeviceInfo {
         /// Bytes of GPU memory that were free before loading, if the driver reports them.
         memory: Option<u64>,
     },
+    /// The scalar reference.
+    Reference,
 }
 
 impl fmt::Display for DeviceInfo {
@@ -44,6 +49,7 @@ impl fmt::Display for DeviceInfo {
             DeviceInfo::Cpu { fallback_reason: None, .. } => f.write_str("the CPU"),
             DeviceInfo::Cpu { fallback_reason: Some(why), .. } => write!(f, "the CPU: {why}"),
             DeviceInfo::Gpu { name, api, .. } => write!(f, "{name} ({api})"),
+            DeviceInfo::Reference => f.write_str("the scalar reference"),
         }
     }
 }
@@ -54,9 +60,9 @@ impl fmt::Display for DeviceInfo {
 pub struct UnknownDevice(String);
 
 const KNOWN: &str = if cfg!(feature = "gpu") {
-    "auto, cpu, gpu, or gpu:NAME with a part of a GPU's name"
+    "auto, cpu, gpu, or gpu:NAME with a part of a GPU's name; reference for the scalar reference"
 } else {
-    "auto and cpu are the only ones in this build"
+    "auto, cpu and reference are the only ones in this build"
 };
 
 impl FromStr for Device {
@@ -66,6 +72,7 @@ impl FromStr for Device {
         match text.split_once(':') {
             None if text == "auto" => Ok(Device::Auto),
             None if text == "cpu" => Ok(Device::Cpu),
+            None if text == "reference" => Ok(Device::Reference),
             #[cfg(feature = "gpu")]
             None if text == "gpu" => Ok(Device::Gpu(None)),
             #[cfg(feature = "gpu")]
@@ -84,6 +91,7 @@ impl fmt::Display for Device {
             Device::Gpu(None) => f.write_str("gpu"),
             #[cfg(feature = "gpu")]
             Device::Gpu(Some(name)) => write!(f, "gpu:{name}"),
+            Device::Reference => f.write_str("reference"),
         }
     }
 }
@@ -96,6 +104,7 @@ mod tests {
     fn device_names_round_trip() {
         assert_eq!("cpu".parse(), Ok(Device::Cpu));
         assert_eq!("auto".parse(), Ok(Device::Auto));
+        assert_eq!("reference".parse::<Device>().unwrap().to_string(), "reference");
         assert_eq!(Device::Auto.to_string(), "auto");
         #[cfg(feature = "gpu")]
         for name in ["gpu", "gpu:llvmpipe"] {

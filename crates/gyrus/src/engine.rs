@@ -1,13 +1,15 @@
 //! Runs sequences on a backend: allocates blocks of the KV cache and builds batches.
 
+mod kv_sequence;
+
 use std::time::Instant;
 
-use gyrus_kernels::{
-    Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, KvGroup, Plan, Precision, Sampler,
-};
+use gyrus_kernels::observe::Observer;
+use gyrus_kernels::{Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, Precision, Sampler};
 
 use crate::Error;
 use crate::in_flight::{GenerationId, InFlight};
+pub(crate) use kv_sequence::KvSequence;
 
 /// The most sequences in one batch. Their block tables are collected in an array on the stack.
 pub(crate) const MAX_SEQUENCES: usize = 64;
@@ -30,77 +32,6 @@ pub(crate) struct Engine {
     sequences: Vec<u32>,
     logit_rows: Vec<u32>,
     in_flight: InFlight,
-}
-
-/// The KV-cache blocks of one sequence.
-///
-/// [`Engine::release`] frees the blocks. Dropping the value does not, so only [`crate::Session`] holds one and releases
-/// it in its own `Drop`.
-#[derive(Debug, Default)]
-pub(crate) struct KvSequence {
-    /// The KV groups of the plan, once the sequence has blocks.
-    groups: Vec<KvGroup>,
-    /// The block table of each KV group. All have the same length.
-    tables: Vec<Vec<u32>>,
-    /// For each KV group the first block that the sequence still holds: earlier ones have left the window.
-    first_held: Vec<usize>,
-    /// Capacity of the tables in blocks.
-    capacity: usize,
-    /// Cached positions.
-    len: usize,
-    /// The length that the sequence may grow to. It is constant while any position is cached: see [`Batch::lengths`].
-    max_len: u32,
-}
-
-impl KvSequence {
-    /// An empty sequence, with capacity for the block table of this many positions.
-    pub(crate) fn with_capacity(positions: usize) -> KvSequence {
-        KvSequence { capacity: positions.div_ceil(KV_BLOCK), ..KvSequence::default() }
-    }
-
-    /// The number of cached positions.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Drops cached positions from `len` on. Their blocks stay allocated for the tokens that follow. If positions in the
-    /// window of the next one were freed, all are dropped.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-        if !self.holds_windows() {
-            self.len = 0;
-        }
-    }
-
-    /// Whether all positions are cached that the next one attends to.
-    fn holds_windows(&self) -> bool {
-        let is_held = |(group, first): (&KvGroup, &usize)| group.first_needed(self.len) >= first * KV_BLOCK;
-        self.groups.iter().zip(&self.first_held).all(is_held)
-    }
-
-    /// Blocks of the table.
-    fn blocks(&self) -> usize {
-        self.tables.first().map_or(0, Vec::len)
-    }
-
-    /// Appends the tables of this sequence to those of a batch.
-    fn push_tables<'a>(&'a self, tables: &mut [&'a [u32]]) {
-        tables.iter_mut().zip(&self.tables).for_each(|(to, table)| *to = table);
-    }
-
-    /// Sets the length that the sequence may grow to. Some rotary embeddings (LongRoPE, dynamic NTK) choose their
-    /// frequencies by it. If the frequencies change, the cached keys are dropped, so that the output depends on the
-    /// request alone and not on earlier requests.
-    pub(crate) fn set_max_len(&mut self, plan: &Plan, length: usize) {
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        let class = |len: u32| plan.ropes.iter().map(move |rope| rope.length_class(len as usize));
-        if !class(length).eq(class(self.max_len)) {
-            self.len = 0;
-        }
-        if self.len == 0 {
-            self.max_len = length;
-        }
-    }
 }
 
 /// The rows of a chunk whose logits are computed.
@@ -261,6 +192,32 @@ impl Engine {
             entry.sequence_mut().len += more;
         }
         Ok(logits)
+    }
+
+    /// Runs a chunk of one sequence with the logits of its last row, and shows the results of all ops. On an error the
+    /// sequence has not grown.
+    pub(crate) fn observe(
+        &mut self,
+        sequence: &mut KvSequence,
+        tokens: &[u32],
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Error> {
+        self.in_flight.generation = None;
+        self.reserve(sequence, tokens.len())?;
+        let first = sequence.len as u32;
+        let positions: Vec<u32> = (first..).take(tokens.len()).collect();
+        let tables: Vec<&[u32]> = sequence.tables.iter().map(Vec::as_slice).collect();
+        let batch = Batch {
+            tokens,
+            positions: &positions,
+            sequences: &vec![0; tokens.len()],
+            logits: &[tokens.len().saturating_sub(1) as u32],
+            tables: &tables,
+            lengths: &[sequence.max_len],
+        };
+        self.backend.observe(&batch, observer)?;
+        sequence.len += tokens.len();
+        Ok(())
     }
 
     /// Decodes one token of each sequence, sampled on the device, and stores the tokens in `sampled`. The device may

@@ -155,6 +155,9 @@ pub enum Error {
         /// Free blocks.
         free: usize,
     },
+    /// A trace cannot run with these options.
+    #[error("{0}")]
+    Trace(String),
     /// A sampling parameter of the request is out of range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),

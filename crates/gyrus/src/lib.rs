@@ -42,6 +42,7 @@ mod sequence;
 mod session;
 mod stop_strings;
 pub mod tokenizer;
+mod trace;
 mod weights;
 
 /// Rotary embeddings, as in [`ModelRopes`].
@@ -60,8 +61,9 @@ pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
 pub use gyrus_formats::Access;
+pub use gyrus_kernels::observe::OpResult;
 pub use gyrus_kernels::{
-    Bandwidth, Level, Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Traffic, Trial,
+    Bandwidth, KvLayer, Level, Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Traffic, Trial,
     WeightSpec, Workload, argmax, log_softmax_at,
 };
 pub use gyrus_text as text;
@@ -70,3 +72,4 @@ pub use model::{Model, Options};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;
+pub use trace::{Difference, Summary, Trace, TraceSide, TracedChunk, TracedResult};

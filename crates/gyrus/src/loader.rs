@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gyrus_cpu::{CpuBackend, Pool};
 use gyrus_formats::Checkpoint;
+use gyrus_kernels::scalar::Reference;
 use gyrus_kernels::{Backend, KvSize, Plan, WeightSpec};
 
 use crate::Error;
@@ -37,6 +38,7 @@ impl Loader<'_> {
     pub(crate) fn load(&self) -> Result<LoadedBackend, Error> {
         match &self.options.device {
             Device::Cpu => self.on_cpu(None),
+            Device::Reference => self.on_reference(),
             #[cfg(not(feature = "gpu"))]
             Device::Auto => self.on_cpu(Some("this build has no GPU support".to_owned())),
             #[cfg(feature = "gpu")]
@@ -104,6 +106,16 @@ impl Loader<'_> {
         })?;
         let device = DeviceInfo::Cpu { threads, fallback_reason };
         Ok(LoadedBackend { backend: Box::new(backend), device, context })
+    }
+
+    fn on_reference(&self) -> Result<LoadedBackend, Error> {
+        let elems = self.plan.weights.iter().map(|spec| spec.shape.elems() as u64);
+        let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
+        let tensor = |name: &str| Some(self.checkpoint.tensor(name)?.data);
+        let bytes = |spec: &WeightSpec| spec.data(tensor).unwrap_or_default();
+        let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
+            .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source })?;
+        Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context })
     }
 
     #[cfg(feature = "gpu")]

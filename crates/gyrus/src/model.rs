@@ -154,11 +154,11 @@ impl Model {
         &self.shared.device
     }
 
-    /// CPU threads that compute. On a GPU it is 1, the caller's own thread.
+    /// CPU threads that compute. On a GPU and in the reference it is 1, the caller's own thread.
     pub fn threads(&self) -> usize {
         match self.shared.device {
             DeviceInfo::Cpu { threads, .. } => threads,
-            DeviceInfo::Gpu { .. } => 1,
+            DeviceInfo::Gpu { .. } | DeviceInfo::Reference => 1,
         }
     }
 

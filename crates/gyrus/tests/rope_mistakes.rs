@@ -338,9 +338,9 @@ fn longrope_pinned_per_sequence_across_chunks() {
         let (model, checkpoint) = (load(512), long_model());
         let plan = model.plan().clone();
         assert!(matches!(plan.ropes[0].spec().scaling, Scaling::LongRope(_)));
-        let specs = plan.weights.clone();
         let mut reference =
-            Reference::new(plan, &[2], |id| checkpoint.tensor(&specs[id.0 as usize].name).unwrap().data);
+            Reference::new(plan, &[2], |spec| spec.data(|name| Some(checkpoint.tensor(name)?.data)).unwrap())
+                .unwrap();
         let table: Vec<u32> = (0..60u32.div_ceil(KV_BLOCK as u32)).collect();
         let mut last = Vec::new();
         for (chunk, length) in [0..30usize, 30..60].into_iter().zip(lengths) {

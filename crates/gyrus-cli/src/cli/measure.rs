@@ -177,7 +177,7 @@ pub(crate) struct LogitsArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Ids(pub(crate) Vec<u32>);
 
-fn ids(text: &str) -> Result<Ids, String> {
+pub(super) fn ids(text: &str) -> Result<Ids, String> {
     match crate::tokenize::parse_ids(text) {
         Ok(ids) if ids.is_empty() => Err("at least one token id is needed".to_owned()),
         Ok(ids) => Ok(Ids(ids)),

@@ -24,6 +24,9 @@ pub(crate) struct Call {
     /// What it computes, the same in all layers: the name in profiles.
     pub(crate) name: String,
     pub(crate) kernel: Kernel,
+    /// The ops that it computes, or parts of which, ascending, as indices into the ops that were fused. Its results are
+    /// those of the last.
+    pub(crate) ops: Vec<usize>,
 }
 
 /// The kernels of a forward pass. Rows of their calls are those of the batch, whatever the structs say.
@@ -204,10 +207,6 @@ impl MatrixPart {
 }
 
 impl Call {
-    pub(crate) fn new(name: impl Into<String>, kernel: Kernel) -> Call {
-        Call { name: name.into(), kernel }
-    }
-
     /// Whether there is anything to compute for this many rows.
     pub(crate) fn runs_for(&self, rows: u32) -> bool {
         match &self.kernel {

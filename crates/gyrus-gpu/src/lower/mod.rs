@@ -13,7 +13,7 @@ mod operand;
 
 use gyrus_kernels::{KvSize, Op, Plan, Precision};
 
-pub(crate) use self::call::Call;
+pub(crate) use self::call::{Call, Kernel};
 pub use self::capabilities::Capabilities;
 pub use self::display::Fused;
 pub(crate) use self::fuse::FuseContext;
@@ -120,7 +120,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Finds the buffers of a call's operands.
-    fn bind(&self, call: Call) -> Result<Step, GpuError> {
+    pub(crate) fn bind(&self, call: Call) -> Result<Step, GpuError> {
         let buffer = |operand: &Operand| match operand {
             Operand::Matrix { weights, part, plane } => self.weights.plane(weights, *part, *plane),
             Operand::Vectors(weights) => self.weights.vectors(weights),

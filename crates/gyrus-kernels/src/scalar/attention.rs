@@ -19,6 +19,11 @@ impl KvCache {
         }
     }
 
+    /// The group whose keys and values it holds.
+    pub(super) fn group(&self) -> KvGroup {
+        self.group
+    }
+
     /// First element of one head's vector at a position.
     fn at(&self, table: &[u32], position: usize, head: usize) -> usize {
         let block = table[position / KV_BLOCK] as usize;
@@ -35,12 +40,12 @@ impl KvCache {
         }
     }
 
-    fn k(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
+    pub(super) fn k(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
         &self.k[layer][at..at + self.group.head_dim]
     }
 
-    fn v(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
+    pub(super) fn v(&self, layer: usize, table: &[u32], position: usize, head: usize) -> &[f32] {
         let at = self.at(table, position, head);
         &self.v[layer][at..at + self.group.head_dim]
     }

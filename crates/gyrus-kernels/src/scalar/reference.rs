@@ -1,10 +1,15 @@
-use gyrus_tensor::dequantize;
+use std::borrow::Cow;
+
+use gyrus_tensor::{TensorError, dequantize};
 
 use super::{KvCache, Query, activate, attention, gate, matmul, rms_norm, soft_cap};
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
+use crate::call::Storage;
+use crate::kv::KvLayer;
+use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
-use crate::plan::{Plan, Rows};
+use crate::plan::{Plan, Rows, WeightSpec};
 use crate::rope::Phases;
 
 /// Runs a plan with the scalar twins: slow and simple.
@@ -30,33 +35,43 @@ impl Backend for Reference {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        if !batch.is_sound(self.plan.vocab, &self.blocks) {
-            return Err(BackendError::UnsoundBatch);
-        }
-        self.logits = self.compute(batch);
+        self.compute(batch, None)?;
         Ok(&self.logits)
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
+        self.compute(batch, Some(observer))
     }
 }
 
 impl Reference {
-    /// Dequantises all weights; `bytes` gives each one's data, `blocks` the size of each KV group's pool.
-    ///
-    /// # Panics
-    /// If the bytes do not fit the plan's weights: it is for tests.
-    pub fn new<'a>(plan: Plan, blocks: &[usize], bytes: impl Fn(WeightId) -> &'a [u8]) -> Reference {
-        let load = |(i, spec): (usize, &crate::plan::WeightSpec)| {
+    /// Dequantises all weights; `bytes` gives each one's data, `blocks` the size of each KV group's pool. The error names
+    /// the weight that could not be dequantised.
+    pub fn new<'a>(
+        plan: Plan,
+        blocks: &[usize],
+        bytes: impl Fn(&WeightSpec) -> Cow<'a, [u8]>,
+    ) -> Result<Reference, (WeightId, TensorError)> {
+        let mut weights = Vec::with_capacity(plan.weights.len());
+        for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
             let mut values = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, bytes(WeightId(i as u32)), &mut values).expect("bytes fit the weight");
+            dequantize(spec.dtype, &bytes(spec), &mut values).map_err(|error| (id, error))?;
             values.iter_mut().for_each(|v| *v += spec.plus);
-            values
-        };
-        let weights = plan.weights.iter().enumerate().map(load).collect();
+            weights.push(values);
+        }
         let caches =
             plan.kv.iter().zip(blocks).map(|(group, blocks)| KvCache::new(*group, *blocks)).collect();
-        Reference { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() }
+        Ok(Reference { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() })
     }
 
-    fn compute(&mut self, batch: &Batch<'_>) -> Vec<f32> {
+    fn compute(
+        &mut self,
+        batch: &Batch<'_>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<(), BackendError> {
+        if !batch.is_sound(self.plan.vocab, &self.blocks) {
+            return Err(BackendError::UnsoundBatch);
+        }
         let rows = |r: Rows| match r {
             Rows::Batch => batch.rows(),
             Rows::Logits => batch.logits.len(),
@@ -69,10 +84,54 @@ impl Reference {
             of_rope.compute(rope, batch);
             phases.push(of_rope);
         }
-        for op in &self.plan.forward {
+        for (i, op) in self.plan.forward.iter().enumerate() {
             run(&self.plan, &self.weights, &mut self.caches, &phases, batch, op, &mut buffers);
+            if let Some(observer) = observer.as_deref_mut() {
+                let mut state = Observable { batch, caches: &mut self.caches, buffers: &mut buffers };
+                show(&self.plan, i, batch.rows(), &mut state, observer);
+            }
         }
-        buffers.swap_remove(self.plan.logits().0 as usize)
+        self.logits = buffers.swap_remove(self.plan.logits().0 as usize);
+        Ok(())
+    }
+}
+
+/// The state after an op.
+struct Observable<'a> {
+    batch: &'a Batch<'a>,
+    caches: &'a mut [KvCache],
+    buffers: &'a mut [Vec<f32>],
+}
+
+impl HostState for Observable<'_> {
+    fn buffer(&mut self, id: BufferId) -> &mut [f32] {
+        &mut self.buffers[id.0 as usize]
+    }
+
+    fn read_cache(&self, KvLayer { group, index }: KvLayer, keys: &mut [f32], values: &mut [f32]) {
+        let (cache, layer) = (&self.caches[usize::from(group)], usize::from(index));
+        let (row, n) = (cache.group().row(), cache.group().head_dim);
+        for i in 0..self.batch.rows() {
+            let (table, position) = (self.batch.table(i, group), self.batch.positions[i] as usize);
+            for head in 0..cache.group().kv_heads {
+                let at = i * row + head * n;
+                keys[at..at + n].copy_from_slice(cache.k(layer, table, position, head));
+                values[at..at + n].copy_from_slice(cache.v(layer, table, position, head));
+            }
+        }
+    }
+
+    fn cache_storage(&self) -> Storage {
+        Storage::F32
+    }
+
+    fn write_cache(&mut self, KvLayer { group, index }: KvLayer, keys: &[f32], values: &[f32]) {
+        let cache = &mut self.caches[usize::from(group)];
+        let row = cache.group().row();
+        for (i, (k, v)) in keys.chunks_exact(row).zip(values.chunks_exact(row)).enumerate() {
+            let position = self.batch.positions[i] as usize;
+            cache.write(index.into(), self.batch.table(i, group), position, k, v);
+        }
     }
 }
 
@@ -108,7 +167,8 @@ fn run(
             let (n, first) = (width(x), *first as usize);
             for row in buffers[at(x)].chunks_exact_mut(n) {
                 let columns = &mut row[first..first + weight(w).len()];
-                rms_norm(&columns.to_vec(), weight(w), *eps, columns);
+                let input = columns.to_vec();
+                rms_norm(&input, weight(w), *eps, columns);
             }
         }
         Op::MatMul { x, weights: several, accumulate, out } => {
@@ -144,7 +204,8 @@ fn run(
                     let part = if i < heads { 0 } else { 1 + (i - heads) / group.kv_heads };
                     let norm = norms.and_then(|norms| [Some(norms.q), norms.k, norms.v][part]);
                     if let Some((norm, norms)) = norm.zip(*norms) {
-                        rms_norm(&head.to_vec(), weight(&norm), norms.eps, head);
+                        let input = head.to_vec();
+                        rms_norm(&input, weight(&norm), norms.eps, head);
                     }
                     if let (Some(rope), 0 | 1) = (rope, part) {
                         plan.ropes[rope.0 as usize].apply(head, phases[rope.0 as usize].row(row));

@@ -130,7 +130,7 @@ impl Reader<'_> {
             dimension("head count", heads)?;
         }
         let norm_eps = source.require_float(NORM_EPS)? as f32;
-        if !(norm_eps >= 0.0 && norm_eps < 1.0) {
+        if !(0.0..1.0).contains(&norm_eps) {
             return Err(Error::Unsupported(format!("a norm epsilon of {norm_eps}")));
         }
         let optional = |key: Key, name: &str, wanted: bool| match source.float(key)? {

@@ -20,6 +20,11 @@ pub(crate) fn checkpoint(
     writer.f32(&format!("{architecture}.rope.freq_base"), 1e4);
     for (key, value) in numbers {
         writer.u32(&format!("{architecture}.{key}"), *value);
+        if *key == "block_count" {
+            // All layers have the window, if there is one: without this key those of Qwen 3 have none.
+            let local = vec![1; *value as usize];
+            writer.i32s(&format!("{architecture}.attention.sliding_window_pattern"), &local);
+        }
     }
     for (name, dtype, shape, bytes) in tensors {
         writer.tensor(name, *dtype, Shape::new(shape).unwrap(), bytes).unwrap();

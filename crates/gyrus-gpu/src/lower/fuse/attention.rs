@@ -28,6 +28,7 @@ impl Fuser<'_> {
             return Err(GpuError::internal("attention is two ops"));
         };
         let (qkv, out, layer) = (*qkv, *out, *layer);
+        let (first, second) = (self.current.start, self.current.end - 1);
         self.finish(qkv)?;
         self.before_write(out)?;
         let group = self.on.plan.kv_group(layer);
@@ -36,7 +37,7 @@ impl Fuser<'_> {
         let spec = rope.map(|rope| &self.on.plan.ropes[usize::from(rope.0)]);
         let window = group.window.unwrap_or(0);
         if let Some((weight, eps)) = norms.and_then(|norms| Some((norms.v?, norms.eps))) {
-            self.norm_columns(qkv, (n_heads + n_kv_heads) * head_dim, n_kv_heads, weight, eps);
+            self.norm_columns(first, qkv, (n_heads + n_kv_heads) * head_dim, n_kv_heads, weight, eps);
         }
         let params = AttendParams {
             n_heads,
@@ -72,21 +73,21 @@ impl Fuser<'_> {
         let rotate = split && rotate;
         if !rotate {
             let name = if *has_kv { "rope · write" } else { "rope" };
-            self.push(name, Kernel::RopeWrite { on, params, heads, paged });
+            self.push_for([first], name, Kernel::RopeWrite { on, params, heads, paged });
         }
         if split {
-            let name = if rotate { "rope · write · attend" } else { "attend" };
+            let (name, from) = if rotate { ("rope · write · attend", first) } else { ("attend", second) };
             let gathered = self.gathered(call, out);
-            self.push(name, Kernel::Attend { on, call, gathered });
-            self.pending.insert(out, Pending::Splits { head_dim, window, gathered });
+            self.push_for(from..=second, name, Kernel::Attend { on, call, gathered });
+            self.pending.insert(out, Pending::Splits { head_dim, window, gathered, op: second });
         } else if self.kind == BatchKind::Prefill
             && let Some(call) = self.on.flash(attend)
         {
             // Tiles are sent for more than 16 rows only.
             let tuning = self.on.capabilities.flash_tuning();
-            self.push("attend", Kernel::Flash { on, call, tuning, out });
+            self.push_for([second], "attend", Kernel::Flash { on, call, tuning, out });
         } else {
-            self.push("attend", Kernel::Attention { on, params, paged, out });
+            self.push_for([second], "attend", Kernel::Attention { on, params, paged, out });
         }
         Ok(())
     }

@@ -138,8 +138,12 @@ impl Fuser<'_> {
 
     /// Converts a buffer's rows, or what is pending for it, to f16.
     fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
+        let mut ops = self.current.clone();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
-            Some(Pending::Norm { x, weight, eps }) => (x, Some((weight, eps))),
+            Some(Pending::Norm { x, weight, eps, op }) => {
+                ops = op..op + 1;
+                (x, Some((weight, eps)))
+            }
             Some(Pending::Splits { .. }) => {
                 self.finish(x)?;
                 (self.id(x), None)
@@ -150,7 +154,7 @@ impl Fuser<'_> {
         let eps = norm.map(|(_, eps)| eps);
         let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: eps };
         let name = if norm.is_some() { "norm · f16" } else { "f16" };
-        self.push(name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
+        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
         Ok(())
     }
 
@@ -169,9 +173,11 @@ impl Fuser<'_> {
     ) -> Result<(), GpuError> {
         let pending = self.pending.get(&self.id(x)).copied();
         if self.kind == BatchKind::Decode {
+            let mut ops: Vec<usize> = self.current.clone().collect();
             let (input, prologue, from, source) = match pending {
                 None | Some(Pending::Int8) => (Input::F32, "", RowInput::F32(self.id(x)), self.id(x)),
-                Some(Pending::Norm { x, weight, eps }) => {
+                Some(Pending::Norm { x, weight, eps, op }) => {
+                    ops.insert(0, op);
                     (Input::Norm { eps }, "norm · ", RowInput::Norm { x, weight }, x)
                 }
                 Some(Pending::Splits { head_dim, window, .. }) => {
@@ -182,7 +188,11 @@ impl Fuser<'_> {
             let call = MatVecCall { input, ..call };
             if self.on.capabilities.can_fuse_input(&call) && source != self.id(out) {
                 let out = self.id(out);
-                self.push(format!("{prologue}{name}"), Kernel::MatVec { call, input: from, matrix, out });
+                self.push_for(
+                    ops,
+                    format!("{prologue}{name}"),
+                    Kernel::MatVec { call, input: from, matrix, out },
+                );
                 return Ok(());
             }
         }
@@ -296,14 +306,15 @@ impl Fuser<'_> {
         let pending = self.pending.get(&self.id(x)).copied();
         let out = self.int8_rows(x, matches!(pending, Some(Pending::Norm { .. })));
         let int8_matrix_rows = self.on.profile().mat_vec.int8_matrix_rows();
-        let mut skipped = None;
+        let (mut skipped, mut ops) = (None, self.current.clone());
         let (name, source) = match pending {
             None => ("quantise", QuantizeSource::F32(self.id(x))),
             Some(Pending::Int8) => {
                 skipped = Some(int8_matrix_rows.clone());
                 ("quantise", QuantizeSource::F32(self.id(x)))
             }
-            Some(Pending::Norm { x, weight, eps }) => {
+            Some(Pending::Norm { x, weight, eps, op }) => {
+                ops = op..op + 1;
                 if square_sums && self.normed == Some((x, weight)) {
                     skipped = Some(int8_matrix_rows.clone());
                 } else {
@@ -312,13 +323,13 @@ impl Fuser<'_> {
                 }
                 ("norm · quantise", QuantizeSource::Norm { x, weight, eps })
             }
-            Some(Pending::Splits { head_dim, window, gathered }) => {
+            Some(Pending::Splits { head_dim, window, gathered, .. }) => {
                 skipped = gathered.map(|gathered| gathered.from_rows..=MATVEC_ROWS as u32);
                 ("merge · quantise", QuantizeSource::Splits { head_dim, window })
             }
         };
         let square_sums = square_sums.then_some(int8_matrix_rows);
-        self.push(name, Kernel::Quantize(Quantize { source, out, square_sums, skipped }));
+        self.push_for(ops, name, Kernel::Quantize(Quantize { source, out, square_sums, skipped }));
         out
     }
 }

@@ -9,6 +9,7 @@ mod elementwise;
 mod matmul;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use gyrus_kernels::call::engine::{AddCall, Paged};
 use gyrus_kernels::call::{EmbedCall, FlashCall};
@@ -40,14 +41,14 @@ impl FuseContext<'_> {
     }
 }
 
-/// The contents of a buffer for which no kernel was called yet.
+/// The contents of a buffer for which no kernel was called yet; `op` is the index of the op that it is the result of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Pending {
     /// The RMS norm of a buffer, which may be the same one.
-    Norm { x: BufferId, weight: WeightId, eps: f32 },
+    Norm { x: BufferId, weight: WeightId, eps: f32, op: usize },
     /// Attention whose splits are not merged. From some number of rows on the kernel gathers them: it has merged and
     /// quantised them to int8.
-    Splits { head_dim: u32, window: u32, gathered: Option<Gathered> },
+    Splits { head_dim: u32, window: u32, gathered: Option<Gathered>, op: usize },
     /// Nothing is pending: the buffer is written. For the row counts of int8 cooperative matrices its int8 rows are, too.
     Int8,
 }
@@ -66,6 +67,8 @@ struct Fuser<'a> {
     aliases: HashMap<BufferId, BufferId>,
     /// The ops after those that are being fused.
     later: &'a [Op],
+    /// The indices of the ops that are being fused.
+    current: Range<usize>,
     calls: Vec<Call>,
 }
 
@@ -80,12 +83,14 @@ impl FuseContext<'_> {
             normed: None,
             aliases: HashMap::new(),
             later: &[],
+            current: 0..0,
             calls: Vec::new(),
         };
-        let mut rest = ops;
-        while !rest.is_empty() {
-            let taken = fuser.fuse_next(rest)?;
-            rest = &rest[taken..];
+        let mut first = 0;
+        while first < ops.len() {
+            fuser.take(ops, first..first + 1);
+            fuser.fuse_next(ops)?;
+            first = fuser.current.end;
         }
         Ok(fuser.calls)
     }
@@ -130,23 +135,36 @@ impl<'a> Fuser<'a> {
         self.on.plan.buffer(id).width as u32
     }
 
+    /// Calls a kernel that computes the ops that are being fused.
     fn push(&mut self, name: impl Into<String>, kernel: Kernel) {
-        self.calls.push(Call::new(name, kernel));
+        self.push_for(self.current.clone(), name, kernel);
     }
 
-    /// Fuses the first op, or the first few, and returns how many those were.
-    fn fuse_next(&mut self, ops: &'a [Op]) -> Result<usize, GpuError> {
-        self.later = &ops[1..];
+    /// Calls a kernel that computes these ops.
+    fn push_for(&mut self, ops: impl IntoIterator<Item = usize>, name: impl Into<String>, kernel: Kernel) {
+        self.calls.push(Call { name: name.into(), kernel, ops: ops.into_iter().collect() });
+    }
+
+    /// Sets which ops are being fused.
+    fn take(&mut self, ops: &'a [Op], current: Range<usize>) {
+        self.later = &ops[current.end..];
+        self.current = current;
+    }
+
+    /// Fuses the current op of `all`, or more of those that follow, which become current, too.
+    fn fuse_next(&mut self, all: &'a [Op]) -> Result<(), GpuError> {
+        let first = self.current.start;
+        let ops = &all[first..];
         match ops[0] {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
             Op::RmsNorm { x, weight, eps, out } if self.dim_of(weight) < self.width(x) => {
                 self.finish(x)?;
                 self.before_write(out)?;
-                self.norm(self.id(x), weight, eps, self.id(out));
+                self.norm(first, self.id(x), weight, eps, self.id(out));
             }
             Op::RmsNorm { x, weight, eps, out } => {
                 self.finish(x)?;
-                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps });
+                self.pending.insert(self.id(out), Pending::Norm { x: self.id(x), weight, eps, op: first });
             }
             Op::MatMul { x, ref weights, accumulate, out } => {
                 if let [_, Op::Gate { x: gated, activation, out: to }, ..] = *ops
@@ -154,15 +172,15 @@ impl<'a> Fuser<'a> {
                     && !accumulate
                     && self.can_gate(x, weights)
                 {
-                    self.later = &ops[2..];
+                    self.take(all, first..first + 2);
                     self.mat_mul(x, weights, false, Some(activation), to)?;
-                    return Ok(2);
+                } else {
+                    self.mat_mul(x, weights, accumulate, None, out)?;
                 }
-                self.mat_mul(x, weights, accumulate, None, out)?;
             }
-            Op::NormColumns { x, first, weight, eps } => {
+            Op::NormColumns { x, first: column, weight, eps } => {
                 self.finish(x)?;
-                self.norm_columns(x, first, 1, weight, eps);
+                self.norm_columns(first, x, column, 1, weight, eps);
             }
             Op::Bias { x, first, bias } => {
                 self.finish(x)?;
@@ -178,12 +196,12 @@ impl<'a> Fuser<'a> {
                 if let [write, attend @ Op::Attention { qkv: same, kv: of, .. }, ..] = ops
                     && (*same, *of) == (qkv, kv)
                 {
-                    self.later = &ops[2..];
+                    self.take(all, first..first + 2);
                     self.attention(write, attend)?;
-                    return Ok(2);
+                } else {
+                    let fault = format!("the plan writes keys of {kv} and does not attend to them next");
+                    return Err(GpuError::internal(fault));
                 }
-                let fault = format!("the plan writes keys of {kv} and does not attend to them next");
-                return Err(GpuError::internal(fault));
             }
             Op::Attention { kv, .. } => {
                 let fault = format!("the plan attends to {kv} without having rotated its queries");
@@ -212,7 +230,7 @@ impl<'a> Fuser<'a> {
                 self.push("gather", Kernel::Gather { x, width, out });
             }
         }
-        Ok(1)
+        Ok(())
     }
 
     /// Calls the kernel for what is pending in a buffer that is about to be read as f32.
@@ -221,9 +239,9 @@ impl<'a> Fuser<'a> {
         let width = self.width(out);
         match self.pending.remove(&out) {
             None | Some(Pending::Int8) => {}
-            Some(Pending::Norm { x, weight, eps }) => self.norm(x, weight, eps, out),
-            Some(Pending::Splits { head_dim, window, gathered: None }) => {
-                self.push("merge", Kernel::Merge { head_dim, window, width, out });
+            Some(Pending::Norm { x, weight, eps, op }) => self.norm(op, x, weight, eps, out),
+            Some(Pending::Splits { head_dim, window, gathered: None, op }) => {
+                self.push_for([op], "merge", Kernel::Merge { head_dim, window, width, out });
             }
             Some(Pending::Splits { .. }) => {
                 let name = self.on.plan.buffer(out).name;
