@@ -58,7 +58,7 @@ impl Call {
                 Left::Int8(gathered.out)
             }
             Kernel::Attend { call, .. } => {
-                Left::Splits { head_dim: call.heads.head_dim, window: call.params.window }
+                Left::Splits { head_dim: call.paged.cache.head_dim, window: call.params.window }
             }
             Kernel::Quantize(_) => Left::Nothing("exists in int8 only"),
             Kernel::F16Rows { .. } => Left::Nothing("exists in f16 only"),
