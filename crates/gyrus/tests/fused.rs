@@ -32,6 +32,40 @@ fn tales() {
     insta::assert_snapshot!(calls(&plan));
 }
 
+/// SmolLM2-135M in Q4_1, one layer. The plan of the model's file gives the same calls.
+#[test]
+fn smollm2() {
+    let mut plan = Llama::SMOLLM2.plan();
+    plan.forward = llama_plan::first_layers(&plan, 1);
+    let text = calls(&plan);
+    insta::assert_snapshot!(text);
+    let Some(path) = gyrus_testkit::model("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let model = Model::open(&path, &Options { context: Some(512), ..Options::default() }).unwrap();
+    let mut plan = model.plan().clone();
+    plan.forward = llama_plan::first_layers(&plan, 1);
+    assert_eq!(calls(&plan), text);
+}
+
+/// The calls of one row and of a prompt for each architecture, as if its matrices were Q8_0. The layers are those of the
+/// test model.
+#[test]
+fn architectures() {
+    for name in ["gemma", "gemma2", "gemma3", "gemma4", "granite", "olmo2", "phi3", "qwen2", "smollm3"] {
+        let Some(path) = gyrus_testkit::data(&format!("tiny/{name}")) else { return };
+        let model = Model::open(&path, &Options::default()).unwrap();
+        let mut plan = model.plan().clone();
+        let matrices = plan.weights.iter_mut().filter(|weight| weight.shape.rank() == 2);
+        // Rows of other lengths than whole blocks stay as they are.
+        matrices.filter(|weight| weight.shape.row() % 32 == 0).for_each(|weight| weight.dtype = DType::Q8_0);
+        let mut text = String::new();
+        for kind in [BatchKind::Decode, BatchKind::Prefill] {
+            let size = KvSize::full(&plan.kv, 2048);
+            text += &format!("{}\n", fused(&plan, &size, &Capabilities::H200, kind).unwrap());
+        }
+        insta::assert_snapshot!(format!("architecture_{name}"), text);
+    }
+}
+
 /// The shape of Llama-3.2-1B in 4 bits, two layers.
 #[test]
 fn llama_1b() {

@@ -46,6 +46,21 @@ impl Llama {
         others: DType::Q4_0,
     };
 
+    /// SmolLM2-135M in Q4_1.
+    pub(crate) const SMOLLM2: Llama = Llama {
+        vocab: 49_152,
+        dim: 576,
+        ffn: 1536,
+        heads: 9,
+        kv_heads: 3,
+        layers: 30,
+        embedding: DType::Q8_0,
+        qk: DType::Q4_1,
+        v: DType::Q4_1,
+        others: DType::Q4_1,
+        ..Llama::LLAMA_1B
+    };
+
     /// The forward pass, as `gyrus` builds it for such a model.
     pub(crate) fn plan(&self) -> Plan {
         let kv = KvGroup {
