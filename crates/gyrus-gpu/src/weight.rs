@@ -101,6 +101,21 @@ pub(crate) fn head_norms(norms: &HeadNorms) -> [WeightId; 2] {
     [norms.q, norms.k.unwrap_or(norms.q)]
 }
 
+/// The biases that the first of these ops and those after it add to neighbouring columns of one buffer: one kernel adds
+/// them all.
+pub(crate) fn biases(plan: &Plan, ops: &[Op]) -> Vec<WeightId> {
+    let (mut ids, mut next) = (Vec::new(), None);
+    for op in ops {
+        let Op::Bias { x, first, bias } = op else { break };
+        if next.is_some_and(|next| next != (*x, *first)) {
+            break;
+        }
+        next = Some((*x, first + plan.weight(*bias).shape.elems() as u32));
+        ids.push(*bias);
+    }
+    ids
+}
+
 impl Weights {
     /// Repacks and uploads all weights of a plan's ops, in their order; `uploaded` is called for every chunk with the number
     /// of the file's bytes it had.
@@ -113,7 +128,7 @@ impl Weights {
         let upload = Upload { gpu, plan, bytes, uploaded };
         let mut weights =
             Weights { layouts: WeightLayouts::of(plan, gpu.largest_buffer())?, ..Weights::default() };
-        for op in &plan.forward {
+        for (i, op) in plan.forward.iter().enumerate() {
             match op {
                 Op::Embed { table, .. } => weights.add_matrix(&[*table], &upload)?,
                 Op::MatMul { weights: all, .. } => {
@@ -121,10 +136,12 @@ impl Weights {
                         weights.add_matrix(group, &upload)?;
                     }
                 }
-                Op::RmsNorm { weight, .. }
-                | Op::NormColumns { weight, .. }
-                | Op::Bias { bias: weight, .. } => {
+                Op::RmsNorm { weight, .. } | Op::NormColumns { weight, .. } => {
                     weights.add_vectors(&[*weight], &upload)?;
+                }
+                // The first of those that one kernel adds.
+                Op::Bias { bias, .. } if i == 0 || !biases(plan, &plan.forward[i - 1..]).contains(bias) => {
+                    weights.add_vectors(&biases(plan, &plan.forward[i..]), &upload)?;
                 }
                 Op::RopeWrite { norms: Some(norms), .. } => {
                     weights.add_vectors(&head_norms(norms), &upload)?;

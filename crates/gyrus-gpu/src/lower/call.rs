@@ -42,8 +42,8 @@ pub(crate) enum Kernel {
     NormColumns { x: BufferId, weight: WeightId, eps: f32, dim: u32, columns: Columns },
     /// Adds a buffer to another.
     Add { call: AddCall, x: BufferId, out: BufferId },
-    /// Adds a bias to columns of a buffer.
-    Bias { call: AddCall, bias: WeightId, out: BufferId },
+    /// Adds biases to neighbouring columns of a buffer.
+    Bias { call: AddCall, biases: Vec<WeightId>, out: BufferId },
     /// A factor, and a soft cap if there is one.
     Scale { x: BufferId, width: u32, factor: f32, cap: Option<f32> },
     /// An activation times columns of another buffer.
@@ -341,7 +341,9 @@ impl Call {
             }
             Kernel::NormColumns { x, weight, .. } => vec![("x", scratch(x)), ("weight", vector(weight))],
             Kernel::Add { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
-            Kernel::Bias { bias, out, .. } => vec![("x", vector(bias)), ("out", scratch(out))],
+            Kernel::Bias { biases, out, .. } => {
+                vec![("x", Operand::Vectors(biases.clone())), ("out", scratch(out))]
+            }
             Kernel::Scale { x, .. } => vec![("x", scratch(x))],
             Kernel::GateBy { x, by, .. } => vec![("x", scratch(x)), ("by", scratch(by))],
             Kernel::Quantize(quantize) => quantize.slots(),

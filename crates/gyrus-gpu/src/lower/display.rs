@@ -182,9 +182,10 @@ impl fmt::Display for Line<'_> {
                 let (x, out) = (self.buffer(x), self.buffer(out));
                 write!(f, "add [{}] × {}: {x} → {out} +=", call.count, call.scale)
             }
-            Kernel::Bias { call, bias, out } => {
-                let (bias, out) = (self.weight(bias), self.buffer(out));
-                write!(f, "bias [{}]: {bias} → {out}[{}..] +=", call.count, call.first)
+            Kernel::Bias { call, biases, out } => {
+                let names: Vec<&str> = biases.iter().map(|id| self.weight(id)).collect();
+                let (names, out) = (names.join(" | "), self.buffer(out));
+                write!(f, "bias [{}]: {names} → {out}[{}..] +=", call.count, call.first)
             }
             Kernel::Scale { x, width, factor, cap } => {
                 write!(f, "scale [{width}] × {factor}")?;

@@ -21,7 +21,7 @@ use crate::buffers::MAX_ROWS;
 use crate::error::GpuError;
 use crate::profile::DeviceProfile;
 use crate::tuning::Tuning;
-use crate::weight::WeightLayouts;
+use crate::weight::{WeightLayouts, biases};
 
 /// What fusing depends on.
 #[derive(Debug, Clone, Copy)]
@@ -180,14 +180,18 @@ impl<'a> Fuser<'a> {
             }
             Op::NormColumns { x, first: column, weight, eps } => {
                 self.finish(x)?;
+                self.before_write(x)?;
                 self.norm_columns(first, x, column, 1, weight, eps);
             }
-            Op::Bias { x, first, bias } => {
+            Op::Bias { x, first: column, .. } => {
+                let biases = biases(self.on.plan, ops);
+                self.take(all, first..first + biases.len());
                 self.finish(x)?;
-                let count = self.on.plan.weight(bias).shape.elems() as u32;
+                self.before_write(x)?;
+                let count = biases.iter().map(|bias| self.dim_of(*bias)).sum();
                 let (out_stride, out) = (self.width(x), self.id(x));
-                let call = AddCall { rows: 1, count, bias: true, out_stride, first, scale: 1.0 };
-                self.push("bias", Kernel::Bias { call, bias, out });
+                let call = AddCall { rows: 1, count, bias: true, out_stride, first: column, scale: 1.0 };
+                self.push("bias", Kernel::Bias { call, biases, out });
             }
             Op::Add { x, scale, out } => self.add(x, scale, out)?,
             Op::Scale { x, factor } => self.scale(x, factor, None)?,
@@ -216,6 +220,7 @@ impl<'a> Fuser<'a> {
             Op::GateBy { x, activation, by, first } => {
                 self.finish(x)?;
                 self.finish(by)?;
+                self.before_write(x)?;
                 let (width, columns) = (self.width(x), (self.width(by), first));
                 let (x, by) = (self.id(x), self.id(by));
                 self.push("gate", Kernel::GateBy { x, activation, width, by, columns });
