@@ -222,3 +222,79 @@ fn find(
         crate::Error::Architecture { found: name.to_owned(), known: known.join(", ") }
     })
 }
+
+/// The table of `docs/models.md`: which parts each architecture has.
+#[cfg(test)]
+pub(super) fn table() -> String {
+    let mut text = String::from(
+        "| GGUF | config.json | norms | Q and K norm | window | rope | attention | other parts |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    for arch in ARCHS {
+        let norms = match (arch.pre_norms, arch.post_norms) {
+            (true, true) => "before and after",
+            (false, true) => "after",
+            _ => "before",
+        };
+        let norms = if arch.norms_minus_one { format!("{norms}, `1 + w`") } else { norms.to_owned() };
+        let qk = match arch.qk_norm {
+            QkNorm::None => "–",
+            QkNorm::PerHead => "per head",
+            QkNorm::Whole => "all heads",
+        };
+        let window = match arch.windows {
+            Windows::All(None) => "all layers, if given".to_owned(),
+            Windows::All(Some(default)) => format!("all layers, {default} if not given"),
+            Windows::AllBut(period) => format!("all but every {period}. layer"),
+            Windows::Upper => "upper layers, if used".to_owned(),
+        };
+        let rope = match arch.no_rope_interval {
+            Some(interval) => format!("not in every {interval}. layer"),
+            None => "all layers".to_owned(),
+        };
+        let mut attention = vec![match arch.attention_scale {
+            AttentionScale::HeadDim => "1/√d",
+            AttentionScale::PreAttention { .. } => "1/√query_pre_attn_scalar",
+            AttentionScale::Given => "given scale",
+            AttentionScale::One => "scale 1",
+        }];
+        attention.extend(arch.soft_caps.then_some("soft cap"));
+        let bias = if arch.qkv_bias == Presence::Required { "Q, K, V bias" } else { "" };
+        let scale = match arch.embedding_scale {
+            Scale::One => "",
+            Scale::SqrtDim => "embedding × √dim",
+            Scale::Given => "given embedding scale",
+        };
+        let others = [
+            if arch.activation == Activation::GeluTanh { "GELU gate" } else { "SiLU gate" },
+            bias,
+            scale,
+            if arch.fused { "fused tensors" } else { "" },
+            if arch.v_norm { "V norm" } else { "" },
+            if arch.multipliers { "residual and logit scale" } else { "" },
+            if arch.per_layer_parts { "per-layer inputs, shared KV, layer scale" } else { "" },
+        ];
+        let others: Vec<&str> = others.into_iter().filter(|part| !part.is_empty()).collect();
+        let names: Vec<String> = arch.hugging_face.iter().map(|name| format!("`{name}`")).collect();
+        text += &format!(
+            "| `{}` | {} | {norms} | {qk} | {window} | {rope} | {} | {} |\n",
+            arch.gguf,
+            names.join(", "),
+            attention.join(", "),
+            others.join(", "),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    /// `docs/models.md` has the table that the descriptions give.
+    #[test]
+    fn the_documentation_lists_the_descriptions() {
+        let path = gyrus_testkit::repository().join("docs/models.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let table = super::table();
+        assert!(text.contains(&table), "docs/models.md needs this table:\n{table}");
+    }
+}
