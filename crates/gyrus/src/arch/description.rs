@@ -196,9 +196,12 @@ const OLMO2: Arch = Arch {
     ..LLAMA
 };
 
+/// The dense models of ERNIE 4.5.
+const ERNIE: Arch = Arch { gguf: "ernie4_5", hugging_face: &["ernie4_5"], ..LLAMA };
+
 /// All architectures.
 pub(crate) const ARCHS: &[Arch] =
-    &[LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3, GRANITE, OLMO2];
+    &[LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3, GRANITE, OLMO2, ERNIE];
 
 /// The architecture of a GGUF file.
 pub(crate) fn of_gguf(name: &str) -> Result<&'static Arch, crate::Error> {
