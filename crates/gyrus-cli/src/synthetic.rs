@@ -33,7 +33,16 @@ const SHAPES: &[(&str, Dims)] = &[
     ("llama-3.1-8b", dims("llama", [4096, 32, 32, 8, 128, 14336, 128_256], false)),
     ("qwen3-0.6b", dims("qwen3", [1024, 28, 16, 8, 128, 3072, 151_936], true)),
     ("qwen3-4b", dims("qwen3", [2560, 36, 32, 8, 128, 9728, 151_936], true)),
+    ("qwen2.5-0.5b", dims("qwen2", [896, 24, 14, 2, 64, 4864, 151_936], true)),
+    ("gemma-3-270m", dims("gemma3", [640, 18, 4, 1, 256, 2048, 262_144], true)),
+    ("gemma-3-1b", dims("gemma3", [1152, 26, 4, 1, 256, 6912, 262_144], true)),
 ];
+
+/// Architectures that explicit dimensions may name.
+const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
+
+/// The window of Gemma 3's local layers.
+const GEMMA_WINDOW: u32 = 512;
 
 const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Dims {
     let [dim, layers, heads, kv_heads, head_dim, ffn, vocab] = numbers;
@@ -96,7 +105,7 @@ impl FromStr for Synthetic {
 }
 
 /// Explicit dimensions: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
-/// `arch=qwen3`, `untied`.
+/// `arch=qwen3` (or `qwen2`, `gemma3`), `untied`.
 fn explicit(text: &str) -> Result<Dims> {
     let mut dims = dims("llama", [0; 7], true);
     for part in text.split(',') {
@@ -113,8 +122,12 @@ fn explicit(text: &str) -> Result<Dims> {
             Some(("head", v)) => dims.head_dim = number(v)?,
             Some(("ffn", v)) => dims.ffn = number(v)?,
             Some(("vocab", v)) => dims.vocab = number(v)?,
-            Some(("arch", "llama")) => dims.architecture = "llama",
-            Some(("arch", "qwen3")) => dims.architecture = "qwen3",
+            Some(("arch", name)) => {
+                let known = ARCHITECTURES.iter().find(|known| **known == name);
+                dims.architecture = known.with_context(|| {
+                    format!("'{part}' is none of the architectures {}", ARCHITECTURES.join(", "))
+                })?;
+            }
             None if part == "untied" => dims.tied = false,
             _ => {
                 let known: Vec<&str> = SHAPES.iter().map(|(name, _)| *name).collect();
@@ -158,6 +171,11 @@ fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
     let mut tensors: Vec<Wanted> =
         vec![("token_embd.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim])];
     for layer in 0..d.layers {
+        if d.architecture == "qwen2" {
+            for (name, width) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
+                tensors.push((format!("blk.{layer}.{name}.bias"), DType::F32, vec![width]));
+            }
+        }
         let mut add = |name: &str, dtype, dims: &[usize]| {
             tensors.push((format!("blk.{layer}.{name}.weight"), dtype, dims.to_vec()));
         };
@@ -165,7 +183,11 @@ fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
         add("attn_q", dtype, &[q, d.dim]);
         add("attn_k", dtype, &[kv, d.dim]);
         add("attn_v", dtype, &[kv, d.dim]);
-        if d.architecture == "qwen3" {
+        if d.architecture == "gemma3" {
+            add("post_attention_norm", DType::F32, &[d.dim]);
+            add("post_ffw_norm", DType::F32, &[d.dim]);
+        }
+        if ["qwen3", "gemma3"].contains(&d.architecture) {
             add("attn_q_norm", DType::F32, &[d.head_dim]);
             add("attn_k_norm", DType::F32, &[d.head_dim]);
         }
@@ -232,6 +254,9 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
         .string("tokenizer.ggml.model", "none")
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .f32(&key("rope.freq_base"), 500_000.0);
+    if d.architecture == "gemma3" {
+        writer.u32(&key("attention.sliding_window"), GEMMA_WINDOW);
+    }
     for (name, dtype, shape, data) in &filled {
         writer.tensor(name, *dtype, *shape, data)?;
     }
@@ -294,6 +319,18 @@ mod tests {
         let model = small.parse::<Synthetic>().unwrap().model().unwrap();
         assert_eq!(model.tensor("blk.0.ffn_gate.weight").unwrap().shape.dims(), [96, 64]);
         assert_eq!(explicit("dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40").unwrap().head_dim, 32);
+    }
+
+    /// Every architecture has the tensors and keys that its description needs.
+    #[test]
+    fn every_architecture_loads() {
+        for name in ARCHITECTURES {
+            let shape = format!("dim=64,layers=7,heads=2,kv=1,ffn=96,vocab=40,arch={name}:q8_0");
+            let model = shape.parse::<Synthetic>().unwrap().model().unwrap();
+            let options = gyrus::Options { context: Some(64), ..Default::default() };
+            let model = gyrus::Model::load(model, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(model.config().architecture, name);
+        }
     }
 
     #[test]
