@@ -15,7 +15,7 @@ pub(crate) use kv_sequence::KvSequence;
 pub(crate) const MAX_SEQUENCES: usize = 64;
 
 /// The most KV groups of a plan.
-const MAX_GROUPS: usize = 4;
+pub(crate) const MAX_GROUPS: usize = 4;
 
 /// Positions that a sequence keeps beyond its windows, so that the last tokens can be taken back without computing the
 /// window again: a stop discards the steps in flight.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use gyrus_cpu::{CpuBackend, Pool};
+use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::scalar::Reference;
 use gyrus_kernels::{Backend, KvSize, Plan, WeightSpec};
@@ -59,7 +59,7 @@ impl Loader<'_> {
     /// chunk computes beside the window.
     fn kv_size(&self, context: usize) -> KvSize {
         let sessions = self.options.sessions.max(1);
-        KvSize::windowed(&self.plan.kv, sessions, context, self.options.chunk + WINDOW_SLACK)
+        KvSize::windowed(&self.plan.kv, sessions, context, self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK)
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.

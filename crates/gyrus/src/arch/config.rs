@@ -99,6 +99,8 @@ pub struct FeedForward {
 const MAX_DIM: u64 = 1 << 20;
 pub(super) const MAX_LAYERS: u64 = 1 << 12;
 const MAX_CONTEXT: u64 = 1 << 27;
+/// The most heads. Plans store 16 bits.
+const MAX_HEADS: u64 = 1 << 15;
 /// The most query heads that share a KV head. Kernels process such a group together.
 const MAX_GROUP: usize = 128;
 
@@ -119,7 +121,7 @@ pub(super) fn within(name: &'static str, value: u64, most: u64) -> Result<usize,
 
 /// Checks that query heads are divided evenly among KV heads.
 pub(super) fn heads(heads: u64, kv_heads: u64) -> Result<(usize, usize), Error> {
-    let (n, kv) = (dimension("head count", heads)?, dimension("KV head count", kv_heads)?);
+    let (n, kv) = (within("head count", heads, MAX_HEADS)?, within("KV head count", kv_heads, MAX_HEADS)?);
     if !n.is_multiple_of(kv) {
         let expected = format!("it must divide the head count {n}");
         return Err(Error::Dimension { name: "KV head count", value: kv_heads, expected });

@@ -12,6 +12,7 @@ use super::reader;
 use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
 use super::weights::Weights;
 use crate::Error;
+use crate::engine::MAX_GROUPS;
 
 /// Reads a model's configuration and builds its plan.
 pub(crate) fn build(model: &Checkpoint, precision: Precision) -> Result<(Config, Plan), Error> {
@@ -72,7 +73,7 @@ impl Builder<'_> {
             let first = self.ops.len();
             let kv = match layer.attention.kv_owner {
                 Some(owner) => kv_layers[owner],
-                None => self.kv_layer(&layer.attention),
+                None => self.kv_layer(&layer.attention)?,
             };
             kv_layers.push(kv);
             self.attention(i, layer, kv, stream)?;
@@ -288,19 +289,23 @@ impl Builder<'_> {
     }
 
     /// A place for keys and values in the group of their shape and window.
-    fn kv_layer(&mut self, attention: &Attention) -> KvLayer {
+    fn kv_layer(&mut self, attention: &Attention) -> Result<KvLayer, Error> {
         let Attention { kv_heads, head_dim, window, .. } = *attention;
         let same =
             |group: &KvGroup| (group.kv_heads, group.head_dim, group.window) == (kv_heads, head_dim, window);
         let group = match self.groups.iter().position(same) {
             Some(group) => group,
+            None if self.groups.len() == MAX_GROUPS => {
+                let what = format!("a model with more than {MAX_GROUPS} kinds of keys and values");
+                return Err(Error::Unsupported(what));
+            }
             None => {
                 self.groups.push(KvGroup { layers: 0, kv_heads, head_dim, window });
                 self.groups.len() - 1
             }
         };
         self.groups[group].layers += 1;
-        KvLayer { group: group as u8, index: self.groups[group].layers as u16 - 1 }
+        Ok(KvLayer { group: group as u8, index: self.groups[group].layers as u16 - 1 })
     }
 
     /// A buffer for all rows of a batch. Layers share buffers of the same name and width.

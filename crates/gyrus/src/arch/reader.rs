@@ -40,6 +40,9 @@ const SHARED_KV_LAYERS: Key = Key::new("attention.shared_kv_layers", &["num_kv_s
 const PER_LAYER_INPUT: Key = Key::new("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]);
 const EXPERTS: Key = Key::new("expert_count", &["num_experts", "num_local_experts", "n_routed_experts"]);
 
+/// The most kinds of rotary embedding of a model.
+const MAX_ROPES: usize = 16;
+
 /// Reads a model's configuration and finds its architecture's description.
 pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error> {
     let (source, name, arch) = match (model.gguf(), model.config()) {
@@ -144,6 +147,10 @@ impl Reader<'_> {
         };
         let logit_divisor = optional(LOGIT_DIVISOR, "the logit scale", arch.multipliers)?;
         let ropes = ropes()?;
+        if ropes.kinds.len() > MAX_ROPES {
+            let what = format!("{} kinds of rotary embedding, more than {MAX_ROPES},", ropes.kinds.len());
+            return Err(Error::Unsupported(what));
+        }
         let per_layer_input = source.number(PER_LAYER_INPUT)?.filter(|n| arch.per_layer_parts && *n > 0);
         Ok(Config {
             architecture: name.to_owned(),
