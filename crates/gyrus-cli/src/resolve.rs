@@ -68,7 +68,7 @@ impl std::error::Error for Missing {}
 /// Whether an argument that may be a model or a prompt is a model: it exists, has a name in the catalogue or
 /// on the hub, or is written as a path.
 pub(crate) fn looks_like_model(argument: &OsStr) -> bool {
-    let is_name = |name: &str| name.starts_with(HubFile::PREFIX) || catalogue::find(name).is_some();
+    let is_name = |name: &str| name.starts_with(HubFile::PREFIX) || catalogue::is_known(name);
     argument.to_str().is_some_and(is_name)
         || is_path(argument)
         || (!argument.is_empty() && Path::new(argument).exists())
@@ -88,7 +88,7 @@ fn by_name(model: &Named, environment: &Environment) -> Result<ModelSource> {
     if let Named::Entry(entry) = model
         && let Origin::BuiltIn(bytes) = entry.origin
     {
-        return Ok(ModelSource::BuiltIn { name: entry.name, bytes });
+        return Ok(ModelSource::BuiltIn { name: entry.about.name, bytes });
     }
     fetch::pull(model, Existing::Use, environment).map(|pulled| ModelSource::File(pulled.path))
 }
@@ -103,6 +103,7 @@ mod tests {
         let models = [
             "smollm2-135m",
             "tales-7m",
+            "llama-3.2-1b",
             "hf:a/b/c.gguf",
             "hf:oops",
             "./x",
@@ -146,6 +147,10 @@ mod tests {
             ("smollm", "no model is called \"smollm\""),
             ("smollm2-135m", "smollm2-135m is not in the cache, and GYRUS_OFFLINE is set"),
             ("hf:a/b/c.gguf", "hf:a/b/c.gguf is not in the cache, and GYRUS_OFFLINE is set"),
+            (
+                "qwen3-0.6b",
+                "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf is not in the cache, and GYRUS_OFFLINE is set",
+            ),
             ("hf:a/b", "no file is named"),
             ("nul\0", "no model is called"),
         ] {
@@ -182,7 +187,7 @@ mod tests {
         let path = cache::path_of(&Named::parse(DEFAULT).unwrap(), &environment).unwrap();
         std::fs::write(&path, "cut").unwrap();
         assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));
-        std::fs::File::create(&path).unwrap().set_len(catalogue::find(DEFAULT).unwrap().bytes).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(catalogue::find(DEFAULT).unwrap().about.bytes).unwrap();
         assert_eq!(resolve(None, &environment).unwrap(), ModelSource::File(path));
     }
 }
