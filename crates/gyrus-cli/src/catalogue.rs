@@ -11,8 +11,10 @@ use crate::foreign;
 pub(crate) use entries::{CATALOGUE, ON_THE_HUB};
 
 /// The model used if none is named.
-pub(crate) const DEFAULT: &str = "smollm2-135m";
-/// The model used if the default one cannot be downloaded.
+pub(crate) const DEFAULT: &str = "qwen2.5-coder-0.5b";
+/// The model used if the default one cannot be downloaded and this one is in the cache.
+pub(crate) const SMALL: &str = "smollm2-135m";
+/// The model used if neither of them can be had.
 pub(crate) const BUILT_IN: &str = "tales-7m";
 
 /// What is said of a model.
@@ -88,11 +90,6 @@ pub(crate) fn is_known(name: &str) -> bool {
     find(name).is_some() || find_on_the_hub(name).is_some()
 }
 
-/// What is said of all models, the default one first.
-fn all() -> impl Iterator<Item = &'static About> {
-    CATALOGUE.iter().map(|entry| &entry.about).chain(ON_THE_HUB.iter().map(|entry| &entry.about))
-}
-
 /// A model that is known by a name rather than by a path.
 #[derive(Debug, Clone)]
 pub(crate) enum Named {
@@ -112,11 +109,9 @@ impl Named {
         if let Some(entry) = find_on_the_hub(name) {
             return HubFile::parse(entry.address).map(Named::Hub);
         }
-        let known: Vec<&str> = all().map(|about| about.name).collect();
         bail!(
-            "no model is called {:?}; known are {}, and hf:OWNER/REPO/FILE for a file on the Hugging Face hub",
-            foreign::one_line(name, 80),
-            known.join(", ")
+            "no model is called {:?}; `gyrus models` lists the names, and hf:OWNER/REPO/FILE is a file on the Hugging Face hub",
+            foreign::one_line(name, 80)
         );
     }
 }
@@ -181,6 +176,11 @@ impl fmt::Display for HubFile {
 mod tests {
     use super::*;
 
+    /// What is said of all models, the default one first.
+    fn all() -> impl Iterator<Item = &'static About> {
+        CATALOGUE.iter().map(|entry| &entry.about).chain(ON_THE_HUB.iter().map(|entry| &entry.about))
+    }
+
     #[test]
     fn the_built_in_model_is_the_one_the_catalogue_describes() {
         let Some(Entry { origin: Origin::BuiltIn(bytes), sha256, about, .. }) = find(BUILT_IN) else {
@@ -241,6 +241,6 @@ mod tests {
             assert!(HubFile::parse(name).is_err(), "{name:?}");
         }
         assert!(HubFile::parse(&format!("a/b/{}", "x".repeat(201))).is_err());
-        assert!(Named::parse("smollm3").unwrap_err().to_string().contains("smollm2-135m, "));
+        assert!(Named::parse("smollm3").unwrap_err().to_string().contains("`gyrus models` lists the names"));
     }
 }

@@ -106,7 +106,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     #[arg(value_name = "MODEL")]
     pub(crate) first: Option<OsString>,
 
@@ -161,7 +161,7 @@ pub(crate) enum Output {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     pub(crate) model: Option<OsString>,
 
     /// System prompt

@@ -93,6 +93,11 @@ pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment)
     Ok(Pulled { path: target, fresh: true })
 }
 
+/// Whether the model's file is in the cache, with the right size.
+pub(crate) fn is_cached(model: &Named, environment: &Environment) -> Result<bool> {
+    is_there(model, Existing::Use, &cache::path_of(model, environment)?)
+}
+
 /// Whether the model's file is in the cache and, as far as was asked, right.
 fn is_there(model: &Named, existing: Existing, target: &Path) -> Result<bool> {
     let found = match fs::metadata(target) {

