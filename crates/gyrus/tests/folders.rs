@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use gyrus::{Model, Options, Precision};
+use gyrus::{DType, Model, Options, Precision};
 use gyrus_formats::Checkpoint;
 use gyrus_testkit::tempfile::{TempDir, tempdir};
 use gyrus_testkit::{Rng, data};
@@ -121,9 +121,13 @@ fn exact() -> Options {
 
 /// The logits of a few tokens.
 fn logits(path: &Path) -> Result<Vec<f32>, gyrus::Error> {
+    scored(&Model::open(path, &exact())?)
+}
+
+fn scored(model: &Model) -> Result<Vec<f32>, gyrus::Error> {
     let mut logits = Vec::new();
     let ids: Vec<u32> = (0..40).map(|n| 3 + n * 7 % 500).collect();
-    Model::open(path, &exact())?.session().score(&ids, |_, row| logits.extend_from_slice(row))?;
+    model.session().score(&ids, |_, row| logits.extend_from_slice(row))?;
     Ok(logits)
 }
 
@@ -222,6 +226,32 @@ fn a_multimodal_model_is_its_language_model() {
             let skipped = ["vision_tower", "multi_modal_projector"].map(|tower| format!("{outer}{tower}"));
             assert_eq!(loaded.config().skipped, skipped);
         }
+    }
+}
+
+#[test]
+fn weights_are_quantised_at_load() {
+    // Phi's fused matrices are rows of one tensor each; Gemma's norms are stored minus one.
+    for name in ["llama", "qwen3", "phi3", "gemma3"] {
+        let Some(mut model) = Folder::of(name) else { continue };
+        let options = Options { quantize: Some(DType::Q8_0), ..exact() };
+        let quantized = Model::open(model.write().path(), &options).unwrap();
+        for spec in &quantized.plan().weights {
+            assert_eq!(spec.dtype == DType::Q8_0, spec.shape.rank() == 2, "{}", spec.name);
+        }
+        // A file with the values that the quantised weights stand for.
+        for (dtype, shape, bytes) in model.tensors.values_mut().filter(|(_, shape, _)| shape.len() == 2) {
+            let mut values = vec![0.0; shape.iter().product()];
+            gyrus_tensor::dequantize(dtype.parse().unwrap(), bytes, &mut values).unwrap();
+            let blocks = gyrus_tensor::quantize(DType::Q8_0, &values).unwrap();
+            gyrus_tensor::dequantize(DType::Q8_0, &blocks, &mut values).unwrap();
+            (*dtype, *bytes) = ("F32".to_owned(), gyrus_tensor::quantize(DType::F32, &values).unwrap());
+        }
+        let expected = logits(model.write().path()).unwrap();
+        let found = scored(&quantized).unwrap();
+        let worst = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-5, "{name}: {worst}");
+        assert!(found != model.logits, "{name}");
     }
 }
 
