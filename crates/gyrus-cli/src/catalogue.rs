@@ -1,14 +1,16 @@
 //! The models Gyrus knows by name.
 
 mod entries;
+mod hub;
 
 use std::fmt;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 
 use crate::fetch::digest::Digest;
 use crate::foreign;
 pub(crate) use entries::{CATALOGUE, ON_THE_HUB};
+pub(crate) use hub::{HubFile, Repository};
 
 /// The model used if none is named.
 pub(crate) const DEFAULT: &str = "qwen2.5-coder-0.5b";
@@ -95,13 +97,17 @@ pub(crate) fn is_known(name: &str) -> bool {
 pub(crate) enum Named {
     Entry(&'static Entry),
     Hub(HubFile),
+    Repository(Repository),
 }
 
 impl Named {
-    /// What a name means: an entry of the catalogue or a file on the hub.
+    /// What a name means: an entry of the catalogue, a file on the hub, or a SafeTensors repository there.
     pub(crate) fn parse(name: &str) -> Result<Named> {
-        if let Some(file) = name.strip_prefix(HubFile::PREFIX) {
-            return HubFile::parse(file).map(Named::Hub);
+        if let Some(address) = name.strip_prefix(HubFile::PREFIX) {
+            return match address.matches('/').count() {
+                1 => Repository::parse(address).map(Named::Repository),
+                _ => HubFile::parse(address).map(Named::Hub),
+            };
         }
         if let Some(entry) = find(name) {
             return Ok(Named::Entry(entry));
@@ -121,54 +127,8 @@ impl fmt::Display for Named {
         match self {
             Named::Entry(entry) => f.write_str(entry.about.name),
             Named::Hub(file) => file.fmt(f),
+            Named::Repository(repository) => repository.fmt(f),
         }
-    }
-}
-
-/// A file on the Hugging Face hub, `hf:owner/repo/file`; the file may lie in a folder of the repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HubFile {
-    pub(crate) owner: String,
-    pub(crate) repo: String,
-    /// The parts of the path inside the repository.
-    pub(crate) path: Vec<String>,
-}
-
-impl HubFile {
-    pub(crate) const PREFIX: &str = "hf:";
-
-    /// Reads `owner/repo/file`. Each part becomes a name in the cache, so none may lead out of it or mean
-    /// something to a file system.
-    fn parse(name: &str) -> Result<HubFile> {
-        let shown = || foreign::one_line(name, 120);
-        let mut parts = name.split('/').map(str::to_owned);
-        let (Some(owner), Some(repo)) = (parts.next(), parts.next()) else {
-            bail!("hf:{}: a file on the hub is named hf:OWNER/REPO/FILE", shown());
-        };
-        let path: Vec<String> = parts.collect();
-        ensure!(
-            !path.is_empty(),
-            "hf:{}: no file is named; a file on the hub is named hf:OWNER/REPO/FILE",
-            shown()
-        );
-        for part in [&owner, &repo].into_iter().chain(&path) {
-            let strange = |c: char| c.is_control() || "\\:*?\"<>|".contains(c);
-            let plain =
-                !part.is_empty() && part.len() <= 200 && !part.starts_with('.') && !part.ends_with('.');
-            ensure!(
-                plain && !part.contains(strange),
-                "hf:{}: {:?} cannot be part of a file's name",
-                shown(),
-                foreign::one_line(part, 80)
-            );
-        }
-        Ok(HubFile { owner, repo, path })
-    }
-}
-
-impl fmt::Display for HubFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}/{}/{}", HubFile::PREFIX, self.owner, self.repo, self.path.join("/"))
     }
 }
 
@@ -228,19 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn names_of_hub_files() {
-        let file = HubFile::parse("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf").unwrap();
-        assert_eq!((&*file.owner, &*file.repo), ("Qwen", "Qwen3-0.6B-GGUF"));
-        assert_eq!(file.to_string(), "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf");
-        assert_eq!(HubFile::parse("a/b/c/d.gguf").unwrap().path, ["c", "d.gguf"]);
-        let bad = [
-            "", "a", "a/b", "a/b/", "/b/c", "a//c", "a/b/../c", "../b/c", "a/b/.", "a/b/c\\d", "a/b/c:d",
-            "a/b/c\nd", "a/b/.git", "a/b/c.", "a/b/c?d",
-        ];
-        for name in bad {
-            assert!(HubFile::parse(name).is_err(), "{name:?}");
-        }
-        assert!(HubFile::parse(&format!("a/b/{}", "x".repeat(201))).is_err());
-        assert!(Named::parse("smollm3").unwrap_err().to_string().contains("`gyrus models` lists the names"));
+    fn an_unknown_name_points_to_the_list() {
+        let error = Named::parse("smollm3").unwrap_err().to_string();
+        assert!(error.contains("`gyrus models` lists the names"), "{error}");
     }
 }

@@ -336,7 +336,8 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// A name that `gyrus models` lists, or hf:OWNER/REPO/FILE for a file on the Hugging Face hub
+    /// A name that `gyrus models` lists, hf:OWNER/REPO/FILE for a file on the Hugging Face hub, or hf:OWNER/REPO for a
+    /// SafeTensors model there
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 

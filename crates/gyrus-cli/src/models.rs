@@ -75,7 +75,8 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
     for line in [
         "memory: on the CPU, with a context of 4096 tokens".to_owned(),
         "not tried: its architecture was tested with other files, this file was not".to_owned(),
-        "hf:OWNER/REPO/FILE is a model file on the Hugging Face hub.".to_owned(),
+        "hf:OWNER/REPO/FILE is a model file on the Hugging Face hub, hf:OWNER/REPO a SafeTensors model."
+            .to_owned(),
         format!("cache folder: {}", foreign::path(&cache::folder(&environment)?)),
     ] {
         writeln!(out, "  {}{line}{}", FAINT.render(), FAINT.render_reset())?;

@@ -156,7 +156,8 @@ mod tests {
                 "qwen3-0.6b",
                 "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf is not in the cache, and GYRUS_OFFLINE is set",
             ),
-            ("hf:a/b", "no file is named"),
+            ("hf:a/b", "hf:a/b is not in the cache, and GYRUS_OFFLINE is set"),
+            ("hf:a", "a file on the hub is named hf:OWNER/REPO/FILE"),
             ("nul\0", "no model is called"),
         ] {
             let error = resolved(Some(argument)).unwrap_err();
