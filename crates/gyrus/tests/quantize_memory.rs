@@ -30,7 +30,7 @@ fn memory_peaks_at_the_result_and_one_tensor() {
         let (model, peak) = ALLOCATOR.peak(|| Model::load(checkpoint, &options).unwrap());
         let plan = model.plan();
         let weights: usize = plan.weights.iter().map(|w| w.dtype.bytes_of(&w.shape).unwrap()).sum();
-        let cache = 64 * plan.kv_bytes_per_token() as usize;
+        let cache = 64 * plan.kv_bytes_per_token();
         println!("{precision:?}: peak {peak}, weights {weights}, cache {cache}, one tensor {largest}");
         // In `fast` the backend repacks each weight into mapped pages, which the allocator does not count, so no more than
         // one tensor may be left.

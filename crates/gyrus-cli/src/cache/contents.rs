@@ -90,7 +90,7 @@ impl Contents {
     pub(crate) fn read(root: &Path) -> Result<Contents> {
         let mut contents = Contents { root: root.to_owned(), entries: Vec::new(), skipped: Vec::new() };
         let models = root.join(MODELS);
-        contents.folder(&models, true, |path| model_file(path))?;
+        contents.folder(&models, true, model_file)?;
         contents
             .folder(&root.join(PIPELINES), false, |path| Some((engine_file(path)?, State::Complete, None)))?;
         let history = root.join(HISTORY);
