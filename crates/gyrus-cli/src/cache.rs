@@ -2,7 +2,8 @@
 //!
 //! A file in it under its final name is complete: it was written as `NAME.part`, checked, flushed and then
 //! renamed. While it is being made, `NAME.lock` keeps other processes away. Beside a file from the hub lies
-//! `NAME.origin.json`, which says where it came from and what its checksum is.
+//! `NAME.origin.json`, which says where it came from and what its checksum is. The folder of a SafeTensors repository is
+//! complete if it has a list of its files.
 
 pub(crate) mod command;
 pub(crate) mod contents;
@@ -25,8 +26,12 @@ const HUB: &str = "hf";
 const PIPELINES: &str = "pipelines";
 
 pub(crate) const PART: &str = "part";
+const SAFETENSORS: &str = "safetensors";
 const LOCK: &str = "lock";
 const ORIGIN: &str = "origin.json";
+/// The list of the files of a SafeTensors model, in its folder, and the list while it is written.
+pub(crate) const LIST: &str = "gyrus-files.json";
+pub(crate) const LIST_PART: &str = "gyrus-files.part";
 
 /// The folder of the models.
 pub(crate) fn folder(environment: &Environment) -> Result<PathBuf> {
@@ -47,6 +52,7 @@ pub(crate) fn path_of(model: &Named, environment: &Environment) -> Result<PathBu
             path.extend([HUB, &file.owner, &file.repo]);
             path.extend(&file.path);
         }
+        Named::Repository(repository) => path.extend([HUB, &repository.owner, &repository.repo]),
     }
     Ok(path)
 }
@@ -192,7 +198,7 @@ fn is_at(_file: &File, _path: &Path) -> bool {
 /// A file found in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// `hf:owner/repo/file`, or the path inside the models' folder.
+    /// `hf:owner/repo/file`, `hf:owner/repo` for a complete SafeTensors model, or the path inside the models' folder.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
@@ -225,8 +231,32 @@ pub(crate) fn list(environment: &Environment) -> Result<Vec<Found>> {
             }
         }
     }
+    let mut found = merged(found);
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
+}
+
+/// The weights of a complete SafeTensors repository are one model, whose path is their folder.
+fn merged(files: Vec<Found>) -> Vec<Found> {
+    let mut found: Vec<Found> = Vec::new();
+    for file in files {
+        let folder = file.path.parent().filter(|folder| !file.unfinished && folder.join(LIST).is_file());
+        let (Some(folder), Some((name, SAFETENSORS))) =
+            (folder, file.name.rsplit_once('/').map(|(name, file)| (name, extension(file))))
+        else {
+            found.push(file);
+            continue;
+        };
+        match found.iter_mut().find(|model| model.path == folder) {
+            Some(model) => model.bytes += file.bytes,
+            None => found.push(Found { name: name.to_owned(), path: folder.to_owned(), ..file }),
+        }
+    }
+    found
+}
+
+fn extension(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(_, extension)| extension)
 }
 
 /// The name of a model file, and whether it is only a part of one; `None` for any other file.
@@ -255,7 +285,7 @@ fn name_in(root: &Path, path: &Path) -> Option<(String, bool)> {
 
 /// Whether a file's name ends as a model's does.
 pub(crate) fn is_model(name: &str) -> bool {
-    name.ends_with(".gguf") || name.ends_with(".safetensors")
+    matches!(extension(name), "gguf" | SAFETENSORS)
 }
 
 #[cfg(test)]

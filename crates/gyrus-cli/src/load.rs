@@ -10,8 +10,8 @@ use crate::progress::Progress;
 use crate::source::Source;
 use crate::{diagnostics, foreign};
 
-/// Loads a model. Unless quiet, prints a line with its name, architecture, device and context, and another with the
-/// device's name unless the CPU was asked for.
+/// Loads a model. Unless quiet, prints a line with its name, architecture, device and context, another with the device's
+/// name unless the CPU was asked for, and one with the parts of a multimodal model that are not loaded.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     load_opened(source.open(options.access)?, source.name(), options, quiet)
 }
@@ -65,6 +65,14 @@ pub(crate) fn load_opened(
         context.tokens,
         start.elapsed().as_secs_f64(),
     ));
+    let skipped = &model.config().skipped;
+    if !skipped.is_empty() {
+        diagnostics::aside(format!(
+            "text only: {} of this multimodal model {} not loaded",
+            foreign::one_line(&skipped.join(", "), 240),
+            if skipped.len() == 1 { "is" } else { "are" }
+        ));
+    }
     Ok(model)
 }
 

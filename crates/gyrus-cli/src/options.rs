@@ -4,7 +4,8 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use gyrus::{Access, Device, Options, Precision, Sampler, Sampling};
+use gyrus::{Access, DType, Device, Options, Precision, Sampler, Sampling};
+use gyrus_tensor::can_quantize;
 
 use crate::cache;
 use crate::environment::Environment;
@@ -36,6 +37,21 @@ pub(crate) struct ModelArgs {
     /// dies with SIGBUS
     #[arg(long)]
     pub(crate) no_mmap: bool,
+
+    /// Quantise weights of type F32, F16 or BF16 while loading: q8_0, q4_0, q4_1, q5_0, q5_1, q4_k or q6_k. Vectors stay
+    /// as they are
+    #[arg(long, value_name = "TYPE", value_parser = block_format)]
+    pub(crate) quantize: Option<DType>,
+}
+
+/// A type that weights can be quantised to.
+fn block_format(text: &str) -> Result<DType, String> {
+    let can = |dtype: &DType| dtype.is_quantized() && can_quantize(*dtype);
+    text.parse().ok().filter(can).ok_or_else(|| {
+        let names: Vec<&str> =
+            DType::ALL.iter().filter(|dtype| can(dtype)).map(|dtype| dtype.name()).collect();
+        format!("weights can be quantised to {}", names.join(", "))
+    })
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -66,6 +82,7 @@ impl ModelArgs {
             context: self.ctx,
             threads: self.threads.map(usize::from),
             pipelines: cache::pipelines(&Environment::of_process()),
+            quantize: self.quantize,
             access: if self.no_mmap { Access::Read } else { Access::Map },
             ..Options::default()
         }
@@ -91,7 +108,7 @@ impl ModelArgs {
 /// The model to measure.
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
-    /// A model file, folder or catalogue name [default: smollm2-135m]
+    /// A model file, folder or catalogue name [default: qwen2.5-coder-0.5b]
     pub(crate) model: Option<OsString>,
 
     /// Random weights in memory instead of a model: a known shape or explicit dimensions, and a quantisation, such as

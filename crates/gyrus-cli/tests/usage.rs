@@ -84,7 +84,7 @@ fn a_word_that_names_a_file_can_still_be_a_prompt() {
     for word in ["hello", "README.md"] {
         for command in ["run", "complete"] {
             let said = within(&[command, word, "-q"]);
-            let hint = "; to give this as a prompt, name a model before it, such as smollm2-135m\n";
+            let hint = "; to give this as a prompt, name a model before it, such as qwen2.5-coder-0.5b\n";
             assert!(said.ends_with(hint), "{said}");
         }
         // Where it can only be a model, there is no such hint.

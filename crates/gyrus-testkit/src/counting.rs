@@ -1,35 +1,51 @@
-//! A counting allocator, for tests that code does not allocate.
+//! A counting allocator, for tests that code does not allocate, or not too much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system allocator with a counter:
+/// The system allocator with counters:
 /// `#[global_allocator] static ALLOCATOR: Counting = Counting::new();`.
 #[derive(Debug)]
-pub struct Counting(AtomicUsize);
+pub struct Counting {
+    allocations: AtomicUsize,
+    bytes: AtomicUsize,
+    peak: AtomicUsize,
+}
 
 impl Counting {
-    /// A counter at zero.
+    /// Counters at zero.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Counting {
-        Counting(AtomicUsize::new(0))
+        let (allocations, bytes, peak) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        Counting { allocations, bytes, peak }
     }
 
     /// Allocations of all threads so far.
     pub fn allocations(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.allocations.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that `run` has allocated at once, beside those allocated before.
+    pub fn peak<T>(&self, run: impl FnOnce() -> T) -> (T, usize) {
+        let before = self.bytes.load(Ordering::Relaxed);
+        self.peak.store(before, Ordering::Relaxed);
+        let result = run();
+        (result, self.peak.load(Ordering::Relaxed) - before)
     }
 }
 
 // SAFETY: every call is forwarded to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.bytes.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        self.peak.fetch_max(bytes, Ordering::Relaxed);
         // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        self.bytes.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }

@@ -8,7 +8,7 @@ use std::io::Write;
 pub enum Need {
     /// Test data. Required with `GYRUS_REQUIRE_DATA=1`.
     Data,
-    /// The default model. Required with `GYRUS_REQUIRE_MODELS=1`.
+    /// SmolLM2 135M. Required with `GYRUS_REQUIRE_MODELS=1`.
     Model,
     /// A GPU, real or in software. Required with `GYRUS_REQUIRE_GPU=1`.
     Gpu,

@@ -111,6 +111,8 @@ pub struct TokenizerData {
     pub matching: Vec<(u32, Matching)>,
     /// Ids of the special tokens.
     pub ids: SpecialIds,
+    /// Tokens that end a generation, besides the end tokens that `ids` names.
+    pub ends: Vec<u32>,
     /// Tokens added before every text.
     pub prefix: Vec<u32>,
     /// Tokens added after every text.

@@ -154,6 +154,7 @@ impl Vocabulary {
             decoder: Decoder { spelling, start },
             matching,
             ids: self.ids,
+            ends: Vec::new(),
             prefix,
             suffix,
         })

@@ -93,7 +93,7 @@ impl Tokenizer {
         let mut vocab = Vocab::new(data.tokens, data.kinds, data.scores, &data.decoder.spelling)?;
         let ids = data.ids;
         let named = ids.named().into_iter().filter_map(|(name, id)| Some((name, id?)));
-        let others = [("added", &data.prefix), ("added", &data.suffix)];
+        let others = [("added", &data.prefix), ("added", &data.suffix), ("end", &data.ends)];
         let others = others.into_iter().flat_map(|(name, ids)| ids.iter().map(move |&id| (name, id)));
         let matched = data.matching.iter().map(|&(id, _)| ("special", id));
         let bpe = match &data.model {
@@ -118,10 +118,11 @@ impl Tokenizer {
             }
         };
 
-        let ends = end_tokens(&vocab, &ids, |id| match &encoder {
+        let mut ends = end_tokens(&vocab, &ids, |id| match &encoder {
             Encoder::ByteLevel(bpe) => bpe.has_merge_into(&vocab, id),
             _ => has_kinds,
         });
+        ends.extend(data.ends);
         // Untrusted text must not contain a token that ends the generation, so end tokens become control tokens. If the
         // file does not mark an end token as a control token, its name identifies it.
         for &id in &ends {

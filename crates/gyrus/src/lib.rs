@@ -34,7 +34,7 @@ mod generation;
 mod in_flight;
 mod loader;
 mod model;
-
+mod quantized;
 mod repetition;
 mod request;
 mod sampling;
@@ -66,9 +66,9 @@ pub use gyrus_kernels::{
     Bandwidth, KvLayer, Level, Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Traffic, Trial,
     WeightSpec, Workload, argmax, log_softmax_at,
 };
+pub use gyrus_tensor::DType;
 pub use gyrus_text as text;
 pub use model::{Model, Options};
-
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;

@@ -1,6 +1,6 @@
 //! Loads a model's weights onto the requested device, or onto the best device that they fit.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
@@ -13,6 +13,7 @@ use crate::context::{Budget, ContextChoice, available_memory};
 use crate::device::{Device, DeviceInfo};
 use crate::engine::WINDOW_SLACK;
 use crate::model::Options;
+use crate::quantized::Quantizer;
 use crate::weights::WeightBytes;
 
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
@@ -50,9 +51,9 @@ impl Loader<'_> {
         }
     }
 
-    /// Bytes of all weights in the file.
+    /// Bytes of all weights once they are loaded.
     fn weight_bytes(&self) -> u64 {
-        self.plan.weights.iter().map(file_bytes).sum()
+        self.plan.weights.iter().map(weight_bytes).sum()
     }
 
     /// The size of the KV cache for all sessions, with this context each. In groups with a window a session needs what one
@@ -88,22 +89,25 @@ impl Loader<'_> {
         Ok((context, self.kv_size(context.tokens)))
     }
 
-    fn bytes(&self, spec: &WeightSpec) -> Option<WeightBytes> {
-        WeightBytes::of(self.checkpoint, spec)
+    /// CPU threads, to compute with and to quantise with.
+    fn threads(&self) -> usize {
+        self.options.threads.unwrap_or_else(Pool::available_threads)
     }
 
     fn on_cpu(&self, fallback_reason: Option<String>) -> Result<LoadedBackend, Error> {
         let (context, kv) = self.choose_context(self.weight_bytes(), usize::MAX, available_memory())?;
-        let threads = self.options.threads.unwrap_or_else(Pool::available_threads);
+        let threads = self.threads();
         let (done, total) = (Cell::new(0), self.weight_bytes());
+        let source = WeightSource::new(self);
         // The backend requests one weight after the other, each when the earlier ones are loaded.
         let backend = CpuBackend::new(self.plan.clone(), &kv.blocks, threads, |spec| {
-            (self.progress)(done.replace(done.get() + file_bytes(spec)), total);
-            match self.bytes(spec) {
+            (self.progress)(done.replace(done.get() + weight_bytes(spec)), total);
+            match source.bytes(spec) {
                 Some(bytes) => Arc::new(bytes),
                 None => Arc::new([]),
             }
-        })?;
+        });
+        let backend = source.check(backend)?;
         let device = DeviceInfo::Cpu { threads, fallback_reason };
         Ok(LoadedBackend { backend: Box::new(backend), device, context })
     }
@@ -138,8 +142,10 @@ impl Loader<'_> {
             done.set(done.get() + bytes);
             (self.progress)(done.get(), total);
         };
+        let source = WeightSource::new(self);
         let backend =
-            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), kv, |spec| self.bytes(spec), uploaded)?;
+            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), kv, |spec| source.bytes(spec), uploaded);
+        let backend = source.check(backend)?;
         Ok(LoadedBackend { backend: Box::new(backend), device, context })
     }
 
@@ -153,8 +159,39 @@ impl Loader<'_> {
     }
 }
 
-/// Bytes of a weight in its file.
-fn file_bytes(spec: &WeightSpec) -> u64 {
+/// The weights of a plan as a backend asks for them.
+struct WeightSource<'a> {
+    checkpoint: &'a Arc<Checkpoint>,
+    quantizer: Option<Quantizer>,
+    /// Why a weight could not be quantised. The backend is told that the file does not have it.
+    failed: RefCell<Option<Error>>,
+}
+
+impl<'a> WeightSource<'a> {
+    fn new(loader: &Loader<'a>) -> WeightSource<'a> {
+        let quantizer = loader.options.quantize.map(|_| Quantizer::new(loader.threads()));
+        WeightSource { checkpoint: loader.checkpoint, quantizer, failed: RefCell::new(None) }
+    }
+
+    fn bytes(&self, spec: &WeightSpec) -> Option<WeightBytes> {
+        let bytes = WeightBytes::of(self.checkpoint, spec, self.quantizer.as_ref());
+        bytes.unwrap_or_else(|error| {
+            self.failed.replace(Some(error));
+            None
+        })
+    }
+
+    /// The backend, or why it could not be made.
+    fn check<B, E: Into<Error>>(self, backend: Result<B, E>) -> Result<B, Error> {
+        match self.failed.into_inner() {
+            Some(error) => Err(error),
+            None => backend.map_err(Into::into),
+        }
+    }
+}
+
+/// Bytes of a weight once it is loaded.
+fn weight_bytes(spec: &WeightSpec) -> u64 {
     spec.dtype.bytes_of(&spec.shape).unwrap_or(0) as u64
 }
 
@@ -170,7 +207,7 @@ mod tests {
         let Some(path) = gyrus_testkit::data("tales/tales-7m-q8_0.gguf") else { return };
         let Some(adapter) = gyrus_gpu::adapters().into_iter().next() else { return };
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-        let (config, plan) = arch::build(&checkpoint, Precision::Fast).unwrap();
+        let (config, plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
         let load = |name: &str, gpu_memory: Option<u64>, context: Option<usize>| {
             let options = Options { gpu_memory, context, ..Options::default() };
             let loader = Loader {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::{Plan, Precision, Profile, Trial, Workload};
+use gyrus_tensor::DType;
 use gyrus_text::Tokenizer;
 
 use crate::Error;
@@ -14,6 +15,7 @@ use crate::context::ContextChoice;
 use crate::device::{Device, DeviceInfo};
 use crate::engine::Engine;
 use crate::loader::{LoadedBackend, Loader};
+use crate::quantized;
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::tokenizer;
@@ -43,6 +45,9 @@ pub struct Options {
     pub pipelines: Option<PathBuf>,
     /// How [`Model::open`] reads the model's files. The default is a memory map.
     pub access: Access,
+    /// The block format that matrices of floats are quantised to while they are loaded. Vectors, and weights that are
+    /// quantised in the file, are loaded as they are.
+    pub quantize: Option<DType>,
 }
 
 impl Default for Options {
@@ -58,6 +63,7 @@ impl Default for Options {
             gpu_memory: None,
             pipelines: None,
             access: Access::Map,
+            quantize: None,
         }
     }
 }
@@ -101,7 +107,8 @@ impl Model {
         options: &Options,
         progress: impl Fn(u64, u64),
     ) -> Result<Model, Error> {
-        let (config, plan) = arch::build(&checkpoint, options.precision)?;
+        options.quantize.map_or(Ok(()), quantized::check)?;
+        let (config, plan) = arch::build(&checkpoint, options.precision, options.quantize)?;
         let tokenizer = tokenizer::read(&checkpoint)?;
         let template = tokenizer::template_source(&checkpoint)?;
         if let Some(tokenizer) = &tokenizer

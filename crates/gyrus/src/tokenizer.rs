@@ -52,19 +52,13 @@ fn from_hugging_face(checkpoint: &Checkpoint) -> Result<Option<TokenizerData>, E
     })?;
     let count = data.tokens.len();
     let ids = &mut data.ids;
-    for config in [checkpoint.generation_config(), checkpoint.config()].into_iter().flatten() {
+    // Multimodal models may name them in the language model's part.
+    let nested = checkpoint.config().and_then(|config| config.get("text_config"));
+    for config in [checkpoint.generation_config(), checkpoint.config(), nested].into_iter().flatten() {
         ids.bos = ids.bos.or(token_ids(config, "bos_token_id", count).next());
-        for id in token_ids(config, "eos_token_id", count) {
-            if [ids.eos, ids.eot, ids.eom].contains(&Some(id)) {
-                continue;
-            }
-            // A model with several end tokens names them all here.
-            if let Some(slot) =
-                [&mut ids.eos, &mut ids.eot, &mut ids.eom].into_iter().find(|slot| slot.is_none())
-            {
-                *slot = Some(id);
-            }
-        }
+        // A model with several end tokens names them all here.
+        ids.eos = ids.eos.or(token_ids(config, "eos_token_id", count).next());
+        data.ends.extend(token_ids(config, "eos_token_id", count));
     }
     Ok(Some(data))
 }

@@ -3,6 +3,9 @@ use std::sync::Arc;
 use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::WeightSpec;
 
+use crate::Error;
+use crate::quantized::Quantizer;
+
 /// The bytes of one tensor in its file. It keeps the file open. Dropping it releases the tensor's pages of the memory
 /// map.
 #[derive(Debug)]
@@ -27,18 +30,31 @@ impl TensorBytes {
 #[derive(Debug)]
 pub(crate) enum WeightBytes {
     File(TensorBytes),
-    /// A weight that the file does not have.
-    Zeros(Vec<u8>),
+    /// A weight that the file does not have, or has in another type.
+    Made(Vec<u8>),
 }
 
 impl WeightBytes {
-    /// The data of a weight of a plan; `None` if the file does not have it.
-    pub(crate) fn of(model: &Arc<Checkpoint>, spec: &WeightSpec) -> Option<WeightBytes> {
+    /// The data of a weight of a plan; `None` if the file does not have it. A weight that the file has in another type is
+    /// converted by `quantizer`.
+    pub(crate) fn of(
+        model: &Arc<Checkpoint>,
+        spec: &WeightSpec,
+        quantizer: Option<&Quantizer>,
+    ) -> Result<Option<WeightBytes>, Error> {
         if spec.constant {
-            return Some(WeightBytes::Zeros(vec![0; spec.range()?.len()]));
+            return Ok(spec.range().map(|range| WeightBytes::Made(vec![0; range.len()])));
         }
-        let tensor = model.tensor(&spec.name)?;
-        TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)
+        let Some(tensor) = model.tensor(&spec.name) else { return Ok(None) };
+        match quantizer.filter(|_| tensor.dtype != spec.dtype) {
+            None => Ok(TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)),
+            Some(quantizer) => {
+                let in_file = WeightSpec { dtype: tensor.dtype, ..spec.clone() };
+                let Some(bytes) = TensorBytes::new(model, &tensor, &in_file) else { return Ok(None) };
+                let made = quantizer.convert(&spec.name, bytes.as_ref(), tensor.dtype, spec.dtype)?;
+                Ok(Some(WeightBytes::Made(made)))
+            }
+        }
     }
 }
 
@@ -46,7 +62,7 @@ impl AsRef<[u8]> for WeightBytes {
     fn as_ref(&self) -> &[u8] {
         match self {
             WeightBytes::File(bytes) => bytes.as_ref(),
-            WeightBytes::Zeros(bytes) => bytes,
+            WeightBytes::Made(bytes) => bytes,
         }
     }
 }

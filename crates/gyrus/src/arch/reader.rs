@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::config::{
     Attention, Config, FeedForward, Layer, MAX_LAYERS, context, dimension, factor, heads, within,
 };
+use super::config_defaults;
 use super::description::{self, Arch, AttentionScale, Presence, Scale, Windows};
 use super::fields::Fields;
 use super::ropes::{LOCAL, LayerRope, ModelRopes};
@@ -45,7 +46,8 @@ const MAX_ROPES: usize = 16;
 
 /// Reads a model's configuration and finds its architecture's description.
 pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error> {
-    let (source, name, arch) = match (model.gguf(), model.config()) {
+    let config = model.config().map(config_defaults::complete);
+    let (source, name, arch) = match (model.gguf(), &config) {
         (Some(metadata), _) => {
             let name: &str = metadata.require("general.architecture")?;
             (Source::Gguf { metadata, architecture: name }, name, description::of_gguf(name)?)

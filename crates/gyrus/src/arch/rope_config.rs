@@ -3,8 +3,10 @@
 use gyrus_kernels::{LongRope, Magnitude, Pairing, RopeSpec, Scaling, Sections, Yarn};
 use serde_json::Value;
 
+use super::config_defaults;
 use super::fields::Fields;
 use super::pairings;
+use super::reader::text_config;
 use super::ropes::{GLOBAL, LOCAL, LayerRope, ModelRopes, layer_count, rope};
 use crate::Error;
 
@@ -16,15 +18,8 @@ const DEFAULT_PERIOD: u64 = 6;
 
 /// Reads the rotary embeddings of a model.
 pub(super) fn read(config: &Value, pairing: Option<Pairing>) -> Result<ModelRopes, Error> {
-    let mut model = Fields(config);
-    // Multimodal models have the language model's configuration in `text_config`.
-    if model.get("text_config").is_some_and(Value::is_object) {
-        model = model.object("text_config");
-    }
-    let name = match model.optional_text("model_type")? {
-        Some(name) => name,
-        None => Fields(config).text("model_type")?,
-    };
+    let config = config_defaults::complete(config);
+    let (model, name) = text_config(&config)?;
     let pairing = match (pairing, model.flag("rope_interleave")?) {
         (Some(pairing), _) => pairing,
         (None, Some(true)) => Pairing::Adjacent,

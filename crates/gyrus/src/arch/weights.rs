@@ -17,13 +17,20 @@ pub(super) struct Weights<'a> {
     pub(super) names: TensorNames,
     /// What is added to the weights of norms.
     norm_plus: f32,
+    /// The type that matrices of floats are quantised to when they are loaded.
+    quantize: Option<DType>,
     pub(super) specs: Vec<WeightSpec>,
     used: HashSet<String>,
 }
 
 impl<'a> Weights<'a> {
-    pub(super) fn new(model: &'a Checkpoint, names: TensorNames, norm_plus: f32) -> Weights<'a> {
-        Weights { model, names, norm_plus, specs: Vec::new(), used: HashSet::new() }
+    pub(super) fn new(
+        model: &'a Checkpoint,
+        names: TensorNames,
+        norm_plus: f32,
+        quantize: Option<DType>,
+    ) -> Weights<'a> {
+        Weights { model, names, norm_plus, quantize, specs: Vec::new(), used: HashSet::new() }
     }
 
     /// A tensor, if the file has it.
@@ -100,7 +107,8 @@ impl<'a> Weights<'a> {
         let (mut first_row, mut ids) = (0, Vec::new());
         for count in rows {
             let shape = Shape::new(&[*count, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
-            let spec = WeightSpec { first_row, ..WeightSpec::new(tensor.name, tensor.dtype, shape) };
+            let dtype = self.dtype(&tensor, shape)?;
+            let spec = WeightSpec { first_row, ..WeightSpec::new(tensor.name, dtype, shape) };
             first_row += count;
             ids.push(self.push(spec));
         }
@@ -131,7 +139,19 @@ impl<'a> Weights<'a> {
     /// Adds a tensor. Its shape and type are checked.
     pub(super) fn add(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
         self.check(&tensor, dims)?;
-        Ok(self.push(WeightSpec::new(tensor.name, tensor.dtype, tensor.shape)))
+        let dtype = self.dtype(&tensor, tensor.shape)?;
+        Ok(self.push(WeightSpec::new(tensor.name, dtype, tensor.shape)))
+    }
+
+    /// The type of a weight once it is loaded. Vectors and weights that are quantised already keep their type.
+    fn dtype(&self, tensor: &TensorView<'_>, shape: Shape) -> Result<DType, Error> {
+        match self.quantize.filter(|_| shape.rank() == 2 && !tensor.dtype.is_quantized()) {
+            None => Ok(tensor.dtype),
+            Some(dtype) => match dtype.bytes_of(&shape) {
+                Ok(_) => Ok(dtype),
+                Err(source) => Err(Error::Tensor { name: tensor.name.to_owned(), source }),
+            },
+        }
     }
 
     fn check(&self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<(), Error> {
