@@ -197,6 +197,10 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
                     first = K::Simd::add_i(first, all);
                 }
             }
+            if L::OFFSET && K::SIGNED && C::MAX > 127 {
+                // The kernel has subtracted 128·Σx, which is −16 times −8·Σx.
+                first = K::Simd::sub_i(first, K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), 4));
+            }
             let mut sum = acc[r];
             sum = K::Simd::fma(K::Simd::to_f(first), K::Simd::mul(scale[0], x_scale), sum);
             if L::PER_16 {
