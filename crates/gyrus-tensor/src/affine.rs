@@ -226,27 +226,53 @@ fn stream<const BYTES: usize>(bytes: &[u8; BYTES]) -> [u8; ELEMS] {
     })
 }
 
-/// The elements of a plane of `width` bits.
+/// The elements of a plane of 1, 2, 4 or 8 bits.
 #[inline(always)]
 fn plane(bytes: &[u8], width: usize) -> [u8; ELEMS] {
-    let count = bytes.len();
-    let mask = (0xFFu16 >> (8 - width)) as u8;
-    std::array::from_fn(|j| match width {
-        1 => bytes[j / 8] >> (j % 8) & 1,
-        _ => bytes[j % count] >> (j / count * width) & mask,
-    })
+    match width {
+        1 => std::array::from_fn(|j| bytes[j / 8] >> (j % 8) & 1),
+        2 => wide_plane::<8>(bytes),
+        4 => wide_plane::<16>(bytes),
+        _ => wide_plane::<32>(bytes),
+    }
+}
+
+/// A plane of `BYTES` bytes, each with `32 / BYTES` elements.
+#[inline(always)]
+fn wide_plane<const BYTES: usize>(bytes: &[u8]) -> [u8; ELEMS] {
+    let width = BYTES / 4;
+    let mut q = [0; ELEMS];
+    for (run, q) in q.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
+        for (q, byte) in q.iter_mut().zip(bytes) {
+            *q = byte >> (run * width) & mask(width);
+        }
+    }
+    q
+}
+
+/// The reverse of [`plane`], into zeroed bytes.
+#[inline(always)]
+fn put_plane(bytes: &mut [u8], width: usize, q: &[u8; ELEMS]) {
+    match width {
+        1 => q.iter().enumerate().for_each(|(j, q)| bytes[j / 8] |= (q & 1) << (j % 8)),
+        2 => put_wide_plane::<8>(bytes, q),
+        4 => put_wide_plane::<16>(bytes, q),
+        _ => put_wide_plane::<32>(bytes, q),
+    }
 }
 
 #[inline(always)]
-fn put_plane(bytes: &mut [u8], width: usize, q: &[u8; ELEMS]) {
-    let count = bytes.len();
-    let mask = (0xFFu16 >> (8 - width)) as u8;
-    for (j, q) in q.iter().enumerate() {
-        match width {
-            1 => bytes[j / 8] |= (q & 1) << (j % 8),
-            _ => bytes[j % count] |= (q & mask) << (j / count * width),
+fn put_wide_plane<const BYTES: usize>(bytes: &mut [u8], q: &[u8; ELEMS]) {
+    let width = BYTES / 4;
+    for (run, q) in q.as_chunks::<BYTES>().0.iter().enumerate() {
+        for (q, byte) in q.iter().zip(&mut *bytes) {
+            *byte |= (q & mask(width)) << (run * width);
         }
     }
+}
+
+const fn mask(width: usize) -> u8 {
+    (0xFFu16 >> (8 - width)) as u8
 }
 
 fn to_f32<const BF16: bool>(bytes: [u8; 2]) -> f32 {
