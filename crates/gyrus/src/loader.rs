@@ -48,7 +48,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Bytes of all weights in the file.
+    /// Bytes of all weights as backends get them.
     fn weight_bytes(&self) -> u64 {
         self.plan.weights.iter().map(file_bytes).sum()
     }
@@ -141,7 +141,7 @@ impl Loader<'_> {
     }
 }
 
-/// Bytes of a weight in its file.
+/// Bytes of a weight as backends get it: in affine groups a little more than in its file.
 fn file_bytes(spec: &WeightSpec) -> u64 {
     spec.dtype.bytes_of(&spec.shape).unwrap_or(0) as u64
 }

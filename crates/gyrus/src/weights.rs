@@ -2,6 +2,9 @@ use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::WeightSpec;
+use gyrus_tensor::DType;
+
+use crate::affine;
 
 /// The bytes of one tensor in its file. It keeps the file open. Dropping it releases the tensor's pages of the memory
 /// map.
@@ -27,17 +30,21 @@ impl TensorBytes {
 #[derive(Debug)]
 pub(crate) enum WeightBytes {
     File(TensorBytes),
-    /// A weight that the file does not have.
-    Zeros(Vec<u8>),
+    /// A weight that no tensor of the file holds: a constant, or one that was assembled from several tensors.
+    Memory(Vec<u8>),
 }
 
 impl WeightBytes {
     /// The data of a weight of a plan; `None` if the file does not have it.
     pub(crate) fn of(model: &Arc<Checkpoint>, spec: &WeightSpec) -> Option<WeightBytes> {
         if spec.constant {
-            return Some(WeightBytes::Zeros(vec![0; spec.range()?.len()]));
+            return Some(WeightBytes::Memory(vec![0; spec.range()?.len()]));
         }
         let tensor = model.tensor(&spec.name)?;
+        // No kernel reads words, so these are the quants of affine groups.
+        if tensor.dtype == DType::U32 {
+            return affine::assemble(model, spec, &tensor).map(WeightBytes::Memory);
+        }
         TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)
     }
 }
@@ -46,7 +53,7 @@ impl AsRef<[u8]> for WeightBytes {
     fn as_ref(&self) -> &[u8] {
         match self {
             WeightBytes::File(bytes) => bytes.as_ref(),
-            WeightBytes::Zeros(bytes) => bytes,
+            WeightBytes::Memory(bytes) => bytes,
         }
     }
 }

@@ -6,6 +6,7 @@ use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::{WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
+use super::quantization::{Quantization, Stored};
 use super::tensor_names::{
     GlobalTensor, LayerTensor, OTHER_TOWERS, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, TensorNames,
 };
@@ -17,13 +18,19 @@ pub(super) struct Weights<'a> {
     pub(super) names: TensorNames,
     /// What is added to the weights of norms.
     norm_plus: f32,
+    quantization: Option<Quantization>,
     pub(super) specs: Vec<WeightSpec>,
     used: HashSet<String>,
 }
 
 impl<'a> Weights<'a> {
-    pub(super) fn new(model: &'a Checkpoint, names: TensorNames, norm_plus: f32) -> Weights<'a> {
-        Weights { model, names, norm_plus, specs: Vec::new(), used: HashSet::new() }
+    pub(super) fn new(
+        model: &'a Checkpoint,
+        names: TensorNames,
+        norm_plus: f32,
+        quantization: Option<Quantization>,
+    ) -> Weights<'a> {
+        Weights { model, names, norm_plus, quantization, specs: Vec::new(), used: HashSet::new() }
     }
 
     /// A tensor, if the file has it.
@@ -96,11 +103,11 @@ impl<'a> Weights<'a> {
         cols: usize,
     ) -> Result<Vec<WeightId>, Error> {
         let tensor = self.find(&self.names.layer(layer, part))?;
-        self.check(&tensor, &[rows.iter().sum(), cols])?;
+        let stored = self.checked(&tensor, &[rows.iter().sum(), cols])?;
         let (mut first_row, mut ids) = (0, Vec::new());
         for count in rows {
             let shape = Shape::new(&[*count, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
-            let spec = WeightSpec { first_row, ..WeightSpec::new(tensor.name, tensor.dtype, shape) };
+            let spec = WeightSpec { first_row, ..WeightSpec::new(&stored.name, stored.dtype, shape) };
             first_row += count;
             ids.push(self.push(spec));
         }
@@ -120,7 +127,7 @@ impl<'a> Weights<'a> {
     /// The value of a tensor with one element.
     pub(super) fn scalar(&mut self, name: &str) -> Result<f32, Error> {
         let tensor = self.find(name)?;
-        self.check(&tensor, &[1])?;
+        self.checked(&tensor, &[1])?;
         let mut value = [0.0];
         dequantize(tensor.dtype, tensor.data, &mut value)
             .map_err(|source| Error::Tensor { name: name.to_owned(), source })?;
@@ -130,20 +137,29 @@ impl<'a> Weights<'a> {
 
     /// Adds a tensor. Its shape and type are checked.
     pub(super) fn add(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
-        self.check(&tensor, dims)?;
-        Ok(self.push(WeightSpec::new(tensor.name, tensor.dtype, tensor.shape)))
+        let Stored { name, dtype, shape, .. } = self.checked(&tensor, dims)?;
+        Ok(self.push(WeightSpec::new(name, dtype, shape)))
     }
 
-    fn check(&self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<(), Error> {
-        if tensor.shape.dims() != dims {
+    /// A tensor as kernels read it. Its shape and type are checked.
+    fn checked(&mut self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<Stored, Error> {
+        let quantised = self.quantization.as_ref().map(|all| all.stored(self.model, tensor)).transpose()?;
+        let stored = quantised.flatten().unwrap_or_else(|| Stored {
+            name: tensor.name.to_owned(),
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            parts: Vec::new(),
+        });
+        if stored.shape.dims() != dims {
             let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
-            let found = tensor.shape.to_string();
-            return Err(Error::TensorShape { name: tensor.name.to_owned(), found, expected });
+            let found = stored.shape.to_string();
+            return Err(Error::TensorShape { name: stored.name, found, expected });
         }
-        if !can_dequantize(tensor.dtype) {
-            return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });
+        if !can_dequantize(stored.dtype) {
+            return Err(Error::TensorType { name: stored.name, dtype: stored.dtype });
         }
-        Ok(())
+        self.used.extend(stored.parts.iter().cloned());
+        Ok(stored)
     }
 
     fn push(&mut self, spec: WeightSpec) -> WeightId {
