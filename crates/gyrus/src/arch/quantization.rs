@@ -1,7 +1,7 @@
 //! The quantisation of MLX folders: settings in `config.json`, and three tensors for each quantised weight.
 //!
 //! `NAME.weight` has the quants as words of 32 bits, `NAME.scales` and `NAME.biases` have a number for each group.
-//! [docs/mlx.md](../../../../docs/mlx.md) describes the format.
+//! `docs/mlx.md` describes the format.
 
 use std::collections::HashMap;
 

@@ -150,13 +150,13 @@ impl<'a> Weights<'a> {
             shape: tensor.shape,
             parts: Vec::new(),
         });
+        if !can_dequantize(stored.dtype) {
+            return Err(Error::TensorType { name: stored.name, dtype: stored.dtype });
+        }
         if stored.shape.dims() != dims {
             let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
             let found = stored.shape.to_string();
             return Err(Error::TensorShape { name: stored.name, found, expected });
-        }
-        if !can_dequantize(stored.dtype) {
-            return Err(Error::TensorType { name: stored.name, dtype: stored.dtype });
         }
         self.used.extend(stored.parts.iter().cloned());
         Ok(stored)

@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 
 /// A tensor outside its file.
 #[derive(Clone)]
-pub struct Tensor {
-    pub dtype: DType,
-    pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
+pub(crate) struct Tensor {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The tensors of a model and its `config.json`.
 #[derive(Clone)]
-pub struct Folder {
-    pub config: Value,
-    pub tensors: BTreeMap<String, Tensor>,
+pub(crate) struct Folder {
+    pub(crate) config: Value,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Folder {
-    pub fn read(path: &Path) -> Folder {
+    pub(crate) fn read(path: &Path) -> Folder {
         let model = Checkpoint::open(path).unwrap();
         let tensor = |t: gyrus_formats::TensorView<'_>| {
             let shape = t.shape.dims().to_vec();
@@ -32,7 +32,7 @@ impl Folder {
         Folder { config: model.config().unwrap().clone(), tensors: model.tensors().map(tensor).collect() }
     }
 
-    pub fn write(&self, path: &Path) {
+    pub(crate) fn write(&self, path: &Path) {
         let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
         for (name, tensor) in &self.tensors {
             let offsets = [data.len(), data.len() + tensor.bytes.len()];
@@ -48,15 +48,15 @@ impl Folder {
 }
 
 /// A weight in affine groups.
-pub struct Affine {
-    pub bits: usize,
-    pub group: usize,
-    pub scale: DType,
+pub(crate) struct Affine {
+    pub(crate) bits: usize,
+    pub(crate) group: usize,
+    pub(crate) scale: DType,
 }
 
 /// The three tensors of a weight `[rows, cols]`, and the values that they stand for: the smallest value of a group
 /// becomes quant 0, the largest the last quant.
-pub fn quantize(values: &[f32], cols: usize, affine: &Affine) -> ([Tensor; 3], Vec<f32>) {
+pub(crate) fn quantize(values: &[f32], cols: usize, affine: &Affine) -> ([Tensor; 3], Vec<f32>) {
     let Affine { bits, group, scale } = *affine;
     let rows = values.len() / cols;
     let rounded = |value: f32| {
