@@ -6,7 +6,7 @@ use gyrus_cpu::{
 use gyrus_tensor::{DType, dequantize};
 use gyrus_testkit::Rng;
 
-const TYPES: [DType; 15] = [
+const TYPES: [DType; 25] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -22,18 +22,29 @@ const TYPES: [DType; 15] = [
     DType::Q6_K,
     DType::IQ4_NL,
     DType::IQ4_XS,
+    DType::AFFINE2_BF16,
+    DType::AFFINE3_BF16,
+    DType::AFFINE4_BF16,
+    DType::AFFINE5_BF16,
+    DType::AFFINE6_BF16,
+    DType::AFFINE8_BF16,
+    DType::AFFINE2_F16,
+    DType::AFFINE3_F16,
+    DType::AFFINE6_F16,
+    DType::AFFINE8_F16,
 ];
 
 /// The types with int8 kernels: all but the floats.
 const PANELS: &[DType] = TYPES.split_at(3).1;
 
-/// Offsets of the f16 fields within a block.
+/// Offsets of the 16-bit fields within a block.
 fn f16_offsets(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
         DType::Q6_K => &[208],
+        dtype if dtype.is_affine() => &[0, 2],
         _ => &[0],
     }
 }
@@ -52,7 +63,11 @@ fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
             let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
                 for &at in f16_offsets(dtype) {
-                    block[at..at + 2].copy_from_slice(&small(rng));
+                    let bytes = match dtype.name().ends_with("_BF16") {
+                        true => half::bf16::from_f32(0.02 * rng.gaussian() as f32).to_le_bytes(),
+                        false => small(rng),
+                    };
+                    block[at..at + 2].copy_from_slice(&bytes);
                 }
             }
             bytes

@@ -40,13 +40,15 @@ impl Runner for Replay {
     }
 }
 
-/// A word that the buffer's rule does not leave open, of those that are written.
+/// A word that the buffer's rule does not leave open, of those that are written: the one with the least tolerance.
+/// Sums that cancel have tolerances as large as themselves.
 fn checked(buffer: &CaseBuffer) -> Option<usize> {
-    let closed = |tolerance: &Option<f64>| tolerance.is_some_and(f64::is_finite);
     match &buffer.rule {
         Rule::Scratch(_) => None,
         Rule::Near(storage, tolerances) => {
-            let element = tolerances.iter().position(closed)?;
+            let closed =
+                tolerances.iter().enumerate().filter_map(|(i, t)| Some((i, t.filter(|t| t.is_finite())?)));
+            let (element, _) = closed.min_by(|a, b| a.1.total_cmp(&b.1))?;
             Some(element * storage.bytes() as usize / 4)
         }
         _ => (0..buffer.after.len()).find(|at| buffer.before[*at] != buffer.after[*at]),

@@ -126,7 +126,11 @@ fn activation(row: u32, block: u32, in_range: bool) -> Activation {
     let last = bitcast<i32>(stored.y) >> 16u;
 #if SCALES == 1
     sums = vec2<f32>(scale * f32(first + last));
+#if UNSIGNED_8
+    zero = vec2<i32>(128 * (first + last));
+#else
     zero = vec2<i32>(-ZERO_POINT * (first + last));
+#endif
 #else
     sums = scale * vec2<f32>(f32(first), f32(last));
     zero = -ZERO_POINT * vec2<i32>(first, last);

@@ -10,6 +10,8 @@ use half::f16;
 
 use crate::DType;
 
+pub use crate::affine::BlockAffine;
+
 /// A little-endian f16 in a block, stored as bytes because blocks have an alignment of one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
@@ -24,6 +26,11 @@ impl HalfLe {
     /// The exact value.
     pub fn to_f32(self) -> f32 {
         f16::from_le_bytes(self.0).to_f32()
+    }
+
+    /// The stored bytes.
+    pub fn to_le_bytes(self) -> [u8; 2] {
+        self.0
     }
 }
 
@@ -268,6 +275,16 @@ mod tests {
         check::<BlockQ6K>();
         check::<BlockIq4Nl>();
         check::<BlockIq4Xs>();
+        check::<BlockAffine<8, true>>();
+        check::<BlockAffine<12, true>>();
+        check::<BlockAffine<16, true>>();
+        check::<BlockAffine<20, true>>();
+        check::<BlockAffine<24, true>>();
+        check::<BlockAffine<32, true>>();
+        check::<BlockAffine<8, false>>();
+        check::<BlockAffine<12, false>>();
+        check::<BlockAffine<24, false>>();
+        check::<BlockAffine<32, false>>();
     }
 
     #[test]

@@ -26,12 +26,27 @@ pub fn magnitude_bound(dtype: DType, bytes: &[u8]) -> Result<f32, TensorError> {
         DType::Q6_K => scales(bytes, |b: &BlockQ6K| 128.0 * 32.0 * size(b.d)),
         DType::IQ4_NL => scales(bytes, |b: &BlockIq4Nl| 127.0 * size(b.d)),
         DType::IQ4_XS => scales(bytes, |b: &BlockIq4Xs| 32.0 * 127.0 * size(b.d)),
+        DType::AFFINE2_BF16 => scales(bytes, affine::<8, true>),
+        DType::AFFINE3_BF16 => scales(bytes, affine::<12, true>),
+        DType::AFFINE4_BF16 => scales(bytes, affine::<16, true>),
+        DType::AFFINE5_BF16 => scales(bytes, affine::<20, true>),
+        DType::AFFINE6_BF16 => scales(bytes, affine::<24, true>),
+        DType::AFFINE8_BF16 => scales(bytes, affine::<32, true>),
+        DType::AFFINE2_F16 => scales(bytes, affine::<8, false>),
+        DType::AFFINE3_F16 => scales(bytes, affine::<12, false>),
+        DType::AFFINE6_F16 => scales(bytes, affine::<24, false>),
+        DType::AFFINE8_F16 => scales(bytes, affine::<32, false>),
         _ => return Err(TensorError::NoDequantizer { dtype }),
     })
 }
 
 fn size(scale: HalfLe) -> f32 {
     scale.to_f32().abs()
+}
+
+fn affine<const BYTES: usize, const BF16: bool>(block: &BlockAffine<BYTES, BF16>) -> f32 {
+    let (d, m) = block.scale();
+    ((1 << (BYTES / 4)) - 1) as f32 * d.abs() + m.abs()
 }
 
 fn scales<B: Block>(bytes: &[u8], bound: impl Fn(&B) -> f32) -> f32 {

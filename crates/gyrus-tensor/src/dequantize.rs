@@ -45,6 +45,16 @@ fn converter(dtype: DType) -> Option<Convert> {
         DType::Q6_K => blocks::<BlockQ6K>,
         DType::IQ4_NL => blocks::<BlockIq4Nl>,
         DType::IQ4_XS => blocks::<BlockIq4Xs>,
+        DType::AFFINE2_BF16 => blocks::<BlockAffine<8, true>>,
+        DType::AFFINE3_BF16 => blocks::<BlockAffine<12, true>>,
+        DType::AFFINE4_BF16 => blocks::<BlockAffine<16, true>>,
+        DType::AFFINE5_BF16 => blocks::<BlockAffine<20, true>>,
+        DType::AFFINE6_BF16 => blocks::<BlockAffine<24, true>>,
+        DType::AFFINE8_BF16 => blocks::<BlockAffine<32, true>>,
+        DType::AFFINE2_F16 => blocks::<BlockAffine<8, false>>,
+        DType::AFFINE3_F16 => blocks::<BlockAffine<12, false>>,
+        DType::AFFINE6_F16 => blocks::<BlockAffine<24, false>>,
+        DType::AFFINE8_F16 => blocks::<BlockAffine<32, false>>,
         _ => return None,
     };
     Some(convert)

@@ -128,6 +128,26 @@ dtypes! {
     Q1_0 "Q1_0" 128 18;
     /// 2 bits, one scale for 64.
     Q2_0 "Q2_0" 64 18;
+    /// 2 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE2_BF16 "AFFINE2_BF16" 32 12;
+    /// 3 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE3_BF16 "AFFINE3_BF16" 32 16;
+    /// 4 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE4_BF16 "AFFINE4_BF16" 32 20;
+    /// 5 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE5_BF16 "AFFINE5_BF16" 32 24;
+    /// 6 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE6_BF16 "AFFINE6_BF16" 32 28;
+    /// 8 bits of an affine group of MLX, scale and bias in bf16; `v = d·q + m`.
+    AFFINE8_BF16 "AFFINE8_BF16" 32 36;
+    /// 2 bits of an affine group of MLX, scale and bias in f16; `v = d·q + m`.
+    AFFINE2_F16 "AFFINE2_F16" 32 12;
+    /// 3 bits of an affine group of MLX, scale and bias in f16; `v = d·q + m`.
+    AFFINE3_F16 "AFFINE3_F16" 32 16;
+    /// 6 bits of an affine group of MLX, scale and bias in f16; `v = d·q + m`.
+    AFFINE6_F16 "AFFINE6_F16" 32 28;
+    /// 8 bits of an affine group of MLX, scale and bias in f16; `v = d·q + m`.
+    AFFINE8_F16 "AFFINE8_F16" 32 36;
 }
 
 impl DType {

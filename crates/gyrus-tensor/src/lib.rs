@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod affine;
 pub mod block;
 mod bound;
 mod dequantize;
@@ -29,6 +30,7 @@ mod fit;
 mod quantize;
 mod shape;
 
+pub use affine::AffineRows;
 pub use bound::magnitude_bound;
 pub use dequantize::{can_dequantize, dequantize};
 pub use dtype::DType;

@@ -18,7 +18,8 @@ fn read_f32(path: &Path) -> Vec<f32> {
 fn dequantisation_is_bit_equal_to_the_reference_on_random_blocks() {
     const BLOCKS: usize = 10_000;
     let folder = tempfile::tempdir().unwrap();
-    let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|d| can_dequantize(*d)).collect();
+    let dtypes: Vec<DType> =
+        DType::ALL.iter().copied().filter(|d| can_dequantize(*d) && !d.is_affine()).collect();
     let mut rng = Rng::new(1);
     for dtype in &dtypes {
         // Random bytes contain every kind of scale: 1 in 32 f16 patterns is NaN or infinite.

@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod affine;
 mod arch;
 mod cancel;
 mod chat;

@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::WeightSpec;
+use gyrus_tensor::DType;
 
 use crate::Error;
+use crate::affine;
 use crate::quantized::Quantizer;
 
 /// The bytes of one tensor in its file. It keeps the file open. Dropping it releases the tensor's pages of the memory
@@ -30,8 +32,9 @@ impl TensorBytes {
 #[derive(Debug)]
 pub(crate) enum WeightBytes {
     File(TensorBytes),
-    /// A weight that the file does not have, or has in another type.
-    Made(Vec<u8>),
+    /// A weight that no tensor of the file holds as it is: a constant, one that was assembled from several tensors, or one
+    /// of another type.
+    Memory(Vec<u8>),
 }
 
 impl WeightBytes {
@@ -43,16 +46,20 @@ impl WeightBytes {
         quantizer: Option<&Quantizer>,
     ) -> Result<Option<WeightBytes>, Error> {
         if spec.constant {
-            return Ok(spec.range().map(|range| WeightBytes::Made(vec![0; range.len()])));
+            return Ok(spec.range().map(|range| WeightBytes::Memory(vec![0; range.len()])));
         }
         let Some(tensor) = model.tensor(&spec.name) else { return Ok(None) };
+        // No kernel reads words, so these are the quants of affine groups.
+        if tensor.dtype == DType::U32 {
+            return Ok(affine::assemble(model, spec, &tensor).map(WeightBytes::Memory));
+        }
         match quantizer.filter(|_| tensor.dtype != spec.dtype) {
             None => Ok(TensorBytes::new(model, &tensor, spec).map(WeightBytes::File)),
             Some(quantizer) => {
                 let in_file = WeightSpec { dtype: tensor.dtype, ..spec.clone() };
                 let Some(bytes) = TensorBytes::new(model, &tensor, &in_file) else { return Ok(None) };
-                let made = quantizer.convert(&spec.name, bytes.as_ref(), tensor.dtype, spec.dtype)?;
-                Ok(Some(WeightBytes::Made(made)))
+                let converted = quantizer.convert(&spec.name, bytes.as_ref(), tensor.dtype, spec.dtype)?;
+                Ok(Some(WeightBytes::Memory(converted)))
             }
         }
     }
@@ -62,7 +69,7 @@ impl AsRef<[u8]> for WeightBytes {
     fn as_ref(&self) -> &[u8] {
         match self {
             WeightBytes::File(bytes) => bytes.as_ref(),
-            WeightBytes::Made(bytes) => bytes,
+            WeightBytes::Memory(bytes) => bytes,
         }
     }
 }

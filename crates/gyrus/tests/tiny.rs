@@ -1,31 +1,18 @@
 //! Models of about a megabyte against f32 logits of transformers.
 
-use gyrus::{Model, Options, Precision};
-use gyrus_testkit::{data, npy};
+mod reference;
 
-fn exact() -> Options {
-    Options { precision: Precision::Exact, ..Options::default() }
-}
+use gyrus::{Model, Options, Precision};
+use gyrus_testkit::data;
+use reference::{distance, logits};
 
 /// Compares the logits of all positions with the reference.
 fn compare(folder: &str, tolerance: f32) {
     let Some(path) = data(folder) else { return };
-    let model = Model::open(&path, &exact()).unwrap();
-    let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
-    let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
-    let logits = npy::read_f32(&path.join("ref_logits_f32.npy"));
-    let vocab = model.plan().vocab;
-    assert_eq!(logits.shape, [ids.len(), vocab]);
-    let mut worst = 0f32;
-    let mut session = model.session();
-    session
-        .score(&ids, |position, row| {
-            for (a, b) in row.iter().zip(&logits.values[position * vocab..]) {
-                worst = worst.max((a - b).abs());
-            }
-        })
-        .unwrap();
+    let options = Options { precision: Precision::Exact, ..Options::default() };
+    let model = Model::open(&path, &options).unwrap();
+    let (_, ids, expected) = reference::read(&path);
+    let worst = distance(&logits(&model, &ids), &expected);
     println!("{folder}: worst logit differs by {worst:e}");
     assert!(worst < tolerance, "{folder}: {worst}");
 }

@@ -2,38 +2,24 @@
 #![cfg(feature = "gpu")]
 
 mod adapter;
+mod reference;
 
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Request};
-use gyrus_testkit::{data, npy};
+use gyrus_testkit::data;
+use reference::{distance, logits};
 
 const MODELS: [&str; 12] = [
     "gemma", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
     "smollm3",
 ];
 
-/// The logits of every position.
-fn logits(model: &Model, ids: &[u32]) -> Vec<f32> {
-    let mut all = Vec::new();
-    model.session().score(ids, |_, row| all.extend_from_slice(row)).unwrap();
-    all
-}
-
-fn distance(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    // A NaN is farther than anything.
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
-}
-
 #[test]
 fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
     let Some(adapter) = adapter() else { return };
     for name in MODELS {
         let Some(path) = data(&format!("tiny/{name}")) else { return };
-        let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
-        let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
-        let expected = npy::read_f32(&path.join("ref_logits_f32.npy")).values;
+        let (json, ids, expected) = reference::read(&path);
         let open = |device: &Device, precision, chunk| {
             let options = Options {
                 device: device.clone(),
@@ -60,7 +46,7 @@ fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
             assert!(far <= bound, "{name}, fast in chunks of {chunk}: {far}, {bound} is allowed");
         }
         // Tokens that the device samples, in exact as transformers has them.
-        let greedy: Vec<u32> = serde_json::from_value(reference["greedy"].clone()).unwrap();
+        let greedy: Vec<u32> = serde_json::from_value(json["greedy"].clone()).unwrap();
         let model = open(&gpu, Precision::Exact, 512);
         let mut session = model.session();
         let request = Request::ids(ids.clone()).max_tokens(greedy.len()).ignore_end(true);

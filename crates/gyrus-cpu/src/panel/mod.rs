@@ -110,6 +110,16 @@ static FORMATS: &[VTable] = &[
     vtable::<BlockQ6K>(),
     vtable::<BlockIq4Nl>(),
     vtable::<BlockIq4Xs>(),
+    vtable::<BlockAffine<8, true>>(),
+    vtable::<BlockAffine<12, true>>(),
+    vtable::<BlockAffine<16, true>>(),
+    vtable::<BlockAffine<20, true>>(),
+    vtable::<BlockAffine<24, true>>(),
+    vtable::<BlockAffine<32, true>>(),
+    vtable::<BlockAffine<8, false>>(),
+    vtable::<BlockAffine<12, false>>(),
+    vtable::<BlockAffine<24, false>>(),
+    vtable::<BlockAffine<32, false>>(),
 ];
 
 const fn vtable<F: Source>() -> VTable {

@@ -1,7 +1,8 @@
 //! int8 dot products on ARM: with NEON alone, with `sdot` of `dotprod`, with `smmla` of `i8mm`.
 //!
 //! The instructions multiply signed int8. Quants of up to seven bits are valid int8. 8-bit quants become
-//! signed by subtracting their zero point, 128, which their formats require anyway.
+//! signed by subtracting their zero point, 128. Formats without an offset require that anyway; for the others
+//! `tile::add` adds `128·Σx`.
 //!
 //! The intrinsics of `dotprod` and `i8mm` are not stable yet, so the two instructions are inline assembly.
 

@@ -1,7 +1,5 @@
 //! The storage of a panel's scales and offsets, which convert quants to values.
 
-use gyrus_tensor::block::HalfLe;
-
 use super::LANES;
 use super::source::Scales;
 use crate::simd::Simd;
@@ -42,34 +40,35 @@ pub(crate) trait ScaleLayout {
     unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]);
 }
 
-/// For each 32 elements eight f16 scales and, with `OFFSET`, eight f16 offsets.
-pub(crate) struct BlockScales<const OFFSET: bool>;
+/// For each 32 elements eight f16 scales and, with `OFFSET`, eight f16 offsets; with `BF16` they are bf16.
+pub(crate) struct BlockScales<const OFFSET: bool, const BF16: bool = false>;
 
 /// K-quant super-blocks. The header has eight f16 scales and, with `OFFSET`, eight f16 minimums. Each 32
 /// elements (with `PER_16`, each 16) have eight int8 factors of the scales and eight of the minimums.
 pub(crate) struct SuperBlockScales<const PER_16: bool, const OFFSET: bool>;
 
-/// Bytes of eight f16.
-const F16_RUN: usize = 2 * LANES;
+/// Bytes of eight f16 or bf16.
+const RUN_16: usize = 2 * LANES;
 
-impl<const OFFSET: bool> ScaleLayout for BlockScales<OFFSET> {
+impl<const OFFSET: bool, const BF16: bool> ScaleLayout for BlockScales<OFFSET, BF16> {
     const HEADER: usize = 0;
-    const BYTES: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
+    const BYTES: usize = if OFFSET { 2 * RUN_16 } else { RUN_16 };
     const PER_16: bool = false;
     const OFFSET: bool = OFFSET;
 
     fn pack_header(_: &mut [u8], _: usize, _: &Scales) {}
 
     fn pack(body: &mut [u8], row: usize, scales: &Scales) {
-        put_f16(body, row, scales.scale);
+        put_16(body, row, scales.scale);
         if OFFSET {
-            put_f16(&mut body[F16_RUN..], row, scales.offset);
+            put_16(&mut body[RUN_16..], row, scales.offset);
         }
     }
 
     fn unpack(_: &[u8], body: &[u8], row: usize) -> ([f32; 2], [f32; 2]) {
-        let offset = if OFFSET { f16_at(&body[F16_RUN..], row) } else { 0.0 };
-        ([f16_at(body, row); 2], [offset; 2])
+        let at = if BF16 { bf16_at } else { f16_at };
+        let offset = if OFFSET { at(&body[RUN_16..], row) } else { 0.0 };
+        ([at(body, row); 2], [offset; 2])
     }
 
     #[inline(always)]
@@ -80,10 +79,11 @@ impl<const OFFSET: bool> ScaleLayout for BlockScales<OFFSET> {
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(none: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
-        // SAFETY: one or two runs of eight f16.
+        // SAFETY: one or two runs of eight f16 or bf16.
         unsafe {
-            let offset = if OFFSET { S::load_f16(body.add(F16_RUN)) } else { none[1] };
-            ([S::load_f16(body); 2], [offset; 2])
+            let load = |p| if BF16 { S::load_bf16(p) } else { S::load_f16(p) };
+            let offset = if OFFSET { load(body.add(RUN_16)) } else { none[1] };
+            ([load(body); 2], [offset; 2])
         }
     }
 }
@@ -94,15 +94,15 @@ impl<const PER_16: bool, const OFFSET: bool> SuperBlockScales<PER_16, OFFSET> {
 }
 
 impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PER_16, OFFSET> {
-    const HEADER: usize = if OFFSET { 2 * F16_RUN } else { F16_RUN };
+    const HEADER: usize = if OFFSET { 2 * RUN_16 } else { RUN_16 };
     const BYTES: usize = Self::RUNS * if OFFSET { 2 * LANES } else { LANES };
     const PER_16: bool = PER_16;
     const OFFSET: bool = OFFSET;
 
     fn pack_header(header: &mut [u8], row: usize, scales: &Scales) {
-        put_f16(header, row, scales.scale);
+        put_16(header, row, scales.scale);
         if OFFSET {
-            put_f16(&mut header[F16_RUN..], row, scales.offset);
+            put_16(&mut header[RUN_16..], row, scales.offset);
         }
     }
 
@@ -123,7 +123,7 @@ impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PE
             return (scale, [0.0; 2]);
         }
         // K-quants subtract the minimums.
-        let m = -f16_at(&header[F16_RUN..], row);
+        let m = -f16_at(&header[RUN_16..], row);
         (scale, [times(m, Self::RUNS), times(m, 2 * Self::RUNS - 1)])
     }
 
@@ -131,7 +131,7 @@ impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PE
     unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2] {
         // SAFETY: one or two runs of eight f16.
         unsafe {
-            let offset = if OFFSET { S::neg(S::load_f16(header.add(F16_RUN))) } else { S::splat(0.0) };
+            let offset = if OFFSET { S::neg(S::load_f16(header.add(RUN_16))) } else { S::splat(0.0) };
             [S::load_f16(header), offset]
         }
     }
@@ -154,11 +154,16 @@ impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PE
     }
 }
 
-fn put_f16(bytes: &mut [u8], row: usize, half: HalfLe) {
-    bytes[2 * row..][..2].copy_from_slice(bytemuck::bytes_of(&half));
+fn put_16(bytes: &mut [u8], row: usize, half: [u8; 2]) {
+    bytes[2 * row..][..2].copy_from_slice(&half);
 }
 
 /// The `row`-th of eight f16.
 fn f16_at(bytes: &[u8], row: usize) -> f32 {
     half::f16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
+}
+
+/// The `row`-th of eight bf16.
+fn bf16_at(bytes: &[u8], row: usize) -> f32 {
+    half::bf16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]).to_f32()
 }

@@ -18,12 +18,12 @@ pub(crate) trait Source: Block {
     fn scales(&self, sub: usize) -> Scales;
 }
 
-/// The scales of 32 elements of a row: an f16 scale and offset, which super-blocks multiply by a factor for
-/// each 16 elements.
+/// The scales of 32 elements of a row: the bytes of a 16-bit scale and offset, which super-blocks multiply by
+/// a factor for each 16 elements.
 #[derive(Default)]
 pub(crate) struct Scales {
-    pub(super) scale: HalfLe,
-    pub(super) offset: HalfLe,
+    pub(super) scale: [u8; 2],
+    pub(super) offset: [u8; 2],
     pub(super) factors: [i8; 2],
     pub(super) offset_factors: [i8; 2],
 }
@@ -70,7 +70,7 @@ impl Source for BlockQ4_0 {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -83,7 +83,7 @@ impl Source for BlockQ4_1 {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, offset: self.m, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), offset: self.m.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -96,7 +96,7 @@ impl Source for BlockQ5_0 {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -109,7 +109,7 @@ impl Source for BlockQ5_1 {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, offset: self.m, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), offset: self.m.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -122,7 +122,7 @@ impl Source for BlockQ8_0 {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -135,7 +135,7 @@ impl Source for BlockIq4Nl {
     }
 
     fn scales(&self, _: usize) -> Scales {
-        Scales { scale: self.d, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), ..Scales::default() }
     }
 }
 
@@ -150,7 +150,7 @@ impl Source for BlockIq4Xs {
     fn scales(&self, sub: usize) -> Scales {
         // Six bits minus 32 fit int8.
         let factor = self.scale(sub) as i8;
-        Scales { scale: self.d, factors: [factor; 2], ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), factors: [factor; 2], ..Scales::default() }
     }
 }
 
@@ -165,8 +165,8 @@ impl Source for BlockQ2K {
     fn scales(&self, sub: usize) -> Scales {
         let two = [self.scales[2 * sub], self.scales[2 * sub + 1]];
         Scales {
-            scale: self.d,
-            offset: self.dmin,
+            scale: self.d.to_le_bytes(),
+            offset: self.dmin.to_le_bytes(),
             factors: two.map(|s| (s & 15) as i8),
             offset_factors: two.map(|s| (s >> 4) as i8),
         }
@@ -185,7 +185,7 @@ impl Source for BlockQ3K {
     fn scales(&self, sub: usize) -> Scales {
         // Six bits minus 32 fit int8.
         let factors = [self.scale(2 * sub) as i8, self.scale(2 * sub + 1) as i8];
-        Scales { scale: self.d, factors, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), factors, ..Scales::default() }
     }
 }
 
@@ -219,7 +219,12 @@ impl Source for BlockQ5K {
 /// The scales of Q4_K and Q5_K. Their six bits fit int8.
 fn super_scales(d: HalfLe, dmin: HalfLe, scales: &[u8; 12], sub: usize) -> Scales {
     let (factor, offset) = scale_min(scales, sub);
-    Scales { scale: d, offset: dmin, factors: [factor as i8; 2], offset_factors: [offset as i8; 2] }
+    Scales {
+        scale: d.to_le_bytes(),
+        offset: dmin.to_le_bytes(),
+        factors: [factor as i8; 2],
+        offset_factors: [offset as i8; 2],
+    }
 }
 
 impl Source for BlockQ6K {
@@ -235,6 +240,33 @@ impl Source for BlockQ6K {
 
     fn scales(&self, sub: usize) -> Scales {
         let factors = [self.scales[2 * sub], self.scales[2 * sub + 1]];
-        Scales { scale: self.d, factors, ..Scales::default() }
+        Scales { scale: self.d.to_le_bytes(), factors, ..Scales::default() }
     }
+}
+
+/// The layouts of affine groups.
+macro_rules! affine {
+    ($($bytes:literal $low:literal $high:literal;)*) => {$(
+        impl<const BF16: bool> Source for BlockAffine<$bytes, BF16> {
+            type QuantLayout = Bits<$low, $high>;
+            type ScaleLayout = BlockScales<true, BF16>;
+
+            fn quants(&self, _: usize) -> [u8; GROUP] {
+                BlockAffine::quants(self)
+            }
+
+            fn scales(&self, _: usize) -> Scales {
+                Scales { scale: self.d, offset: self.m, ..Scales::default() }
+            }
+        }
+    )*};
+}
+
+affine! {
+    8 2 0;
+    12 2 1;
+    16 4 0;
+    20 4 1;
+    24 4 2;
+    32 8 0;
 }

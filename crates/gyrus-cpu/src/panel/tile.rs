@@ -197,6 +197,10 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
                     first = K::Simd::add_i(first, all);
                 }
             }
+            if L::OFFSET && K::SIGNED && C::MAX > 127 {
+                // The kernel has subtracted 128·Σx, which is −16 times −8·Σx.
+                first = K::Simd::sub_i(first, K::Simd::scale_i(K::Simd::splat_i(x.minus8_sum), 4));
+            }
             let mut sum = acc[r];
             sum = K::Simd::fma(K::Simd::to_f(first), K::Simd::mul(scale[0], x_scale), sum);
             if L::PER_16 {
@@ -212,5 +216,90 @@ unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
             }
             acc[r] = sum;
         }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::arch::x86_64::*;
+
+    use gyrus_tensor::block::*;
+    use gyrus_testkit::Rng;
+
+    use super::*;
+    use crate::simd::Avx2;
+
+    /// Reads 8-bit quants as signed, like the kernels for ARM.
+    struct Signed;
+
+    impl Kernel for Signed {
+        type Simd = Avx2;
+        const SIGNED: bool = true;
+
+        unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
+            body: *const u8,
+            x: [*const QBlock; M],
+        ) -> [[__m256i; 2]; M] {
+            // SAFETY: the caller upholds the contract.
+            let body = unsafe { std::slice::from_raw_parts(body, C::BYTES) };
+            let zero = if C::MAX > 127 { 128 } else { 0 };
+            x.map(|x| {
+                let mut sums = [[0; LANES]; 2];
+                for row in 0..LANES {
+                    for (k, q) in C::unpack(body, row).into_iter().enumerate() {
+                        // SAFETY: the caller upholds the contract.
+                        let x = i32::from(unsafe { (&*x).qs[k] });
+                        sums[if L::PER_16 { k / 16 } else { 0 }][row] += (i32::from(q) - zero) * x;
+                    }
+                }
+                // SAFETY: eight `i32` are a vector.
+                sums.map(|sums| unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) })
+            })
+        }
+
+        fn prefetch(_: *const u8) {}
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn signed<F: Source>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
+        // SAFETY: the caller upholds the contract.
+        unsafe { multiply_panel::<Signed, F, 2>(panel, x, out) }
+    }
+
+    fn compare<F: Source>() {
+        let mut rng = Rng::new(5);
+        let mut panel = vec![0; 3 * group_bytes::<F>()];
+        for group in panel.chunks_exact_mut(group_bytes::<F>()) {
+            for row in 0..LANES {
+                let mut block = rng.bytes(size_of::<F>());
+                // Scales and offsets that are finite in f16 and in bf16.
+                block[..4].copy_from_slice(&[rng.below(256) as u8, 0x2c, rng.below(256) as u8, 0xad]);
+                super::super::pack::<F>(&block, row, group);
+            }
+        }
+        let values: Vec<f32> = (0..6 * GROUP).map(|_| rng.gaussian() as f32).collect();
+        let mut x = vec![QBlock::default(); 6];
+        crate::quantize_row(crate::Isa::detect(), &values, &mut x);
+        let (mut found, mut expected) = ([[0.0; LANES]; TILE], [[0.0; LANES]; TILE]);
+        // SAFETY: the caller has checked the instructions; the panel has three groups and `x` two rows of three blocks.
+        unsafe {
+            signed::<F>(&panel, &x, &mut found);
+            portable::<F>(&panel, &x, 2, &mut expected);
+        }
+        assert!(expected[1][7] != 0.0);
+        assert_eq!(found, expected, "{}", F::DTYPE);
+    }
+
+    #[test]
+    fn kernels_of_signed_quants_give_the_bits_of_the_portable_form() {
+        if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
+            return;
+        }
+        compare::<BlockQ4_1>();
+        compare::<BlockQ8_0>();
+        compare::<BlockIq4Nl>();
+        compare::<BlockAffine<12, true>>();
+        compare::<BlockAffine<32, true>>();
+        compare::<BlockAffine<32, false>>();
     }
 }

@@ -1,5 +1,5 @@
 use gyrus_tensor::{DType, can_dequantize, dequantize};
-use half::f16;
+use half::{bf16, f16};
 
 use super::case::CaseBuffer;
 use super::noise::Noise;
@@ -43,14 +43,10 @@ impl Weight {
 fn bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
     let n = dtype.bytes_of_elems(elems).expect("whole blocks");
     let mut bytes: Vec<u8> = (0..n).map(|_| noise.bits() as u8).collect();
-    let scale = |noise: &mut Noise| {
-        let magnitude = 2f64.powi(-(noise.below(24) as i32)) * noise.number();
-        f16::from_f64(magnitude).to_le_bytes()
-    };
     let mut f16_at = |bytes: &mut [u8], at: &[usize]| {
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
             for &at in at {
-                block[at..at + 2].copy_from_slice(&scale(noise));
+                block[at..at + 2].copy_from_slice(&f16::from_f64(scale(noise)).to_le_bytes());
             }
         }
     };
@@ -72,7 +68,26 @@ fn bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
         DType::Q2_K => f16_at(&mut bytes, &[80, 82]),
         DType::Q3_K => f16_at(&mut bytes, &[108]),
         DType::Q6_K => f16_at(&mut bytes, &[208]),
+        dtype if dtype.is_affine() => affine_scales(noise, dtype, &mut bytes),
         other => panic!("{other} is new: where are its scales?"),
     }
     bytes
+}
+
+fn scale(noise: &mut Noise) -> f64 {
+    2f64.powi(-(noise.below(24) as i32)) * noise.number()
+}
+
+/// Scales and offsets of affine groups, in their own 16-bit type.
+fn affine_scales(noise: &mut Noise, dtype: DType, bytes: &mut [u8]) {
+    let is_bf16 = dtype.name().ends_with("_BF16");
+    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        for half in block[..4].as_chunks_mut().0 {
+            let value = scale(noise);
+            *half = match is_bf16 {
+                true => bf16::from_f64(value).to_le_bytes(),
+                false => f16::from_f64(value).to_le_bytes(),
+            };
+        }
+    }
 }

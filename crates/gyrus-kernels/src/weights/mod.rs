@@ -22,6 +22,12 @@
 //! | Q6_K | as Q4_0 | 2: bits `8·i + 2·(g % 4)` of word `g / 4` | two i8 a block; then one f16 for 256 |
 //! | Q2_K | 2: as Q6_K's high bits | | two bytes a block; then a word for 256: scale, scale of minimums |
 //! | Q3_K | as Q2_K | 1 | as Q6_K |
+//! | AFFINE2 | as Q2_K | | a word a block: scale, offset, both f16 or both bf16 |
+//! | AFFINE3 | as Q2_K | 1 | as AFFINE2 |
+//! | AFFINE4 | as Q4_0 | | as AFFINE2 |
+//! | AFFINE5 | as Q4_0 | 1 | as AFFINE2 |
+//! | AFFINE6 | as Q4_0 | as Q6_K | as AFFINE2 |
+//! | AFFINE8 | as Q8_0, quants minus 128 | | as AFFINE2 |
 //! | IQ4_XS | as Q4_0 | | one i8 a block; then one f16 for 256 |
 //!
 //! Rows of plain types are padded with zeros to eight elements, rows of scales to whole words.
@@ -35,7 +41,7 @@ pub use repack::{Planes, repack};
 /// A part of a weight matrix that is one buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plane {
-    /// The elements, or their lower bits. Rows begin at multiples of 16 bytes.
+    /// The elements, or their lower bits. Rows begin at multiples of 16 bytes, or of 8 where blocks have 8 bytes.
     Quants,
     /// The upper bits of types of three, five and six bits.
     High,
@@ -119,14 +125,17 @@ impl WeightLayout {
         match (plane, self.dtype) {
             (Plane::Quants, F32) => cols.next_multiple_of(8),
             (Plane::Quants, F16 | BF16) => cols.next_multiple_of(8) / 2,
-            (Plane::Quants, Q8_0) => 8 * blocks,
-            (Plane::Quants, Q2_K | Q3_K) => 2 * blocks,
+            (Plane::Quants, Q8_0 | AFFINE8_BF16 | AFFINE8_F16) => 8 * blocks,
+            (Plane::Quants, Q2_K | Q3_K | AFFINE2_BF16 | AFFINE3_BF16 | AFFINE2_F16 | AFFINE3_F16) => {
+                2 * blocks
+            }
             (Plane::Quants, _) => 4 * blocks,
-            (Plane::High, Q5_0 | Q5_1 | Q5_K | Q3_K) => blocks,
-            (Plane::High, Q6_K) => 2 * blocks,
+            (Plane::High, Q5_0 | Q5_1 | Q5_K | Q3_K | AFFINE3_BF16 | AFFINE3_F16 | AFFINE5_BF16) => blocks,
+            (Plane::High, Q6_K | AFFINE6_BF16 | AFFINE6_F16) => 2 * blocks,
             (Plane::High, _) => 0,
             (Plane::Scales, Q4_0 | Q5_0 | Q8_0 | IQ4_NL) => blocks.div_ceil(2),
             (Plane::Scales, Q4_1 | Q5_1) => blocks,
+            (Plane::Scales, dtype) if dtype.is_affine() => blocks,
             (Plane::Scales, Q4_K | Q5_K) => 4 * supers,
             (Plane::Scales, Q2_K) => blocks / 2 + supers,
             (Plane::Scales, Q3_K | Q6_K) => blocks / 2 + supers.div_ceil(2),

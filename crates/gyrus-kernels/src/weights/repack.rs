@@ -75,13 +75,7 @@ impl Row<'_> {
                 row.scales[b] = f16_pair(block.d, block.m);
             }),
             DType::Q8_0 => self.each(bytes, |row, b, block: &BlockQ8_0| {
-                let blocks = row.quants.len() / 8;
-                let (first, last) = row.quants.split_at_mut(4 * blocks);
-                let words = block.qs.as_chunks::<4>().0;
-                for i in 0..4 {
-                    first[4 * b + i] = u32::from_le_bytes(words[i].map(|q| q as u8));
-                    last[4 * b + i] = u32::from_le_bytes(words[4 + i].map(|q| q as u8));
-                }
+                row.bytes(b, &block.qs.map(|q| q as u8));
                 row.half(b, block.d);
             }),
             DType::Q2_K => self.each(bytes, |row, at, block: &BlockQ2K| {
@@ -147,6 +141,16 @@ impl Row<'_> {
                 }
                 put_half(row.scales, 4 * supers + at, bits(block.d));
             }),
+            DType::AFFINE2_BF16 => self.affine::<8, true>(bytes),
+            DType::AFFINE3_BF16 => self.affine::<12, true>(bytes),
+            DType::AFFINE4_BF16 => self.affine::<16, true>(bytes),
+            DType::AFFINE5_BF16 => self.affine::<20, true>(bytes),
+            DType::AFFINE6_BF16 => self.affine::<24, true>(bytes),
+            DType::AFFINE8_BF16 => self.affine::<32, true>(bytes),
+            DType::AFFINE2_F16 => self.affine::<8, false>(bytes),
+            DType::AFFINE3_F16 => self.affine::<12, false>(bytes),
+            DType::AFFINE6_F16 => self.affine::<24, false>(bytes),
+            DType::AFFINE8_F16 => self.affine::<32, false>(bytes),
             _ => unreachable!("a layout exists for these types alone"),
         }
     }
@@ -155,6 +159,26 @@ impl Row<'_> {
         for (at, block) in bytemuck::cast_slice::<u8, B>(bytes).iter().enumerate() {
             put(&mut self, at, block);
         }
+    }
+
+    /// Affine groups. 8-bit quants become int8 by subtracting 128.
+    fn affine<const BYTES: usize, const BF16: bool>(self, bytes: &[u8]) {
+        self.each(bytes, |row, b, block: &BlockAffine<BYTES, BF16>| {
+            let q = block.quants();
+            match BYTES / 4 {
+                8 => row.bytes(b, &q.map(|q| q ^ 0x80)),
+                2 | 3 => row.two_bits(b, &q.map(|q| q & 3)),
+                _ => row.nibbles(b, &q.map(|q| q & 15)),
+            }
+            match BYTES / 4 {
+                3 => row.high[b] = one_bit(|j| q[j] >> 2),
+                5 => row.high[b] = one_bit(|j| q[j] >> 4),
+                6 => row.high[2 * b..][..2].copy_from_slice(&two_bit_words(&q.map(|q| q >> 4))),
+                _ => {}
+            }
+            let [d, m] = [block.d, block.m].map(|half| u32::from(u16::from_le_bytes(half)));
+            row.scales[b] = d | m << 16;
+        });
     }
 
     /// Columns are a multiple of four, so rows are whole words.
@@ -168,6 +192,16 @@ impl Row<'_> {
     fn nibble_bytes(&mut self, b: usize, qs: &[u8]) {
         for (word, bytes) in self.quants[4 * b..4 * b + 4].iter_mut().zip(qs.as_chunks::<4>().0) {
             *word = u32::from_le_bytes(*bytes);
+        }
+    }
+
+    /// The first 16 bytes of all blocks precede the last 16.
+    fn bytes(&mut self, b: usize, q: &[u8; 32]) {
+        let (first, last) = self.quants.split_at_mut(self.quants.len() / 2);
+        let words = q.as_chunks::<4>().0;
+        for i in 0..4 {
+            first[4 * b + i] = u32::from_le_bytes(words[i]);
+            last[4 * b + i] = u32::from_le_bytes(words[4 + i]);
         }
     }
 
@@ -186,7 +220,7 @@ impl Row<'_> {
 }
 
 fn bits(half: HalfLe) -> u16 {
-    u16::from_le_bytes(bytemuck::cast(half))
+    u16::from_le_bytes(half.to_le_bytes())
 }
 
 fn f16_pair(low: HalfLe, high: HalfLe) -> u32 {

@@ -63,6 +63,10 @@ fn put_w(at: u32, four: vec4<f16>) {
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0x80808080u;
 const BIAS: u32 = 1152u;
+#elif UNSIGNED_8
+#define BIT_CONVERT 1
+const SIGN_FLIP: u32 = 0x80808080u;
+const BIAS: u32 = 1024u;
 #else
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0u;

@@ -36,24 +36,24 @@ fn load_weights16(row: u32, at: u32, k: u32) -> Weights16 {
     let block = min(at / 2u, blocks - 1u);
     let is_high_half = at % 2u == 1u;
     let block_at = row * blocks + block;
-#if WEIGHT == q8_0
+#if LOW_BITS == 8
     let q8 = quants[block_at + row * blocks + select(0u, blocks, is_high_half)];
 #else
     let q = quants[block_at];
 #endif
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k || WEIGHT == q6_k
+#if HIGH_BITS > 0
     let h = high[block_at];
 #endif
     let s = scales_of(fetch_scales(row, block, k), block);
-#if WEIGHT == q2_k
+#if LOW_BITS == 2 && HIGH_BITS == 0
     let q8 = two_bits(select(q.x, q.y, is_high_half));
-#elif WEIGHT == q3_k
+#elif LOW_BITS == 2
     let q8 = two_bits(select(q.x, q.y, is_high_half)) | (one_bit(h, select(0u, 4u, is_high_half)) << vec4<u32>(2u));
-#elif WEIGHT != q8_0
+#elif LOW_BITS == 4
     let nibbles = (q >> vec4<u32>(select(0u, 4u, is_high_half))) & vec4<u32>(0x0f0f0f0fu);
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k
+#if HIGH_BITS == 1
     let q8 = nibbles | (one_bit(h, select(0u, 4u, is_high_half)) << vec4<u32>(4u));
-#elif WEIGHT == q6_k
+#elif HIGH_BITS == 2
     let q8 = nibbles | (two_bits(select(h.x, h.y, is_high_half)) << vec4<u32>(4u));
 #elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
     let q8 = codebook_words(nibbles);

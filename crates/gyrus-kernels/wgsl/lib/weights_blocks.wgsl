@@ -1,10 +1,35 @@
 // Quantised weights: a unit is a block of 32.
 //
 // A block is unpacked to eight words of four int8, in element order, as dot4I8Packed takes them. An element's value is
-// scale·(q − ZERO_POINT) + offset. q is signed; it is below 64 if ZERO_POINT is not 0.
+// scale·(q − ZERO_POINT) + offset. q is signed; it is below 64 if ZERO_POINT is not 0. With UNSIGNED_8 the value is
+// scale·(q + 128) + offset: quants of eight bits without sign are stored minus 128.
+//
+// LOW_BITS and HIGH_BITS: bits of a quant in the planes `quants` and `high`.
 
 #define UNIT_VECTORS 8
 #include "lib/weights_scales.wgsl"
+
+#if WEIGHT == affine8_bf16 || WEIGHT == affine8_f16
+#define UNSIGNED_8 1
+#else
+#define UNSIGNED_8 0
+#endif
+
+#if WEIGHT == q8_0 || UNSIGNED_8
+#define LOW_BITS 8
+#elif WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == affine2_bf16 || WEIGHT == affine2_f16 || WEIGHT == affine3_bf16 || WEIGHT == affine3_f16
+#define LOW_BITS 2
+#else
+#define LOW_BITS 4
+#endif
+
+#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k || WEIGHT == affine5_bf16 || WEIGHT == affine3_bf16 || WEIGHT == affine3_f16
+#define HIGH_BITS 1
+#elif WEIGHT == q6_k || WEIGHT == affine6_bf16 || WEIGHT == affine6_f16
+#define HIGH_BITS 2
+#else
+#define HIGH_BITS 0
+#endif
 
 #if WEIGHT == q4_0
 #define ZERO_POINT 8
@@ -18,15 +43,15 @@
 #define ZERO_POINT 0
 #endif
 
-#if WEIGHT == q2_k || WEIGHT == q3_k
+#if LOW_BITS == 2
 @group(0) @binding(QUANTS_BINDING) var<storage, read> quants: array<vec2<u32>>;
 #else
 @group(0) @binding(QUANTS_BINDING) var<storage, read> quants: array<vec4<u32>>;
 #endif
 
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k
+#if HIGH_BITS == 1
 @group(0) @binding(HIGH_BINDING) var<storage, read> high: array<u32>;
-#elif WEIGHT == q6_k
+#elif HIGH_BITS == 2
 @group(0) @binding(HIGH_BINDING) var<storage, read> high: array<vec2<u32>>;
 #endif
 
@@ -72,17 +97,17 @@ fn codebook_words(words: vec4<u32>) -> vec4<u32> {
 
 // A block in its packed form, as loaded from memory.
 struct PackedBlock {
-#if WEIGHT == q8_0
+#if LOW_BITS == 8
     first: vec4<u32>,
     last: vec4<u32>,
-#elif WEIGHT == q2_k || WEIGHT == q3_k
+#elif LOW_BITS == 2
     q: vec2<u32>,
 #else
     q: vec4<u32>,
 #endif
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k
+#if HIGH_BITS == 1
     h: u32,
-#elif WEIGHT == q6_k
+#elif HIGH_BITS == 2
     h: vec2<u32>,
 #endif
     s: SCALE_WORDS,
@@ -92,9 +117,9 @@ fn load_packed_block(row: u32, block: u32, k: u32) -> PackedBlock {
     let blocks = k / 32u;
     let at = row * blocks + block;
     let s = fetch_scales(row, block, k);
-#if WEIGHT == q8_0
+#if LOW_BITS == 8
     return PackedBlock(quants[at + row * blocks], quants[at + row * blocks + blocks], s);
-#elif WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k || WEIGHT == q3_k || WEIGHT == q6_k
+#elif HIGH_BITS > 0
     return PackedBlock(quants[at], high[at], s);
 #else
     return PackedBlock(quants[at], s);
@@ -103,21 +128,21 @@ fn load_packed_block(row: u32, block: u32, k: u32) -> PackedBlock {
 
 fn unpack_block(raw: PackedBlock, block: u32) -> Block {
     let s = scales_of(raw.s, block);
-#if WEIGHT == q8_0
+#if LOW_BITS == 8
     return Block(raw.first, raw.last, s);
-#elif WEIGHT == q2_k
+#elif LOW_BITS == 2 && HIGH_BITS == 0
     return Block(two_bits(raw.q.x), two_bits(raw.q.y), s);
-#elif WEIGHT == q3_k
+#elif LOW_BITS == 2
     let shift = vec4<u32>(2u);
     return Block(
         two_bits(raw.q.x) | (one_bit(raw.h, 0u) << shift), two_bits(raw.q.y) | (one_bit(raw.h, 4u) << shift), s);
 #else
     let low = raw.q & vec4<u32>(0x0f0f0f0fu);
     let upper = (raw.q >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
-#if WEIGHT == q5_0 || WEIGHT == q5_1 || WEIGHT == q5_k
+#if HIGH_BITS == 1
     let shift = vec4<u32>(4u);
     return Block(low | (one_bit(raw.h, 0u) << shift), upper | (one_bit(raw.h, 4u) << shift), s);
-#elif WEIGHT == q6_k
+#elif HIGH_BITS == 2
     let shift = vec4<u32>(4u);
     return Block(low | (two_bits(raw.h.x) << shift), upper | (two_bits(raw.h.y) << shift), s);
 #elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
@@ -135,6 +160,8 @@ fn load_block(row: u32, block: u32, k: u32) -> Block {
 fn dequantize4(word: u32, scale: f32, offset: f32) -> vec4<f32> {
 #if WEIGHT == q8_0 || WEIGHT == iq4_nl || WEIGHT == iq4_xs
     let q = vec4<f32>(unpack4xI8(word));
+#elif UNSIGNED_8
+    let q = vec4<f32>(unpack4xU8(word ^ 0x80808080u));
 #else
     let q = vec4<f32>(unpack4xU8(word));
 #endif

@@ -3,13 +3,23 @@
 //
 // Loading the words is separate from decoding them, so that a kernel can have many loads in flight.
 
+// PAIRS: a word a block holds its scale and its offset, both f16 (1) or both bf16 (2).
+
+#if WEIGHT == affine2_bf16 || WEIGHT == affine3_bf16 || WEIGHT == affine4_bf16 || WEIGHT == affine5_bf16 || WEIGHT == affine6_bf16 || WEIGHT == affine8_bf16
+#define PAIRS 2
+#elif WEIGHT == q4_1 || WEIGHT == q5_1 || WEIGHT == affine2_f16 || WEIGHT == affine3_f16 || WEIGHT == affine6_f16 || WEIGHT == affine8_f16
+#define PAIRS 1
+#else
+#define PAIRS 0
+#endif
+
 #if WEIGHT == q2_k || WEIGHT == q3_k || WEIGHT == q6_k
 #define SCALES 2
 #else
 #define SCALES 1
 #endif
 
-#if WEIGHT == q4_1 || WEIGHT == q5_1 || WEIGHT == q2_k || WEIGHT == q4_k || WEIGHT == q5_k
+#if PAIRS > 0 || WEIGHT == q2_k || WEIGHT == q4_k || WEIGHT == q5_k
 #define OFFSETS 1
 #else
 #define OFFSETS 0
@@ -53,7 +63,7 @@ fn u16_of(word: u32, at: u32) -> u32 {
 #endif
 
 fn fetch_scales(row: u32, block: u32, k: u32) -> SCALE_WORDS {
-#if WEIGHT == q4_1 || WEIGHT == q5_1
+#if PAIRS > 0
     return scales[row * (k / 32u) + block];
 #elif WEIGHT == q2_k
     let start = row * (k / 64u + k / 256u);
@@ -70,8 +80,11 @@ fn fetch_scales(row: u32, block: u32, k: u32) -> SCALE_WORDS {
 }
 
 fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
-#if WEIGHT == q4_1 || WEIGHT == q5_1
+#if PAIRS == 1
     let d = unpack2x16float(words);
+    return Scales(d.xx, d.yy);
+#elif PAIRS == 2
+    let d = bitcast<vec2<f32>>(vec2<u32>(words << 16u, words & 0xffff0000u));
     return Scales(d.xx, d.yy);
 #elif WEIGHT == q2_k
     let pair = u16_of(words.x, block);

@@ -6,6 +6,7 @@ mod description;
 mod fields;
 mod pairings;
 mod plan;
+mod quantization;
 mod reader;
 mod rope_config;
 mod rope_gguf;

@@ -9,6 +9,7 @@ use gyrus_tensor::DType;
 
 use super::config::{Attention, Config, Layer, QkNorm};
 use super::description::Arch;
+use super::quantization::Quantization;
 use super::reader;
 use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
 use super::weights::Weights;
@@ -27,7 +28,8 @@ pub(crate) fn build(
         None => TensorNames::hugging_face(model, arch.post_norms),
     };
     let plus = if arch.norms_minus_one && names != TensorNames::Gguf { 1.0 } else { 0.0 };
-    let weights = Weights::new(model, names, plus, quantize);
+    let quantization = model.config().map_or(Ok(None), Quantization::read)?;
+    let weights = Weights::new(model, names, plus, quantization, quantize);
     let mut builder =
         Builder { arch, config: &config, weights, buffers: Vec::new(), groups: Vec::new(), ops: Vec::new() };
     // Without an output matrix the embedding is tied, unless `config.json` denies it.

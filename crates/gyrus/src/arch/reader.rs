@@ -109,11 +109,6 @@ fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
         let what = "attention in both directions ('use_bidirectional_attention' in config.json)";
         return Err(Error::Unsupported(what.to_owned()));
     }
-    for quantization in ["quantization", "quantization_config"] {
-        if fields.get(quantization).is_some() {
-            return Err(Error::Unsupported(format!("'{quantization}' in config.json")));
-        }
-    }
     Ok(())
 }
 
@@ -419,7 +414,6 @@ mod tests {
             ("hidden_act", json!("relu"), "'relu'"),
             ("mlp_bias", json!(true), "mlp_bias"),
             ("num_local_experts", json!(8), "8 experts"),
-            ("quantization_config", json!({}), "quantization_config"),
             ("layer_types", json!(["full_attention"]), "layer_types"),
             (
                 "layer_types",

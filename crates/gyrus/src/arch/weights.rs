@@ -6,6 +6,7 @@ use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::{WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
+use super::quantization::{Quantization, Stored};
 use super::tensor_names::{
     GlobalTensor, LayerTensor, OTHER_TOWERS, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, TensorNames,
 };
@@ -17,6 +18,8 @@ pub(super) struct Weights<'a> {
     pub(super) names: TensorNames,
     /// What is added to the weights of norms.
     norm_plus: f32,
+    /// How an MLX folder is quantised.
+    quantization: Option<Quantization>,
     /// The type that matrices of floats are quantised to when they are loaded.
     quantize: Option<DType>,
     pub(super) specs: Vec<WeightSpec>,
@@ -28,9 +31,10 @@ impl<'a> Weights<'a> {
         model: &'a Checkpoint,
         names: TensorNames,
         norm_plus: f32,
+        quantization: Option<Quantization>,
         quantize: Option<DType>,
     ) -> Weights<'a> {
-        Weights { model, names, norm_plus, quantize, specs: Vec::new(), used: HashSet::new() }
+        Weights { model, names, norm_plus, quantization, quantize, specs: Vec::new(), used: HashSet::new() }
     }
 
     /// A tensor, if the file has it.
@@ -103,12 +107,12 @@ impl<'a> Weights<'a> {
         cols: usize,
     ) -> Result<Vec<WeightId>, Error> {
         let tensor = self.find(&self.names.layer(layer, part))?;
-        self.check(&tensor, &[rows.iter().sum(), cols])?;
+        let stored = self.checked(&tensor, &[rows.iter().sum(), cols])?;
         let (mut first_row, mut ids) = (0, Vec::new());
         for count in rows {
             let shape = Shape::new(&[*count, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
-            let dtype = self.dtype(&tensor, shape)?;
-            let spec = WeightSpec { first_row, ..WeightSpec::new(tensor.name, dtype, shape) };
+            let dtype = self.dtype(&stored, shape)?;
+            let spec = WeightSpec { first_row, ..WeightSpec::new(&stored.name, dtype, shape) };
             first_row += count;
             ids.push(self.push(spec));
         }
@@ -128,7 +132,7 @@ impl<'a> Weights<'a> {
     /// The value of a tensor with one element.
     pub(super) fn scalar(&mut self, name: &str) -> Result<f32, Error> {
         let tensor = self.find(name)?;
-        self.check(&tensor, &[1])?;
+        self.checked(&tensor, &[1])?;
         let mut value = [0.0];
         dequantize(tensor.dtype, tensor.data, &mut value)
             .map_err(|source| Error::Tensor { name: name.to_owned(), source })?;
@@ -138,32 +142,41 @@ impl<'a> Weights<'a> {
 
     /// Adds a tensor. Its shape and type are checked.
     pub(super) fn add(&mut self, tensor: TensorView<'_>, dims: &[usize]) -> Result<WeightId, Error> {
-        self.check(&tensor, dims)?;
-        let dtype = self.dtype(&tensor, tensor.shape)?;
-        Ok(self.push(WeightSpec::new(tensor.name, dtype, tensor.shape)))
+        let stored = self.checked(&tensor, dims)?;
+        let dtype = self.dtype(&stored, stored.shape)?;
+        Ok(self.push(WeightSpec::new(stored.name, dtype, stored.shape)))
     }
 
     /// The type of a weight once it is loaded. Vectors and weights that are quantised already keep their type.
-    fn dtype(&self, tensor: &TensorView<'_>, shape: Shape) -> Result<DType, Error> {
-        match self.quantize.filter(|_| shape.rank() == 2 && !tensor.dtype.is_quantized()) {
-            None => Ok(tensor.dtype),
+    fn dtype(&self, stored: &Stored, shape: Shape) -> Result<DType, Error> {
+        match self.quantize.filter(|_| shape.rank() == 2 && !stored.dtype.is_quantized()) {
+            None => Ok(stored.dtype),
             Some(dtype) => match dtype.bytes_of(&shape) {
                 Ok(_) => Ok(dtype),
-                Err(source) => Err(Error::Tensor { name: tensor.name.to_owned(), source }),
+                Err(source) => Err(Error::Tensor { name: stored.name.clone(), source }),
             },
         }
     }
 
-    fn check(&self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<(), Error> {
-        if tensor.shape.dims() != dims {
+    /// A tensor as kernels read it. Its shape and type are checked.
+    fn checked(&mut self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<Stored, Error> {
+        let quantised = self.quantization.as_ref().map(|all| all.stored(self.model, tensor)).transpose()?;
+        let stored = quantised.flatten().unwrap_or_else(|| Stored {
+            name: tensor.name.to_owned(),
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            parts: Vec::new(),
+        });
+        if !can_dequantize(stored.dtype) {
+            return Err(Error::TensorType { name: stored.name, dtype: stored.dtype });
+        }
+        if stored.shape.dims() != dims {
             let expected = Shape::new(dims).map_err(|e| Error::Unsupported(e.to_string()))?.to_string();
-            let found = tensor.shape.to_string();
-            return Err(Error::TensorShape { name: tensor.name.to_owned(), found, expected });
+            let found = stored.shape.to_string();
+            return Err(Error::TensorShape { name: stored.name, found, expected });
         }
-        if !can_dequantize(tensor.dtype) {
-            return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });
-        }
-        Ok(())
+        self.used.extend(stored.parts.iter().cloned());
+        Ok(stored)
     }
 
     fn push(&mut self, spec: WeightSpec) -> WeightId {

@@ -1,0 +1,29 @@
+//! The ids of a test folder's prompt, the logits that another program has for it, and their distance.
+
+use std::path::Path;
+
+use gyrus::Model;
+use gyrus_testkit::npy;
+
+/// The folder's `ref.json`, its ids, and the logits of every position.
+pub(crate) fn read(folder: &Path) -> (serde_json::Value, Vec<u32>, Vec<f32>) {
+    let text = std::fs::read_to_string(folder.join("ref.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids: Vec<u32> = serde_json::from_value(json["ids"].clone()).unwrap();
+    let logits = npy::read_f32(&folder.join("ref_logits_f32.npy"));
+    assert_eq!(logits.shape[0], ids.len());
+    (json, ids, logits.values)
+}
+
+/// The logits of every position.
+pub(crate) fn logits(model: &Model, ids: &[u32]) -> Vec<f32> {
+    let mut all = Vec::new();
+    model.session().score(ids, |_, row| all.extend_from_slice(row)).unwrap();
+    all
+}
+
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    // A NaN is farther than anything.
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
+}
