@@ -118,7 +118,7 @@ mod tests {
             }
             assert_eq!(some.iter().filter(|(_, flag, _)| *flag).count(), 15);
         }
-        let many: BTreeSet<_> = (0..200).map(|number| values(Point::spread(number))).collect();
+        let many: BTreeSet<_> = (0..400).map(|number| values(Point::spread(number))).collect();
         assert_eq!(many.len(), 30, "axes do not go in step");
     }
 }
