@@ -245,6 +245,7 @@ mod tests {
             let zero = if C::MAX > 127 { 128 } else { 0 };
             x.map(|x| {
                 let mut sums = [[0; LANES]; 2];
+                #[allow(clippy::needless_range_loop, reason = "a row of two arrays of sums")]
                 for row in 0..LANES {
                     for (k, q) in C::unpack(body, row).into_iter().enumerate() {
                         // SAFETY: the caller upholds the contract.
