@@ -8,7 +8,7 @@ use gyrus_formats::Checkpoint;
 
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::{diagnostics, foreign};
+use crate::{diagnostics, foreign, text};
 
 /// Loads a model. Unless quiet, prints a line with its name, architecture, device and context, another with the device's
 /// name unless the CPU was asked for, and one with the parts of a multimodal model that are not loaded.
@@ -59,10 +59,11 @@ pub(crate) fn load_opened(
         _ => "gpu".to_owned(),
     };
     diagnostics::aside(format!(
-        "{} · {} · {device} · context {}{why} · loaded in {:.2} s",
+        "{} · {} · {device} · context {}{why} · KV cache {} · loaded in {:.2} s",
         foreign::one_line(name, 80),
         model.config().architecture,
         context.tokens,
+        text::bytes(context.cache_bytes),
         start.elapsed().as_secs_f64(),
     ));
     let skipped = &model.config().skipped;
