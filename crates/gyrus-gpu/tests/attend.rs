@@ -449,8 +449,12 @@ fn unsupported_calls_are_refused() {
     assert_eq!(error(none), "attend: the number of rows is 0");
     let uneven = AttendCall { params: AttendParams { n_heads: 3, ..params }, ..call };
     assert!(error(uneven).contains("heads"));
-    let short = AttendCall { params: AttendParams { stride: 383, ..params }, ..call };
-    assert_eq!(error(short), "attend: stride is 383, at least 384 is needed");
+    // Rows have keys and values only if they are written.
+    for (stride, rotate) in [(383, true), (255, false)] {
+        let short = AttendCall { params: AttendParams { stride, ..params }, rotate, ..call };
+        let needed = format!("attend: stride is {stride}, at least {} is needed", stride + 1);
+        assert_eq!(error(short), needed);
+    }
     let beyond = AttendCall { params: AttendParams { rope_offset: 2, ..params }, ..call };
     assert!(error(AttendCall { rotate: true, ..beyond }).contains("2 to 2+64 are to be rotated"));
     assert!(beyond.launch(Rungs::ALL).is_ok());
