@@ -450,7 +450,7 @@ fn unsupported_calls_are_refused() {
     let uneven = AttendCall { params: AttendParams { n_heads: 3, ..params }, ..call };
     assert!(error(uneven).contains("heads"));
     // Rows have keys and values only if they are written.
-    for (stride, rotate) in [(383, true), (255, false)] {
+    for (stride, rotate) in [(383, true), (params.n_heads * 64 - 1, false)] {
         let short = AttendCall { params: AttendParams { stride, ..params }, rotate, ..call };
         let needed = format!("attend: stride is {stride}, at least {} is needed", stride + 1);
         assert_eq!(error(short), needed);
