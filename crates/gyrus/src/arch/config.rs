@@ -133,7 +133,15 @@ pub(super) fn heads(heads: u64, kv_heads: u64) -> Result<(usize, usize), Error> 
     Ok((n, kv))
 }
 
-/// A factor or cap from a file: finite, and not zero.
+/// A cap from a file: finite, and above zero.
+pub(super) fn positive(name: &str, value: f64) -> Result<f32, Error> {
+    match factor(name, value)? {
+        cap if cap > 0.0 => Ok(cap),
+        _ => Err(Error::Unsupported(format!("a value of {value} for {name}"))),
+    }
+}
+
+/// A factor from a file: finite, and not zero.
 pub(super) fn factor(name: &str, value: f64) -> Result<f32, Error> {
     let narrow = value as f32;
     if narrow.is_finite() && narrow != 0.0 {

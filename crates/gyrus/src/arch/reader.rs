@@ -5,7 +5,7 @@ use gyrus_kernels::Activation;
 use serde_json::Value;
 
 use super::config::{
-    Attention, Config, FeedForward, Layer, MAX_LAYERS, context, dimension, factor, heads, within,
+    Attention, Config, FeedForward, Layer, MAX_LAYERS, context, dimension, factor, heads, positive, within,
 };
 use super::config_defaults;
 use super::description::{self, Arch, AttentionScale, Presence, Scale, Windows};
@@ -157,7 +157,10 @@ impl Reader<'_> {
             embedding_scale,
             residual_scale: optional(RESIDUAL_SCALE, "the residual scale", arch.multipliers)?.unwrap_or(1.0),
             logit_scale: logit_divisor.map_or(1.0, |divisor| 1.0 / divisor),
-            logit_cap: optional(LOGIT_CAP, "the logit cap", arch.soft_caps)?,
+            logit_cap: match source.float(LOGIT_CAP)?.filter(|_| arch.soft_caps) {
+                Some(cap) => Some(positive("the logit cap", cap)?),
+                None => None,
+            },
             per_layer_input: per_layer_input.map(|n| dimension("per-layer input", n)).transpose()?,
             layers: self.layers(dim, count, &ropes.kinds)?,
             ropes: ropes.kinds.into_iter().map(|kind| kind.rope).collect(),
@@ -186,7 +189,7 @@ impl Reader<'_> {
         }
         let rotated = self.rotated(count)?;
         let shared = match source.number(SHARED_KV_LAYERS)? {
-            Some(shared) if arch.per_layer_parts => shared as usize,
+            Some(shared) if arch.per_layer_parts => usize::try_from(shared).unwrap_or(usize::MAX),
             _ => 0,
         };
         let owners = count.checked_sub(shared).filter(|owners| *owners > 0).ok_or_else(|| {
@@ -198,10 +201,10 @@ impl Reader<'_> {
         }
         let qkv_bias = arch.qkv_bias == Presence::Required || source.flag("attention_bias")? == Some(true);
         let soft_cap = match source.float(ATTENTION_CAP)?.filter(|_| arch.soft_caps) {
-            Some(cap) => Some(factor("the attention soft cap", cap)?),
+            Some(cap) => Some(positive("the attention soft cap", cap)?),
             None => None,
         };
-        let mut layers = Vec::with_capacity(count);
+        let mut layers: Vec<Layer> = Vec::with_capacity(count);
         for i in 0..count {
             let rope = ropes.iter().position(|kind| kind.layers.contains(&i));
             let Some((rope, kind)) = rope.map(|rope| (rope, &ropes[rope])) else {
@@ -213,10 +216,14 @@ impl Reader<'_> {
             }
             let (heads, kv_heads) = heads(all_heads[i], kv_heads[i])?;
             let head_dim = kind.rope.head_dim();
-            let owner = |layer: &usize| windows[*layer].is_some() == windows[i].is_some();
+            // Keys that are shared have the layer's own window and heads.
+            let is_alike = |owner: &Layer| {
+                let Attention { window, kv_heads: heads, head_dim: dim, .. } = owner.attention;
+                (window, heads, dim) == (windows[i], kv_heads, head_dim)
+            };
             let kv_owner = match i < owners {
                 true => None,
-                false => Some((0..owners).rev().find(owner).ok_or_else(|| {
+                false => Some(layers[..owners].iter().rposition(is_alike).ok_or_else(|| {
                     Error::Unsupported(format!("layer {i}, which shares keys with no layer of its kind,"))
                 })?),
             };
@@ -326,7 +333,7 @@ impl Reader<'_> {
                 None => inverse_root(head_dim as f64),
             },
             AttentionScale::PreAttention { by_width } => match self.source.float(PRE_ATTENTION)? {
-                Some(scalar) => inverse_root(factor("query_pre_attn_scalar", scalar)?.abs().into()),
+                Some(scalar) => inverse_root(positive("query_pre_attn_scalar", scalar)?.into()),
                 None if count as u64 == by_width => inverse_root(dim as f64 / heads as f64),
                 None => inverse_root(head_dim as f64),
             },
@@ -400,6 +407,34 @@ mod tests {
         let types = json!({"model_type": "gemma3_text", "sliding_window": 16, "layer_types":
             ["full_attention", "sliding_attention", "full_attention", "full_attention"]});
         assert_eq!(windows(types), [None, w(16), None, None]);
+    }
+
+    /// A layer reads the keys of the last layer before the sharing ones that has its window and heads, or none at all.
+    #[test]
+    fn shared_keys_have_the_heads_of_their_readers() {
+        let mut config = json!({
+            "model_type": "gemma4_text", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32, "intermediate_size": 128,
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "num_kv_shared_layers": 2, "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        });
+        let owners = |config: &Value| -> Result<Vec<Option<usize>>, Error> {
+            Ok(read(config)?.layers.iter().map(|layer| layer.attention.kv_owner).collect())
+        };
+        assert_eq!(owners(&config).unwrap(), [None, None, None, None, Some(3), Some(1)]);
+        // Without a window, layers still differ in the size of their heads.
+        config["sliding_window"] = Value::Null;
+        assert_eq!(owners(&config).unwrap(), [None, None, None, None, Some(3), Some(1)]);
+        config["num_kv_shared_layers"] = 5.into();
+        let error = owners(&config).unwrap_err().to_string();
+        assert!(error.contains("layer 1, which shares keys with no layer of its kind"), "{error}");
+        config["num_kv_shared_layers"] = 6.into();
+        assert!(owners(&config).unwrap_err().to_string().contains("share keys is 6"));
     }
 
     #[test]
