@@ -6,6 +6,9 @@ use crate::plan::Precision;
 /// Positions in one block of the KV cache.
 pub const KV_BLOCK: usize = 32;
 
+/// The most KV groups of a plan. Batches and engines collect the block tables of each in arrays.
+pub const MAX_KV_GROUPS: usize = 4;
+
 /// Layers whose keys and values have one shape and one window.
 ///
 /// The cache is paged by group: a group has a pool of blocks, and each sequence has a block table per group. A layer has
@@ -114,11 +117,10 @@ impl KvSize {
         KvSize { positions, blocks }
     }
 
-    /// Bytes of the cache.
-    pub fn bytes(&self, groups: &[KvGroup], precision: Precision) -> u64 {
-        let bytes = groups
-            .iter()
-            .zip(&self.blocks)
+    /// Bytes of the groups that have a window. They do not grow with the context.
+    pub fn window_bytes(&self, groups: &[KvGroup], precision: Precision) -> u64 {
+        let windowed = groups.iter().zip(&self.blocks).filter(|(group, _)| group.window.is_some());
+        let bytes = windowed
             .map(|(group, blocks)| (group.bytes_per_block(precision) as u64).saturating_mul(*blocks as u64));
         bytes.fold(0, u64::saturating_add)
     }
@@ -172,7 +174,11 @@ mod tests {
         let group = KvGroup { layers: 3, kv_heads: 2, head_dim: 64, window: None };
         let size = KvSize::windowed(&[group], 2, 100, ahead);
         assert_eq!((size.positions, &size.blocks[..]), (256, &[8][..]));
-        assert_eq!(size.bytes(&[group], Precision::Fast), 8 * 32 * 2 * 3 * 128 * 2);
+        assert_eq!(size.window_bytes(&[group], Precision::Fast), 0);
+        let group = KvGroup { window: Some(16), ..group };
+        let size = KvSize::windowed(&[group], 2, 1000, ahead);
+        assert_eq!(size.blocks, [2 * 9]);
+        assert_eq!(size.window_bytes(&[group], Precision::Fast), 18 * 32 * 2 * 3 * 128 * 2);
     }
 
     #[test]

@@ -73,17 +73,7 @@ impl Loader<'_> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let whole = self.kv_size(self.options.context.unwrap_or(self.max_context).min(self.max_context));
-        let windowed = KvSize {
-            blocks: self
-                .plan
-                .kv
-                .iter()
-                .zip(&whole.blocks)
-                .map(|(group, blocks)| if group.window.is_some() { *blocks } else { 0 })
-                .collect(),
-            ..whole
-        };
-        let window_bytes = windowed.bytes(&self.plan.kv, self.plan.precision) / sessions as u64;
+        let window_bytes = whole.window_bytes(&self.plan.kv, self.plan.precision) / sessions as u64;
         let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
         let context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
         Ok((context, self.kv_size(context.tokens)))
@@ -115,10 +105,11 @@ impl Loader<'_> {
     fn on_reference(&self) -> Result<LoadedBackend, Error> {
         let elems = self.plan.weights.iter().map(|spec| spec.shape.elems() as u64);
         let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
-        let tensor = |name: &str| Some(self.checkpoint.tensor(name)?.data);
-        let bytes = |spec: &WeightSpec| spec.data(tensor).unwrap_or_default();
+        let source = WeightSource::new(self);
+        let bytes = |spec: &WeightSpec| source.bytes(spec).unwrap_or(WeightBytes::Memory(Vec::new()));
         let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
-            .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source })?;
+            .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source });
+        let backend = source.check(backend)?;
         Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context })
     }
 

@@ -4,7 +4,7 @@
 mod mlx_folder;
 mod reference;
 
-use gyrus::{Model, Options, Precision};
+use gyrus::{Device, Model, Options, Precision};
 use gyrus_tensor::DType;
 use gyrus_testkit::{Rng, data, tempfile};
 use mlx_folder::{Affine, Folder, Tensor, quantize};
@@ -30,6 +30,17 @@ fn every_folder_is_as_in_its_reference() {
         assert!(exact < 3e-4, "{name}, exact: {exact}");
         assert!(fast < 0.1 * largest, "{name}, fast: {fast}");
     }
+}
+
+/// The scalar reference reads MLX weights through the same source as the CPU backend.
+#[test]
+fn the_scalar_reference_reads_quantised_folders() {
+    let Some(path) = data("mlx/qwen3-4bit") else { return };
+    let (_, ids, expected) = reference::read(&path);
+    let on_reference = Options { device: Device::Reference, ..options(Precision::Exact) };
+    let model = Model::open(&path, &on_reference).unwrap();
+    let far = distance(&logits(&model, &ids), &expected);
+    assert!(far < 3e-4, "{far}");
 }
 
 /// A model of random weights: every weight with other bits, groups and scales, and one that is not quantised. The

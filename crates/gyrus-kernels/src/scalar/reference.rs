@@ -1,5 +1,3 @@
-use std::borrow::Cow;
-
 use gyrus_tensor::{TensorError, dequantize};
 
 use super::{KvCache, Query, activate, attention, gate, matmul, rms_norm, soft_cap};
@@ -47,15 +45,15 @@ impl Backend for Reference {
 impl Reference {
     /// Dequantises all weights; `bytes` gives each one's data, `blocks` the size of each KV group's pool. The error names
     /// the weight that could not be dequantised.
-    pub fn new<'a>(
+    pub fn new<D: AsRef<[u8]>>(
         plan: Plan,
         blocks: &[usize],
-        bytes: impl Fn(&WeightSpec) -> Cow<'a, [u8]>,
+        bytes: impl Fn(&WeightSpec) -> D,
     ) -> Result<Reference, (WeightId, TensorError)> {
         let mut weights = Vec::with_capacity(plan.weights.len());
         for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
             let mut values = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, &bytes(spec), &mut values).map_err(|error| (id, error))?;
+            dequantize(spec.dtype, bytes(spec).as_ref(), &mut values).map_err(|error| (id, error))?;
             values.iter_mut().for_each(|v| *v += spec.plus);
             weights.push(values);
         }
