@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, HeadNorms, KvGroup, Op, Phases, Plan, RopeId, Rows, WeightId,
-    WeightSpec,
+    Backend, BackendError, Batch, BufferId, HeadNorms, KvGroup, MAX_KV_GROUPS, Op, Phases, Plan, RopeId,
+    Rows, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -25,8 +25,8 @@ use observe::Observable;
 /// The most rows of one batch. The rows' block tables and positions are collected on the stack.
 pub const MAX_ROWS: usize = 512;
 
-/// The most KV groups of a plan. The rows' places are collected for each.
-const MAX_KV_GROUPS: usize = 4;
+/// Rows of a batch for which smaller arrays are collected: those of decoding.
+const FEW_ROWS: usize = 16;
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
@@ -352,7 +352,7 @@ impl CpuBackend {
     fn execute(
         &mut self,
         batch: &Batch<'_>,
-        mut observer: Option<&mut Observer<'_>>,
+        observer: Option<&mut Observer<'_>>,
     ) -> Result<&[f32], BackendError> {
         if batch.rows() > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
@@ -360,9 +360,22 @@ impl CpuBackend {
         if !batch.is_sound(self.model.plan.vocab, &self.blocks) {
             return Err(BackendError::UnsoundBatch);
         }
+        // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
+        Ok(match batch.rows() {
+            ..=FEW_ROWS => self.run_ops::<FEW_ROWS>(batch, observer),
+            _ => self.run_ops::<MAX_ROWS>(batch, observer),
+        })
+    }
+
+    /// Runs all ops of a sound batch of at most `ROWS` rows.
+    fn run_ops<const ROWS: usize>(
+        &mut self,
+        batch: &Batch<'_>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> &[f32] {
         let CpuBackend { model, caches, state, .. } = self;
         let plan = &model.plan;
-        let mut rows = [[KvRow { table: &[], position: 0 }; MAX_ROWS]; MAX_KV_GROUPS];
+        let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
         for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {
             for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
                 *row = KvRow { table: batch.table(i, group as u8), position: batch.positions[i] };
@@ -383,7 +396,7 @@ impl CpuBackend {
                 show(plan, i, batch.rows(), &mut state, observer);
             }
         }
-        Ok(&state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab])
+        &state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab]
     }
 }
 

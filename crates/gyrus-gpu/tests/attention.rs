@@ -33,7 +33,7 @@ fn neighbours_change_no_bit() {
             let [k, v] = [(), ()].map(|()| noise.elements(kv, cached));
             let qkv = words(&noise.gaussians(positions.len() * stride as usize));
             let table = vec![7, 2, 9, 0, 4, 5, 1, 3, 8, 6];
-            // Rows of two sequences, whose block tables are halves of the table.
+            // Rows of two sequences: the block table of each has five entries.
             let rows: Vec<u32> =
                 positions.iter().zip([0, 5].iter().cycle()).flat_map(|(p, t)| [*p, *t]).collect();
             let attend = |first: usize, count: usize| {

@@ -33,7 +33,7 @@ mod weights;
 pub use backend::{Backend, BackendError, Chain};
 pub use bandwidth::{Bandwidth, Level, Traffic};
 pub use batch::Batch;
-pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize};
+pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, MAX_KV_GROUPS};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, LOGITS, Output, Plan, Precision, Rows, WeightSpec};

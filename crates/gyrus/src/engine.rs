@@ -5,7 +5,9 @@ mod kv_sequence;
 use std::time::Instant;
 
 use gyrus_kernels::observe::Observer;
-use gyrus_kernels::{Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, Precision, Sampler};
+use gyrus_kernels::{
+    Backend, BackendError, Batch, Counts, Instruments, KV_BLOCK, MAX_KV_GROUPS, Precision, Sampler,
+};
 
 use crate::Error;
 use crate::in_flight::{GenerationId, InFlight};
@@ -13,9 +15,6 @@ pub(crate) use kv_sequence::KvSequence;
 
 /// The most sequences in one batch. Their block tables are collected in an array on the stack.
 pub(crate) const MAX_SEQUENCES: usize = 64;
-
-/// The most KV groups of a plan.
-pub(crate) const MAX_GROUPS: usize = 4;
 
 /// Positions that a sequence keeps beyond its windows, so that the last tokens can be taken back without computing the
 /// window again: a stop discards the steps in flight.
@@ -105,7 +104,7 @@ impl BatchEntry for DecodeSequence<'_> {
 
 impl Engine {
     pub(crate) fn new(backend: Box<dyn Backend>, steps_in_flight: usize) -> Engine {
-        assert!(backend.kv_blocks().len() <= MAX_GROUPS, "a plan has at most {MAX_GROUPS} KV groups");
+        assert!(backend.kv_blocks().len() <= MAX_KV_GROUPS, "a plan has at most {MAX_KV_GROUPS} KV groups");
         Engine {
             free: backend.kv_blocks().iter().map(|blocks| (0..*blocks as u32).rev().collect()).collect(),
             backend,
@@ -168,7 +167,7 @@ impl Engine {
             }
         }
         let groups = self.free.len();
-        let mut tables: [&[u32]; MAX_SEQUENCES * MAX_GROUPS] = [&[]; MAX_SEQUENCES * MAX_GROUPS];
+        let mut tables: [&[u32]; MAX_SEQUENCES * MAX_KV_GROUPS] = [&[]; MAX_SEQUENCES * MAX_KV_GROUPS];
         let mut lengths = [0; MAX_SEQUENCES];
         for ((tables, length), entry) in tables.chunks_exact_mut(groups).zip(&mut lengths).zip(entries.iter())
         {
@@ -284,7 +283,7 @@ impl Engine {
             self.logit_rows.push(n as u32);
         }
         let groups = self.free.len();
-        let (mut tables, mut lengths) = ([&[] as &[u32]; MAX_SEQUENCES * MAX_GROUPS], [0; MAX_SEQUENCES]);
+        let (mut tables, mut lengths) = ([&[] as &[u32]; MAX_SEQUENCES * MAX_KV_GROUPS], [0; MAX_SEQUENCES]);
         let mut samplers = Vec::with_capacity(sequences.len());
         let mut tokens = Vec::with_capacity(sequences.len());
         for (n, entry) in sequences.iter().enumerate() {
@@ -336,7 +335,7 @@ impl Engine {
                 self.reserve(entry.sequence, in_flight + more)?;
             }
             let groups = self.free.len();
-            let mut tables = [&[] as &[u32]; MAX_SEQUENCES * MAX_GROUPS];
+            let mut tables = [&[] as &[u32]; MAX_SEQUENCES * MAX_KV_GROUPS];
             for (tables, entry) in tables.chunks_exact_mut(groups).zip(sequences.iter()) {
                 entry.sequence.push_tables(tables);
             }

@@ -2,8 +2,8 @@ use std::ops::Range;
 
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::{
-    BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Op, Output, Plan, Precision, RopeId, Rows,
-    WeightId,
+    BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, MAX_KV_GROUPS, Op, Output, Plan, Precision,
+    RopeId, Rows, WeightId,
 };
 use gyrus_tensor::DType;
 
@@ -14,7 +14,6 @@ use super::reader;
 use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
 use super::weights::Weights;
 use crate::Error;
-use crate::engine::MAX_GROUPS;
 
 /// Reads a model's configuration and builds its plan, with matrices of floats quantised to a type.
 pub(crate) fn build(
@@ -302,8 +301,8 @@ impl Builder<'_> {
             |group: &KvGroup| (group.kv_heads, group.head_dim, group.window) == (kv_heads, head_dim, window);
         let group = match self.groups.iter().position(same) {
             Some(group) => group,
-            None if self.groups.len() == MAX_GROUPS => {
-                let what = format!("a model with more than {MAX_GROUPS} kinds of keys and values");
+            None if self.groups.len() == MAX_KV_GROUPS => {
+                let what = format!("a model with more than {MAX_KV_GROUPS} kinds of keys and values");
                 return Err(Error::Unsupported(what));
             }
             None => {

@@ -185,15 +185,9 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
             })
             .collect();
         let most = largest(&out);
-        let [k, v] = cache.device.clone();
-        vec![
-            CaseBuffer::floats("qkv", &qkv),
-            CaseBuffer::read("k_cache", k),
-            CaseBuffer::read("v_cache", v),
-            CaseBuffer::read("rows", cache.rows(&rows)),
-            CaseBuffer::read("block_table", cache.tables.concat()),
-            CaseBuffer::near("out", &out, |_| 3e-6 * most),
-        ]
+        let mut buffers = cache.buffers(&qkv, &rows);
+        buffers.push(CaseBuffer::near("out", &out, |_| 3e-6 * most));
+        buffers
     };
     let name =
         format!("{heads} heads of {head_dim}, {kv_heads} of KV, {kv:?}, window {window}, {count} rows");

@@ -83,20 +83,14 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         // Scores are sums of up to 256 products in f32 and reach about 5: their error, which is that of a weight, stays
         // below 3e-6.
         let most = largest(&out);
-        let [k, v] = cache.device.clone();
-        vec![
-            CaseBuffer::floats("qkv", &qkv),
-            CaseBuffer::read("k_cache", k),
-            CaseBuffer::read("v_cache", v),
-            CaseBuffer::read("rows", cache.rows(&rows)),
-            CaseBuffer::read("block_table", cache.tables.concat()),
+        let branches = branches.iter().flat_map(|b| [*b as u32, (*b >> 32) as u32]).collect();
+        let mut buffers = cache.buffers(&qkv, &rows);
+        buffers.extend([
             CaseBuffer::read("tiles", bytemuck::cast_slice(&tiles).to_vec()),
-            CaseBuffer::read(
-                "branches",
-                branches.iter().flat_map(|b| [*b as u32, (*b >> 32) as u32]).collect(),
-            ),
+            CaseBuffer::read("branches", branches),
             CaseBuffer::near("out", &out, |_| 3e-6 * most),
-        ]
+        ]);
+        buffers
     };
     Some(Case {
         workgroup_bytes: 32 << 10,

@@ -2,6 +2,7 @@
 
 use crate::call::Storage;
 use crate::call::engine::Paged;
+use crate::grid::case::CaseBuffer;
 use crate::grid::noise::Noise;
 use crate::kv::{KV_BLOCK, KvGroup, KvShape};
 use crate::plan::Precision;
@@ -81,6 +82,18 @@ impl Cache {
     pub(super) fn rows(&self, rows: &[(usize, u32)]) -> Vec<u32> {
         let first = |sequence: usize| self.tables[..sequence].iter().map(|table| table.len() as u32).sum();
         rows.iter().flat_map(|(sequence, position)| [*position, first(*sequence)]).collect()
+    }
+
+    /// The buffers that attention of these rows reads.
+    pub(super) fn buffers(&self, qkv: &[f32], rows: &[(usize, u32)]) -> Vec<CaseBuffer> {
+        let [k, v] = self.device.clone();
+        vec![
+            CaseBuffer::floats("qkv", qkv),
+            CaseBuffer::read("k_cache", k),
+            CaseBuffer::read("v_cache", v),
+            CaseBuffer::read("rows", self.rows(rows)),
+            CaseBuffer::read("block_table", self.tables.concat()),
+        ]
     }
 
     /// The twin's attention of one query over these positions.
