@@ -32,17 +32,19 @@ pub fn repository() -> &'static Path {
         .expect("the crate is in crates/NAME")
 }
 
-/// The path of a test file or folder, from `GYRUS_TEST_DATA` or else `tests/data`.
+/// The path of a test file or folder, from `GYRUS_TEST_DATA` if that has it, or else from `tests/data`.
 ///
 /// `None` if it does not exist; the reason has been printed and the test should return.
 pub fn data(name: &str) -> Option<PathBuf> {
     let root = data_root();
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
+    let found = [&root, &repository().join("tests/data")]
+        .map(|root| root.join(name))
+        .into_iter()
+        .find(|p| p.exists());
+    if found.is_none() {
+        skip(Need::Data, &format!("no {name} under {}", root.display()));
     }
-    skip(Need::Data, &format!("no {name} under {}", root.display()));
-    None
+    found
 }
 
 /// The folder of test data, for tests that use every file in it. Without `GYRUS_TEST_DATA` it is `tests/data`, a

@@ -126,7 +126,7 @@ fn logits(path: &Path) -> Result<Vec<f32>, gyrus::Error> {
 
 fn scored(model: &Model) -> Result<Vec<f32>, gyrus::Error> {
     let mut logits = Vec::new();
-    let ids: Vec<u32> = (0..40).map(|n| 3 + n * 7 % 500).collect();
+    let ids: Vec<u32> = (0..40).map(|n| 3 + n * 7 % 90).collect();
     model.session().score(&ids, |_, row| logits.extend_from_slice(row))?;
     Ok(logits)
 }

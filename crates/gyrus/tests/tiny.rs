@@ -1,4 +1,4 @@
-//! Models of about a megabyte against f32 logits of transformers.
+//! Small models against f32 logits of transformers.
 
 mod reference;
 
@@ -28,6 +28,7 @@ macro_rules! matches_transformers {
 }
 
 matches_transformers! {
+    ernie4_5 3e-5
     gemma 3e-5
     gemma2 3e-5
     gemma3 3e-5
