@@ -8,14 +8,18 @@
   compare.py MODEL.gguf… [-p N,…] [-n N,…] [-d N,…] a table of one's own
 
 Each alternation runs every test once with either program, so that a machine that slows down or speeds up does so for
-both. Results are kept in the JSON file after each run: what was interrupted goes on where it stopped. Random models
-are written by `gyrus bench --synthetic --write`; bench/llama-cpp builds a llama.cpp for this very processor.
+both. A run during which other processes took more than 5 % of the processor (`--others`) is repeated: threads that wait
+for each other by spinning slow down far more than by that share. Results are kept in the JSON file after each run: what
+was interrupted goes on where it stopped. Random models are written by `gyrus bench --synthetic --write`;
+bench/llama-cpp builds a llama.cpp for this very processor.
 """
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -72,6 +76,34 @@ def jobs_of_deep():
 
 def numbers(values):
     return ",".join(str(v) for v in values)
+
+
+def quiet(measure, most):
+    """What `measure` returns, measured while other processes take little of the processor's time."""
+    while True:
+        result, share = share_of_others(measure)
+        if share <= most:
+            return result
+        print(f"other processes took {share:.0%} of the processor: measuring again", file=sys.stderr)
+        time.sleep(2)
+
+
+def share_of_others(work):
+    """The result of `work`, and the share of the processor that other processes took meanwhile."""
+    begin, others = time.monotonic(), foreign_seconds()
+    result = work()
+    return result, (foreign_seconds() - others) / (time.monotonic() - begin) / os.cpu_count()
+
+
+def foreign_seconds():
+    """Processor time of all processes but those that this one has run; 0 where there is no /proc."""
+    stat = pathlib.Path("/proc/stat")
+    if not stat.exists():
+        return 0
+    user, nice, system, _idle, _wait, irq, soft, *_ = (int(n) for n in stat.read_text().split("\n")[0].split()[1:])
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    return busy - own.ru_utime - own.ru_stime
 
 
 def run(command):
@@ -239,6 +271,7 @@ def main():
     parser.add_argument("-n", type=int, default=128)
     parser.add_argument("-d", type=several, default=[0])
     parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--others", type=float, default=0.05, help="the most of the processor that others may take")
     parser.add_argument("-r", "--repetitions", type=int, default=5)
     args = parser.parse_args()
     if args.render:
@@ -262,9 +295,9 @@ def main():
                 if time.monotonic() - begin > 60 * args.minutes:
                     return render(results, args.docs)
                 if job is None:
-                    results.add(keys[0], which, programs.start(which))
+                    results.add(keys[0], which, quiet(lambda: programs.start(which), args.others))
                 else:
-                    speeds = programs.measure(which, job)
+                    speeds = quiet(lambda: programs.measure(which, job), args.others)
                     for test, k in zip(job.tests(), keys):
                         results.add(k, which, speeds[test])
                 results.save()
