@@ -1,9 +1,9 @@
 """Converts a small model in Hugging Face's layout to GGUF with F32 weights, as llama.cpp's converters do.
 
-tiny_gguf.py FOLDER OUT.gguf [ARCHITECTURE]
+tiny_gguf.py FOLDER OUT.gguf
 
-With an architecture the same weights are a model of that name, without a window. It shares no code with Gyrus: names and keys are those of the gguf package. Written for the test models of about a
-megabyte, which have no tokenizer.
+It shares no code with Gyrus: names and keys are those of the gguf package. Written for the models of tests/data/tiny,
+which have no tokenizer.
 """
 import json
 import pathlib
@@ -46,7 +46,7 @@ WHOLE = {
 }
 ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama"}
 # Converters permute the rows of Q and K of these.
-PERMUTED = {"llama", "granite", "smollm3", "ernie4_5"}
+PERMUTED = {"llama", "granite", "smollm3"}
 POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2"}
 NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3"}
 
@@ -79,12 +79,10 @@ def renamed(name, arch):
     return f"blk.{layer}.{new}"
 
 
-def main(folder, out, other=None):
+def main(folder, out):
     folder = pathlib.Path(folder)
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
-    if other:
-        arch, config["sliding_window"] = other, None
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config["num_key_value_heads"]
     dim, width = config["hidden_size"], config["intermediate_size"]
