@@ -81,6 +81,15 @@ impl Checkpoint {
         Ok(Checkpoint::of_gguf(path.clone(), vec![(path, file)]))
     }
 
+    /// A SafeTensors file and the `config.json` that belongs to it, both in memory.
+    pub fn from_safetensors(name: &str, bytes: Bytes, config: &[u8]) -> Result<Checkpoint, FormatError> {
+        let path = PathBuf::from(name);
+        let file = SafeTensors::parse(bytes).map_err(|e| FormatError::new(&path, e))?;
+        let config = Some(parse_json(&path.with_file_name("config.json"), config)?);
+        let files = Files::SafeTensors(vec![(path.clone(), file)]);
+        Ok(Checkpoint { path, files, config, generation_config: None })
+    }
+
     fn of_gguf(path: PathBuf, parts: Vec<(PathBuf, Gguf)>) -> Checkpoint {
         Checkpoint { path, files: Files::Gguf(parts), config: None, generation_config: None }
     }
@@ -296,9 +305,11 @@ fn read_beside(file: &Path, name: &str) -> Result<Option<serde_json::Value>, For
     if !path.is_file() {
         return Ok(None);
     }
-    let value = serde_json::from_slice(&read_json(&path)?)
-        .map_err(|e| FormatError::new(&path, Problem::Json(e.to_string())))?;
-    Ok(Some(value))
+    parse_json(&path, &read_json(&path)?).map(Some)
+}
+
+fn parse_json(path: &Path, bytes: &[u8]) -> Result<serde_json::Value, FormatError> {
+    serde_json::from_slice(bytes).map_err(|e| FormatError::new(path, Problem::Json(e.to_string())))
 }
 
 fn read_json(path: &Path) -> Result<Bytes, FormatError> {

@@ -15,6 +15,13 @@ use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
 use super::weights::Weights;
 use crate::Error;
 
+impl Config {
+    /// Reads a model's configuration and builds its plan. No weight is loaded.
+    pub fn read(model: &Checkpoint, precision: Precision) -> Result<(Config, Plan), Error> {
+        build(model, precision, None)
+    }
+}
+
 /// Reads a model's configuration and builds its plan, with matrices of floats quantised to a type.
 pub(crate) fn build(
     model: &Checkpoint,

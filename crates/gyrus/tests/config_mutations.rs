@@ -1,0 +1,90 @@
+//! A `config.json` with wrong values gives an error or a plan, but never a panic.
+
+use gyrus::{Config, Precision};
+use gyrus_formats::{Bytes, Checkpoint};
+use gyrus_testkit::{Rng, cases, repository};
+use serde_json::{Value, json};
+
+/// Paths of all values in a document.
+fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+    if !path.is_empty() {
+        found.push(path.to_owned());
+    }
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| paths(value, &format!("{path}/{name}"), found));
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(n, value)| paths(value, &format!("{path}/{n}"), found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
+    let values = [
+        json!(null),
+        json!(true),
+        json!(false),
+        json!(0),
+        json!(1),
+        json!(2),
+        json!(3),
+        json!(-1),
+        json!(16),
+        json!(4096),
+        json!(1u64 << 32),
+        json!(u64::MAX),
+        json!(0.5),
+        json!(-1e300),
+        json!(1e300),
+        json!(1e-300),
+        json!("linear"),
+        json!("yarn"),
+        json!("dynamic"),
+        json!("full_attention"),
+        json!("gemma4_text"),
+        json!([]),
+        json!([1, 1.5, null]),
+        json!({}),
+        json!({"0": {"head_dim": 0, "num_key_value_heads": 7}}),
+    ];
+    let mut rng = Rng::new(11);
+    for folder in std::fs::read_dir(repository().join("tests/data/tiny")).unwrap() {
+        let folder = folder.unwrap().path();
+        let tensors = std::fs::read(folder.join("model.safetensors")).unwrap();
+        let read = |config: &Value| {
+            let bytes = Bytes::Owned(tensors.clone());
+            let model =
+                Checkpoint::from_safetensors("model.safetensors", bytes, config.to_string().as_bytes());
+            Config::read(&model.unwrap(), Precision::Fast)
+        };
+        let whole: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+        assert!(read(&whole).is_ok(), "{}", folder.display());
+        let mut all = Vec::new();
+        paths(&whole, "", &mut all);
+        let (mut plans, mut errors) = (0, 0);
+        for _ in 0..cases(100) {
+            let mut config = whole.clone();
+            for _ in 0..1 + rng.below(3) {
+                // A field that an earlier change has removed stays away.
+                if let Some(value) = config.pointer_mut(rng.pick::<String>(&all)) {
+                    *value = rng.pick(&values).clone();
+                }
+            }
+            match read(&config) {
+                Ok((read, plan)) => {
+                    assert_eq!(plan.layers.len(), read.layers.len(), "{config}");
+                    plans += 1;
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty(), "{config}");
+                    errors += 1;
+                }
+            }
+        }
+        assert!(plans > 0 && errors > 0, "{}: {plans} plans, {errors} errors", folder.display());
+    }
+}
