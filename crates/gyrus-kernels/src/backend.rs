@@ -2,7 +2,7 @@ use crate::batch::Batch;
 use crate::observe::Observer;
 use crate::plan::Plan;
 use crate::profile::Instruments;
-use crate::select::Sampler;
+use crate::slots::Slots;
 
 /// A backend runs a plan. It holds the weights, the scratch buffers and the KV cache.
 pub trait Backend: Send {
@@ -19,43 +19,13 @@ pub trait Backend: Send {
     /// observer. Values that are not finite are no error here. A GPU refuses more than 16 rows of logits.
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError>;
 
-    /// Decode steps in flight, if the backend supports that.
-    fn chain(&mut self) -> Option<&mut dyn Chain> {
-        None
-    }
+    /// Slots: chunks of prompts and decode steps in flight.
+    fn slots(&mut self) -> &mut dyn Slots;
 
     /// Profiling and tuning, if the backend has that.
     fn instruments(&mut self) -> Option<&mut dyn Instruments> {
         None
     }
-}
-
-/// Decode steps in flight: forward and select one after the other, each with the tokens of the one before, while the
-/// caller reads tokens later.
-///
-/// Steps give the tokens that as many calls of [`Backend::forward`] and [`Sampler::draw`] would give, up to rounding at
-/// the boundary of a draw. A call of forward ends the chain.
-pub trait Chain {
-    /// The most steps that can be in flight.
-    fn most(&self) -> usize;
-
-    /// Begins with a batch of one row per sequence, with logits of all rows, and for each a sampler and its tokens so
-    /// far, this one included. `false` if the backend cannot draw with such samplers.
-    fn begin(
-        &mut self,
-        batch: &Batch<'_>,
-        samplers: &[&Sampler],
-        texts: &[&[u32]],
-    ) -> Result<bool, BackendError>;
-
-    /// Submits steps. `tables` are the sequences' cache blocks, which must cover the position of every step in flight.
-    fn submit(&mut self, steps: usize, tables: &[&[u32]]) -> Result<(), BackendError>;
-
-    /// Steps in flight: submitted and not yet read.
-    fn in_flight(&self) -> usize;
-
-    /// Waits for the next step and returns its tokens, one per row.
-    fn next(&mut self) -> Result<&[u32], BackendError>;
 }
 
 /// Why a backend could not run a batch.
@@ -78,6 +48,12 @@ pub enum BackendError {
     NotFinite {
         /// The row of the batch.
         row: usize,
+    },
+    /// The device has not completed its work in this time.
+    #[error("the device has not completed its work in {seconds} s")]
+    TimedOut {
+        /// Seconds.
+        seconds: u64,
     },
     /// The device is out of memory, was lost, or refused: the backend's own error.
     #[error(transparent)]

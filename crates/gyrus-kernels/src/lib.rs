@@ -15,9 +15,12 @@ mod backend;
 mod bandwidth;
 mod batch;
 pub mod call;
+mod draw;
 pub mod grid;
+mod host_slots;
 mod kv;
 mod launch;
+mod log_softmax;
 pub mod observe;
 mod op;
 pub mod params;
@@ -28,13 +31,16 @@ mod rope;
 pub mod scalar;
 mod select;
 pub mod shader;
+mod slots;
 mod weights;
 
-pub use backend::{Backend, BackendError, Chain};
+pub use backend::{Backend, BackendError};
 pub use bandwidth::{Bandwidth, Level, Traffic};
 pub use batch::Batch;
+pub use host_slots::{DecodeRow, HOST_LIMITS, HostBackend, HostForward, HostSlots};
 pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, MAX_KV_GROUPS};
 pub use launch::{Access, Launch, LaunchError, Slot};
+pub use log_softmax::LogSoftmax;
 pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, WeightId};
 pub use plan::{BufferSpec, LOGITS, Output, Plan, Precision, Rows, WeightSpec};
 pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
@@ -43,4 +49,7 @@ pub use rope::{
     Yarn, rotate_pair,
 };
 pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
+pub use slots::{
+    Chunk, Decode, Landed, Limits, LogitRows, MAX_ENDS, MAX_TOP, Outcome, RowKind, Slots, TopTokens, Work,
+};
 pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

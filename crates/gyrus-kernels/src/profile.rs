@@ -74,15 +74,24 @@ pub struct Trial {
 
 /// Profiling and tuning of a backend.
 pub trait Instruments {
-    /// The time of each kernel of a batch, at a context of `depth` tokens.
-    fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, crate::BackendError>;
+    /// The time of each kernel of a batch, at a context of `depth` tokens. `free` names for each KV group blocks that no
+    /// sequence uses: the batch's keys and values are written to those.
+    fn profile(
+        &mut self,
+        workload: Workload,
+        depth: usize,
+        free: &[&[u32]],
+    ) -> Result<Profile, crate::BackendError>;
 
     /// Measures kernel variants, reports each, and uses the best from then on, in this process and, if the backend can
-    /// store it, in later ones.
-    fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), crate::BackendError>;
+    /// store it, in later ones. `free` as in [`Instruments::profile`].
+    fn tune(&mut self, free: &[&[u32]], trial: &mut dyn FnMut(&Trial)) -> Result<(), crate::BackendError>;
 
     /// Begins to measure how long the device is busy. `false`: it has no clock for that.
     fn start_busy(&mut self) -> bool;
+
+    /// Closes the device, as if it was lost: for tests of what happens then.
+    fn close_device(&mut self);
 
     /// Ends that measurement: the time in which the device ran anything that was waited for; `None` if nothing was
     /// measured.

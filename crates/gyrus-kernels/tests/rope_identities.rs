@@ -173,6 +173,7 @@ fn rows_are_independent() {
             tokens: &zeros,
             positions,
             sequences: &zeros,
+            kind: gyrus_kernels::RowKind::Prompt,
             logits: &[],
             tables: &[&[]],
             lengths: &[0],

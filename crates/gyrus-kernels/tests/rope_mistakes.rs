@@ -142,7 +142,15 @@ fn longrope_chosen_per_batch_instead_of_per_sequence() {
         let (tokens, sequences) = (zeros.as_slice(), zeros.as_slice());
         let lengths = &[length][..];
         let mut phases = Phases::default();
-        let batch = Batch { tokens, positions, sequences, logits: &[], tables: &[&[]], lengths };
+        let batch = Batch {
+            tokens,
+            positions,
+            sequences,
+            kind: gyrus_kernels::RowKind::Prompt,
+            logits: &[],
+            tables: &[&[]],
+            lengths,
+        };
         phases.compute(&rope, &batch);
         (0..positions.len()).map(|row| phases.row(row).to_vec()).collect::<Vec<_>>()
     };
@@ -167,6 +175,7 @@ fn longrope_of_a_neighbour_in_the_batch() {
         tokens: &[0; 4],
         positions: &[9, 9, 9, 10],
         sequences: &[0, 1, 0, 0],
+        kind: gyrus_kernels::RowKind::Prompt,
         logits: &[],
         tables: &[&[], &[]],
         lengths: &[64, 65],

@@ -361,7 +361,15 @@ mod tests {
     }
 
     fn tiles(positions: &[u32], sequences: &[u32], most: u32, causal: bool) -> Vec<[u32; 3]> {
-        let batch = Batch { tokens: positions, positions, sequences, logits: &[], tables: &[], lengths: &[] };
+        let batch = Batch {
+            tokens: positions,
+            positions,
+            sequences,
+            kind: crate::RowKind::Prompt,
+            logits: &[],
+            tables: &[],
+            lengths: &[],
+        };
         let mut tiles = Vec::new();
         push_tiles(&batch, most, causal, &mut tiles);
         tiles.iter().map(|tile| [tile.first, tile.rows, tile.end]).collect()

@@ -4,17 +4,27 @@ use super::{KvCache, Query, activate, attention, gate, matmul, rms_norm, soft_ca
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
 use crate::call::Storage;
+use crate::host_slots::{DecodeRow, HostBackend, HostForward, HostSlots};
 use crate::kv::KvLayer;
+use crate::log_softmax::LogSoftmax;
 use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
 use crate::plan::{Plan, Rows, WeightSpec};
 use crate::rope::Phases;
+use crate::slots::Slots;
 
 /// Runs a plan with the scalar twins: slow and simple.
 ///
 /// It computes in `f32` with `f64` sums whatever the plan's precision, so it is the reference for both.
 #[derive(Debug)]
 pub struct Reference {
+    model: ScalarModel,
+    slots: HostSlots,
+}
+
+/// Plan, weights and cache.
+#[derive(Debug)]
+struct ScalarModel {
     plan: Plan,
     weights: Vec<Vec<f32>>,
     /// One per KV group.
@@ -25,20 +35,38 @@ pub struct Reference {
 
 impl Backend for Reference {
     fn plan(&self) -> &Plan {
-        &self.plan
+        &self.model.plan
     }
 
     fn kv_blocks(&self) -> &[usize] {
-        &self.blocks
+        &self.model.blocks
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        self.compute(batch, None)?;
-        Ok(&self.logits)
+        self.model.compute(batch, None)?;
+        Ok(&self.model.logits)
     }
 
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
-        self.compute(batch, Some(observer))
+        self.model.compute(batch, Some(observer))
+    }
+
+    fn slots(&mut self) -> &mut dyn Slots {
+        self
+    }
+}
+
+impl HostBackend for Reference {
+    fn host_slots(&mut self) -> (&mut HostSlots, &mut dyn HostForward) {
+        (&mut self.slots, &mut self.model)
+    }
+}
+
+impl HostForward for ScalarModel {
+    fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
+        self.compute(batch, None)?;
+        rows.iter_mut().for_each(|row| row.sample(&self.logits, self.plan.vocab, LogSoftmax::new));
+        Ok(&self.logits)
     }
 }
 
@@ -59,9 +87,13 @@ impl Reference {
         }
         let caches =
             plan.kv.iter().zip(blocks).map(|(group, blocks)| KvCache::new(*group, *blocks)).collect();
-        Ok(Reference { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() })
+        let slots = HostSlots::new(plan.vocab, blocks);
+        let model = ScalarModel { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() };
+        Ok(Reference { model, slots })
     }
+}
 
+impl ScalarModel {
     fn compute(
         &mut self,
         batch: &Batch<'_>,

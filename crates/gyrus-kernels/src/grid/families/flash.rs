@@ -122,6 +122,7 @@ fn tiles(
         tokens: &tokens,
         positions: &positions,
         sequences: &numbers,
+        kind: crate::RowKind::Prompt,
         logits: &[],
         tables: &tables,
         lengths: &lengths,

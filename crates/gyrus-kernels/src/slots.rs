@@ -1,0 +1,210 @@
+//! Slots: how a backend decodes many sequences at once, with steps in flight.
+//!
+//! A sequence that runs has a slot. Its prompt is computed in chunks; then it decodes: each step computes one row per
+//! decoding slot and samples its next token on the device, so that steps are submitted before the tokens of earlier steps
+//! are known.
+//!
+//! **Advance or hold.** A decoding slot has an input token at a position. A step computes the row and samples a token for
+//! the next position. The slot *advances* to that token if
+//!
+//! - it has not ended: it sampled none of its end tokens, and its logits were finite,
+//! - the next position is below its limit: the sequence may be that long, and has a block for it,
+//! - its mask for the next position has arrived, if it is constrained.
+//!
+//! Otherwise it *holds*: the step emits [`Outcome::Held`], and the next step computes the same row again, which writes the
+//! same keys and values. Rows of other slots are not affected.
+//!
+//! **Order.** Calls take effect in the order in which they are made: a step in flight is not affected by a later
+//! [`Slots::close`] or [`Slots::extend`]. So the blocks of a closed slot can be given to another sequence at once.
+
+use std::time::Duration;
+
+use crate::backend::BackendError;
+use crate::select::Sampler;
+
+/// The most alternatives to a token whose log-probabilities a slot can ask for.
+pub const MAX_TOP: usize = 20;
+
+/// End tokens of a slot that the backend recognises. Others end a sequence when the caller sees them.
+pub const MAX_ENDS: usize = 8;
+
+/// What a backend can run at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Slots.
+    pub slots: usize,
+    /// Rows of all chunks of a submission together.
+    pub rows: usize,
+    /// Rows with logits of all chunks of a submission together.
+    pub logit_rows: usize,
+    /// Steps in flight.
+    pub steps: usize,
+    /// Whether submissions run while the caller goes on. If not, more than one step at a time only delays its token.
+    pub asynchronous: bool,
+    /// Whether rows of a prompt and generated rows are computed with different roundings. If so, the same tokens give
+    /// other bits in the cache when they were read as a prompt than when they were generated.
+    pub kinds_differ: bool,
+}
+
+/// What a row is. It decides which kernels compute it, whatever else is in the batch, so that a sequence's results do not
+/// depend on other sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RowKind {
+    /// A token of a prompt.
+    #[default]
+    Prompt,
+    /// A token that was generated, or the last one of a prompt, from whose logits the first token is sampled.
+    Generated,
+}
+
+/// The rows of a chunk whose logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogitRows {
+    /// None of them.
+    #[default]
+    None,
+    /// The last one.
+    Last,
+    /// All of them.
+    All,
+}
+
+/// Tokens of one sequence to compute: a part of its prompt, or generated tokens whose keys and values were dropped.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk<'a> {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// The position of the first token. Earlier positions are in the cache, or in earlier chunks.
+    pub position: u32,
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// What they are.
+    pub kind: RowKind,
+    /// Which logits are wanted.
+    pub logits: LogitRows,
+}
+
+/// A submission: chunks first, then decode steps of all slots that decode.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Work<'a> {
+    /// Chunks. A slot may have several in a row, of different kinds.
+    pub chunks: &'a [Chunk<'a>],
+    /// Decode steps that run among the kernels of the chunks, so that sequences do not wait for all of them. Slots that
+    /// were started since the last submission take no part in them. They land before the chunks.
+    pub between: usize,
+    /// Decode steps after the chunks.
+    pub steps: usize,
+}
+
+/// How a slot decodes.
+#[derive(Debug, Clone, Copy)]
+pub struct Decode<'a> {
+    /// All tokens of the sequence. The last one is the input of the next step; those before it are in the cache, or in
+    /// chunks that come before the step.
+    pub tokens: &'a [u32],
+    /// The slot advances while the next position is below this. Blocks must cover it.
+    pub limit: u32,
+    /// How tokens are sampled. The draw for position `p` has the number `p`.
+    pub sampler: &'a Sampler,
+    /// Tokens at which the slot ends. The token is emitted. [`MAX_ENDS`] of them are recognised.
+    pub ends: &'a [u32],
+    /// Whether the log-probability of each token is wanted, and of how many of the most likely tokens, at most
+    /// [`MAX_TOP`]. They are of the logits before penalties, masks and temperature.
+    pub logprobs: Option<usize>,
+    /// Whether the slot holds until [`Slots::mask`] has given the allowed tokens of the next position.
+    pub masked: bool,
+}
+
+/// What a step did with a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Outcome {
+    /// The slot holds, or does not decode.
+    #[default]
+    Held,
+    /// The slot advanced to this token.
+    Token {
+        /// The token.
+        id: u32,
+        /// The natural logarithm of its probability; NaN if it was not asked for.
+        logprob: f32,
+    },
+    /// The logits are not finite. The slot has ended.
+    NotFinite,
+}
+
+/// A completed part of a submission. Parts complete in the order of submission: each step between chunks, the chunks, each
+/// step after them.
+#[derive(Debug, Clone, Copy)]
+pub enum Landed<'a> {
+    /// All chunks of a submission.
+    Chunks {
+        /// The submission.
+        submission: u64,
+        /// The wanted logits, `[rows, vocab]` in the order of the chunks. The caller checks whether they are finite.
+        logits: &'a [f32],
+    },
+    /// One step.
+    Step {
+        /// The submission.
+        submission: u64,
+        /// One for each slot that the backend computed; later slots held.
+        outcomes: &'a [Outcome],
+        /// The most likely tokens of the slots that asked for them.
+        top: TopTokens<'a>,
+    },
+}
+
+/// The most likely tokens of each slot, the most likely first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TopTokens<'a> {
+    /// `[slots, MAX_TOP]` of token and log-probability; empty if no slot asked for any.
+    pub entries: &'a [(u32, f32)],
+}
+
+impl<'a> TopTokens<'a> {
+    /// The `n` most likely tokens of a slot.
+    pub fn of(&self, slot: usize, n: usize) -> &'a [(u32, f32)] {
+        let first = slot * MAX_TOP;
+        self.entries.get(first..first + n.min(MAX_TOP)).unwrap_or(&[])
+    }
+}
+
+/// The slots of a backend.
+///
+/// A caller's mistake (a slot that does not exist or was not opened, a position without a block, a token beyond the
+/// vocabulary) is [`BackendError::UnsoundBatch`], and nothing was submitted. Other errors are the device's: the slots'
+/// state is lost, and so is the cache.
+pub trait Slots {
+    /// What can run at once.
+    fn limits(&self) -> Limits;
+
+    /// Gives a slot to a sequence. It has no blocks and does not decode. `length` is the length that the sequence may
+    /// reach: see [`Batch::lengths`](crate::Batch::lengths).
+    fn open(&mut self, slot: usize, length: u32) -> Result<(), BackendError>;
+
+    /// Sets the block tables of a slot, one per KV group, all of the same length, and the limit of its decoding. Entries
+    /// that it had before are the same as before. If the tables are shorter than before, later entries are forgotten.
+    fn extend(&mut self, slot: usize, tables: &[&[u32]], limit: u32) -> Result<(), BackendError>;
+
+    /// Begins to decode with the next step that is submitted.
+    fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError>;
+
+    /// The tokens that a masked slot may sample for a position: bit `i % 32` of word `i / 32` for token `i`.
+    fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError>;
+
+    /// Takes a slot from its sequence. Steps in flight still compute its row.
+    fn close(&mut self, slot: usize);
+
+    /// Submits chunks and steps, and returns the number of the submission: one more than that of the last.
+    ///
+    /// It may return before they have run. Steps in flight must not exceed [`Limits::steps`]. A backend that is not
+    /// [asynchronous](Limits::asynchronous) takes no steps between chunks.
+    fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError>;
+
+    /// The next completed part of a submission, in order. It waits for it at most this long; `None` if the time is over or
+    /// nothing is in flight.
+    fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError>;
+
+    /// Discards everything in flight and closes all slots. The contents of the cache stay.
+    fn reset(&mut self);
+}
