@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use crate::log_softmax::LogSoftmax;
 use crate::random::random;
 
 /// How the next token is chosen: penalties → temperature → top-k → top-p → min-p → draw.
@@ -98,13 +99,14 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. `step` numbers the draws of a sequence; with the seed it determines the random number.
+    /// Chooses a token. Logits of tokens that are not allowed are -infinity. `step` numbers the draws of a sequence; with the seed it determines the random number.
     /// `scratch` is reused from call to call so that steady decoding does not allocate.
     pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> u32 {
         if self.is_greedy() && !self.has_penalties() {
             argmax(logits)
         } else {
-            self.choose(logits, counts, step, scratch)
+            let token = self.choose_quickly(logits, counts, step, scratch);
+            token.unwrap_or_else(|| self.choose(logits, counts, step, scratch))
         }
     }
 
@@ -156,7 +158,14 @@ impl Sampler {
         (kept, close)
     }
 
-    fn choose(&self, logits: &[f32], counts: &Counts, step: u64, kept: &mut Vec<(f32, u32)>) -> u32 {
+    /// The definition of a draw.
+    pub(crate) fn choose(
+        &self,
+        logits: &[f32],
+        counts: &Counts,
+        step: u64,
+        kept: &mut Vec<(f32, u32)>,
+    ) -> u32 {
         kept.clear();
         let numbered = logits.iter().zip(0u32..).filter(|(l, _)| !l.is_nan());
         kept.extend(numbered.map(|(&l, id)| (l, id)));
@@ -188,7 +197,7 @@ impl Sampler {
             total += p;
             *logit = p as f32;
         }
-        let mut kept = Descending { all: kept, sorted: 0 };
+        let mut kept = Descending::new(kept);
         let mut count = kept.all.len();
         if self.top_p < 1.0 {
             let goal = f64::from(self.top_p) * total;
@@ -216,7 +225,11 @@ impl Sampler {
         best
     }
 
-    fn penalised(&self, logit: f32, count: u32) -> f32 {
+    pub(crate) fn penalised(&self, logit: f32, count: u32) -> f32 {
+        // A token that is not allowed.
+        if logit == f32::NEG_INFINITY {
+            return logit;
+        }
         let scaled =
             if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
         let lowered = scaled - self.presence_penalty - self.frequency_penalty * count as f32;
@@ -226,21 +239,25 @@ impl Sampler {
 }
 
 /// The exponent below which a probability is lost in the rounding of the vocabulary's sum, which is at least 1.
-const NEGLIGIBLE: f64 = -80.0;
+pub(crate) const NEGLIGIBLE: f64 = -80.0;
 
 /// By descending probability, then by id.
-fn more_likely(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
+pub(crate) fn more_likely(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
 /// Candidates in order, sorted lazily: the draw rarely needs more than a few of a whole vocabulary.
-struct Descending<'a> {
+pub(crate) struct Descending<'a> {
     all: &'a mut [(f32, u32)],
     sorted: usize,
 }
 
-impl Descending<'_> {
-    fn at(&mut self, index: usize) -> (f32, u32) {
+impl<'a> Descending<'a> {
+    pub(crate) fn new(all: &'a mut [(f32, u32)]) -> Descending<'a> {
+        Descending { all, sorted: 0 }
+    }
+
+    pub(crate) fn at(&mut self, index: usize) -> (f32, u32) {
         if index >= self.sorted {
             let rest = &mut self.all[self.sorted..];
             let more = (3 * self.sorted).max(256).min(rest.len());
@@ -265,11 +282,7 @@ pub fn argmax(values: &[f32]) -> u32 {
 
 /// The natural logarithm of `softmax(logits)[id]`.
 pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // Once per token over the whole vocabulary: exponentials in f32, their sum in f64.
-    let sum: f64 = logits.iter().map(|&l| f64::from((l - largest).exp())).sum();
-    let Some(&logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
-    (f64::from(logit - largest) - sum.ln()) as f32
+    logits.get(id as usize).map_or(f32::NEG_INFINITY, |&logit| LogSoftmax::new(logits).of(logit))
 }
 
 /// A uniform number in `[0, 1)` from seed and step alone.

@@ -233,6 +233,23 @@ pub fn splits(position: u32, window: u32) -> u32 {
     (position - first) / size + 1
 }
 
+/// The most splits that a row has at any position from `first` to `last`. It need not be that of the last: splits become
+/// longer when there would be too many, and a window may begin in a later tile.
+pub fn most_splits(first: u32, last: u32, window: u32) -> u32 {
+    // The number changes only where a row or the beginning of its window enters a tile.
+    let next_tile = |position: u32| SPLIT_TILE - position % SPLIT_TILE;
+    let (mut position, mut most) = (first, 0);
+    while position <= last {
+        most = most.max(splits(position, window));
+        let begins = match window {
+            0 => SPLIT_TILE,
+            window => (position + 1).checked_sub(window).map_or_else(|| window - position - 1, next_tile),
+        };
+        position += next_tile(position).min(begins.max(1));
+    }
+    most.max(1)
+}
+
 /// Normalises and rotates heads, and writes K and V to the cache.
 ///
 /// Buffers: `qkv`, `rows`, `turns`; if keys are written `k_cache`, `v_cache` and `block_table`; if heads are normalised
@@ -298,4 +315,23 @@ pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Lau
     let constants = paged.constants();
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_SPLITS, SPLIT_TILE, most_splits, splits};
+
+    #[test]
+    fn the_most_splits_of_a_range_are_those_of_one_of_its_positions() {
+        let long = MOST_SPLITS * SPLIT_TILE;
+        for window in [0, 1, 2, 63, 64, 65, 100, 128, 512, 1000, 4096] {
+            for first in (0..300).chain(long - 3..long + 140).chain([2 * long - 1, 2 * long, 3 * long + 7]) {
+                for length in [0, 1, 7, 63, 64, 65, 200] {
+                    let expected = (first..=first + length).map(|position| splits(position, window)).max();
+                    let found = most_splits(first, first + length, window);
+                    assert_eq!(Some(found), expected, "{first}, {length} more, window {window}");
+                }
+            }
+        }
+    }
 }

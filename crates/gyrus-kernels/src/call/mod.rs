@@ -18,6 +18,7 @@ mod norm;
 mod product;
 mod quantize;
 mod select;
+mod slot;
 mod storage;
 mod sum_tiles;
 mod tiles;
@@ -37,7 +38,9 @@ pub use matvec_sizes::MatVecSizes;
 pub use matvec_tuning::MatVecTuning;
 pub use norm::{Columns, Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
-pub use select::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning};
+pub use select::{
+    SELECT_EMITTED, SELECT_HELD, SELECT_LOGPROBS, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning,
+};
 pub use storage::Storage;
 pub use sum_tiles::SumTilesCall;
 pub use tiles::{TileCall, TileShape, TileTuning};

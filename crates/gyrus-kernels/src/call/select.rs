@@ -1,7 +1,8 @@
 use crate::launch::{Access, Launch, LaunchError, Slot};
-use crate::params::{SelectParams, SelectRow};
+use crate::params::{SelectParams, SlotState};
 use crate::select::Sampler;
 use crate::shader::{Rungs, Variant};
+use crate::slots::MAX_TOP;
 
 /// The most rows of a step that chooses its tokens on the device.
 pub const SELECT_ROWS: u32 = 16;
@@ -9,8 +10,10 @@ pub const SELECT_ROWS: u32 = 16;
 pub const SELECT_EMITTED: u32 = 64;
 /// What is emitted instead of a token if a row's logits are not all finite.
 pub const SELECT_NOT_FINITE: u32 = u32::MAX;
-/// Tokens of a row's history: no penalty window may be longer.
-pub const SELECT_HISTORY: u32 = 1024;
+/// Words of a row's log-probabilities: that of the token, then pairs of a token and its log-probability.
+pub const SELECT_LOGPROBS: u32 = 1 + 2 * MAX_TOP as u32;
+/// What is emitted instead of a token if a row holds.
+pub const SELECT_HELD: u32 = u32::MAX - 1;
 
 /// Logits that one run of neighbouring invocations reads.
 const RUN: u32 = 256;
@@ -19,32 +22,42 @@ const SLICES: u32 = 64;
 const PARTIALS: u32 = SLICES * RUN / 8 + 2 * SLICES;
 /// Far above every vocabulary; indices and fixed-point sums do not overflow up to it.
 const MOST_VOCAB: u32 = 1 << 22;
+/// Above every context; indices do not overflow up to it.
+const MOST_HISTORY: u32 = 1 << 24;
 
-/// Draws tokens from logits with [`Sampler`]s on the device, and advances the state of the step.
+/// Draws tokens from logits with [`Sampler`]s on the device, and advances the slots of the rows, or holds them.
 ///
-/// The result is that of [`Sampler::draw`] with the row's position plus one as the step. Buffers, by slot name:
+/// A row advances if [`SlotState::advances`] with its position. Its token is that of [`Sampler::draw`] with the position
+/// plus one as the step, where logits of tokens that are not allowed are -infinity. If it is an end token, or if a logit
+/// is not finite, or no token is allowed, the row has ended. A row that holds changes nothing but its step. Buffers, by
+/// slot name:
 ///
 /// | name | contents |
 /// |---|---|
 /// | `logits` | `[rows, vocab]` f32, not changed |
-/// | `samplers` | `[rows]` of [`SelectRow`] |
+/// | `slots` | `[rows]` of [`SlotState`]; every step is advanced by one, and `ENDED` is set |
 /// | `tokens` | `[rows]` u32: the chosen token, which is the next step's input |
 /// | `rows` | `[rows]` of (position of the token just computed, first entry of its block table); the position is advanced by one |
-/// | `emitted` | `[SELECT_EMITTED, SELECT_ROWS]` u32: the token also goes to `emitted[new position % SELECT_EMITTED][row]`, or [`SELECT_NOT_FINITE`] |
-/// | `history` | `[rows, SELECT_HISTORY]` u32: tokens by position modulo its length; with penalties |
+/// | `emitted` | `[SELECT_EMITTED, SELECT_ROWS]` u32: the token also goes to `emitted[step % SELECT_EMITTED][row]`, or [`SELECT_NOT_FINITE`], or [`SELECT_HELD`] |
+/// | `history` | `[rows, history]` u32: tokens by position modulo its length; with penalties |
 /// | `counts` | `[rows, vocab]` u32: how often each token occurred in the window; with penalties |
+/// | `masks` | `[rows, ceil(vocab / 32)]` u32: bit `i % 32` of word `i / 32` is set if token `i` may be chosen; with masks, for rows with `MASKED` |
+/// | `logprobs` | `[SELECT_EMITTED, SELECT_ROWS, SELECT_LOGPROBS]` u32: log-probabilities of the token and of the `top` most likely ones go to `logprobs[step % SELECT_EMITTED][row]`; with log-probabilities, of rows with `LOGPROBS` that advanced |
 /// | `partials`, `adjusted` | scratch between a list's launches |
 ///
-/// The host fills `history` and `counts` when a sequence begins; each step then slides the window. A row's token does
-/// not depend on the other rows.
+/// When a sequence with penalties begins, the host fills `history` and runs [`count`](SelectCall::count) before the first
+/// step; each step then slides the window. A row's token does not depend on the other rows.
 ///
 /// Candidates are in the CPU's order, by descending logit, then by id, and the random numbers are the CPU's.
 /// Exponentials are in f32: if a sum of probabilities is within about a millionth of the number drawn, of a cut or of
 /// its neighbour, the two may differ. Zeros of either sign are equal here.
 ///
-/// Two launches. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
+/// Log-probabilities are of the logits before penalties, masks and temperature; equal ones are in the order of ids.
+/// `(u32::MAX, -infinity)` stands for tokens beyond the vocabulary.
+///
+/// Two launches, and two more for log-probabilities. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
 /// the second; others read their logits several times in one workgroup, which is slower.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
     pub rows: u32,
@@ -54,6 +67,13 @@ pub struct SelectCall {
     pub greedy: bool,
     /// Whether some row has penalties.
     pub penalties: bool,
+    /// With penalties: tokens of a row's history, a power of two. Longer penalty windows are cut to it, so it must be at
+    /// least the smaller of the longest window and the longest sequence.
+    pub history: u32,
+    /// Whether some row is masked.
+    pub masks: bool,
+    /// Whether some row wants log-probabilities.
+    pub logprobs: bool,
 }
 
 /// Tuning; `None` chooses.
@@ -64,37 +84,26 @@ pub struct SelectTuning {
 }
 
 impl SelectCall {
-    /// The call for these samplers, one a row. Refuses penalty windows longer than the device's history.
+    /// The call for these samplers, one a row, for sequences of up to `length` tokens.
     pub fn of<'a>(
         samplers: impl IntoIterator<Item = &'a Sampler>,
         vocab: u32,
+        length: u32,
     ) -> Result<SelectCall, LaunchError> {
-        let mut call = SelectCall { rows: 0, vocab, greedy: true, penalties: false };
+        let mut call = SelectCall { vocab, greedy: true, ..SelectCall::default() };
         for sampler in samplers {
             call.rows += 1;
             call.greedy &= sampler.is_greedy();
-            call.penalties |= sampler.has_penalties();
-            if sampler.has_penalties() && sampler.penalty_window > SELECT_HISTORY {
-                return Err(LaunchError::Large {
-                    kernel: "select".to_owned(),
-                    what: "tokens of a penalty window",
-                    count: sampler.penalty_window.into(),
-                });
+            if sampler.has_penalties() {
+                call.penalties = true;
+                call.history = call.history.max(sampler.penalty_window.min(length));
             }
+        }
+        if call.penalties {
+            call.history = call.history.min(MOST_HISTORY + 1).next_power_of_two();
         }
         call.check()?;
         Ok(call)
-    }
-
-    /// Whether the launches read `samplers`.
-    pub fn has_samplers(&self) -> bool {
-        self.penalties || !self.greedy
-    }
-
-    /// The contents of the buffer `samplers`.
-    pub fn samplers<'a>(samplers: impl IntoIterator<Item = &'a Sampler>) -> Vec<u8> {
-        let rows: Vec<SelectRow> = samplers.into_iter().map(SelectRow::from).collect();
-        bytemuck::cast_slice(&rows).to_vec()
     }
 
     /// The launches, to be run one after the other.
@@ -116,7 +125,7 @@ impl SelectCall {
             });
         }
         let slices = self.params().slices;
-        Ok(if self.greedy {
+        let mut launches = if self.greedy {
             vec![
                 self.launch(
                     rungs,
@@ -126,8 +135,9 @@ impl SelectCall {
                     &[
                         ("logits", 0, Access::Read),
                         ("partials", 1, Access::ReadWrite),
-                        ("samplers", 3, Access::Read),
+                        ("slots", 3, Access::Read),
                         ("counts", 4, Access::Read),
+                        ("masks", 5, Access::Read),
                     ],
                 ),
                 self.launch(
@@ -140,14 +150,14 @@ impl SelectCall {
                         ("tokens", 1, Access::ReadWrite),
                         ("rows", 2, Access::ReadWrite),
                         ("emitted", 3, Access::ReadWrite),
-                        ("samplers", 5, Access::Read),
+                        ("slots", 5, Access::ReadWrite),
                         ("history", 6, Access::ReadWrite),
                         ("counts", 7, Access::ReadWrite),
                     ],
                 ),
             ]
         } else {
-            let logits = if self.penalties { "adjusted" } else { "logits" };
+            let logits = if self.has_adjusted() { "adjusted" } else { "logits" };
             let mut draw = self.launch(
                 rungs,
                 ("select_draw", "select/draw.wgsl"),
@@ -155,7 +165,7 @@ impl SelectCall {
                 [self.rows, 1],
                 &[
                     (logits, 0, Access::Read),
-                    ("samplers", 1, Access::Read),
+                    ("slots", 1, Access::ReadWrite),
                     ("partials", 2, Access::Read),
                     ("tokens", 3, Access::ReadWrite),
                     ("rows", 4, Access::ReadWrite),
@@ -165,35 +175,78 @@ impl SelectCall {
                 ],
             );
             draw.variant.overrides = vec![("WORKGROUP", workgroup.into())];
-            vec![
-                self.launch(
-                    rungs,
-                    ("select_survey", "select/survey.wgsl"),
-                    3,
-                    [slices, self.rows],
-                    &[
-                        ("logits", 0, Access::Read),
-                        ("samplers", 1, Access::Read),
-                        ("partials", 2, Access::ReadWrite),
-                        ("counts", 4, Access::Read),
-                        ("adjusted", 5, Access::ReadWrite),
-                    ],
-                ),
-                draw,
-            ]
-        })
+            vec![self.survey(rungs, false), draw]
+        };
+        if self.logprobs {
+            let raw = SelectCall { penalties: false, masks: false, ..*self };
+            launches.push(raw.survey(rungs, true));
+            launches.push(raw.launch(
+                rungs,
+                ("select_logprobs", "select/logprobs.wgsl"),
+                4,
+                [self.rows, 1],
+                &[
+                    ("logits", 0, Access::Read),
+                    ("slots", 1, Access::Read),
+                    ("partials", 2, Access::Read),
+                    ("emitted", 3, Access::Read),
+                    ("logprobs", 5, Access::ReadWrite),
+                ],
+            ));
+        }
+        Ok(launches)
+    }
+
+    /// `raw`: for log-probabilities.
+    fn survey(&self, rungs: Rungs, raw: bool) -> Launch {
+        let mut launch = self.launch(
+            rungs,
+            ("select_survey", "select/survey.wgsl"),
+            3,
+            [self.params().slices, self.rows],
+            &[
+                ("logits", 0, Access::Read),
+                ("slots", 1, Access::Read),
+                ("partials", 2, Access::ReadWrite),
+                ("counts", 4, Access::Read),
+                ("adjusted", 5, Access::ReadWrite),
+                ("masks", 6, Access::Read),
+            ],
+        );
+        launch.variant.constants.push(("RAW", u32::from(raw).to_string()));
+        launch
+    }
+
+    /// The launch that counts the penalty windows of rows with the flag `COUNT`, from `history` and the rows' positions,
+    /// and clears the flag; `None` without penalties.
+    pub fn count(&self, rungs: Rungs) -> Result<Option<Launch>, LaunchError> {
+        self.check()?;
+        let buffers = [
+            ("slots", 0, Access::ReadWrite),
+            ("rows", 1, Access::Read),
+            ("history", 2, Access::Read),
+            ("counts", 3, Access::ReadWrite),
+        ];
+        let kernel = ("select_count", "select/count.wgsl");
+        Ok(self.penalties.then(|| self.launch(rungs, kernel, 4, [self.rows, 1], &buffers)))
     }
 
     fn check(&self) -> Result<(), LaunchError> {
         let kernel = || "select".to_owned();
+        if self.penalties && !self.history.is_power_of_two() {
+            let (value, needed) = (self.history, "a power of two");
+            return Err(LaunchError::Tuning { kernel: kernel(), name: "history", value, needed });
+        }
         for (name, value) in [("rows", self.rows), ("vocab", self.vocab)] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
             }
         }
-        for (what, count, most) in
-            [("rows", self.rows, SELECT_ROWS), ("logits of a row", self.vocab, MOST_VOCAB)]
-        {
+        for (what, count, most) in [
+            ("rows", self.rows, SELECT_ROWS),
+            ("logits of a row", self.vocab, MOST_VOCAB),
+            ("tokens of a history", self.history, MOST_HISTORY),
+        ] {
             if count > most {
                 return Err(LaunchError::Large { kernel: kernel(), what, count: count.into() });
             }
@@ -201,9 +254,19 @@ impl SelectCall {
         Ok(())
     }
 
+    /// Whether draws are from other logits than the model's.
+    fn has_adjusted(&self) -> bool {
+        self.penalties || self.masks
+    }
+
     fn params(&self) -> SelectParams {
         let each = self.vocab.div_ceil(SLICES * RUN);
-        SelectParams { vocab: self.vocab, slices: self.vocab.div_ceil(each * RUN), each, _pad0: 0 }
+        SelectParams {
+            vocab: self.vocab,
+            slices: self.vocab.div_ceil(each * RUN),
+            each,
+            history: self.history,
+        }
     }
 
     /// The least size of a buffer in bytes; `None` if this call has no such buffer.
@@ -215,11 +278,16 @@ impl SelectCall {
             "tokens" => Some(4 * rows),
             "rows" => Some(8 * rows),
             "emitted" => Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS)),
-            "partials" if self.greedy => Some(8 * rows * u64::from(SLICES)),
+            "partials" if self.greedy && !self.logprobs => Some(8 * rows * u64::from(SLICES)),
             "partials" => Some(4 * rows * u64::from(PARTIALS)),
-            "samplers" if self.has_samplers() => Some(rows * size_of::<SelectRow>() as u64),
-            "counts" | "adjusted" if self.penalties => Some(logits),
-            "history" if self.penalties => Some(4 * rows * u64::from(SELECT_HISTORY)),
+            "slots" => Some(rows * size_of::<SlotState>() as u64),
+            "logprobs" if self.logprobs => {
+                Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS * SELECT_LOGPROBS))
+            }
+            "counts" if self.penalties => Some(logits),
+            "adjusted" if self.has_adjusted() => Some(logits),
+            "masks" if self.masks => Some(4 * rows * u64::from(self.vocab.div_ceil(32))),
+            "history" if self.penalties => Some(4 * rows * u64::from(self.history)),
             _ => None,
         }
     }
@@ -243,6 +311,7 @@ impl SelectCall {
                 file,
                 constants: vec![
                     flag("PENALTIES", self.penalties),
+                    flag("MASKS", self.masks),
                     flag("IMMEDIATES", rungs.immediates),
                     flag("SUBGROUPS", rungs.subgroups),
                 ],
@@ -253,28 +322,6 @@ impl SelectCall {
             rope: None,
             params: Some((binding, bytemuck::bytes_of(&self.params()).to_vec())),
             groups: [x, y, 1],
-        }
-    }
-}
-
-impl From<&Sampler> for SelectRow {
-    fn from(sampler: &Sampler) -> SelectRow {
-        // Larger than any relevant difference of logits; infinity times a difference of 0 would be NaN.
-        const MOST: f64 = 1e30;
-        let inverse = if sampler.is_greedy() { 0.0 } else { 1.0 / f64::from(sampler.temperature) };
-        SelectRow {
-            temperature: sampler.temperature,
-            top_k: sampler.top_k,
-            top_p: sampler.top_p,
-            min_p: sampler.min_p,
-            repetition_penalty: sampler.repetition_penalty,
-            presence_penalty: sampler.presence_penalty,
-            frequency_penalty: sampler.frequency_penalty,
-            penalty_window: sampler.penalty_window,
-            seed_low: sampler.seed as u32,
-            seed_high: (sampler.seed >> 32) as u32,
-            inverse_temperature: inverse.min(MOST) as f32,
-            _pad0: 0,
         }
     }
 }

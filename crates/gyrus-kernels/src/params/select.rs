@@ -11,12 +11,12 @@ params! {
         slices: u32,
         /// Runs of 256 logits in a slice.
         each: u32,
-        /// Unused.
-        _pad0: u32,
+        /// Tokens of a row's history, a power of two; 0 without penalties.
+        history: u32,
     }
 
-    /// A row's sampler.
-    SelectRow {
+    /// The state of a slot that decodes: its sampler, and what decides whether it advances.
+    SlotState {
         /// 0 for greedy decoding.
         temperature: f32,
         /// top-k: tokens that are kept; 0 for all.
@@ -39,7 +39,31 @@ params! {
         seed_high: u32,
         /// 1 / temperature; 0 for greedy decoding.
         inverse_temperature: f32,
-        /// Unused.
-        _pad0: u32,
+        /// The number of the next step: its entry in the ring of tokens.
+        step: u32,
+        /// The slot advances while the next position is below this.
+        limit: u32,
+        /// `ACTIVE`, `ENDED`, `MASKED`, `LOGPROBS`, `COUNT`.
+        flags: u32,
+        /// The position for whose token the mask is.
+        mask_position: u32,
+        /// How many of the most likely tokens are wanted with their log-probabilities, at most 20.
+        top: u32,
+        /// An end token; `u32::MAX` for none.
+        end0: u32,
+        /// Another.
+        end1: u32,
+        /// Another.
+        end2: u32,
+        /// Another.
+        end3: u32,
+        /// Another.
+        end4: u32,
+        /// Another.
+        end5: u32,
+        /// Another.
+        end6: u32,
+        /// Another.
+        end7: u32,
     }
 }

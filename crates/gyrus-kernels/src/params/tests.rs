@@ -50,7 +50,8 @@ fn documented_offsets_hold() {
     ];
     for layout in ALL {
         let expected = match layout.name {
-            "RoPEQKVWriteParams" | "AttendParams" | "SelectRow" => 48,
+            "SlotState" => 96,
+            "RoPEQKVWriteParams" | "AttendParams" => 48,
             name if of_sixteen.contains(&name) => 16,
             _ => 32,
         };

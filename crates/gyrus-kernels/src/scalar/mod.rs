@@ -23,4 +23,4 @@ pub use norm::norm;
 pub use ops::{activate, gate, inverse_rms, matmul, read_sums, rms_norm, soft_cap};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
-pub use select::SelectState;
+pub use select::{SelectState, allowed, emitted_at, logprobs};

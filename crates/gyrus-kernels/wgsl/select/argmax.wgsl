@@ -3,24 +3,26 @@
 //   0  logits    [rows, vocab] f32, read
 //   1  partials  [rows, SLICES] of (key, token), written
 //   2  params    SelectParams (immediates where the device has them)
-//   3  samplers  [rows] SelectRow, read; only with PENALTIES
+//   3  slots     [rows] SlotState, read
 //   4  counts    [rows, vocab] u32, read: how often each token occurred; only with PENALTIES
+//   5  masks     [rows, vocab / 32] u32, read: a bit for each token that may be chosen; only with MASKS
 //
-// Grid: (slices, rows). Twin: Sampler::draw.
+// Grid: (slices, rows). Rows that do not run are skipped. Twin: Sampler::draw.
 
 #include "params/SelectParams"
-#if PENALTIES
-#include "params/SelectRow"
-#endif
 #define PARAMS SelectParams
 #define PARAMS_BINDING 2
 #include "lib/params.wgsl"
+#include "select/slot.wgsl"
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read_write> partials: array<vec2<u32>>;
+@group(0) @binding(3) var<storage, read> slots: array<SlotState>;
 #if PENALTIES
-@group(0) @binding(3) var<storage, read> samplers: array<SelectRow>;
 @group(0) @binding(4) var<storage, read> counts: array<u32>;
+#endif
+#if MASKS
+@group(0) @binding(5) var<storage, read> masks: array<u32>;
 #endif
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
@@ -39,6 +41,9 @@ fn better(best: vec2<u32>, keys: vec4<u32>, at: vec4<u32>) -> vec2<u32> {
 
 @compute @workgroup_size(256)
 fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    if (!is_running(slots[group.y].flags)) {
+        return;
+    }
     if (lane == 0u) {
         atomicStore(&best_key, NO_KEY);
         atomicStore(&best_token, 0xffffffffu);

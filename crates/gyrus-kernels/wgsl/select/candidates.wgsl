@@ -159,10 +159,10 @@ fn row_mass(partial: u32) -> vec2<u32> {
     return workgroupUniformLoad(&broadcast_mass);
 }
 
-fn draw_candidates(row: u32, partial: u32, full_mass: bool, z: vec2<u32>) {
-    let top_k = samplers[row].top_k;
-    let top_p = samplers[row].top_p;
-    let min_p = samplers[row].min_p;
+fn draw_candidates(slot: SlotState, partial: u32, full_mass: bool, z: vec2<u32>) {
+    let top_k = slot.top_k;
+    let top_p = slot.top_p;
+    let min_p = slot.min_p;
     let last = last_bin_of(select(top_k, MAX_CANDIDATE_K, full_mass));
     let listed = list_chunks(last);
     if (listed == NONE) {

@@ -1,13 +1,13 @@
-// select_draw: draws a token of each row with its sampler, and advances the state of the row's sequence.
+// select_draw: draws a token of each row with its sampler, and advances the row's slot.
 //
-//   0  logits    [rows, vocab] f32, read; with PENALTIES `adjusted`, which select_survey wrote
-//   1  samplers  [rows] SelectRow, read
+//   0  logits    [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
+//   1  slots     [rows] SlotState, advanced
 //   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote
-//   3  tokens    [rows] u32, written
+//   3  tokens    [rows] u32, advanced
 //   4  rows      [rows] (position, first entry in block_table), advanced
-//   5  emitted   [EMITTED, MAX_ROWS] u32, written at the new position
+//   5  emitted   [EMITTED, MAX_ROWS] u32, written at the row's step
 //   6  params    SelectParams (immediates where the device has them)
-//   7  history   [rows, HISTORY] u32, tokens by position; only with PENALTIES
+//   7  history   [rows, params.history] u32, tokens by position; only with PENALTIES
 //   8  counts    [rows, vocab] u32, advanced; only with PENALTIES
 //
 // Grid: (rows), a workgroup a row. Twins: Sampler::draw, scalar::SelectState.
@@ -21,10 +21,10 @@
 // Sums are in fixed point, hence exact: a row's token does not depend on the order in which candidates were found.
 
 #include "params/SelectParams"
-#include "params/SelectRow"
 #define PARAMS SelectParams
 #define PARAMS_BINDING 6
 #include "lib/params.wgsl"
+#include "select/slot.wgsl"
 
 // A power of two from 256 on.
 override WORKGROUP: u32 = 256u;
@@ -33,7 +33,7 @@ const CANDIDATES: u32 = 1024u;
 const CANDIDATES_PER_INVOCATION: u32 = 4u;
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
-@group(0) @binding(1) var<storage, read> samplers: array<SelectRow>;
+@group(0) @binding(1) var<storage, read_write> slots: array<SlotState>;
 @group(0) @binding(2) var<storage, read> partials: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> rows: array<vec2<u32>>;
@@ -80,6 +80,7 @@ var<workgroup> chosen: atomic<u32>;
 var<workgroup> sum_low: atomic<u32>;
 var<workgroup> sum_high: atomic<u32>;
 // Values that one invocation broadcasts to the workgroup.
+var<workgroup> broadcast_slot: SlotState;
 var<workgroup> broadcast: u32;
 var<workgroup> broadcast_mass: vec2<u32>;
 
@@ -166,7 +167,7 @@ fn top_p_mass(total: vec2<u32>, top_p: f32) -> vec2<u32> {
     return select(target_mass, vec2<u32>(1u, 0u), all(target_mass == vec2<u32>()));
 }
 
-// Keys of four tokens of the row, NO_KEY beyond the vocabulary.
+// Keys of four tokens of the row, NO_KEY for those beyond the vocabulary or not allowed.
 fn keys_at(at: vec4<u32>) -> vec4<u32> {
     let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
     return keys_of(vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]), at);
@@ -213,7 +214,6 @@ fn KERNEL(
 #endif
 ) {
     let row = group.x;
-    let row_sampler = samplers[row];
     lane = index;
 #if SUBGROUPS
     shuffle_width = 1u;
@@ -225,11 +225,12 @@ fn KERNEL(
     }
 #endif
     base = row * params.vocab;
-    inverse = row_sampler.inverse_temperature;
     let partial = row * (PARTIALS / 4u);
     chunk_max = load_chunk_max(partial, lane);
     chunk_max_high = load_chunk_max(partial, lane + WORKGROUP);
     if (lane == 0u) {
+        broadcast_slot = slots[row];
+        broadcast = next_position(row, broadcast_slot);
         atomicStore(&largest, NO_KEY);
         atomicStore(&found, 0u);
         atomicStore(&chosen, NONE);
@@ -241,7 +242,16 @@ fn KERNEL(
     }
     let larger = max(chunk_max, chunk_max_high);
     let key = max(max(larger.x, larger.y), max(larger.z, larger.w));
-    workgroupBarrier();
+    // These loads are barriers.
+    let slot = workgroupUniformLoad(&broadcast_slot);
+    let position = workgroupUniformLoad(&broadcast);
+    if (position == HELD) {
+        if (lane == 0u) {
+            emit(row, slot, HELD);
+        }
+        return;
+    }
+    inverse = slot.inverse_temperature;
 #if SUBGROUPS
     let subgroup_max = subgroupMax(key);
     if (key == subgroup_max) {
@@ -257,33 +267,33 @@ fn KERNEL(
     let row_max = workgroupUniformLoad(&broadcast);
     max_key = row_max;
     max_logit = value_of(row_max);
-    if (row_max == NOT_FINITE) {
+    if (row_max == NOT_FINITE || row_max == NO_KEY) {
         if (lane == 0u) {
-            advance(row, NOT_FINITE);
+            advance(row, slot, position, NOT_FINITE);
         }
-    } else if (row_sampler.temperature == 0.0) {
+    } else if (slot.temperature == 0.0) {
         argmax(4u * lane, chunk_max);
         argmax(4u * (lane + WORKGROUP), chunk_max_high);
         workgroupBarrier();
         if (lane == 0u) {
-            advance(row, atomicLoad(&chosen));
+            advance(row, slot, position, atomicLoad(&chosen));
         }
     } else {
-        let z = random(vec2<u32>(row_sampler.seed_low, row_sampler.seed_high), rows[row].x + 1u);
-        let full_mass = needs_full_mass(row_sampler.temperature, row_sampler.top_k);
-        if (!full_mass || row_sampler.top_k == 0u || row_sampler.top_k >= params.vocab) {
-            draw_candidates(row, partial, full_mass, z);
+        let z = random(vec2<u32>(slot.seed_low, slot.seed_high), position);
+        let full_mass = needs_full_mass(slot.temperature, slot.top_k);
+        if (!full_mass || slot.top_k == 0u || slot.top_k >= params.vocab) {
+            draw_candidates(slot, partial, full_mass, z);
         }
         workgroupBarrier();
         if (lane == 0u) {
             broadcast = atomicLoad(&chosen);
         }
         if (workgroupUniformLoad(&broadcast) == NONE) {
-            draw_row(row, z);
+            draw_row(slot, z);
         }
         workgroupBarrier();
         if (lane == 0u) {
-            advance(row, min(atomicLoad(&chosen), params.vocab - 1u));
+            advance(row, slot, position, min(atomicLoad(&chosen), params.vocab - 1u));
         }
     }
 }

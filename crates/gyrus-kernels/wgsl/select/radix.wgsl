@@ -183,10 +183,10 @@ fn descend(by_count: bool, target_mass: vec2<u32>) -> Descent {
     return node;
 }
 
-fn draw_row(row: u32, z: vec2<u32>) {
-    let top_k = samplers[row].top_k;
-    let top_p = samplers[row].top_p;
-    let min_p = samplers[row].min_p;
+fn draw_row(slot: SlotState, z: vec2<u32>) {
+    let top_k = slot.top_k;
+    let top_p = slot.top_p;
+    let min_p = slot.min_p;
     var total = mass_above(0.0);
     // A cut is a prefix of the order, so that its mass describes it completely.
     if (top_k > 0u && top_k < params.vocab) {

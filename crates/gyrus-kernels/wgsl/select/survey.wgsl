@@ -2,27 +2,35 @@
 // probabilities of each slice.
 //
 //   0  logits    [rows, vocab] f32, read
-//   1  samplers  [rows] SelectRow, read
+//   1  slots     [rows] SlotState, read
 //   2  partials  [rows, PARTIALS] u32, written
 //   3  params    SelectParams (immediates where the device has them)
 //   4  counts    [rows, vocab] u32, read: how often each token occurred; only with PENALTIES
-//   5  adjusted  [rows, vocab] f32, written: logits after penalties; only with PENALTIES
+//   5  adjusted  [rows, vocab] f32, written: logits after penalties and masks; only with PENALTIES or MASKS
+//   6  masks     [rows, vocab / 32] u32, read: a bit for each token that may be chosen; only with MASKS
 //
-// Grid: (slices, rows). The sum of a slice is that of exp((logit - largest logit of the slice) / temperature), reduced
+// With RAW it is for select_logprobs: of every row that wants log-probabilities, with a temperature of 1.
+//
+// Grid: (slices, rows). Rows that do not run are skipped. The sum of a slice is that of exp((logit - largest logit of the slice) / temperature), reduced
 // in f32 by one fixed tree. Twin: Sampler::draw, together with select_draw.
 
 #include "params/SelectParams"
-#include "params/SelectRow"
 #define PARAMS SelectParams
 #define PARAMS_BINDING 3
 #include "lib/params.wgsl"
+#include "select/slot.wgsl"
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
-@group(0) @binding(1) var<storage, read> samplers: array<SelectRow>;
+@group(0) @binding(1) var<storage, read> slots: array<SlotState>;
 @group(0) @binding(2) var<storage, read_write> partials: array<u32>;
 #if PENALTIES
 @group(0) @binding(4) var<storage, read> counts: array<u32>;
+#endif
+#if PENALTIES || MASKS
 @group(0) @binding(5) var<storage, read_write> adjusted: array<u32>;
+#endif
+#if MASKS
+@group(0) @binding(6) var<storage, read> masks: array<u32>;
 #endif
 #include "lib/u64.wgsl"
 #include "select/keys.wgsl"
@@ -33,7 +41,7 @@
 var<workgroup> keys: array<u32, RUN>;
 var<workgroup> sums: array<f32, RUN>;
 
-#if PENALTIES
+#if PENALTIES || MASKS
 fn store4(base: u32, at: vec4<u32>, bits: vec4<u32>) {
     for (var i = 0u; i < 4u; i += 1u) {
         if (at[i] < params.vocab) {
@@ -53,6 +61,21 @@ fn relative_probabilities(keys: vec4<u32>, max_logit: f32, inverse: f32) -> vec4
 
 @compute @workgroup_size(256)
 fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let flags = slots[group.y].flags;
+#if RAW
+    // A row that advanced may have ended.
+    if ((flags & (SLOT_ACTIVE | SLOT_LOGPROBS)) != (SLOT_ACTIVE | SLOT_LOGPROBS)) {
+        return;
+    }
+    let needs_sum = true;
+    let inverse = 1.0;
+#else
+    if (!is_running(flags)) {
+        return;
+    }
+    let needs_sum = needs_full_mass(slots[group.y].temperature, slots[group.y].top_k);
+    let inverse = slots[group.y].inverse_temperature;
+#endif
     let base = group.y * params.vocab;
     let out = group.y * PARTIALS;
     var four = vec4<u32>(NO_KEY);
@@ -60,7 +83,7 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         let at = token_indices(token_at(group.x, run, lane));
         let low = load4(base, at.low, group.y);
         let high = load4(base, at.high, group.y);
-#if PENALTIES
+#if PENALTIES || MASKS
         store4(base, at.low, low);
         store4(base, at.high, high);
 #endif
@@ -76,7 +99,7 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         }
         partials[out + group.x * CHUNKS_OF_SLICE + lane] = largest;
     }
-    if (needs_full_mass(samplers[group.y].temperature, samplers[group.y].top_k)) {
+    if (needs_sum) {
         workgroupBarrier();
         for (var stride = RUN / 2u; stride > 0u; stride /= 2u) {
             if (lane < stride) {
@@ -85,7 +108,6 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
             workgroupBarrier();
         }
         let largest = keys[0];
-        let inverse = samplers[group.y].inverse_temperature;
         var parts = vec4<f32>();
         for (var run = 0u; run < params.each; run += 8u) {
             let at = token_indices(token_at(group.x, run, lane));

@@ -1,30 +1,28 @@
-// select_take: reduces the slices of select_argmax to a token, and advances the state of the row's sequence.
+// select_take: reduces the slices of select_argmax to a token, and advances the row's slot.
 //
 //   0  partials  [rows, SLICES] of (key, token), read
-//   1  tokens    [rows] u32, written
+//   1  tokens    [rows] u32, advanced
 //   2  rows      [rows] (position, first entry in block_table), advanced
-//   3  emitted   [EMITTED, MAX_ROWS] u32, written at the new position
+//   3  emitted   [EMITTED, MAX_ROWS] u32, written at the row's step
 //   4  params    SelectParams (immediates where the device has them)
-//   5  samplers  [rows] SelectRow, read; only with PENALTIES
-//   6  history   [rows, HISTORY] u32, tokens by position; only with PENALTIES
+//   5  slots     [rows] SlotState, advanced
+//   6  history   [rows, params.history] u32, tokens by position; only with PENALTIES
 //   7  counts    [rows, vocab] u32, advanced; only with PENALTIES
 //
 // Grid: (rows). Twins: Sampler::draw, scalar::SelectState.
 
 #include "params/SelectParams"
-#if PENALTIES
-#include "params/SelectRow"
-#endif
 #define PARAMS SelectParams
 #define PARAMS_BINDING 4
 #include "lib/params.wgsl"
+#include "select/slot.wgsl"
 
 @group(0) @binding(0) var<storage, read> partials: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(2) var<storage, read_write> rows: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read_write> emitted: array<u32>;
+@group(0) @binding(5) var<storage, read_write> slots: array<SlotState>;
 #if PENALTIES
-@group(0) @binding(5) var<storage, read> samplers: array<SelectRow>;
 @group(0) @binding(6) var<storage, read_write> history: array<u32>;
 @group(0) @binding(7) var<storage, read_write> counts: array<u32>;
 #endif
@@ -54,6 +52,14 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     }
     workgroupBarrier();
     if (lane == 0u) {
-        advance(group.x, select(atomicLoad(&best_token), NOT_FINITE, best == NOT_FINITE));
+        let slot = slots[group.x];
+        let position = next_position(group.x, slot);
+        if (position == HELD) {
+            emit(group.x, slot, HELD);
+        } else {
+            let is_chosen = best != NOT_FINITE && best != NO_KEY;
+            let chosen = select(NOT_FINITE, atomicLoad(&best_token), is_chosen);
+            advance(group.x, slot, position, chosen);
+        }
     }
 }

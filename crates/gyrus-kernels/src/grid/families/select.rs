@@ -1,12 +1,16 @@
 //! Tokens chosen from logits: greedy, drawn with every combination of filters, and penalised.
 
-use crate::call::{SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning};
-use crate::grid::case::{Case, CaseBuffer, Step};
+use crate::call::{
+    SELECT_EMITTED, SELECT_HELD, SELECT_LOGPROBS, SELECT_ROWS, SelectCall, SelectTuning, Storage,
+};
+use crate::grid::case::{Case, CaseBuffer, Rule, Step, UNTOUCHED};
 use crate::grid::family::Point;
 use crate::grid::noise::Noise;
-use crate::scalar::SelectState;
+use crate::params::SlotState;
+use crate::scalar::{SelectState, allowed, emitted_at, logprobs};
 use crate::select::{Counts, Sampler};
 use crate::shader::Rungs;
+use crate::slots::MAX_TOP;
 
 /// The distribution of logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,6 +24,27 @@ enum Logits {
     /// The last row has a NaN, or an infinity.
     Nan,
     Infinity,
+}
+
+/// The tokens that a row's mask allows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mask {
+    Half,
+    /// One of 40.
+    Few,
+    None,
+}
+
+/// What a case computes.
+struct Inputs {
+    logits: Logits,
+    call: SelectCall,
+    sampler: Sampler,
+    /// Whether windows are counted first.
+    count: bool,
+    masks: Option<Mask>,
+    /// Alternatives to the token, with log-probabilities.
+    top: Option<usize>,
 }
 
 pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
@@ -41,7 +66,8 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let top_p = point.of(&[1.0, 0.95, 0.5]);
     let min_p = point.of(&[0.0, 0.05]);
     let penalties = point.of(&[false, true]);
-    let window = point.of(&[64, 5, 0, SELECT_HISTORY]);
+    let (window, history) = point.of(&[(64, 64), (5, 1024), (0, 1), (1024, 1024), (u32::MAX, 2048)]);
+    let count = point.of(&[true, false]);
     let rows: usize = point.of(&[4, 1, 16]);
     let tuning = point.of(&[SelectTuning { workgroup: None }, SelectTuning { workgroup: Some(512) }]);
     let [repetition_penalty, presence_penalty, frequency_penalty] =
@@ -57,18 +83,34 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         penalty_window: window,
         seed: 0,
     };
-    let call = SelectCall { rows: rows as u32, vocab: vocab as u32, greedy, penalties };
-    let launches = call.tuned(rungs, tuning).ok()?;
+    let masks = point.of(&[None, Some(Mask::Half), Some(Mask::Few), None, Some(Mask::None)]);
+    let top = point.of(&[None, Some(5), Some(MAX_TOP), Some(0)]);
+    let history = if penalties { history } else { 0 };
+    let call = SelectCall {
+        rows: rows as u32,
+        vocab: vocab as u32,
+        greedy,
+        penalties,
+        history,
+        masks: masks.is_some(),
+        logprobs: top.is_some(),
+    };
+    let mut launches = call.tuned(rungs, tuning).ok()?;
+    if count {
+        launches.splice(0..0, call.count(rungs).ok()?);
+    }
     let scratch: Vec<(&'static str, usize)> = launches
         .iter()
         .flat_map(|launch| launch.slots())
         .filter(|slot| ["partials", "adjusted"].contains(&slot.name))
         .map(|slot| (slot.name, slot.bytes as usize / 4))
         .collect();
-    let name = format!("{logits:?} of {vocab}, {rows} rows, {sampler:?}, {tuning:?}");
+    let name =
+        format!("{logits:?} of {vocab}, {rows} rows, {sampler:?}, {masks:?}, logprobs {top:?}, {tuning:?}");
     let seed = point.seed;
+    let inputs = Inputs { logits, call, sampler, count, masks, top };
     let twin = move || {
-        let mut buffers = twin(&mut Noise::new(seed), logits, call, &sampler);
+        let mut buffers = twin(&mut Noise::new(seed), &inputs);
         for (name, words) in &scratch {
             if !buffers.iter().any(|buffer| buffer.name == *name) {
                 buffers.push(CaseBuffer::scratch(name, *words));
@@ -103,20 +145,52 @@ fn history(noise: &mut Noise, vocab: usize) -> Vec<u32> {
     (0..length).map(|_| noise.below(few)).collect()
 }
 
-fn sampler_words(samplers: &[Sampler]) -> Vec<u32> {
-    let bytes = SelectCall::samplers(samplers);
-    bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
+/// The words of a mask. Bits beyond the vocabulary are set.
+fn mask_of(noise: &mut Noise, mask: Mask, vocab: usize) -> Vec<u32> {
+    let word = |noise: &mut Noise| match mask {
+        Mask::Half => noise.bits(),
+        Mask::Few => (0..32).filter(|_| noise.below(40) == 0).fold(0, |word, bit| word | 1 << bit),
+        Mask::None => 0,
+    };
+    let mut words: Vec<u32> = (0..vocab.div_ceil(32)).map(|_| word(noise)).collect();
+    let last = vocab - 1;
+    words[last / 32] |= u32::MAX.checked_shl(last as u32 % 32 + 1).unwrap_or(0);
+    words
 }
 
-fn twin(noise: &mut Noise, logits: Logits, call: SelectCall, sampler: &Sampler) -> Vec<CaseBuffer> {
+/// A slot that runs, mostly, for a row that draws this token.
+fn slot_of(noise: &mut Noise, sampler: &Sampler, position: u32, token: u32) -> SlotState {
+    let step = noise.pick(&[0, 63, 64, 1000]);
+    let ends = [token + 1, u32::MAX - 2, 0, 1, 2, 3, 4, token];
+    let ends = &ends[noise.pick(&[8, 7, 0])..];
+    let limit = noise.pick(&[position + 2, u32::MAX]);
+    let slot = SlotState::new(sampler, step, limit, ends, None, false);
+    match noise.below(10) {
+        0 => SlotState::inactive(step),
+        1 => SlotState { flags: slot.flags | SlotState::ENDED, ..slot },
+        2 => SlotState { limit: position + noise.below(2), ..slot },
+        // The mask for the next position has not arrived.
+        3 => SlotState { flags: slot.flags | SlotState::MASKED, mask_position: position, ..slot },
+        _ => slot,
+    }
+}
+
+fn twin(noise: &mut Noise, inputs: &Inputs) -> Vec<CaseBuffer> {
+    let Inputs { logits, call, ref sampler, count, masks, top } = *inputs;
     let (rows, vocab) = (call.rows as usize, call.vocab as usize);
-    let (mut all, mut samplers, mut states) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut all, mut slots, mut states, mut counted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut all_masks = Vec::new();
+    let mut ring = empty_ring();
     let mut emitted = vec![0xaaaa_5555; (SELECT_EMITTED * SELECT_ROWS) as usize];
     let emitted_before = emitted.clone();
     for row in 0..rows {
-        let row_logits = row_of(noise, logits, vocab, row + 1 == rows);
-        let before =
-            SelectState::new(&history(noise, vocab), if call.penalties { sampler.penalty_window } else { 0 });
+        let raw = row_of(noise, logits, vocab, row + 1 == rows);
+        let mask = masks.map(|mask| mask_of(noise, mask, vocab)).unwrap_or_default();
+        // Other rows of the call have no mask.
+        let is_masked = masks.is_some() && noise.below(4) > 0;
+        let row_logits = if is_masked { allowed(&raw, &mask) } else { raw.clone() };
+        let window = if call.penalties { sampler.penalty_window } else { 0 };
+        let before = SelectState::new(&history(noise, vocab), window, call.history.max(1) as usize);
         let step = before.position + 1;
         // Rounding may decide a draw that is this close to a cut, so another seed is taken.
         let sampler = (0..64)
@@ -126,41 +200,96 @@ fn twin(noise: &mut Noise, logits: Logits, call: SelectCall, sampler: &Sampler) 
             })
             .find(|sampler| !is_close(sampler, &row_logits, &before.counts, step.into()))
             .unwrap_or_else(|| Sampler { top_k: 1, ..sampler.clone() });
-        let finite = row_logits.iter().all(|logit| logit.is_finite());
+        let finite = raw.iter().all(|logit| logit.is_finite()) && row_logits.iter().any(|l| l.is_finite());
         let token = sampler.draw(&row_logits, &before.counts, step.into(), &mut Vec::new());
         let mut after = before.clone();
-        // Steps in flight continue with a valid token.
-        after.advance(if finite { token } else { 0 }, sampler.penalty_window);
-        emitted[after.emitted_at(row as u32)] = if finite { token } else { SELECT_NOT_FINITE };
-        all.extend(row_logits);
-        samplers.push(sampler);
+        let mut slot = slot_of(noise, &sampler, before.position, token);
+        if is_masked && slot.flags & SlotState::MASKED == 0 {
+            slot.flags |= SlotState::MASKED;
+            slot.mask_position = before.position + 1;
+        }
+        if let Some(top) = top.filter(|_| noise.below(4) > 0) {
+            slot.flags |= SlotState::LOGPROBS;
+            slot.top = top as u32;
+        }
+        let mut slot_after = slot;
+        // Windows of flagged rows are counted, whatever their counts are.
+        let is_counted = count && call.penalties && slot.flags & SlotState::COUNT != 0;
+        if is_counted {
+            slot_after.flags &= !SlotState::COUNT;
+        }
+        let word = after.step(&mut slot_after, finite.then_some(token));
+        let at = emitted_at(slot.step, row as u32);
+        emitted[at] = word;
+        if slot.flags & SlotState::LOGPROBS != 0 && word < SELECT_HELD {
+            put_logprobs(&mut ring, at, &raw, word, slot.top as usize);
+        }
+        all.extend(raw);
+        all_masks.extend(mask);
+        slots.push((slot, slot_after));
         states.push((before, after));
+        counted.push(is_counted);
     }
     let state = |name, words: &dyn Fn(&SelectState) -> Vec<u32>| {
         let before = states.iter().flat_map(|(before, _)| words(before)).collect();
         CaseBuffer::exact(name, before, states.iter().flat_map(|(_, after)| words(after)).collect())
     };
-    let count = |counts: &Counts, id: u32| counts.get(&id).copied().unwrap_or(0);
-    let tokens = CaseBuffer { before: vec![u32::MAX; rows], ..state("tokens", &|state| vec![state.token]) };
+    let count_of = |counts: &Counts, id: u32| counts.get(&id).copied().unwrap_or(0);
+    let words = |of: &dyn Fn(&(SlotState, SlotState)) -> SlotState| {
+        bytemuck::cast_slice(&slots.iter().map(of).collect::<Vec<_>>()).to_vec()
+    };
     let mut buffers = vec![
         CaseBuffer::floats("logits", &all),
-        CaseBuffer::read("samplers", sampler_words(&samplers)),
-        tokens,
+        CaseBuffer::exact("slots", words(&|slot| slot.0), words(&|slot| slot.1)),
+        state("tokens", &|state| vec![state.token]),
         state("rows", &|state| vec![state.position, 7]),
         CaseBuffer::exact("emitted", emitted_before, emitted),
     ];
+    if call.logprobs {
+        buffers.push(ring);
+    }
+    if call.masks {
+        buffers.push(CaseBuffer::read("masks", all_masks));
+    }
     if call.penalties {
         buffers.push(state("history", &|state| state.history.clone()));
-        buffers
-            .push(state("counts", &|state| (0..vocab as u32).map(|id| count(&state.counts, id)).collect()));
+        let mut counts =
+            state("counts", &|state| (0..vocab as u32).map(|id| count_of(&state.counts, id)).collect());
+        for (row, _) in counts.before.chunks_exact_mut(vocab).zip(counted).filter(|(_, counted)| *counted) {
+            row.fill(3);
+        }
+        buffers.push(counts);
     }
     buffers
+}
+
+/// A ring of log-probabilities that no row has written.
+fn empty_ring() -> CaseBuffer {
+    let words = (SELECT_EMITTED * SELECT_ROWS * SELECT_LOGPROBS) as usize;
+    let untouched = vec![UNTOUCHED; words];
+    let rule = Rule::Near(Storage::F32, vec![None; words]);
+    CaseBuffer { name: "logprobs", before: untouched.clone(), after: untouched, rule }
+}
+
+/// Puts a row's log-probabilities at an entry of the ring: tokens to the bit, log-probabilities within 1e-5 and roundings.
+fn put_logprobs(ring: &mut CaseBuffer, entry: usize, logits: &[f32], token: u32, top: usize) {
+    let first = entry * SELECT_LOGPROBS as usize;
+    let (own, most_likely) = logprobs(logits, token, top);
+    let Rule::Near(_, tolerances) = &mut ring.rule else { return };
+    let mut put = |at: usize, logprob: f64| {
+        ring.after[at] = (logprob as f32).to_bits();
+        tolerances[at] = logprob.is_finite().then_some(1e-5 + 3e-7 * logprob.abs());
+    };
+    let most_likely = |place| most_likely.get(place).copied().unwrap_or((u32::MAX, f64::NEG_INFINITY));
+    put(first, own);
+    (0..top).for_each(|place| put(first + 2 + 2 * place, most_likely(place).1));
+    (0..top).for_each(|place| ring.after[first + 1 + 2 * place] = most_likely(place).0);
 }
 
 /// Whether rounding may decide the draw: a sum of probabilities within 1e-5 of the random number or of a cut, or two
 /// candidates whose probabilities differ so little that either may come first.
 fn is_close(sampler: &Sampler, logits: &[f32], counts: &Counts, step: u64) -> bool {
-    if sampler.is_greedy() || !logits.iter().all(|logit| logit.is_finite()) {
+    if sampler.is_greedy() || !logits.iter().any(|logit| logit.is_finite()) {
         return false;
     }
     let (kept, close) = sampler.exact(logits, counts);

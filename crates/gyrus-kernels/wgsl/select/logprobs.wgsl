@@ -1,0 +1,203 @@
+// select_logprobs: the log-probability of each row's token and of its most likely tokens, from the logits before
+// penalties, masks and temperature. It runs after the rows have advanced, and after a select_survey with RAW.
+//
+//   0  logits    [rows, vocab] f32, read
+//   1  slots     [rows] SlotState, read: their steps are one ahead
+//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote
+//   3  emitted   [EMITTED, MAX_ROWS] u32, read
+//   4  params    SelectParams (immediates where the device has them)
+//   5  logprobs  [EMITTED, MAX_ROWS, 1 + 2 · MAX_TOP] u32, written: the log-probability's bits, then pairs of token and
+//                log-probability's bits, the most likely first; (NONE, -infinity) if the vocabulary has fewer tokens
+//
+// Grid: (rows), a workgroup a row. Rows that held or want no log-probabilities are not written. Twin: scalar::logprobs.
+//
+// As in select_draw, each of the `top` largest logits is at least the `top`-th largest maximum of disjoint sets of
+// chunks, one set per invocation. If too many tokens are, because their logits are equal, the most likely ones are found
+// one after the other in passes over the row.
+
+#include "params/SelectParams"
+#define PARAMS SelectParams
+#define PARAMS_BINDING 4
+#include "lib/params.wgsl"
+#include "select/slot.wgsl"
+
+@group(0) @binding(0) var<storage, read> logits: array<u32>;
+@group(0) @binding(1) var<storage, read> slots: array<SlotState>;
+@group(0) @binding(2) var<storage, read> partials: array<u32>;
+@group(0) @binding(3) var<storage, read> emitted: array<u32>;
+@group(0) @binding(5) var<storage, read_write> logprobs: array<u32>;
+#include "select/keys.wgsl"
+#include "select/layout.wgsl"
+
+const MAX_ROWS: u32 = 16u;
+const EMITTED: u32 = 64u;
+const MAX_TOP: u32 = 20u;
+const NONE: u32 = 0xffffffffu;
+const MINUS_INFINITY: u32 = 0xff800000u;
+const WORKGROUP: u32 = 256u;
+const CANDIDATES: u32 = 512u;
+
+var<workgroup> keys: array<u32, WORKGROUP>;
+var<workgroup> sums: array<f32, SLICES>;
+// (key, token).
+var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
+var<workgroup> found: atomic<u32>;
+var<workgroup> best_key: atomic<u32>;
+var<workgroup> best_token: atomic<u32>;
+// Values that one invocation broadcasts to the workgroup.
+var<workgroup> broadcast: u32;
+var<workgroup> broadcast_pair: vec2<u32>;
+
+fn is_before(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.x > b.x || (a.x == b.x && a.y < b.y);
+}
+
+fn key_at(base: u32, token: u32) -> u32 {
+    return key_of(logits[base + token]);
+}
+
+// The difference to the largest logit first: it is exact for likely tokens.
+fn logprob(key: u32, largest: f32, log_sum: f32) -> u32 {
+    return bitcast<u32>((value_of(key) - largest) - log_sum);
+}
+
+// Collects the tokens of a chunk whose keys are at least this.
+fn collect(base: u32, chunk: u32, least: u32) {
+    for (var i = 0u; i < params.each * CHUNK; i += 1u) {
+        let token = token_at(chunk / CHUNKS_OF_SLICE, i / CHUNK, (chunk % CHUNKS_OF_SLICE) * CHUNK + i % CHUNK);
+        if (token < params.vocab) {
+            let key = key_at(base, token);
+            if (key >= least) {
+                let at = atomicAdd(&found, 1u);
+                if (at < CANDIDATES) {
+                    candidates[at] = vec2<u32>(key, token);
+                }
+            }
+        }
+    }
+}
+
+// The first token of the row after another in descending order. All invocations must call it.
+fn next_after(lane: u32, base: u32, last: vec2<u32>) -> vec2<u32> {
+    var best = vec2<u32>(NO_KEY, NONE);
+    for (var token = lane; token < params.vocab; token += WORKGROUP) {
+        let candidate = vec2<u32>(key_at(base, token), token);
+        if (is_before(last, candidate) && is_before(candidate, best)) {
+            best = candidate;
+        }
+    }
+    if (lane == 0u) {
+        atomicStore(&best_key, NO_KEY);
+        atomicStore(&best_token, NONE);
+    }
+    workgroupBarrier();
+    atomicMax(&best_key, best.x);
+    workgroupBarrier();
+    if (best.x == atomicLoad(&best_key)) {
+        atomicMin(&best_token, best.y);
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        broadcast_pair = vec2<u32>(atomicLoad(&best_key), atomicLoad(&best_token));
+    }
+    return workgroupUniformLoad(&broadcast_pair);
+}
+
+@compute @workgroup_size(256)
+fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let row = group.x;
+    let step = slots[row].step - 1u;
+    let at = (step % EMITTED) * MAX_ROWS + row;
+    let chosen = emitted[at];
+    if ((slots[row].flags & SLOT_LOGPROBS) == 0u || chosen >= params.vocab) {
+        return;
+    }
+    let base = row * params.vocab;
+    let out = at * (1u + 2u * MAX_TOP);
+    let top = min(slots[row].top, MAX_TOP);
+    let partial = row * PARTIALS;
+    // The largest key of the row and of this invocation's chunks.
+    let chunks = params.slices * CHUNKS_OF_SLICE;
+    var own = NO_KEY;
+    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
+        own = max(own, partials[partial + chunk]);
+    }
+    keys[lane] = own;
+    if (lane == 0u) {
+        atomicStore(&best_key, NO_KEY);
+        atomicStore(&found, 0u);
+        broadcast = NO_KEY;
+    }
+    workgroupBarrier();
+    atomicMax(&best_key, own);
+    // The `top`-th largest of the invocations' keys, by their ranks.
+    var rank = 0u;
+    for (var i = 0u; i < WORKGROUP; i += 1u) {
+        rank += select(0u, 1u, is_before(vec2<u32>(keys[i], i), vec2<u32>(own, lane)));
+    }
+    if (rank + 1u == top) {
+        broadcast = own;
+    }
+    workgroupBarrier();
+    // Fewer invocations have chunks than tokens are wanted: all tokens, but not what is missing.
+    let least = max(broadcast, NO_KEY + 1u);
+    let largest = value_of(atomicLoad(&best_key));
+    if (lane < SLICES) {
+        var sum = 0.0;
+        if (lane < params.slices) {
+            let slice = partial + CHUNKS + 2u * lane;
+            sum = bitcast<f32>(partials[slice + 1u]) * exp(value_of(partials[slice]) - largest);
+        }
+        sums[lane] = sum;
+    }
+    workgroupBarrier();
+    for (var stride = SLICES / 2u; stride > 0u; stride /= 2u) {
+        if (lane < stride) {
+            sums[lane] += sums[lane + stride];
+        }
+        workgroupBarrier();
+    }
+    let log_sum = log(sums[0]);
+    if (lane == 0u) {
+        logprobs[out] = logprob(key_at(base, chosen), largest, log_sum);
+    }
+    if (top == 0u) {
+        return;
+    }
+    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
+        if (partials[partial + chunk] >= least) {
+            collect(base, chunk, least);
+        }
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        broadcast = atomicLoad(&found);
+    }
+    let count = workgroupUniformLoad(&broadcast);
+    if (count <= CANDIDATES) {
+        for (var i = lane; i < count; i += WORKGROUP) {
+            let candidate = candidates[i];
+            var place = 0u;
+            for (var j = 0u; j < count; j += 1u) {
+                place += select(0u, 1u, is_before(candidates[j], candidate));
+            }
+            if (place < top) {
+                logprobs[out + 1u + 2u * place] = candidate.y;
+                logprobs[out + 2u + 2u * place] = logprob(candidate.x, largest, log_sum);
+            }
+        }
+        for (var place = count + lane; place < top; place += WORKGROUP) {
+            logprobs[out + 1u + 2u * place] = NONE;
+            logprobs[out + 2u + 2u * place] = MINUS_INFINITY;
+        }
+    } else {
+        var last = vec2<u32>(NOT_FINITE, 0u);
+        for (var place = 0u; place < top; place += 1u) {
+            last = next_after(lane, base, last);
+            if (lane == 0u) {
+                logprobs[out + 1u + 2u * place] = last.y;
+                logprobs[out + 2u + 2u * place] = logprob(last.x, largest, log_sum);
+            }
+        }
+    }
+}
