@@ -2,13 +2,14 @@
 //! buffers grow to the largest batch and never shrink.
 
 mod observe;
+mod slots;
 
 use std::sync::Arc;
 
 use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, HeadNorms, KvGroup, MAX_KV_GROUPS, Op, Phases, Plan, RopeId,
-    Rows, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, MAX_KV_GROUPS, Op,
+    Phases, Plan, RopeId, Rows, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -22,8 +23,12 @@ use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, elementwise, matmul};
 use observe::Observable;
 
-/// The most rows of one batch. The rows' block tables and positions are collected on the stack.
-pub const MAX_ROWS: usize = 512;
+/// The most rows of the chunks of one batch.
+pub const MAX_ROWS: usize = HOST_LIMITS.rows;
+
+/// The most rows of one batch, with a decoded row of each slot. The rows' block tables and positions are collected on the
+/// stack.
+const BATCH_ROWS: usize = MAX_ROWS + HOST_LIMITS.slots;
 
 /// Rows of a batch for which smaller arrays are collected: those of decoding.
 const FEW_ROWS: usize = 16;
@@ -39,6 +44,12 @@ enum Weight {
 
 /// Executes a plan on the CPU.
 pub struct CpuBackend {
+    executor: Executor,
+    slots: HostSlots,
+}
+
+/// All but the slots.
+struct Executor {
     model: Prepared,
     /// One per KV group.
     caches: Vec<KvStore>,
@@ -120,7 +131,9 @@ impl CpuBackend {
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
             scratch,
         };
-        Ok(CpuBackend { model: Prepared { plan, weights, pool }, caches, blocks: blocks.to_vec(), state })
+        let slots = HostSlots::new(plan.vocab, blocks);
+        let model = Prepared { plan, weights, pool };
+        Ok(CpuBackend { executor: Executor { model, caches, blocks: blocks.to_vec(), state }, slots })
     }
 }
 
@@ -328,34 +341,38 @@ impl Prepared {
 
 impl Backend for CpuBackend {
     fn plan(&self) -> &Plan {
-        &self.model.plan
+        &self.executor.model.plan
     }
 
     fn kv_blocks(&self) -> &[usize] {
-        &self.blocks
+        &self.executor.blocks
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        let vocab = self.model.plan.vocab;
-        let logits = self.execute(batch, None)?;
+        let vocab = self.plan().vocab;
+        let logits = self.executor.execute(batch, None)?;
         batch.check_logits(logits, vocab)?;
         Ok(logits)
     }
 
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
-        self.execute(batch, Some(observer)).map(drop)
+        self.executor.execute(batch, Some(observer)).map(drop)
+    }
+
+    fn slots(&mut self) -> &mut dyn Slots {
+        self
     }
 }
 
-impl CpuBackend {
+impl Executor {
     /// Runs all ops and returns the logits. An observer is shown the results of each op.
     fn execute(
         &mut self,
         batch: &Batch<'_>,
         observer: Option<&mut Observer<'_>>,
     ) -> Result<&[f32], BackendError> {
-        if batch.rows() > MAX_ROWS {
-            return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_ROWS });
+        if batch.rows() > BATCH_ROWS {
+            return Err(BackendError::TooManyRows { rows: batch.rows(), most: BATCH_ROWS });
         }
         if !batch.is_sound(self.model.plan.vocab, &self.blocks) {
             return Err(BackendError::UnsoundBatch);
@@ -363,7 +380,7 @@ impl CpuBackend {
         // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
         Ok(match batch.rows() {
             ..=FEW_ROWS => self.run_ops::<FEW_ROWS>(batch, observer),
-            _ => self.run_ops::<MAX_ROWS>(batch, observer),
+            _ => self.run_ops::<BATCH_ROWS>(batch, observer),
         })
     }
 
@@ -373,7 +390,7 @@ impl CpuBackend {
         batch: &Batch<'_>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> &[f32] {
-        let CpuBackend { model, caches, state, .. } = self;
+        let Executor { model, caches, state, .. } = self;
         let plan = &model.plan;
         let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
         for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {

@@ -24,6 +24,7 @@ mod exp;
 mod f32_dot;
 mod isa;
 mod kv;
+mod log_softmax;
 mod matmul;
 mod matrix;
 mod norm;

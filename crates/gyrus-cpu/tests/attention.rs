@@ -223,3 +223,46 @@ fn invalid_cache_shapes_are_rejected() {
     let shape = KvGroup { layers: 1, kv_heads: 0, head_dim: 64, window: None };
     assert!(matches!(KvStore::new(shape, 1, Storage::F16), Err(CpuError::Cache { .. })));
 }
+
+/// Rows of sequences that share blocks get the bits that they get alone, wherever their sequences part.
+#[test]
+fn rows_that_share_blocks_match_rows_alone() {
+    let mut rng = Rng::new(23);
+    for (heads, kv_heads, window) in [(9, 3, None), (4, 4, None), (8, 1, Some(70))] {
+        let case = Case { heads, kv_heads, head_dim: 64, window, softcap: None };
+        let len = 400;
+        let all = case.sequences(&mut rng, &[len; 5]);
+        for dtype in [Storage::F16, Storage::F32] {
+            for threads in [1, 2] {
+                let pool = Pool::new(threads);
+                let store = case.store(&pool, &all, dtype);
+                // The first blocks are those of sequence 0, the others a sequence's own.
+                let tables: Vec<Vec<u32>> = (0..40)
+                    .map(|n| {
+                        let (own, shared) = (&all[n % 5].table, rng.below(len / KV_BLOCK));
+                        [&all[0].table[..shared], &own[shared..]].concat()
+                    })
+                    .collect();
+                let place = |table| KvRow { table, position: rng.below(len) as u32 };
+                let rows: Vec<KvRow> = tables.iter().map(Vec::as_slice).map(place).collect();
+                let width = case.q_width();
+                let q: Vec<f32> = (0..rows.len() * width).map(|i| all[0].q[i % (len * width)]).collect();
+                let run = |rows: &[KvRow], q: &[f32]| {
+                    let mut out = vec![f32::NAN; rows.len() * width];
+                    let q = Strided { data: q, stride: width };
+                    attention(&pool, &store, &case.params(), rows, q, &mut out, &mut Scratch::new());
+                    out
+                };
+                let together = run(&rows, &q);
+                for (n, together) in together.chunks_exact(width).enumerate() {
+                    let alone = run(&rows[n..n + 1], &q[n * width..(n + 1) * width]);
+                    assert_eq!(
+                        bits(&[together.to_vec()]),
+                        bits(&[alone]),
+                        "row {n}, {heads} heads, {dtype:?}, {threads} threads"
+                    );
+                }
+            }
+        }
+    }
+}

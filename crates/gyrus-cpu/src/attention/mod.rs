@@ -51,7 +51,7 @@ pub struct Attention {
     pub softcap: Option<f32>,
 }
 
-/// Adjacent rows of one sequence.
+/// Adjacent rows of one sequence, or of sequences that share blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Group {
     first: usize,
@@ -113,7 +113,10 @@ pub fn attention(
         per_head <= MAX_HEADS_PER_KV_HEAD,
         "{per_head} query heads per KV head, at most {MAX_HEADS_PER_KV_HEAD} are supported"
     );
-    group_rows(rows, (TASK_ROWS / per_head).max(1), &mut scratch.groups);
+    let most = (TASK_ROWS / per_head).max(1);
+    // Rows that share blocks still make enough tasks for all threads.
+    let most_sharing = (rows.len() * kv_heads / (4 * pool.threads())).clamp(1, most);
+    group_rows(rows, params, most, most_sharing, &mut scratch.groups);
     let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
@@ -175,15 +178,24 @@ fn first_position(row: &KvRow, params: &Attention) -> usize {
     params.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
 }
 
-/// Splits the batch into groups of at most `most` adjacent rows with the same block table.
-fn group_rows(rows: &[KvRow], most: usize, groups: &mut Vec<Group>) {
+/// Splits the batch into groups of at most `most` adjacent rows with the same block table, or of `most_sharing` rows
+/// whose sequences begin with the same block.
+fn group_rows(rows: &[KvRow], params: &Attention, most: usize, most_sharing: usize, groups: &mut Vec<Group>) {
     groups.clear();
+    let first_block = |row: &KvRow| {
+        let entry = first_position(row, params) / KV_BLOCK;
+        (entry, row.table[entry])
+    };
     for (i, row) in rows.iter().enumerate() {
-        match groups.last_mut() {
-            Some(group) if group.count < most && std::ptr::eq(rows[i - 1].table, row.table) => {
-                group.count += 1
-            }
-            _ => groups.push(Group { first: i, count: 1 }),
+        let joins = |group: &Group| {
+            let before = &rows[i - 1];
+            let same = std::ptr::eq(before.table, row.table);
+            group.count < if same { most } else { most_sharing }
+                && (same || first_block(before) == first_block(row))
+        };
+        match groups.last_mut().filter(|group| joins(group)) {
+            Some(group) => group.count += 1,
+            None => groups.push(Group { first: i, count: 1 }),
         }
     }
 }
@@ -305,8 +317,10 @@ impl Job<'_> {
                     i += 1;
                     continue;
                 }
-                let end = (i + 1..rows.len()).find(|&j| slots(j).is_empty()).unwrap_or(rows.len());
-                self.block(rows[i].table[block], head, i..end, &slots, work);
+                let here = rows[i].table[block];
+                let ends = |&j: &usize| slots(j).is_empty() || rows[j].table[block] != here;
+                let end = (i + 1..rows.len()).find(ends).unwrap_or(rows.len());
+                self.block(here, head, i..end, &slots, work);
                 i = end;
             }
         }

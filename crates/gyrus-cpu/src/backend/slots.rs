@@ -1,0 +1,30 @@
+//! Slots on the CPU: their rows are sampled on the thread pool, one row per task.
+
+use gyrus_kernels::{BackendError, Batch, DecodeRow, HostBackend, HostForward, HostSlots};
+
+use super::{CpuBackend, Executor};
+use crate::log_softmax::log_softmax;
+use crate::storage::Disjoint;
+
+impl HostBackend for CpuBackend {
+    fn host_slots(&mut self) -> (&mut HostSlots, &mut dyn HostForward) {
+        (&mut self.slots, &mut self.executor)
+    }
+}
+
+impl HostForward for Executor {
+    fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
+        self.execute(batch, None)?;
+        let (plan, pool) = (&self.model.plan, &self.model.pool);
+        let logits = &self.state.buffers[usize::from(plan.logits().0)][..batch.logits.len() * plan.vocab];
+        let count = rows.len();
+        let rows = Disjoint::new(rows);
+        pool.run(count, &|row| {
+            // SAFETY: each task accesses its own row only.
+            let row = unsafe { rows.part(row..row + 1) };
+            row.iter_mut()
+                .for_each(|row| row.sample(logits, plan.vocab, |logits| log_softmax(pool.isa(), logits)));
+        });
+        Ok(logits)
+    }
+}
