@@ -29,6 +29,9 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     for (spec, id) in plan.buffers.iter().zip(0..) {
         let rows = if spec.rows == Rows::Batch { MAX_ROWS } else { MATVEC_ROWS };
         sizes.push((Operand::Scratch(BufferId(id)), words(rows * spec.width)));
+        if spec.rows == Rows::Batch {
+            sizes.push((Operand::SlotScratch(BufferId(id)), words(MATVEC_ROWS * spec.width)));
+        }
     }
     let partials = plan.forward.iter().map(|op| match op {
         Op::Attention { heads, kv, .. } => {
@@ -69,7 +72,9 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     }
     for ((spec, blocks), group) in plan.kv.iter().zip(&kv.blocks).zip(0..) {
         sizes.push((Operand::BlockTables(group), words(table_entries(kv))));
-        let cache = (*blocks as u64).saturating_mul(spec.block_bytes(plan.precision) as u64);
+        sizes.push((Operand::SlotTables(group), words(padding_table(kv).saturating_add(1))));
+        let blocks = (*blocks as u64).saturating_add(PADDING_BLOCKS as u64);
+        let cache = blocks.saturating_mul(spec.block_bytes(plan.precision) as u64);
         for index in 0..spec.layers as u16 {
             let layer = KvLayer { group, index };
             sizes.extend([(Operand::Keys(layer), cache), (Operand::Values(layer), cache)]);
@@ -98,9 +103,26 @@ fn quantized_widths(plan: &Plan) -> Vec<u32> {
     widths
 }
 
-/// Entries of all block tables together. Sequences may share blocks, so that this can be more than the cache has.
+/// Blocks of each KV group that rows without a sequence write to. The caller does not know of them.
+pub(crate) const PADDING_BLOCKS: usize = 1;
+
+/// Slots of a backend.
+pub(crate) const SLOTS: usize = 128;
+
+/// Entries from the block table of one slot to that of the next: those of the longest sequence.
+pub(crate) fn slot_stride(kv: &KvSize) -> usize {
+    kv.positions.div_ceil(KV_BLOCK).saturating_add(1)
+}
+
+/// The first entry of the block table of rows without a sequence, which names the padding block.
+pub(crate) fn padding_table(kv: &KvSize) -> usize {
+    slot_stride(kv).saturating_mul(SLOTS)
+}
+
+/// Entries of all block tables of a batch together: those of the longest sequence for each row that decodes. Sequences may
+/// share blocks, so that this can be more than the cache has.
 fn table_entries(kv: &KvSize) -> usize {
-    kv.positions.div_ceil(KV_BLOCK).max(MATVEC_ROWS).saturating_mul(4)
+    slot_stride(kv).saturating_mul(MATVEC_ROWS)
 }
 
 /// Entries from one row's frequencies to the next in a rope's table: 0 if all sequences have the same. Some ropes have
@@ -113,9 +135,14 @@ pub(crate) fn rope_stride(rope: &Rope) -> u32 {
 /// The cache of each KV group's layers and the size of block tables, for no rows.
 pub(crate) fn paged(plan: &Plan, size: &KvSize) -> Vec<Paged> {
     let entries = table_entries(size) as u32;
-    let cache = |(group, blocks): (&KvGroup, &usize)| KvShape::of(group, plan.precision, *blocks);
+    let cache = |(group, blocks): (&KvGroup, &usize)| {
+        KvShape::of(group, plan.precision, blocks.saturating_add(PADDING_BLOCKS))
+    };
     plan.kv.iter().zip(&size.blocks).map(|pool| Paged { cache: cache(pool), rows: 0, entries }).collect()
 }
+
+/// Overwrites the beginning of a buffer.
+pub(crate) type Write<'w> = dyn FnMut(&Buffer, &[u32]) -> Result<(), GpuError> + 'w;
 
 /// The buffers that a plan's kernels read and write.
 #[derive(Debug)]
@@ -145,6 +172,11 @@ impl Buffers {
                 gpu.write(table, bytemuck::cast_slice(&engine::no_turns(*head_dim as usize)))?;
             }
         }
+        for (blocks, group) in kv.blocks.iter().zip(0..) {
+            let table = buffers.get(&Operand::SlotTables(group))?;
+            let padding = (*blocks as u32).to_le_bytes();
+            gpu.write_at(table, 4 * padding_table(kv) as u64, &padding)?;
+        }
         for (rope, id) in plan.ropes.iter().zip(0..).filter(|(rope, _)| rope_stride(rope) == 0) {
             let table = buffers.get(&Operand::RopeTable(RopeId(id)))?;
             gpu.write(table, bytemuck::cast_slice(&engine::turns(rope, 0)))?;
@@ -166,8 +198,14 @@ impl Buffers {
         &self.paged
     }
 
-    /// Sends each row's frequencies, for ropes whose frequencies depend on a sequence's length, unless the device has them.
-    pub(crate) fn send_ropes(&self, gpu: &Gpu, plan: &Plan, batch: &Batch<'_>) -> Result<(), GpuError> {
+    /// Writes each row's frequencies, for ropes whose frequencies depend on a sequence's length, unless the device has
+    /// them.
+    pub(crate) fn write_ropes(
+        &self,
+        plan: &Plan,
+        batch: &Batch<'_>,
+        write: &mut Write<'_>,
+    ) -> Result<(), GpuError> {
         let ropes = plan.ropes.iter().zip(0..).zip(&self.sent_ropes);
         for ((rope, id), sent) in ropes.filter(|((rope, _), _)| rope_stride(rope) > 0) {
             let class = |sequence: &u32| rope.length_class(batch.lengths[*sequence as usize] as usize);
@@ -183,9 +221,14 @@ impl Buffers {
                 let of_row = engine::turns(rope, batch.lengths[rows[0] as usize] as usize);
                 rows.iter().for_each(|_| words.extend_from_slice(&of_row));
             }
-            gpu.write(self.get(&Operand::RopeTable(RopeId(id)))?, bytemuck::cast_slice(&words))?;
+            write(self.get(&Operand::RopeTable(RopeId(id)))?, &words)?;
             sent.extend(classes);
         }
         Ok(())
+    }
+
+    /// Forgets which frequencies the device has.
+    pub(crate) fn forget_ropes(&self) {
+        self.sent_ropes.iter().for_each(|sent| sent.borrow_mut().clear());
     }
 }

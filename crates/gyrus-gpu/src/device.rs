@@ -13,6 +13,7 @@ use crate::error::GpuError;
 use crate::lower::Capabilities;
 use crate::pipeline::Pipeline;
 use crate::pipeline_cache::PipelineCache;
+use crate::vulkan_recorder::CompiledCache;
 
 /// Which adapter to open, and how.
 #[derive(Debug, Clone)]
@@ -57,6 +58,8 @@ pub struct Gpu {
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     pub(crate) pipeline_cache: Option<PipelineCache>,
+    /// The same of the Vulkan recorder, if it is used.
+    pub(crate) compiled_cache: Option<CompiledCache>,
     /// The file of tuning results for this device.
     pub(crate) tuning_path: Option<PathBuf>,
     pub(crate) busy: BusyMeter,
@@ -123,8 +126,12 @@ impl Gpu {
         });
         let pipeline_cache =
             options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
-        let pipeline_cache = pipeline_cache
-            .and_then(|folder| PipelineCache::open(&device, &adapter.inner.get_info(), rungs, folder));
+        let info = adapter.inner.get_info();
+        let compiled_cache = pipeline_cache
+            .filter(|_| options.vulkan_recorder)
+            .and_then(|folder| CompiledCache::open(&device, &info, rungs, folder));
+        let pipeline_cache =
+            pipeline_cache.and_then(|folder| PipelineCache::open(&device, &info, rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
         let mut gpu = Gpu {
             device,
@@ -135,10 +142,8 @@ impl Gpu {
             most_memory: options.memory,
             pipelines: Mutex::default(),
             pipeline_cache,
-            tuning_path: options
-                .pipelines
-                .as_ref()
-                .map(|folder| folder.join(adapter_file(&adapter.inner.get_info(), "tuning"))),
+            compiled_cache,
+            tuning_path: options.pipelines.as_ref().map(|folder| folder.join(adapter_file(&info, "tuning"))),
             busy: BusyMeter::default(),
             bandwidth: OnceLock::new(),
             adapter,
@@ -188,7 +193,7 @@ impl Gpu {
 
     /// Closes the device and frees its memory. Later calls return [`GpuError::Lost`].
     pub fn close(&self) {
-        self.pipeline_cache.as_ref().inspect(|pipeline_cache| pipeline_cache.store());
+        self.store_pipelines();
         // Steps in flight of the Vulkan recorder use buffers that wgpu destroys, so wait for a later submission.
         let _ = self.flush();
         self.device.destroy();
@@ -233,10 +238,8 @@ fn experimental() -> ExperimentalFeatures {
 impl Drop for Gpu {
     fn drop(&mut self) {
         // Pipelines that were compiled since the last time.
-        if let Some(pipeline_cache) = &self.pipeline_cache
-            && self.take_error().is_ok()
-        {
-            pipeline_cache.store();
+        if self.take_error().is_ok() {
+            self.store_pipelines();
         }
     }
 }

@@ -13,16 +13,17 @@ use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
 use crate::device::{Gpu, wgpu_error};
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, WgpuPipeline};
 use crate::vulkan_recorder::Bound;
 
 /// A kernel bound to its buffers, which can be run any number of times.
 #[derive(Debug)]
 pub struct Dispatch {
     pub(crate) pipeline: Arc<Pipeline>,
-    group: wgpu::BindGroup,
     buffers: Vec<(u32, Buffer, Access)>,
-    /// The same for the Vulkan recorder, once it has recorded this dispatch.
+    /// The buffers as wgpu binds them, once it has recorded this dispatch.
+    group: OnceLock<wgpu::BindGroup>,
+    /// The same for the Vulkan recorder.
     bound: OnceLock<Bound>,
     params: Params,
     /// The grid. It may change: kernels read their bounds from parameters and buffers.
@@ -38,14 +39,24 @@ enum Params {
 }
 
 impl Dispatch {
-    pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
-        pass.set_pipeline(&self.pipeline.inner);
-        pass.set_bind_group(0, &self.group, &[]);
+    /// Records it with wgpu.
+    pub(crate) fn record(&self, gpu: &Gpu, pass: &mut ComputePass<'_>) -> Result<(), GpuError> {
+        let pipeline = self.pipeline.for_wgpu(gpu)?;
+        let group = match self.group.get() {
+            Some(group) => group,
+            None => {
+                let group = gpu.bind_group(pipeline, &self.buffers)?;
+                self.group.get_or_init(|| group)
+            }
+        };
+        pass.set_pipeline(&pipeline.inner);
+        pass.set_bind_group(0, group, &[]);
         if let Params::Immediate(words) = &self.params {
             pass.set_immediates(0, bytemuck::cast_slice(words));
         }
         let [x, y, z] = self.groups;
         pass.dispatch_workgroups(x, y, z);
+        Ok(())
     }
 
     /// Its kernel and buffers, for the Vulkan recorder.
@@ -93,6 +104,24 @@ impl Gpu {
             .map(|(slot, buffer)| (slot.binding, (*buffer).clone(), slot.access))
             .chain(uniforms.iter().map(|(binding, buffer)| (*binding, buffer.clone(), Access::Read)))
             .collect();
+        let params = match (immediates, launch.params()) {
+            (Some(words), _) => Params::Immediate(words),
+            // The parameters were pushed last.
+            (None, Some(_)) => {
+                uniforms.last().map_or(Params::None, |(_, buffer)| Params::Uniform(buffer.clone()))
+            }
+            (None, None) => Params::None,
+        };
+        let (group, bound) = (OnceLock::new(), OnceLock::new());
+        Ok(Dispatch { pipeline, buffers, group, bound, params, groups: launch.groups() })
+    }
+
+    /// Binds buffers to the bindings of a kernel for wgpu.
+    fn bind_group(
+        &self,
+        pipeline: &WgpuPipeline,
+        buffers: &[(u32, Buffer, Access)],
+    ) -> Result<wgpu::BindGroup, GpuError> {
         let entries: Vec<BindGroupEntry<'_>> = buffers
             .iter()
             .map(|(binding, buffer, _)| BindGroupEntry {
@@ -102,23 +131,14 @@ impl Gpu {
             .collect();
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let group = self.device.create_bind_group(&BindGroupDescriptor {
-            label: Some(&launch.variant().name),
+            label: None,
             layout: &pipeline.layout,
             entries: &entries,
         });
-        if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(wgpu_error(&error));
+        match pollster::block_on(scope.pop()) {
+            Some(error) => Err(wgpu_error(&error)),
+            None => Ok(group),
         }
-        let params = match (immediates, launch.params()) {
-            (Some(words), _) => Params::Immediate(words),
-            // The parameters were pushed last.
-            (None, Some(_)) => {
-                uniforms.last().map_or(Params::None, |(_, buffer)| Params::Uniform(buffer.clone()))
-            }
-            (None, None) => Params::None,
-        };
-        let bound = OnceLock::new();
-        Ok(Dispatch { pipeline, group, buffers, bound, params, groups: launch.groups() })
     }
 
     /// Changes a dispatch to the grid and parameters of another launch of the same variant on the same buffers.
@@ -152,9 +172,10 @@ impl Gpu {
 
     /// Runs dispatches in order, and waits for them.
     pub fn run(&self, dispatches: &[&Dispatch]) -> Result<(), GpuError> {
+        self.compile_for_wgpu(dispatches.iter().copied())?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
-        dispatches.iter().for_each(|dispatch| dispatch.record(&mut pass));
+        dispatches.iter().try_for_each(|dispatch| dispatch.record(self, &mut pass))?;
         drop(pass);
         self.queue.submit([encoder.finish()]);
         self.wait()
@@ -163,6 +184,8 @@ impl Gpu {
     /// How long `dispatches` take in order, repeated `times` times in one submission: by the device's clock where it has
     /// timestamps, else by the host's.
     pub fn time(&self, dispatches: &[&Dispatch], times: u32) -> Result<Duration, GpuError> {
+        // Not measured.
+        self.compile_for_wgpu(dispatches.iter().copied())?;
         if !self.has_timestamps() {
             let start = Instant::now();
             let all: Vec<&Dispatch> = (0..times).flat_map(|_| dispatches.iter().copied()).collect();
@@ -179,7 +202,7 @@ impl Gpu {
         let descriptor = ComputePassDescriptor { label: None, timestamp_writes: Some(writes) };
         let mut pass = encoder.begin_compute_pass(&descriptor);
         for _ in 0..times {
-            dispatches.iter().for_each(|dispatch| dispatch.record(&mut pass));
+            dispatches.iter().try_for_each(|dispatch| dispatch.record(self, &mut pass))?;
         }
         drop(pass);
         self.elapsed(encoder, &queries)

@@ -104,6 +104,14 @@ pub enum GpuError {
         /// Bytes of the buffer, if it was one.
         bytes: Option<u64>,
     },
+    /// Too few free blocks of the KV cache to measure with.
+    #[error("measuring at this depth needs {needed} free blocks of the KV cache, {free} are free")]
+    FreeBlocks {
+        /// Blocks of one sequence.
+        needed: usize,
+        /// Free blocks.
+        free: usize,
+    },
     /// A file that could not be written.
     #[error("{} could not be written: {reason}", .path.display())]
     File {

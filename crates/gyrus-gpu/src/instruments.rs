@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use gyrus_kernels::call::MatVecTuning;
-use gyrus_kernels::{BackendError, Instruments, Profile, ProfileEntry, Sampler, Traffic, Trial, Workload};
+use gyrus_kernels::call::{MatVecTuning, SelectCall};
+use gyrus_kernels::{
+    BackendError, Instruments, KV_BLOCK, Profile, ProfileEntry, RowKind, Traffic, Trial, Workload,
+};
 
 use crate::adapter::AdapterKind;
-use crate::backend::{GpuBackend, Tables};
+use crate::backend::GpuBackend;
 use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::lower::Operand;
+use crate::slots::Selects;
 use crate::step::{BatchShape, Step};
+use crate::tables::Tables;
 use crate::tuning::{MatShape, forms};
 
 /// Times each measurement is repeated.
@@ -19,11 +24,16 @@ const REPETITIONS: usize = 7;
 
 impl GpuBackend {
     /// Profiles a prompt as the sum of its chunks of at most `MAX_ROWS` rows. Only the last chunk computes logits.
-    fn profile_prompt(&mut self, tokens: usize, depth: usize) -> Result<Profile, BackendError> {
+    fn profile_prompt(
+        &mut self,
+        tokens: usize,
+        depth: usize,
+        free: &[&[u32]],
+    ) -> Result<Profile, BackendError> {
         let mut whole: Option<Profile> = None;
         for at in (0..tokens).step_by(MAX_ROWS) {
             let rows = (tokens - at).min(MAX_ROWS);
-            let chunk = self.profile_batch(Workload::Prompt(rows), depth + at, at + rows == tokens)?;
+            let chunk = self.profile_batch(Workload::Prompt(rows), depth + at, free, at + rows == tokens)?;
             match &mut whole {
                 Some(whole) => add(whole, chunk),
                 None => whole = Some(chunk),
@@ -38,24 +48,24 @@ impl GpuBackend {
         &mut self,
         workload: Workload,
         depth: usize,
+        free: &[&[u32]],
         with_logits: bool,
     ) -> Result<Profile, BackendError> {
-        self.steps.end(&self.gpu);
         let rows = workload.rows();
         let (is_decode, separate) =
-            (matches!(workload, Workload::Sequences(_)), self.has_separate_blocks(workload, depth));
-        let tiles = self.send_workload(workload, depth)?;
+            (matches!(workload, Workload::Sequences(_)), has_separate_blocks(workload, depth, free));
+        let tiles = self.send_workload(workload, depth, free)?;
+        let selects = if is_decode { Some(self.bind_selects(rows)?) } else { None };
         let positions = positions(workload, depth);
-        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles };
+        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles, splits: &[] };
         // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let bandwidth = self.gpu.bandwidth()?.clone();
-        let GpuBackend { gpu, tables, steps, .. } = self;
+        let GpuBackend { gpu, tables, .. } = self;
         let (layers, logits): (&mut [Step], &mut [Step]) = match workload {
             Workload::Sequences(1) => (&mut tables.decode, &mut []),
             Workload::Sequences(_) => (&mut tables.sequences, &mut tables.logits_of_all),
-            Workload::Prompt(1..=MATVEC_ROWS) => (&mut tables.short_chunk, &mut tables.logits_of_one),
-            Workload::Prompt(_) => (&mut tables.prefill, &mut tables.logits_of_one),
+            Workload::Prompt(_) => (&mut tables.chunks.prefill, &mut tables.chunks.logits_of_one),
         };
         let logits = if with_logits { logits } else { &mut [] };
         let last = if is_decode { shape } else { BatchShape { rows: 1, ..shape } };
@@ -97,8 +107,10 @@ impl GpuBackend {
             entry.time = own_time(&dispatches(&|step| step.call.name == entry.name))?;
         }
         // Sampling advances the sequences by a token, so it is measured last and by itself.
-        if let Some(selects) = steps.call.and_then(|call| steps.selects.get(&call)) {
-            let own: Vec<&Dispatch> = selects.iter().collect();
+        if let Some((selects, call)) = &selects
+            && let Some(bound) = selects.get(call)
+        {
+            let own: Vec<&Dispatch> = bound.steps.iter().collect();
             let (name, count) = ("sample".to_owned(), own.len());
             let own = own_time(&own)?;
             time += own;
@@ -106,37 +118,52 @@ impl GpuBackend {
             entries.push(ProfileEntry { name, count, time: own, traffic, flops: 0 });
         }
         let device = gpu.adapter().name.clone();
-        steps.end(gpu);
         Ok(Profile { device, workload, depth, time, entries, bandwidth })
     }
 
-    /// Whether there are enough blocks for each row of a workload to have its own.
-    fn has_separate_blocks(&self, workload: Workload, depth: usize) -> bool {
-        let each = depth / gyrus_kernels::KV_BLOCK + 1;
-        let fits = |blocks: &usize| each.saturating_mul(workload.rows()) <= *blocks;
-        matches!(workload, Workload::Sequences(_)) && self.kv.blocks.iter().all(fits)
+    /// The kernels that sample greedily, bound to the rows of a batch.
+    fn bind_selects(&mut self, rows: usize) -> Result<(Selects, SelectCall), GpuError> {
+        let GpuBackend { gpu, plan, buffers, slots, .. } = self;
+        let given = [
+            ("logits", buffers.get(&Operand::Scratch(plan.logits()))?.clone()),
+            ("tokens", buffers.get(&Operand::Tokens)?.clone()),
+            ("rows", buffers.get(&Operand::Rows)?.clone()),
+        ];
+        let mut selects = Selects::new(gpu, given)?;
+        let (rows, vocab) = (rows as u32, plan.vocab as u32);
+        let call = SelectCall { rows, vocab, greedy: true, ..SelectCall::default() };
+        selects.bind(gpu, &mut slots.scratch, call)?;
+        selects.start_all(gpu)?;
+        Ok((selects, call))
     }
 
     /// Sends a batch at a depth without computing what comes before: the contents of the cache do not change the speed.
     /// Returns the number of tiles of flash attention.
-    fn send_workload(&mut self, workload: Workload, depth: usize) -> Result<u32, BackendError> {
+    fn send_workload(
+        &mut self,
+        workload: Workload,
+        depth: usize,
+        free: &[&[u32]],
+    ) -> Result<u32, BackendError> {
         let rows = workload.rows();
         let tokens = vec![0; rows];
         let all: Vec<u32> = (0..rows as u32).collect();
         // Sequences have blocks of their own if there are enough: shared blocks would be in the device's cache.
-        let each = (depth / gyrus_kernels::KV_BLOCK + 1) as u32;
-        let separate = self.has_separate_blocks(workload, depth);
+        let each = (depth / KV_BLOCK + 1) as u32;
+        let separate = has_separate_blocks(workload, depth, free);
         let positions = positions(workload, depth);
         let last = positions.iter().copied().max().unwrap_or(0);
-        if last as usize >= self.kv.positions {
+        if last as usize >= self.kv.positions || free.len() != self.kv.blocks.len() {
             return Err(BackendError::UnsoundBatch);
         }
+        self.check_free(last as usize, free)?;
         let mut tables: Vec<Vec<u32>> = Vec::new();
         for number in 0..if separate { rows as u32 } else { 1 } {
-            for blocks in &self.kv.blocks {
-                // The pool of a group with a window is smaller than the sequence, whose positions share blocks here.
-                let entries = 0..last / gyrus_kernels::KV_BLOCK as u32 + 1;
-                tables.push(entries.map(|entry| (number * each + entry) % (*blocks as u32).max(1)).collect());
+            for blocks in free {
+                // A sequence has fewer blocks of a group with a window than positions, which share them here.
+                let entries = 0..last / KV_BLOCK as u32 + 1;
+                let block = |entry| blocks[(number * each + entry) as usize % blocks.len()];
+                tables.push(entries.map(block).collect());
             }
         }
         let sequences = if separate { all.clone() } else { vec![0; rows] };
@@ -148,25 +175,41 @@ impl GpuBackend {
             tokens: &tokens,
             positions: &positions,
             sequences: &sequences,
+            kind: if matches!(workload, Workload::Sequences(_)) {
+                RowKind::Generated
+            } else {
+                RowKind::Prompt
+            },
             logits,
             tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             lengths: &vec![length as u32; if separate { rows } else { 1 }],
         };
-        self.check(&batch)?;
-        self.steps.end(&self.gpu);
-        if let Workload::Sequences(_) = workload {
-            let sampler = Sampler::default();
-            self.begin_steps(&batch, &vec![&sampler; rows], &vec![&[][..]; rows])?;
-        }
-        Ok(self.send(&batch, None)?)
+        // Rows may share blocks here: what they write is not read.
+        self.check_bounds(&batch)?;
+        self.slots.settle(&self.gpu)?;
+        Ok(self.send(&batch)?)
     }
 
-    fn tune_kernels(&mut self, report: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
+    /// Whether there are free blocks for a sequence up to a position. A group with a window needs those of the window.
+    fn check_free(&self, last: usize, free: &[&[u32]]) -> Result<(), GpuError> {
+        for (group, blocks) in self.plan.kv.iter().zip(free) {
+            let all = last / KV_BLOCK + 1;
+            let needed = group.window.map_or(all, |window| all.min(window as usize / KV_BLOCK + 2));
+            if blocks.len() < needed {
+                return Err(GpuError::FreeBlocks { needed, free: blocks.len() });
+            }
+        }
+        Ok(())
+    }
+
+    fn tune_kernels(&mut self, free: &[&[u32]], report: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
         // At a depth at which attention takes a part of the time, if the cache is as long.
         let depth = 512.min(self.kv.positions - 1);
-        self.send_workload(Workload::Sequences(1), depth)?;
+        self.send_workload(Workload::Sequences(1), depth, free)?;
+        // Kernels of slots are bound again, as they are tuned.
+        self.slots.forget_kernels();
         let positions = [depth as u32];
-        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0 };
+        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0, splits: &[] };
         let profile = self.tuning.profile(self.gpu.rungs());
         // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
@@ -217,7 +260,7 @@ impl GpuBackend {
         for step in &self.tables.decode {
             if let Some(shape) = step.call.tunable() {
                 let (traffic, _) =
-                    step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0 }, true);
+                    step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0, splits: &[] }, true);
                 let bytes = traffic.bytes;
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
@@ -228,6 +271,13 @@ impl GpuBackend {
         shapes.sort_by(|(a, _), (b, _)| b.cmp(a));
         shapes.into_iter().map(|(_, shape)| shape).collect()
     }
+}
+
+/// Whether there are enough free blocks for each row of a workload to have its own.
+fn has_separate_blocks(workload: Workload, depth: usize, free: &[&[u32]]) -> bool {
+    let each = depth / KV_BLOCK + 1;
+    let fits = |blocks: &&[u32]| each.saturating_mul(workload.rows()) <= blocks.len();
+    matches!(workload, Workload::Sequences(_)) && free.iter().all(fits)
 }
 
 /// The positions of a workload's rows at a depth.
@@ -287,23 +337,32 @@ fn add(whole: &mut Profile, batch: Profile) {
 }
 
 impl Instruments for GpuBackend {
-    fn profile(&mut self, workload: Workload, depth: usize) -> Result<Profile, BackendError> {
+    fn profile(
+        &mut self,
+        workload: Workload,
+        depth: usize,
+        free: &[&[u32]],
+    ) -> Result<Profile, BackendError> {
         match workload {
             Workload::Sequences(rows) if rows == 0 || rows > MATVEC_ROWS => {
                 Err(BackendError::TooManyRows { rows, most: MATVEC_ROWS })
             }
-            Workload::Sequences(_) => self.profile_batch(workload, depth, true),
-            Workload::Prompt(tokens) => self.profile_prompt(tokens, depth),
+            Workload::Sequences(_) => self.profile_batch(workload, depth, free, true),
+            Workload::Prompt(tokens) => self.profile_prompt(tokens, depth, free),
         }
     }
 
-    fn tune(&mut self, trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
-        self.tune_kernels(trial)
+    fn tune(&mut self, free: &[&[u32]], trial: &mut dyn FnMut(&Trial)) -> Result<(), BackendError> {
+        self.tune_kernels(free, trial)
+    }
+
+    fn close_device(&mut self) {
+        self.gpu.close();
     }
 
     fn start_busy(&mut self) -> bool {
-        self.steps.end(&self.gpu);
-        self.gpu.start_busy()
+        // If the device is lost or hangs, the next call returns that.
+        self.slots.settle(&self.gpu).is_ok() && self.gpu.start_busy()
     }
 
     fn end_busy(&mut self) -> Result<Option<Duration>, BackendError> {

@@ -20,10 +20,10 @@ mod buffer;
 mod buffers;
 mod busy;
 mod cache_file;
-mod chain;
 mod device;
 mod dispatch;
 mod error;
+mod forward;
 mod instruments;
 mod int8_self_test;
 mod lower;
@@ -34,8 +34,10 @@ mod pipeline_cache;
 mod profile;
 mod recorder;
 mod runner;
+mod slots;
 mod spirv;
 mod step;
+mod tables;
 mod tuning;
 #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
 #[allow(unsafe_code)]

@@ -5,7 +5,7 @@ use std::fmt;
 use gyrus_kernels::{KV_BLOCK, KvSize, Plan, WeightError, WeightLayout, WeightSpec};
 
 use crate::adapter::Adapter;
-use crate::buffers::{logits_readback_bytes, sizes};
+use crate::buffers::{PADDING_BLOCKS, logits_readback_bytes, sizes};
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::Operand;
@@ -141,7 +141,7 @@ impl Gpu {
         let global = plan.kv.iter().filter(|group| group.window.is_none());
         let block = global.map(|group| group.block_bytes(plan.precision)).max().unwrap_or(1).max(1);
         let blocks = usize::try_from(self.largest_buffer() / block as u64).unwrap_or(usize::MAX);
-        blocks.saturating_mul(KV_BLOCK)
+        blocks.saturating_sub(PADDING_BLOCKS).saturating_mul(KV_BLOCK)
     }
 }
 

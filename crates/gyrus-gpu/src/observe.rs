@@ -79,7 +79,7 @@ impl GpuBackend {
             return Err(BackendError::TooManyRows { rows: wanted, most: MATVEC_ROWS });
         }
         let GpuBackend { gpu, plan, tables, buffers, weights, tuning, .. } = self;
-        let shape = BatchShape { rows: batch.rows() as u32, positions: batch.positions, tiles };
+        let shape = BatchShape { rows: batch.rows() as u32, positions: batch.positions, tiles, splits: &[] };
         let logits_shape = BatchShape { rows: wanted as u32, ..shape };
         let (layers, logits) = tables.of_batch(batch, wanted);
         for step in layers.iter_mut() {
@@ -102,7 +102,7 @@ impl GpuBackend {
         for (i, (first, step)) in steps.iter().enumerate() {
             last_steps.extend(step.call.ops.iter().map(|op| (first + op, (i, *first, &step.call))));
         }
-        let lowering = Lowering { gpu, plan, weights, buffers, tuning };
+        let lowering = Lowering { gpu, plan, weights, buffers, tuning, replaced: &[] };
         let mut view = View { lowering, batch, shape, last_steps: &last_steps, next: 0, observer };
         for (i, (first, step)) in steps.iter().enumerate() {
             gpu.run(&step.dispatch().into_iter().collect::<Vec<_>>())?;

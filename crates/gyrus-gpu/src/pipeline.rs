@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gyrus_kernels::shader::{Source, Variant};
@@ -10,25 +12,34 @@ use wgpu::{
 };
 
 use crate::device::{Gpu, lock};
+use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::spirv::int8_matrix;
 use crate::vulkan_recorder::Compiled;
 
-/// A compiled variant of a kernel.
+/// A variant of a kernel. It is compiled for whoever first records it: drivers take long, and few kernels are recorded by
+/// wgpu and by the Vulkan recorder.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
+    recipe: Recipe,
+    /// For wgpu, once it was needed.
+    for_wgpu: OnceLock<WgpuPipeline>,
+    /// For the Vulkan recorder, once it was needed.
+    compiled: OnceLock<Arc<Compiled>>,
+}
+
+/// A pipeline of wgpu.
+#[derive(Debug)]
+pub(crate) struct WgpuPipeline {
     pub(crate) inner: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
-    recipe: Recipe,
-    /// The same for the Vulkan recorder, once it was needed.
-    compiled: OnceLock<Arc<Compiled>>,
 }
 
 /// What a pipeline is compiled from.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     pub(crate) variant: Variant,
-    pub(crate) text: String,
+    pub(crate) source: Source,
     /// Rewritten SPIR-V, which bypasses wgpu's shader translation.
     pub(crate) spirv: Option<Vec<u32>>,
     pub(crate) entries: Vec<BindGroupLayoutEntry>,
@@ -42,7 +53,17 @@ impl Recipe {
 }
 
 impl Pipeline {
-    /// The same for the Vulkan recorder.
+    /// It for wgpu, compiled on first use.
+    pub(crate) fn for_wgpu(&self, gpu: &Gpu) -> Result<&WgpuPipeline, GpuError> {
+        if let Some(pipeline) = self.for_wgpu.get() {
+            return Ok(pipeline);
+        }
+        // If two threads compile the same kernel, one result is dropped.
+        let pipeline = gpu.wgpu_pipeline(&self.recipe)?;
+        Ok(self.for_wgpu.get_or_init(|| pipeline))
+    }
+
+    /// It for the Vulkan recorder, compiled on first use.
     pub(crate) fn compiled(&self, gpu: &Gpu) -> Result<Arc<Compiled>, GpuError> {
         if let Some(compiled) = self.compiled.get() {
             return Ok(Arc::clone(compiled));
@@ -53,44 +74,76 @@ impl Pipeline {
 }
 
 impl Gpu {
-    /// Compiles the kernels of these launches that are not compiled yet, on all CPU threads.
+    /// Compiles the kernels of these launches that are not compiled yet for wgpu, on all CPU threads, and writes the
+    /// pipeline cache.
     pub fn compile(&self, launches: &[Launch]) -> Result<(), GpuError> {
-        let mut missing: Vec<&Launch> = Vec::new();
-        for launch in launches {
-            let key = launch.variant().key();
-            if !lock(&self.pipelines).contains_key(&key) && !missing.iter().any(|m| m.variant().key() == key)
-            {
-                missing.push(launch);
-            }
-        }
-        let compiled = in_parallel(&missing, |launch| self.pipeline(launch).map(drop));
-        self.pipeline_cache.as_ref().inspect(|cache| cache.store());
+        let compiled = self.compile_launches(launches, false);
+        self.store_pipelines();
         compiled
+    }
+
+    /// Compiles the kernels of these launches that are not compiled yet for wgpu or the Vulkan recorder, on all CPU
+    /// threads, in their order.
+    pub(crate) fn compile_launches(&self, launches: &[Launch], vulkan: bool) -> Result<(), GpuError> {
+        let mut keys = HashSet::new();
+        let unique: Vec<&Launch> =
+            launches.iter().filter(|launch| keys.insert(launch.variant().key())).collect();
+        in_parallel(&unique, |launch| self.compile_launch(launch, vulkan))
+    }
+
+    /// How many kernels were compiled for wgpu, and how many for the Vulkan recorder.
+    pub fn compiled_kernels(&self) -> (usize, usize) {
+        let pipelines = lock(&self.pipelines);
+        let count = |is_compiled: fn(&Pipeline) -> bool| {
+            pipelines.values().filter(|pipeline| is_compiled(pipeline)).count()
+        };
+        (
+            count(|pipeline| pipeline.for_wgpu.get().is_some()),
+            count(|pipeline| pipeline.compiled.get().is_some()),
+        )
+    }
+
+    /// Compiles the kernel of a launch for wgpu or the Vulkan recorder, unless it is compiled.
+    pub(crate) fn compile_launch(&self, launch: &Launch, vulkan: bool) -> Result<(), GpuError> {
+        let pipeline = self.pipeline(launch)?;
+        if vulkan { pipeline.compiled(self).map(drop) } else { pipeline.for_wgpu(self).map(drop) }
     }
 
     /// Compiles pipelines for the Vulkan recorder that are not compiled yet, on all CPU threads.
     pub(crate) fn compile_for_vulkan(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
-        let mut missing: Vec<&Arc<Pipeline>> = Vec::new();
-        for pipeline in pipelines.iter().filter(|pipeline| pipeline.compiled.get().is_none()) {
-            if !missing.iter().any(|other| Arc::ptr_eq(other, pipeline)) {
-                missing.push(pipeline);
-            }
-        }
+        let missing = missing(pipelines.iter(), |pipeline| pipeline.compiled.get().is_none());
         in_parallel(&missing, |pipeline| pipeline.compiled(self).map(drop))
     }
 
-    /// The pipeline of a launch, compiled on first use.
+    /// Compiles the kernels of dispatches for wgpu that are not compiled yet, on all CPU threads.
+    pub(crate) fn compile_for_wgpu<'d>(
+        &self,
+        dispatches: impl Iterator<Item = &'d Dispatch>,
+    ) -> Result<(), GpuError> {
+        let pipelines = dispatches.map(|dispatch| &dispatch.pipeline);
+        let missing = missing(pipelines, |pipeline| pipeline.for_wgpu.get().is_none());
+        in_parallel(&missing, |pipeline| pipeline.for_wgpu(self).map(drop))
+    }
+
+    /// Writes the pipeline caches that have grown.
+    pub(crate) fn store_pipelines(&self) {
+        self.pipeline_cache.as_ref().inspect(|cache| cache.store());
+        self.compiled_cache.as_ref().inspect(|cache| cache.store());
+    }
+
+    /// The pipeline of a launch. It may not be compiled yet.
     pub(crate) fn pipeline(&self, launch: &Launch) -> Result<Arc<Pipeline>, GpuError> {
         let key = launch.variant().key();
         if let Some(pipeline) = lock(&self.pipelines).get(&key) {
             return Ok(Arc::clone(pipeline));
         }
-        // Compiled outside the lock. If two threads compile the same kernel, one result is dropped.
-        let pipeline = Arc::new(self.build(launch)?);
+        // Translated outside the lock. If two threads translate the same kernel, one result is dropped.
+        let recipe = self.recipe(launch)?;
+        let pipeline = Arc::new(Pipeline { recipe, for_wgpu: OnceLock::new(), compiled: OnceLock::new() });
         Ok(Arc::clone(lock(&self.pipelines).entry(key).or_insert(pipeline)))
     }
 
-    fn build(&self, launch: &Launch) -> Result<Pipeline, GpuError> {
+    fn recipe(&self, launch: &Launch) -> Result<Recipe, GpuError> {
         let variant = launch.variant();
         let source =
             variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
@@ -103,23 +156,27 @@ impl Gpu {
         } else {
             None
         };
-        let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        let module = match &spirv {
-            Some(words) => self.rewritten_module(&variant.name, words),
-            None => self.module(&variant.name, &source.text),
-        };
-        let layout = self.device.create_bind_group_layout(&BindGroupLayoutDescriptor {
-            label: Some(&variant.name),
-            entries: &entries,
-        });
         let immediate_size = match launch.params() {
             Some((_, params)) if self.rungs().immediates => params.len() as u32,
             _ => 0,
         };
+        Ok(Recipe { variant: variant.clone(), source, spirv, entries, immediate_size })
+    }
+
+    fn wgpu_pipeline(&self, recipe: &Recipe) -> Result<WgpuPipeline, GpuError> {
+        let Recipe { variant, source, spirv, entries, immediate_size } = recipe;
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let module = match spirv {
+            Some(words) => self.rewritten_module(&variant.name, words),
+            None => self.module(&variant.name, &source.text),
+        };
+        let layout = self
+            .device
+            .create_bind_group_layout(&BindGroupLayoutDescriptor { label: Some(&variant.name), entries });
         let pipeline_layout = self.device.create_pipeline_layout(&PipelineLayoutDescriptor {
             label: Some(&variant.name),
             bind_group_layouts: &[Some(&layout)],
-            immediate_size,
+            immediate_size: *immediate_size,
         });
         let inner = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: Some(&variant.name),
@@ -136,14 +193,13 @@ impl Gpu {
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             let info = pollster::block_on(module.get_compilation_info());
-            let lines: Vec<String> = info.messages.iter().map(|message| located(message, &source)).collect();
+            let lines: Vec<String> = info.messages.iter().map(|message| located(message, source)).collect();
             let reason = if lines.is_empty() { one_line(&error.to_string()) } else { lines.join("; ") };
             return Err(GpuError::Shader { kernel: variant.key(), reason });
         }
         self.take_error()?;
         self.pipeline_cache.as_ref().inspect(|cache| cache.grew());
-        let recipe = Recipe { variant: variant.clone(), text: source.text, spirv, entries, immediate_size };
-        Ok(Pipeline { inner, layout, recipe, compiled: OnceLock::new() })
+        Ok(WgpuPipeline { inner, layout })
     }
 
     /// The checks that are compiled into shaders.
@@ -208,18 +264,34 @@ impl Gpu {
     }
 }
 
+/// The pipelines that are missing something, each once. If there are none, nothing is allocated.
+fn missing<'p>(
+    pipelines: impl Iterator<Item = &'p Arc<Pipeline>>,
+    is_missing: impl Fn(&Pipeline) -> bool,
+) -> Vec<&'p Arc<Pipeline>> {
+    let mut missing: Vec<&Arc<Pipeline>> = Vec::new();
+    for pipeline in pipelines.filter(|pipeline| is_missing(pipeline)) {
+        if !missing.iter().any(|other| Arc::ptr_eq(other, pipeline)) {
+            missing.push(pipeline);
+        }
+    }
+    missing
+}
+
 /// Processes all items on all CPU threads.
 fn in_parallel<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), GpuError> + Sync) -> Result<(), GpuError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
+    let next = AtomicUsize::new(0);
+    let run = || {
+        while let Some(item) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(item)?;
+        }
+        Ok(())
+    };
     let results: Vec<Result<(), GpuError>> = std::thread::scope(|scope| {
-        let work = &work;
-        let workers: Vec<_> = (0..threads)
-            .map(|worker| {
-                scope.spawn(move || all.iter().skip(worker).step_by(threads).map(work).collect::<Vec<_>>())
-            })
-            .collect();
-        let panicked = |_| vec![Err(GpuError::internal("the shader compiler panicked"))];
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(panicked)).collect()
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let panicked = |_| Err(GpuError::internal("the shader compiler panicked"));
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).collect()
     });
     results.into_iter().collect()
 }

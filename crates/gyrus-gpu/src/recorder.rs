@@ -1,27 +1,29 @@
 //! Recorders of steps in flight: wgpu, or Vulkan commands, which are faster to record and allocate nothing.
 
+use std::time::Duration;
+
 use gyrus_kernels::call::{SELECT_EMITTED, SELECT_ROWS};
 
+use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::{vulkan_recorder, wgpu_recorder};
 
-/// Bytes of the ring of sampled tokens.
+/// Bytes of the ring of sampled tokens of a group of slots.
 pub(crate) const RING: u64 = 4 * (SELECT_EMITTED * SELECT_ROWS) as u64;
 
+/// A device that completes nothing for this long hangs. A software adapter may be that slow.
+pub(crate) fn hang(gpu: &Gpu) -> Duration {
+    Duration::from_secs(if gpu.adapter().kind == AdapterKind::Software { 600 } else { 30 })
+}
+
+/// Records commands, and submits them. Between [`Recorder::begin`] and [`Recorder::submit`] it takes commands.
 #[derive(Debug)]
 pub(crate) enum Recorder {
     Vulkan(vulkan_recorder::Recorder),
     Wgpu(wgpu_recorder::Recorder),
-}
-
-/// Commands that are being recorded.
-#[allow(clippy::large_enum_variant, reason = "there are few, and boxes would be allocated")]
-pub(crate) enum Recording<'r> {
-    Vulkan(vulkan_recorder::Recording<'r>),
-    Wgpu(wgpu_recorder::Recording<'r>),
 }
 
 /// Commands that were submitted.
@@ -39,41 +41,21 @@ impl Recorder {
         vulkan.map_or_else(|| Recorder::Wgpu(wgpu_recorder::Recorder::default()), Recorder::Vulkan)
     }
 
-    /// Whether it needs pipelines and bindings of its own.
+    /// Whether it needs pipelines and bindings of its own, and writes take effect in the order of commands. wgpu's writes
+    /// take effect before all kernels of their submission.
     pub(crate) fn is_vulkan(&self) -> bool {
         matches!(self, Recorder::Vulkan(_))
     }
 
     /// Begins to record commands. `after_wgpu`: wgpu was given work since the last submission.
-    pub(crate) fn begin(&mut self, gpu: &Gpu, after_wgpu: bool) -> Result<Recording<'_>, GpuError> {
-        Ok(match self {
-            Recorder::Vulkan(recorder) => Recording::Vulkan(recorder.begin(gpu, after_wgpu)?),
-            Recorder::Wgpu(recorder) => Recording::Wgpu(recorder.begin(gpu)?),
-        })
-    }
-
-    /// Waits for a submission, and reads its tokens if they are wanted.
-    pub(crate) fn wait(
-        &mut self,
-        gpu: &Gpu,
-        submission: Submission,
-        wanted: Option<&mut Vec<u32>>,
-    ) -> Result<(), GpuError> {
-        match (self, submission) {
-            (Recorder::Vulkan(recorder), Submission::Vulkan(submission)) => {
-                recorder.wait(gpu, submission, wanted)
-            }
-            (Recorder::Wgpu(recorder), Submission::Wgpu(submission)) => {
-                recorder.wait(gpu, submission, wanted)
-            }
-            // A backend has only one recorder.
-            _ => Err(GpuError::internal("a submission was recorded by another recorder")),
+    pub(crate) fn begin(&mut self, gpu: &Gpu, after_wgpu: bool) -> Result<(), GpuError> {
+        match self {
+            Recorder::Vulkan(recorder) => recorder.begin(gpu, after_wgpu),
+            Recorder::Wgpu(recorder) => recorder.begin(gpu),
         }
     }
-}
 
-impl Recording<'_> {
-    /// Overwrites words of a buffer from an offset in bytes, before any kernel.
+    /// Overwrites words of a buffer from an offset in bytes.
     pub(crate) fn write(
         &mut self,
         gpu: &Gpu,
@@ -82,30 +64,65 @@ impl Recording<'_> {
         words: &[u32],
     ) -> Result<(), GpuError> {
         match self {
-            Recording::Vulkan(recording) => recording.write(buffer, offset, words),
-            // wgpu writes before the next submission runs.
-            Recording::Wgpu(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
+            Recorder::Vulkan(recorder) => recorder.write(buffer, offset, words),
+            Recorder::Wgpu(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
         }
     }
 
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
         match self {
-            Recording::Vulkan(recording) => recording.dispatch(gpu, dispatch),
-            Recording::Wgpu(recording) => {
-                recording.dispatch(dispatch);
-                Ok(())
-            }
+            Recorder::Vulkan(recorder) => recorder.dispatch(gpu, dispatch),
+            Recorder::Wgpu(recorder) => recorder.dispatch(gpu, dispatch),
         }
     }
 
-    /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
-    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
+    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
         Ok(match self {
-            Recording::Vulkan(recording) => Submission::Vulkan(recording.submit(gpu, emitted)?),
-            Recording::Wgpu(recording) => Submission::Wgpu(recording.submit(gpu, emitted)?),
+            Recorder::Vulkan(recorder) => Submission::Vulkan(recorder.submit(gpu, copied)?),
+            Recorder::Wgpu(recorder) => Submission::Wgpu(recorder.submit(gpu, copied)?),
         })
     }
+
+    /// Whether a submission has completed, after waiting for it at most this long.
+    pub(crate) fn is_done(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        wait: Duration,
+    ) -> Result<bool, GpuError> {
+        match (self, submission) {
+            (Recorder::Vulkan(recorder), Submission::Vulkan(submission)) => {
+                recorder.is_done(gpu, submission, wait)
+            }
+            (Recorder::Wgpu(recorder), Submission::Wgpu(submission)) => {
+                recorder.is_done(gpu, submission, wait)
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    /// Replaces `words` by what a submission that has completed has copied to the host.
+    pub(crate) fn finish(
+        &mut self,
+        gpu: &Gpu,
+        submission: Submission,
+        words: &mut Vec<u32>,
+    ) -> Result<(), GpuError> {
+        match (self, submission) {
+            (Recorder::Vulkan(recorder), Submission::Vulkan(submission)) => {
+                recorder.finish(gpu, submission, words)
+            }
+            (Recorder::Wgpu(recorder), Submission::Wgpu(submission)) => recorder.finish(submission, words),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+/// A backend has only one recorder.
+fn foreign() -> GpuError {
+    GpuError::internal("a submission was recorded by another recorder")
 }
 
 /// Replaces `words` by the contents of mapped memory.

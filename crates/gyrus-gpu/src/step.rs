@@ -5,6 +5,7 @@ use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Launch, LaunchError, Traffic};
 
 use crate::buffer::Buffer;
+use crate::buffers::MATVEC_ROWS;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
@@ -19,6 +20,8 @@ pub(crate) struct BatchShape<'a> {
     pub(crate) positions: &'a [u32],
     /// Tiles of flash attention.
     pub(crate) tiles: u32,
+    /// For each attention window, a number of splits that no row exceeds; empty if it follows from the positions.
+    pub(crate) splits: &'a [(u32, u32)],
 }
 
 impl BatchShape<'_> {
@@ -30,6 +33,9 @@ impl BatchShape<'_> {
     /// The most splits that any row's attention has. It need not be the farthest row's: a window may begin in a later
     /// tile, and splits become longer when there would be too many of them.
     pub(crate) fn splits(&self, window: u32) -> u32 {
+        if let Some((_, splits)) = self.splits.iter().find(|(of, _)| *of == window) {
+            return *splits;
+        }
         self.positions.iter().map(|position| engine::splits(*position, window)).max().unwrap_or(1)
     }
 }
@@ -69,15 +75,23 @@ impl Work {
 
 /// A kernel call with its buffers.
 ///
-/// A launch is checked and a pipeline bound when the number of rows changes; decoding replays the same dispatch.
+/// A launch is checked and a pipeline bound when a number of rows first comes up; decoding replays the same dispatch.
 pub(crate) struct Step {
     pub(crate) call: Call,
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
-    /// One dispatch for each variant of the kernel that was needed so far, by the variant's key.
-    bound: Vec<(String, Dispatch)>,
+    /// One dispatch for each number of rows up to [`MATVEC_ROWS`] that was needed so far, and for more rows one for each
+    /// variant of the kernel.
+    bound: Vec<Bound>,
     current: usize,
     rows: u32,
+}
+
+/// A dispatch for a number of rows, and the key of the kernel's variant.
+struct Bound {
+    rows: u32,
+    key: String,
+    dispatch: Dispatch,
 }
 
 impl Step {
@@ -102,22 +116,13 @@ impl Step {
             return Ok(None);
         }
         if rows != self.rows || self.bound.is_empty() {
-            let launch = self.call.launch(gpu.rungs(), rows)?;
-            let key = launch.variant().key();
-            let buffers = buffers_of(&launch, &self.buffers)?;
-            match self.bound.iter().position(|(name, _)| *name == key) {
-                Some(at) => {
-                    gpu.rebind(&mut self.bound[at].1, &launch, &buffers)?;
-                    self.current = at;
-                }
-                None => {
-                    self.bound.push((key, gpu.bind(&launch, &buffers)?));
-                    self.current = self.bound.len() - 1;
-                }
-            }
+            self.current = match self.bound.iter().position(|bound| bound.rows == rows) {
+                Some(at) => at,
+                None => self.bind(gpu, rows)?,
+            };
             self.rows = rows;
         }
-        let dispatch = &mut self.bound[self.current].1;
+        let dispatch = &mut self.bound[self.current].dispatch;
         self.call.adapt_grid(batch, &mut dispatch.groups);
         if let Some(offset) = self.call.position_offset() {
             gpu.patch(dispatch, offset, batch.farthest());
@@ -125,10 +130,32 @@ impl Step {
         Ok(Some(dispatch))
     }
 
+    /// Binds a dispatch for a number of rows, and returns its index.
+    fn bind(&mut self, gpu: &Gpu, rows: u32) -> Result<usize, GpuError> {
+        let launch = self.call.launch(gpu.rungs(), rows)?;
+        let key = launch.variant().key();
+        let buffers = buffers_of(&launch, &self.buffers)?;
+        let is_many = |rows: u32| rows as usize > MATVEC_ROWS;
+        let reused = self.bound.iter().position(|bound| is_many(bound.rows) && bound.key == key);
+        if let Some(at) = reused.filter(|_| is_many(rows)) {
+            gpu.rebind(&mut self.bound[at].dispatch, &launch, &buffers)?;
+            self.bound[at].rows = rows;
+            return Ok(at);
+        }
+        let dispatch = gpu.bind(&launch, &buffers)?;
+        self.bound.push(Bound { rows, key, dispatch });
+        Ok(self.bound.len() - 1)
+    }
+
+    /// Whether a dispatch for this many rows is bound, or none is needed.
+    pub(crate) fn is_bound(&self, rows: u32) -> bool {
+        !self.call.runs_for(rows) || self.bound.iter().any(|bound| bound.rows == rows)
+    }
+
     /// The dispatch as it was last prepared, if there was anything to compute.
     pub(crate) fn dispatch(&self) -> Option<&Dispatch> {
         let bound = self.bound.get(self.current).filter(|_| self.call.runs_for(self.rows));
-        bound.map(|(_, dispatch)| dispatch)
+        bound.map(|bound| &bound.dispatch)
     }
 }
 
@@ -148,7 +175,7 @@ pub(crate) fn buffers_of<'b>(
 
 impl std::fmt::Debug for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let variant = self.bound.get(self.current).map_or("not bound yet", |(key, _)| key);
+        let variant = self.bound.get(self.current).map_or("not bound yet", |bound| &bound.key);
         write!(f, "Step({}, {variant}, {} rows)", self.call.name, self.rows)
     }
 }
@@ -158,7 +185,7 @@ mod tests {
     use super::*;
 
     fn shape(positions: &[u32]) -> BatchShape<'_> {
-        BatchShape { rows: positions.len() as u32, positions, tiles: 0 }
+        BatchShape { rows: positions.len() as u32, positions, tiles: 0, splits: &[] }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Records steps in flight with wgpu, on every API.
 
-use wgpu::{BufferUsages, CommandEncoder, ComputePass, MapMode, PollType, QuerySet, SubmissionIndex};
+use std::time::Duration;
+
+use wgpu::{
+    BufferUsages, CommandEncoder, ComputePass, MapMode, PollError, PollType, QuerySet, SubmissionIndex,
+};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -10,80 +14,101 @@ use crate::recorder::{RING, read_words};
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Readback buffers of tokens that are not in use.
+    /// Readback buffers that are not in use.
     idle: Vec<Buffer>,
+    /// What is being recorded.
+    open: Option<Recording>,
 }
 
-/// Submitted commands, and the readback buffer of their tokens if they have any.
+/// Submitted commands, and the readback buffer of their results if they have any, with the bytes of the results.
 #[derive(Debug)]
 pub(crate) struct Submission {
     submission: SubmissionIndex,
-    tokens: Option<Buffer>,
+    readback: Option<(Buffer, u64)>,
 }
 
 /// Commands that are being recorded.
-pub(crate) struct Recording<'r> {
-    recorder: &'r mut Recorder,
+#[derive(Debug)]
+struct Recording {
     encoder: CommandEncoder,
     pass: ComputePass<'static>,
     queries: Option<QuerySet>,
 }
 
 impl Recorder {
-    pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<Recording<'_>, GpuError> {
+    pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let (pass, queries) = gpu.begin_pass(&mut encoder);
         let pass = pass.forget_lifetime();
         gpu.take_error()?;
-        Ok(Recording { recorder: self, encoder, pass, queries })
+        self.open = Some(Recording { encoder, pass, queries });
+        Ok(())
     }
 
-    /// Waits for a submission, and reads its tokens if they are wanted.
-    pub(crate) fn wait(
+    /// Whether a submission has completed, after waiting for it at most this long.
+    pub(crate) fn is_done(
         &mut self,
         gpu: &Gpu,
-        submission: Submission,
-        wanted: Option<&mut Vec<u32>>,
-    ) -> Result<(), GpuError> {
-        let Some(buffer) = submission.tokens else { return Ok(()) };
-        if let Some(tokens) = wanted {
-            let wait = PollType::Wait { submission_index: Some(submission.submission), timeout: None };
-            let polled = gpu.device.poll(wait);
-            gpu.take_error()?;
-            polled.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
-            let mapped =
-                buffer.inner.get_mapped_range(..).map_err(|error| GpuError::internal(error.to_string()))?;
-            read_words(&mapped, tokens);
+        submission: &mut Submission,
+        wait: Duration,
+    ) -> Result<bool, GpuError> {
+        let submission_index = Some(submission.submission.clone());
+        let polled = gpu.device.poll(PollType::Wait { submission_index, timeout: Some(wait) });
+        gpu.take_error()?;
+        match polled {
+            Ok(_) => Ok(true),
+            Err(PollError::Timeout) => Ok(false),
+            Err(error) => Err(GpuError::Lost { reason: error.to_string() }),
         }
+    }
+
+    /// Reads the results of a submission that has completed.
+    pub(crate) fn finish(&mut self, submission: Submission, words: &mut Vec<u32>) -> Result<(), GpuError> {
+        words.clear();
+        let Some((buffer, bytes)) = submission.readback else { return Ok(()) };
+        let mapped =
+            buffer.inner.get_mapped_range(..bytes).map_err(|error| GpuError::internal(error.to_string()))?;
+        read_words(&mapped, words);
+        drop(mapped);
         buffer.inner.unmap();
         self.idle.push(buffer);
         Ok(())
     }
-}
 
-impl Recording<'_> {
     /// Runs a kernel.
-    pub(crate) fn dispatch(&mut self, dispatch: &Dispatch) {
-        dispatch.record(&mut self.pass);
+    pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
+        let open = self.open.as_mut().ok_or_else(closed)?;
+        dispatch.record(gpu, &mut open.pass)
     }
 
-    /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
-    pub(crate) fn submit(self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
-        let Recording { recorder, mut encoder, pass, queries } = self;
+    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
+        let Recording { mut encoder, pass, queries } = self.open.take().ok_or_else(closed)?;
         drop(pass);
         gpu.end_pass(&mut encoder, queries)?;
-        let mut tokens = None;
-        if let Some(emitted) = emitted {
-            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-            let buffer = recorder.idle.pop().map_or_else(|| gpu.create(RING, usage), Ok)?;
-            encoder.copy_buffer_to_buffer(&emitted.inner, 0, &buffer.inner, 0, RING);
-            tokens = Some(buffer);
+        let mut readback = None;
+        if !copied.is_empty() {
+            let bytes = copied.iter().map(|buffer| buffer.bytes()).sum();
+            let buffer = match self.idle.pop() {
+                Some(buffer) if buffer.bytes() >= bytes => buffer,
+                _ => gpu.create(bytes.max(RING), BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
+            };
+            let mut offset = 0;
+            for from in copied {
+                encoder.copy_buffer_to_buffer(&from.inner, 0, &buffer.inner, offset, from.bytes());
+                offset += from.bytes();
+            }
+            readback = Some((buffer, bytes));
         }
         let submission = gpu.queue.submit([encoder.finish()]);
-        if let Some(buffer) = &tokens {
-            buffer.inner.slice(..).map_async(MapMode::Read, |_| {});
+        if let Some((buffer, bytes)) = &readback {
+            buffer.inner.slice(..*bytes).map_async(MapMode::Read, |_| {});
         }
         gpu.take_error()?;
-        Ok(Submission { submission, tokens })
+        Ok(Submission { submission, readback })
     }
+}
+
+fn closed() -> GpuError {
+    GpuError::internal("no commands are being recorded")
 }

@@ -82,6 +82,7 @@ impl Scene {
             tokens: &tokens,
             positions: &positions,
             sequences: &sequences,
+            kind: gyrus_kernels::RowKind::Prompt,
             logits: &[],
             tables: &tables,
             lengths: &lengths,

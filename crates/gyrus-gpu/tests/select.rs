@@ -2,22 +2,28 @@
 //! op-test grid compares single steps with the CPU's sampler.
 
 mod common;
+#[path = "select/slots.rs"]
+mod slots;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use common::device;
 use gyrus_gpu::{Buffer, Dispatch, Gpu, GpuRunner};
 use gyrus_kernels::call::{
-    SELECT_EMITTED, SELECT_HISTORY, SELECT_NOT_FINITE as NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning,
+    SELECT_EMITTED, SELECT_HELD as HELD, SELECT_NOT_FINITE as NOT_FINITE, SELECT_ROWS, SelectCall,
+    SelectTuning,
 };
-use gyrus_kernels::scalar::SelectState;
+use gyrus_kernels::params::SlotState;
+use gyrus_kernels::scalar::{SelectState, emitted_at};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Counts, LaunchError, Sampler};
 use gyrus_testkit::Rng;
 
 const EMITTED: usize = SELECT_EMITTED as usize;
 const ROWS: usize = SELECT_ROWS as usize;
-const HISTORY: usize = SELECT_HISTORY as usize;
+/// Tokens of the histories.
+const HISTORY: usize = 1024;
 
 fn on_every_rung(test: impl Fn(&GpuRunner)) {
     for rungs in [Rungs::ALL, Rungs::NONE] {
@@ -36,12 +42,25 @@ struct Chain<'a> {
     gpu: &'a Gpu,
     buffers: HashMap<&'static str, Buffer>,
     dispatches: Vec<Dispatch>,
+    /// The next step of every row.
+    step: Cell<u32>,
     rows: usize,
     vocab: usize,
 }
 
 /// A row: its logits, which do not change, its sampler and its state.
 type Row<'a> = (&'a [f32], &'a Sampler, &'a SelectState);
+
+/// Where the steps of chains begin: not a multiple of the ring's length.
+const FIRST_STEP: u32 = 100;
+
+fn call_of<'s>(samplers: impl IntoIterator<Item = &'s Sampler>, vocab: usize) -> SelectCall {
+    SelectCall::of(samplers, vocab as u32, HISTORY as u32).unwrap()
+}
+
+fn running(sampler: &Sampler) -> SlotState {
+    SlotState::new(sampler, FIRST_STEP, u32::MAX, &[], None, false)
+}
 
 impl<'a> Chain<'a> {
     fn new(runner: &'a GpuRunner, call: SelectCall, rows: &[Row<'_>]) -> Chain<'a> {
@@ -50,6 +69,7 @@ impl<'a> Chain<'a> {
 
     fn tuned(runner: &'a GpuRunner, call: SelectCall, rows: &[Row<'_>], tuning: SelectTuning) -> Chain<'a> {
         let gpu = runner.gpu();
+        let call = SelectCall { history: rows[0].2.history.len() as u32, ..call };
         let vocab = call.vocab as usize;
         let mut buffers = HashMap::new();
         let launches = call.tuned(gpu.rungs(), tuning).unwrap();
@@ -59,9 +79,11 @@ impl<'a> Chain<'a> {
             }
             let words: Vec<u32> = match slot.name {
                 "logits" => rows.iter().flat_map(|row| row.0.iter().map(|l| l.to_bits())).collect(),
-                "samplers" => {
-                    bytemuck::pod_collect_to_vec(&SelectCall::samplers(rows.iter().map(|row| row.1)))
+                "slots" => {
+                    let slots: Vec<SlotState> = rows.iter().map(|row| running(row.1)).collect();
+                    bytemuck::pod_collect_to_vec(&slots)
                 }
+                "tokens" => rows.iter().map(|row| row.2.token).collect(),
                 "rows" => rows.iter().flat_map(|row| [row.2.position, 7]).collect(),
                 "history" => rows.iter().flat_map(|row| row.2.history.clone()).collect(),
                 "counts" => rows
@@ -81,11 +103,22 @@ impl<'a> Chain<'a> {
                 gpu.bind(launch, &bound).unwrap()
             })
             .collect();
-        Chain { gpu, buffers, dispatches, rows: rows.len(), vocab }
+        Chain { gpu, buffers, dispatches, step: Cell::new(FIRST_STEP), rows: rows.len(), vocab }
     }
 
     fn read(&self, name: &str) -> Vec<u32> {
         bytemuck::pod_collect_to_vec(&self.gpu.read(&self.buffers[name]).unwrap())
+    }
+
+    /// Overwrites a slot.
+    fn set(&self, row: usize, slot: SlotState) {
+        let mut slots: Vec<SlotState> = bytemuck::pod_collect_to_vec(&self.read("slots"));
+        slots[row] = slot;
+        self.gpu.write(&self.buffers["slots"], bytemuck::cast_slice(&slots)).unwrap();
+    }
+
+    fn slots(&self) -> Vec<SlotState> {
+        bytemuck::pod_collect_to_vec(&self.read("slots"))
     }
 
     fn positions(&self) -> Vec<u32> {
@@ -98,21 +131,22 @@ impl<'a> Chain<'a> {
         let mut left = count;
         while left > 0 {
             let now = left.min(EMITTED);
-            let before = self.positions();
+            let (before, input) = (self.positions(), self.read("tokens"));
             let all: Vec<&Dispatch> = (0..now).flat_map(|_| &self.dispatches).collect();
             self.gpu.run(&all).unwrap();
             let emitted = self.read("emitted");
             for (row, tokens) in tokens.iter_mut().enumerate() {
-                let at = |step: usize| (before[row] as usize + step) % EMITTED;
-                tokens.extend((1..=now).map(|step| emitted[at(step) * ROWS + row]));
-                assert!(tokens.iter().all(|token| *token == NOT_FINITE || (*token as usize) < self.vocab));
+                let at = |step: usize| emitted_at(self.step.get() + step as u32, row as u32);
+                let new: Vec<u32> = (0..now).map(|step| emitted[at(step)]).collect();
+                let drawn: Vec<u32> = new.iter().copied().filter(|word| *word < HELD).collect();
+                assert!(drawn.iter().all(|token| (*token as usize) < self.vocab));
+                // Rows that hold keep their token and their position.
+                assert_eq!(self.read("tokens")[row], drawn.last().copied().unwrap_or(input[row]));
+                assert_eq!(self.positions()[row], before[row] + drawn.len() as u32);
+                tokens.extend(new);
             }
-            // Steps in flight continue with a valid token.
-            let next = |token: u32| if token == NOT_FINITE { 0 } else { token };
-            let last: Vec<u32> = tokens.iter().map(|tokens| next(tokens[tokens.len() - 1])).collect();
-            assert_eq!(self.read("tokens"), last);
-            let after: Vec<u32> = before.iter().map(|position| position + now as u32).collect();
-            assert_eq!(self.positions(), after);
+            self.step.set(self.step.get() + now as u32);
+            assert!(self.slots().iter().all(|slot| slot.step == self.step.get()));
             left -= now;
         }
         tokens
@@ -198,7 +232,7 @@ fn compare(runner: &GpuRunner, logits: &[f32], samplers: &[Sampler], penalised: 
         let states: Vec<SelectState> =
             (0..team.len()).map(|i| state(97 * i as u32, counts.clone())).collect();
         let rows: Vec<Row<'_>> = team.iter().zip(&states).map(|(s, state)| (logits, s, state)).collect();
-        let call = SelectCall { greedy: false, ..SelectCall::of(&team, vocab as u32).unwrap() };
+        let call = SelectCall { greedy: false, ..call_of(&team, vocab) };
         let chain = Chain::new(runner, call, &rows);
         for ((tokens, sampler), state) in chain.steps(steps).iter().zip(&team).zip(&states) {
             for (token, step) in tokens.iter().zip(state.position + 1..) {
@@ -254,12 +288,14 @@ fn rows_that_are_not_finite_emit_no_token() {
             for sampler in [&greedy, &drawn, &cut, &repelled, &extreme] {
                 for greedy in [sampler.is_greedy(), false] {
                     let state = state(3, counts.clone());
-                    let call = SelectCall { rows: 1, vocab, greedy, penalties: sampler.has_penalties() };
+                    let call = SelectCall { greedy, ..call_of([sampler], vocab as usize) };
                     let chain = Chain::new(runner, call, &[(&logits, sampler, &state)]);
                     let tokens = chain.steps(if sampler.has_penalties() { 1 } else { 30 });
                     for (token, step) in tokens[0].iter().zip(4..) {
                         let drawn = sampler.draw(&logits, &counts, step, &mut Vec::new());
-                        let expected = if finite { drawn } else { NOT_FINITE };
+                        // The row ends at the first.
+                        let ended = if step == 4 { NOT_FINITE } else { HELD };
+                        let expected = if finite { drawn } else { ended };
                         assert_eq!(*token, expected, "{logits:?} {sampler:?}");
                     }
                 }
@@ -300,7 +336,7 @@ fn draws_follow_the_distribution() {
                     .collect();
                 let state = state(0, counts.clone());
                 let rows: Vec<Row<'_>> = all.iter().map(|s| (logits.as_slice(), s, &state)).collect();
-                let call = SelectCall::of(&all, logits.len() as u32).unwrap();
+                let call = call_of(&all, logits.len());
                 let mut seen: HashMap<u32, f64> = HashMap::new();
                 for token in Chain::new(&runner, call, &rows).steps(draws).concat() {
                     *seen.entry(token).or_default() += 1.0;
@@ -342,17 +378,17 @@ fn neighbours_change_no_token() {
         let logits: Vec<Vec<f32>> =
             (0..6).map(|i| gaussian(30 + i, 2001, if i == 2 { 0.4 } else { 2.0 })).collect();
         let states: Vec<SelectState> =
-            samplers.iter().map(|s| SelectState::new(&[4, 5, 6, 4, 4], s.penalty_window)).collect();
+            samplers.iter().map(|s| SelectState::new(&[4, 5, 6, 4, 4], s.penalty_window, HISTORY)).collect();
         for penalised in [true, false] {
             let samplers: Vec<Sampler> = samplers
                 .iter()
                 .map(|s| Sampler { frequency_penalty: if penalised { 0.1 } else { 0.0 }, ..s.clone() })
                 .collect();
             let rows: Vec<Row<'_>> = (0..6).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
-            let call = SelectCall::of(&samplers, 2001).unwrap();
+            let call = call_of(&samplers, 2001);
             let together = Chain::new(runner, call, &rows).steps(10);
             for (row, tokens) in rows.iter().zip(&together) {
-                let call = SelectCall::of([row.1], 2001).unwrap();
+                let call = call_of([row.1], 2001);
                 assert_eq!(Chain::new(runner, call, &[*row]).steps(10)[0], *tokens, "{:?}", row.1);
             }
             let tuning = SelectTuning { workgroup: Some(512) };
@@ -374,7 +410,7 @@ fn state_advances() {
             frequency_penalty: 0.2,
             ..Sampler::default()
         };
-        let windows = [5, 0, 64, SELECT_HISTORY];
+        let windows = [5, 0, 64, 1024];
         for greedy in [false, true] {
             let samplers: Vec<Sampler> = windows
                 .iter()
@@ -389,17 +425,17 @@ fn state_advances() {
             let mut states: Vec<SelectState> = histories
                 .iter()
                 .zip(windows)
-                .map(|(history, window)| SelectState::new(history, window))
+                .map(|(history, window)| SelectState::new(history, window, HISTORY))
                 .collect();
             let rows: Vec<Row<'_>> = (0..4).map(|i| (&logits[i][..], &samplers[i], &states[i])).collect();
-            let chain = Chain::new(runner, SelectCall::of(&samplers, 50).unwrap(), &rows);
+            let chain = Chain::new(runner, call_of(&samplers, 50), &rows);
             let tokens = chain.steps(200);
             let mut emitted = vec![None; EMITTED * ROWS];
             for (row, state) in states.iter_mut().enumerate() {
-                for &token in &tokens[row] {
+                for (&token, step) in tokens[row].iter().zip(FIRST_STEP..) {
                     check(&samplers[row], &logits[row], &state.counts, state.position + 1, token);
                     state.advance(token, windows[row]);
-                    emitted[state.emitted_at(row as u32)] = Some(token);
+                    emitted[emitted_at(step, row as u32)] = Some(token);
                 }
             }
             let (found_history, found_counts) = (chain.read("history"), chain.read("counts"));
@@ -421,16 +457,21 @@ fn state_advances() {
 #[test]
 fn invalid_calls_are_refused() {
     let refused = |call: SelectCall| call.launches(Rungs::ALL).unwrap_err();
-    let call = SelectCall { rows: 1, vocab: 10, greedy: false, penalties: false };
+    let call = SelectCall { rows: 1, vocab: 10, ..SelectCall::default() };
     assert!(matches!(refused(SelectCall { rows: 0, ..call }), LaunchError::Zero { .. }));
     assert!(matches!(refused(SelectCall { vocab: 0, ..call }), LaunchError::Zero { .. }));
     assert!(matches!(refused(SelectCall { rows: 17, ..call }), LaunchError::Large { .. }));
     assert!(matches!(refused(SelectCall { vocab: 1 << 23, ..call }), LaunchError::Large { .. }));
     let tuning = SelectTuning { workgroup: Some(128) };
     assert!(matches!(call.tuned(Rungs::ALL, tuning), Err(LaunchError::Tuning { .. })));
-    let far_back = Sampler { presence_penalty: 1.0, penalty_window: 1025, ..Sampler::default() };
-    assert!(matches!(SelectCall::of([&far_back], 10), Err(LaunchError::Large { .. })));
+    let uneven = SelectCall { penalties: true, history: 1000, ..call };
+    assert!(matches!(refused(uneven), LaunchError::Tuning { name: "history", .. }));
+    let far_back = Sampler { presence_penalty: 1.0, penalty_window: u32::MAX, ..Sampler::default() };
+    assert!(matches!(SelectCall::of([&far_back], 10, u32::MAX), Err(LaunchError::Large { .. })));
+    assert_eq!(SelectCall::of([&far_back], 10, 5000).unwrap().history, 8192);
     // Without penalties there is no history.
     let unused = Sampler { presence_penalty: 0.0, ..far_back };
-    assert!(SelectCall::of([&unused], 10).is_ok());
+    let call = SelectCall::of([&unused], 10, u32::MAX).unwrap();
+    assert_eq!(call.history, 0);
+    assert_eq!(call.count(Rungs::ALL).unwrap(), None);
 }

@@ -18,6 +18,7 @@ pub use self::capabilities::Capabilities;
 pub use self::display::Fused;
 pub(crate) use self::fuse::FuseContext;
 pub(crate) use self::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
+use crate::buffer::Buffer;
 use crate::buffers::{Buffers, paged};
 use crate::device::Gpu;
 use crate::error::GpuError;
@@ -101,6 +102,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) buffers: &'a Buffers,
     pub(crate) tuning: &'a Tuning,
+    /// Buffers that some operands have instead of those of `buffers`.
+    pub(crate) replaced: &'a [(Operand, Buffer)],
 }
 
 impl<'a> Lowering<'a> {
@@ -119,9 +122,19 @@ impl<'a> Lowering<'a> {
         self.context().fuse(ops, kind, all_rows)?.into_iter().map(|call| self.bind(call)).collect()
     }
 
+    /// The same with other buffers for some operands.
+    pub(crate) fn with<'b>(&self, replaced: &'b [(Operand, Buffer)]) -> Lowering<'b>
+    where
+        'a: 'b,
+    {
+        Lowering { replaced, ..*self }
+    }
+
     /// Finds the buffers of a call's operands.
     pub(crate) fn bind(&self, call: Call) -> Result<Step, GpuError> {
+        let replaced = |operand: &Operand| self.replaced.iter().find(|(of, _)| of == operand);
         let buffer = |operand: &Operand| match operand {
+            other if replaced(other).is_some() => replaced(other).map(|(_, buffer)| buffer),
             Operand::Matrix { weights, part, plane } => self.weights.plane(weights, *part, *plane),
             Operand::Vectors(weights) => self.weights.vectors(weights),
             other => self.buffers.get(other).ok(),

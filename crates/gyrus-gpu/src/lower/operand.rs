@@ -5,12 +5,16 @@ use gyrus_kernels::{BufferId, KvLayer, Plane, RopeId, WeightId};
 pub(crate) enum Operand {
     /// A scratch buffer of the plan, f32.
     Scratch(BufferId),
+    /// The same for rows of slots that decode, so that their steps can run among the kernels of chunks.
+    SlotScratch(BufferId),
     /// The token of each row.
     Tokens,
     /// Position and first block-table entry of each row.
     Rows,
-    /// The block tables of all sequences in a KV group.
+    /// The block tables of a batch's sequences in a KV group.
     BlockTables(u8),
+    /// The block tables of all slots in a KV group. It stands for [`Operand::BlockTables`] in kernels of slots.
+    SlotTables(u8),
     /// Which rows want logits.
     LogitRows,
     /// Tiles of rows that attend together in prefill.

@@ -24,9 +24,10 @@ pub(crate) struct Compiled {
 impl Compiled {
     pub(crate) fn new(gpu: &Gpu, recipe: &Recipe) -> Result<Compiled, GpuError> {
         let mut made = Compiled { device: gpu.device.clone(), group: None, layout: None, pipeline: None };
-        // SAFETY: everything is created by one device from a recipe that wgpu has validated. `Compiled::drop` destroys it,
-        // also if a later step fails; the module is not needed after the pipeline is created. `Gpu::module` says why
-        // shaders need no checks.
+        // SAFETY: everything is created by one device from a shader that naga has validated. Its bindings are those of the
+        // launch, which wgpu compares with the shader wherever it runs the same kernel, as all tests of kernels do. Kernels
+        // are chosen to fit the device's limits. `Compiled::drop` destroys what was created, also if a later step fails;
+        // the module is not needed after the pipeline is created. `Gpu::module` says why shaders need no checks.
         unsafe {
             let Some(device) = gpu.device.as_hal::<Vulkan>() else { return Err(gone()) };
             let group = device.create_bind_group_layout(&hal::BindGroupLayoutDescriptor {
@@ -45,7 +46,8 @@ impl Compiled {
             let input = match &recipe.spirv {
                 Some(words) => hal::ShaderInput::SpirV(words),
                 None => {
-                    let (module, info) = parsed(&recipe.text).map_err(|reason| recipe.refused(&reason))?;
+                    let (module, info) =
+                        parsed(&recipe.source.text).map_err(|reason| recipe.refused(&reason))?;
                     let module = Cow::Owned(module);
                     hal::ShaderInput::Naga(hal::NagaShader { module, info, debug_source: None })
                 }
@@ -66,11 +68,12 @@ impl Compiled {
                     constants: &overrides.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
                     zero_initialize_workgroup_memory: false,
                 },
-                cache: None,
+                cache: gpu.compiled_cache.as_ref().and_then(|cache| cache.cache()),
             });
             device.destroy_shader_module(module);
             made.pipeline = Some(pipeline.map_err(|error| recipe.refused(&error.to_string()))?);
         }
+        gpu.compiled_cache.as_ref().inspect(|cache| cache.grew());
         Ok(made)
     }
 }

@@ -13,26 +13,35 @@
 //! - Nothing is freed while commands use it: a backend waits for its [`Submission`]s before it changes or drops anything.
 
 mod bound;
+mod cache;
 mod stamps;
+mod submission;
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ash::vk;
 use wgpu::BufferUsages;
 use wgpu::hal::{self, CommandEncoder as _, Device as _};
 
 pub(crate) use bound::{Bound, Compiled};
+pub(crate) use cache::CompiledCache;
+pub(crate) use submission::Submission;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::recorder::{RING, read_words};
+use crate::recorder::{RING, hang, read_words};
 
 type Vulkan = hal::api::Vulkan;
 
 /// The most bytes of one vkCmdUpdateBuffer.
 const MAX_UPDATE: usize = 65_536;
+
+/// Usages of buffers that results are read back through.
+const READBACK: BufferUsages = BufferUsages::MAP_READ.union(BufferUsages::COPY_DST);
 
 /// All accesses to memory.
 const ALL_ACCESS: vk::AccessFlags =
@@ -45,26 +54,13 @@ pub(crate) struct Recorder {
     raw: Arc<ash::Device>,
     queue: vk::Queue,
     idle: Vec<Submission>,
+    /// What is being recorded.
+    open: Option<Recording>,
     hazards: Hazards,
 }
 
-/// Submitted commands, and the readback buffer of their tokens.
-pub(crate) struct Submission {
-    raw: Arc<ash::Device>,
-    encoder: hal::vulkan::CommandEncoder,
-    /// Commands that run, or have run and were not waited for.
-    commands: Option<hal::vulkan::CommandBuffer>,
-    done: vk::Fence,
-    tokens: Buffer,
-    /// Timestamps of the beginning and the end, if they were ever measured.
-    stamps: Option<vk::QueryPool>,
-    /// Whether the commands write them.
-    stamped: bool,
-}
-
 /// Commands that are being recorded.
-pub(crate) struct Recording<'r> {
-    recorder: &'r mut Recorder,
+struct Recording {
     submission: Submission,
     raw: vk::CommandBuffer,
 }
@@ -104,11 +100,11 @@ impl Recorder {
             (Arc::new(device.raw_device().clone()), gpu.queue.as_hal::<Vulkan>()?.as_raw())
         };
         let device = gpu.device.clone();
-        Some(Recorder { device, raw, queue, idle: Vec::new(), hazards: Hazards::default() })
+        Some(Recorder { device, raw, queue, idle: Vec::new(), open: None, hazards: Hazards::default() })
     }
 
     /// Begins to record commands. `after_wgpu`: wgpu was given work since the last submission.
-    pub(crate) fn begin(&mut self, gpu: &Gpu, after_wgpu: bool) -> Result<Recording<'_>, GpuError> {
+    pub(crate) fn begin(&mut self, gpu: &Gpu, after_wgpu: bool) -> Result<(), GpuError> {
         if after_wgpu {
             gpu.queue.submit([]);
         }
@@ -124,16 +120,16 @@ impl Recorder {
         let raw = unsafe { submission.encoder.raw_handle() };
         self.hazards.forget();
         submission.begin_stamps(raw, gpu.busy.is_on()).map_err(|error| failed(gpu, error))?;
-        let recording = Recording { recorder: self, submission, raw };
+        self.open = Some(Recording { submission, raw });
         if after_wgpu {
             let all = vk::PipelineStageFlags::ALL_COMMANDS;
-            recording.barrier(all, all, ALL_ACCESS, ALL_ACCESS);
+            self.barrier(raw, all, all, ALL_ACCESS, ALL_ACCESS);
         }
-        Ok(recording)
+        Ok(())
     }
 
     fn submission(&self, gpu: &Gpu) -> Result<Submission, GpuError> {
-        let tokens = gpu.create(RING, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?;
+        let readback = gpu.create(RING, READBACK)?;
         // SAFETY: both belong to the stored device. `Submission::drop` destroys the fence; the encoder destroys itself.
         unsafe {
             let (Some(device), Some(queue)) = (self.device.as_hal::<Vulkan>(), gpu.queue.as_hal::<Vulkan>())
@@ -147,170 +143,165 @@ impl Recorder {
                 .raw
                 .create_fence(&vk::FenceCreateInfo::default(), None)
                 .map_err(|error| failed(gpu, error))?;
-            let raw = Arc::clone(&self.raw);
-            Ok(Submission { raw, encoder, commands: None, done, tokens, stamps: None, stamped: false })
+            Ok(Submission {
+                raw: Arc::clone(&self.raw),
+                encoder: ManuallyDrop::new(encoder),
+                commands: None,
+                done,
+                hang: hang(gpu),
+                readback,
+                copied: 0,
+                stamps: None,
+                stamped: false,
+            })
         }
     }
 
-    /// Waits for a submission, and reads its tokens if they are wanted.
-    pub(crate) fn wait(
+    /// Whether a submission has completed, after waiting for it at most this long.
+    pub(crate) fn is_done(
         &mut self,
         gpu: &Gpu,
-        mut submission: Submission,
-        wanted: Option<&mut Vec<u32>>,
-    ) -> Result<(), GpuError> {
-        submission.wait().map_err(|error| failed(gpu, error))?;
+        submission: &mut Submission,
+        wait: Duration,
+    ) -> Result<bool, GpuError> {
+        let is_new = submission.commands.is_some();
+        let done = submission.wait(wait).map_err(|error| failed(gpu, error))?;
         gpu.take_error()?;
-        if let Some(interval) = submission.stamps().map_err(|error| failed(gpu, error))? {
+        if done
+            && is_new
+            && let Some(interval) = submission.stamps().map_err(|error| failed(gpu, error))?
+        {
             gpu.busy.add(interval);
         }
-        if let Some(tokens) = wanted {
-            self.read(gpu, &submission, tokens)?;
+        Ok(done)
+    }
+
+    /// Reads the results of a submission that has completed.
+    pub(crate) fn finish(
+        &mut self,
+        gpu: &Gpu,
+        submission: Submission,
+        words: &mut Vec<u32>,
+    ) -> Result<(), GpuError> {
+        words.clear();
+        if submission.copied > 0 {
+            self.read(gpu, &submission, words)?;
         }
         self.idle.push(submission);
         Ok(())
     }
 
-    fn read(&self, gpu: &Gpu, submission: &Submission, tokens: &mut Vec<u32>) -> Result<(), GpuError> {
-        // SAFETY: the buffer is mappable, wgpu never maps it, and the copy to it has completed.
+    fn read(&self, gpu: &Gpu, submission: &Submission, words: &mut Vec<u32>) -> Result<(), GpuError> {
+        let bytes = submission.copied;
+        // SAFETY: the buffer is mappable, wgpu never maps it, and the copies to it have completed.
         unsafe {
             let (Some(device), Some(buffer)) =
-                (self.device.as_hal::<Vulkan>(), submission.tokens.inner.as_hal::<Vulkan>())
+                (self.device.as_hal::<Vulkan>(), submission.readback.inner.as_hal::<Vulkan>())
             else {
                 return Err(gone());
             };
-            let mapping = device.map_buffer(&buffer, 0..RING).map_err(|error| refused(gpu, &error))?;
+            let mapping = device.map_buffer(&buffer, 0..bytes).map_err(|error| refused(gpu, &error))?;
             if !mapping.is_coherent {
-                device.invalidate_mapped_ranges(&buffer, std::iter::once(0..RING));
+                device.invalidate_mapped_ranges(&buffer, std::iter::once(0..bytes));
             }
-            let bytes = std::slice::from_raw_parts(mapping.ptr.as_ptr(), RING as usize);
-            read_words(bytes, tokens);
+            let mapped = std::slice::from_raw_parts(mapping.ptr.as_ptr(), bytes as usize);
+            read_words(mapped, words);
             device.unmap_buffer(&buffer);
         }
         Ok(())
     }
-}
 
-impl Recording<'_> {
     /// Overwrites words of a buffer from an offset in bytes.
     pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, words: &[u32]) -> Result<(), GpuError> {
+        let commands = self.commands()?;
         let raw = handle(buffer)?;
-        self.synchronize(&[], &[raw]);
+        self.synchronize(commands, &[], &[raw]);
         for (number, words) in words.chunks(MAX_UPDATE / 4).enumerate() {
             let offset = offset + (number * MAX_UPDATE) as u64;
             // SAFETY: the caller's words are within the buffer and aligned, and the call copies them.
-            unsafe {
-                self.recorder.raw.cmd_update_buffer(self.raw, raw, offset, bytemuck::cast_slice(words));
-            }
+            unsafe { self.raw.cmd_update_buffer(commands, raw, offset, bytemuck::cast_slice(words)) };
         }
         Ok(())
     }
 
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
+        let commands = self.commands()?;
         let bound = dispatch.bound(gpu)?;
-        self.synchronize(bound.read(), bound.written());
-        bound.record(&mut self.submission.encoder, dispatch.immediates(), dispatch.groups);
+        self.synchronize(commands, bound.read(), bound.written());
+        if let Some(open) = &mut self.open {
+            bound.record(&mut open.submission.encoder, dispatch.immediates(), dispatch.groups);
+        }
         Ok(())
     }
 
-    /// Submits the commands; the contents of `emitted`, if given, are copied to the host.
-    pub(crate) fn submit(mut self, gpu: &Gpu, emitted: Option<&Buffer>) -> Result<Submission, GpuError> {
-        if let Some(emitted) = emitted {
-            let (from, to) = (handle(emitted)?, handle(&self.submission.tokens)?);
-            self.synchronize(&[from], &[]);
-            let region = vk::BufferCopy { src_offset: 0, dst_offset: 0, size: RING.min(emitted.bytes()) };
+    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
+        let Some(Recording { mut submission, raw }) = self.open.take() else { return Err(closed()) };
+        submission.copied = copied.iter().map(|buffer| buffer.bytes()).sum();
+        if submission.readback.bytes() < submission.copied {
+            submission.readback = gpu.create(submission.copied, READBACK)?;
+        }
+        let mut offset = 0;
+        for buffer in copied {
+            let (from, to) = (handle(buffer)?, handle(&submission.readback)?);
+            self.synchronize(raw, &[from], &[]);
+            let region = vk::BufferCopy { src_offset: 0, dst_offset: offset, size: buffer.bytes() };
             // SAFETY: both buffers are as large as the region and have copy usages.
-            unsafe { self.recorder.raw.cmd_copy_buffer(self.raw, from, to, &[region]) };
+            unsafe { self.raw.cmd_copy_buffer(raw, from, to, &[region]) };
+            offset += buffer.bytes();
         }
         // Later commands and the host see all writes.
         let stages = vk::PipelineStageFlags::ALL_COMMANDS;
         self.barrier(
+            raw,
             stages,
             stages | vk::PipelineStageFlags::HOST,
             vk::AccessFlags::MEMORY_WRITE,
             ALL_ACCESS | vk::AccessFlags::HOST_READ,
         );
-        self.submission.end_stamps(self.raw);
-        let Recording { recorder, mut submission, raw } = self;
+        submission.end_stamps(raw);
         // SAFETY: all commands are recorded. Nothing else uses the queue meanwhile, since the backend owns the device and
         // is borrowed here. What the commands use lives until they are waited for.
         unsafe {
             let commands = submission.encoder.end_encoding().map_err(|error| refused(gpu, &error))?;
             let info = vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&raw));
-            recorder
-                .raw
-                .queue_submit(recorder.queue, &[info], submission.done)
+            self.raw
+                .queue_submit(self.queue, &[info], submission.done)
                 .map_err(|error| failed(gpu, error))?;
             submission.commands = Some(commands);
         }
         Ok(submission)
     }
 
+    /// The commands that are being recorded.
+    fn commands(&self) -> Result<vk::CommandBuffer, GpuError> {
+        self.open.as_ref().map(|open| open.raw).ok_or_else(closed)
+    }
+
     /// Records a barrier if the next command, on these buffers, depends on earlier ones.
-    fn synchronize(&mut self, read: &[vk::Buffer], written: &[vk::Buffer]) {
-        if self.recorder.hazards.needs_barrier(read, written) {
+    fn synchronize(&mut self, commands: vk::CommandBuffer, read: &[vk::Buffer], written: &[vk::Buffer]) {
+        if self.hazards.needs_barrier(read, written) {
             let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
             let written = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
             let read =
                 vk::AccessFlags::SHADER_READ | vk::AccessFlags::UNIFORM_READ | vk::AccessFlags::TRANSFER_READ;
-            self.barrier(stages, stages, written, written | read);
+            self.barrier(commands, stages, stages, written, written | read);
         }
     }
 
     fn barrier(
         &self,
+        commands: vk::CommandBuffer,
         before: vk::PipelineStageFlags,
         after: vk::PipelineStageFlags,
         done: vk::AccessFlags,
         seen: vk::AccessFlags,
     ) {
         let memory = vk::MemoryBarrier::default().src_access_mask(done).dst_access_mask(seen);
+        let no_flags = vk::DependencyFlags::empty();
         // SAFETY: the commands are being recorded, and the stages are a compute queue's.
-        unsafe {
-            self.recorder.raw.cmd_pipeline_barrier(
-                self.raw,
-                before,
-                after,
-                vk::DependencyFlags::empty(),
-                &[memory],
-                &[],
-                &[],
-            );
-        }
-    }
-}
-
-impl Submission {
-    /// Waits for its commands, if there are any, and resets it for reuse.
-    fn wait(&mut self) -> Result<(), vk::Result> {
-        let Some(commands) = self.commands.take() else { return Ok(()) };
-        // SAFETY: the commands were submitted with this fence once, and it was not waited for. After it they are complete
-        // and can be reset; so they can if the device is lost.
-        unsafe {
-            let done = loop {
-                match self.raw.wait_for_fences(&[self.done], true, u64::MAX) {
-                    // The commands may still run, so their buffers must not be freed yet.
-                    Err(error) if error != vk::Result::ERROR_DEVICE_LOST => std::thread::yield_now(),
-                    done => break done,
-                }
-            };
-            self.encoder.reset_all(std::iter::once(commands));
-            done?;
-            self.raw.reset_fences(&[self.done])
-        }
-    }
-}
-
-impl Drop for Submission {
-    fn drop(&mut self) {
-        // If the device is lost, the next call returns that.
-        let _ = self.wait();
-        // SAFETY: nothing waits for it or signals it any more, and no command writes timestamps.
-        unsafe {
-            self.raw.destroy_fence(self.done, None);
-            self.raw.destroy_query_pool(self.stamps.unwrap_or_default(), None);
-        }
+        unsafe { self.raw.cmd_pipeline_barrier(commands, before, after, no_flags, &[memory], &[], &[]) };
     }
 }
 
@@ -320,16 +311,14 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-impl std::fmt::Debug for Submission {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Submission({:?})", self.done)
-    }
-}
-
 /// The Vulkan handle of a buffer.
 fn handle(buffer: &Buffer) -> Result<vk::Buffer, GpuError> {
     // SAFETY: the handle is not used to destroy the buffer, and not after the buffer is dropped.
     unsafe { buffer.inner.as_hal::<Vulkan>().map(|buffer| buffer.raw_handle()) }.ok_or_else(gone)
+}
+
+fn closed() -> GpuError {
+    GpuError::internal("no commands are being recorded")
 }
 
 fn gone() -> GpuError {

@@ -1,8 +1,12 @@
 //! On platforms without Vulkan wgpu records all steps.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gyrus_kernels::Access;
+use gyrus_kernels::shader::Rungs;
+use wgpu::AdapterInfo;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -20,35 +24,48 @@ pub(crate) enum Submission {}
 pub(crate) enum Compiled {}
 
 #[derive(Debug)]
-pub(crate) enum Bound {}
+pub(crate) enum CompiledCache {}
 
-pub(crate) struct Recording<'r>(&'r Recorder);
+#[derive(Debug)]
+pub(crate) enum Bound {}
 
 impl Recorder {
     pub(crate) fn new(_: &Gpu) -> Option<Recorder> {
         None
     }
 
-    pub(crate) fn begin(&mut self, _: &Gpu, _: bool) -> Result<Recording<'_>, GpuError> {
+    pub(crate) fn begin(&mut self, _: &Gpu, _: bool) -> Result<(), GpuError> {
         match *self {}
     }
 
-    pub(crate) fn wait(&mut self, _: &Gpu, _: Submission, _: Option<&mut Vec<u32>>) -> Result<(), GpuError> {
+    pub(crate) fn is_done(&mut self, _: &Gpu, _: &mut Submission, _: Duration) -> Result<bool, GpuError> {
+        match *self {}
+    }
+
+    pub(crate) fn finish(&mut self, _: &Gpu, _: Submission, _: &mut Vec<u32>) -> Result<(), GpuError> {
+        match *self {}
+    }
+
+    pub(crate) fn write(&mut self, _: &Buffer, _: u64, _: &[u32]) -> Result<(), GpuError> {
+        match *self {}
+    }
+
+    pub(crate) fn dispatch(&mut self, _: &Gpu, _: &Dispatch) -> Result<(), GpuError> {
+        match *self {}
+    }
+
+    pub(crate) fn submit(&mut self, _: &Gpu, _: &[&Buffer]) -> Result<Submission, GpuError> {
         match *self {}
     }
 }
 
-impl Recording<'_> {
-    pub(crate) fn write(&mut self, _: &Buffer, _: u64, _: &[u32]) -> Result<(), GpuError> {
-        match *self.0 {}
+impl CompiledCache {
+    pub(crate) fn open(_: &wgpu::Device, _: &AdapterInfo, _: Rungs, _: &Path) -> Option<CompiledCache> {
+        None
     }
 
-    pub(crate) fn dispatch(&mut self, _: &Gpu, _: &Dispatch) -> Result<(), GpuError> {
-        match *self.0 {}
-    }
-
-    pub(crate) fn submit(self, _: &Gpu, _: Option<&Buffer>) -> Result<Submission, GpuError> {
-        match *self.0 {}
+    pub(crate) fn store(&self) {
+        match *self {}
     }
 }
 

@@ -1,0 +1,230 @@
+//! Submissions in flight, and their results.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HELD, SELECT_NOT_FINITE};
+use gyrus_kernels::{BackendError, MAX_TOP, Outcome};
+
+use super::GROUPS;
+use super::select::logprobs;
+use super::slot::Slot;
+use crate::buffers::MATVEC_ROWS;
+use crate::device::Gpu;
+use crate::error::GpuError;
+use crate::recorder::{Recorder, Submission, hang};
+
+/// Submissions in flight, in order.
+#[derive(Debug)]
+pub(super) struct Flights {
+    queue: VecDeque<Flight>,
+    /// When the device last completed a submission, or was given the first one.
+    progress: Instant,
+    /// The submission whose parts are being returned.
+    landed: Option<Landing>,
+    /// What it has copied to the host.
+    words: Vec<u32>,
+    pub(super) logits: Vec<f32>,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) top: Vec<(u32, f32)>,
+}
+
+/// Submitted commands.
+#[derive(Debug)]
+struct Flight {
+    submission: Submission,
+    /// What lands with them; nothing if more commands of the same submission follow.
+    landing: Option<Landing>,
+    logits: Vec<f32>,
+}
+
+/// What a submission computes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Landing {
+    number: u64,
+    /// Whether it has chunks that were not returned yet.
+    chunks: bool,
+    steps: u32,
+    /// Steps that were returned.
+    returned: u32,
+    pub(super) groups: [GroupSteps; GROUPS],
+}
+
+/// The steps of a group in a submission.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct GroupSteps {
+    /// A bit for each slot that decodes.
+    pub(super) decoding: u16,
+    /// The number of the first step.
+    pub(super) first: u32,
+    /// Where its ring of tokens is among the words that were copied.
+    pub(super) ring: usize,
+    /// A bit for each slot that wants log-probabilities, and where their ring is.
+    pub(super) wants_logprobs: u16,
+    pub(super) logprobs: usize,
+}
+
+/// A part that can be returned.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Chunks(u64),
+    Step(u64),
+}
+
+impl Default for Flights {
+    fn default() -> Flights {
+        Flights {
+            queue: VecDeque::new(),
+            progress: Instant::now(),
+            landed: None,
+            words: Vec::new(),
+            logits: Vec::new(),
+            outcomes: Vec::new(),
+            top: Vec::new(),
+        }
+    }
+}
+
+impl Flights {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Steps that were submitted and not returned.
+    pub(super) fn steps(&self) -> usize {
+        let landings = self.queue.iter().filter_map(|flight| flight.landing.as_ref()).chain(&self.landed);
+        landings.map(|landing| (landing.steps - landing.returned) as usize).sum()
+    }
+
+    /// Adds commands that were submitted.
+    pub(super) fn push(&mut self, submission: Submission, landing: Option<Landing>, logits: Vec<f32>) {
+        if self.queue.is_empty() {
+            self.progress = Instant::now();
+        }
+        self.queue.push_back(Flight { submission, landing, logits });
+    }
+
+    /// Waits until the device has completed everything in flight. Results stay to be returned.
+    pub(super) fn settle(&mut self, gpu: &Gpu, recorder: &mut Option<Recorder>) -> Result<(), BackendError> {
+        let Some(recorder) = recorder else { return Ok(()) };
+        for flight in &mut self.queue {
+            if !recorder.is_done(gpu, &mut flight.submission, hang(gpu))? {
+                return Err(timed_out(gpu));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for everything in flight, and discards it.
+    pub(super) fn discard(&mut self, gpu: &Gpu, recorder: &mut Option<Recorder>) {
+        for mut flight in self.queue.drain(..) {
+            let Some(recorder) = recorder.as_mut() else { continue };
+            // If the device is lost, the next call returns that. A submission that is dropped waits, too.
+            if let Ok(true) = recorder.is_done(gpu, &mut flight.submission, hang(gpu)) {
+                let _ = recorder.finish(gpu, flight.submission, &mut self.words);
+            }
+        }
+        self.landed = None;
+    }
+
+    /// The next part, after waiting for it at most this long.
+    pub(super) fn next(
+        &mut self,
+        gpu: &Gpu,
+        recorder: &mut Option<Recorder>,
+        slots: &mut [Slot],
+        wait: Duration,
+    ) -> Result<Option<Part>, BackendError> {
+        let (deadline, hang) = (Instant::now().checked_add(wait), hang(gpu));
+        loop {
+            if let Some(part) = self.landed.as_mut().and_then(Landing::next) {
+                if let (Part::Step(_), Some(landing)) = (part, self.landed) {
+                    self.read_step(&landing, slots);
+                }
+                return Ok(Some(part));
+            }
+            self.landed = None;
+            let (Some(flight), Some(recorder)) = (self.queue.front_mut(), recorder.as_mut()) else {
+                return Ok(None);
+            };
+            let left = deadline.map_or(hang, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let until_hang = hang.saturating_sub(self.progress.elapsed());
+            if !recorder.is_done(gpu, &mut flight.submission, left.min(until_hang))? {
+                if self.progress.elapsed() >= hang {
+                    return Err(timed_out(gpu));
+                }
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.land(gpu, recorder)?;
+        }
+    }
+
+    /// Takes the results of the first submission, which has completed.
+    fn land(&mut self, gpu: &Gpu, recorder: &mut Recorder) -> Result<(), GpuError> {
+        let Some(Flight { submission, landing, logits }) = self.queue.pop_front() else { return Ok(()) };
+        recorder.finish(gpu, submission, &mut self.words)?;
+        self.progress = Instant::now();
+        self.landed = landing;
+        if landing.is_some() {
+            self.logits = logits;
+        }
+        Ok(())
+    }
+
+    /// Reads the outcomes of the last step that a landing has returned.
+    fn read_step(&mut self, landing: &Landing, slots: &mut [Slot]) {
+        let Flights { words, outcomes, top, .. } = self;
+        outcomes.clear();
+        top.clear();
+        for (index, group) in landing.groups.iter().enumerate().filter(|(_, group)| group.decoding != 0) {
+            let step = group.first.wrapping_add(landing.returned - 1) % SELECT_EMITTED;
+            let ring = group.ring + step as usize * MATVEC_ROWS;
+            let first = index * MATVEC_ROWS;
+            outcomes.resize(first + MATVEC_ROWS, Outcome::Held);
+            for row in (0..MATVEC_ROWS).filter(|row| group.decoding >> row & 1 != 0) {
+                let wanted = group.wants_logprobs >> row & 1 != 0;
+                let logprob = wanted.then(|| logprobs(words, group.logprobs, step, row));
+                let outcome = match words.get(ring + row).copied() {
+                    None | Some(SELECT_HELD) => Outcome::Held,
+                    Some(SELECT_NOT_FINITE) => Outcome::NotFinite,
+                    Some(id) => Outcome::Token { id, logprob: logprob.map_or(f32::NAN, |found| found.0) },
+                };
+                outcomes[first + row] = outcome;
+                let advanced = matches!(outcome, Outcome::Token { .. });
+                if let Some((_, found)) = logprob.filter(|_| advanced) {
+                    top.resize((first + MATVEC_ROWS) * MAX_TOP, (0, f32::NAN));
+                    let entries = top[(first + row) * MAX_TOP..].iter_mut();
+                    entries.zip(found).for_each(|(entry, found)| *entry = found);
+                }
+                let decoding = slots[first + row].decoding.as_mut();
+                if let Some(decoding) = decoding.filter(|decoding| decoding.since <= landing.number) {
+                    decoding.read(advanced);
+                }
+            }
+        }
+    }
+}
+
+fn timed_out(gpu: &Gpu) -> BackendError {
+    BackendError::TimedOut { seconds: hang(gpu).as_secs() }
+}
+
+impl Landing {
+    pub(super) fn new(number: u64, chunks: bool, steps: usize) -> Landing {
+        Landing { number, chunks, steps: steps as u32, ..Landing::default() }
+    }
+
+    /// Its next part.
+    fn next(&mut self) -> Option<Part> {
+        if std::mem::take(&mut self.chunks) {
+            return Some(Part::Chunks(self.number));
+        }
+        (self.returned < self.steps).then(|| {
+            self.returned += 1;
+            Part::Step(self.number)
+        })
+    }
+}

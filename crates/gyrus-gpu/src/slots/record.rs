@@ -1,0 +1,223 @@
+//! Records the kernels of chunks and of decode steps.
+
+use std::ops::Range;
+
+use gyrus_kernels::call::engine;
+use gyrus_kernels::{Plan, RowKind};
+
+use super::chunks::ChunkBatch;
+use super::flight::{Flights, GroupSteps, Landing};
+use super::slot::Slot;
+use super::submit::{Lane, unbound};
+use super::{GROUPS, SlotPool};
+use crate::backend::GpuBackend;
+use crate::buffer::Buffer;
+use crate::buffers::{MATVEC_ROWS, SLOTS};
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::recorder::Recorder;
+use crate::step::{BatchShape, Step};
+
+/// The attention windows of a plan, and the most splits that rows of a step have in each.
+#[derive(Debug, Default)]
+pub(super) struct Splits(pub(super) Vec<(u32, u32)>);
+
+impl Splits {
+    pub(super) fn new(plan: &Plan) -> Splits {
+        let mut windows: Vec<(u32, u32)> =
+            plan.kv.iter().map(|group| (group.window.unwrap_or(0), 1)).collect();
+        windows.sort_unstable();
+        windows.dedup();
+        Splits(windows)
+    }
+
+    /// Sets the most splits that any slot has, wherever it is between its last known and its predicted position.
+    pub(super) fn set(&mut self, slots: &[Slot]) {
+        for (window, most) in &mut self.0 {
+            let ranges = slots.iter().filter_map(|slot| slot.decoding);
+            let splits = ranges.map(|slot| engine::most_splits(slot.confirmed, slot.predicted, *window));
+            *most = splits.max().unwrap_or(1);
+        }
+    }
+}
+
+/// Records kernels. On an idle device it submits the first of them early, so that it does not wait for the rest.
+struct Tape<'a> {
+    gpu: &'a Gpu,
+    recorder: &'a mut Recorder,
+    flights: &'a mut Flights,
+    /// Kernels of the first submission, and how many more must be recorded until the next.
+    first: usize,
+    early: usize,
+    recorded: usize,
+}
+
+impl Tape<'_> {
+    fn dispatch(&mut self, dispatch: &Dispatch) -> Result<(), GpuError> {
+        self.recorder.dispatch(self.gpu, dispatch)?;
+        self.recorded += 1;
+        if self.recorded == self.early {
+            self.cut()?;
+            self.early = 2 * self.early + self.first;
+        }
+        Ok(())
+    }
+
+    /// Submits what was recorded; more follows.
+    fn cut(&mut self) -> Result<(), GpuError> {
+        let submission = self.recorder.submit(self.gpu, &[])?;
+        self.flights.push(submission, None, Vec::new());
+        self.recorder.begin(self.gpu, false)
+    }
+
+    fn steps(&mut self, steps: &mut [Step], shape: BatchShape<'_>) -> Result<(), GpuError> {
+        for step in steps {
+            if let Some(dispatch) = step.prepare(self.gpu, shape)? {
+                self.dispatch(dispatch)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GpuBackend {
+    /// Records chunks without logits. The kernels of prompts are cut into parts, with a step of the early slots after each
+    /// but the last, and each such step is submitted.
+    pub(super) fn record_chunks(
+        &mut self,
+        chunks: &[ChunkBatch],
+        idle: bool,
+        (between, early): (usize, &[Option<Lane>; GROUPS]),
+        number: u64,
+    ) -> Result<(), GpuError> {
+        let mut left = between;
+        for (index, batch) in chunks.iter().enumerate() {
+            if index > 0 {
+                self.cut_for_writes()?;
+            }
+            let tiles = self.send_chunk(batch)?;
+            let kernels = self.slots.chunk_tables()?.of_batch(batch.kind, 0).0.len();
+            let steps = if batch.kind == RowKind::Prompt { std::mem::take(&mut left) } else { 0 };
+            for part in 0..=steps {
+                let range = part * kernels / (steps + 1)..(part + 1) * kernels / (steps + 1);
+                self.record_chunk(batch, tiles, range, idle && index + part == 0)?;
+                if part < steps {
+                    self.step_between(early, number)?;
+                }
+            }
+        }
+        (0..left).try_for_each(|_| self.step_between(early, number))
+    }
+
+    /// Records one step and submits it; more of the same submission follows.
+    fn step_between(&mut self, early: &[Option<Lane>; GROUPS], number: u64) -> Result<(), GpuError> {
+        let mut landing = Landing::new(number, false, 1);
+        self.record_steps(early, 1, false, &mut landing)?;
+        self.submit_recorded(early, landing, Vec::new())?;
+        match &mut self.slots.recorder {
+            Some(recorder) => recorder.begin(&self.gpu, false),
+            None => Err(unbound()),
+        }
+    }
+
+    /// Records the writes of a chunk's tokens, positions and tiles, and returns the number of tiles.
+    fn send_chunk(&mut self, batch: &ChunkBatch) -> Result<u32, GpuError> {
+        let GpuBackend { gpu, plan, buffers, slots: pool, sent, .. } = self;
+        let lengths = pool.lengths();
+        sent.starts.clear();
+        sent.starts.extend((0..SLOTS).map(|slot| (slot * pool.stride) as u32));
+        let SlotPool { recorder: Some(recorder), chunks: Some(tables), .. } = pool else {
+            return Err(unbound());
+        };
+        let mut write = |buffer: &Buffer, words: &[u32]| recorder.write(gpu, buffer, 0, words);
+        sent.send(plan, buffers, &batch.of(&lengths), tables.tile_rows, &mut write)
+    }
+
+    /// Records some of the kernels of a chunk.
+    fn record_chunk(
+        &mut self,
+        batch: &ChunkBatch,
+        tiles: u32,
+        kernels: Range<usize>,
+        idle: bool,
+    ) -> Result<(), GpuError> {
+        let GpuBackend { gpu, tuning, slots: pool, .. } = self;
+        let SlotPool { recorder: Some(recorder), flights, chunks: Some(tables), .. } = pool else {
+            return Err(unbound());
+        };
+        let first = tuning.profile(gpu.rungs()).first_submission as usize;
+        let early = if idle { first } else { usize::MAX };
+        let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
+        let rows = batch.tokens.len() as u32;
+        let shape = BatchShape { rows, positions: &batch.positions, tiles, splits: &[] };
+        tape.steps(&mut tables.of_batch(batch.kind, 0).0[kernels], shape)
+    }
+
+    /// Records decode steps.
+    pub(super) fn record_steps(
+        &mut self,
+        lanes: &[Option<Lane>; GROUPS],
+        steps: usize,
+        idle: bool,
+        landing: &mut Landing,
+    ) -> Result<(), GpuError> {
+        let GpuBackend { gpu, tuning, slots: pool, .. } = self;
+        let SlotPool { recorder: Some(recorder), flights, groups, slots, splits, .. } = pool else {
+            return Err(unbound());
+        };
+        let first = tuning.profile(gpu.rungs()).first_submission as usize;
+        let early = if idle { first } else { usize::MAX };
+        let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
+        let mut offset = 0;
+        for lane in lanes.iter().flatten() {
+            let Some(group) = &mut groups[lane.group] else { continue };
+            let mut rings = group.selects.rings(&lane.call).map(|ring| {
+                let at = offset;
+                offset += ring.bytes() as usize / 4;
+                at
+            });
+            landing.groups[lane.group] = GroupSteps {
+                decoding: lane.decoding,
+                wants_logprobs: lane.wants_logprobs,
+                first: group.steps,
+                ring: rings.next().unwrap_or(0),
+                logprobs: rings.next().unwrap_or(0),
+            };
+            drop(rings);
+            // Slots that were started are counted when they take part.
+            let counted = group.uncounted.filter(|(first, _)| *first <= lane.submission);
+            if let Some((_, last)) = counted {
+                group.uncounted = Some((last, last)).filter(|(last, _)| *last > lane.submission);
+            }
+            if counted.is_some()
+                && let Some(count) = group.selects.get(&lane.call).and_then(|bound| bound.count.as_ref())
+            {
+                tape.dispatch(count)?;
+            }
+        }
+        for _ in 0..steps {
+            for lane in lanes.iter().flatten() {
+                let Some(group) = &mut groups[lane.group] else { continue };
+                let of_group = &mut slots[lane.group * MATVEC_ROWS..][..MATVEC_ROWS];
+                let Some(kernels) = &mut group.kernels else { return Err(unbound()) };
+                if lane.is_single {
+                    let position = of_group[0].decoding.map_or(0, |slot| slot.predicted);
+                    let shape = BatchShape { rows: 1, positions: &[position], tiles: 0, splits: &[] };
+                    tape.steps(&mut kernels.decode, shape)?;
+                } else {
+                    splits.set(of_group);
+                    let shape = BatchShape { rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
+                    tape.steps(&mut kernels.sequences, shape)?;
+                    tape.steps(&mut kernels.logits, shape)?;
+                }
+                let selects = group.selects.get(&lane.call).map_or(&[][..], |bound| &bound.steps);
+                selects.iter().try_for_each(|select| tape.dispatch(select))?;
+                group.steps = group.steps.wrapping_add(1);
+                let rows = of_group.iter_mut().enumerate().filter(|(row, _)| lane.decoding >> row & 1 == 1);
+                rows.filter_map(|(_, slot)| slot.decoding.as_mut()).for_each(|slot| slot.submit());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! The kernels that sample the tokens of a group of slots, and their buffers.
+
+use std::collections::HashMap;
+
+use gyrus_kernels::call::{SELECT_LOGPROBS, SELECT_ROWS, SelectCall};
+use gyrus_kernels::params::SlotState;
+use gyrus_kernels::{MAX_TOP, Sampler};
+
+use super::slot::Needs;
+use super::writes::Writes;
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::step::buffers_of;
+
+/// Buffers that are used within a step only, so that all groups share them.
+const SCRATCH: [&str; 2] = ["partials", "adjusted"];
+
+/// Buffers by the names of their slots.
+pub(crate) type Named = Vec<(&'static str, Buffer)>;
+
+/// The kernels that sample for a group, by what its slots need.
+#[derive(Debug)]
+pub(crate) struct Selects {
+    /// Buffers are allocated when a call first needs them, for all rows, and never again.
+    buffers: Named,
+    bound: HashMap<SelectCall, Bound>,
+}
+
+/// Kernels of a call.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// Counts the penalty windows of slots that were started.
+    pub(crate) count: Option<Dispatch>,
+    pub(crate) steps: Vec<Dispatch>,
+}
+
+impl Needs {
+    /// What a slot with this sampler needs.
+    pub(super) fn of(sampler: &Sampler, masked: bool, logprobs: bool) -> Needs {
+        let (greedy, penalties) = (sampler.is_greedy(), sampler.has_penalties());
+        Needs { greedy, penalties, masked, logprobs }
+    }
+
+    /// The call that samples `rows` rows of sequences of up to `length` tokens.
+    pub(super) fn call(self, rows: u32, vocab: usize, length: usize) -> SelectCall {
+        let Needs { greedy, penalties, masked: masks, logprobs } = self;
+        let history = if penalties { history(length) } else { 0 };
+        SelectCall { rows, vocab: vocab as u32, greedy, penalties, history, masks, logprobs }
+    }
+}
+
+/// Tokens of a row's history: those of the longest sequence.
+fn history(length: usize) -> u32 {
+    length.clamp(1, 1 << 24).next_power_of_two() as u32
+}
+
+impl Selects {
+    /// Of rows whose logits, tokens and positions are given.
+    pub(crate) fn new(gpu: &Gpu, given: [(&'static str, Buffer); 3]) -> Result<Selects, GpuError> {
+        let mut buffers = given.to_vec();
+        buffers.push(("slots", gpu.buffer(u64::from(SELECT_ROWS) * size_of::<SlotState>() as u64)?));
+        Ok(Selects { buffers, bound: HashMap::new() })
+    }
+
+    /// A buffer by its name, if a call has needed it.
+    pub(super) fn buffer(&self, name: &str) -> Option<&Buffer> {
+        self.buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer)
+    }
+
+    /// The rings that steps of a call write: tokens, and log-probabilities if it has them.
+    pub(super) fn rings(&self, call: &SelectCall) -> impl Iterator<Item = &Buffer> {
+        let logprobs = if call.logprobs { self.buffer("logprobs") } else { None };
+        self.buffer("emitted").into_iter().chain(logprobs)
+    }
+
+    /// The kernels of a call, if they were bound.
+    pub(crate) fn get(&self, call: &SelectCall) -> Option<&Bound> {
+        self.bound.get(call)
+    }
+
+    /// Binds the kernels of a call, unless they are bound. Returns whether anything was new.
+    pub(crate) fn bind(
+        &mut self,
+        gpu: &Gpu,
+        scratch: &mut Named,
+        call: SelectCall,
+    ) -> Result<bool, GpuError> {
+        if self.bound.contains_key(&call) {
+            return Ok(false);
+        }
+        self.allocate(gpu, scratch, call)?;
+        let buffers: Named = self.buffers.iter().chain(&*scratch).cloned().collect();
+        let bind = |launch| gpu.bind(&launch, &buffers_of(&launch, &buffers)?);
+        let steps = call.launches(gpu.rungs())?.into_iter().map(bind).collect::<Result<_, _>>()?;
+        let count = call.count(gpu.rungs())?.map(bind).transpose()?;
+        self.bound.insert(call, Bound { count, steps });
+        Ok(true)
+    }
+
+    /// Allocates the buffers of a call that there are not yet. Returns whether there were any.
+    pub(super) fn allocate(
+        &mut self,
+        gpu: &Gpu,
+        scratch: &mut Named,
+        call: SelectCall,
+    ) -> Result<bool, GpuError> {
+        // The largest size that a buffer of this name has: of all rows, and with or without samplers.
+        let calls = [true, false].map(|greedy| SelectCall { rows: SELECT_ROWS, greedy, ..call });
+        let mut sizes: Vec<(&'static str, u64)> = Vec::new();
+        for call in calls {
+            for launch in call.launches(gpu.rungs())?.into_iter().chain(call.count(gpu.rungs())?) {
+                sizes.extend(launch.slots().iter().map(|slot| (slot.name, slot.bytes)));
+            }
+        }
+        sizes.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let mut is_new = false;
+        for (name, bytes) in sizes {
+            let buffers = if SCRATCH.contains(&name) { &mut *scratch } else { &mut self.buffers };
+            if !buffers.iter().any(|(of, _)| *of == name) {
+                buffers.push((name, gpu.buffer(bytes)?));
+                is_new = true;
+            }
+        }
+        Ok(is_new)
+    }
+
+    /// Sets the state of all rows to one that samples greedily without end.
+    pub(crate) fn start_all(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        let state = SlotState::new(&Sampler::default(), 0, u32::MAX, &[], None, false);
+        let all = [state; SELECT_ROWS as usize];
+        self.buffer("slots").map_or(Ok(()), |slots| gpu.write(slots, bytemuck::cast_slice(&all)))
+    }
+
+    /// Sets the state of a row.
+    pub(super) fn set_state(&self, writes: &mut Writes, row: usize, state: &SlotState) {
+        let words: &[u32] = bytemuck::cast_slice(bytemuck::bytes_of(state));
+        self.set(writes, "slots", row * words.len(), words);
+    }
+
+    /// Sets one word of the state of a row, by its byte offset.
+    pub(super) fn set_state_word(&self, writes: &mut Writes, row: usize, offset: usize, word: u32) {
+        self.set(writes, "slots", row * size_of::<SlotState>() / 4 + offset / 4, &[word]);
+    }
+
+    /// Sets the history of a row: the tokens of the penalty window by their positions, in a ring.
+    pub(super) fn set_history(
+        &self,
+        writes: &mut Writes,
+        row: usize,
+        tokens: &[u32],
+        window: u32,
+        length: usize,
+    ) {
+        let ring = history(length) as usize;
+        let mut position = tokens.len().saturating_sub(ring.min(window as usize));
+        while position < tokens.len() {
+            let at = position % ring;
+            let end = tokens.len().min(position + ring - at);
+            self.set(writes, "history", row * ring + at, &tokens[position..end]);
+            position = end;
+        }
+    }
+
+    /// Sets the tokens that a row may sample.
+    pub(super) fn set_mask(&self, writes: &mut Writes, row: usize, allowed: &[u32]) {
+        self.set(writes, "masks", row * allowed.len(), allowed);
+    }
+
+    fn set(&self, writes: &mut Writes, name: &str, offset: usize, words: &[u32]) {
+        if let Some(buffer) = self.buffer(name) {
+            writes.push(buffer, offset, words);
+        }
+    }
+}
+
+/// The log-probability of a row's token and of the most likely tokens, in a ring that begins at the word `first`.
+pub(super) fn logprobs(words: &[u32], first: usize, step: u32, row: usize) -> (f32, [(u32, f32); MAX_TOP]) {
+    let each = SELECT_LOGPROBS as usize;
+    let at = first + (step as usize * SELECT_ROWS as usize + row) * each;
+    let mut top = [(u32::MAX, f32::NEG_INFINITY); MAX_TOP];
+    let Some([token, pairs @ ..]) = words.get(at..at + each) else { return (f32::NAN, top) };
+    for (entry, pair) in top.iter_mut().zip(pairs.chunks_exact(2)) {
+        *entry = (pair[0], f32::from_bits(pair[1]));
+    }
+    (f32::from_bits(*token), top)
+}

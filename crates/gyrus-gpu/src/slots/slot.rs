@@ -1,0 +1,103 @@
+//! What the host knows of a slot.
+
+/// A slot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Slot {
+    /// Whether a sequence has it.
+    pub(super) open: bool,
+    /// The length that the sequence may reach.
+    pub(super) length: u32,
+    /// Entries of its block tables.
+    pub(super) blocks: usize,
+    /// How it decodes, if it does.
+    pub(super) decoding: Option<Decoding>,
+}
+
+/// A slot that decodes. The position of its input token is known only of steps that were read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decoding {
+    /// The position after the last step that was read.
+    pub(super) confirmed: u32,
+    /// The position after the last step that was submitted, if the slot advanced whenever its limit allowed.
+    pub(super) predicted: u32,
+    /// Steps that were submitted and not read.
+    ahead: u32,
+    pub(super) limit: u32,
+    /// The first submission that it is part of.
+    pub(super) since: u64,
+    pub(super) needs: Needs,
+}
+
+/// What a slot needs of the kernels that sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Needs {
+    pub(super) greedy: bool,
+    pub(super) penalties: bool,
+    pub(super) masked: bool,
+    pub(super) logprobs: bool,
+}
+
+impl Needs {
+    /// What no slot needs.
+    pub(super) const NONE: Needs = Needs { greedy: true, penalties: false, masked: false, logprobs: false };
+
+    /// What slots need together.
+    pub(super) fn and(self, other: Needs) -> Needs {
+        Needs {
+            greedy: self.greedy && other.greedy,
+            penalties: self.penalties || other.penalties,
+            masked: self.masked || other.masked,
+            logprobs: self.logprobs || other.logprobs,
+        }
+    }
+}
+
+impl Decoding {
+    pub(super) fn new(position: u32, limit: u32, since: u64, needs: Needs) -> Decoding {
+        Decoding { confirmed: position, predicted: position, ahead: 0, limit, since, needs }
+    }
+
+    /// A step was submitted.
+    pub(super) fn submit(&mut self) {
+        self.ahead += 1;
+        self.predicted += u32::from(self.predicted + 1 < self.limit);
+    }
+
+    /// A step was read.
+    pub(super) fn read(&mut self, advanced: bool) {
+        self.ahead = self.ahead.saturating_sub(1);
+        self.confirmed += u32::from(advanced);
+        // A masked slot may have held.
+        if self.needs.masked {
+            self.predicted = self.predicted.min(self.confirmed.saturating_add(self.ahead));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_predicted_to_hold_at_its_limit_and_to_go_on() {
+        let mut slot = Decoding::new(10, 13, 1, Needs::NONE);
+        (0..5).for_each(|_| slot.submit());
+        assert_eq!((slot.confirmed, slot.predicted), (10, 12));
+        [true, true, false].into_iter().for_each(|advanced| slot.read(advanced));
+        assert_eq!(slot.confirmed, 12);
+        slot.limit = 20;
+        slot.submit();
+        assert_eq!(slot.predicted, 13);
+    }
+
+    #[test]
+    fn a_masked_slot_that_held_is_not_predicted_to_run_away() {
+        let mut slot = Decoding::new(10, 100, 1, Needs { masked: true, ..Needs::NONE });
+        (0..4).for_each(|_| slot.submit());
+        assert_eq!(slot.predicted, 14);
+        [true, false, false].into_iter().for_each(|advanced| slot.read(advanced));
+        assert_eq!((slot.confirmed, slot.predicted), (11, 12));
+        slot.read(false);
+        assert_eq!((slot.confirmed, slot.predicted), (11, 11));
+    }
+}

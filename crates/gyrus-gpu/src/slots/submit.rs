@@ -1,0 +1,270 @@
+//! Records chunks and steps, and submits them.
+
+use std::sync::Arc;
+
+use gyrus_kernels::call::SelectCall;
+use gyrus_kernels::{BackendError, Batch, Work};
+
+use super::chunks::{ChunkBatch, batches, logit_rows};
+use super::flight::Landing;
+use super::slot::Needs;
+use super::{GROUPS, SlotPool, row_class};
+use crate::backend::GpuBackend;
+use crate::buffer::Buffer;
+use crate::buffers::{MATVEC_ROWS, SLOTS};
+use crate::device::Gpu;
+use crate::error::GpuError;
+use crate::forward::Lists;
+use crate::lower::{Lowering, Operand};
+use crate::recorder::Recorder;
+use crate::step::{BatchShape, Step};
+use crate::tables::ChunkTables;
+
+/// A group that decodes in a submission.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lane {
+    pub(super) group: usize,
+    /// A bit for each slot that decodes.
+    pub(super) decoding: u16,
+    /// A bit for each slot that wants log-probabilities.
+    pub(super) wants_logprobs: u16,
+    /// Rows that are computed.
+    pub(super) rows: u32,
+    /// Whether they are the first slot alone, whose kernels take its position from the host.
+    pub(super) is_single: bool,
+    /// The submission up to which slots were started that take part.
+    pub(super) submission: u64,
+    pub(super) call: SelectCall,
+}
+
+impl GpuBackend {
+    /// Records and submits work that was checked.
+    pub(super) fn submit_work(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
+        let number = self.slots.submissions + 1;
+        if work.chunks.is_empty() && work.between + work.steps == 0 {
+            self.slots.submissions = number;
+            return Ok(number);
+        }
+        let lanes = self.lanes(work.steps, number);
+        // Slots that decoded before.
+        let early = self.lanes(work.between, number - 1);
+        let chunk_batches = batches(work.chunks);
+        let logits = if work.chunks.iter().any(|chunk| logit_rows(chunk) > 0) {
+            self.compute_chunks(&chunk_batches)?
+        } else {
+            Vec::new()
+        };
+        let recorded = if logits.is_empty() { &chunk_batches[..] } else { &[] };
+        self.bind_all(&early, &[])?;
+        self.bind_all(&lanes, recorded)?;
+        let idle = self.slots.flights.is_empty();
+        self.slots.begin(&self.gpu)?;
+        if work.between == 0 {
+            self.slots.record_late(&self.gpu)?;
+        }
+        self.record_chunks(recorded, idle, (work.between, &early), number)?;
+        if work.between > 0 {
+            self.cut_for_writes()?;
+            self.slots.record_late(&self.gpu)?;
+        }
+        let mut landing = Landing::new(number, !work.chunks.is_empty(), work.steps);
+        self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), &mut landing)?;
+        self.submit_recorded(&lanes, landing, logits)?;
+        self.slots.submissions = number;
+        Ok(number)
+    }
+
+    /// Submits what was recorded, and copies the rings of the groups that decode to the host.
+    pub(super) fn submit_recorded(
+        &mut self,
+        lanes: &[Option<Lane>; GROUPS],
+        landing: Landing,
+        logits: Vec<f32>,
+    ) -> Result<(), GpuError> {
+        let SlotPool { recorder, flights, groups, .. } = &mut self.slots;
+        let Some(recorder) = recorder else { return Err(unbound()) };
+        let lanes = lanes.iter().flatten();
+        let rings = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
+        let mut rings = rings.flat_map(|(lane, group)| group.selects.rings(&lane.call));
+        let submission = match rings.next() {
+            None => recorder.submit(&self.gpu, &[])?,
+            Some(first) => {
+                let (mut copied, mut count) = ([first; 2 * GROUPS], 1);
+                for ring in rings {
+                    copied[count] = ring;
+                    count += 1;
+                }
+                recorder.submit(&self.gpu, &copied[..count])?
+            }
+        };
+        flights.push(submission, Some(landing), logits);
+        Ok(())
+    }
+
+    /// wgpu's writes take effect before the kernels that were recorded: those are submitted first.
+    pub(super) fn cut_for_writes(&mut self) -> Result<(), GpuError> {
+        match &mut self.slots.recorder {
+            Some(recorder) if !recorder.is_vulkan() => {
+                let submission = recorder.submit(&self.gpu, &[])?;
+                self.slots.flights.push(submission, None, Vec::new());
+                recorder.begin(&self.gpu, false)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The groups that decode, and how: slots that take part in this submission.
+    fn lanes(&self, steps: usize, submission: u64) -> [Option<Lane>; GROUPS] {
+        let mut lanes = [None; GROUPS];
+        if steps == 0 {
+            return lanes;
+        }
+        let mut last = 0;
+        for (group, slots) in self.slots.slots.chunks_exact(MATVEC_ROWS).enumerate() {
+            let (mut decoding, mut wants_logprobs, mut needs) = (0u16, 0u16, Needs::NONE);
+            for (row, slot) in slots.iter().enumerate() {
+                if let Some(slot) = slot.decoding.as_ref().filter(|slot| slot.since <= submission) {
+                    decoding |= 1 << row;
+                    wants_logprobs |= u16::from(slot.needs.logprobs) << row;
+                    needs = needs.and(slot.needs);
+                }
+            }
+            if decoding == 0 {
+                continue;
+            }
+            let rows = row_class(decoding);
+            let call = needs.call(rows, self.plan.vocab, self.kv.positions);
+            // Groups run one after the other, so that the first slot is single whatever other groups do. A masked slot may
+            // hold, so that the host does not know its position.
+            let is_single = group == 0 && decoding == 1 && !needs.masked;
+            lanes[last] = Some(Lane { group, decoding, wants_logprobs, rows, is_single, submission, call });
+            last += 1;
+        }
+        lanes
+    }
+
+    /// Binds all kernels of a submission that are not bound yet, before anything is recorded.
+    fn bind_all(&mut self, lanes: &[Option<Lane>; GROUPS], chunks: &[ChunkBatch]) -> Result<(), GpuError> {
+        let GpuBackend { gpu, plan, weights, buffers, tuning, slots: pool, .. } = self;
+        let lowering = Lowering { gpu, plan, weights, buffers, tuning, replaced: &[] };
+        let SlotPool { groups, slots, scratch, splits, chunks: tables, recorder, after_wgpu, .. } = pool;
+        let is_vulkan = recorder.get_or_insert_with(|| Recorder::new(gpu)).is_vulkan();
+        for lane in lanes.iter().flatten() {
+            let Some(group) = &mut groups[lane.group] else { continue };
+            if group.selects.bind(gpu, scratch, lane.call)? {
+                *after_wgpu = true;
+                let bound = group.selects.get(&lane.call).into_iter();
+                let bound = bound.flat_map(|bound| bound.count.iter().chain(&bound.steps));
+                let pipelines: Vec<_> = bound.map(|dispatch| Arc::clone(&dispatch.pipeline)).collect();
+                if is_vulkan {
+                    gpu.compile_for_vulkan(&pipelines)?;
+                }
+            }
+            let of_group = &slots[lane.group * MATVEC_ROWS..][..MATVEC_ROWS];
+            let kernels = group.bind(&lowering, lane.group == 0)?;
+            let (layers, logits): (&mut [Step], &mut [Step]) = match lane.is_single {
+                true => (&mut kernels.decode, &mut []),
+                false => (&mut kernels.sequences, &mut kernels.logits),
+            };
+            splits.set(of_group);
+            let shape = BatchShape { rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
+            *after_wgpu |= bind_steps(gpu, layers, shape, is_vulkan)?;
+            *after_wgpu |= bind_steps(gpu, logits, shape, is_vulkan)?;
+        }
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let tables = bind_chunks(tables, &lowering)?;
+        for batch in chunks {
+            let rows = batch.tokens.len() as u32;
+            let shape = BatchShape { rows, positions: &batch.positions, tiles: 1, splits: &[] };
+            *after_wgpu |= bind_steps(gpu, tables.of_batch(batch.kind, 0).0, shape, is_vulkan)?;
+        }
+        Ok(())
+    }
+
+    /// Computes chunks of which some rows want logits, waits for them and returns the logits in the order of the chunks.
+    fn compute_chunks(&mut self, chunks: &[ChunkBatch]) -> Result<Vec<f32>, BackendError> {
+        bind_chunks_of(self)?;
+        self.slots.flush(&self.gpu)?;
+        self.slots.settle(&self.gpu)?;
+        let vocab = self.plan.vocab;
+        let mut logits = vec![0.0; chunks.iter().map(|batch| batch.wanted.len()).sum::<usize>() * vocab];
+        let lengths = self.slots.lengths();
+        for chunk in chunks {
+            let batch = chunk.of(&lengths);
+            let GpuBackend { gpu, plan, buffers, slots, sent, .. } = self;
+            sent.starts.clear();
+            sent.starts.extend((0..SLOTS).map(|slot| (slot * slots.stride) as u32));
+            let tile_rows = slots.chunk_tables()?.tile_rows;
+            let mut write = |buffer: &Buffer, words: &[u32]| gpu.write(buffer, bytemuck::cast_slice(words));
+            let tiles = sent.send(plan, buffers, &batch, tile_rows, &mut write)?;
+            self.slots.after_wgpu = true;
+            self.replay(&batch, tiles, Lists::Slots)?;
+            for (row, at) in self.results.chunks_exact(vocab).zip(&chunk.wanted) {
+                logits[at * vocab..(at + 1) * vocab].copy_from_slice(row);
+            }
+        }
+        Ok(logits)
+    }
+}
+
+impl ChunkBatch {
+    /// As a batch whose sequences are the slots.
+    pub(super) fn of<'a>(&'a self, lengths: &'a [u32; SLOTS]) -> Batch<'a> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequences: &self.slots,
+            kind: self.kind,
+            logits: &self.logits,
+            tables: &[],
+            lengths,
+        }
+    }
+}
+
+/// Binds steps for a shape if some are not bound, and compiles them in parallel. Returns whether anything was new.
+fn bind_steps(
+    gpu: &Gpu,
+    steps: &mut [Step],
+    shape: BatchShape<'_>,
+    is_vulkan: bool,
+) -> Result<bool, GpuError> {
+    if steps.iter().all(|step| step.is_bound(shape.rows)) {
+        return Ok(false);
+    }
+    let mut pipelines = Vec::new();
+    for step in steps {
+        pipelines.extend(step.prepare(gpu, shape)?.map(|dispatch| Arc::clone(&dispatch.pipeline)));
+    }
+    if is_vulkan {
+        gpu.compile_for_vulkan(&pipelines)?;
+    }
+    Ok(true)
+}
+
+fn bind_chunks<'t>(
+    tables: &'t mut Option<ChunkTables>,
+    lowering: &Lowering<'_>,
+) -> Result<&'t mut ChunkTables, GpuError> {
+    if tables.is_none() {
+        let mut replaced = Vec::new();
+        for group in 0..lowering.plan.kv.len() as u8 {
+            let table = lowering.buffers.get(&Operand::SlotTables(group))?.clone();
+            replaced.push((Operand::BlockTables(group), table));
+        }
+        *tables = Some(ChunkTables::new(&lowering.with(&replaced))?);
+    }
+    tables.as_mut().ok_or_else(unbound)
+}
+
+fn bind_chunks_of(backend: &mut GpuBackend) -> Result<(), GpuError> {
+    let GpuBackend { gpu, plan, weights, buffers, tuning, slots, .. } = backend;
+    let lowering = Lowering { gpu, plan, weights, buffers, tuning, replaced: &[] };
+    bind_chunks(&mut slots.chunks, &lowering).map(drop)
+}
+
+pub(super) fn unbound() -> GpuError {
+    GpuError::internal("a submission was recorded before its kernels were bound")
+}

@@ -1,0 +1,84 @@
+//! The kernels of a plan, for every kind of batch.
+
+use gyrus_kernels::{Batch, RowKind};
+
+use crate::error::GpuError;
+use crate::lower::{BatchKind, Lowering, Segments};
+use crate::step::Step;
+
+/// The kernels of batches that are given with their block tables. Layers compute all rows; logits are computed of rows
+/// that want them, at most [`MATVEC_ROWS`](crate::buffers::MATVEC_ROWS) at a time, since a vocabulary times a batch is large.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// One row from its token to its logits.
+    pub(crate) decode: Vec<Step>,
+    /// Layers for rows of different sequences.
+    pub(crate) sequences: Vec<Step>,
+    /// Logits of all rows of a batch of up to [`MATVEC_ROWS`](crate::buffers::MATVEC_ROWS).
+    pub(crate) logits_of_all: Vec<Step>,
+    pub(crate) chunks: ChunkTables,
+}
+
+/// The kernels of chunks: rows of any sequences, of which some may want logits.
+#[derive(Debug)]
+pub(crate) struct ChunkTables {
+    /// Layers for up to [`MATVEC_ROWS`](crate::buffers::MATVEC_ROWS) rows.
+    pub(crate) short_chunk: Vec<Step>,
+    /// Layers for any number of rows.
+    pub(crate) prefill: Vec<Step>,
+    /// Logits of one row of a batch.
+    pub(crate) logits_of_one: Vec<Step>,
+    /// Logits of up to [`MATVEC_ROWS`](crate::buffers::MATVEC_ROWS) rows of a batch.
+    logits_of_some: Vec<Step>,
+    /// The most rows of a tile of flash attention.
+    pub(crate) tile_rows: u32,
+}
+
+impl Tables {
+    pub(crate) fn new(lowering: &Lowering<'_>) -> Result<Tables, GpuError> {
+        let Segments { all, layers, logits } = Segments::of(lowering.plan);
+        Ok(Tables {
+            decode: lowering.steps(all, BatchKind::Decode, true)?,
+            sequences: lowering.steps(layers, BatchKind::Sequences, false)?,
+            logits_of_all: lowering.steps(logits, BatchKind::ShortChunk, true)?,
+            chunks: ChunkTables::new(lowering)?,
+        })
+    }
+
+    /// The kernels of a batch's layers, and those of the logits of `wanted` of its rows.
+    pub(crate) fn of_batch(&mut self, batch: &Batch<'_>, wanted: usize) -> (&mut [Step], &mut [Step]) {
+        // A single row's layers and logits are one table. Its kernels take the first block table for its own.
+        let single = batch.rows() == 1
+            && batch.kind == RowKind::Generated
+            && batch.logits.len() == 1
+            && batch.sequences[0] == 0;
+        if single { (&mut self.decode, &mut []) } else { self.chunks.of_batch(batch.kind, wanted) }
+    }
+}
+
+impl ChunkTables {
+    pub(crate) fn new(lowering: &Lowering<'_>) -> Result<ChunkTables, GpuError> {
+        let Segments { layers, logits, .. } = Segments::of(lowering.plan);
+        Ok(ChunkTables {
+            short_chunk: lowering.steps(layers, BatchKind::ShortChunk, false)?,
+            prefill: lowering.steps(layers, BatchKind::Prefill, false)?,
+            logits_of_one: lowering.steps(logits, BatchKind::Decode, false)?,
+            logits_of_some: lowering.steps(logits, BatchKind::ShortChunk, false)?,
+            tile_rows: lowering.context().tile_rows(),
+        })
+    }
+
+    /// The kernels of layers for rows of this kind, and those of the logits of `wanted` of them.
+    pub(crate) fn of_batch(&mut self, kind: RowKind, wanted: usize) -> (&mut [Step], &mut [Step]) {
+        let logits: &mut [Step] = match wanted {
+            0 => &mut [],
+            1 => &mut self.logits_of_one,
+            _ => &mut self.logits_of_some,
+        };
+        let layers = match kind {
+            RowKind::Generated => &mut self.short_chunk,
+            RowKind::Prompt => &mut self.prefill,
+        };
+        (layers, logits)
+    }
+}
