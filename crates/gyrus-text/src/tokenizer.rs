@@ -339,6 +339,11 @@ impl Tokenizer {
         self.ends.contains(&id)
     }
 
+    /// All tokens that end a generation.
+    pub fn ends(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ends.iter().copied()
+    }
+
     /// Whether `encode` with `add_special` adds the BOS token.
     pub fn adds_bos(&self) -> bool {
         [self.ids.bos, self.ids.cls].iter().flatten().any(|id| self.prefix.contains(id))

@@ -7,7 +7,9 @@ pub struct ContextChoice {
     pub tokens: usize,
     /// The maximum context of the model.
     pub model: usize,
-    /// Bytes of KV cache that one session may use.
+    /// Tokens that the KV cache holds in total, for all sessions together.
+    pub total_tokens: usize,
+    /// Bytes of the KV cache.
     pub cache_bytes: u64,
     /// What determined the context.
     pub limit: ContextLimit,
@@ -88,7 +90,9 @@ impl ContextChoice {
         };
         let cache_bytes = (tokens as u64).saturating_mul(budget.bytes_per_token as u64);
         let cache_bytes = cache_bytes.saturating_add(budget.window_bytes);
-        Ok(ContextChoice { tokens, model, cache_bytes, limit })
+        let sessions = budget.sessions.max(1);
+        let cache_bytes = cache_bytes.saturating_mul(sessions as u64);
+        Ok(ContextChoice { tokens, model, total_tokens: tokens.saturating_mul(sessions), cache_bytes, limit })
     }
 }
 
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn the_default_context_is_the_model_maximum_if_memory_allows() {
         let choice = choose(None, 2048, Some(1 << 40)).unwrap();
-        assert_eq!((choice.tokens, choice.limit, choice.cache_bytes), (2048, ContextLimit::Model, 2_048_000));
+        assert_eq!((choice.tokens, choice.limit, choice.cache_bytes), (2048, ContextLimit::Model, 4_096_000));
         // 5 MB free, 1 MB of weights, half of the rest for the KV caches of two sessions, 1 kB for each token.
         let choice = choose(None, 2048, Some(5_000_000)).unwrap();
         assert_eq!((choice.tokens, choice.limit), (1000, ContextLimit::Memory));

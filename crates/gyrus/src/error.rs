@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use gyrus_formats::FormatError;
 use gyrus_formats::gguf::MetadataError;
 use gyrus_kernels::{BackendError, Precision, RopeError, SamplerError};
@@ -102,6 +104,16 @@ pub enum Error {
         /// The model's maximum context.
         max: usize,
     },
+    /// The memory for the KV cache does not hold the requested context.
+    #[error("{bytes} bytes of KV cache hold {tokens} tokens, but a context of {requested} was requested")]
+    KvMemory {
+        /// Bytes for the KV cache.
+        bytes: u64,
+        /// Tokens that they hold.
+        tokens: usize,
+        /// The requested context.
+        requested: usize,
+    },
     /// The sequence would exceed the context.
     #[error("the prompt has {tokens} tokens, which does not fit into the context of {context}")]
     PromptTooLong {
@@ -109,30 +121,6 @@ pub enum Error {
         tokens: usize,
         /// The context of the session.
         context: usize,
-    },
-    /// [`Session::decode_together`](crate::Session::decode_together) got too many sessions.
-    #[error("{sessions} sessions cannot decode in one batch, the limit is {max}: split them into batches")]
-    TooManySessions {
-        /// The number of sessions.
-        sessions: usize,
-        /// The most sessions in one batch.
-        max: usize,
-    },
-    /// [`Session::decode_together`](crate::Session::decode_together) got too few or too many samplers.
-    #[error(
-        "{sessions} sessions need {sessions} samplers, but there are {samplers}: pass one for each session"
-    )]
-    SamplerCount {
-        /// The number of sessions.
-        sessions: usize,
-        /// The number of samplers.
-        samplers: usize,
-    },
-    /// [`Session::decode_together`](crate::Session::decode_together) got sessions of different models.
-    #[error("session {session} belongs to another model than session 0: decode each model's sessions apart")]
-    DifferentModels {
-        /// The index of the first session with another model.
-        session: usize,
     },
     /// The prompt and the session are empty.
     #[error("the prompt is empty")]
@@ -145,16 +133,33 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// Other sessions use all blocks of the KV cache.
+    /// The KV cache has too few blocks for the request, even if no other request runs.
     #[error(
-        "the KV cache is full: {needed} more blocks needed, {free} free; close a session or load the model for more"
+        "the KV cache is too small: {needed} blocks needed, {free} there are; load the model with more memory for it"
     )]
     CacheFull {
         /// Blocks needed.
         needed: usize,
-        /// Free blocks.
+        /// Blocks of the cache.
         free: usize,
     },
+    /// Too many requests wait.
+    #[error("{waiting} requests wait already, at most {most} may: try again later")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// The most that may wait.
+        most: usize,
+    },
+    /// The scheduler's thread could not be started.
+    #[error("the scheduler's thread could not be started: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The scheduler panicked while the request ran.
+    #[error("a mistake in the engine ended the request: {0}")]
+    Panicked(String),
+    /// The device was lost and could not be opened again.
+    #[error("the device was lost and cannot be opened again: {0}")]
+    DeviceGone(String),
     /// A trace cannot run with these options.
     #[error("{0}")]
     Trace(String),
@@ -169,13 +174,19 @@ pub enum Error {
         /// The precision of the computation.
         precision: Precision,
     },
-    /// The device failed.
+    /// The device failed. All requests that ran share the error.
     #[error(transparent)]
-    Backend(#[from] BackendError),
+    Backend(Arc<BackendError>),
     /// The GPU is missing or failed, or the model does not fit its memory.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(#[from] gyrus_gpu::GpuError),
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Error {
+        Error::Backend(Arc::new(error))
+    }
 }
 
 /// The likely cause of logits that are not finite.

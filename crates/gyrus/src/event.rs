@@ -24,6 +24,8 @@ pub enum Event<'a> {
         id: u32,
         /// The natural logarithm of its probability, before penalties and filters, if the request asked for it.
         logprob: Option<f32>,
+        /// The most likely tokens with their log-probabilities, if the request asked for them.
+        top: &'a [(u32, f32)],
         /// The text that the token completes.
         text: &'a str,
     },
@@ -54,6 +56,8 @@ pub enum StopReason {
     Repetition,
     /// Cancelled by the caller.
     Cancelled,
+    /// The request's time limit has passed.
+    TimeLimit,
 }
 
 /// Token counts and times of a generation.
@@ -65,6 +69,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated tokens.
     pub generated_tokens: usize,
+    /// Time from the request until the scheduler gave it a place in the batch.
+    pub queue_time: Duration,
     /// Time to the first token; zero if there was no prefill.
     pub prompt_time: Duration,
     /// Time from the first token to the last.

@@ -1,15 +1,14 @@
+use std::sync::Arc;
 use std::time::Instant;
 
-use gyrus_kernels::{Counts, log_softmax_at};
 use gyrus_text::Detokenizer;
 
 use crate::Error;
 use crate::event::{Event, StopReason, Usage};
-use crate::in_flight::GenerationId;
 use crate::model::Model;
 use crate::repetition::Repetition;
 use crate::request::Request;
-use crate::sequence::Sequence;
+use crate::serving::{Command, End, EventQueue, Handle, Job, JobEvent, SequenceId, Task};
 use crate::stop_strings::StopStrings;
 
 /// The initial capacity for a token's text in bytes; few tokens are longer.
@@ -17,10 +16,12 @@ const TOKEN_TEXT_BYTES: usize = 256;
 
 /// A running generation: a stream of [`Event`]s, read with [`Generation::next`].
 ///
-/// It may be dropped at any time: the session keeps the tokens that were emitted.
+/// It may be dropped at any time: the session keeps the tokens that were emitted, and the scheduler frees what the
+/// generation used. Dropping it does not wait for the device.
 pub struct Generation<'a> {
     model: &'a Model,
-    sequence: &'a mut Sequence,
+    tokens: &'a mut Vec<u32>,
+    job: RunningJob,
     request: Request,
     detokenizer: Option<Detokenizer<'a>>,
     stop_strings: StopStrings,
@@ -28,28 +29,29 @@ pub struct Generation<'a> {
     /// The text of the current token, and of the current event. The buffers are reused.
     token_text: String,
     visible_text: String,
-    counts: Counts,
-    candidates: Vec<(f32, u32)>,
-    /// Identifies this generation's steps in flight; `None` if tokens are sampled on the CPU.
-    id: Option<GenerationId>,
-    sampled: Vec<u32>,
+    /// The most likely alternatives to the current token.
+    top: Vec<(u32, f32)>,
     usage: Usage,
+    /// When the request was sent, and when its events were first waited for.
+    sent: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
     state: State,
 }
 
-/// A sampled token and, if requested, its log-probability.
-#[derive(Debug, Clone, Copy)]
+/// A sampled token and, if requested, its log-probability and those of alternatives.
+#[derive(Debug)]
 struct SampledToken {
     id: u32,
     logprob: Option<f32>,
+    top: Vec<(u32, f32)>,
 }
 
 #[derive(Debug)]
 enum State {
-    Prompt,
-    /// The first token is sampled from the prompt's logits and its event is pending.
+    /// The prompt is being computed, or there is nothing to compute for this reason.
+    Prompt(Option<StopReason>),
+    /// The first token is sampled and its event is pending.
     FirstToken(SampledToken),
     Tokens,
     Stop(StopReason),
@@ -57,36 +59,58 @@ enum State {
 }
 
 impl<'a> Generation<'a> {
-    pub(crate) fn new(model: &'a Model, sequence: &'a mut Sequence, mut request: Request) -> Generation<'a> {
-        let logprobs = request.logprobs;
+    pub(crate) fn new(
+        model: &'a Model,
+        id: SequenceId,
+        tokens: &'a mut Vec<u32>,
+        mut request: Request,
+    ) -> Generation<'a> {
         let stop_strings = StopStrings::new(std::mem::take(&mut request.stop));
         let detokenizer = model.tokenizer().map(|t| Detokenizer::continuing(t, false));
+        let remaining = model.context().tokens.saturating_sub(tokens.len());
+        let wanted = request.max_tokens.map_or(remaining, |n| n.min(remaining));
         // Capacity for the whole completion, so that steady decoding does not allocate.
-        let remaining = model.context().tokens - sequence.tokens.len();
-        sequence.tokens.reserve(request.max_tokens.map_or(remaining, |n| n.min(remaining)));
-        let usage = Usage {
-            prompt_tokens: sequence.tokens.len(),
-            cached_tokens: sequence.cached(),
-            ..Usage::default()
+        tokens.reserve(wanted);
+        let events = Arc::new(EventQueue::new());
+        let nothing = match (request.max_tokens, remaining) {
+            (Some(0), _) => Some(StopReason::MaxTokens),
+            _ if request.cancel.is_cancelled() => Some(StopReason::Cancelled),
+            (_, 0) => Some(StopReason::ContextFull),
+            _ => None,
         };
+        if nothing.is_none() {
+            let ends = match model.tokenizer() {
+                Some(tokenizer) if !request.ignore_end => tokenizer.ends().collect(),
+                _ => Vec::new(),
+            };
+            let job = Job {
+                tokens: tokens.clone(),
+                max_len: tokens.len() + wanted,
+                task: Task::Generate { sampler: request.sampler.clone(), ends, logprobs: request.logprobs },
+                client: request.client,
+                priority: request.priority,
+                deadline: request.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
+                tenant: request.tenant,
+                events: Arc::clone(&events),
+            };
+            model.handle().start(id, job);
+        }
         Generation {
             model,
-            sequence,
+            job: RunningJob { events, handle: model.shared_handle(), has_ended: false },
             detokenizer,
             stop_strings,
             repetition: request.stop_at_repetition.then(Repetition::new),
             request,
             token_text: String::with_capacity(TOKEN_TEXT_BYTES),
             visible_text: String::with_capacity(TOKEN_TEXT_BYTES),
-            counts: Counts::new(),
-            candidates: Vec::new(),
-            // Log-probabilities need the logits on the CPU.
-            id: (!logprobs).then(GenerationId::new),
-            sampled: Vec::new(),
-            usage,
+            top: Vec::new(),
+            usage: Usage { prompt_tokens: tokens.len(), ..Usage::default() },
+            tokens,
+            sent: Instant::now(),
             started: None,
             first_token: None,
-            state: State::Prompt,
+            state: State::Prompt(nothing),
         }
     }
 
@@ -97,7 +121,7 @@ impl<'a> Generation<'a> {
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
         self.visible_text.clear();
         match std::mem::replace(&mut self.state, State::Done) {
-            State::Prompt => self.prompt(),
+            State::Prompt(nothing) => self.prompt(nothing),
             State::FirstToken(token) => self.token(token),
             State::Tokens => self.step(),
             State::Stop(reason) => self.stop(reason),
@@ -105,27 +129,35 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Prefills the next chunk of the prompt. After the last chunk it samples the first token.
-    fn prompt(&mut self) -> Result<Option<Event<'_>>, Error> {
+    /// Waits until the prompt is computed and the first token sampled, or a chunk of it is computed.
+    fn prompt(&mut self, nothing: Option<StopReason>) -> Result<Option<Event<'_>>, Error> {
         self.started.get_or_insert_with(Instant::now);
-        if self.request.max_tokens == Some(0) {
-            self.state = State::Stop(StopReason::MaxTokens);
-        } else if self.request.cancel.is_cancelled() {
-            self.state = State::Stop(StopReason::Cancelled);
-        } else if self.sequence.tokens.len() >= self.model.context().tokens {
-            self.state = State::Stop(StopReason::ContextFull);
-        } else {
-            match self.advance()? {
-                Some(token) => {
-                    self.state = State::FirstToken(token);
-                    self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
-                }
-                None => {
-                    self.state = State::Prompt;
-                    let (done, total) = (self.sequence.cached(), self.sequence.tokens.len());
-                    return Ok(Some(Event::PrefillProgress { done, total }));
-                }
+        let mut next = nothing.map(State::Stop);
+        while next.is_none() {
+            if self.request.cancel.is_cancelled() {
+                next = Some(State::Stop(StopReason::Cancelled));
+                break;
             }
+            match self.job.next() {
+                JobEvent::Admitted { cached } => {
+                    self.usage.cached_tokens = cached;
+                    self.usage.queue_time = self.sent.elapsed();
+                }
+                JobEvent::Progress { done } => {
+                    self.state = State::Prompt(None);
+                    return Ok(Some(Event::PrefillProgress { done, total: self.usage.prompt_tokens }));
+                }
+                JobEvent::Token { id, logprob, top } => {
+                    self.usage.prompt_time = self.started.map(|t| t.elapsed()).unwrap_or_default();
+                    next = Some(State::FirstToken(SampledToken { id, logprob, top }));
+                }
+                JobEvent::Done(end) => next = Some(State::Stop(self.reason(end))),
+                JobEvent::Failed(error) => return Err(error),
+                JobEvent::Logits { .. } => {}
+            }
+        }
+        if let Some(next) = next {
+            self.state = next;
         }
         self.first_token = Some(Instant::now());
         let Usage { prompt_tokens: tokens, cached_tokens: cached, .. } = self.usage;
@@ -136,45 +168,26 @@ impl<'a> Generation<'a> {
         if self.request.cancel.is_cancelled() {
             return self.stop(StopReason::Cancelled);
         }
-        if self.request.max_tokens.is_some_and(|max| self.usage.generated_tokens >= max) {
-            return self.stop(StopReason::MaxTokens);
-        }
-        if self.sequence.tokens.len() >= self.model.context().tokens {
-            return self.stop(StopReason::ContextFull);
-        }
-        // One token is uncached, so one chunk suffices; the loop also covers more.
-        let token = loop {
-            if let Some(token) = self.advance()? {
-                break token;
+        loop {
+            match self.job.next() {
+                JobEvent::Token { id, logprob, top } => return self.token(SampledToken { id, logprob, top }),
+                JobEvent::Done(end) => return self.stop(self.reason(end)),
+                JobEvent::Failed(error) => return Err(error),
+                JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Logits { .. } => {}
             }
-        };
-        self.token(token)
+        }
     }
 
-    /// Computes the next chunk. When the logits of the last token are known, it samples a token.
-    fn advance(&mut self) -> Result<Option<SampledToken>, Error> {
-        let remaining = self.model.context().tokens.saturating_sub(self.sequence.tokens.len());
-        let remaining = self
-            .request
-            .max_tokens
-            .map_or(remaining, |n| remaining.min(n.saturating_sub(self.usage.generated_tokens)));
-        let Generation { sequence, model, request, counts, candidates, sampled, .. } = self;
-        if let Some(id) = self.id {
-            if let Some(id) = sequence.sample_on_device(model, id, &request.sampler, remaining, sampled)? {
-                return Ok(Some(SampledToken { id, logprob: None }));
+    /// Why the scheduler has ended the job.
+    fn reason(&self, end: End) -> StopReason {
+        match end {
+            End::Complete if self.request.max_tokens.is_some_and(|n| self.usage.generated_tokens >= n) => {
+                StopReason::MaxTokens
             }
-            // The backend does not support the sampler, so it is not asked again.
-            if sequence.cached() + 1 == sequence.tokens.len() {
-                self.id = None;
-            }
+            End::Complete | End::Token => StopReason::ContextFull,
+            End::Cancelled => StopReason::Cancelled,
+            End::Deadline => StopReason::TimeLimit,
         }
-        sequence.prefill_chunk(model, |logits, tokens| {
-            let sampler = &request.sampler;
-            sampler.count(tokens, counts);
-            // The random numbers depend on the position, so that a continued sequence equals an uninterrupted one.
-            let id = sampler.draw(logits, counts, tokens.len() as u64, candidates);
-            SampledToken { id, logprob: request.logprobs.then(|| log_softmax_at(logits, id)) }
-        })
     }
 
     fn token(&mut self, token: SampledToken) -> Result<Option<Event<'_>>, Error> {
@@ -182,7 +195,7 @@ impl<'a> Generation<'a> {
         if ends && !self.request.ignore_end {
             return self.stop(StopReason::EndToken(token.id));
         }
-        self.sequence.tokens.push(token.id);
+        self.tokens.push(token.id);
         self.usage.generated_tokens += 1;
         let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(token.id));
         self.state = if repeats { State::Stop(StopReason::Repetition) } else { State::Tokens };
@@ -195,11 +208,18 @@ impl<'a> Generation<'a> {
                 self.detokenizer = None;
             }
         }
-        Ok(Some(Event::Token { id: token.id, logprob: token.logprob, text: &self.visible_text }))
+        self.top = token.top;
+        Ok(Some(Event::Token {
+            id: token.id,
+            logprob: token.logprob,
+            top: &self.top,
+            text: &self.visible_text,
+        }))
     }
 
     fn stop(&mut self, mut reason: StopReason) -> Result<Option<Event<'_>>, Error> {
         self.state = State::Done;
+        self.job.cancel();
         if let Some(detokenizer) = self.detokenizer.take() {
             let rest = detokenizer.finish();
             match self.stop_strings.push(&rest, &mut self.visible_text) {
@@ -212,31 +232,32 @@ impl<'a> Generation<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Options, Prompt};
-    use gyrus_testkit::data;
+/// The job of a generation. It is ended when the generation is dropped.
+struct RunningJob {
+    events: Arc<EventQueue>,
+    handle: Arc<Handle>,
+    has_ended: bool,
+}
 
-    #[test]
-    fn a_prefill_in_several_chunks_is_not_cancelled() {
-        let Some(path) = data("tales/tales-7m-q8_0.gguf") else { return };
-        // Chunks of one token, so that the prompt takes several.
-        let model = Model::open(&path, &Options { chunk: 1, ..Options::default() }).unwrap();
-        let first = |state: State| {
-            let mut session = model.session();
-            let request = Request::new(Prompt::Text("Once upon a time".to_owned()));
-            let mut generation = session.generate(request).unwrap();
-            generation.state = state;
-            loop {
-                match generation.next().unwrap() {
-                    Some(Event::Token { id, .. }) => return id,
-                    Some(Event::Stop { reason, .. }) => panic!("stopped: {reason:?}"),
-                    Some(_) => {}
-                    None => panic!("no token"),
-                }
-            }
-        };
-        assert_eq!(first(State::Tokens), first(State::Prompt));
+impl RunningJob {
+    /// Waits for the next event.
+    fn next(&mut self) -> JobEvent {
+        let event = self.handle.next(&self.events);
+        self.has_ended |= matches!(event, JobEvent::Done(_) | JobEvent::Failed(_));
+        event
+    }
+
+    /// Ends the job, if it still runs. It does not wait.
+    fn cancel(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.events.cancel();
+            self.handle.send(Command::Cancel);
+        }
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        self.cancel();
     }
 }

@@ -6,21 +6,25 @@ use std::sync::Arc;
 use gyrus_cpu::{CpuBackend, MAX_ROWS, Pool};
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::scalar::Reference;
-use gyrus_kernels::{Backend, KvSize, Plan, WeightSpec};
+use gyrus_kernels::{Backend, KV_BLOCK, KvSize, Plan, WeightSpec};
 
 use crate::Error;
-use crate::context::{Budget, ContextChoice, available_memory};
+use crate::context::{Budget, ContextChoice, ContextLimit, available_memory};
 use crate::device::{Device, DeviceInfo};
-use crate::engine::WINDOW_SLACK;
 use crate::model::Options;
 use crate::quantized::Quantizer;
+use crate::serving::WINDOW_SLACK;
 use crate::weights::WeightBytes;
+
+/// The most sequences for which groups with a window have blocks.
+const MOST_WINDOWS: usize = 128;
 
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) device: DeviceInfo,
     pub(crate) context: ContextChoice,
+    pub(crate) kv: KvSize,
 }
 
 /// Loads one model.
@@ -56,11 +60,13 @@ impl Loader<'_> {
         self.plan.weights.iter().map(weight_bytes).sum()
     }
 
-    /// The size of the KV cache for all sessions, with this context each. In groups with a window a session needs what one
+    /// The size of the KV cache for this many sequences of a context. In groups with a window a sequence needs what one
     /// chunk computes beside the window.
-    fn kv_size(&self, context: usize) -> KvSize {
-        let sessions = self.options.sessions.max(1);
-        KvSize::windowed(&self.plan.kv, sessions, context, self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK)
+    fn kv_size(&self, context: usize, sequences: usize) -> KvSize {
+        let ahead = self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK;
+        let size = KvSize::windowed(&self.plan.kv, sequences, context, ahead);
+        // Tables have entries for the longest sequence.
+        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.
@@ -72,11 +78,73 @@ impl Loader<'_> {
     ) -> Result<(ContextChoice, KvSize), Error> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
-        let whole = self.kv_size(self.options.context.unwrap_or(self.max_context).min(self.max_context));
-        let window_bytes = whole.window_bytes(&self.plan.kv, self.plan.precision) / sessions as u64;
+        let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
+        let window_bytes = self.kv_size(longest, 1).window_bytes(&self.plan.kv, self.plan.precision);
         let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
-        let context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
-        Ok((context, self.kv_size(context.tokens)))
+        if let Some(bytes) = self.options.kv_memory {
+            return self.within_kv_memory(bytes, longest, max_tokens);
+        }
+        let mut context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
+        if context.limit == ContextLimit::Memory && context.tokens > KV_BLOCK {
+            // Whole blocks, of which none is beyond the memory.
+            context.tokens -= context.tokens % KV_BLOCK;
+        }
+        Ok((context, self.kv_size(context.tokens, sessions)))
+    }
+
+    /// The largest KV cache of at most this many bytes. Groups with a window have blocks for as many sequences as have
+    /// their full context in the others, and at least for one.
+    fn within_kv_memory(
+        &self,
+        bytes: u64,
+        longest: usize,
+        max_tokens: usize,
+    ) -> Result<(ContextChoice, KvSize), Error> {
+        let size = |tokens: usize| {
+            let context = longest.min(tokens);
+            let sequences = tokens.div_ceil(context.max(1)).clamp(1, MOST_WINDOWS);
+            let mut size = self.kv_size(context, sequences);
+            for (blocks, group) in size.blocks.iter_mut().zip(&self.plan.kv) {
+                if group.window.is_none() {
+                    *blocks = tokens / KV_BLOCK;
+                }
+            }
+            size
+        };
+        let bytes_of = |size: &KvSize| {
+            let groups = self.plan.kv.iter().zip(&size.blocks);
+            let each = groups.map(|(group, blocks)| {
+                (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
+            });
+            each.fold(0, u64::saturating_add)
+        };
+        // The largest number of blocks that fits, by bisection: more tokens never take fewer bytes.
+        let (mut fits, mut too_many) = (0, (max_tokens / KV_BLOCK).min(1 << 32) + 1);
+        while fits + 1 < too_many {
+            let middle = fits + (too_many - fits) / 2;
+            match bytes_of(&size(middle * KV_BLOCK)) <= bytes {
+                true => fits = middle,
+                false => too_many = middle,
+            }
+        }
+        let tokens = fits * KV_BLOCK;
+        let requested = self.options.context.unwrap_or(1);
+        if tokens < requested.max(1) {
+            return Err(Error::KvMemory { bytes, tokens, requested: requested.max(1) });
+        }
+        if let Some(requested) = self.options.context.filter(|requested| *requested > self.max_context) {
+            return Err(Error::Context { requested, max: self.max_context });
+        }
+        let limit = match self.options.context {
+            Some(_) => ContextLimit::Requested,
+            None if longest <= tokens => ContextLimit::Model,
+            None => ContextLimit::Memory,
+        };
+        let (size, model) = (size(tokens), self.max_context);
+        let cache_bytes = bytes_of(&size);
+        let choice =
+            ContextChoice { tokens: longest.min(tokens), model, total_tokens: tokens, cache_bytes, limit };
+        Ok((choice, size))
     }
 
     /// CPU threads, to compute with and to quantise with.
@@ -99,7 +167,7 @@ impl Loader<'_> {
         });
         let backend = source.check(backend)?;
         let device = DeviceInfo::Cpu { threads, fallback_reason };
-        Ok(LoadedBackend { backend: Box::new(backend), device, context })
+        Ok(LoadedBackend { backend: Box::new(backend), device, context, kv })
     }
 
     fn on_reference(&self) -> Result<LoadedBackend, Error> {
@@ -110,20 +178,37 @@ impl Loader<'_> {
         let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
             .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source });
         let backend = source.check(backend)?;
-        Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context })
+        Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context, kv })
     }
 
     #[cfg(feature = "gpu")]
-    fn on_gpu(&self, adapter: Option<&str>) -> Result<LoadedBackend, Error> {
+    fn open_gpu(&self, adapter: Option<&str>) -> Result<gyrus_gpu::Gpu, Error> {
         let options = gyrus_gpu::Options {
             adapter: adapter.map(str::to_owned),
             memory: self.options.gpu_memory,
             pipelines: self.options.pipelines.clone(),
             ..Default::default()
         };
-        let gpu = gyrus_gpu::Gpu::open(&options)?;
-        // Without KV-cache blocks: weights and scratch buffers.
-        let need = gyrus_gpu::MemoryNeed::new(self.plan, &KvSize::full(&self.plan.kv, 0))?;
+        Ok(gyrus_gpu::Gpu::open(&options)?)
+    }
+
+    /// Loads the model onto the GPU again after it was lost, with a cache of the same size.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn reload_on_gpu(&self, adapter: Option<&str>, kv: KvSize) -> Result<Box<dyn Backend>, Error> {
+        let source = WeightSource::new(self);
+        let gpu = self.open_gpu(adapter)?;
+        let backend =
+            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), kv, |spec| source.bytes(spec), |_| {});
+        Ok(Box::new(source.check(backend)?))
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self, adapter: Option<&str>) -> Result<LoadedBackend, Error> {
+        let gpu = self.open_gpu(adapter)?;
+        // Without KV-cache blocks: weights, scratch buffers, and block tables for the longest sequence.
+        let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
+        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()] };
+        let need = gyrus_gpu::MemoryNeed::new(self.plan, &empty)?;
         let memory = gpu.memory().map(|memory| memory.free);
         let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
         let adapter = gpu.adapter();
@@ -134,10 +219,15 @@ impl Loader<'_> {
             (self.progress)(done.get(), total);
         };
         let source = WeightSource::new(self);
-        let backend =
-            gyrus_gpu::GpuBackend::new(gpu, self.plan.clone(), kv, |spec| source.bytes(spec), uploaded);
+        let backend = gyrus_gpu::GpuBackend::new(
+            gpu,
+            self.plan.clone(),
+            kv.clone(),
+            |spec| source.bytes(spec),
+            uploaded,
+        );
         let backend = source.check(backend)?;
-        Ok(LoadedBackend { backend: Box::new(backend), device, context })
+        Ok(LoadedBackend { backend: Box::new(backend), device, context, kv })
     }
 
     /// Falls back to the CPU when the GPU is missing, too small or fails.

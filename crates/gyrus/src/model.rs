@@ -1,10 +1,10 @@
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::{Access, Checkpoint};
-use gyrus_kernels::{Plan, Precision, Profile, Trial, Workload};
+use gyrus_kernels::{Backend, KvSize, Plan, Precision, Profile, Trial, Workload};
 use gyrus_tensor::DType;
 use gyrus_text::Tokenizer;
 
@@ -13,10 +13,10 @@ use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
 use crate::context::ContextChoice;
 use crate::device::{Device, DeviceInfo};
-use crate::engine::Engine;
 use crate::loader::{LoadedBackend, Loader};
 use crate::quantized;
 use crate::sampling::Sampling;
+use crate::serving::{Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics};
 use crate::session::Session;
 use crate::tokenizer;
 
@@ -31,6 +31,16 @@ pub struct Options {
     pub context: Option<usize>,
     /// The number of sessions that the KV cache holds with a full context each.
     pub sessions: usize,
+    /// Bytes of the KV cache, which all sessions share; instead of a full context for each session.
+    pub kv_memory: Option<u64>,
+    /// Whether sessions share the KV cache of common prefixes of their tokens. It is on by default.
+    pub prefix_cache: bool,
+    /// Whether a cached prefix is used only if it has the bits that the session would compute itself. On a GPU in
+    /// [`Precision::Fast`] tokens that were generated have other roundings than tokens of a prompt, so that a
+    /// conversation that is sent again is computed again. It is off by default.
+    pub strict_prefixes: bool,
+    /// The most requests that wait; further ones are refused.
+    pub queue: usize,
     /// CPU threads. The default is one for each core that this process may use.
     pub threads: Option<usize>,
     /// The prefill chunk size in tokens.
@@ -57,6 +67,10 @@ impl Default for Options {
             precision: Precision::Fast,
             context: None,
             sessions: 1,
+            kv_memory: None,
+            prefix_cache: true,
+            strict_prefixes: false,
+            queue: 4096,
             threads: None,
             chunk: 512,
             steps_in_flight: 32,
@@ -76,14 +90,13 @@ pub struct Model {
 
 struct Shared {
     config: Config,
-    plan: Plan,
+    plan: Arc<Plan>,
     device: DeviceInfo,
     context: ContextChoice,
-    chunk: usize,
     tokenizer: Option<Tokenizer>,
     template: Option<String>,
     sampling: Sampling,
-    engine: Mutex<Engine>,
+    handle: Arc<Handle>,
 }
 
 impl Model {
@@ -129,10 +142,20 @@ impl Model {
             options,
             progress: &progress,
         };
-        let LoadedBackend { backend, device, context } = loader.load()?;
-        let engine = Mutex::new(Engine::new(backend, options.steps_in_flight));
-        let chunk = options.chunk.clamp(1, MAX_ROWS);
-        let shared = Shared { config, plan, device, context, chunk, tokenizer, template, sampling, engine };
+        let LoadedBackend { backend, device, context, kv } = loader.load()?;
+        let settings = Settings {
+            chunk: options.chunk.clamp(1, MAX_ROWS),
+            steps_in_flight: options.steps_in_flight,
+            queue: options.queue,
+            prefix_cache: options.prefix_cache,
+            strict: options.strict_prefixes,
+        };
+        let plan = Arc::new(plan);
+        let rebuild = rebuild(&checkpoint, &plan, config.context, options, &device, kv);
+        let counters = Arc::new(Counters::default());
+        let core = Core::new(backend, Arc::clone(&plan), settings, Arc::clone(&counters), rebuild);
+        let handle = Arc::new(Handle::new(core, counters));
+        let shared = Shared { config, plan, device, context, tokenizer, template, sampling, handle };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -190,23 +213,39 @@ impl Model {
         Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
     }
 
+    /// Starts a thread that runs the model's scheduler until the [`Driver`] is dropped. Without one, whoever waits for an
+    /// event of a [`Generation`](crate::Generation) runs it.
+    pub fn drive(&self) -> Result<Driver, Error> {
+        Driver::spawn(Arc::clone(&self.shared.handle)).map_err(Error::Thread)
+    }
+
+    /// What has been computed since the model was loaded.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.handle.statistics()
+    }
+
     /// Profiles a workload at a context depth of `depth` tokens: the time of each kernel. `None` if the device does not
-    /// support profiling.
+    /// support profiling. It uses blocks of the KV cache that no session uses.
     pub fn profile(&self, workload: Workload, depth: usize) -> Result<Option<Profile>, Error> {
-        self.engine()
-            .instruments()
-            .map(|instruments| instruments.profile(workload, depth))
-            .transpose()
-            .map_err(Error::from)
+        self.exclusively(|backend, scheduler| {
+            let free = scheduler.free_blocks();
+            let free: Vec<&[u32]> = free.iter().map(Vec::as_slice).collect();
+            let profile = backend.instruments().map(|all| all.profile(workload, depth, &free));
+            Ok(profile.transpose()?)
+        })
     }
 
     /// Measures kernel variants for this model's shapes and selects the fastest. `trial` is called for each
-    /// measurement. `false` if the device has no variants to tune.
+    /// measurement. `false` if the device has no variants to tune. It uses blocks of the KV cache that no session uses.
     pub fn tune(&self, trial: &mut dyn FnMut(&Trial)) -> Result<bool, Error> {
-        match self.engine().instruments() {
-            Some(instruments) => Ok(instruments.tune(trial).map(|()| true)?),
-            None => Ok(false),
-        }
+        self.exclusively(|backend, scheduler| {
+            let free = scheduler.free_blocks();
+            let free: Vec<&[u32]> = free.iter().map(Vec::as_slice).collect();
+            match backend.instruments() {
+                Some(instruments) => Ok(instruments.tune(&free, trial).map(|()| true)?),
+                None => Ok(false),
+            }
+        })
     }
 
     /// Runs `work` and returns its result with the time in which the GPU was busy meanwhile: from the beginning to the end
@@ -216,13 +255,36 @@ impl Model {
         &self,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<(T, Option<Duration>), E> {
-        let started = self.engine().instruments().is_some_and(|instruments| instruments.start_busy());
+        let started = self.exclusively(|backend, _| {
+            Ok(backend.instruments().is_some_and(|instruments| instruments.start_busy()))
+        })?;
         let result = work();
-        let busy = match self.engine().instruments() {
-            Some(instruments) if started => instruments.end_busy().map_err(Error::from),
+        let busy = self.exclusively(|backend, _| match backend.instruments() {
+            Some(instruments) if started => Ok(instruments.end_busy()?),
             _ => Ok(None),
-        };
+        });
         Ok((result?, busy?))
+    }
+
+    /// Closes the device, as if it was lost: for tests of what happens then.
+    #[doc(hidden)]
+    pub fn close_device(&self) {
+        let close = |backend: &mut dyn Backend, _: &mut Scheduler| {
+            if let Some(instruments) = backend.instruments() {
+                instruments.close_device();
+            }
+            Ok(())
+        };
+        // A device that is lost already needs no closing.
+        let _ = self.exclusively(close);
+    }
+
+    /// Runs `work` with the backend while nothing is in flight.
+    pub(crate) fn exclusively<T>(
+        &self,
+        work: impl FnOnce(&mut dyn Backend, &mut Scheduler) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.shared.handle.exclusively(work)
     }
 
     /// Whether both are clones of one loaded model.
@@ -230,13 +292,40 @@ impl Model {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    pub(crate) fn chunk(&self) -> usize {
-        self.shared.chunk
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.shared.handle
     }
 
-    /// Locks the engine for one batch. A poisoned lock is ignored: the engine's state is valid after a panic, because
-    /// sequences grow only after the backend has succeeded.
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn shared_handle(&self) -> Arc<Handle> {
+        Arc::clone(&self.shared.handle)
     }
+}
+
+/// Opens the device again after it was lost. A GPU needs the weights once more, for which the file stays mapped.
+fn rebuild(
+    checkpoint: &Arc<Checkpoint>,
+    plan: &Arc<Plan>,
+    max_context: usize,
+    options: &Options,
+    device: &DeviceInfo,
+    kv: KvSize,
+) -> Rebuild {
+    #[cfg(feature = "gpu")]
+    if let (DeviceInfo::Gpu { name, .. }, Access::Map) = (device, options.access) {
+        let (checkpoint, plan) = (Arc::clone(checkpoint), Arc::clone(plan));
+        let (options, name) = (options.clone(), name.clone());
+        return Box::new(move || {
+            let loader = Loader {
+                checkpoint: &checkpoint,
+                plan: &plan,
+                max_context,
+                options: &options,
+                progress: &|_, _| {},
+            };
+            loader.reload_on_gpu(Some(&name), kv.clone())
+        });
+    }
+    let _ = (checkpoint, plan, max_context, options, kv);
+    let device = device.to_string();
+    Box::new(move || Err(Error::DeviceGone(device.clone())))
 }

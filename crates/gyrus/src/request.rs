@@ -1,5 +1,8 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
 use crate::cancel::Cancel;
-use gyrus_kernels::Sampler;
+use gyrus_kernels::{MAX_TOP, Sampler};
 
 /// The prompt of a generation.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +27,11 @@ pub struct Request {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_end: bool,
     pub(crate) stop_at_repetition: bool,
-    pub(crate) logprobs: bool,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) client: u64,
+    pub(crate) priority: i32,
+    pub(crate) tenant: u64,
+    pub(crate) time_limit: Option<Duration>,
     pub(crate) cancel: Cancel,
 }
 
@@ -38,7 +45,11 @@ impl Request {
             stop: Vec::new(),
             ignore_end: false,
             stop_at_repetition: false,
-            logprobs: false,
+            logprobs: None,
+            client: 0,
+            priority: 0,
+            tenant: 0,
+            time_limit: None,
             cancel: Cancel::new(),
         }
     }
@@ -84,9 +95,40 @@ impl Request {
         self
     }
 
-    /// Computes the log-probability of each token, which takes a pass over the vocabulary.
+    /// Computes the log-probability of each token.
     pub fn logprobs(mut self, enabled: bool) -> Request {
-        self.logprobs = enabled;
+        self.logprobs = enabled.then_some(0);
+        self
+    }
+
+    /// Computes the log-probabilities of each token and of the `n` most likely ones, at most 20.
+    pub fn top_logprobs(mut self, n: usize) -> Request {
+        self.logprobs = Some(n.min(MAX_TOP));
+        self
+    }
+
+    /// Who asks. Clients share the device fairly, however many requests each has.
+    pub fn client(mut self, name: impl Hash) -> Request {
+        self.client = hash(name);
+        self
+    }
+
+    /// Requests with a higher priority are admitted first. The default is 0.
+    pub fn priority(mut self, priority: i32) -> Request {
+        self.priority = priority;
+        self
+    }
+
+    /// Requests of different tenants do not share cached prefixes, so that none can tell from the time what others have
+    /// asked.
+    pub fn tenant(mut self, name: impl Hash) -> Request {
+        self.tenant = hash(name);
+        self
+    }
+
+    /// Stops the generation after this time, waiting included.
+    pub fn time_limit(mut self, limit: Duration) -> Request {
+        self.time_limit = Some(limit);
         self
     }
 
@@ -95,4 +137,10 @@ impl Request {
         self.cancel = cancel;
         self
     }
+}
+
+fn hash(name: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }

@@ -1,97 +1,31 @@
-use gyrus_kernels::{Counts, Sampler};
+use std::sync::Arc;
+
 use gyrus_text::Special;
 
 use crate::Error;
-use crate::engine::{Chunk, DecodeSequence, KvSequence, LogitRows};
 use crate::generation::Generation;
-use crate::in_flight::GenerationId;
 use crate::model::Model;
 use crate::request::{Prompt, Request};
-use crate::sequence::Sequence;
+use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task};
 
-/// The most rows of logits in one batch of [`Session::score`]. Each row is as wide as the vocabulary.
-const SCORED_ROWS: usize = 32;
-
-/// The most sessions that decode in one batch.
-const MAX_SESSIONS: usize = 16;
-
-/// One sequence of tokens and its KV cache.
+/// One sequence of tokens and its part of the KV cache.
 ///
 /// [`Session::tokens`] holds the sequence. After a stop it holds exactly the prompts and the emitted tokens. Continuing
 /// from there gives the same tokens as an uninterrupted generation.
+///
+/// Sessions of one model run together: each gets the tokens that it would get alone.
 pub struct Session {
     model: Model,
-    sequence: Sequence,
+    id: SequenceId,
+    /// Whether the scheduler knows the sequence.
+    is_known: bool,
+    tokens: Vec<u32>,
 }
 
 impl Session {
     pub(crate) fn new(model: Model) -> Session {
-        let kv = KvSequence::with_capacity(model.context().tokens);
-        Session { model, sequence: Sequence { kv, tokens: Vec::new() } }
-    }
-
-    /// Decodes `tokens` tokens of several sessions in one batch, each with its own sampler. One pass over the weights
-    /// serves all sessions, so the throughput is many times that of one session. After each step `visit` gets one token
-    /// for each session; decoding ends when it returns `false`.
-    ///
-    /// Each session gets the same tokens as it would alone. There are at most 16 sessions, all of the same model, and
-    /// none of them is empty.
-    pub fn decode_together(
-        sessions: &mut [Session],
-        samplers: &[Sampler],
-        tokens: usize,
-        mut visit: impl FnMut(&[u32]) -> bool,
-    ) -> Result<(), Error> {
-        let Some(first) = sessions.first() else { return Ok(()) };
-        let model = first.model.clone();
-        if sessions.len() > MAX_SESSIONS {
-            return Err(Error::TooManySessions { sessions: sessions.len(), max: MAX_SESSIONS });
-        }
-        if samplers.len() != sessions.len() {
-            return Err(Error::SamplerCount { sessions: sessions.len(), samplers: samplers.len() });
-        }
-        let context = model.context().tokens;
-        for (index, (session, sampler)) in sessions.iter_mut().zip(samplers).enumerate() {
-            sampler.validate()?;
-            if !session.model.is(&model) {
-                return Err(Error::DifferentModels { session: index });
-            }
-            let (len, max_len) = (session.sequence.tokens.len(), session.sequence.tokens.len() + tokens);
-            if len == 0 {
-                return Err(Error::EmptyPrompt);
-            }
-            if max_len > context {
-                return Err(Error::PromptTooLong { tokens: max_len, context });
-            }
-            session.sequence.kv.set_max_len(model.plan(), max_len);
-            session.sequence.uncache_last();
-            session.sequence.prefill_all_but_last(&model)?;
-            session.sequence.tokens.reserve(tokens);
-        }
-        let generation = GenerationId::new();
-        let (mut sampled, mut counts, mut candidates) = (Vec::new(), Counts::new(), Vec::new());
-        let mut sequences: Vec<DecodeSequence<'_>> = sessions
-            .iter_mut()
-            .zip(samplers)
-            .map(|(session, sampler)| {
-                let Sequence { kv, tokens } = &mut session.sequence;
-                DecodeSequence { sequence: kv, tokens, sampler }
-            })
-            .collect();
-        for step in 0..tokens {
-            let mut engine = model.engine();
-            if !engine.sample_on_device(generation, &mut sequences, tokens - step, &mut sampled)? {
-                engine.sample_on_host(&mut sequences, &mut sampled, &mut counts, &mut candidates)?;
-            }
-            drop(engine);
-            for (sequence, token) in sequences.iter_mut().zip(&sampled) {
-                sequence.tokens.push(*token);
-            }
-            if !visit(&sampled) {
-                break;
-            }
-        }
-        Ok(())
+        let id = model.handle().sequence();
+        Session { model, id, is_known: false, tokens: Vec::new() }
     }
 
     /// The model.
@@ -101,54 +35,45 @@ impl Session {
 
     /// The tokens so far: prompts and completions.
     pub fn tokens(&self) -> &[u32] {
-        &self.sequence.tokens
+        &self.tokens
     }
 
     /// Removes all tokens and frees their KV-cache blocks.
     pub fn reset(&mut self) {
-        self.sequence.truncate(0);
-        self.model.engine().release(&mut self.sequence.kv);
+        self.tokens.clear();
+        self.close();
     }
 
     /// Keeps the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
-        self.sequence.truncate(len);
+        self.tokens.truncate(len);
     }
 
     /// Replaces the tokens. The KV cache of the common prefix is reused.
     pub fn set_tokens(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check_ids(tokens)?;
-        let shared = self.sequence.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.sequence.truncate(shared);
-        self.sequence.tokens.extend_from_slice(&tokens[shared..]);
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
         Ok(())
     }
 
     /// Appends the request's prompt and generates a completion. Nothing is computed before the first
-    /// [`Generation::next`].
+    /// [`Generation::next`], unless a [`Driver`](crate::Driver) runs.
     ///
     /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
         request.sampler.validate()?;
-        let context = self.model.context().tokens;
         let new = self.encode(&request.prompt)?;
-        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.sequence.tokens.len() };
+        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.tokens.len() };
         let tokens = before + new.len();
         if tokens == 0 {
             return Err(Error::EmptyPrompt);
         }
-        if tokens > context {
-            return Err(Error::PromptTooLong { tokens, context });
-        }
-        match request.prompt {
-            Prompt::Whole(_) => self.set_tokens(&new)?,
-            _ => self.sequence.tokens.extend_from_slice(&new),
-        }
-        let remaining = context - tokens;
-        let max_len = tokens + request.max_tokens.map_or(remaining, |n| n.min(remaining));
-        self.sequence.kv.set_max_len(self.model.plan(), max_len);
-        self.sequence.uncache_last();
-        Ok(Generation::new(&self.model, &mut self.sequence, request))
+        self.check_length(tokens)?;
+        self.tokens.truncate(before);
+        self.tokens.extend_from_slice(&new);
+        self.is_known = true;
+        Ok(Generation::new(&self.model, self.id, &mut self.tokens, request))
     }
 
     fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
@@ -157,9 +82,7 @@ impl Session {
             Prompt::Continue => Vec::new(),
             Prompt::Ids(ids) | Prompt::Whole(ids) => ids.clone(),
             // The BOS token belongs at the start of a sequence only.
-            Prompt::Text(text) => {
-                tokenizer()?.encode(text, Special::Literal, self.sequence.tokens.is_empty())
-            }
+            Prompt::Text(text) => tokenizer()?.encode(text, Special::Literal, self.tokens.is_empty()),
         };
         self.check_ids(&ids)?;
         Ok(ids)
@@ -173,53 +96,81 @@ impl Session {
         }
     }
 
+    fn check_length(&self, tokens: usize) -> Result<(), Error> {
+        let context = self.model.context().tokens;
+        if tokens > context { Err(Error::PromptTooLong { tokens, context }) } else { Ok(()) }
+    }
+
     /// Appends token ids and prefills them, including the logits of the last one. No token is sampled, so the sequence
     /// may fill the context. On an error the tokens are unchanged.
     pub fn prefill(&mut self, ids: &[u32]) -> Result<(), Error> {
         self.check_ids(ids)?;
-        let (before, context) = (self.sequence.tokens.len(), self.model.context().tokens);
-        let tokens = before + ids.len();
-        if tokens > context {
-            return Err(Error::PromptTooLong { tokens, context });
+        let before = self.tokens.len();
+        self.check_length(before + ids.len())?;
+        if ids.is_empty() {
+            return Ok(());
         }
-        self.sequence.tokens.extend_from_slice(ids);
-        self.sequence.kv.set_max_len(self.model.plan(), tokens);
-        while self.sequence.cached() < tokens {
-            if let Err(error) = self.sequence.prefill_chunk(&self.model, |_, _| ()) {
-                self.sequence.truncate(before);
-                return Err(error);
-            }
+        self.tokens.extend_from_slice(ids);
+        let done = self.run(Task::Prefill, |_, _| ());
+        if done.is_err() {
+            self.tokens.truncate(before);
         }
-        Ok(())
+        done
     }
 
     /// Replaces the tokens by `ids` and computes the logits of every position. `visit` gets the position and its
     /// logits, `[vocab]`.
-    pub fn score(&mut self, ids: &[u32], mut visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+    pub fn score(&mut self, ids: &[u32], visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         self.check_ids(ids)?;
-        let (tokens, context) = (ids.len(), self.model.context().tokens);
-        if tokens > context {
-            return Err(Error::PromptTooLong { tokens, context });
-        }
+        self.check_length(ids.len())?;
         self.reset();
-        self.sequence.kv.set_max_len(self.model.plan(), tokens);
-        let vocab = self.model.plan().vocab;
-        for tokens in ids.chunks(self.model.chunk().min(SCORED_ROWS)) {
-            let first = self.sequence.tokens.len();
-            let chunk = Chunk { sequence: &mut self.sequence.kv, tokens, logits: LogitRows::All };
-            // The copy lets go of the engine's lock before the caller's code runs.
-            let logits = self.model.engine().forward(&mut [chunk])?.to_vec();
-            self.sequence.tokens.extend_from_slice(tokens);
-            for (i, row) in logits.chunks_exact(vocab).enumerate() {
-                visit(first + i, row);
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.tokens.extend_from_slice(ids);
+        self.run(Task::Score, visit)
+    }
+
+    /// Runs a job that samples no tokens. `visit` gets positions and their logits.
+    fn run(&mut self, task: Task, mut visit: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+        let events = Arc::new(EventQueue::new());
+        let job = Job {
+            tokens: self.tokens.clone(),
+            max_len: self.tokens.len(),
+            task,
+            client: 0,
+            priority: 0,
+            deadline: None,
+            tenant: 0,
+            events: Arc::clone(&events),
+        };
+        self.is_known = true;
+        let handle = self.model.handle();
+        handle.start(self.id, job);
+        let vocab = self.model.plan().vocab.max(1);
+        loop {
+            match handle.next(&events) {
+                JobEvent::Logits { first, logits } => {
+                    let rows = logits.chunks_exact(vocab).enumerate();
+                    rows.for_each(|(row, logits)| visit(first + row, logits));
+                }
+                JobEvent::Done(_) => return Ok(()),
+                JobEvent::Failed(error) => return Err(error),
+                JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Token { .. } => {}
             }
         }
-        Ok(())
+    }
+
+    /// Frees the blocks of the sequence.
+    fn close(&mut self) {
+        if std::mem::take(&mut self.is_known) {
+            self.model.handle().send(Command::Close(self.id));
+        }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.model.engine().release(&mut self.sequence.kv);
+        self.close();
     }
 }

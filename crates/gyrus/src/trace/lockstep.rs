@@ -33,12 +33,12 @@ pub(super) fn run<'m>(
     let we_lead = is_on_host(theirs.model) || !isolated;
     let (leader, follower) = if we_lead { (ours, theirs) } else { (theirs, ours) };
     let plan = follower.model.plan();
-    let end = follower.sequence.len() + tokens.len();
+    let end = follower.kv.len() + tokens.len();
     let mut results = Vec::new();
     let (sender, receiver) = sync_channel::<Sent>(1);
     std::thread::scope(|scope| {
         let leading = scope.spawn(move || {
-            leader.model.engine().observe(&mut leader.sequence, tokens, &mut |observation| {
+            leader.observe(tokens, &mut |observation| {
                 let values = match &observation.seen {
                     Seen::Values(values) => values.to_vec(),
                     Seen::Hidden(_) => Vec::new(),
@@ -52,7 +52,7 @@ pub(super) fn run<'m>(
                 false
             })
         });
-        let followed = follower.model.engine().observe(&mut follower.sequence, tokens, &mut |observation| {
+        let followed = follower.observe(tokens, &mut |observation| {
             // An error means that the leader has failed.
             let Ok(sent) = receiver.recv() else { return false };
             let (op, result) = (observation.op, observation.result);

@@ -7,12 +7,12 @@ mod tolerance;
 use std::ops::{ControlFlow, Range};
 
 use gyrus_cpu::MAX_ROWS;
-use gyrus_kernels::observe::{OpResult, Seen};
-use gyrus_kernels::{Plan, Rows};
+use gyrus_kernels::observe::{Observer, OpResult, Seen};
+use gyrus_kernels::{Backend, Batch, Plan, RowKind, Rows};
 
 use crate::Error;
-use crate::engine::KvSequence;
 use crate::model::Model;
+use crate::serving::{Scheduler, SequenceKv};
 use tolerance::Tolerances;
 
 /// How [`Model::trace`] runs.
@@ -195,23 +195,26 @@ fn same_results(ours: &Plan, theirs: &Plan) -> Result<(), Error> {
     }
 }
 
+/// The most rows of a batch that decode kernels compute in a trace.
+const DECODE_ROWS: usize = 16;
+
 /// A model that is traced and its own part of the KV cache.
 struct Traced<'m> {
     model: &'m Model,
-    sequence: KvSequence,
+    kv: SequenceKv,
+    max_len: u32,
 }
 
 impl<'m> Traced<'m> {
     fn new(model: &'m Model, tokens: usize) -> Traced<'m> {
-        let mut sequence = KvSequence::with_capacity(tokens);
-        sequence.set_max_len(model.plan(), tokens);
-        Traced { model, sequence }
+        let kv = SequenceKv::new(model.plan().kv.len(), tokens, []);
+        Traced { model, kv, max_len: u32::try_from(tokens).unwrap_or(u32::MAX) }
     }
 
     /// Runs a chunk by itself.
     fn run(&mut self, tokens: &[u32]) -> Result<Vec<TracedResult>, Error> {
         let mut results = Vec::new();
-        self.model.engine().observe(&mut self.sequence, tokens, &mut |observation| {
+        self.observe(tokens, &mut |observation| {
             let ours = side(&observation.seen);
             let (op, result) = (observation.op, observation.result);
             results.push(TracedResult { op, result, ours, theirs: None, difference: None });
@@ -219,11 +222,41 @@ impl<'m> Traced<'m> {
         })?;
         Ok(results)
     }
+
+    /// Runs a chunk with the logits of its last row, and shows the results of all ops. On an error the sequence has not
+    /// grown.
+    fn observe(&mut self, tokens: &[u32], observer: &mut Observer<'_>) -> Result<(), Error> {
+        let Traced { model, kv, max_len } = self;
+        model.exclusively(|backend, scheduler| {
+            scheduler.reserve(kv, kv.len() + tokens.len())?;
+            let first = kv.len() as u32;
+            let positions: Vec<u32> = (first..).take(tokens.len()).collect();
+            let (tables, groups) = kv.tables();
+            let kind = if tokens.len() > DECODE_ROWS { RowKind::Prompt } else { RowKind::Generated };
+            let batch = Batch {
+                tokens,
+                positions: &positions,
+                sequences: &vec![0; tokens.len()],
+                kind,
+                logits: &[tokens.len().saturating_sub(1) as u32],
+                tables: &tables[..groups],
+                lengths: &[*max_len],
+            };
+            backend.observe(&batch, observer)?;
+            kv.computed(tokens.len(), kind);
+            Ok(())
+        })
+    }
 }
 
 impl Drop for Traced<'_> {
     fn drop(&mut self) {
-        self.model.engine().release(&mut self.sequence);
+        let release = |_: &mut dyn Backend, scheduler: &mut Scheduler| {
+            scheduler.release(&mut self.kv);
+            Ok(())
+        };
+        // If the device is lost, so are the blocks.
+        let _ = self.model.exclusively(release);
     }
 }
 

@@ -1,0 +1,159 @@
+//! Admission: which waiting jobs get a slot, and where blocks come from when there are too few.
+
+use gyrus_kernels::{BackendError, KV_BLOCK, Slots};
+
+use super::job::{JobEvent, SequenceId, Task};
+use super::scheduler::Scheduler;
+use super::sequence::{Decodes, Phase, Running, Sequence};
+
+impl Scheduler {
+    /// Gives slots to waiting jobs, as long as there are slots and blocks.
+    pub(crate) fn admit(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
+        while let Some(slot) = self.slots.iter().position(Option::is_none) {
+            let Some(id) = self.queue.peek() else { break };
+            let Some(&at) = self.by_id.get(&id) else {
+                self.queue.pop();
+                continue;
+            };
+            if !self.admit_one(at, slot, slots)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a slot to a waiting sequence. `false` if there are too few blocks.
+    fn admit_one(&mut self, at: usize, slot: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+        let follows = self.leader(at);
+        let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
+        let Phase::Waiting { order, announced } = sequence.phase else { return Ok(false) };
+        let leased = sequence.kv.len();
+        let is_score = matches!(sequence.job.as_ref().map(|job| &job.task), Some(Task::Score));
+        if leased == 0 && !is_score && follows.is_none() {
+            self.kv.adopt(&mut sequence.kv, &sequence.tokens);
+        }
+        let positions = sequence.positions();
+        while !self.has_blocks(at, positions) {
+            if !self.reclaim_idle(at) {
+                // Blocks that it adopted must not be missing elsewhere while it waits.
+                if let Some(sequence) = self.sequences[at].as_mut().filter(|_| leased == 0) {
+                    self.kv.release(&mut sequence.kv);
+                }
+                return Ok(false);
+            }
+        }
+        self.queue.pop();
+        let order = order.unwrap_or_else(|| {
+            self.admitted += 1;
+            self.admitted
+        });
+        let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
+        slots.open(slot, sequence.length)?;
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let cached = sequence.kv.len();
+        sequence.phase = Phase::Running(Running {
+            slot,
+            order,
+            epoch,
+            landed: cached,
+            decodes: Decodes::No,
+            sent_limit: 0,
+            sent_blocks: 0,
+            follows,
+        });
+        self.slots[slot] = Some(at);
+        self.pace.restart();
+        if !announced && follows.is_none() {
+            self.counters.prompt(sequence.tokens.len(), cached);
+            sequence.tell(JobEvent::Admitted { cached });
+        }
+        Ok(true)
+    }
+
+    /// A running sequence that computes a prefix of these tokens, which are not cached yet, and its length in tokens.
+    fn leader(&self, at: usize) -> Option<(SequenceId, usize)> {
+        let sequence = self.sequences[at].as_ref()?;
+        if !self.settings.prefix_cache || sequence.kv.len() > 0 {
+            return None;
+        }
+        let shared = |other: &Sequence| {
+            let pairs = sequence.tokens.iter().zip(&other.tokens[..other.to_read()]);
+            let common = pairs.take_while(|(a, b)| a == b).count().min(sequence.tokens.len() - 1);
+            common / KV_BLOCK * KV_BLOCK
+        };
+        let others = self.sequences.iter().flatten().filter(|other| {
+            let is_running = other.running().is_some_and(|running| running.follows.is_none());
+            is_running && other.id != sequence.id && other.kv.chain() == sequence.kv.chain()
+        });
+        let candidates = others.filter_map(|other| {
+            let (common, landed) = (shared(other), other.running()?.landed);
+            (common > landed).then_some((other.id, common))
+        });
+        candidates.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
+    }
+
+    /// Whether a sequence can be admitted: there are blocks for its positions beside those that were promised, and one
+    /// for each sequence that decodes.
+    fn has_blocks(&self, at: usize, positions: usize) -> bool {
+        let running = || self.sequences.iter().flatten().filter(|other| other.running().is_some());
+        let watermark = running().filter(|other| other.decodes()).count();
+        let Some(sequence) = &self.sequences[at] else { return false };
+        (0..self.kv.pools().len()).all(|group| {
+            let needs = |sequence: &Sequence, positions: usize| {
+                let blocks = sequence.kv.capacity() / KV_BLOCK;
+                self.kv.most_held(group, positions, self.chunk()).saturating_sub(blocks)
+            };
+            let promised: usize =
+                running().filter(|other| other.reads()).map(|other| needs(other, other.positions())).sum();
+            needs(sequence, positions) + promised + watermark <= self.kv.pools()[group].available()
+        })
+    }
+
+    /// Frees the blocks of the least recently used sequence that does not run. `false` if there is none.
+    fn reclaim_idle(&mut self, except: usize) -> bool {
+        let idle = self.sequences.iter().enumerate().filter_map(|(at, sequence)| {
+            let sequence = sequence.as_ref().filter(|sequence| sequence.running().is_none())?;
+            (at != except && sequence.kv.capacity() > 0).then_some((sequence.used, at))
+        });
+        let Some((_, at)) = idle.min() else { return false };
+        if let Some(sequence) = &mut self.sequences[at] {
+            self.kv.release(&mut sequence.kv);
+        }
+        true
+    }
+
+    /// Frees a block for a sequence that needs one: takes back blocks that others took ahead, then blocks of sequences that
+    /// do not run, then preempts the youngest sequence. `false` if that is the sequence itself, or nothing is left.
+    pub(super) fn make_room(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+        if self.reclaim_idle(at) {
+            return Ok(true);
+        }
+        let running = self
+            .sequences
+            .iter()
+            .enumerate()
+            .filter_map(|(other, sequence)| Some((sequence.as_ref()?.running()?.order, other)));
+        let Some((_, youngest)) = running.max() else { return Ok(false) };
+        let alone = self.slots.iter().flatten().count() == 1;
+        if youngest == at && alone {
+            return Ok(false);
+        }
+        self.preempt(youngest, slots);
+        Ok(youngest != at)
+    }
+
+    /// Takes slot and blocks from a sequence and returns its job to the front of the queue. Its complete blocks stay
+    /// findable, so that it computes little again if they are not needed meanwhile.
+    fn preempt(&mut self, at: usize, slots: &mut dyn Slots) {
+        let Some(sequence) = &mut self.sequences[at] else { return };
+        let Phase::Running(running) = sequence.phase else { return };
+        slots.close(running.slot);
+        self.slots[running.slot] = None;
+        self.kv.release(&mut sequence.kv);
+        let announced = running.follows.is_none();
+        sequence.phase = Phase::Waiting { order: Some(running.order), announced };
+        self.queue.push_preempted(running.order, sequence.id);
+        self.counters.preemptions(1);
+    }
+}

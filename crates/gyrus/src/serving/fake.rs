@@ -1,0 +1,332 @@
+//! A backend without a model, for tests of the scheduler: its cache holds hashes, and each token depends on all of them,
+//! so that one wrong block changes the tokens.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gyrus_kernels::observe::Observer;
+use gyrus_kernels::{
+    Backend, BackendError, Batch, Decode, KV_BLOCK, KvGroup, Landed, Limits, LogitRows, Outcome, Plan,
+    Precision, RowKind, Slots, TopTokens, Work,
+};
+
+pub(super) const VOCAB: usize = 97;
+
+/// A random number of a stream.
+pub(super) fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mix(*state, 0)
+}
+
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = (hash ^ word.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_add(0x2545_F491_4F6C_DD1D);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// What a position puts into the cache.
+pub(super) fn entry(token: u32, position: usize, kind: RowKind, before: u64) -> u64 {
+    mix(mix(before, u64::from(token)), 2 * position as u64 + u64::from(kind == RowKind::Generated)) | 1
+}
+
+/// The token after a position, of the sum of what it attends to.
+pub(super) fn next_token(attended: u64, seed: u64, position: usize) -> u32 {
+    (mix(mix(attended, seed), position as u64) % VOCAB as u64) as u32
+}
+
+/// How often the device fails, and in which way.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Faults {
+    /// In ten thousand submissions the device is lost.
+    pub(super) lost: u64,
+    /// In ten thousand rows the logits are not finite.
+    pub(super) not_finite: u64,
+}
+
+pub(super) struct Fake {
+    plan: Arc<Plan>,
+    blocks: Vec<usize>,
+    limits: Limits,
+    /// Of each KV group, `[blocks, KV_BLOCK]`.
+    cache: Vec<Vec<u64>>,
+    slots: Vec<Slot>,
+    landed: VecDeque<Part>,
+    outcomes: Vec<Outcome>,
+    logits: Vec<f32>,
+    submission: u64,
+    random: u64,
+    faults: Faults,
+    /// Rows that were computed, over all backends of a simulation.
+    rows: Arc<AtomicU64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    open: bool,
+    tables: Vec<Vec<u32>>,
+    decode: Option<State>,
+    /// Whether it was started since the last submission.
+    is_new: bool,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    token: u32,
+    position: usize,
+    limit: usize,
+    seed: u64,
+    ends: Vec<u32>,
+    ended: bool,
+}
+
+enum Part {
+    Chunks(u64, usize),
+    Step(u64, Vec<Outcome>),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the fake device was lost")]
+struct Lost;
+
+pub(super) fn plan(windows: &[Option<u32>]) -> Plan {
+    let kv = windows.iter().map(|window| KvGroup { layers: 1, kv_heads: 1, head_dim: 8, window: *window });
+    Plan {
+        precision: Precision::Fast,
+        vocab: VOCAB,
+        buffers: Vec::new(),
+        weights: Vec::new(),
+        ropes: Vec::new(),
+        kv: kv.collect(),
+        forward: Vec::new(),
+        layers: Vec::new(),
+        outputs: Vec::new(),
+    }
+}
+
+pub(super) fn limits(slots: usize, steps: usize, kinds_differ: bool) -> Limits {
+    Limits { slots, rows: 64, logit_rows: 16, steps, asynchronous: steps > 1, kinds_differ }
+}
+
+impl Fake {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        blocks: &[usize],
+        limits: Limits,
+        random: u64,
+        faults: Faults,
+        rows: Arc<AtomicU64>,
+    ) -> Fake {
+        Fake {
+            plan,
+            blocks: blocks.to_vec(),
+            limits,
+            cache: blocks.iter().map(|blocks| vec![0; blocks * KV_BLOCK]).collect(),
+            slots: vec![Slot::default(); limits.slots],
+            landed: VecDeque::new(),
+            outcomes: Vec::new(),
+            logits: Vec::new(),
+            submission: 0,
+            random,
+            faults,
+            rows,
+        }
+    }
+
+    fn place(&self, slot: usize, group: usize, position: usize) -> usize {
+        let table = &self.slots[slot].tables[group];
+        let block = *table.get(position / KV_BLOCK).expect("a position has a block");
+        block as usize * KV_BLOCK + position % KV_BLOCK
+    }
+
+    /// Writes a row to all groups, and returns the sum of what it attends to.
+    fn row(&mut self, slot: usize, token: u32, position: usize, kind: RowKind) -> u64 {
+        self.rows.fetch_add(1, Ordering::Relaxed);
+        let kind = if self.limits.kinds_differ { kind } else { RowKind::Prompt };
+        let mut all = 0u64;
+        for group in 0..self.blocks.len() {
+            let before = match position {
+                0 => 0,
+                _ => self.cache[group][self.place(slot, group, position - 1)],
+            };
+            let at = self.place(slot, group, position);
+            self.cache[group][at] = entry(token, position, kind, before);
+            let window = self.plan.kv[group].window.map_or(usize::MAX, |window| window as usize);
+            for seen in (position + 1).saturating_sub(window)..=position {
+                all = all.wrapping_add(self.cache[group][self.place(slot, group, seen)]);
+            }
+        }
+        all
+    }
+
+    fn step(&mut self, with_new: bool) -> Vec<Outcome> {
+        let slots = self.slots.len();
+        let outcome = |slot: usize| match self.slots[slot].is_new && !with_new {
+            true => Outcome::Held,
+            false => self.step_slot(slot),
+        };
+        (0..slots).map(outcome).collect()
+    }
+
+    fn step_slot(&mut self, slot: usize) -> Outcome {
+        let Some(state) = self.slots[slot].decode.clone() else { return Outcome::Held };
+        // A row that holds is computed again, as on a GPU.
+        let attended = self.row(slot, state.token, state.position, RowKind::Generated);
+        if state.ended || state.position + 1 >= state.limit {
+            return Outcome::Held;
+        }
+        let bad = draw(&mut self.random) % 10_000 < self.faults.not_finite;
+        let id = next_token(attended, state.seed, state.position + 1);
+        let Some(decode) = &mut self.slots[slot].decode else { return Outcome::Held };
+        if bad {
+            decode.ended = true;
+            return Outcome::NotFinite;
+        }
+        decode.token = id;
+        decode.position += 1;
+        decode.ended = decode.ends.contains(&id);
+        Outcome::Token { id, logprob: f32::NAN }
+    }
+}
+
+impl Slots for Fake {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self, slot: usize, _: u32) -> Result<(), BackendError> {
+        assert!(!self.slots[slot].open, "slot {slot} is open");
+        let tables = vec![Vec::new(); self.blocks.len()];
+        self.slots[slot] = Slot { open: true, tables, decode: None, is_new: false };
+        Ok(())
+    }
+
+    fn extend(&mut self, slot: usize, tables: &[&[u32]], limit: u32) -> Result<(), BackendError> {
+        assert!(self.slots[slot].open && tables.len() == self.blocks.len());
+        for ((own, table), blocks) in self.slots[slot].tables.iter_mut().zip(tables).zip(&self.blocks) {
+            assert_eq!(table.len(), tables[0].len());
+            assert!(table.iter().all(|block| (*block as usize) < *blocks));
+            // As a device that is sent only new entries.
+            let known = own.len().min(table.len());
+            own.truncate(known);
+            own.extend_from_slice(&table[known..]);
+        }
+        assert!(limit as usize <= tables[0].len() * KV_BLOCK, "the limit is beyond the blocks");
+        if let Some(decode) = &mut self.slots[slot].decode {
+            decode.limit = limit as usize;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
+        assert!(self.slots[slot].open);
+        let (token, before) = decode.tokens.split_last().expect("a token");
+        self.slots[slot].decode = Some(State {
+            token: *token,
+            position: before.len(),
+            limit: decode.limit as usize,
+            seed: decode.sampler.seed,
+            ends: decode.ends.to_vec(),
+            ended: false,
+        });
+        self.slots[slot].is_new = true;
+        Ok(())
+    }
+
+    fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn close(&mut self, slot: usize) {
+        assert!(self.slots[slot].open, "slot {slot} is not open");
+        self.slots[slot] = Slot::default();
+    }
+
+    fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
+        if draw(&mut self.random) % 10_000 < self.faults.lost {
+            return Err(BackendError::device(Lost));
+        }
+        self.submission += 1;
+        let rows: usize = work.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        assert!(rows <= self.limits.rows, "{rows} rows");
+        assert!(rows + work.steps > 0, "an empty submission");
+        assert!(work.between == 0 || (self.limits.asynchronous && rows > 0));
+        for _ in 0..work.between {
+            let outcomes = self.step(false);
+            self.landed.push_back(Part::Step(self.submission, outcomes));
+        }
+        let mut wanted = 0;
+        for chunk in work.chunks {
+            for (i, token) in chunk.tokens.iter().enumerate() {
+                self.row(chunk.slot, *token, chunk.position as usize + i, chunk.kind);
+            }
+            wanted += match chunk.logits {
+                LogitRows::None => 0,
+                LogitRows::Last => 1,
+                LogitRows::All => chunk.tokens.len(),
+            };
+        }
+        assert!(wanted <= self.limits.logit_rows);
+        if !work.chunks.is_empty() {
+            self.landed.push_back(Part::Chunks(self.submission, wanted));
+        }
+        for _ in 0..work.steps {
+            let outcomes = self.step(true);
+            self.landed.push_back(Part::Step(self.submission, outcomes));
+        }
+        self.slots.iter_mut().for_each(|slot| slot.is_new = false);
+        let steps = self.landed.iter().filter(|part| matches!(part, Part::Step(..))).count();
+        assert!(steps <= self.limits.steps.max(1), "{steps} steps in flight");
+        Ok(self.submission)
+    }
+
+    fn poll(&mut self, _: Duration) -> Result<Option<Landed<'_>>, BackendError> {
+        if self.faults.lost > 0 && draw(&mut self.random) % 20_000 < self.faults.lost {
+            return Err(BackendError::device(Lost));
+        }
+        if draw(&mut self.random).is_multiple_of(4) {
+            return Ok(None);
+        }
+        Ok(match self.landed.pop_front() {
+            None => None,
+            Some(Part::Chunks(submission, rows)) => {
+                self.logits.clear();
+                self.logits.resize(rows * VOCAB, 1.0);
+                Some(Landed::Chunks { submission, logits: &self.logits })
+            }
+            Some(Part::Step(submission, outcomes)) => {
+                self.outcomes = outcomes;
+                Some(Landed::Step { submission, outcomes: &self.outcomes, top: TopTokens::default() })
+            }
+        })
+    }
+
+    fn reset(&mut self) {
+        self.landed.clear();
+        self.slots.fill(Slot::default());
+    }
+}
+
+impl Backend for Fake {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn kv_blocks(&self) -> &[usize] {
+        &self.blocks
+    }
+
+    fn forward(&mut self, _: &Batch<'_>) -> Result<&[f32], BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn observe(&mut self, _: &Batch<'_>, _: &mut Observer<'_>) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn slots(&mut self) -> &mut dyn Slots {
+        self
+    }
+}

@@ -1,0 +1,213 @@
+//! What happens when submissions land.
+
+use std::time::{Duration, Instant};
+
+use gyrus_kernels::{BackendError, Landed, LogitRows, Outcome, RowKind, Slots, TopTokens};
+
+use super::job::{End, JobEvent, Task};
+use super::scheduler::{Flight, Scheduler};
+use super::sequence::{Decodes, Running};
+use crate::Error;
+
+/// What has landed, to be dealt with when the backend is no longer borrowed.
+#[derive(Debug, Default)]
+pub(crate) struct Landing {
+    outcomes: Vec<Outcome>,
+    top: Vec<(u32, f32)>,
+    logits: Vec<f32>,
+    /// For each row of logits whether it has a value that is not finite.
+    not_finite: Vec<bool>,
+}
+
+/// The kind of a part that has landed.
+enum Part {
+    Chunks,
+    Step,
+}
+
+impl Scheduler {
+    /// Waits for the next part of a submission, and deals with all that have landed. Returns whether any has.
+    pub(crate) fn land(
+        &mut self,
+        landing: &mut Landing,
+        wait: Duration,
+        slots: &mut dyn Slots,
+    ) -> Result<bool, BackendError> {
+        let mut wait = wait;
+        let mut any = false;
+        while !self.flights.is_empty() {
+            let part = match slots.poll(wait)? {
+                None => break,
+                Some(Landed::Chunks { logits, .. }) => {
+                    let vocab = self.plan.vocab.max(1);
+                    let rows = logits.chunks_exact(vocab);
+                    landing.not_finite.clear();
+                    landing.not_finite.extend(rows.map(|row| !row.iter().all(|logit| logit.is_finite())));
+                    landing.logits.clear();
+                    // A prefill only computes them.
+                    if self.scores() {
+                        landing.logits.extend_from_slice(logits);
+                    }
+                    Part::Chunks
+                }
+                Some(Landed::Step { outcomes, top, .. }) => {
+                    landing.outcomes.clear();
+                    landing.outcomes.extend_from_slice(outcomes);
+                    landing.top.clear();
+                    landing.top.extend_from_slice(top.entries);
+                    Part::Step
+                }
+            };
+            any = true;
+            wait = Duration::ZERO;
+            match part {
+                Part::Chunks => self.chunks_landed(landing, slots),
+                Part::Step => self.step_landed(landing, slots),
+            }
+            self.complete_flight();
+        }
+        Ok(any)
+    }
+
+    /// Removes the first flight if all of it has landed, and learns from its time.
+    fn complete_flight(&mut self) {
+        let done = |flight: &Flight| flight.chunks_landed && flight.steps_left == 0;
+        if !self.flights.front().is_some_and(done) {
+            return;
+        }
+        let Some(flight) = self.flights.pop_front() else { return };
+        let now = Instant::now();
+        let begun = self.completed.map_or(flight.at, |completed| completed.max(flight.at));
+        let time = now.saturating_duration_since(begun);
+        self.completed = Some(now);
+        match (flight.rows, flight.steps) {
+            (0, steps @ 1..) => self.pace.step_took(time / steps as u32),
+            (1.., steps) => self.pace.chunk_took(flight.rows, steps, time),
+            _ => {}
+        }
+    }
+
+    /// Whether a chunk of the submission that lands next is of a job that wants logits.
+    fn scores(&self) -> bool {
+        let next = self.flights.iter().find(|flight| !flight.chunks_landed);
+        next.is_some_and(|flight| flight.chunks.iter().any(|chunk| chunk.logits == LogitRows::All))
+    }
+
+    fn chunks_landed(&mut self, landing: &Landing, slots: &mut dyn Slots) {
+        let Some(flight) = self.flights.iter_mut().find(|flight| !flight.chunks_landed) else { return };
+        flight.chunks_landed = true;
+        let chunks = std::mem::take(&mut flight.chunks);
+        let vocab = self.plan.vocab.max(1);
+        let mut row = 0;
+        for chunk in chunks {
+            let own = match chunk.logits {
+                LogitRows::None => 0,
+                LogitRows::Last => 1,
+                LogitRows::All => chunk.count,
+            };
+            let first_row = row;
+            row += own;
+            let at = chunk.sequence;
+            // The job may have ended or been preempted meanwhile.
+            let Some(sequence) = &mut self.sequences[at] else { continue };
+            let end = chunk.first + chunk.count;
+            let Some(running) = sequence.running_mut().filter(|running| running.epoch == chunk.epoch) else {
+                continue;
+            };
+            running.landed = end;
+            self.kv.register(&mut sequence.kv, &sequence.tokens, end);
+            let all = sequence.to_read();
+            let Some(job) = &sequence.job else { continue };
+            self.queue.charge(job.client, chunk.count);
+            let bad = landing.not_finite[first_row.min(landing.not_finite.len())..]
+                .iter()
+                .take(own)
+                .position(|bad| *bad);
+            if let Some(bad) = bad {
+                let position = end - own + bad;
+                let error = Error::NotFinite { position, precision: self.plan.precision };
+                self.finish(at, JobEvent::Failed(error), slots);
+                continue;
+            }
+            match job.task {
+                Task::Score => {
+                    let logits = landing.logits.get(first_row * vocab..(first_row + own) * vocab);
+                    let logits = logits.unwrap_or_default().to_vec();
+                    sequence.tell(JobEvent::Logits { first: chunk.first, logits });
+                }
+                _ if end < all => sequence.tell(JobEvent::Progress { done: end }),
+                _ => {}
+            }
+            if end == all && !matches!(job.task, Task::Generate { .. }) {
+                self.end(at, End::Complete, slots);
+            }
+        }
+    }
+
+    fn step_landed(&mut self, landing: &Landing, slots: &mut dyn Slots) {
+        let Some(flight) = self.flights.iter_mut().find(|flight| flight.steps_left > 0) else { return };
+        flight.steps_left -= 1;
+        let submission = flight.submission;
+        let top = TopTokens { entries: &landing.top };
+        self.counters.steps(1);
+        for (slot, outcome) in landing.outcomes.iter().enumerate() {
+            let Some(at) = self.slots.get(slot).copied().flatten() else { continue };
+            let Some(sequence) = &mut self.sequences[at] else { continue };
+            match sequence.running() {
+                Some(Running { decodes: Decodes::Since(first), .. }) if *first <= submission => {}
+                _ => continue,
+            }
+            let (id, logprob) = match outcome {
+                Outcome::Held => continue,
+                Outcome::NotFinite => {
+                    let (position, precision) = (sequence.tokens.len() - 1, self.plan.precision);
+                    let error = Error::NotFinite { position, precision };
+                    self.finish(at, JobEvent::Failed(error), slots);
+                    continue;
+                }
+                Outcome::Token { id, logprob } => (*id, *logprob),
+            };
+            let kind = if self.limits.kinds_differ { RowKind::Generated } else { RowKind::Prompt };
+            sequence.kv.computed(1, kind);
+            sequence.tokens.push(id);
+            let landed = sequence.kv.len();
+            if let Some(running) = sequence.running_mut() {
+                running.landed = landed;
+            }
+            if landed.is_multiple_of(gyrus_kernels::KV_BLOCK) {
+                self.kv.register(&mut sequence.kv, &sequence.tokens, landed);
+            }
+            let Some(job) = &sequence.job else { continue };
+            let Task::Generate { ends, logprobs, .. } = &job.task else { continue };
+            self.queue.charge(job.client, 1);
+            self.counters.tokens(1);
+            let top = logprobs.map_or_else(Vec::new, |n| top.of(slot, n).to_vec());
+            let logprob = logprobs.map(|_| logprob);
+            let (ended, full) = (ends.contains(&id), sequence.tokens.len() >= job.max_len);
+            job.events.push(JobEvent::Token { id, logprob, top });
+            if ended {
+                self.end(at, End::Token, slots);
+            } else if full {
+                self.end(at, End::Complete, slots);
+            }
+        }
+    }
+
+    /// Fails all jobs that run, because the device has failed. Nothing is in the cache any more; jobs that wait are not
+    /// affected.
+    pub(crate) fn fail_running(&mut self, mut error: impl FnMut() -> Error) {
+        self.flights.clear();
+        for at in 0..self.sequences.len() {
+            let Some(sequence) = &mut self.sequences[at] else { continue };
+            self.kv.release(&mut sequence.kv);
+            if let Some(Running { slot, .. }) = sequence.running().copied() {
+                self.slots[slot] = None;
+                sequence.phase = super::sequence::Phase::Idle;
+                sequence.tell(JobEvent::Failed(error()));
+                sequence.job = None;
+            }
+        }
+        self.kv.forget();
+        self.completed = None;
+    }
+}

@@ -1,0 +1,32 @@
+//! Serving: one road for one sequence or hundreds.
+//!
+//! [`Handle`] takes commands from clients and gives them events. [`Core`] owns the backend: its tick is the only code that
+//! calls it. [`Scheduler`] decides what each submission computes, and owns the blocks of the KV cache.
+
+mod admission;
+mod blocks;
+mod core;
+mod counters;
+#[cfg(test)]
+mod fake;
+mod handle;
+mod job;
+mod kv;
+mod landing;
+mod pace;
+mod prefix;
+mod queue;
+mod scheduler;
+mod sequence;
+#[cfg(test)]
+mod simulation;
+mod submission;
+
+pub(crate) use self::core::{Command, Core, Rebuild};
+pub(crate) use counters::Counters;
+pub use counters::Statistics;
+pub use handle::Driver;
+pub(crate) use handle::Handle;
+pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
+pub(crate) use scheduler::{Scheduler, Settings};

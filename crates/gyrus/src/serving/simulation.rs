@@ -1,0 +1,368 @@
+//! A seeded simulation of clients: they join, leave, cancel, read slowly and come back, blocks run out, and the device is
+//! lost. Every sequence must get the tokens that it would get alone, and no block may be lost or shared by mistake.
+//!
+//! `GYRUS_SCHEDULES` sets how many random schedules run. A failure names the seed, which repeats it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
+
+use super::core::{Command, Core};
+use super::counters::Counters;
+use super::fake::{self, Fake, Faults, draw, entry, limits, next_token, plan};
+use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+use super::scheduler::Settings;
+use crate::Error;
+
+/// What a schedule is made of.
+#[derive(Debug, Clone)]
+struct World {
+    windows: Vec<Option<u32>>,
+    blocks: Vec<usize>,
+    slots: usize,
+    steps: usize,
+    kinds_differ: bool,
+    prefix_cache: bool,
+    faults: Faults,
+    clients: usize,
+    longest: usize,
+}
+
+/// A client: a session, and what its job must give.
+struct Client {
+    id: SequenceId,
+    tokens: Vec<u32>,
+    running: Option<Expected>,
+    jobs: usize,
+    /// Whether it has sent a job, so that the core may know it.
+    known: bool,
+}
+
+struct Expected {
+    events: Arc<EventQueue>,
+    tokens: Vec<u32>,
+    /// How many have come.
+    seen: usize,
+    ends: Vec<u32>,
+    complete: bool,
+}
+
+/// The tokens that a sequence gets alone.
+fn alone(
+    plan: &Plan,
+    kinds_differ: bool,
+    prompt: &[u32],
+    seed: u64,
+    max_len: usize,
+    ends: &[u32],
+) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    let mut entries: Vec<u64> = Vec::new();
+    let mut generated = Vec::new();
+    while tokens.len() < max_len {
+        while entries.len() < tokens.len() {
+            let position = entries.len();
+            // The last token of a prompt is computed like generated ones.
+            let is_generated = kinds_differ && position + 1 >= prompt.len();
+            let kind = if is_generated { RowKind::Generated } else { RowKind::Prompt };
+            entries.push(entry(tokens[position], position, kind, entries.last().copied().unwrap_or(0)));
+        }
+        let position = tokens.len() - 1;
+        let attended = plan.kv.iter().fold(0u64, |all, group| {
+            let window = group.window.map_or(usize::MAX, |window| window as usize);
+            let seen = &entries[(position + 1).saturating_sub(window)..=position];
+            seen.iter().fold(all, |all, entry| all.wrapping_add(*entry))
+        });
+        let token = next_token(attended, seed, position + 1);
+        tokens.push(token);
+        generated.push(token);
+        if ends.contains(&token) {
+            break;
+        }
+    }
+    generated
+}
+
+struct Simulation {
+    world: World,
+    plan: Arc<Plan>,
+    core: Core,
+    counters: Arc<Counters>,
+    clients: Vec<Client>,
+    random: u64,
+    commands: Vec<Command>,
+    next_id: u64,
+    /// Prompts that clients share.
+    prefixes: Vec<Vec<u32>>,
+}
+
+impl Simulation {
+    fn new(seed: u64, world: World, rows: &Arc<AtomicU64>) -> Simulation {
+        let plan = Arc::new(plan(&world.windows));
+        let limits = limits(world.slots, world.steps, world.kinds_differ);
+        let (of_rebuild, blocks, faults) = (Arc::clone(&plan), world.blocks.clone(), world.faults);
+        let number = AtomicU64::new(seed);
+        let rows = Arc::clone(rows);
+        let new = move || {
+            let random = fake::mix(number.fetch_add(1, Ordering::Relaxed), 77);
+            Fake::new(Arc::clone(&of_rebuild), &blocks, limits, random, faults, Arc::clone(&rows))
+        };
+        let settings = Settings {
+            chunk: 48,
+            steps_in_flight: world.steps,
+            queue: 1 << 20,
+            prefix_cache: world.prefix_cache,
+            strict: true,
+        };
+        let counters = Arc::new(Counters::default());
+        let first = Box::new(new());
+        let rebuild = Box::new(move || Ok(Box::new(new()) as Box<dyn gyrus_kernels::Backend>));
+        let core = Core::new(first, Arc::clone(&plan), settings, Arc::clone(&counters), rebuild);
+        let mut random = seed;
+        let prefixes = (0..3)
+            .map(|_| {
+                let length = draw(&mut random) as usize % (world.longest / 2) + 1;
+                (0..length).map(|_| (draw(&mut random) % fake::VOCAB as u64) as u32).collect()
+            })
+            .collect();
+        let clients = (0..world.clients as u64)
+            .map(|id| Client {
+                id: SequenceId(id + 1),
+                tokens: Vec::new(),
+                running: None,
+                jobs: 0,
+                known: false,
+            })
+            .collect::<Vec<_>>();
+        let next_id = clients.len() as u64 + 1;
+        Simulation { world, plan, core, counters, clients, random, commands: Vec::new(), next_id, prefixes }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        draw(&mut self.random) as usize % n.max(1)
+    }
+
+    /// A client starts a job: with one of the common prefixes, or with its last tokens and some more.
+    fn start(&mut self, at: usize) {
+        // A session goes on with what it has computed, whatever computed it. Where kinds differ, its tokens would depend
+        // on its earlier jobs, so that each job has a session of its own.
+        if self.world.kinds_differ && self.clients[at].known {
+            self.close(at);
+        }
+        let again = !self.world.kinds_differ && self.below(3) == 0 && !self.clients[at].tokens.is_empty();
+        let mut prompt = if again {
+            let keep = self.below(self.clients[at].tokens.len()) + 1;
+            self.clients[at].tokens[..keep].to_vec()
+        } else {
+            let which = self.below(self.prefixes.len());
+            self.prefixes[which].clone()
+        };
+        let more = self.below(self.world.longest / 4);
+        for _ in 0..more {
+            let token = self.below(fake::VOCAB) as u32;
+            prompt.push(token);
+        }
+        prompt.truncate(self.world.longest - 1);
+        let max_len = prompt.len() + 1 + self.below(self.world.longest - prompt.len());
+        let max_len = max_len.min(self.world.longest);
+        let seed = draw(&mut self.random);
+        let ends = if self.below(2) == 0 { vec![self.below(fake::VOCAB) as u32] } else { Vec::new() };
+        let tokens = alone(&self.plan, self.world.kinds_differ, &prompt, seed, max_len, &ends);
+        let events = Arc::new(EventQueue::new());
+        let job = Job {
+            tokens: prompt.clone(),
+            max_len,
+            task: Task::Generate {
+                sampler: Sampler { seed, ..Sampler::default() },
+                ends: ends.clone(),
+                logprobs: None,
+            },
+            client: self.below(3) as u64,
+            priority: self.below(2) as i32,
+            deadline: None,
+            tenant: 0,
+            events: Arc::clone(&events),
+        };
+        let client = &mut self.clients[at];
+        client.tokens = prompt;
+        client.known = true;
+        client.jobs += 1;
+        self.commands.push(Command::Start(client.id, job));
+        client.running = Some(Expected { events, tokens, seen: 0, ends, complete: false });
+    }
+
+    /// A client reads some of its events.
+    fn read(&mut self, at: usize) {
+        let most = self.below(8);
+        let faulty = self.world.faults.lost + self.world.faults.not_finite > 0;
+        let client = &mut self.clients[at];
+        let Some(expected) = &mut client.running else { return };
+        for _ in 0..most {
+            let Some(event) = expected.events.pop() else { break };
+            match event {
+                JobEvent::Token { id, .. } => {
+                    assert_eq!(Some(&id), expected.tokens.get(expected.seen), "token {}", expected.seen);
+                    expected.seen += 1;
+                    client.tokens.push(id);
+                }
+                JobEvent::Done(end) => {
+                    assert_eq!(expected.seen, expected.tokens.len(), "ended early: {end:?}");
+                    let at_end = expected.tokens.last().is_some_and(|last| expected.ends.contains(last));
+                    assert_eq!(end, if at_end { End::Token } else { End::Complete });
+                    expected.complete = true;
+                }
+                JobEvent::Failed(Error::Backend(_) | Error::NotFinite { .. }) if faulty => {
+                    expected.complete = true
+                }
+                JobEvent::Failed(error) => panic!("failed: {error}"),
+                JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Logits { .. } => {}
+            }
+        }
+        if expected.complete {
+            client.running = None;
+        }
+    }
+
+    /// A client closes its session and opens another one.
+    fn close(&mut self, at: usize) {
+        self.commands.push(Command::Close(self.clients[at].id));
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false };
+    }
+
+    fn act(&mut self, more: bool) {
+        let at = self.below(self.clients.len());
+        match (self.below(40), self.clients[at].running.is_some()) {
+            (_, false) if more && self.below(3) == 0 => self.start(at),
+            (0, true) => {
+                // It goes away in the middle.
+                if let Some(expected) = self.clients[at].running.take() {
+                    expected.events.cancel();
+                    self.commands.push(Command::Cancel);
+                }
+            }
+            (1, _) if self.clients[at].known => {
+                self.close(at);
+            }
+            (_, true) => self.read(at),
+            _ => {}
+        }
+    }
+
+    /// Every block is free, kept or in use by the sequences that have it.
+    fn check_blocks(&self) {
+        let scheduler = &self.core.scheduler;
+        let mut users: Vec<Vec<u32>> = self.world.blocks.iter().map(|blocks| vec![0; *blocks]).collect();
+        for sequence in scheduler.sequences.iter().flatten() {
+            for (group, block) in sequence.kv.held() {
+                users[group][block as usize] += 1;
+            }
+        }
+        for (pool, users) in scheduler.kv.pools().iter().zip(&users) {
+            pool.check(users);
+        }
+    }
+
+    fn run(&mut self, actions: usize) {
+        for i in 0..actions {
+            self.act(true);
+            if self.below(3) > 0 {
+                self.core.tick(&mut self.commands, Duration::ZERO);
+            }
+            if i % 16 == 0 {
+                self.check_blocks();
+            }
+        }
+        // All that still run must end.
+        let mut left = 200_000;
+        while self.clients.iter().any(|client| client.running.is_some()) {
+            for at in 0..self.clients.len() {
+                self.read(at);
+            }
+            self.core.tick(&mut self.commands, Duration::ZERO);
+            left -= 1;
+            assert!(left > 0, "a job does not end");
+        }
+        for at in 0..self.clients.len() {
+            self.commands.push(Command::Close(self.clients[at].id));
+        }
+        for _ in 0..200 {
+            self.core.tick(&mut self.commands, Duration::ZERO);
+        }
+        self.check_blocks();
+        for (pool, blocks) in self.core.scheduler.kv.pools().iter().zip(&self.world.blocks) {
+            assert_eq!(pool.available(), *blocks, "blocks were lost");
+        }
+    }
+}
+
+fn world(seed: u64) -> World {
+    let mut random = fake::mix(seed, 5);
+    let mut below = |n: u64| draw(&mut random) % n;
+    let longest = 40 + below(200) as usize;
+    let windows = [vec![None], vec![None, Some(40)], vec![Some(33)], vec![None, Some(16), Some(64)]];
+    let windows = windows[below(4) as usize].clone();
+    let all = longest.div_ceil(KV_BLOCK) + 1;
+    // From just enough for one sequence to enough for all.
+    let clients = 1 + below(9) as usize;
+    let share = all + below((all * clients / 2) as u64 + 1) as usize;
+    let blocks = windows.iter().map(|_| share).collect();
+    World {
+        windows,
+        blocks,
+        slots: 1 + below(6) as usize,
+        steps: [1, 2, 8, 40][below(4) as usize],
+        kinds_differ: below(2) == 0,
+        prefix_cache: below(4) > 0,
+        faults: if below(4) == 0 { Faults { lost: 20, not_finite: 20 } } else { Faults::default() },
+        clients,
+        longest,
+    }
+}
+
+fn run(seed: u64) -> (u64, u64) {
+    let rows = Arc::new(AtomicU64::new(0));
+    let mut simulation = Simulation::new(seed, world(seed), &rows);
+    simulation.run(120);
+    (simulation.counters.read().preemptions, simulation.counters.read().cached_tokens)
+}
+
+/// Runs schedules and returns preemptions and cached tokens.
+fn run_all(seeds: std::ops::Range<u64>) -> (u64, u64) {
+    let mut all = (0, 0);
+    for seed in seeds {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok((preemptions, cached)) => all = (all.0 + preemptions, all.1 + cached),
+            Err(_) => panic!("schedule {seed} failed: {:?}", world(seed)),
+        }
+    }
+    all
+}
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_sequence_gets_the_tokens_that_it_gets_alone() {
+    let (schedules, first) = (variable("GYRUS_SCHEDULES", 10_000), variable("GYRUS_SEED", 0));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let each = schedules.div_ceil(threads);
+    let (preemptions, cached) = std::thread::scope(|scope| {
+        let ranges = (0..threads).map(|n| first + n * each..(first + (n + 1) * each).min(first + schedules));
+        let running: Vec<_> = ranges.map(|range| scope.spawn(|| run_all(range))).collect();
+        running.into_iter().fold((0, 0), |(preemptions, cached), thread| {
+            let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (preemptions + done.0, cached + done.1)
+        })
+    });
+    println!("{schedules} schedules: {preemptions} preemptions, {cached} cached tokens");
+    // Otherwise the schedules would not test much.
+    if schedules >= 1000 {
+        assert!(preemptions > schedules / 10, "{preemptions} preemptions");
+        assert!(cached > 10 * schedules, "{cached} cached tokens");
+    }
+}

@@ -1,0 +1,362 @@
+//! Submissions: chunks of prompts and decode steps, and the blocks that they write to.
+
+use std::time::Instant;
+
+use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, RowKind, Slots, Work};
+
+use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
+use super::scheduler::{Flight, FlightChunk, Scheduler};
+use super::sequence::{Decodes, Phase, Running, Sequence};
+
+/// The most rows of logits in one submission. Each is as wide as the vocabulary.
+const SCORED_ROWS: usize = 32;
+
+impl Scheduler {
+    /// Submits what is useful now. Returns whether anything was submitted.
+    pub(crate) fn submit(&mut self, now: Instant, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+        self.follow();
+        let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
+        let reading = self
+            .sequences
+            .iter()
+            .flatten()
+            .any(|s| s.reads() && s.running().is_some_and(|r| r.follows.is_none()));
+        if reading && self.flights.len() < 2 {
+            // Either steps run among the kernels of a chunk, or the chunk is short.
+            let is_short = decoding > 0 && !self.limits.asynchronous;
+            let rows = self.pace.chunk_rows(is_short, self.chunk());
+            return self.submit_chunks(rows, now, slots);
+        }
+        if reading || decoding == 0 {
+            return Ok(false);
+        }
+        let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
+        let wanted = self.wanted_steps();
+        let target = self.pace.steps_in_flight(self.limits, self.settings.steps_in_flight, decoding);
+        let target = target.min(in_flight + wanted);
+        // One submission holds a quarter of the steps: the others keep the device busy while it is recorded. Several
+        // sequences take long enough for a submission each, so that their tokens come evenly.
+        let each = if decoding > 1 { 1 } else { (target / 4).clamp(1, 8) };
+        if wanted == 0 || (in_flight > 0 && in_flight + each > target) {
+            return Ok(false);
+        }
+        let more = target - in_flight;
+        self.grant(in_flight + more, slots)?;
+        let mut left = more;
+        // Sequences may have been preempted.
+        while left > 0 && self.sequences.iter().flatten().any(Sequence::decodes) {
+            let steps = each.min(left);
+            let submission = slots.submit(&Work { chunks: &[], between: 0, steps })?;
+            self.flown(submission, Vec::new(), steps, now);
+            left -= steps;
+        }
+        self.pace.submitted();
+        Ok(true)
+    }
+
+    /// The most steps after those in flight that any sequence needs.
+    fn wanted_steps(&self) -> usize {
+        let wanted = |sequence: &Sequence| {
+            let room = sequence
+                .job
+                .as_ref()
+                .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
+            sequence.remaining().min(room).saturating_sub(self.in_flight(sequence))
+        };
+        self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).map(wanted).max().unwrap_or(0)
+    }
+
+    /// Steps in flight in which a sequence takes part.
+    fn in_flight(&self, sequence: &Sequence) -> usize {
+        let Some(Running { decodes: Decodes::Since(first), .. }) = sequence.running() else { return 0 };
+        let own = self.flights.iter().filter(|flight| flight.submission >= *first);
+        own.map(|flight| flight.steps_left).sum()
+    }
+
+    /// Submits the next chunks of prompts, `rows` rows together, and a step of the sequences that decode.
+    fn submit_chunks(
+        &mut self,
+        rows: usize,
+        now: Instant,
+        slots: &mut dyn Slots,
+    ) -> Result<bool, BackendError> {
+        let mut planned: Vec<(FlightChunk, usize, RowKind)> = Vec::new();
+        let mut order: Vec<(u64, usize)> = self.readers().collect();
+        order.sort_unstable();
+        let (mut left, mut logits_left) = (rows, self.limits.logit_rows.min(SCORED_ROWS));
+        // Each gets a share, then the oldest get the rest.
+        let share = (rows / order.len().max(1)).max(KV_BLOCK);
+        for (round, limit) in [share, usize::MAX].into_iter().enumerate() {
+            for &(_, at) in &order {
+                let mut own = limit;
+                while own.min(left) > 0 {
+                    let Some(sequence) = &self.sequences[at] else { break };
+                    let Some((count, kind, logits)) = sequence.next_chunk(own.min(left)) else { break };
+                    let count = if logits == LogitRows::All { count.min(logits_left) } else { count };
+                    let first = sequence.kv.len();
+                    let count = self.reserve_for_chunk(at, first, count, slots)?;
+                    let Some(sequence) = self.sequences[at].as_mut().filter(|_| count > 0) else { break };
+                    let Some(&Running { slot, epoch, .. }) = sequence.running() else { break };
+                    debug_assert!(
+                        self.kv.may_write(&sequence.kv, first),
+                        "a block that others may read is written to"
+                    );
+                    sequence.kv.computed(count, kind);
+                    planned.push((FlightChunk { sequence: at, epoch, first, count, logits }, slot, kind));
+                    left -= count;
+                    own -= count;
+                    if logits == LogitRows::All {
+                        logits_left -= count;
+                    }
+                }
+            }
+            if left == 0 || round == 1 {
+                break;
+            }
+        }
+        // A sequence that was preempted meanwhile has no chunk.
+        planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
+        let has_steps = self.limits.asynchronous && !planned.is_empty() && self.wanted_steps() > 0;
+        let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
+        let room = self.limits.steps.saturating_sub(in_flight + 1);
+        let between = if has_steps { self.pace.steps_between(rows - left).min(room) } else { 0 };
+        for &(_, at) in &order {
+            self.start_decoding(at, slots)?;
+        }
+        let decoding = self.sequences.iter().flatten().any(Sequence::decodes);
+        let steps = usize::from(decoding && self.wanted_steps() > 0 && in_flight < self.limits.steps);
+        if between + steps > 0 {
+            self.grant(in_flight + between + steps, slots)?;
+            planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
+        }
+        let between = if planned.is_empty() { 0 } else { between };
+        if planned.is_empty() && steps == 0 {
+            return Ok(false);
+        }
+        self.fly_planned(&planned, between, steps, now, slots)?;
+        Ok(true)
+    }
+
+    fn readers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        self.sequences.iter().enumerate().filter_map(|(at, sequence)| {
+            let running = sequence.as_ref()?.running()?;
+            (running.decodes == Decodes::No && running.follows.is_none()).then_some((running.order, at))
+        })
+    }
+
+    /// Takes blocks for a chunk of a sequence, and returns how many of its rows have blocks.
+    fn reserve_for_chunk(
+        &mut self,
+        at: usize,
+        first: usize,
+        count: usize,
+        slots: &mut dyn Slots,
+    ) -> Result<usize, BackendError> {
+        loop {
+            let Some(sequence) = &mut self.sequences[at] else { return Ok(0) };
+            if sequence.running().is_none() {
+                return Ok(0);
+            }
+            // A block for what follows the prompt, too, so that it can decode at once.
+            let wanted = (first + count + 1)
+                .min(sequence.tokens.len() + 1)
+                .min(sequence.job.as_ref().map_or(0, |j| j.max_len).max(first + count));
+            let capacity = sequence.kv.capacity();
+            match self.kv.reserve(&mut sequence.kv, wanted) {
+                Ok(()) => return Ok(count),
+                Err(_) if capacity > first => return Ok(count.min(capacity - first)),
+                Err(_) => {
+                    if !self.make_room(at, slots)? {
+                        return Ok(0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins to decode a sequence whose prompt is submitted.
+    fn start_decoding(&mut self, at: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
+        let ready = |sequence: &Sequence| {
+            sequence.reads() && sequence.kv.len() == sequence.to_read() && sequence.remaining() > 0
+        };
+        // The block of the last token.
+        loop {
+            let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| ready(sequence)) else {
+                return Ok(());
+            };
+            let positions = sequence.kv.len() + 1;
+            if self.kv.reserve(&mut sequence.kv, positions).is_ok() {
+                break;
+            }
+            if !self.make_room(at, slots)? {
+                return Ok(());
+            }
+        }
+        let Some(sequence) = &mut self.sequences[at] else { return Ok(()) };
+        let Phase::Running(running) = &mut sequence.phase else { return Ok(()) };
+        let Some(Job { task: Task::Generate { sampler, ends, logprobs }, max_len, .. }) = &sequence.job
+        else {
+            return Ok(());
+        };
+        let limit = sequence.kv.capacity().min(*max_len) as u32;
+        let (tables, groups) = sequence.kv.tables();
+        slots.extend(running.slot, &tables[..groups], limit)?;
+        (running.sent_limit, running.sent_blocks) = (limit, sequence.kv.capacity() / KV_BLOCK);
+        slots.start(
+            running.slot,
+            &Decode { tokens: &sequence.tokens, limit, sampler, ends, logprobs: *logprobs, masked: false },
+        )?;
+        running.decodes = Decodes::Next;
+        Ok(())
+    }
+
+    /// Makes sure that every sequence that decodes has a block for its next token, and if there are enough for all steps
+    /// in flight. Preempts the youngest sequences if there are too few.
+    fn grant(&mut self, steps: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
+        for number in 0..self.slots.len() {
+            let Some(at) = self.slots[number] else { continue };
+            while let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) {
+                let max_len = sequence.job.as_ref().map_or(0, |job| job.max_len);
+                let needed = (sequence.tokens.len() + 1).min(max_len);
+                if self.kv.reserve(&mut sequence.kv, needed).is_ok() {
+                    break;
+                }
+                if self.trim_ahead(at, slots)? {
+                    continue;
+                }
+                if !self.make_room(at, slots)? {
+                    break;
+                }
+            }
+        }
+        // Blocks that were promised to prompts are not taken ahead.
+        let promised: usize = self
+            .sequences
+            .iter()
+            .flatten()
+            .filter(|sequence| sequence.reads())
+            .map(|s| s.positions().div_ceil(KV_BLOCK).saturating_sub(s.kv.capacity() / KV_BLOCK))
+            .sum();
+        for number in 0..self.slots.len() {
+            let Some(at) = self.slots[number] else { continue };
+            let available = self.kv.available();
+            let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) else { continue };
+            let Some(job) = &sequence.job else { continue };
+            // A client that does not read its events makes its slot hold.
+            let room = MAX_WAITING_EVENTS.saturating_sub(job.events.waiting());
+            let readable = job.max_len.min(sequence.tokens.len() + room);
+            let ahead = (sequence.tokens.len() + steps + 1).min(job.max_len);
+            let blocks = ahead.div_ceil(KV_BLOCK).saturating_sub(sequence.kv.capacity() / KV_BLOCK);
+            if blocks > 0 && blocks + promised <= available {
+                // There are enough.
+                let _ = self.kv.reserve(&mut sequence.kv, ahead);
+            }
+            let capacity = sequence.kv.capacity();
+            debug_assert!(
+                self.kv.may_write(&sequence.kv, sequence.kv.len()),
+                "a block that others may read is written to"
+            );
+            let limit = capacity.min(readable) as u32;
+            let (tables, groups) = sequence.kv.tables();
+            let Phase::Running(running) = &mut sequence.phase else { continue };
+            if running.sent_limit != limit || running.sent_blocks != capacity / KV_BLOCK {
+                slots.extend(running.slot, &tables[..groups], limit)?;
+                (running.sent_limit, running.sent_blocks) = (limit, capacity / KV_BLOCK);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back blocks that other sequences took ahead and that no step in flight can reach. `false` if there are none.
+    fn trim_ahead(&mut self, except: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+        let before = self.kv.available();
+        for at in 0..self.sequences.len() {
+            let in_flight = self.sequences[at].as_ref().map_or(0, |sequence| self.in_flight(sequence));
+            let others = self.sequences[at].as_mut().filter(|s| at != except && s.decodes());
+            let Some(sequence) = others else { continue };
+            let keep = sequence.tokens.len() + 1 + in_flight;
+            let capacity = sequence.kv.capacity();
+            self.kv.trim(&mut sequence.kv, keep);
+            if sequence.kv.capacity() < capacity {
+                let blocks = sequence.kv.capacity() / KV_BLOCK;
+                let (tables, groups) = sequence.kv.tables();
+                let Phase::Running(running) = &mut sequence.phase else { continue };
+                let limit = running.sent_limit.min((blocks * KV_BLOCK) as u32);
+                slots.extend(running.slot, &tables[..groups], limit)?;
+                (running.sent_limit, running.sent_blocks) = (limit, blocks);
+            }
+        }
+        Ok(self.kv.available() > before)
+    }
+
+    /// Sends the tables of sequences with chunks, and submits.
+    fn fly_planned(
+        &mut self,
+        planned: &[(FlightChunk, usize, RowKind)],
+        between: usize,
+        steps: usize,
+        now: Instant,
+        slots: &mut dyn Slots,
+    ) -> Result<(), BackendError> {
+        for (chunk, slot, _) in planned {
+            let Some(sequence) = &mut self.sequences[chunk.sequence] else { continue };
+            let blocks = sequence.kv.capacity() / KV_BLOCK;
+            let (tables, groups) = sequence.kv.tables();
+            let Phase::Running(running) = &mut sequence.phase else { continue };
+            if running.sent_blocks != blocks && running.decodes == Decodes::No {
+                slots.extend(*slot, &tables[..groups], 0)?;
+                (running.sent_limit, running.sent_blocks) = (0, blocks);
+            }
+        }
+        let chunks: Vec<Chunk<'_>> = planned
+            .iter()
+            .filter_map(|(chunk, slot, kind)| {
+                let tokens = &self.sequences[chunk.sequence].as_ref()?.tokens;
+                let tokens = &tokens[chunk.first..chunk.first + chunk.count];
+                let position = chunk.first as u32;
+                Some(Chunk { slot: *slot, position, tokens, kind: *kind, logits: chunk.logits })
+            })
+            .collect();
+        let submission = slots.submit(&Work { chunks: &chunks, between, steps })?;
+        drop(chunks);
+        let flown = planned.iter().map(|(chunk, ..)| *chunk).collect();
+        self.flown(submission, flown, between + steps, now);
+        Ok(())
+    }
+
+    fn flown(&mut self, submission: u64, chunks: Vec<FlightChunk>, steps: usize, now: Instant) {
+        for sequence in self.sequences.iter_mut().flatten() {
+            if let Some(running) = sequence.running_mut().filter(|running| running.decodes == Decodes::Next) {
+                running.decodes = Decodes::Since(submission);
+            }
+        }
+        let rows = chunks.iter().map(|chunk| chunk.count).sum();
+        let chunks_landed = chunks.is_empty();
+        let flight = Flight { submission, at: now, chunks, chunks_landed, rows, steps, steps_left: steps };
+        self.flights.push_back(flight);
+    }
+
+    /// Lets sequences go on whose prefix another one has computed, or no longer computes.
+    fn follow(&mut self) {
+        for at in 0..self.sequences.len() {
+            let Some(sequence) = &self.sequences[at] else { continue };
+            let Some((leader, common)) = sequence.running().and_then(|running| running.follows) else {
+                continue;
+            };
+            let leader = self.by_id.get(&leader).and_then(|at| self.sequences[*at].as_ref());
+            let leads = leader.and_then(Sequence::running).is_some_and(|running| running.landed < common);
+            if leads {
+                continue;
+            }
+            let Some(sequence) = &mut self.sequences[at] else { continue };
+            self.kv.release(&mut sequence.kv);
+            let cached = self.kv.adopt(&mut sequence.kv, &sequence.tokens);
+            if let Some(running) = sequence.running_mut() {
+                running.follows = None;
+                running.landed = cached;
+            }
+            self.counters.prompt(sequence.tokens.len(), cached);
+            sequence.tell(JobEvent::Admitted { cached });
+        }
+    }
+}
