@@ -4,6 +4,7 @@
 
 mod adapter;
 mod short_tales;
+mod together;
 mod written;
 
 use std::process::Command;
@@ -12,7 +13,7 @@ use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Event, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize};
+use gyrus_kernels::{Backend, Decode, KV_BLOCK, KvSize, Landed, Work};
 use gyrus_testkit::{Origin, Traced, crate_of, data};
 
 #[global_allocator]
@@ -113,8 +114,7 @@ fn write(what: &str, model: &Model, sampler: &Sampler, logprobs: bool, window: u
         tokens(window);
         ALLOCATOR.stop()
     });
-    // With log-probabilities, every token is drawn on the host from logits that wgpu brings.
-    check(what, window, is_vulkan(model) && !logprobs, &windows);
+    check(what, window, is_vulkan(model), &windows);
 }
 
 /// As [`write`], a text for each sampler at once.
@@ -123,7 +123,7 @@ fn decode_together(what: &str, model: &Model, samplers: &[Sampler], window: usiz
     sessions.iter_mut().for_each(|session| session.set_tokens(&prompt()).unwrap());
     let (mut windows, mut tokens) = ([Vec::new(), Vec::new()], 0);
     // Asked for more than are looked at, so that steps stay in flight.
-    Session::decode_together(&mut sessions, samplers, WARM + 4 * window, |_| {
+    together::decode_together(&mut sessions, samplers, WARM + 4 * window, |_| {
         tokens += 1;
         if tokens == WARM + window || tokens == WARM + 2 * window {
             windows[(tokens - WARM) / window - 1] = ALLOCATOR.stop();
@@ -155,7 +155,7 @@ fn steady_decoding_allocates_nothing() {
         // Two windows are a block of the cache, so that it grows in one of them.
         write("greedy", &model, &greedy, false, KV_BLOCK / 2);
         write("sampled", &model, &sampled, false, KV_BLOCK / 2);
-        write("drawn here", &model, &sampled, true, KV_BLOCK / 8);
+        write("with log-probabilities", &model, &sampled, true, KV_BLOCK / 8);
         decode_together("together", &model, &[greedy, sampled.clone()], KV_BLOCK / 4);
     }
     // Other kernels, of which each takes longer.
@@ -187,23 +187,24 @@ fn steady_decoding_takes_no_memory_of_the_device() {
     .unwrap();
     let blocks = [2, 0, 3, 1];
     let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
-    let batch = Batch {
-        tokens: &[7],
-        positions: &[0],
-        sequences: &[0],
-        logits: &[0],
-        tables: &[&blocks[..1]],
-        lengths: &[128],
-    };
-    assert!(backend.chain().unwrap().begin(&batch, &[&sampler], &[&[7]]).unwrap());
-    // The table grows as an engine would have it grow.
+    let slots = backend.slots();
+    slots.open(0, 128).unwrap();
+    slots.extend(0, &[&blocks[..1]], KV_BLOCK as u32).unwrap();
+    let limit = KV_BLOCK as u32;
+    let decode = Decode { tokens: &[7], limit, sampler: &sampler, ends: &[], logprobs: None, masked: false };
+    slots.start(0, &decode).unwrap();
+    // The table grows as a scheduler would have it grow.
     let mut run = |steps: std::ops::Range<usize>| {
+        let slots = backend.slots();
         for first in steps.step_by(8) {
-            let chain = backend.chain().unwrap();
-            let table = &blocks[..(first + 8).div_ceil(KV_BLOCK)];
-            chain.submit(4, &[table]).unwrap();
-            chain.submit(4, &[table]).unwrap();
-            (0..8).for_each(|_| assert_eq!(chain.next().unwrap().len(), 1));
+            let table = &blocks[..(first + 9).div_ceil(KV_BLOCK)];
+            slots.extend(0, &[table], (table.len() * KV_BLOCK) as u32).unwrap();
+            slots.submit(&Work { chunks: &[], between: 0, steps: 4 }).unwrap();
+            slots.submit(&Work { chunks: &[], between: 0, steps: 4 }).unwrap();
+            for _ in 0..8 {
+                let landed = slots.poll(std::time::Duration::from_secs(60)).unwrap();
+                assert!(matches!(landed, Some(Landed::Step { .. })));
+            }
         }
         backend.gpu().wait().unwrap();
         backend.gpu().used()

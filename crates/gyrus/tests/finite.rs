@@ -2,10 +2,12 @@
 
 mod adapter;
 mod short_tales;
+mod together;
 mod written;
 
 use gyrus::{Device, Error, Model, Options, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
+use together::decode_together;
 
 /// Q8_0: a scale and 32 elements.
 const BLOCK: usize = 34;
@@ -91,7 +93,7 @@ fn nonsense_is_an_error_wherever_it_is_computed() {
             sessions[0].set_tokens(&ids(3)).unwrap();
             sessions[1].set_tokens(&ids(7)).unwrap();
             let samplers = [Sampler::default(), Sampler::default()];
-            let error = Session::decode_together(&mut sessions, &samplers, 4, |_| true).unwrap_err();
+            let error = decode_together(&mut sessions, &samplers, 4, |_| true).unwrap_err();
             assert_not_finite(&error, 2, &what);
         }
     }

@@ -3,12 +3,14 @@
 
 mod adapter;
 mod short_tales;
+mod together;
 mod written;
 
 use adapter::adapter;
-use gyrus::{Device, Event, Model, Options, Request, Sampler, Session};
+use gyrus::{Device, Model, Options, Sampler, Session};
 use gyrus_gpu::{Gpu, GpuBackend};
 use gyrus_kernels::{Instruments, KvSize, Workload};
+use together::decode_together;
 
 /// Four heads of keys: sixteen rows are gathered, fifteen are not.
 const KV_HEADS: u32 = 4;
@@ -34,35 +36,10 @@ fn gathered_rows_need_no_merge() {
             .unwrap();
     // In this order, so that one table has gathered and is not to gather again.
     for (texts, merges) in [(16, 0), (15, 2), (16, 0)] {
-        let profile = backend.profile(Workload::Sequences(texts), 70).unwrap();
+        let profile = backend.profile(Workload::Sequences(texts), 70, &[&[0, 1, 2, 3]]).unwrap();
         let count = |name: &str| profile.entries.iter().find(|of| of.name == name).map_or(0, |of| of.count);
         assert_eq!(count("merge · quantise"), merges, "{texts} texts: {:?}", profile.entries);
         assert_eq!(count("rope · write · attend"), 2, "{texts} texts: {:?}", profile.entries);
-    }
-}
-
-/// Pieces of sixteen rows, of fifteen and of one, give a text and its log-probabilities the same bits.
-#[test]
-fn gathered_pieces_do_not_matter() {
-    let Some(name) = adapter() else { return };
-    let mut first = None;
-    for chunk in [16, 15, 1] {
-        let device = Device::Gpu(Some(name.clone()));
-        let Some(model) = open(Options { device, chunk, context: Some(256), ..Options::default() }) else {
-            return;
-        };
-        let mut session = model.session();
-        let request = Request::ids(ids(0, 80)).max_tokens(4).ignore_end(true).logprobs(true);
-        let mut generation = session.generate(request).unwrap();
-        let mut got = Vec::new();
-        while let Some(event) = generation.next().unwrap() {
-            if let Event::Token { id, logprob, .. } = event {
-                got.push((id, logprob.unwrap().to_bits()));
-            }
-        }
-        assert_eq!(got.len(), 4);
-        let expected = first.get_or_insert_with(|| got.clone());
-        assert_eq!(&got, expected, "pieces of {chunk}");
     }
 }
 
@@ -85,10 +62,10 @@ fn gathered_texts_are_as_if_alone() {
     };
     let mut together: Vec<Session> = (0..16).map(begin).collect();
     let samplers: Vec<Sampler> = (0..16).map(sampler).collect();
-    Session::decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
+    decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
     for text in [0, 7, 12, 15] {
         let mut alone = [begin(text)];
-        Session::decode_together(&mut alone, &[sampler(text)], TOKENS, |_| true).unwrap();
+        decode_together(&mut alone, &[sampler(text)], TOKENS, |_| true).unwrap();
         assert_eq!(alone[0].tokens(), together[text as usize].tokens(), "text {text}");
     }
 }

@@ -4,18 +4,22 @@
 
 mod adapter;
 mod short_tales;
+mod together;
 mod written;
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, GpuError, MemoryNeed};
-use gyrus_kernels::{Backend, Batch, Instruments, KV_BLOCK, KvSize, Workload};
+use gyrus_kernels::{
+    Backend, Batch, Decode, Instruments, KV_BLOCK, KvSize, Landed, Outcome, Slots, Work, Workload,
+};
 use gyrus_testkit::data;
+use together::decode_together;
 
 fn device() -> Option<Device> {
     adapter().map(|name| Device::Gpu(Some(name)))
@@ -56,15 +60,13 @@ fn story(model: &Model, ids: &[u32], steps: usize) -> Vec<(u32, u32)> {
     all
 }
 
-/// Pieces of one, three and nine rows take different kernels, with sums in the same order. In `fast`, a long prompt
-/// alone may differ: it is multiplied in tiles.
+/// The rows of a prompt are computed by the same kernels, however it is cut into pieces.
 #[test]
 fn pieces_of_a_prompt_do_not_matter() {
     let Some(device) = device() else { return };
     for precision in [Precision::Exact, Precision::Fast] {
         let mut first = None;
-        let pieces: &[usize] = if precision == Precision::Exact { &[512, 9, 3, 1] } else { &[9, 3, 1] };
-        for &chunk in pieces {
+        for chunk in [512, 33, 9] {
             let (device, context) = (device.clone(), Some(512));
             let options = Options { device, precision, chunk, context, ..Options::default() };
             let Some(model) = open_short(options) else { return };
@@ -127,7 +129,15 @@ fn the_only_row_may_be_of_a_later_table() {
     let mut forward = |token: u32, position: u32, sequence: u32, tables: &[&[u32]]| {
         let lengths = vec![64; tables.len()];
         let (tokens, positions, sequences) = (&[token], &[position], &[sequence]);
-        let batch = Batch { tokens, positions, sequences, logits: &[0], tables, lengths: &lengths };
+        let batch = Batch {
+            tokens,
+            positions,
+            sequences,
+            kind: gyrus_kernels::RowKind::Generated,
+            logits: &[0],
+            tables,
+            lengths: &lengths,
+        };
         backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
     };
     forward(7, 0, 0, &[&[2]]);
@@ -135,6 +145,35 @@ fn the_only_row_may_be_of_a_later_table() {
     let alone = forward(9, 1, 0, &[&[2]]);
     assert_eq!(forward(9, 1, 1, &[&[1], &[2]]), alone);
     assert_ne!(forward(9, 1, 0, &[&[1]]), alone);
+}
+
+/// Sequences of one token each begin to decode, with their first blocks.
+fn begin_slots(backend: &mut GpuBackend, tokens: &[u32], blocks: &[Vec<u32>], sampler: &Sampler) {
+    let slots = backend.slots();
+    for (slot, (token, blocks)) in tokens.iter().zip(blocks).enumerate() {
+        slots.open(slot, 40).unwrap();
+        slots.extend(slot, &[&blocks[..1]], KV_BLOCK as u32).unwrap();
+        let (tokens, limit) = (&[*token][..], KV_BLOCK as u32);
+        let decode = Decode { tokens, limit, sampler, ends: &[], logprobs: None, masked: false };
+        slots.start(slot, &decode).unwrap();
+    }
+}
+
+/// The tokens of the next steps of the first slots.
+fn tokens_of(slots: &mut dyn Slots, count: usize, steps: usize) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    for _ in 0..steps {
+        let Some(Landed::Step { outcomes, .. }) = slots.poll(Duration::from_secs(60)).unwrap() else {
+            panic!("a step is in flight");
+        };
+        for outcome in &outcomes[..count] {
+            match outcome {
+                Outcome::Token { id, .. } => tokens.push(*id),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    tokens
 }
 
 /// Steps that are recorded past wgpu are those that it records: the same tokens, of one text and of three whose caches
@@ -159,22 +198,22 @@ fn steps_past_wgpu_are_those_it_records() {
                 tokens: &tokens,
                 positions: &positions,
                 sequences: &each,
+                kind: gyrus_kernels::RowKind::Generated,
                 logits: &each,
                 tables: &blocks.iter().map(|blocks| &blocks[..1]).collect::<Vec<_>>(),
                 lengths: &vec![40; each.len()],
             };
-            let written: Vec<[u32; 1]> = tokens.iter().map(|token| [*token]).collect();
-            let written: Vec<&[u32]> = written.iter().map(|text| &text[..]).collect();
             // Nothing was computed before, so that these are the first to use what they use.
-            let chain = backend.chain().unwrap();
-            assert!(chain.begin(&batch, &vec![&sampler; each.len()], &written).unwrap());
-            for (steps, known) in [(3, 1), (KV_BLOCK - 3, 1), (4, 2)] {
-                let tables: Vec<&[u32]> = blocks.iter().map(|blocks| &blocks[..known]).collect();
-                chain.submit(steps, &tables).unwrap();
+            begin_slots(&mut backend, &tokens, &blocks, &sampler);
+            let slots = backend.slots();
+            for (steps, known) in [(3, 1), (KV_BLOCK - 4, 1), (4, 2)] {
+                for (slot, blocks) in blocks.iter().enumerate() {
+                    slots.extend(slot, &[&blocks[..known]], (known * KV_BLOCK).min(40) as u32).unwrap();
+                }
+                slots.submit(&Work { chunks: &[], between: 0, steps }).unwrap();
             }
-            for _ in 0..KV_BLOCK {
-                found.extend_from_slice(chain.next().unwrap());
-            }
+            found.extend(tokens_of(slots, each.len(), KV_BLOCK));
+            slots.reset();
             // The steps that nobody reads have gone the same way.
             let last = Batch {
                 positions: &vec![KV_BLOCK as u32 + 4; each.len()],
@@ -184,14 +223,12 @@ fn steps_past_wgpu_are_those_it_records() {
             let (measures, start) = (backend.start_busy(), Instant::now());
             found.extend(backend.forward(&last).unwrap().iter().map(|logit| logit.to_bits()));
             // The same steps again, with timestamps.
-            let chain = backend.chain().unwrap();
-            assert!(chain.begin(&batch, &vec![&sampler; each.len()], &written).unwrap());
-            let tables: Vec<&[u32]> = blocks.iter().map(|blocks| &blocks[..1]).collect();
-            chain.submit(3, &tables).unwrap();
-            chain.submit(1, &tables).unwrap();
-            for _ in 0..4 {
-                found.extend_from_slice(chain.next().unwrap());
-            }
+            begin_slots(&mut backend, &tokens, &blocks, &sampler);
+            let slots = backend.slots();
+            slots.submit(&Work { chunks: &[], between: 0, steps: 3 }).unwrap();
+            slots.submit(&Work { chunks: &[], between: 0, steps: 1 }).unwrap();
+            found.extend(tokens_of(slots, each.len(), 4));
+            slots.reset();
             let wall = start.elapsed();
             let busy = backend.end_busy().unwrap();
             let has_clock = backend.gpu().has_timestamps();
@@ -210,7 +247,7 @@ fn steps_past_wgpu_are_those_it_records() {
 fn kernels_of_a_few_texts() {
     let Some(name) = adapter() else { return };
     let Some((mut backend, _)) = backend(&name, short_checkpoint, Precision::Fast, 4) else { return };
-    let profile = backend.profile(Workload::Sequences(3), 5).unwrap();
+    let profile = backend.profile(Workload::Sequences(3), 5, &[&[0, 1, 2, 3]]).unwrap();
     let names: Vec<&str> = profile.entries.iter().map(|entry| entry.name.as_str()).collect();
     let expected = [
         "embed",
@@ -287,6 +324,7 @@ fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
         tokens: &[1, 2, 3],
         positions: &[0, 1, 2],
         sequences: &[0, 0, 0],
+        kind: gyrus_kernels::RowKind::Generated,
         logits: &[2],
         tables: &[&[0]],
         lengths: &[3],
@@ -301,22 +339,6 @@ fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
     assert_eq!(next.forward(&batch).unwrap(), before);
     drop(lost);
     assert_eq!(next.forward(&batch).unwrap(), before);
-    // Lost while steps are in flight: whoever waits is told.
-    let one = Batch { tokens: &[4], positions: &[3], sequences: &[0], logits: &[0], ..batch };
-    let (sampler, text) = (gyrus::Sampler::default(), [1, 2, 3, 4]);
-    let chain = next.chain().unwrap();
-    assert!(chain.begin(&one, &[&sampler], &[&text]).unwrap());
-    chain.submit(4, &[&[0]]).unwrap();
-    chain.submit(4, &[&[0]]).unwrap();
-    chain.next().unwrap();
-    next.gpu().close();
-    let chain = next.chain().unwrap();
-    // What had come in before may still be read.
-    let error = (0..8).find_map(|_| chain.next().err()).unwrap();
-    assert_eq!(error.to_string(), "the GPU was lost: it was closed");
-    assert!(chain.submit(4, &[&[0]]).is_err());
-    assert!(chain.begin(&one, &[&sampler], &[&text]).is_err());
-    assert!(next.forward(&batch).is_err());
     drop(next);
     // And so does a whole model.
     let model = open_short(Options { device, ..Options::default() }).unwrap();
@@ -413,7 +435,7 @@ fn texts_together_are_as_if_alone() {
             .map(|n| {
                 let mut sessions = [model.session()];
                 sessions[0].set_tokens(&prompt(n)).unwrap();
-                Session::decode_together(&mut sessions, &[sampler(n)], 12, |_| true).unwrap();
+                decode_together(&mut sessions, &[sampler(n)], 12, |_| true).unwrap();
                 sessions[0].tokens().to_vec()
             })
             .collect();
@@ -423,7 +445,7 @@ fn texts_together_are_as_if_alone() {
         }
         let samplers: Vec<Sampler> = (0..3).map(sampler).collect();
         let mut steps = 0;
-        Session::decode_together(&mut sessions, &samplers, 12, |tokens| {
+        decode_together(&mut sessions, &samplers, 12, |tokens| {
             steps += 1;
             tokens.len() == 3
         })
@@ -433,8 +455,7 @@ fn texts_together_are_as_if_alone() {
             assert_eq!(session.tokens(), alone, "{}", model.device());
         }
         // Nothing to continue is an error, and the others stay as they were.
-        let error =
-            Session::decode_together(&mut [model.session()], &samplers[..1], 1, |_| true).unwrap_err();
+        let error = decode_together(&mut [model.session()], &samplers[..1], 1, |_| true).unwrap_err();
         assert!(matches!(error, Error::EmptyPrompt), "{error}");
     }
 }
@@ -450,7 +471,7 @@ fn greedy_sequences_follow_a_sampled_one() {
     let mut sessions = [model.session(), model.session()];
     sessions.iter_mut().for_each(|session| session.set_tokens(&ids(5)).unwrap());
     let greedy = [Sampler::default(), Sampler::default()];
-    Session::decode_together(&mut sessions, &greedy, 4, |_| true).unwrap();
+    decode_together(&mut sessions, &greedy, 4, |_| true).unwrap();
     assert_eq!(sessions[0].tokens(), sessions[1].tokens());
 }
 

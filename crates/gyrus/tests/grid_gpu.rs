@@ -8,14 +8,16 @@
 
 mod adapter;
 mod short_tales;
+mod together;
 mod written;
 
 use adapter::adapter;
 use gyrus::{Device, Model, Options, Precision, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan, RowKind};
 use gyrus_testkit::{cases, data};
+use together::decode_together;
 
 /// Positions of the grid.
 const LENGTH: usize = 100;
@@ -82,6 +84,7 @@ impl OnGpu {
             tokens: &ids[first..first + count],
             positions: &(first..first + count).map(|p| p as u32).collect::<Vec<_>>(),
             sequences: &vec![0; count],
+            kind: if count > 16 { RowKind::Prompt } else { RowKind::Generated },
             logits: &(0..count as u32).collect::<Vec<_>>(),
             tables: &vec![self.table.as_slice(); self.backend.plan().kv.len()],
             lengths: &[ids.len() as u32],
@@ -211,10 +214,10 @@ fn sequences_at_different_depths_of_a_window_are_as_if_alone() {
     let depths = [61, 66, 71, 90];
     let mut together: Vec<Session> = depths.map(begin).into();
     let samplers = vec![sampler.clone(); depths.len()];
-    Session::decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
+    decode_together(&mut together, &samplers, TOKENS, |_| true).unwrap();
     for (depth, together) in depths.into_iter().zip(&together) {
         let mut alone = [begin(depth)];
-        Session::decode_together(&mut alone, &samplers[..1], TOKENS, |_| true).unwrap();
+        decode_together(&mut alone, &samplers[..1], TOKENS, |_| true).unwrap();
         assert_eq!(alone[0].tokens(), together.tokens(), "depth {depth}");
     }
 }

@@ -3,12 +3,14 @@
 #![cfg(feature = "gpu")]
 
 mod adapter;
+mod together;
 mod written;
 
 use adapter::adapter;
 use gyrus::{Device, Model, Options, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_tensor::DType;
+use together::decode_together;
 
 const VOCAB: u32 = 512;
 const LAYERS: u32 = 2;
@@ -94,7 +96,7 @@ fn texts_by_matrices_are_as_if_alone() {
         };
         let mut sessions: Vec<Session> = texts.clone().map(begin).collect();
         let samplers: Vec<Sampler> = texts.map(sampler).collect();
-        Session::decode_together(&mut sessions, &samplers, TOKENS, |_| true).unwrap();
+        decode_together(&mut sessions, &samplers, TOKENS, |_| true).unwrap();
         sessions.iter().map(|session| session.tokens().to_vec()).collect::<Vec<_>>()
     };
     let together = write(0..16);

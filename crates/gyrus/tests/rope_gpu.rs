@@ -6,6 +6,7 @@ mod adapter;
 mod tiny_llama;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Prompt, Request, Sampler};
@@ -13,7 +14,9 @@ use gyrus_cpu::CpuBackend;
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, Chain, KvSize, Plan, Rope, RopeSpec, Scaling};
+use gyrus_kernels::{
+    Backend, Batch, Decode, KV_BLOCK, KvSize, Landed, Outcome, Plan, Rope, RopeSpec, RowKind, Scaling, Work,
+};
 use tiny_llama::VOCAB;
 
 /// Longer sequences have other frequencies.
@@ -82,6 +85,7 @@ fn forward(backend: &mut dyn Backend, parts: &[Rows]) -> Vec<f32> {
         tokens: &tokens,
         positions: &positions,
         sequences: &sequences,
+        kind: if tokens.len() > 16 { RowKind::Prompt } else { RowKind::Generated },
         logits: &(0..tokens.len() as u32).collect::<Vec<_>>(),
         tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
         lengths: &parts.iter().map(|part| part.max_len as u32).collect::<Vec<_>>(),
@@ -200,20 +204,32 @@ fn steps_in_flight_have_the_frequencies_of_their_sequences() {
                         tokens: &tokens.iter().map(|tokens| tokens[tokens.len() - 1]).collect::<Vec<_>>(),
                         positions: &tokens.iter().map(|tokens| tokens.len() as u32 - 1).collect::<Vec<_>>(),
                         sequences: &sequences,
+                        kind: if tokens.len() > 16 { RowKind::Prompt } else { RowKind::Generated },
                         logits: &sequences,
                         tables: &tables,
                         lengths: &lengths,
                     };
                     if step == 0 {
-                        let samplers = vec![&sampler; order.len()];
-                        let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
-                        assert!(gpu.begin(&batch, &samplers, &tokens).unwrap());
-                        gpu.submit(4, &tables).unwrap();
-                        gpu.submit(4, &tables).unwrap();
+                        let slots = gpu.slots();
+                        slots.reset();
+                        for (slot, tokens) in tokens.iter().enumerate() {
+                            let (table, length) = (tables[slot], lengths[slot]);
+                            let limit = (table.len() * KV_BLOCK) as u32;
+                            slots.open(slot, length).unwrap();
+                            slots.extend(slot, &[table], limit).unwrap();
+                            let (ends, logprobs, masked) = (&[][..], None, false);
+                            let sampler = &sampler;
+                            let decode = Decode { tokens, limit, sampler, ends, logprobs, masked };
+                            slots.start(slot, &decode).unwrap();
+                        }
+                        slots.submit(&Work { chunks: &[], between: 0, steps: 4 }).unwrap();
+                        slots.submit(&Work { chunks: &[], between: 0, steps: 4 }).unwrap();
                     }
                     let logits = cpu.forward(&batch).unwrap().chunks_exact(VOCAB);
-                    let sampled = Chain::next(&mut gpu).unwrap();
-                    for ((tokens, token), logits) in tokens.iter_mut().zip(sampled).zip(logits) {
+                    let landed = gpu.slots().poll(Duration::from_secs(60)).unwrap();
+                    let Some(Landed::Step { outcomes, .. }) = landed else { panic!("a step is in flight") };
+                    for ((tokens, outcome), logits) in tokens.iter_mut().zip(outcomes).zip(logits) {
+                        let Outcome::Token { id: token, .. } = outcome else { panic!("{outcome:?}") };
                         let off = logits.iter().copied().fold(f32::MIN, f32::max) - logits[*token as usize];
                         assert!(off < least, "{what}, {precision:?}, {order:?}, step {step}: {off} off");
                         tokens.push(*token);

@@ -349,6 +349,7 @@ fn longrope_pinned_per_sequence_across_chunks() {
                 tokens: &ids[chunk],
                 positions: &positions,
                 sequences: &[0; 30],
+                kind: gyrus_kernels::RowKind::Prompt,
                 logits: &[29],
                 tables: &[&table],
                 lengths: &[length],

@@ -198,7 +198,11 @@ fn a_trace_does_not_disturb_sessions() {
     assert_eq!(generate(true), generate(false));
     // Two full sessions leave no block to trace with.
     let mut full = [model.session(), model.session()];
-    full.iter_mut().for_each(|session| session.prefill(&ids(64)).unwrap());
+    for (session, first) in full.iter_mut().zip([1, 2]) {
+        // Equal prefixes would share blocks.
+        let tokens: Vec<u32> = std::iter::once(first).chain(ids(63)).collect();
+        session.prefill(&tokens).unwrap();
+    }
     let error = model.trace(&ids(1), &Trace::default(), |_| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(error, Error::CacheFull { .. }), "{error}");
 }

@@ -28,7 +28,29 @@ pub(crate) fn checkpoint(kv_heads: u32, window: u32) -> Option<Checkpoint> {
 }
 
 /// As [`checkpoint`]; `change` may modify the bytes of each tensor, by its name.
+#[allow(dead_code, reason = "some tests use `untied` only")]
 pub(crate) fn changed(kv_heads: u32, window: u32, change: impl Fn(&str, &mut Vec<u8>)) -> Option<Checkpoint> {
+    build(kv_heads, window, false, change)
+}
+
+/// As [`checkpoint`] with a matrix of its own for the logits, and an embedding of one token that is not a number.
+#[allow(dead_code, reason = "few tests use it")]
+pub(crate) fn untied(token: u32) -> Option<Checkpoint> {
+    build(2, 0, true, |name, bytes| {
+        if name == "token_embd.weight" {
+            let row = bytes.len() / VOCAB as usize;
+            // The scale of the row's first block.
+            bytes[token as usize * row..][..2].copy_from_slice(&0x7e00u16.to_le_bytes());
+        }
+    })
+}
+
+fn build(
+    kv_heads: u32,
+    window: u32,
+    untied: bool,
+    change: impl Fn(&str, &mut Vec<u8>),
+) -> Option<Checkpoint> {
     let whole = Checkpoint::open(&data("tales/tales-7m-q8_0.gguf")?).unwrap();
     let (q, kv) = (2 * kv_heads * HEAD_DIM, kv_heads * HEAD_DIM);
     let parts: [(&str, &[u32]); 11] = [
@@ -46,13 +68,18 @@ pub(crate) fn changed(kv_heads: u32, window: u32, change: impl Fn(&str, &mut Vec
     ];
     let mut shapes: Vec<(String, &[u32])> =
         vec![("token_embd.weight".to_owned(), &[VOCAB, DIM]), ("output_norm.weight".to_owned(), &[DIM])];
+    if untied {
+        shapes.push(("output.weight".to_owned(), &[VOCAB, DIM]));
+    }
     for layer in 0..LAYERS {
         shapes.extend(parts.map(|(name, dims)| (format!("blk.{layer}.{name}.weight"), dims)));
     }
     let tensors: Vec<Tensor> = shapes
         .into_iter()
         .map(|(name, dims)| {
-            let tensor = whole.tensor(&name).unwrap();
+            // Tales has one matrix for both.
+            let source = if name == "output.weight" { "token_embd.weight" } else { name.as_str() };
+            let tensor = whole.tensor(source).unwrap();
             let rows = if dims.len() == 2 { dims[0] } else { 1 };
             let shape = dims.iter().map(|dim| *dim as usize).collect();
             let mut bytes = cut(&tensor, rows, dims[dims.len() - 1]);

@@ -1,0 +1,173 @@
+//! What many requests at once must get, on any device.
+
+use gyrus::{Device, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session, StopReason};
+
+use crate::short_tales;
+
+/// A request: prompt, sampler and tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) sampler: Sampler,
+    pub(crate) tokens: usize,
+}
+
+impl Ask {
+    fn request(&self) -> Request {
+        Request::ids(self.prompt.clone())
+            .sampler(self.sampler.clone())
+            .max_tokens(self.tokens)
+            .ignore_end(true)
+    }
+
+    /// Runs the request in a session of its own.
+    pub(crate) fn run(&self, model: &Model) -> Result<Vec<u32>, Error> {
+        let mut session = model.session();
+        let mut generation = session.generate(self.request())?;
+        let mut ids = Vec::new();
+        while let Some(event) = generation.next()? {
+            match event {
+                Event::Token { id, .. } => ids.push(id),
+                Event::Stop { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
+                _ => {}
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// Requests whose prompts begin with `shared` common tokens.
+pub(crate) fn asks(count: u32, shared: u32, tokens: usize) -> Vec<Ask> {
+    let vocab = short_tales::VOCAB;
+    let ask = |n: u32| Ask {
+        prompt: (0..shared)
+            .map(|i| (i * 31 + 7) % vocab)
+            .chain((0..3 + n * 7 % 40).map(|i| (i * 37 + 11 * n + 3) % vocab))
+            .collect(),
+        sampler: match n % 3 {
+            0 => Sampler::default(),
+            1 => Sampler { temperature: 2.0, top_k: 40, seed: n.into(), ..Sampler::default() },
+            _ => Sampler { temperature: 1.5, repetition_penalty: 1.3, seed: n.into(), ..Sampler::default() },
+        },
+        tokens: tokens + n as usize % 5,
+    };
+    (0..count).map(ask).collect()
+}
+
+pub(crate) fn open(
+    device: &Device,
+    precision: Precision,
+    change: impl FnOnce(&mut Options),
+) -> Option<Model> {
+    let mut options = Options { device: device.clone(), precision, context: Some(256), ..Options::default() };
+    change(&mut options);
+    Some(Model::load(short_tales::checkpoint(2, 0)?, &options).unwrap())
+}
+
+/// What each request gets alone, without a prefix cache.
+pub(crate) fn alone(device: &Device, precision: Precision, asks: &[Ask]) -> Option<Vec<Vec<u32>>> {
+    let model = open(device, precision, |options| options.prefix_cache = false)?;
+    Some(asks.iter().map(|ask| ask.run(&model).unwrap()).collect())
+}
+
+/// Runs all requests at once, each on a thread of its own.
+pub(crate) fn at_once(model: &Model, asks: &[Ask]) -> Vec<Result<Vec<u32>, Error>> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = asks.iter().map(|ask| scope.spawn(|| ask.run(model))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Requests that run together get what each gets alone, whoever drives the scheduler.
+pub(crate) fn together_is_alone(device: &Device, precision: Precision, count: u32, tokens: usize) {
+    let asks = asks(count, 0, tokens);
+    let Some(expected) = alone(device, precision, &asks) else { return };
+    for driven in [false, true] {
+        let Some(model) = open(device, precision, |options| options.sessions = count as usize) else {
+            return;
+        };
+        let _driver = driven.then(|| model.drive().unwrap());
+        let got: Vec<_> = at_once(&model, &asks).into_iter().map(Result::unwrap).collect();
+        assert_eq!(got, expected, "driven: {driven}");
+    }
+}
+
+/// A common prefix is computed once, and the results have the bits of those without a prefix cache.
+pub(crate) fn prefixes_are_computed_once(device: &Device, precision: Precision, count: u32) {
+    let shared = 100;
+    let asks = asks(count, shared, 6);
+    let Some(expected) = alone(device, precision, &asks) else { return };
+    let strict = |options: &mut Options| {
+        options.sessions = count as usize;
+        options.strict_prefixes = true;
+    };
+    // The whole blocks of the prefix, for all but the first.
+    let reused = u64::from(shared / 32 * 32) * u64::from(count - 1);
+    let Some(model) = open(device, precision, strict) else { return };
+    let got: Vec<_> = asks.iter().map(|ask| ask.run(&model).unwrap()).collect();
+    assert_eq!(got, expected, "one after another");
+    let statistics = model.statistics();
+    assert!(statistics.cached_tokens >= reused, "{statistics:?}");
+    let Some(model) = open(device, precision, strict) else { return };
+    let _driver = model.drive().unwrap();
+    let got: Vec<_> = at_once(&model, &asks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(got, expected, "all at once");
+    let statistics = model.statistics();
+    assert!(statistics.cached_tokens >= reused, "{statistics:?}");
+    assert_eq!(statistics.requests, u64::from(count));
+}
+
+/// With blocks for a quarter of the load all requests finish with the right tokens.
+pub(crate) fn shortage_preempts(device: &Device, precision: Precision, count: u32, tokens: usize) {
+    let asks = asks(count, 0, tokens);
+    let Some(expected) = alone(device, precision, &asks) else { return };
+    let all: usize = asks.iter().map(|ask| (ask.prompt.len() + ask.tokens).div_ceil(32)).sum();
+    let longest = asks.iter().map(|ask| (ask.prompt.len() + ask.tokens).div_ceil(32)).max().unwrap_or(1);
+    let Some(sized) = open(device, precision, |_| {}) else { return };
+    let block_bytes = sized.context().cache_bytes / (sized.context().total_tokens as u64 / 32);
+    let blocks = (all / 4).max(longest);
+    let Some(model) = open(device, precision, |options| {
+        options.kv_memory = Some(block_bytes * blocks as u64);
+        options.context = None;
+        options.strict_prefixes = true;
+    }) else {
+        return;
+    };
+    assert_eq!(model.context().total_tokens, 32 * blocks);
+    let _driver = model.drive().unwrap();
+    let got: Vec<_> = at_once(&model, &asks).into_iter().map(Result::unwrap).collect();
+    for (n, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        let first = got.iter().zip(expected).position(|(a, b)| a != b);
+        let prompt = asks[n].prompt.len();
+        assert_eq!(got, expected, "request {n} of {prompt} tokens differs at {first:?}");
+    }
+    assert!(model.statistics().preemptions > 0, "{:?}", model.statistics());
+}
+
+/// A session whose blocks others have taken computes its prompt and its generated tokens again, with the same bits.
+pub(crate) fn what_is_computed_again_has_the_same_bits(device: &Device, precision: Precision) {
+    let ask = &asks(2, 40, 0)[1];
+    let request = |prompt: Prompt, tokens: usize| {
+        let request = Request::new(prompt).sampler(ask.sampler.clone());
+        request.max_tokens(tokens).ignore_end(true).logprobs(true)
+    };
+    let run = |session: &mut Session, request: Request| {
+        let mut generation = session.generate(request).unwrap();
+        let mut tokens = Vec::new();
+        while let Some(event) = generation.next().unwrap() {
+            if let Event::Token { id, logprob, .. } = event {
+                tokens.push((id, logprob.unwrap().to_bits()));
+            }
+        }
+        tokens
+    };
+    let Some(model) = open(device, precision, |options| options.prefix_cache = false) else { return };
+    let whole = run(&mut model.session(), request(Prompt::Ids(ask.prompt.clone()), 60));
+    let mut session = model.session();
+    let mut parts = run(&mut session, request(Prompt::Ids(ask.prompt.clone()), 40));
+    // The cache has room for one long sequence only.
+    let other: Vec<u32> = (0..250).map(|i| (i * 29 + 3) % short_tales::VOCAB).collect();
+    run(&mut model.session(), request(Prompt::Ids(other), 2));
+    parts.extend(run(&mut session, request(Prompt::Continue, 20)));
+    assert_eq!(parts, whole);
+}

@@ -1,0 +1,285 @@
+//! Slots of the GPU backend: a sequence gets the same tokens whatever other slots do.
+#![cfg(feature = "gpu")]
+
+mod adapter;
+mod short_tales;
+mod slot_jobs_gpu;
+mod written;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gyrus::{Precision, Sampler};
+use gyrus_gpu::GpuBackend;
+use gyrus_kernels::shader::Rungs;
+use gyrus_kernels::{Chunk, Decode, KV_BLOCK, LogitRows, Outcome, RowKind, Slots, Work};
+use gyrus_testkit::Rng;
+use slot_jobs_gpu::*;
+
+/// Greedy, sampled and penalised sequences get the tokens that they get alone, in any slot, beside others that join and
+/// leave, some of which begin with blocks that another sequence has written.
+#[test]
+fn slots_beside_others_are_as_if_alone() {
+    let most = 41;
+    let Some(mut backend) = fast(EACH * most) else { return };
+    let jobs: Vec<Job> = (0..6).map(|n| job(n, 4 + n as usize % 3)).collect();
+    let expected: Vec<Vec<u32>> = jobs.iter().map(|job| alone(&mut backend, job)).collect();
+    let mut random = Rng::new(5);
+    for beside in [1, 2, 15, 16, 17, 40] {
+        // Slots in a random order, so that groups have gaps.
+        let mut slots: Vec<usize> = (0..beside + 2 + beside / 8).collect();
+        (1..slots.len()).rev().for_each(|i| slots.swap(i, random.below(i + 1)));
+        slots.truncate(beside + 1);
+        let mut free: Vec<usize> = (0..slots.len()).collect();
+        let (mut running, mut begun, mut left): (Vec<Running>, usize, usize) = (Vec::new(), 0, 0);
+        let all = beside + 1 + beside.min(3);
+        let mut flying: VecDeque<Vec<(usize, usize)>> = VecDeque::new();
+        let mut generation: Vec<usize> = vec![0; 128];
+        while left < all {
+            while begun < all && !free.is_empty() && (running.len() < 2 || random.below(4) > 0) {
+                let place = free.swap_remove(random.below(free.len()));
+                let blocks = (0..EACH as u32).map(|block| place as u32 * EACH as u32 + block).collect();
+                let chunk = 1 + random.below(30);
+                let job = jobs[begun % jobs.len()].clone();
+                generation[slots[place]] += 1;
+                running.push(Running::begin(&mut backend, job, slots[place], blocks, chunk));
+                begun += 1;
+            }
+            let steps = 1 + random.below(2);
+            Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps }).unwrap();
+            let computed: Vec<(usize, usize)> =
+                running.iter().map(|running| (running.slot, generation[running.slot])).collect();
+            flying.extend((0..steps).map(|_| computed.clone()));
+            // Some steps stay in flight.
+            while flying.len() > 3 {
+                let outcomes = step(&mut backend);
+                let computed = flying.pop_front().unwrap();
+                for running in &mut running {
+                    if computed.contains(&(running.slot, generation[running.slot])) {
+                        match outcomes[running.slot] {
+                            Outcome::Token { id, .. } => running.found.push(id),
+                            other => panic!("slot {}: {other:?}", running.slot),
+                        }
+                    }
+                }
+            }
+            // Whoever is done leaves with steps in flight, and its slot and blocks are used again at once.
+            running.retain(|running| {
+                if running.is_done() {
+                    let place = slots.iter().position(|slot| *slot == running.slot).unwrap();
+                    let number = jobs.iter().position(|job| job.prompt == running.job.prompt).unwrap();
+                    let found = &running.found[..running.job.tokens];
+                    assert_eq!(found, expected[number], "job {number} in slot {} of {beside}", running.slot);
+                    backend.close(running.slot);
+                    free.push(place);
+                    left += 1;
+                }
+                !running.is_done()
+            });
+        }
+        while backend.poll(WAIT).unwrap().is_some() {}
+        backend.reset();
+    }
+    // Distinct texts, so that a mix-up would show.
+    assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "{expected:?}");
+}
+
+/// Two sequences whose first block is the same one.
+#[test]
+fn sequences_share_blocks() {
+    let Some(mut backend) = fast(EACH * 3) else { return };
+    let mut shared = job(1, 12);
+    shared.prompt = (0..40).map(|i| (i * 29 + 5) % short_tales::VOCAB).collect();
+    let other =
+        Job { sampler: Sampler { temperature: 3.0, seed: 9, ..Sampler::default() }, ..shared.clone() };
+    let expected = [alone(&mut backend, &shared), alone(&mut backend, &other)];
+    let mut first = Running::begin(&mut backend, shared, 0, vec![0, 1, 2], 512);
+    // The second begins after the first block, which it does not compute.
+    let slot = 17;
+    backend.open(slot, CONTEXT).unwrap();
+    backend.extend(slot, &[&[0, 4, 5]], CONTEXT).unwrap();
+    let tokens = &other.prompt[KV_BLOCK..39];
+    let position = KV_BLOCK as u32;
+    let chunk = Chunk { slot, position, tokens, kind: RowKind::Prompt, logits: LogitRows::None };
+    Slots::submit(&mut backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).unwrap();
+    let decode = Decode {
+        tokens: &other.prompt,
+        limit: CONTEXT,
+        sampler: &other.sampler,
+        ends: &[],
+        logprobs: None,
+        masked: false,
+    };
+    backend.start(slot, &decode).unwrap();
+    let mut found = Vec::new();
+    for _ in 0..12 {
+        Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 1 }).unwrap();
+        let outcomes = step(&mut backend);
+        for (slot, found) in [(0, &mut first.found), (slot, &mut found)] {
+            let Outcome::Token { id, .. } = outcomes[slot] else { panic!("{outcomes:?}") };
+            found.push(id);
+        }
+    }
+    assert_eq!([first.found, found], expected);
+}
+
+/// A slot holds at its limit and goes on from there when it is extended; beside it, another is not affected.
+#[test]
+fn a_slot_holds_at_its_limit() {
+    for (vulkan, beside) in [(true, false), (true, true), (false, true)] {
+        let Some(mut backend) = backend_of(short, Precision::Fast, vulkan, EACH * 2) else { return };
+        let [held, other] = [job(1, 20), job(2, 20)];
+        let expected = [alone(&mut backend, &held), alone(&mut backend, &other)];
+        let mut running = vec![Running::begin(&mut backend, held.clone(), 0, (0..3).collect(), 512)];
+        let limit = held.prompt.len() as u32 + 5;
+        backend.extend(0, &[&running[0].blocks], limit).unwrap();
+        if beside {
+            running.push(Running::begin(&mut backend, other, 1, (3..6).collect(), 512));
+        }
+        let mut outcomes = Vec::new();
+        for steps in [4, 4, 12] {
+            if outcomes.len() == 8 {
+                backend.extend(0, &[&running[0].blocks], running[0].limit).unwrap();
+            }
+            Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps }).unwrap();
+            (0..steps).for_each(|_| outcomes.push(step(&mut backend)));
+        }
+        let of = |slot: usize| -> Vec<Option<u32>> {
+            let token = |outcome| if let Outcome::Token { id, .. } = outcome { Some(id) } else { None };
+            outcomes.iter().map(|step| token(step[slot])).collect()
+        };
+        let tokens = of(0);
+        // From the prompt's last token it advances to the position before its limit.
+        assert!(tokens[..5].iter().all(Option::is_some) && tokens[5..8].iter().all(Option::is_none));
+        let found: Vec<u32> = tokens.into_iter().flatten().collect();
+        assert_eq!(found, expected[0][..17], "vulkan {vulkan}, beside {beside}");
+        if beside {
+            assert_eq!(of(1).into_iter().flatten().collect::<Vec<_>>(), expected[1]);
+        }
+    }
+}
+
+/// A slot ends with its end token, which is emitted.
+#[test]
+fn a_slot_ends_with_an_end_token() {
+    let Some(mut backend) = fast(EACH * 2) else { return };
+    let ending = job(1, 20);
+    let expected = alone(&mut backend, &ending);
+    let end = expected[6];
+    let last = expected.iter().position(|token| *token == end).unwrap();
+    for slot in [0, 3] {
+        let running = Running::begin(&mut backend, ending.clone(), slot, (0..3).collect(), 512);
+        let decode = Decode {
+            tokens: &ending.prompt,
+            limit: running.limit,
+            sampler: &ending.sampler,
+            ends: &[short_tales::VOCAB + 5, end],
+            logprobs: None,
+            masked: false,
+        };
+        backend.start(slot, &decode).unwrap();
+        Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 12 }).unwrap();
+        for number in 0..12 {
+            let outcome = step(&mut backend)[slot];
+            match expected.get(number).filter(|_| number <= last) {
+                Some(id) => assert!(matches!(outcome, Outcome::Token { id: found, .. } if found == *id)),
+                None => assert_eq!(outcome, Outcome::Held, "step {number}"),
+            }
+        }
+        backend.reset();
+    }
+}
+
+/// With a sliding window, rows have different numbers of splits, which do not grow with the position.
+#[test]
+fn windowed_sequences_are_as_if_alone() {
+    let windowed = || short_tales::checkpoint(2, 40);
+    let Some(mut backend) = backend_of(windowed, Precision::Fast, true, EACH * 3) else { return };
+    let jobs: Vec<Job> = [0, 4, 5].into_iter().map(|n| job(n, 40)).collect();
+    let expected: Vec<Vec<u32>> = jobs.iter().map(|job| alone(&mut backend, job)).collect();
+    let mut all: Vec<Running> = Vec::new();
+    for (job, slot) in jobs.iter().zip(0..) {
+        let first = (slot * EACH) as u32;
+        all.push(Running::begin(&mut backend, job.clone(), slot, (first..first + EACH as u32).collect(), 7));
+    }
+    for _ in 0..5 {
+        Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 8 }).unwrap();
+    }
+    for _ in 0..40 {
+        let outcomes = step(&mut backend);
+        for running in &mut all {
+            let Outcome::Token { id, .. } = outcomes[running.slot] else { panic!("{outcomes:?}") };
+            running.found.push(id);
+        }
+    }
+    let found: Vec<Vec<u32>> = all.into_iter().map(|running| running.found).collect();
+    assert_eq!(found, expected);
+}
+
+/// The self-test of int8 cooperative matrices compiles kernels for wgpu.
+fn without_self_test(name: &str) -> gyrus_gpu::Options {
+    let rungs = Rungs { int8_matrix: false, ..Rungs::ALL };
+    gyrus_gpu::Options { adapter: Some(name.to_owned()), rungs, ..gyrus_gpu::Options::default() }
+}
+
+/// The first tokens of sequences compile nothing that was not compiled at load, for the recorder that runs them and for no
+/// other. Kernels of several rows follow in the background.
+#[test]
+fn kernels_of_the_first_token_are_compiled_once() {
+    let Some(name) = adapter::adapter() else { return };
+    for vulkan_recorder in [true, false] {
+        let options = gyrus_gpu::Options { vulkan_recorder, ..without_self_test(&name) };
+        let Some(mut backend) = backend_on(&options, short, Precision::Fast, EACH) else { return };
+        let is_vulkan = vulkan_recorder && backend.gpu().adapter().api() == "Vulkan";
+        let count = |backend: &GpuBackend| {
+            let (wgpu, vulkan) = backend.gpu().compiled_kernels();
+            if is_vulkan { (vulkan, wgpu) } else { (wgpu, vulkan) }
+        };
+        let (loaded, others) = count(&backend);
+        assert!(loaded > 10, "{loaded} kernels");
+        assert_eq!(others, 0, "compiled for the recorder that is not used");
+        for number in 0..3 {
+            alone(&mut backend, &job(number, 1));
+        }
+        assert_eq!(count(&backend), (loaded, 0));
+        alone(&mut backend, &job(0, 40));
+        let start = Instant::now();
+        while count(&backend).0 == loaded {
+            assert!(start.elapsed() < WAIT, "nothing was compiled in the background");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(count(&backend).1, 0);
+    }
+}
+
+/// A backend leaves one file of pipelines, of the recorder that it uses. The next one has the same tokens with it, and
+/// ignores it if it is damaged.
+#[test]
+fn pipelines_of_a_backend_are_stored() {
+    let Some(name) = adapter::adapter() else { return };
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let files = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "bin")).collect()
+    };
+    let tokens = || {
+        let pipelines = Some(folder.path().to_owned());
+        let options = gyrus_gpu::Options { pipelines, ..without_self_test(&name) };
+        let mut backend = backend_on(&options, short, Precision::Fast, EACH)?;
+        let keeps = backend.gpu().adapter().pipeline_cache;
+        Some((alone(&mut backend, &job(1, 4)), keeps))
+    };
+    let Some((expected, keeps)) = tokens() else { return };
+    if !keeps {
+        return gyrus_testkit::skip(gyrus_testkit::Need::Extra, &format!("{name} has no pipeline cache"));
+    }
+    let [path] = &files()[..] else { panic!("{:?}", files()) };
+    let good = std::fs::read(path).unwrap();
+    for bytes in [good.clone(), good[..good.len() - 1].to_vec(), vec![0xa5; 4096]] {
+        std::fs::write(path, bytes).unwrap();
+        assert_eq!(tokens().unwrap().0, expected);
+        assert_eq!(files(), std::slice::from_ref(path));
+        assert_eq!(std::fs::read(path).unwrap()[..8], *b"gyruspc1");
+    }
+}
