@@ -1,4 +1,4 @@
-//! `gyrus bench`: prefill and decode speed in tokens per second, as llama-bench measures it.
+//! `gyrus bench`: prefill and decode speed in tokens per second, as llama-bench measures it, and loads of many requests.
 
 #[cfg(feature = "gpu")]
 mod decode;
@@ -12,12 +12,13 @@ mod report;
 mod rows;
 #[cfg(feature = "gpu")]
 mod select;
+mod serve;
 #[cfg(feature = "gpu")]
 mod tiles;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use gyrus::{DeviceInfo, Event, Model, Precision, Prompt, Request, Sampler, Session};
 
 use crate::cli::BenchArgs;
@@ -26,6 +27,7 @@ use crate::progress::Progress;
 use crate::text::ratio;
 use crate::usage::usage;
 use report::Measurement;
+pub(crate) use serve::{Arrivals, Lengths};
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
@@ -39,12 +41,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(model), Some(path)) = (&args.subject.synthetic, &args.write) {
         return model.write(path);
     }
+    if args.load.serve {
+        return serve::run(args);
+    }
     let tests = tests(args);
     if tests.is_empty() && !args.prompts {
         return Err(usage("nothing to measure: -p and -n are both 0"));
     }
     let source = args.subject.source()?;
     let mut options = args.model_options.options(Precision::Fast);
+    // A prompt that is measured again is computed again.
+    options.prefix_cache = false;
     let most = args.sequences.iter().copied().max().unwrap_or(1);
     if most > 1 {
         // A KV cache for each sequence, no longer than the tests need.
@@ -168,21 +175,18 @@ impl Test {
         let vocab = model.plan().vocab;
         // Any ids will do if they differ.
         let ids = |n: usize| -> Vec<u32> { (0..n).map(|i| (i * 7919 % vocab) as u32).collect() };
-        let sampler = if self.sampled {
-            Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, ..Sampler::default() }
-        } else {
-            Sampler::default()
-        };
+        let sampler = sampler(self.sampled);
         if let Kind::Parallel(sequences) = self.kind {
             return self.parallel(model, &vec![sampler; sequences], ids(self.before()), around);
         }
-        let mut session = model.session();
-        session.prefill(&ids(self.before()))?;
+        let mut session = begin(model, &ids(self.before()), self.kind)?;
         around(&mut || {
             let start = Instant::now();
             match self.kind {
                 Kind::Prefill => session.prefill(&ids(self.n))?,
-                Kind::Decode | Kind::Parallel(_) => decode_tokens(&mut session, self.n, sampler.clone())?,
+                Kind::Decode | Kind::Parallel(_) => {
+                    decode_all(std::slice::from_mut(&mut session), self.n, std::slice::from_ref(&sampler))?;
+                }
             }
             Ok(start.elapsed())
         })
@@ -196,18 +200,26 @@ impl Test {
         ids: Vec<u32>,
         around: impl FnOnce(Timed<'_>) -> Result<Duration>,
     ) -> Result<Duration> {
-        let mut sessions: Vec<Session> = samplers.iter().map(|_| model.session()).collect();
-        for (n, session) in sessions.iter_mut().enumerate() {
+        let begin = |n: usize| {
             let mut ids = ids.clone();
             // The sequences differ, so that nothing can be shared between them.
             ids[0] = n as u32;
-            session.prefill(&ids)?;
-        }
+            begin(model, &ids, self.kind)
+        };
+        let mut sessions = (0..samplers.len()).map(begin).collect::<Result<Vec<_>>>()?;
         around(&mut || {
             let start = Instant::now();
-            Session::decode_together(&mut sessions, samplers, self.n, |_| true)?;
+            decode_all(&mut sessions, self.n, samplers)?;
             Ok(start.elapsed())
         })
+    }
+}
+
+/// The sampler of a measurement.
+fn sampler(sampled: bool) -> Sampler {
+    match sampled {
+        true => Sampler { temperature: 0.8, top_k: 40, top_p: 0.95, ..Sampler::default() },
+        false => Sampler::default(),
     }
 }
 
@@ -220,19 +232,42 @@ fn idle_share(busy: Duration, wall: Duration) -> Option<f64> {
     (!wall.is_zero()).then(|| (1.0 - busy.as_secs_f64() / wall.as_secs_f64()).max(0.0))
 }
 
-/// Decodes `n` tokens and ignores end tokens. The last token of the sequence is computed again for the logits of the
-/// first, so `n` tokens take `n` forward passes.
-fn decode_tokens(session: &mut Session, n: usize, sampler: Sampler) -> Result<()> {
-    let request = Request::new(Prompt::Continue).max_tokens(n).ignore_end(true).sampler(sampler);
-    let mut generation = session.generate(request)?;
-    while let Some(event) = generation.next()? {
-        if let Event::Stop { usage, .. } = event {
-            ensure!(
-                usage.generated_tokens == n,
-                "the context ends after {} of {n} tokens",
-                usage.generated_tokens
-            );
+/// A session of these tokens, computed. The last one of a sequence that decodes is not: the first step computes it.
+fn begin(model: &Model, ids: &[u32], kind: Kind) -> Result<Session> {
+    let mut session = model.session();
+    match (kind, ids) {
+        (Kind::Decode | Kind::Parallel(_), [before @ .., _]) => {
+            session.prefill(before)?;
+            session.set_tokens(ids)?;
         }
+        _ => session.prefill(ids)?,
+    }
+    Ok(session)
+}
+
+/// Decodes `n` tokens of each session at once and ignores end tokens. `n` tokens take `n` forward passes.
+fn decode_all(sessions: &mut [Session], n: usize, samplers: &[Sampler]) -> Result<()> {
+    let request = |sampler: &Sampler| {
+        Request::new(Prompt::Continue).max_tokens(n).ignore_end(true).sampler(sampler.clone())
+    };
+    let begun =
+        sessions.iter_mut().zip(samplers).map(|(session, sampler)| session.generate(request(sampler)));
+    let mut generations = begun.collect::<Result<Vec<_>, _>>()?;
+    // An event of each in turn: whoever waits drives the others, too.
+    while !generations.is_empty() {
+        let mut failed = Ok(());
+        generations.retain_mut(|generation| match generation.next() {
+            Ok(Some(Event::Stop { usage, .. })) if usage.generated_tokens < n => {
+                failed = Err(anyhow!("the context ends after {} of {n} tokens", usage.generated_tokens));
+                false
+            }
+            Ok(event) => event.is_some(),
+            Err(error) => {
+                failed = Err(error.into());
+                false
+            }
+        });
+        failed?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
 mod measure;
+mod serve;
 mod trace;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use crate::cache::contents::Kind;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
+pub(crate) use serve::ServeArgs;
 pub(crate) use trace::TraceArgs;
 
 const EXAMPLES: &str = "\
@@ -37,8 +39,8 @@ pub(crate) enum Command {
     Complete(RunArgs),
     /// Chat with a model
     Chat(ChatArgs),
-    /// Measure prefill and decode speed in tokens per second
-    Bench(BenchArgs),
+    /// Measure prefill and decode speed in tokens per second, or a load of many requests
+    Bench(Box<BenchArgs>),
     /// Time each GPU kernel of a step
     Profile(ProfileArgs),
     /// Find the fastest kernel variants for a model on a GPU, and save them in the cache
@@ -65,7 +67,7 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// List or remove the files in the cache folder: models, pipelines, tunings, self-tests, history
     Cache(CacheArgs),
-    /// Show the CPU, memory and GPUs of this machine
+    /// Show the CPU, memory and GPUs of this machine, and the KV cache of a model on it
     Doctor(DoctorArgs),
     /// Print a shell completion script
     Completions(CompletionsArgs),
@@ -79,7 +81,7 @@ impl Command {
             Command::Run(args) | Command::Complete(args) => &args.model_options,
             Command::Chat(args) => &args.model_options,
             #[cfg(feature = "gpu")]
-            Command::Bench(BenchArgs { kernels: Some(_), .. }) => return true,
+            Command::Bench(args) if args.kernels.is_some() => return true,
             Command::Bench(args) => &args.model_options,
             Command::Profile(args) => &args.model_options,
             Command::Tune(args) => &args.model_options,
@@ -334,9 +336,16 @@ pub(crate) enum PairingArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Load this model, a file, folder or catalogue name, and show its device and KV cache
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<OsString>,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) model_options: ModelArgs,
 }
 
 #[derive(Debug, Args)]

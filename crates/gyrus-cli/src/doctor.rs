@@ -1,11 +1,16 @@
-//! `gyrus doctor`: the CPU, memory and GPUs of this machine.
+//! `gyrus doctor`: the CPU, memory and GPUs of this machine, and how a model is loaded on it.
 
+use std::ffi::OsStr;
 use std::io::Write;
 
 use anyhow::Result;
+use gyrus::Precision;
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
+use crate::load::{self, KvCache};
+use crate::options::ModelArgs;
+use crate::source::Source;
 use crate::text::{self, HEADING, NAME};
 use crate::{foreign, json};
 
@@ -18,6 +23,38 @@ struct Report {
     memory: Option<u64>,
     #[cfg(feature = "gpu")]
     gpus: Vec<Gpu>,
+    /// The model that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<LoadedModel>,
+}
+
+/// A model as it is loaded on this machine.
+#[derive(Debug, Serialize)]
+struct LoadedModel {
+    name: String,
+    architecture: String,
+    /// The device that runs it, and why if the best one does not.
+    device: String,
+    kv_cache: KvCache,
+    /// The same in words.
+    #[serde(skip)]
+    line: String,
+}
+
+impl LoadedModel {
+    fn load(name: &OsStr, options: &ModelArgs) -> Result<LoadedModel> {
+        let source = Source::resolve(Some(name))?;
+        let options = options.options(Precision::Fast);
+        let model = load::load(&source, &options, true)?;
+        let context = model.context();
+        Ok(LoadedModel {
+            name: source.name().to_owned(),
+            architecture: model.config().architecture.clone(),
+            device: model.device().to_string(),
+            kv_cache: KvCache::new(&context),
+            line: load::kv_cache(&context, options.kv_memory.is_some()),
+        })
+    }
 }
 
 #[cfg(feature = "gpu")]
@@ -94,6 +131,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         memory: memory(),
         #[cfg(feature = "gpu")]
         gpus: gyrus_gpu::adapters().iter().map(Gpu::new).collect(),
+        model: args.model.as_ref().map(|name| LoadedModel::load(name, &args.model_options)).transpose()?,
     };
     let mut out = anstream::stdout().lock();
     if args.json {
@@ -126,6 +164,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if report.gpus.is_empty() {
         line(&mut out, "GPU", "none: no Vulkan, Metal or DX12 driver found")?;
+    }
+    if let Some(model) = &report.model {
+        line(&mut out, "model", &format!("{}, {}", model.name, model.architecture))?;
+        line(&mut out, "", &format!("runs on {}", model.device))?;
+        line(&mut out, "", &model.line)?;
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! Loads a model and reports device, context and load time on stderr.
 
+use std::fmt;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use gyrus::{ContextLimit, Device, DeviceInfo, Error, Model, Options};
+use gyrus::{ContextChoice, ContextLimit, Device, DeviceInfo, Error, Model, Options};
 use gyrus_formats::Checkpoint;
+use serde::Serialize;
 
 use crate::progress::Progress;
 use crate::source::Source;
@@ -34,14 +36,6 @@ pub(crate) fn load_opened(
     if quiet {
         return Ok(model);
     }
-    let context = model.context();
-    let why = match context.limit {
-        ContextLimit::Memory => format!(" (limited by free memory; the model has {})", context.model),
-        ContextLimit::Unknown => {
-            format!(" (free memory unknown, --ctx sets more; the model has {})", context.model)
-        }
-        _ => String::new(),
-    };
     if options.device != Device::Cpu {
         let unknown = match model.device() {
             DeviceInfo::Gpu { memory: None, .. } => ", free memory unknown",
@@ -59,11 +53,10 @@ pub(crate) fn load_opened(
         _ => "gpu".to_owned(),
     };
     diagnostics::aside(format!(
-        "{} · {} · {device} · context {}{why} · KV cache {} · loaded in {:.2} s",
+        "{} · {} · {device} · {} · loaded in {:.2} s",
         foreign::one_line(name, 80),
         model.config().architecture,
-        context.tokens,
-        text::bytes(context.cache_bytes),
+        kv_cache(&model.context(), options.kv_memory.is_some()),
         start.elapsed().as_secs_f64(),
     ));
     let skipped = &model.config().skipped;
@@ -77,6 +70,43 @@ pub(crate) fn load_opened(
     Ok(model)
 }
 
+/// The KV cache of a loaded model.
+#[derive(Debug, Serialize)]
+pub(crate) struct KvCache {
+    pub(crate) bytes: u64,
+    /// Tokens that it holds for all sequences together.
+    pub(crate) total_tokens: usize,
+    /// Tokens of the longest sequence.
+    pub(crate) longest_sequence: usize,
+}
+
+impl KvCache {
+    pub(crate) fn new(context: &ContextChoice) -> KvCache {
+        let ContextChoice { tokens: longest_sequence, total_tokens, cache_bytes: bytes, .. } = *context;
+        KvCache { bytes, total_tokens, longest_sequence }
+    }
+}
+
+impl fmt::Display for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KvCache { bytes, total_tokens, longest_sequence } = self;
+        let bytes = text::bytes(*bytes);
+        write!(f, "KV cache: {bytes}, {total_tokens} tokens in total, longest sequence {longest_sequence}")
+    }
+}
+
+/// The KV cache in words, with what limits the longest sequence.
+pub(crate) fn kv_cache(context: &ContextChoice, has_budget: bool) -> String {
+    let model = context.model;
+    let why = match context.limit {
+        ContextLimit::Memory if has_budget => format!(" (limited by --kv-memory; the model has {model})"),
+        ContextLimit::Memory => format!(" (limited by free memory; the model has {model})"),
+        ContextLimit::Unknown => format!(" (free memory unknown, --ctx sets more; the model has {model})"),
+        _ => String::new(),
+    };
+    format!("{}{why}", KvCache::new(context))
+}
+
 /// `cpu`, or the GPU's name.
 pub(crate) fn device(device: &DeviceInfo) -> String {
     match device {
@@ -88,6 +118,12 @@ pub(crate) fn device(device: &DeviceInfo) -> String {
 
 /// Adds the flags that help to an error.
 fn advised(error: Error) -> anyhow::Error {
+    if let Error::KvMemory { tokens, .. } = &error {
+        return match tokens {
+            0 => anyhow!("{error}; --kv-memory sets the bytes"),
+            tokens => anyhow!("{error}; --kv-memory sets the bytes, --ctx {tokens} fits"),
+        };
+    }
     #[cfg(feature = "gpu")]
     {
         use gyrus_gpu::GpuError;

@@ -35,6 +35,7 @@ mod resolve;
 mod rope;
 mod run;
 mod screen;
+mod size;
 mod source;
 mod svg;
 mod synthetic;

@@ -42,6 +42,20 @@ pub(crate) struct ModelArgs {
     /// as they are
     #[arg(long, value_name = "TYPE", value_parser = block_format)]
     pub(crate) quantize: Option<DType>,
+
+    /// Memory of the KV cache, which all sequences share, such as 2GiB or 512MiB [default: enough for each sequence at
+    /// its full context]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub(crate) kv_memory: Option<u64>,
+
+    /// Do not share the KV cache of common prefixes between sequences
+    #[arg(long)]
+    pub(crate) no_prefix_cache: bool,
+
+    /// Use a cached prefix only if it has the bits that the sequence would compute itself: on a GPU in fast precision
+    /// generated tokens differ in rounding from tokens of a prompt
+    #[arg(long, conflicts_with = "no_prefix_cache")]
+    pub(crate) strict_prefixes: bool,
 }
 
 /// A type that weights can be quantised to.
@@ -83,6 +97,9 @@ impl ModelArgs {
             threads: self.threads.map(usize::from),
             pipelines: cache::pipelines(&Environment::of_process()),
             quantize: self.quantize,
+            kv_memory: self.kv_memory,
+            prefix_cache: !self.no_prefix_cache,
+            strict_prefixes: self.strict_prefixes,
             access: if self.no_mmap { Access::Read } else { Access::Map },
             ..Options::default()
         }

@@ -67,3 +67,28 @@ pub(crate) fn shortened(text: &str, longest: usize) -> String {
     let head: String = text.chars().take(longest - 1).collect();
     format!("{head}…")
 }
+
+/// Between four and ten steps, of one, two or five of some power of ten.
+pub(crate) fn nice_step(longest: f64) -> f64 {
+    let power = 10f64.powf((longest / 10.0).log10().ceil());
+    if longest / power <= 2.0 {
+        power / 5.0
+    } else if longest / power <= 4.0 {
+        power / 2.0
+    } else {
+        power
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_few_and_round_steps() {
+        for longest in [0.003, 1.0, 1.9, 4.0, 7.7, 10.0, 354.0, 999.0, 123_456.0] {
+            let steps = longest / nice_step(longest);
+            assert!((4.0..=10.0).contains(&steps), "{longest}: {steps}");
+        }
+    }
+}

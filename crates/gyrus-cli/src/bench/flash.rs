@@ -168,6 +168,7 @@ impl Prompt {
             tokens: &zeros,
             positions: &positions,
             sequences: &zeros,
+            kind: gyrus_kernels::RowKind::Prompt,
             logits: &[],
             tables: &[],
             lengths: &[],

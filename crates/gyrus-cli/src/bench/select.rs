@@ -7,6 +7,7 @@ use anyhow::Result;
 use gyrus_gpu::{Buffer, Dispatch, Gpu};
 use gyrus_kernels::Sampler;
 use gyrus_kernels::call::{SelectCall, SelectTuning};
+use gyrus_kernels::params::SlotState;
 
 const VOCAB: u32 = 128_256;
 
@@ -68,7 +69,7 @@ impl Timed {
     pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
         let samplers: Vec<Sampler> =
             (0..self.rows).map(|row| Sampler { seed: row.into(), ..self.sampler.clone() }).collect();
-        let launches = SelectCall::of(&samplers, VOCAB)?.tuned(gpu.rungs(), self.tuning)?;
+        let launches = SelectCall::of(&samplers, VOCAB, 1024)?.tuned(gpu.rungs(), self.tuning)?;
         let mut buffers: HashMap<&str, Buffer> = HashMap::new();
         for slot in launches.iter().flat_map(|launch| launch.slots()) {
             if buffers.contains_key(slot.name) {
@@ -79,7 +80,11 @@ impl Timed {
                     let bytes: Vec<u8> = self.logits().iter().flat_map(|l| l.to_le_bytes()).collect();
                     gpu.upload(&bytes)?
                 }
-                "samplers" => gpu.upload(&SelectCall::samplers(&samplers))?,
+                "slots" => {
+                    let state = |s: &Sampler| SlotState::new(s, 0, u32::MAX, &[], None, false);
+                    let slots: Vec<SlotState> = samplers.iter().map(state).collect();
+                    gpu.upload(bytemuck::cast_slice(&slots))?
+                }
                 _ => gpu.buffer(slot.bytes)?,
             };
             buffers.insert(slot.name, buffer);

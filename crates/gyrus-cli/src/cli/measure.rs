@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::ServeArgs;
 use crate::options::{ModelArgs, ReportArgs, SubjectArgs};
 
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ pub(crate) struct BenchArgs {
     pub(crate) depth: Vec<usize>,
 
     /// Sequences decoded at once
-    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(short = 's', long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=128))]
     pub(crate) sequences: Vec<u8>,
 
     /// Sample tokens (temperature 0.8, top-k 40, top-p 0.95) instead of greedy decoding
@@ -46,7 +47,7 @@ pub(crate) struct BenchArgs {
 
     /// Time single GPU kernels instead of a model: those whose names contain PART, or all
     #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "model")]
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["model", "serve"])]
     pub(crate) kernels: Option<String>,
 
     /// The GPU to time kernels on, by a part of its name [default: the best]
@@ -72,6 +73,9 @@ pub(crate) struct BenchArgs {
     /// Run real prompts: time to first token and time per output token
     #[arg(long)]
     pub(crate) prompts: bool,
+
+    #[command(flatten)]
+    pub(crate) load: ServeArgs,
 
     #[command(flatten)]
     pub(crate) report: ReportArgs,
