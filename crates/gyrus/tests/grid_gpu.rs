@@ -129,8 +129,13 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         };
         let distances = exact.rows.iter().zip(&fast.rows).map(|(a, b)| distance(a, b));
         let cpu = distances.fold(0.0, f32::max);
+        // The f16 of prompts' activations rounds even where int8 happens to round little.
+        let bound_of_fast = (3.0 * cpu).max(4e-3);
+        // Gemma 4 normalises values of small variance, which enlarges roundings: a software adapter reaches 2.2e-4, an
+        // H200 5.7e-5.
+        let bound_of_exact = if *name == "tiny/gemma4" { 3e-4 } else { 1e-4 };
         for (precision, reference, bound) in
-            [(Precision::Fast, &fast, 3.0 * cpu), (Precision::Exact, &exact, 2e-4)]
+            [(Precision::Fast, &fast, bound_of_fast), (Precision::Exact, &exact, bound_of_exact)]
         {
             let Some(mut gpu) = OnGpu::new(&adapter, name, &reference.plan, LENGTH) else { return };
             let mut worst = (0.0, 0, 0, 0);
