@@ -11,10 +11,10 @@ const TOGETHER: Duration = Duration::from_millis(16);
 /// A chunk of prompts beside decode steps takes at most this many times the time of a step.
 const CHUNK_STEPS: f64 = 3.0;
 /// The part of a chunk between two steps takes at most this many times the time of a step.
-const BETWEEN_STEPS: f64 = 1.2;
+const BETWEEN_STEPS: f64 = 2.0;
 /// The most steps among the kernels of a chunk, and their number when no time is known yet.
 const MOST_BETWEEN: usize = 24;
-const UNMEASURED_BETWEEN: usize = 10;
+const UNMEASURED_BETWEEN: usize = 4;
 /// Rows of a chunk beside steps when no time is known yet.
 const UNMEASURED: usize = 64;
 /// Chunk sizes whose times are measured.
