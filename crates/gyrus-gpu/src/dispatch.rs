@@ -38,9 +38,60 @@ enum Params {
     Uniform(Buffer),
 }
 
+/// A kernel as wgpu records it.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pipeline: wgpu::ComputePipeline,
+    group: wgpu::BindGroup,
+    immediates: Vec<u32>,
+    groups: [u32; 3],
+}
+
+impl Recorded {
+    pub(crate) fn record(&self, pass: &mut ComputePass<'_>) {
+        set(pass, &self.pipeline, &self.group, &self.immediates, self.groups);
+    }
+}
+
+fn set(
+    pass: &mut ComputePass<'_>,
+    pipeline: &wgpu::ComputePipeline,
+    group: &wgpu::BindGroup,
+    immediates: &[u32],
+    [x, y, z]: [u32; 3],
+) {
+    pass.set_pipeline(pipeline);
+    pass.set_bind_group(0, group, &[]);
+    if !immediates.is_empty() {
+        pass.set_immediates(0, bytemuck::cast_slice(immediates));
+    }
+    pass.dispatch_workgroups(x, y, z);
+}
+
 impl Dispatch {
     /// Records it with wgpu.
     pub(crate) fn record(&self, gpu: &Gpu, pass: &mut ComputePass<'_>) -> Result<(), GpuError> {
+        self.with_wgpu(gpu, |pipeline, group| {
+            set(pass, pipeline, group, self.immediates(), self.groups);
+        })
+    }
+
+    /// What wgpu records of it, to be recorded later: commands of wgpu cannot be kept between calls on all platforms.
+    pub(crate) fn recorded(&self, gpu: &Gpu) -> Result<Recorded, GpuError> {
+        self.with_wgpu(gpu, |pipeline, group| Recorded {
+            pipeline: pipeline.clone(),
+            group: group.clone(),
+            immediates: self.immediates().to_vec(),
+            groups: self.groups,
+        })
+    }
+
+    /// Calls `work` with its pipeline and bind group of wgpu.
+    fn with_wgpu<T>(
+        &self,
+        gpu: &Gpu,
+        work: impl FnOnce(&wgpu::ComputePipeline, &wgpu::BindGroup) -> T,
+    ) -> Result<T, GpuError> {
         let pipeline = self.pipeline.for_wgpu(gpu)?;
         let group = match self.group.get() {
             Some(group) => group,
@@ -49,14 +100,7 @@ impl Dispatch {
                 self.group.get_or_init(|| group)
             }
         };
-        pass.set_pipeline(&pipeline.inner);
-        pass.set_bind_group(0, group, &[]);
-        if let Params::Immediate(words) = &self.params {
-            pass.set_immediates(0, bytemuck::cast_slice(words));
-        }
-        let [x, y, z] = self.groups;
-        pass.dispatch_workgroups(x, y, z);
-        Ok(())
+        Ok(work(&pipeline.inner, group))
     }
 
     /// Its kernel and buffers, for the Vulkan recorder.

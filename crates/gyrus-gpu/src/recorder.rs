@@ -21,6 +21,7 @@ pub(crate) fn hang(gpu: &Gpu) -> Duration {
 
 /// Records commands, and submits them. Between [`Recorder::begin`] and [`Recorder::submit`] it takes commands.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a backend has one")]
 pub(crate) enum Recorder {
     Vulkan(vulkan_recorder::Recorder),
     Wgpu(wgpu_recorder::Recorder),

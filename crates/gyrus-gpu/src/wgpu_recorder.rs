@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use wgpu::{
-    BufferUsages, CommandEncoder, ComputePass, MapMode, PollError, PollType, QuerySet, SubmissionIndex,
-};
+use wgpu::{BufferUsages, MapMode, PollError, PollType, SubmissionIndex};
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Recorded};
 use crate::error::GpuError;
 use crate::recorder::{RING, read_words};
 
@@ -16,8 +14,8 @@ use crate::recorder::{RING, read_words};
 pub(crate) struct Recorder {
     /// Readback buffers that are not in use.
     idle: Vec<Buffer>,
-    /// What is being recorded.
-    open: Option<Recording>,
+    /// Kernels of the submission that is being recorded.
+    open: Option<Vec<Recorded>>,
 }
 
 /// Submitted commands, and the readback buffer of their results if they have any, with the bytes of the results.
@@ -27,21 +25,10 @@ pub(crate) struct Submission {
     readback: Option<(Buffer, u64)>,
 }
 
-/// Commands that are being recorded.
-#[derive(Debug)]
-struct Recording {
-    encoder: CommandEncoder,
-    pass: ComputePass<'static>,
-    queries: Option<QuerySet>,
-}
-
 impl Recorder {
     pub(crate) fn begin(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let (pass, queries) = gpu.begin_pass(&mut encoder);
-        let pass = pass.forget_lifetime();
         gpu.take_error()?;
-        self.open = Some(Recording { encoder, pass, queries });
+        self.open = Some(Vec::new());
         Ok(())
     }
 
@@ -78,12 +65,16 @@ impl Recorder {
     /// Runs a kernel.
     pub(crate) fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<(), GpuError> {
         let open = self.open.as_mut().ok_or_else(closed)?;
-        dispatch.record(gpu, &mut open.pass)
+        open.push(dispatch.recorded(gpu)?);
+        Ok(())
     }
 
     /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
     pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
-        let Recording { mut encoder, pass, queries } = self.open.take().ok_or_else(closed)?;
+        let kernels = self.open.take().ok_or_else(closed)?;
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let (mut pass, queries) = gpu.begin_pass(&mut encoder);
+        kernels.iter().for_each(|kernel| kernel.record(&mut pass));
         drop(pass);
         gpu.end_pass(&mut encoder, queries)?;
         let mut readback = None;
