@@ -78,8 +78,8 @@ impl Recorder {
         }
     }
 
-    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
+    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
         Ok(match self {
             Recorder::Vulkan(recorder) => Submission::Vulkan(recorder.submit(gpu, copied)?),
             Recorder::Wgpu(recorder) => Submission::Wgpu(recorder.submit(gpu, copied)?),

@@ -69,8 +69,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
+    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
         let kernels = self.open.take().ok_or_else(closed)?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let (mut pass, queries) = gpu.begin_pass(&mut encoder);
@@ -79,15 +79,15 @@ impl Recorder {
         gpu.end_pass(&mut encoder, queries)?;
         let mut readback = None;
         if !copied.is_empty() {
-            let bytes = copied.iter().map(|buffer| buffer.bytes()).sum();
+            let bytes = copied.iter().map(|(_, bytes)| bytes).sum();
             let buffer = match self.idle.pop() {
                 Some(buffer) if buffer.bytes() >= bytes => buffer,
                 _ => gpu.create(bytes.max(RING), BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
             };
             let mut offset = 0;
-            for from in copied {
-                encoder.copy_buffer_to_buffer(&from.inner, 0, &buffer.inner, offset, from.bytes());
-                offset += from.bytes();
+            for (from, bytes) in copied {
+                encoder.copy_buffer_to_buffer(&from.inner, 0, &buffer.inner, offset, *bytes);
+                offset += bytes;
             }
             readback = Some((buffer, bytes));
         }

@@ -24,7 +24,8 @@ pub(super) struct Flights {
     landed: Option<Landing>,
     /// What it has copied to the host.
     words: Vec<u32>,
-    pub(super) logits: Vec<f32>,
+    /// The logits of its chunks, if they were read before.
+    logits: Vec<f32>,
     pub(super) outcomes: Vec<Outcome>,
     pub(super) top: Vec<(u32, f32)>,
 }
@@ -47,6 +48,8 @@ pub(super) struct Landing {
     steps: u32,
     /// Steps that were returned.
     returned: u32,
+    /// Logits of its chunks that are copied to the host; 0 if they were read before, or there are none.
+    pub(super) logits: usize,
     pub(super) groups: [GroupSteps; GROUPS],
 }
 
@@ -94,6 +97,14 @@ impl Flights {
     pub(super) fn steps(&self) -> usize {
         let landings = self.queue.iter().filter_map(|flight| flight.landing.as_ref()).chain(&self.landed);
         landings.map(|landing| (landing.steps - landing.returned) as usize).sum()
+    }
+
+    /// The logits of the chunks that were returned last.
+    pub(super) fn logits(&self) -> &[f32] {
+        match self.landed.map_or(0, |landing| landing.logits) {
+            0 => &self.logits,
+            count => self.words.get(..count).map_or(&[], bytemuck::cast_slice),
+        }
     }
 
     /// Adds commands that were submitted.

@@ -366,7 +366,7 @@ impl Slots for GpuBackend {
         let SlotPool { flights, recorder, slots, .. } = &mut self.slots;
         let part = flights.next(&self.gpu, recorder, slots, wait)?;
         Ok(part.map(|part| match part {
-            Part::Chunks(submission) => Landed::Chunks { submission, logits: &flights.logits },
+            Part::Chunks(submission) => Landed::Chunks { submission, logits: flights.logits() },
             Part::Step(submission) => Landed::Step {
                 submission,
                 outcomes: &flights.outcomes,

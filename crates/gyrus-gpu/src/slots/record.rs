@@ -82,7 +82,7 @@ impl Tape<'_> {
 }
 
 impl GpuBackend {
-    /// Records chunks without logits. The kernels of prompts are cut into parts, with a step of the early slots after each
+    /// Records the layers of chunks. The kernels of prompts are cut into parts, with a step of the early slots after each
     /// but the last, and each such step is submitted.
     pub(super) fn record_chunks(
         &mut self,
@@ -132,6 +132,24 @@ impl GpuBackend {
         };
         let mut write = |buffer: &Buffer, words: &[u32]| recorder.write(gpu, buffer, 0, words);
         sent.send(plan, buffers, &batch.of(&lengths), tables.tile_rows, &mut write)
+    }
+
+    /// Records the kernels of the logits of this many rows of the last batch.
+    pub(super) fn record_logits(
+        &mut self,
+        chunks: &[ChunkBatch],
+        rows: usize,
+        landing: &mut Landing,
+    ) -> Result<(), GpuError> {
+        let (Some(batch), 1..) = (chunks.last(), rows) else { return Ok(()) };
+        let GpuBackend { gpu, plan, slots: pool, .. } = self;
+        let SlotPool { recorder: Some(recorder), flights, chunks: Some(tables), .. } = pool else {
+            return Err(unbound());
+        };
+        let mut tape = Tape { gpu, recorder, flights, first: 0, early: usize::MAX, recorded: 0 };
+        let shape = BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, splits: &[] };
+        landing.logits = rows * plan.vocab;
+        tape.steps(tables.of_batch(batch.kind, rows).1, shape)
     }
 
     /// Records some of the kernels of a chunk.

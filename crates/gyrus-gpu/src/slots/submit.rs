@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gyrus_kernels::call::SelectCall;
+use gyrus_kernels::call::{SelectCall, engine};
 use gyrus_kernels::{BackendError, Batch, Work};
 
 use super::chunks::{ChunkBatch, batches, logit_rows};
@@ -49,7 +49,8 @@ impl GpuBackend {
         // Slots that decoded before.
         let early = self.lanes(work.between, number - 1);
         let chunk_batches = batches(work.chunks);
-        let logits = if work.chunks.iter().any(|chunk| logit_rows(chunk) > 0) {
+        let copied_rows = copied_rows(work, &chunk_batches);
+        let logits = if copied_rows == 0 && work.chunks.iter().any(|chunk| logit_rows(chunk) > 0) {
             self.compute_chunks(&chunk_batches)?
         } else {
             Vec::new()
@@ -57,6 +58,7 @@ impl GpuBackend {
         let recorded = if logits.is_empty() { &chunk_batches[..] } else { &[] };
         self.bind_all(&early, &[])?;
         self.bind_all(&lanes, recorded)?;
+        self.bind_logits(recorded, copied_rows)?;
         let idle = self.slots.flights.is_empty();
         self.slots.begin(&self.gpu)?;
         if work.between == 0 {
@@ -68,13 +70,14 @@ impl GpuBackend {
             self.slots.record_late(&self.gpu)?;
         }
         let mut landing = Landing::new(number, !work.chunks.is_empty(), work.steps);
+        self.record_logits(recorded, copied_rows, &mut landing)?;
         self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), &mut landing)?;
         self.submit_recorded(&lanes, landing, logits)?;
         self.slots.submissions = number;
         Ok(number)
     }
 
-    /// Submits what was recorded, and copies the rings of the groups that decode to the host.
+    /// Submits what was recorded, and copies the logits of chunks or the rings of the groups that decode to the host.
     pub(super) fn submit_recorded(
         &mut self,
         lanes: &[Option<Lane>; GROUPS],
@@ -85,18 +88,15 @@ impl GpuBackend {
         let Some(recorder) = recorder else { return Err(unbound()) };
         let lanes = lanes.iter().flatten();
         let rings = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
-        let mut rings = rings.flat_map(|(lane, group)| group.selects.rings(&lane.call));
-        let submission = match rings.next() {
-            None => recorder.submit(&self.gpu, &[])?,
-            Some(first) => {
-                let (mut copied, mut count) = ([first; 2 * GROUPS], 1);
-                for ring in rings {
-                    copied[count] = ring;
-                    count += 1;
-                }
-                recorder.submit(&self.gpu, &copied[..count])?
-            }
-        };
+        let rings = rings.flat_map(|(lane, group)| group.selects.rings(&lane.call));
+        let of_chunks = self.buffers.get(&Operand::Scratch(self.plan.logits()))?;
+        let mut copied = [(of_chunks, 4 * landing.logits as u64); 2 * GROUPS + 1];
+        let mut count = usize::from(landing.logits > 0);
+        for ring in rings {
+            copied[count] = (ring, ring.bytes());
+            count += 1;
+        }
+        let submission = recorder.submit(&self.gpu, &copied[..count])?;
         flights.push(submission, Some(landing), logits);
         Ok(())
     }
@@ -183,6 +183,24 @@ impl GpuBackend {
         Ok(())
     }
 
+    /// Binds the kernels of the logits of this many rows of the last batch.
+    fn bind_logits(&mut self, chunks: &[ChunkBatch], rows: usize) -> Result<(), GpuError> {
+        let (Some(batch), 1..) = (chunks.last(), rows) else { return Ok(()) };
+        let GpuBackend { gpu, slots: SlotPool { chunks: tables, recorder, after_wgpu, .. }, .. } = self;
+        let (Some(tables), Some(recorder)) = (tables, recorder) else { return Err(unbound()) };
+        let steps = tables.of_batch(batch.kind, rows).1;
+        let shape = BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, splits: &[] };
+        *after_wgpu |= bind_steps(gpu, steps, shape, recorder.is_vulkan())?;
+        // The first step gathers rows, from the first one on.
+        if let Some(gather) = steps.first_mut()
+            && let Some(dispatch) = gather.prepare(gpu, shape)?
+        {
+            gpu.patch(dispatch, engine::GATHER_FIRST, 0);
+            *after_wgpu |= !gpu.rungs().immediates;
+        }
+        Ok(())
+    }
+
     /// Computes chunks of which some rows want logits, waits for them and returns the logits in the order of the chunks.
     fn compute_chunks(&mut self, chunks: &[ChunkBatch]) -> Result<Vec<f32>, BackendError> {
         bind_chunks_of(self)?;
@@ -207,6 +225,14 @@ impl GpuBackend {
         }
         Ok(logits)
     }
+}
+
+/// The rows of the last batch whose logits are copied to the host with the submission: all that are wanted, if they are few
+/// and no step follows, which would overwrite them. Otherwise 0.
+fn copied_rows(work: &Work<'_>, chunks: &[ChunkBatch]) -> usize {
+    let Some((last, others)) = chunks.split_last() else { return 0 };
+    let alone = work.between + work.steps == 0 && others.iter().all(|batch| batch.wanted.is_empty());
+    if alone && last.wanted.len() <= MATVEC_ROWS { last.wanted.len() } else { 0 }
 }
 
 impl ChunkBatch {

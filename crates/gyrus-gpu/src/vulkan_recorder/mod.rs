@@ -233,21 +233,21 @@ impl Recorder {
         Ok(())
     }
 
-    /// Submits the commands; the contents of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[&Buffer]) -> Result<Submission, GpuError> {
+    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
         let Some(Recording { mut submission, raw }) = self.open.take() else { return Err(closed()) };
-        submission.copied = copied.iter().map(|buffer| buffer.bytes()).sum();
+        submission.copied = copied.iter().map(|(_, bytes)| bytes).sum();
         if submission.readback.bytes() < submission.copied {
             submission.readback = gpu.create(submission.copied, READBACK)?;
         }
         let mut offset = 0;
-        for buffer in copied {
+        for (buffer, bytes) in copied {
             let (from, to) = (handle(buffer)?, handle(&submission.readback)?);
             self.synchronize(raw, &[from], &[]);
-            let region = vk::BufferCopy { src_offset: 0, dst_offset: offset, size: buffer.bytes() };
-            // SAFETY: both buffers are as large as the region and have copy usages.
+            let region = vk::BufferCopy { src_offset: 0, dst_offset: offset, size: *bytes };
+            // SAFETY: both buffers are at least as large as the region and have copy usages.
             unsafe { self.raw.cmd_copy_buffer(raw, from, to, &[region]) };
-            offset += buffer.bytes();
+            offset += bytes;
         }
         // Later commands and the host see all writes.
         let stages = vk::PipelineStageFlags::ALL_COMMANDS;
