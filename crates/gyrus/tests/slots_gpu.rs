@@ -21,14 +21,17 @@ use slot_jobs_gpu::*;
 /// leave, some of which begin with blocks that another sequence has written.
 #[test]
 fn slots_beside_others_are_as_if_alone() {
-    let most = 41;
-    let Some(mut backend) = fast(EACH * most) else { return };
+    let Some(mut backend) = fast(EACH * 128) else { return };
+    // A software adapter takes minutes for more.
+    let is_software = backend.gpu().adapter().kind == gyrus_gpu::AdapterKind::Software;
+    let numbers: &[usize] =
+        if is_software { &[1, 2, 15, 16, 17, 40] } else { &[1, 2, 15, 16, 17, 40, 63, 127] };
     let jobs: Vec<Job> = (0..6).map(|n| job(n, 4 + n as usize % 3)).collect();
     let expected: Vec<Vec<u32>> = jobs.iter().map(|job| alone(&mut backend, job)).collect();
     let mut random = Rng::new(5);
-    for beside in [1, 2, 15, 16, 17, 40] {
+    for &beside in numbers {
         // Slots in a random order, so that groups have gaps.
-        let mut slots: Vec<usize> = (0..beside + 2 + beside / 8).collect();
+        let mut slots: Vec<usize> = (0..(beside + 2 + beside / 8).min(128)).collect();
         (1..slots.len()).rev().for_each(|i| slots.swap(i, random.below(i + 1)));
         slots.truncate(beside + 1);
         let mut free: Vec<usize> = (0..slots.len()).collect();
