@@ -6,7 +6,7 @@ mod short_tales;
 mod written;
 
 use gyrus::{Device, Error, Precision};
-use serving_cases::{alone, asks, at_once, open};
+use serving_cases::{alone, asks, open, tokens};
 
 fn gpu() -> Option<Device> {
     adapter::adapter().map(|name| Device::Gpu(Some(name)))
@@ -36,20 +36,26 @@ fn too_few_blocks_preempt_the_youngest() {
     serving_cases::shortage_preempts(&gpu, Precision::Fast, 8, 40);
 }
 
-/// A device that is lost in the middle fails the requests that run, by its name. Those that come later run on the device
+/// A device that is lost in the middle fails the requests that run, by its name. Those that are queued run on the device
 /// that is opened again.
 #[test]
 fn a_lost_device_is_opened_again() {
     let Some(gpu) = gpu() else { return };
     let all = asks(3, 0, 8);
     let Some(expected) = alone(&gpu, Precision::Fast, &all) else { return };
-    let Some(model) = open(&gpu, Precision::Fast, |options| options.sessions = 3) else { return };
+    let few = |options: &mut gyrus::Options| (options.sessions, options.steps_in_flight) = (1, 2);
+    let Some(model) = open(&gpu, Precision::Fast, few) else { return };
     let mut session = model.session();
-    let request = gyrus::Request::ids(all[0].prompt.clone()).max_tokens(100).ignore_end(true);
+    // It takes all blocks, so that the others are queued.
+    let prompt: Vec<u32> = (0..224).map(|i| i % 90).collect();
+    let request = gyrus::Request::ids(prompt).max_tokens(30).ignore_end(true);
     let mut generation = session.generate(request).unwrap();
     for _ in 0..3 {
         generation.next().unwrap();
     }
+    let mut sessions: Vec<_> = all.iter().map(|_| model.session()).collect();
+    let queued: Vec<_> =
+        sessions.iter_mut().zip(&all).map(|(session, ask)| ask.begin(session).unwrap()).collect();
     model.close_device();
     let error = loop {
         match generation.next() {
@@ -60,7 +66,7 @@ fn a_lost_device_is_opened_again() {
     };
     assert_eq!(error.to_string(), "the GPU was lost: it was closed");
     assert!(matches!(error, Error::Backend(_)));
-    let got: Vec<_> = at_once(&model, &all).into_iter().map(Result::unwrap).collect();
+    let got: Vec<_> = queued.into_iter().map(|generation| tokens(generation).unwrap()).collect();
     assert_eq!(got, expected);
     assert_eq!(model.statistics().rebuilds, 1);
 }

@@ -1,6 +1,9 @@
 //! What many requests at once must get, on any device.
 
-use gyrus::{Device, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus::{
+    Device, Error, Event, Generation, Model, Options, Precision, Prompt, Request, Sampler, Session,
+    StopReason,
+};
 
 use crate::short_tales;
 
@@ -23,17 +26,26 @@ impl Ask {
     /// Runs the request in a session of its own.
     pub(crate) fn run(&self, model: &Model) -> Result<Vec<u32>, Error> {
         let mut session = model.session();
-        let mut generation = session.generate(self.request())?;
-        let mut ids = Vec::new();
-        while let Some(event) = generation.next()? {
-            match event {
-                Event::Token { id, .. } => ids.push(id),
-                Event::Stop { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
-                _ => {}
-            }
-        }
-        Ok(ids)
+        tokens(self.begin(&mut session)?)
     }
+
+    /// Starts the request in a session.
+    pub(crate) fn begin<'s>(&self, session: &'s mut Session) -> Result<Generation<'s>, Error> {
+        session.generate(self.request())
+    }
+}
+
+/// The tokens of a request that was started.
+pub(crate) fn tokens(mut generation: Generation<'_>) -> Result<Vec<u32>, Error> {
+    let mut ids = Vec::new();
+    while let Some(event) = generation.next()? {
+        match event {
+            Event::Token { id, .. } => ids.push(id),
+            Event::Stop { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
+            _ => {}
+        }
+    }
+    Ok(ids)
 }
 
 /// Requests whose prompts begin with `shared` common tokens.
