@@ -47,11 +47,18 @@ impl Mean {
         self.0 = Some(before + 0.2 * (value.min(2.0 * before) - before));
     }
 
-    /// Adds a value, and follows larger ones sooner than smaller ones: a chunk that takes too long is felt.
-    fn add_cautiously(&mut self, value: f64) {
+    /// Adds a value that counts as much as all before it. One that is far larger counts as three times as large.
+    fn follow(&mut self, value: f64) {
         let before = self.0.unwrap_or(value);
-        let weight = if value > before { 0.5 } else { 0.2 };
-        self.0 = Some(before + weight * (value.min(3.0 * before) - before));
+        self.0 = Some(0.5 * (before + value.min(3.0 * before)));
+    }
+
+    /// Follows larger values, and smaller ones later: a chunk that takes too long is felt.
+    fn follow_cautiously(&mut self, value: f64) {
+        match self.0 {
+            Some(before) if value < before => self.0 = Some(before + 0.2 * (value - before)),
+            _ => self.follow(value),
+        }
     }
 }
 
@@ -69,13 +76,13 @@ impl Pace {
     /// Chunks of this many rows took this long together with this many steps.
     pub(crate) fn chunk_took(&mut self, rows: usize, steps: usize, time: Duration) {
         if steps == 1 && rows >= FEWEST {
-            self.row.add_cautiously(time.as_secs_f64() / rows as f64);
+            self.row.follow_cautiously(time.as_secs_f64() / rows as f64);
             self.rows = rows;
         }
         let step = steps as f64 * self.step.0.unwrap_or(0.0);
         if let Some(at) = SIZES.iter().position(|size| rows <= *size) {
             self.chunks[at]
-                .add_cautiously((time.as_secs_f64() - step).max(0.0) * SIZES[at] as f64 / rows.max(1) as f64);
+                .follow((time.as_secs_f64() - step).max(0.0) * SIZES[at] as f64 / rows.max(1) as f64);
         }
     }
 
@@ -152,6 +159,27 @@ mod tests {
         assert_eq!(settled(0.0001, 0.1), FEWEST);
         assert_eq!(Pace::default().chunk_rows(true, 512), UNMEASURED);
         assert_eq!(Pace::default().chunk_rows(false, 512), 512);
+    }
+
+    /// Chunks become slower with the position: the parts between steps stay near the time of two steps, although two chunks
+    /// are in flight.
+    #[test]
+    fn steps_between_follow_the_time_of_chunks() {
+        let (mut pace, step) = (Pace::default(), 0.001);
+        pace.step_took(Duration::from_secs_f64(step));
+        let chunk = |position: usize| 0.013 + 0.002 * (position / 512) as f64;
+        // Another prompt came before.
+        let mut flying: Vec<(usize, usize)> = Vec::new();
+        for (chunks, position) in (0..4096).step_by(512).chain((0..8192).step_by(512)).enumerate() {
+            let steps = pace.steps_between(512);
+            if flying.len() == 2 {
+                let (position, steps) = flying.remove(0);
+                pace.chunk_took(512, steps, Duration::from_secs_f64(chunk(position) + steps as f64 * step));
+            }
+            let part = chunk(position) / (steps + 1) as f64;
+            assert!(chunks < 8 || part < 2.8 * step, "{steps} steps at {position}");
+            flying.push((position, steps));
+        }
     }
 
     /// Rows become slower with the position: the time of a submission stays below five steps.
