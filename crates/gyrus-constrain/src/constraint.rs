@@ -9,7 +9,7 @@ use llguidance::api::TopLevelGrammar;
 
 use crate::limits::first_line;
 use crate::trigger::Trigger;
-use crate::{Error, State, Vocabulary, regex, schema, template};
+use crate::{Error, State, Vocabulary, gbnf, regex, schema, template};
 
 /// What text must look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Source {
     Regex(String),
     /// A grammar in llguidance's dialect of Lark.
     Lark(String),
+    /// A grammar in llama.cpp's GBNF.
+    Gbnf(String),
     /// Texts and JSON in a fixed frame, such as tool calls.
     Template(template::Part),
 }
@@ -36,6 +38,7 @@ impl Source {
             Source::Json | Source::JsonObject | Source::Schema(_) => "JSON schema",
             Source::Regex(_) => "regex",
             Source::Lark(_) => "Lark",
+            Source::Gbnf(_) => "GBNF",
             Source::Template(_) => "template",
         }
     }
@@ -110,6 +113,7 @@ fn prototype(vocabulary: &Vocabulary, source: &Source) -> Result<Matcher, Error>
             limits.check_nesting(text)?;
             TopLevelGrammar::from_lark(text.clone())
         }
+        Source::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text, limits)?),
         Source::Template(part) => {
             TopLevelGrammar::from_lark(template::to_lark(part, inner.factory.tok_env().tok_trie(), limits)?)
         }

@@ -1,7 +1,7 @@
 //! Constraints on generated text: which tokens may come next.
 //!
 //! A [`Vocabulary`] is made once for a model, from the bytes of its tokens. It compiles a [`Source`] (JSON Schema, a
-//! regular expression, a Lark grammar) to a [`Constraint`]. Each sequence has a [`State`] of it, which gives a
+//! regular expression, a Lark or GBNF grammar) to a [`Constraint`]. Each sequence has a [`State`] of it, which gives a
 //! mask over the vocabulary before every token and is told the token that was chosen.
 //!
 //! Masks are exact: a token is allowed if some complete text begins with the text so far and that token. What cannot be
@@ -12,6 +12,7 @@
 
 mod constraint;
 mod error;
+mod gbnf;
 mod limits;
 mod regex;
 pub mod schema;

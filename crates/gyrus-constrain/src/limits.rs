@@ -23,6 +23,8 @@ pub struct Limits {
     pub properties: usize,
     /// The largest count of a repetition, such as `{1000}` or `maxItems`.
     pub repetition: usize,
+    /// Rules of a GBNF grammar.
+    pub rules: usize,
     /// Symbols of the compiled grammar.
     pub grammar_size: usize,
     /// Work of building the first lexer state; about 50,000 a millisecond.
@@ -47,6 +49,7 @@ impl Default for Limits {
             schemas: 20_000,
             properties: 1_000,
             repetition: 10_000,
+            rules: 4_000,
             grammar_size: 300_000,
             compile_work: 2_000_000,
             compile_time: Duration::from_secs(10),

@@ -1,0 +1,212 @@
+//! Grammars as trees.
+
+use std::fmt::Write;
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) name: String,
+    /// The byte of the text where its definition begins.
+    pub(super) offset: usize,
+    pub(super) body: Expr,
+}
+
+/// What a rule consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Expr {
+    /// One character of a set.
+    Class(Set),
+    /// A rule by its index.
+    Ref(usize),
+    /// One after the other. The empty text if there is none.
+    Seq(Vec<Expr>),
+    /// One of several. Nothing at all if there is none.
+    Alt(Vec<Expr>),
+    /// At least `min` times, at most `max` times.
+    Repeat { body: Box<Expr>, min: u32, max: Option<u32> },
+}
+
+impl Expr {
+    pub(super) const EMPTY: Expr = Expr::Seq(Vec::new());
+
+    pub(super) fn repeat(body: Expr, min: u32, max: Option<u32>) -> Expr {
+        Expr::Repeat { body: Box::new(body), min, max }
+    }
+
+    /// The parts directly inside.
+    pub(super) fn children(&self) -> &[Expr] {
+        match self {
+            Expr::Class(_) | Expr::Ref(_) => &[],
+            Expr::Seq(parts) | Expr::Alt(parts) => parts,
+            Expr::Repeat { body, .. } => std::slice::from_ref(body),
+        }
+    }
+
+    /// Whether the expression has the empty text, given which rules have.
+    pub(super) fn is_nullable(&self, rules: &[bool]) -> bool {
+        match self {
+            Expr::Class(_) => false,
+            Expr::Ref(rule) => rules[*rule],
+            Expr::Seq(parts) => parts.iter().all(|part| part.is_nullable(rules)),
+            Expr::Alt(parts) => parts.iter().any(|part| part.is_nullable(rules)),
+            Expr::Repeat { body, min, .. } => *min == 0 || body.is_nullable(rules),
+        }
+    }
+}
+
+/// For each rule whether it has a property that grows from its parts: repeats `holds` until nothing changes.
+pub(super) fn fixpoint(rules: &[Rule], holds: impl Fn(&Expr, &[bool]) -> bool) -> Vec<bool> {
+    let mut known = vec![false; rules.len()];
+    loop {
+        let next: Vec<bool> = rules.iter().map(|rule| holds(&rule.body, &known)).collect();
+        if next == known {
+            return known;
+        }
+        known = next;
+    }
+}
+
+/// A set of characters: ranges of code points in ascending order, without gaps of zero length.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Set(Vec<(u32, u32)>);
+
+impl Set {
+    pub(super) fn one(c: char) -> Set {
+        Set::new(vec![(c, c)])
+    }
+
+    pub(super) fn any() -> Set {
+        Set::new(vec![('\0', char::MAX)])
+    }
+
+    pub(super) fn new(ranges: Vec<(char, char)>) -> Set {
+        let mut ranges: Vec<(u32, u32)> =
+            ranges.into_iter().map(|(from, to)| (from as u32, to as u32)).collect();
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
+        for (from, to) in ranges {
+            match merged.last_mut() {
+                Some(last) if from <= last.1.saturating_add(1) => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Set(merged)
+    }
+
+    pub(super) fn complement(&self) -> Set {
+        let (mut next, mut out) = (0, Vec::new());
+        for &(from, to) in &self.0 {
+            if next < from {
+                out.push((next, from - 1));
+            }
+            next = to + 1;
+        }
+        if next <= char::MAX as u32 {
+            out.push((next, char::MAX as u32));
+        }
+        Set(out)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn intersects(&self, other: &Set) -> bool {
+        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
+            if x.0 <= y.1 && y.0 <= x.1 {
+                return true;
+            }
+            if x.1 < y.1 {
+                a.next()
+            } else {
+                b.next()
+            };
+        }
+        false
+    }
+
+    /// The first bytes of the characters in UTF-8.
+    pub(super) fn lead_bytes(&self) -> Bytes {
+        let mut bytes = Bytes::default();
+        for &(from, to) in &self.0 {
+            (lead_byte(from)..=lead_byte(to)).for_each(|byte| bytes.insert(byte));
+        }
+        bytes
+    }
+
+    /// The set in the syntax of regular expressions.
+    pub(super) fn write(&self, out: &mut String) {
+        // The surrogates are no characters; a range over them is one of the characters around them.
+        let code = |code: u32| match char::from_u32(code) {
+            Some(c) if c.is_ascii_alphanumeric() => c.to_string(),
+            Some(_) => format!("\\x{{{code:X}}}"),
+            None if code < 0xDC00 => "\\x{D7FF}".to_owned(),
+            None => "\\x{E000}".to_owned(),
+        };
+        if let [(from, to)] = self.0[..]
+            && from == to
+        {
+            return out.push_str(&code(from));
+        }
+        out.push('[');
+        for &(from, to) in &self.0 {
+            // Writing to a string cannot fail.
+            let _ = if from == to {
+                write!(out, "{}", code(from))
+            } else {
+                write!(out, "{}-{}", code(from), code(to))
+            };
+        }
+        out.push(']');
+    }
+}
+
+/// The first byte of a code point in UTF-8.
+fn lead_byte(code: u32) -> u8 {
+    match code {
+        0..0x80 => code as u8,
+        0x80..0x800 => 0xC0 | (code >> 6) as u8,
+        0x800..0x10000 => 0xE0 | (code >> 12) as u8,
+        _ => 0xF0 | (code >> 18) as u8,
+    }
+}
+
+/// A set of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bytes([u64; 4]);
+
+impl Bytes {
+    fn insert(&mut self, byte: u8) {
+        self.0[usize::from(byte) / 64] |= 1 << (byte % 64);
+    }
+
+    pub(super) fn union(self, other: Bytes) -> Bytes {
+        Bytes(std::array::from_fn(|at| self.0[at] | other.0[at]))
+    }
+
+    pub(super) fn intersects(self, other: Bytes) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_merged_complemented_and_compared() {
+        let set = Set::new(vec![('c', 'f'), ('a', 'b'), ('x', 'x')]);
+        let text = |set: &Set| {
+            let mut out = String::new();
+            set.write(&mut out);
+            out
+        };
+        assert_eq!(text(&set), "[a-fx]");
+        assert_eq!(text(&set.complement()), r"[\x{0}-\x{60}g-wy-\x{10FFFF}]");
+        assert!(set.intersects(&Set::one('d')) && !set.intersects(&set.complement()));
+        assert!(Set::any().complement().is_empty());
+        assert!(Set::one('é').lead_bytes().intersects(Set::one('è').lead_bytes()), "both begin with 0xC3");
+        assert!(!Set::one('é').lead_bytes().intersects(Set::one('e').lead_bytes()));
+    }
+}
