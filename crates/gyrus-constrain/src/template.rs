@@ -16,7 +16,8 @@ pub enum Part {
     Marker(String),
     /// JSON that a schema describes.
     Schema(String),
-    /// Text that a regular expression matches.
+    /// Text that a regular expression matches: the longest such text, so it must not be able to go on with the beginning
+    /// of what follows.
     Regex(String),
     /// One after the other.
     Sequence(Vec<Part>),

@@ -1,0 +1,82 @@
+//! How families of models write reasoning and tool calls.
+
+use crate::formats::{self, Table};
+
+/// A way to write reasoning and tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// `<tool_call>` with JSON, after the prompt of [`tool_prompt`](crate::tool_prompt), or JSON alone.
+    Generic,
+    /// `<tool_call>` with JSON, with `<function=…>` (Qwen3-Coder) or with `<arg_key>` (GLM).
+    Hermes,
+    /// JSON alone, or behind `<|python_tag|>`.
+    Llama3,
+    /// `[TOOL_CALLS]` with an array, or with names and `[ARGS]`.
+    Mistral,
+    /// `<｜tool▁calls▁begin｜>`, of R1, V3 and V3.1.
+    DeepSeek,
+    /// `<|tool_call>call:name{…}`, of Gemma 4, and `<start_function_call>`, of FunctionGemma.
+    Gemma,
+    /// The channels of gpt-oss.
+    Harmony,
+    /// `<TOOLCALL>` with an array.
+    Nemotron,
+    /// `<|START_ACTION|>` with an array.
+    Cohere,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 9] = [
+        Format::Harmony,
+        Format::DeepSeek,
+        Format::Gemma,
+        Format::Mistral,
+        Format::Cohere,
+        Format::Nemotron,
+        Format::Hermes,
+        Format::Llama3,
+        Format::Generic,
+    ];
+
+    /// The format of a model with this chat template. Markers decide; a template without any is [`Format::Generic`].
+    pub fn detect(template: &str) -> Format {
+        let fits = |format: &Format| {
+            format.table().markers.iter().any(|all| all.iter().all(|one| template.contains(one)))
+        };
+        Format::ALL.into_iter().find(fits).unwrap_or(Format::Generic)
+    }
+
+    pub(crate) fn table(self) -> &'static Table {
+        match self {
+            Format::Generic => &formats::generic::TABLE,
+            Format::Hermes => &formats::hermes::TABLE,
+            Format::Llama3 => &formats::llama3::TABLE,
+            Format::Mistral => &formats::mistral::TABLE,
+            Format::DeepSeek => &formats::deepseek::TABLE,
+            Format::Gemma => &formats::gemma::TABLE,
+            Format::Harmony => &formats::harmony::TABLE,
+            Format::Nemotron => &formats::nemotron::TABLE,
+            Format::Cohere => &formats::cohere::TABLE,
+        }
+    }
+
+    /// The name of the format.
+    pub fn name(self) -> &'static str {
+        self.table().name
+    }
+
+    /// The text that ends the reasoning. A constraint on the answer begins after it.
+    pub fn reasoning_end(self) -> &'static str {
+        match self {
+            Format::Harmony => formats::harmony::END,
+            other => other.table().reasoning.1,
+        }
+    }
+
+    /// Whether a prompt ends inside the reasoning, so that the output begins with it.
+    pub fn begins_in_reasoning(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.table().reasoning.0.trim_end())
+    }
+}

@@ -1,0 +1,247 @@
+//! Gemma 4 and FunctionGemma: `call:name{key:value}` in a notation of their own, between markers.
+
+use gyrus_constrain::template::Part;
+use serde_json::{Map, Value};
+
+use super::{Fixed, Step, Table};
+use crate::{Call, Error, Tool, Tools, call};
+
+/// The markers around a call, and the marker around strings in it.
+const MARKERS: [(&str, &str, &str); 2] = [
+    ("<|tool_call>", "<tool_call|>", "<|\"|>"),
+    ("<start_function_call>", "<end_function_call>", "<escape>"),
+];
+
+pub(crate) static TABLE: Table = Table {
+    name: "gemma",
+    markers: &[&[MARKERS[0].0], &[MARKERS[1].0]],
+    reasoning: ("<|channel>thought\n", "<channel|>"),
+    opens: &[MARKERS[0].0, MARKERS[1].0],
+    bare: false,
+    read,
+    call: grammar,
+    frame: [
+        &[Fixed::Marker(MARKERS[0].0)],
+        &[Fixed::Marker(MARKERS[0].1), Fixed::Marker(MARKERS[0].0)],
+        &[Fixed::Marker(MARKERS[0].1)],
+    ],
+};
+
+/// A string in a grammar. The longest match would swallow the beginning of a marker, so it has none.
+const STRING: &str = "[^<]*";
+
+/// Nesting of values.
+const MAX_DEPTH: usize = 64;
+
+fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
+    let Some((open, close, quote)) = MARKERS.into_iter().find(|(open, ..)| text.starts_with(open)) else {
+        return Step::Done(Vec::new(), 0);
+    };
+    // The end is the first closing marker outside of strings.
+    let mut at = open.len();
+    let end = loop {
+        let rest = &text[at..];
+        let string = rest.find(quote);
+        match rest.find(close) {
+            Some(end) if string.is_none_or(|string| end < string) => break at + end,
+            _ => {}
+        }
+        let next =
+            string.and_then(|string| Some(string + quote.len() + rest[string + quote.len()..].find(quote)?));
+        match next {
+            Some(next) => at += next + quote.len(),
+            None if is_end => return Step::malformed(text, text.len(), "the call has no end"),
+            None => return Step::More,
+        }
+    };
+    Step::one(call(&text[open.len()..end], quote, tools), text, end + close.len())
+}
+
+fn call(body: &str, quote: &str, tools: &Tools) -> Result<Call, String> {
+    let body = body.trim().strip_prefix("call:").ok_or("the call does not begin with \"call:\"")?;
+    let (name, arguments) = body.split_at(body.find('{').ok_or("the call has no arguments")?);
+    let mut reader = Reader { rest: arguments, quote };
+    let value = reader.value(0)?;
+    if !reader.rest.trim().is_empty() {
+        return Err("there is text behind the arguments".into());
+    }
+    call::new(name.trim().to_owned(), &value.to_string(), None, tools)
+}
+
+/// Reads the notation.
+struct Reader<'a> {
+    rest: &'a str,
+    quote: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn eat(&mut self, text: &str) -> bool {
+        self.rest = self.rest.trim_start();
+        match self.rest.strip_prefix(text) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Text up to one of these characters.
+    fn word(&mut self, ends: &[char]) -> &'a str {
+        let (word, rest) = self.rest.split_at(self.rest.find(ends).unwrap_or(self.rest.len()));
+        self.rest = rest;
+        word.trim()
+    }
+
+    fn string(&mut self) -> Result<&'a str, String> {
+        let (text, rest) = self.rest.split_once(self.quote).ok_or("a string has no end")?;
+        self.rest = rest;
+        Ok(text)
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, String> {
+        if depth > MAX_DEPTH {
+            return Err(format!("values are nested more than {MAX_DEPTH} deep"));
+        }
+        if self.eat(self.quote) {
+            return self.string().map(Value::from);
+        }
+        if self.eat("{") {
+            let mut map = Map::new();
+            while !self.eat("}") {
+                let key = if self.eat(self.quote) { self.string()? } else { self.word(&[':', ',', '}']) };
+                if !self.eat(":") {
+                    return Err(format!("the key {key:?} has no value"));
+                }
+                map.insert(key.to_owned(), self.value(depth + 1)?);
+                self.separator('}')?;
+            }
+            return Ok(Value::Object(map));
+        }
+        if self.eat("[") {
+            let mut items = Vec::new();
+            while !self.eat("]") {
+                items.push(self.value(depth + 1)?);
+                self.separator(']')?;
+            }
+            return Ok(Value::Array(items));
+        }
+        let word = self.word(&[',', '}', ']']);
+        if word.is_empty() {
+            return Err("a value is missing".into());
+        }
+        Ok(serde_json::from_str(word).unwrap_or_else(|_| Value::from(word)))
+    }
+
+    fn separator(&mut self, end: char) -> Result<(), String> {
+        if self.eat(",") || self.rest.trim_start().starts_with(end) {
+            return Ok(());
+        }
+        Err(format!("expected \",\" or \"{end}\""))
+    }
+}
+
+fn grammar(tool: &Tool) -> Result<Part, Error> {
+    let value = value(&tool.parameters).map_err(|what| Error::Unconstrained {
+        format: TABLE.name,
+        reason: format!("{what} in the parameters of {:?}", tool.name),
+    })?;
+    Ok(Part::Sequence(vec![Part::Text(format!("call:{}", tool.name)), value]))
+}
+
+/// The notation of what a schema describes. It has fewer keywords than JSON.
+fn value(schema: &Value) -> Result<Part, String> {
+    let quote = || Part::Marker(MARKERS[0].2.into());
+    if let Some(choices) = schema.get("enum").and_then(Value::as_array) {
+        let one = |choice: &Value| match choice {
+            Value::String(text) => Ok(Part::Sequence(vec![quote(), Part::Text(text.clone()), quote()])),
+            Value::Number(_) | Value::Bool(_) | Value::Null => Ok(Part::Text(choice.to_string())),
+            _ => Err("an enum of arrays or objects".to_owned()),
+        };
+        return Ok(Part::Choice(choices.iter().map(one).collect::<Result<_, _>>()?));
+    }
+    const KNOWN: [&str; 10] = [
+        "type",
+        "description",
+        "title",
+        "default",
+        "enum",
+        "items",
+        "properties",
+        "required",
+        "additionalProperties",
+        "nullable",
+    ];
+    if let Some(keyword) = schema
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, _)| key)
+        .find(|key| !KNOWN.contains(&key.as_str()))
+    {
+        return Err(format!("the keyword {keyword:?}"));
+    }
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => Ok(Part::Sequence(vec![quote(), Part::Regex(STRING.into()), quote()])),
+        Some("integer") => Ok(Part::Regex("-?(?:0|[1-9][0-9]{0,17})".into())),
+        Some("number") => Ok(Part::Regex("-?(?:0|[1-9][0-9]{0,17})(?:[.][0-9]{1,17})?".into())),
+        Some("boolean") => Ok(Part::Choice(vec![Part::text("true"), Part::text("false")])),
+        Some("null") => Ok(Part::text("null")),
+        Some("array") => {
+            let item = value(schema.get("items").ok_or("an array without items")?)?;
+            let more = Part::Sequence(vec![Part::text(","), item.clone()]);
+            let more = Part::Repeat { part: Box::new(more), min: 0, max: None };
+            Ok(Part::Sequence(vec![
+                Part::text("["),
+                optional(Part::Sequence(vec![item, more])),
+                Part::text("]"),
+            ]))
+        }
+        Some("object") => object(schema),
+        _ => Err("a schema without one type".into()),
+    }
+}
+
+fn optional(part: Part) -> Part {
+    Part::Repeat { part: Box::new(part), min: 0, max: Some(1) }
+}
+
+/// Required properties, then any of the others, in order.
+fn object(schema: &Value) -> Result<Part, String> {
+    let empty = Map::new();
+    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let member = |(name, schema): (&String, &Value)| {
+        Ok::<_, String>(Part::Sequence(vec![Part::Text(format!("{name}:")), value(schema)?]))
+    };
+    let is_required = |name: &str| required.contains(&name);
+    let first =
+        properties.iter().filter(|(name, _)| is_required(name)).map(member).collect::<Result<Vec<_>, _>>()?;
+    let others = properties
+        .iter()
+        .filter(|(name, _)| !is_required(name))
+        .map(member)
+        .collect::<Result<Vec<_>, _>>()?;
+    let after_comma = |part: &Part| Part::Sequence(vec![Part::text(","), part.clone()]);
+    let rest = |from: usize| others[from..].iter().map(|part| optional(after_comma(part)));
+    let mut parts = vec![Part::text("{")];
+    if first.is_empty() {
+        let choices: Vec<Part> = (0..others.len())
+            .map(|at| Part::Sequence([others[at].clone()].into_iter().chain(rest(at + 1)).collect()))
+            .collect();
+        parts.extend((!choices.is_empty()).then(|| optional(Part::Choice(choices))));
+    } else {
+        parts.extend(
+            first.iter().enumerate().map(|(at, part)| if at == 0 { part.clone() } else { after_comma(part) }),
+        );
+        parts.extend(rest(0));
+    }
+    parts.push(Part::text("}"));
+    Ok(Part::Sequence(parts))
+}
