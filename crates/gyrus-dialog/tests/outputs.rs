@@ -133,6 +133,11 @@ fn mistral() {
             (bad, vec![malformed(bad, "not JSON: expected value at line 1 column 44")]),
             ("[TOOL_CALLS]weather", vec![malformed("[TOOL_CALLS]weather", "the call has no arguments")]),
             ("[TOOL_CALLS][]", vec![malformed("[TOOL_CALLS][]", "the list of calls is empty")]),
+            // A bracket that does not match: found by fuzzing to depend on the cuts.
+            (
+                "[TOOL_CALLS]add{]G} x",
+                vec![malformed("[TOOL_CALLS]add{", "the arguments are not JSON"), content("]G} x")],
+            ),
             ("[THINK]so[/THINK]yes [a]", vec![reasoning("so"), content("yes [a]")]),
         ],
     );
@@ -155,10 +160,20 @@ fn deepseek() {
                 cut,
                 vec![malformed(
                     "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Par",
-                    "the arguments are not JSON",
+                    "the arguments have no end",
                 )],
             ),
             (bare, vec![malformed(bare, "the call has no name")]),
+            (
+                "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{]<｜tool▁call▁end｜>x",
+                vec![
+                    malformed(
+                        "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{]<｜tool▁call▁end｜>",
+                        "the arguments are not JSON",
+                    ),
+                    content("x"),
+                ],
+            ),
             (
                 "<｜tool▁calls▁begin｜>oops",
                 vec![malformed("<｜tool▁calls▁begin｜>", "there is no call"), content("oops")],

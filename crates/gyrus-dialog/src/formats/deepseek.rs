@@ -83,7 +83,14 @@ fn one(text: &str, tools: &Tools, is_end: bool) -> Option<(Result<Call, String>,
     let length = match json::end(&tail[brace..], CALL_CLOSE) {
         End::At(length) => length,
         End::More if !is_end => return None,
-        _ => return fail("the arguments are not JSON"),
+        End::More => return fail("the arguments have no end"),
+        End::Never => {
+            return match tail.find(CALL_CLOSE) {
+                Some(at) => Some((Err("the arguments are not JSON".into()), start + at + CALL_CLOSE.len())),
+                None if is_end => fail("the arguments are not JSON"),
+                None => None,
+            };
+        }
     };
     let close = start + brace + length;
     let rest = text[close..].trim_start();

@@ -41,7 +41,9 @@ fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
     let used = match json::end(&text[brace..], OPEN) {
         End::At(length) => brace + length,
         End::More if !is_end => return Step::More,
-        _ => return Step::malformed(text, text.len(), "the arguments are not JSON"),
+        End::More => return Step::malformed(text, text.len(), "the arguments have no end"),
+        // Where such a call would end is not known; what follows the brace is text.
+        End::Never => return Step::malformed(text, brace + 1, "the arguments are not JSON"),
     };
     let head = text[OPEN.len()..brace].trim();
     let head = head.strip_suffix("[ARGS]").unwrap_or(head);
