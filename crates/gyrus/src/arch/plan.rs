@@ -173,7 +173,7 @@ impl Builder<'_> {
         self.ops.push(Op::RopeWrite { qkv, heads, kv, write, norms, rope });
         let attended = self.buffer("attended", q);
         let (scale, soft_cap) = (attention.scale, attention.soft_cap);
-        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, out: attended });
+        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, sinks: None, out: attended });
 
         let weights = vec![self.weights.layer(i, LayerTensor::AttentionOutput, &[dim, q])?];
         let bias = self.weights.bias(i, LayerTensor::AttentionOutput, dim, false)?;

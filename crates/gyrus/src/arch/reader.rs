@@ -83,7 +83,7 @@ pub(super) fn text_config(config: &Value) -> Result<(Fields<'_>, &str), Error> {
 /// Refuses what a `config.json` asks for and the description does not have.
 fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
     let names: &[&str] = match arch.activation {
-        Activation::Silu => &["silu", "swish"],
+        Activation::Silu | Activation::ClampedSwish => &["silu", "swish"],
         Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_tanh"],
         Activation::Gelu => &["gelu"],
         Activation::SquaredRelu => &["relu2"],
