@@ -346,6 +346,25 @@ mod tests {
         assert_eq!(model.tensor("blk.0.attn_q.weight").unwrap().dtype, DType::Q4_K);
     }
 
+    /// MXFP4 has a scale that is NaN. A clamped activation would hide it, so it is refused at load.
+    #[test]
+    fn an_mxfp4_scale_that_is_nan_is_refused_by_name() {
+        let shape = "dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40:mxfp4";
+        let mut file = shape.parse::<Synthetic>().unwrap().file().unwrap();
+        let load = |file: &[u8]| {
+            let model = Checkpoint::from_gguf("synthetic", Bytes::Owned(file.to_vec())).unwrap();
+            let device = gyrus::Device::Cpu;
+            gyrus::Model::load(model, &gyrus::Options { device, context: Some(64), ..Default::default() })
+        };
+        assert!(load(&file).is_ok());
+        let model = Checkpoint::from_gguf("synthetic", Bytes::Owned(file.clone())).unwrap();
+        let at = model.tensor("blk.0.ffn_down.weight").unwrap().at as usize;
+        file[at + 17 * 5] = 0xFF;
+        let error = load(&file).err().unwrap().to_string();
+        assert!(error.contains("blk.0.ffn_down.weight"), "{error}");
+        assert!(error.contains("the scale of MXFP4 block 5 is NaN"), "{error}");
+    }
+
     #[test]
     fn what_is_wrong_with_a_shape_is_said() {
         let error = |text: &str| text.parse::<Synthetic>().unwrap_err().to_string();

@@ -48,7 +48,8 @@ fn main() {
                     let q = random(m * heads * head_dim);
                     let q = Strided { data: &q, stride: heads * head_dim };
                     let mut out = vec![0.0; m * heads * head_dim];
-                    let params = Attention { layer: 0, heads, scale: 0.125, window: None, softcap: None };
+                    let params =
+                        Attention { layer: 0, heads, scale: 0.125, window: None, softcap: None, sinks: None };
                     let mut scratch = Scratch::new();
                     let rows = &all[depth..];
                     let seconds = best(|| attention(&pool, &store, &params, rows, q, &mut out, &mut scratch));

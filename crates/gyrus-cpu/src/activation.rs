@@ -36,8 +36,29 @@ fn apply(activation: Activation, x: f32) -> f32 {
             let positive = if x < 0.0 { 0.0 } else { x };
             positive * positive
         }
+        Activation::ClampedSwish => {
+            let x = if x > CLAMP { CLAMP } else { x };
+            x / (1.0 + exp(-SWISH * x))
+        }
     }
 }
+
+/// A gate's function times the factor that it gates.
+#[inline(always)]
+fn gated(activation: Activation, gate: f32, up: f32) -> f32 {
+    match activation {
+        Activation::ClampedSwish => {
+            // These comparisons leave a NaN unchanged.
+            let up = if up < -CLAMP { -CLAMP } else { up };
+            apply(activation, gate) * (if up > CLAMP { CLAMP } else { up } + 1.0)
+        }
+        other => apply(other, gate) * up,
+    }
+}
+
+/// The largest gate, and the largest magnitude of its factor, in [`Activation::ClampedSwish`].
+const CLAMP: f32 = 7.0;
+const SWISH: f32 = 1.702;
 
 /// The polynomial of [`Activation::Gelu`].
 const TAIL: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4];
@@ -50,7 +71,12 @@ const TAIL: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1
 unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
     // SAFETY: the caller upholds the contract.
     unsafe {
+        let mut x = x;
         let e = match activation {
+            Activation::ClampedSwish => {
+                x = S::min(S::splat(CLAMP), x);
+                exp_lanes::<S>(S::mul(S::splat(-SWISH), x))
+            }
             Activation::Silu => exp_lanes::<S>(S::neg(x)),
             Activation::GeluTanh => {
                 let cubic = S::fma(S::mul(S::splat(CUBIC), x), S::mul(x, x), x);
@@ -93,7 +119,7 @@ dispatch! {
 #[inline(always)]
 fn portable_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
-        *out = apply(activation, *g) * u;
+        *out = gated(activation, *g, *u);
     }
 }
 
@@ -107,7 +133,12 @@ unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], o
         // SAFETY: reads and writes eight elements.
         unsafe {
             let v = apply_lanes::<S>(activation, S::load(g.as_ptr()));
-            S::store(out.as_mut_ptr(), S::mul(v, S::load(u.as_ptr())));
+            let mut u = S::load(u.as_ptr());
+            if activation == Activation::ClampedSwish {
+                u = S::min(S::splat(CLAMP), S::max(S::splat(-CLAMP), u));
+                u = S::add(u, S::splat(1.0));
+            }
+            S::store(out.as_mut_ptr(), S::mul(v, u));
         }
     }
     portable_gate(activation, gate_tail, up_tail, out_tail);
@@ -133,7 +164,7 @@ pub(crate) fn gate_by(
         // SAFETY: each task writes its own rows only.
         let x = unsafe { parts.part(row * n..(row + 1) * n) };
         let by = &by[row * width + first..][..n];
-        x.iter_mut().zip(by).for_each(|(x, by)| *x = apply(activation, *x) * by);
+        x.iter_mut().zip(by).for_each(|(x, by)| *x = gated(activation, *x, *by));
     });
 }
 
@@ -150,8 +181,13 @@ mod tests {
     use super::*;
     use crate::Isa;
 
-    const ALL: [Activation; 4] =
-        [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SquaredRelu];
+    const ALL: [Activation; 5] = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::SquaredRelu,
+        Activation::ClampedSwish,
+    ];
 
     #[test]
     fn activations_match_f64() {
@@ -163,6 +199,7 @@ mod tests {
                 (Activation::Silu, wide / (1.0 + (-wide).exp())),
                 (Activation::GeluTanh, 0.5 * wide * (1.0 + u.tanh())),
                 (Activation::Gelu, scalar::activate(Activation::Gelu, x).into()),
+                (Activation::ClampedSwish, scalar::activate(Activation::ClampedSwish, x).into()),
             ];
             for (activation, want) in cases {
                 let got = f64::from(apply(activation, x));
@@ -178,7 +215,11 @@ mod tests {
     fn large_inputs_stay_finite_and_nan_stays_nan() {
         for activation in ALL {
             for x in [1e4, 1e12, 3e38] {
-                let large = if activation == Activation::SquaredRelu { x * x } else { x };
+                let large = match activation {
+                    Activation::SquaredRelu => x * x,
+                    Activation::ClampedSwish => apply(activation, 7.0),
+                    _ => x,
+                };
                 assert_eq!(apply(activation, x), large, "{activation:?}");
                 assert_eq!(apply(activation, -x).abs(), 0.0, "{activation:?}");
             }

@@ -1,6 +1,7 @@
 //! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
 //! buffers grow to the largest batch and never shrink.
 
+mod experts;
 mod observe;
 mod slots;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{
     Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, MAX_KV_GROUPS, Op,
-    Phases, Plan, RopeId, Rows, Slots, WeightId, WeightSpec,
+    Phases, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -39,6 +40,8 @@ const ROPE_ROWS: usize = 16;
 /// A weight in the form that its op reads.
 enum Weight {
     Matrix(Matrix),
+    /// One for each expert.
+    Experts(Vec<Matrix>),
     Vector(Vec<f32>),
 }
 
@@ -109,10 +112,7 @@ impl CpuBackend {
         let pool = Pool::new(threads);
         let mut weights = Vec::with_capacity(plan.weights.len());
         for spec in &plan.weights {
-            let owner = bytes(spec);
-            let length = (*owner).as_ref().len();
-            let data = Bytes::new(owner, 0..length)?;
-            let weight = prepare(&pool, spec, data, &plan);
+            let weight = prepare(&pool, spec, &bytes, plan.precision);
             weights.push(weight.map_err(|error| UnusableWeight { name: spec.name.clone(), error })?);
         }
         let storage = plan.precision.kv_storage();
@@ -141,14 +141,14 @@ impl Prepared {
     fn matrix(&self, id: WeightId) -> &Matrix {
         match &self.weights[id.0 as usize] {
             Weight::Matrix(matrix) => matrix,
-            Weight::Vector(_) => unreachable!("the weight of a matmul is a matrix"),
+            _ => unreachable!("the weight of a matmul is a matrix"),
         }
     }
 
     fn vector(&self, id: WeightId) -> &[f32] {
         match &self.weights[id.0 as usize] {
             Weight::Vector(vector) => vector,
-            Weight::Matrix(_) => unreachable!("the weight of a norm is a vector"),
+            _ => unreachable!("the weight of a norm is a vector"),
         }
     }
 
@@ -231,13 +231,14 @@ impl Prepared {
                     cache.write_rows(&self.pool, usize::from(kv.index), rows, keys, values);
                 }
             }
-            Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
+            Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
                 let params = Attention {
                     layer: usize::from(kv.index),
                     heads: usize::from(*heads),
                     scale: *scale,
                     window: self.plan.kv_group(*kv).window,
                     softcap: *soft_cap,
+                    sinks: sinks.map(|id| self.vector(id)),
                 };
                 let stride = self.plan.buffer(*qkv).width;
                 let (cache, rows) = (&caches[usize::from(kv.group)], rows[usize::from(kv.group)]);
@@ -256,6 +257,9 @@ impl Prepared {
                 self.between(state, *by, *x, batch, |by, x, _| {
                     activation::gate_by(&self.pool, *activation, x, n, by, width, *first as usize);
                 });
+            }
+            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
+                self.run_experts(op, batch, state);
             }
             Op::Gather { x, out } => {
                 let n = self.plan.buffer(*x).width;
@@ -332,10 +336,7 @@ impl Prepared {
     }
 
     fn rows(&self, id: BufferId, batch: &Batch<'_>) -> usize {
-        match self.plan.buffer(id).rows {
-            Rows::Batch => batch.rows(),
-            Rows::Logits => batch.logits.len(),
-        }
+        self.plan.buffer(id).rows.count(batch)
     }
 }
 
@@ -417,16 +418,36 @@ impl Executor {
     }
 }
 
-/// Prepares a weight: matrices for the matmul, vectors (norm weights) as `f32`.
-fn prepare(pool: &Pool, spec: &WeightSpec, data: Bytes, plan: &Plan) -> Result<Weight, CpuError> {
+/// Prepares a weight: matrices for the matmul, vectors (norm weights) as `f32`. The experts of a stacked weight are read one
+/// after the other, so that no more than one of them is in memory twice.
+fn prepare(
+    pool: &Pool,
+    spec: &WeightSpec,
+    bytes: &impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
+    precision: Precision,
+) -> Result<Weight, CpuError> {
+    if let Some(count) = spec.experts() {
+        let one = |expert| spec.expert(expert).map(|spec| matrix(pool, &spec, bytes(&spec), precision));
+        return Ok(Weight::Experts((0..count).filter_map(one).collect::<Result<_, _>>()?));
+    }
     if spec.shape.rank() < 2 {
         let mut vector = vec![0.0; spec.shape.elems()];
-        dequantize(spec.dtype, data.as_slice(), &mut vector)?;
+        dequantize(spec.dtype, (*bytes(spec)).as_ref(), &mut vector)?;
         if spec.plus != 0.0 {
             vector.iter_mut().for_each(|v| *v += spec.plus);
         }
         return Ok(Weight::Vector(vector));
     }
-    let (rows, cols) = (spec.shape.rows(), spec.shape.row());
-    Ok(Weight::Matrix(Matrix::new(pool, spec.dtype, rows, cols, data, plan.precision)?))
+    matrix(pool, spec, bytes(spec), precision).map(Weight::Matrix)
+}
+
+fn matrix(
+    pool: &Pool,
+    spec: &WeightSpec,
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    precision: Precision,
+) -> Result<Matrix, CpuError> {
+    let length = (*owner).as_ref().len();
+    let data = Bytes::new(owner, 0..length)?;
+    Matrix::new(pool, spec.dtype, spec.shape.rows(), spec.shape.row(), data, precision)
 }

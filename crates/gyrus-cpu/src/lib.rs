@@ -21,6 +21,7 @@ mod backend;
 mod elementwise;
 mod error;
 mod exp;
+mod experts;
 mod f32_dot;
 mod isa;
 mod kv;

@@ -3,6 +3,8 @@
 //! Tasks split the outputs, never the sum over `k`, and every output has one order of summation. So a row's
 //! result depends on that row alone, not on the rest of the batch or the number of threads.
 
+pub(crate) mod experts;
+
 use crate::f32_dot::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
 use crate::panel::{FloatPanels, LANES, QuantPanels, TILE, float_panels};
@@ -84,41 +86,55 @@ pub fn matmul(
 
     // A unit is the panel height: the output rows that a kernel computes together.
     let units: usize = weights.iter().map(|w| w.rows().div_ceil(w.unit())).sum();
-    let row_bytes = if any_f32 { width * 4 } else { blocks * size_of::<QBlock>() };
-    // Whole tiles of every kernel that runs.
-    let tile_rows = if any_f32 { F32_ROWS } else { TILE };
-    let row_block = (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows;
+    let row_block = row_block(&input, any_f32);
     let row_blocks = m.div_ceil(row_block);
     let chunk = units.div_ceil(pool.threads() * 4).min(128);
     let chunks = units.div_ceil(chunk);
 
-    let output = Output { data: Disjoint::new(out), n, accumulate };
+    let output = Output { data: Disjoint::new(out), n, accumulate, rows: None };
     pool.run(row_blocks * chunks, &|task| {
         let rows = task / chunks * row_block;
         let rows = rows..m.min(rows + row_block);
-        let (mut unit, end) = (task % chunks * chunk, units.min(task % chunks * chunk + chunk));
-        let (mut first_unit, mut column) = (0, 0);
-        for weight in weights {
-            let count = weight.rows().div_ceil(weight.unit());
-            if unit < end && unit < first_unit + count {
-                let here = unit - first_unit..end.min(first_unit + count) - first_unit;
-                unit = first_unit + here.end;
-                match weight.body() {
-                    Body::QuantPanels(panels) => {
-                        multiply_quant_panels(&input, panels, weight, here, rows.clone(), &output, column)
-                    }
-                    Body::FloatPanels(columns) => {
-                        multiply_float_panels(&input, columns, weight, here, rows.clone(), &output, column)
-                    }
-                    Body::Raw(data) => {
-                        multiply_raw(&input, data, weight, here, rows.clone(), &output, column)
-                    }
-                }
-            }
-            first_unit += count;
-            column += weight.rows();
-        }
+        let units = task % chunks * chunk..units.min(task % chunks * chunk + chunk);
+        multiply(&input, weights.iter().copied(), units, rows, &output);
     });
+}
+
+/// Rows whose activations fit the L2 cache, in whole tiles of every kernel that runs.
+fn row_block(input: &Input, any_f32: bool) -> usize {
+    let row_bytes = if any_f32 { input.width * 4 } else { input.blocks * size_of::<QBlock>() };
+    let tile_rows = if any_f32 { F32_ROWS } else { TILE };
+    (ROW_BLOCK_BYTES / row_bytes / tile_rows).max(1) * tile_rows
+}
+
+/// Multiplies some rows with some units of the weights, which are counted over all of them.
+fn multiply<'a>(
+    input: &Input,
+    weights: impl Iterator<Item = &'a Matrix>,
+    units: Span,
+    rows: Span,
+    output: &Output,
+) {
+    let (mut unit, end) = (units.start, units.end);
+    let (mut first_unit, mut column) = (0, 0);
+    for weight in weights {
+        let count = weight.rows().div_ceil(weight.unit());
+        if unit < end && unit < first_unit + count {
+            let here = unit - first_unit..end.min(first_unit + count) - first_unit;
+            unit = first_unit + here.end;
+            match weight.body() {
+                Body::QuantPanels(panels) => {
+                    multiply_quant_panels(input, panels, weight, here, rows.clone(), output, column)
+                }
+                Body::FloatPanels(columns) => {
+                    multiply_float_panels(input, columns, weight, here, rows.clone(), output, column)
+                }
+                Body::Raw(data) => multiply_raw(input, data, weight, here, rows.clone(), output, column),
+            }
+        }
+        first_unit += count;
+        column += weight.rows();
+    }
 }
 
 /// The activations in each form that a kernel reads.
@@ -135,18 +151,21 @@ struct Input<'a> {
 }
 
 /// `[m, n]`, written by tasks in disjoint rectangles.
-struct Output {
+struct Output<'a> {
     data: Disjoint<f32>,
     n: usize,
     accumulate: bool,
+    /// Where each row of the input is written, if not to the row of its own number.
+    rows: Option<&'a [u32]>,
 }
 
-impl Output {
+impl Output<'_> {
     /// Stores or adds `values` at row `row`, starting at column `column`.
     ///
     /// # Safety
     /// No other thread writes these elements during the loop.
     unsafe fn put(&self, row: usize, column: usize, values: &[f32]) {
+        let row = self.rows.map_or(row, |rows| rows[row] as usize);
         let at = row * self.n + column;
         // SAFETY: the caller upholds the contract.
         let out = unsafe { self.data.part(at..at + values.len()) };

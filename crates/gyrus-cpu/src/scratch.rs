@@ -8,6 +8,7 @@ pub struct Scratch {
     tiles: Vec<f32>,
     pub(crate) partials: Vec<f32>,
     pub(crate) groups: Vec<crate::attention::Group>,
+    pub(crate) sorted: crate::matmul::experts::Sorted,
 }
 
 impl Scratch {

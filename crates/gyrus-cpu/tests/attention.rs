@@ -15,18 +15,24 @@ struct Sequence {
     len: usize,
 }
 
+/// From one that takes almost all of the weight to one that takes none.
+const SINKS: [f32; 9] = [9.0, -0.5, 0.0, -40.0, 1.5, 0.25, 3.0, -2.0, 60.0];
+
 struct Case {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
     window: Option<u32>,
     softcap: Option<f32>,
+    /// Of each head, or none.
+    sinks: &'static [f32],
 }
 
 impl Case {
-    fn params(&self) -> Attention {
+    fn params(&self) -> Attention<'static> {
         let scale = 1.0 / (self.head_dim as f32).sqrt();
-        Attention { layer: 1, heads: self.heads, scale, window: self.window, softcap: self.softcap }
+        let sinks = (!self.sinks.is_empty()).then_some(self.sinks);
+        Attention { layer: 1, heads: self.heads, scale, window: self.window, softcap: self.softcap, sinks }
     }
 
     fn q_width(&self) -> usize {
@@ -129,8 +135,9 @@ impl Case {
                 self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let sink = self.sinks.get(head).map_or(f64::NEG_INFINITY, |sink| f64::from(*sink));
+        let max = scores.iter().copied().fold(sink, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum::<f64>() + (sink - max).exp();
         let weight = |p: usize| (scores[p - first] - max).exp() / sum;
         (0..hd).map(|i| (first..=position).map(|p| weight(p) * at(&s.v, p, i)).sum()).collect()
     }
@@ -147,7 +154,8 @@ fn attention_matches_f64_on_a_grid_of_shapes() {
         [(1, 1, 8), (9, 3, 64), (4, 4, 12), (8, 2, 80), (4, 1, 256), (6, 3, 5), (5, 1, 16)]
     {
         for (window, softcap) in [(None, None), (Some(1), None), (Some(40), Some(20.0)), (Some(300), None)] {
-            let case = Case { heads, kv_heads, head_dim, window, softcap };
+            let sinks = if softcap.is_none() && window.is_none() { &[] } else { &SINKS[..heads] };
+            let case = Case { heads, kv_heads, head_dim, window, softcap, sinks };
             let sequences = case.sequences(&mut rng, &[1, 33, 310]);
             for (dtype, tolerance) in [(Storage::F32, 3e-6), (Storage::F16, 4e-3)] {
                 let pool = Pool::new(2);
@@ -179,7 +187,7 @@ fn attention_is_invariant_to_chunks_batches_and_threads() {
     for (window, softcap, dtype) in
         [(None, None, Storage::F16), (None, Some(30.0), Storage::F32), (Some(100), None, Storage::F16)]
     {
-        let case = Case { heads: 6, kv_heads: 2, head_dim: 24, window, softcap };
+        let case = Case { heads: 6, kv_heads: 2, head_dim: 24, window, softcap, sinks: &SINKS[..6] };
         let sequences = case.sequences(&mut rng, &[700, 5, 290]);
         let store = case.store(&Pool::new(1), &sequences, dtype);
         let alone: Vec<Vec<f32>> = sequences
@@ -200,7 +208,14 @@ fn attention_is_invariant_to_chunks_batches_and_threads() {
 fn attention_is_bit_equal_on_all_instruction_sets() {
     let mut rng = Rng::new(22);
     for head_dim in [8, 40, 64, 20] {
-        let case = Case { heads: 4, kv_heads: 2, head_dim, window: Some(50), softcap: Some(10.0) };
+        let case = Case {
+            heads: 4,
+            kv_heads: 2,
+            head_dim,
+            window: Some(50),
+            softcap: Some(10.0),
+            sinks: &SINKS[..4],
+        };
         let sequences = case.sequences(&mut rng, &[300, 40]);
         for dtype in [Storage::F32, Storage::F16] {
             let run = |isa| {
@@ -229,7 +244,7 @@ fn invalid_cache_shapes_are_rejected() {
 fn rows_that_share_blocks_match_rows_alone() {
     let mut rng = Rng::new(23);
     for (heads, kv_heads, window) in [(9, 3, None), (4, 4, None), (8, 1, Some(70))] {
-        let case = Case { heads, kv_heads, head_dim: 64, window, softcap: None };
+        let case = Case { heads, kv_heads, head_dim: 64, window, softcap: None, sinks: &[] };
         let len = 400;
         let all = case.sequences(&mut rng, &[len; 5]);
         for dtype in [Storage::F16, Storage::F32] {

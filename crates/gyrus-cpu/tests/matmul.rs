@@ -6,7 +6,7 @@ use gyrus_cpu::{
 use gyrus_tensor::{DType, dequantize};
 use gyrus_testkit::Rng;
 
-const TYPES: [DType; 25] = [
+const TYPES: [DType; 26] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -21,6 +21,7 @@ const TYPES: [DType; 25] = [
     DType::Q5_K,
     DType::Q6_K,
     DType::IQ4_NL,
+    DType::MXFP4,
     DType::IQ4_XS,
     DType::AFFINE2_BF16,
     DType::AFFINE3_BF16,
@@ -45,6 +46,7 @@ fn f16_offsets(dtype: DType) -> &'static [usize] {
         DType::Q3_K => &[108],
         DType::Q6_K => &[208],
         dtype if dtype.is_affine() => &[0, 2],
+        DType::MXFP4 => &[],
         _ => &[0],
     }
 }
@@ -62,6 +64,9 @@ fn weight(rng: &mut Rng, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         _ => {
             let mut bytes = rng.bytes(dtype.bytes_of_elems(elems).unwrap());
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                if dtype == DType::MXFP4 {
+                    block[0] = 116 + rng.below(9) as u8;
+                }
                 for &at in f16_offsets(dtype) {
                     let bytes = match dtype.name().ends_with("_BF16") {
                         true => half::bf16::from_f32(0.02 * rng.gaussian() as f32).to_le_bytes(),
@@ -192,6 +197,9 @@ fn extreme_quants_and_activations_do_not_overflow() {
             let k = 512;
             let mut bytes = vec![fill; dtype.bytes_of_elems(9 * k).unwrap()];
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                if dtype == DType::MXFP4 {
+                    block[0] = 127;
+                }
                 for &at in f16_offsets(dtype) {
                     block[at..at + 2].copy_from_slice(&half::f16::from_f32(1.0).to_le_bytes());
                 }

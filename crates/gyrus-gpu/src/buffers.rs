@@ -27,10 +27,14 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     let words = |count: usize| (count as u64).saturating_mul(4);
     let mut sizes = Vec::new();
     for (spec, id) in plan.buffers.iter().zip(0..) {
-        let rows = if spec.rows == Rows::Batch { MAX_ROWS } else { MATVEC_ROWS };
+        let (rows, slot_rows) = match spec.rows {
+            Rows::Batch => (MAX_ROWS, Some(MATVEC_ROWS)),
+            Rows::Slots(used) => (MAX_ROWS * usize::from(used), Some(MATVEC_ROWS * usize::from(used))),
+            Rows::Logits => (MATVEC_ROWS, None),
+        };
         sizes.push((Operand::Scratch(BufferId(id)), words(rows * spec.width)));
-        if spec.rows == Rows::Batch {
-            sizes.push((Operand::SlotScratch(BufferId(id)), words(MATVEC_ROWS * spec.width)));
+        if let Some(rows) = slot_rows {
+            sizes.push((Operand::SlotScratch(BufferId(id)), words(rows * spec.width)));
         }
     }
     let partials = plan.forward.iter().map(|op| match op {

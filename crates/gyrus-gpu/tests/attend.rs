@@ -324,6 +324,7 @@ impl Scene {
             seen: &seen,
             scale: self.params(0, 0.0).scale,
             soft_cap: (soft_cap != 0.0).then_some(soft_cap),
+            sinks: None,
         };
         let mut out = vec![0.0; heads * head_dim];
         scalar::attend(&cache, 0, question, &mut out);

@@ -4,7 +4,7 @@ use crate::batch::Batch;
 use crate::call::Storage;
 use crate::kv::KvLayer;
 use crate::op::{BufferId, Op};
-use crate::plan::{Plan, Rows};
+use crate::plan::Plan;
 
 /// A result of an op that can be observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,7 +99,7 @@ impl Plan {
     /// Rows of a result.
     pub fn result_rows(&self, result: OpResult, batch: &Batch<'_>) -> usize {
         match result {
-            OpResult::Buffer(id) if self.buffer(id).rows == Rows::Logits => batch.logits.len(),
+            OpResult::Buffer(id) => self.buffer(id).rows.count(batch),
             _ => batch.rows(),
         }
     }

@@ -25,6 +25,18 @@ pub enum Activation {
     Gelu,
     /// `max(x, 0)²`.
     SquaredRelu,
+    /// `g·sigmoid(1.702·g)` of a gate `g` that is at most 7. The factor on it is `u + 1`, with `u` within ±7.
+    ClampedSwish,
+}
+
+/// Which experts the weights of a router are a softmax over. Weights of all experts that are divided by the sum of the
+/// chosen ones are those of the chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RouteWeights {
+    /// All of them, so that the chosen ones' weights add up to less than 1.
+    All,
+    /// The chosen ones.
+    Chosen,
 }
 
 /// The RMS norms of heads before they are rotated. Weights are `[head_dim]`.
@@ -152,7 +164,58 @@ pub enum Op {
         scale: f32,
         /// Scores become `soft_cap · tanh(score / soft_cap)`.
         soft_cap: Option<f32>,
+        /// `[heads]`: a score of each head that joins the softmax and has no value. Neither scale nor cap apply to it.
+        sinks: Option<WeightId>,
         /// `[rows, heads·head_dim]`.
+        out: BufferId,
+    },
+    /// Chooses the experts of each row: those with the largest logits, of equal ones the lowest id first.
+    ///
+    /// If a logit of a row is not finite, the row's ids are `0..used` and its weights NaN, so that its logits are an error.
+    Route {
+        /// `[rows, experts]`.
+        logits: BufferId,
+        /// How many are chosen.
+        used: u16,
+        /// What the weights are a softmax over.
+        weights: RouteWeights,
+        /// `[experts]`: a factor on the weight of each.
+        scale: Option<WeightId>,
+        /// `[rows, 2·used]`: the ids as numbers, in the order of descending logits, then their weights.
+        out: BufferId,
+    },
+    /// `out[r·used + s] = W[e]·x + bias[e]` with the expert `e` of each slot `s` of a row, as [`Op::Route`] left it. Several
+    /// weights `[experts, n_i, k]` write their outputs side by side.
+    ExpertMatMul {
+        /// `[rows, k]`: every slot multiplies the row. Or `[rows·used, k]`: each slot multiplies its own.
+        x: BufferId,
+        /// `[rows, 2·used]`.
+        route: BufferId,
+        /// Each `[experts, n_i, k]`.
+        weights: Vec<WeightId>,
+        /// None, or for each weight one `[experts·n_i]`.
+        biases: Vec<WeightId>,
+        /// `[rows·used, Σ n_i]`.
+        out: BufferId,
+    },
+    /// `out[r] = Σ_s weight[r][s]·x[r·used + s]`, or `+=`. The sum is in the order of slots.
+    ExpertSum {
+        /// `[rows·used, width]`.
+        x: BufferId,
+        /// `[rows, 2·used]`.
+        route: BufferId,
+        /// Whether to add to `out`: the residual connection.
+        accumulate: bool,
+        /// `[rows, width]`.
+        out: BufferId,
+    },
+    /// `out[r] += sigmoid(gate[r])·x[r]`: an expert that every row has.
+    AddGated {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// `[rows, 1]`.
+        gate: BufferId,
+        /// `[rows, width]`.
         out: BufferId,
     },
     /// `out[r][i] = f(x[r][i]) · x[r][n + i]`, `x: [rows, 2n]`, `out: [rows, n]`.
@@ -186,20 +249,24 @@ pub enum Op {
 
 impl Op {
     /// The buffers it reads.
-    pub fn reads(&self) -> [Option<BufferId>; 2] {
+    pub fn reads(&self) -> [Option<BufferId>; 3] {
         match *self {
-            Op::Embed { .. } => [None, None],
+            Op::Embed { .. } => [None; 3],
             Op::RmsNorm { x, .. }
             | Op::NormColumns { x, .. }
             | Op::Bias { x, .. }
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
             | Op::Gate { x, .. }
-            | Op::Gather { x, .. } => [Some(x), None],
-            Op::MatMul { x, accumulate, out, .. } => [Some(x), accumulate.then_some(out)],
-            Op::Add { x, out, .. } => [Some(x), Some(out)],
-            Op::GateBy { x, by, .. } => [Some(x), Some(by)],
-            Op::RopeWrite { qkv, .. } | Op::Attention { qkv, .. } => [Some(qkv), None],
+            | Op::Route { logits: x, .. }
+            | Op::Gather { x, .. } => [Some(x), None, None],
+            Op::MatMul { x, accumulate, out, .. } => [Some(x), accumulate.then_some(out), None],
+            Op::Add { x, out, .. } => [Some(x), Some(out), None],
+            Op::GateBy { x, by, .. } => [Some(x), Some(by), None],
+            Op::ExpertMatMul { x, route, .. } => [Some(x), Some(route), None],
+            Op::ExpertSum { x, route, accumulate, out } => [Some(x), Some(route), accumulate.then_some(out)],
+            Op::AddGated { x, gate, out } => [Some(x), Some(gate), Some(out)],
+            Op::RopeWrite { qkv, .. } | Op::Attention { qkv, .. } => [Some(qkv), None, None],
         }
     }
 
@@ -211,6 +278,10 @@ impl Op {
             | Op::MatMul { out, .. }
             | Op::Add { out, .. }
             | Op::Attention { out, .. }
+            | Op::Route { out, .. }
+            | Op::ExpertMatMul { out, .. }
+            | Op::ExpertSum { out, .. }
+            | Op::AddGated { out, .. }
             | Op::Gate { out, .. }
             | Op::Gather { out, .. } => out,
             Op::NormColumns { x, .. }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use gyrus_tensor::{DType, Shape};
 
+use crate::batch::Batch;
 use crate::kv::{KV_BLOCK, KvGroup, KvLayer};
 use crate::op::{BufferId, HeadNorms, Op, WeightId};
 use crate::rope::Rope;
@@ -24,6 +25,19 @@ pub enum Rows {
     Batch,
     /// As many as rows with logits.
     Logits,
+    /// This many for each row of the batch: one for each of its experts.
+    Slots(u16),
+}
+
+impl Rows {
+    /// The number of rows in a batch.
+    pub fn count(self, batch: &Batch<'_>) -> usize {
+        match self {
+            Rows::Batch => batch.rows(),
+            Rows::Logits => batch.logits.len(),
+            Rows::Slots(used) => batch.rows() * usize::from(used),
+        }
+    }
 }
 
 /// A scratch buffer.
@@ -52,12 +66,76 @@ pub struct WeightSpec {
     pub plus: f32,
     /// Whether the file does not have it: all values are `plus`.
     pub constant: bool,
+    /// How the file's tensors are laid out.
+    pub layout: FileLayout,
+}
+
+/// How the tensors of a file hold a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileLayout {
+    /// One tensor has its rows, one after the other.
+    Rows,
+    /// Each expert has a tensor. The number of the expert is at the `*` of the weight's name.
+    PerExpert,
+    /// One tensor `[experts, cols, n]` of floats has its rows as columns: the first, and then every `step`-th.
+    Columns {
+        /// The column that is row 0 of an expert.
+        first: usize,
+        /// How far apart the columns of neighbouring rows are.
+        step: usize,
+    },
+    /// Two tensors of bytes, whose names have the suffixes `_blocks` and `_scales`, have the quants and exponents of
+    /// MXFP4 rows. An expert has the first of its rows there, and then every `step`-th.
+    Mxfp4 {
+        /// The row that is row 0 of an expert.
+        first: usize,
+        /// How far apart neighbouring rows are.
+        step: usize,
+    },
 }
 
 impl WeightSpec {
     /// A whole tensor, as the file has it.
     pub fn new(name: impl Into<String>, dtype: DType, shape: Shape) -> WeightSpec {
-        WeightSpec { name: name.into(), dtype, shape, first_row: 0, plus: 0.0, constant: false }
+        WeightSpec {
+            name: name.into(),
+            dtype,
+            shape,
+            first_row: 0,
+            plus: 0.0,
+            constant: false,
+            layout: FileLayout::Rows,
+        }
+    }
+
+    /// How many experts a stacked weight `[experts, rows, cols]` has; `None` for others.
+    pub fn experts(&self) -> Option<usize> {
+        match *self.shape.dims() {
+            [experts, _, _] => Some(experts),
+            _ => None,
+        }
+    }
+
+    /// One expert of a stacked weight: a weight `[rows, cols]`. `None` if it has no such expert.
+    pub fn expert(&self, expert: usize) -> Option<WeightSpec> {
+        let &[experts, rows, cols] = self.shape.dims() else { return None };
+        if expert >= experts {
+            return None;
+        }
+        let shape = Shape::new(&[rows, cols]).ok()?;
+        let one = WeightSpec { shape, ..self.clone() };
+        Some(match self.layout {
+            FileLayout::Rows => WeightSpec { first_row: self.first_row + expert * rows, ..one },
+            FileLayout::PerExpert => WeightSpec {
+                name: self.name.replacen('*', &expert.to_string(), 1),
+                layout: FileLayout::Rows,
+                ..one
+            },
+            FileLayout::Columns { .. } => WeightSpec { first_row: self.first_row + expert * cols, ..one },
+            FileLayout::Mxfp4 { step, .. } => {
+                WeightSpec { first_row: self.first_row + expert * rows * step, ..one }
+            }
+        })
     }
 
     /// The bytes of the file's tensor that hold it.
@@ -216,13 +294,31 @@ impl fmt::Display for Line<'_> {
                 let all = [Some(*q), *k, *v].into_iter().flatten().map(|w| weight(&w));
                 write!(f, ", head norms {} eps {eps:e}", all.collect::<Vec<_>>().join(", "))
             }
-            Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
+            Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
                 write!(f, "{out} = attention {qkv} {heads} heads {kv} × {scale}")?;
                 if let Some(window) = self.plan.kv_group(*kv).window {
                     write!(f, ", window {window}")?;
                 }
+                if let Some(sinks) = sinks {
+                    write!(f, ", sinks {}", weight(sinks))?;
+                }
                 soft_cap.map_or(Ok(()), |cap| write!(f, ", soft-capped at {cap}"))
             }
+            Op::Route { logits, used, weights, scale, out } => {
+                write!(f, "{out} = route {logits} to {used}, softmax over {weights:?}")?;
+                scale.map_or(Ok(()), |scale| write!(f, " × {}", weight(&scale)))
+            }
+            Op::ExpertMatMul { x, route, weights, biases, out } => {
+                let all: Vec<String> = weights.iter().map(weight).collect();
+                write!(f, "{out} = {x} · experts {route} of {}", all.join(" | "))?;
+                let all: Vec<String> = biases.iter().map(weight).collect();
+                if all.is_empty() { Ok(()) } else { write!(f, " + {}", all.join(" | ")) }
+            }
+            Op::ExpertSum { x, route, accumulate, out } => {
+                let sign = if *accumulate { "+=" } else { "=" };
+                write!(f, "{out} {sign} sum of experts {route} × {x}")
+            }
+            Op::AddGated { x, gate, out } => write!(f, "{out} += sigmoid({gate}) × {x}"),
             Op::Gate { x, activation, out } => write!(f, "{out} = {activation:?} gate {x}"),
             Op::GateBy { x, activation, by, first } => {
                 write!(f, "{x} = {activation:?} {x} × {by}[{first}..]")

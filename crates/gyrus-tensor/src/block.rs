@@ -6,7 +6,7 @@
 //! value it decodes to. The formats and field names are those of ggml.
 
 use bytemuck::{Pod, Zeroable};
-use half::f16;
+use half::{bf16, f16};
 
 use crate::DType;
 
@@ -225,6 +225,37 @@ impl BlockIq4Xs {
     }
 }
 
+/// `v = d·MXFP4_LEVELS[q]` with `d = 2^(e − 128)`, nibbles as in [`BlockQ4_0`].
+///
+/// The OCP microscaling format: elements are E2M1 floats, the scale is an E8M0 float `2^(e − 127)`. The levels are
+/// twice the elements, so that they are integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockMxfp4 {
+    /// Exponent of the scale; [`BlockMxfp4::NAN`] is NaN.
+    pub e: u8,
+    /// Nibbles.
+    pub qs: [u8; 16],
+}
+
+impl BlockMxfp4 {
+    /// The exponent byte of a scale that is NaN.
+    pub const NAN: u8 = 0xFF;
+
+    /// The scale of the levels, half of the block's scale. bf16 has every one of them exactly.
+    pub fn scale(&self) -> bf16 {
+        bf16::from_bits(match self.e {
+            Self::NAN => bf16::NAN.to_bits(),
+            // Subnormal.
+            0 | 1 => 0x20 << self.e,
+            e => u16::from(e - 1) << 7,
+        })
+    }
+}
+
+/// The sixteen levels of MXFP4, twice the values of E2M1.
+pub const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// The sixteen levels of the IQ4 formats, denser around zero.
 pub const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
@@ -275,6 +306,7 @@ mod tests {
         check::<BlockQ6K>();
         check::<BlockIq4Nl>();
         check::<BlockIq4Xs>();
+        check::<BlockMxfp4>();
         check::<BlockAffine<8, true>>();
         check::<BlockAffine<12, true>>();
         check::<BlockAffine<16, true>>();

@@ -26,6 +26,7 @@ pub fn magnitude_bound(dtype: DType, bytes: &[u8]) -> Result<f32, TensorError> {
         DType::Q6_K => scales(bytes, |b: &BlockQ6K| 128.0 * 32.0 * size(b.d)),
         DType::IQ4_NL => scales(bytes, |b: &BlockIq4Nl| 127.0 * size(b.d)),
         DType::IQ4_XS => scales(bytes, |b: &BlockIq4Xs| 32.0 * 127.0 * size(b.d)),
+        DType::MXFP4 => scales(bytes, |b: &BlockMxfp4| 12.0 * b.scale().to_f32()),
         DType::AFFINE2_BF16 => scales(bytes, affine::<8, true>),
         DType::AFFINE3_BF16 => scales(bytes, affine::<12, true>),
         DType::AFFINE4_BF16 => scales(bytes, affine::<16, true>),

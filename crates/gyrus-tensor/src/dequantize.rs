@@ -45,6 +45,7 @@ fn converter(dtype: DType) -> Option<Convert> {
         DType::Q6_K => blocks::<BlockQ6K>,
         DType::IQ4_NL => blocks::<BlockIq4Nl>,
         DType::IQ4_XS => blocks::<BlockIq4Xs>,
+        DType::MXFP4 => blocks::<BlockMxfp4>,
         DType::AFFINE2_BF16 => blocks::<BlockAffine<8, true>>,
         DType::AFFINE3_BF16 => blocks::<BlockAffine<12, true>>,
         DType::AFFINE4_BF16 => blocks::<BlockAffine<16, true>>,
@@ -245,6 +246,15 @@ impl Block for BlockIq4Xs {
     }
 }
 
+impl Block for BlockMxfp4 {
+    const DTYPE: DType = DType::MXFP4;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let d = self.scale().to_f32();
+        nibbles(&self.qs, |j, q| out[j] = d * f32::from(MXFP4_LEVELS[usize::from(q)]));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +267,22 @@ mod tests {
         let mut out = [0.0; 32];
         block.dequantize(&mut out);
         assert_eq!((out[0], out[1], out[16]), (-2.5, 0.0, 1.0));
+    }
+
+    #[test]
+    fn mxfp4_scales_are_powers_of_two_and_nan() {
+        let first = |e: u8, q: u8| {
+            let mut out = [0.0; 32];
+            BlockMxfp4 { e, qs: [q; 16] }.dequantize(&mut out);
+            (out[0], out[16])
+        };
+        assert_eq!(first(127, 0x72), (1.0, 6.0));
+        assert_eq!(first(127, 0xF1), (0.5, -6.0));
+        assert_eq!(first(130, 0x98), (0.0, -4.0));
+        assert_eq!(first(0, 0x92), (2f32.powi(-127), -(2f32.powi(-128))));
+        assert_eq!(first(1, 0x52), (2f32.powi(-126), 3.0 * 2f32.powi(-126)));
+        assert_eq!(first(252, 0x7F), (-6.0 * 2f32.powi(125), 6.0 * 2f32.powi(125)));
+        assert!(first(255, 0x00).0.is_nan());
     }
 
     #[test]

@@ -46,6 +46,14 @@ pub enum TensorError {
         /// The element type.
         dtype: DType,
     },
+    /// A block whose scale is NaN.
+    #[error("the scale of {dtype} block {block} is NaN")]
+    NanScale {
+        /// The element type.
+        dtype: DType,
+        /// Index of the block.
+        block: usize,
+    },
     /// The type has no quantiser.
     #[error("{dtype} cannot be quantised to")]
     NoQuantizer {

@@ -27,6 +27,7 @@ mod dequantize;
 mod dtype;
 mod error;
 mod fit;
+mod mxfp4;
 mod quantize;
 mod shape;
 
@@ -35,5 +36,6 @@ pub use bound::magnitude_bound;
 pub use dequantize::{can_dequantize, dequantize};
 pub use dtype::DType;
 pub use error::TensorError;
+pub use mxfp4::{assemble_mxfp4, check_scales};
 pub use quantize::{can_quantize, quantize};
 pub use shape::{MAX_RANK, Shape};

@@ -47,6 +47,8 @@ fn encoder(dtype: DType) -> Option<(Encode, Option<f32>)> {
         // A fitted scale may exceed the initial one by a few per cent, so the limit is well below the maximum.
         DType::Q4_K => (blocks::<BlockQ4K>, F16_MAX * 32.0),
         DType::Q6_K => (blocks::<BlockQ6K>, F16_MAX * 2048.0),
+        // The largest level times the largest power of two that f32 has it with.
+        DType::MXFP4 => (blocks::<BlockMxfp4>, 6.0 * MXFP4_LARGEST),
         _ => return None,
     };
     Some((run, Some(limit)))
@@ -180,6 +182,37 @@ impl Quantize for BlockQ6K {
         }
         BlockQ6K { ql, qh, scales, d }
     }
+}
+
+/// The largest E8M0 scale whose product with every element is finite: 2^125.
+const MXFP4_LARGEST: f32 = f32::from_bits((125 + 127) << 23);
+
+impl Quantize for BlockMxfp4 {
+    /// One power of two puts the largest magnitude between 4 and 8, where it is clamped to 6, the next one between 2 and
+    /// 4. The one with the smaller squared error is used.
+    fn quantize(x: &[f32]) -> Self {
+        let exponent = peak(x).abs().to_bits() >> 23;
+        let low = exponent.saturating_sub(2) as u8;
+        let most = (MXFP4_LARGEST.to_bits() >> 23) as u8;
+        let (first, second) = (encode_mxfp4(x, low), encode_mxfp4(x, (low + 1).min(most)));
+        if second.1 < first.1 { second.0 } else { first.0 }
+    }
+}
+
+/// A block with the nearest levels for the exponent `e`, and its squared error.
+fn encode_mxfp4(x: &[f32], e: u8) -> (BlockMxfp4, f64) {
+    let mut block = BlockMxfp4 { e, qs: [0; 16] };
+    let d = f64::from(block.scale().to_f32());
+    let error = |value: f32, q: usize| (f64::from(value) - d * f64::from(MXFP4_LEVELS[q])).abs();
+    let mut sum = 0.0;
+    for (j, &value) in x.iter().enumerate() {
+        // Code 8 is a second zero.
+        let codes = (0..16).filter(|q| *q != 8);
+        let best = codes.min_by(|a, b| error(value, *a).total_cmp(&error(value, *b))).unwrap_or(0);
+        block.qs[j % 16] |= (best as u8) << (4 * (j / 16));
+        sum += error(value, best).powi(2);
+    }
+    (block, sum)
 }
 
 #[cfg(test)]

@@ -37,7 +37,11 @@ fn dequantisation_is_bit_equal_to_the_reference_on_random_blocks() {
         assert_eq!(ours.len(), theirs.len(), "{dtype}");
         for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {
             // NaN payloads may differ.
-            let equal = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+            let mut equal = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+            if dtype == DType::MXFP4 && bytes[i / 32 * 17] == 0xFF {
+                // The format's NaN, which the reference decodes as 2^127.
+                equal = a.is_nan();
+            }
             assert!(equal, "{dtype}: element {i} is {a:e}, the reference has {b:e}");
         }
     }

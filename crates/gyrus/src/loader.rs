@@ -8,6 +8,8 @@ use gyrus_formats::Checkpoint;
 use gyrus_kernels::scalar::Reference;
 use gyrus_kernels::{Backend, KV_BLOCK, KvSize, Plan, WeightSpec};
 
+use gyrus_tensor::check_scales;
+
 use crate::Error;
 use crate::context::{Budget, ContextChoice, ContextLimit, available_memory};
 use crate::device::{Device, DeviceInfo};
@@ -256,7 +258,12 @@ impl<'a> WeightSource<'a> {
 
     fn bytes(&self, spec: &WeightSpec) -> Option<WeightBytes> {
         let bytes = WeightBytes::of(self.checkpoint, spec, self.quantizer.as_ref());
-        bytes.unwrap_or_else(|error| {
+        let checked = bytes.and_then(|bytes| {
+            let scales = bytes.as_ref().map(|bytes| check_scales(spec.dtype, bytes.as_ref()));
+            scales.transpose().map_err(|source| Error::Tensor { name: spec.name.clone(), source })?;
+            Ok(bytes)
+        });
+        checked.unwrap_or_else(|error| {
             self.failed.replace(Some(error));
             None
         })

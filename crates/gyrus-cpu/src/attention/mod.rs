@@ -10,6 +10,7 @@ mod kernel;
 use gyrus_kernels::KV_BLOCK;
 use kernel::{GemmShape, SoftmaxState, gemm, merge, softmax_block};
 
+use crate::exp::exp;
 use crate::kv::{KvRow, KvStore, Stored, Strided, f16_to_f32};
 use crate::pool::Pool;
 use crate::scratch::{Scratch, grow};
@@ -38,7 +39,7 @@ const SPLIT_ROWS: usize = 8;
 
 /// The parameters of an attention op.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Attention {
+pub struct Attention<'a> {
     /// The layer of the KV cache.
     pub layer: usize,
     /// Query heads, a multiple of the KV heads.
@@ -49,6 +50,8 @@ pub struct Attention {
     pub window: Option<u32>,
     /// Soft cap of the scores: `score ← cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
+    /// `[heads]`: a score of each head that joins the softmax and has no value.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Adjacent rows of one sequence, or of sequences that share blocks.
@@ -154,14 +157,23 @@ pub fn attention(
                     merge(&mut state, out, part_state, part_out);
                 }
             }
-            finish(out, state.sum);
+            finish(out, state, params.sinks.map(|sinks| sinks[head]));
         }
     });
 }
 
-/// Divides the weighted sum of values by the sum of weights. If all scores were −∞, the result is NaN, like
-/// softmax there.
-fn finish(out: &mut [f32], sum: f32) {
+/// Divides the weighted sum of values by the sum of weights, to which a sink adds its own. If all scores were −∞, the
+/// result is NaN, like softmax there.
+fn finish(out: &mut [f32], state: SoftmaxState, sink: Option<f32>) {
+    let mut sum = state.sum;
+    if let Some(sink) = sink {
+        if sink > state.max {
+            crate::activation::scale(out, exp(state.max - sink));
+            sum = sum * exp(state.max - sink) + 1.0;
+        } else {
+            sum += exp(sink - state.max);
+        }
+    }
     if sum == 0.0 {
         out.fill(f32::NAN);
     } else {
@@ -226,7 +238,7 @@ fn group_rows(
 struct Job<'a> {
     pool: &'a Pool,
     store: &'a KvStore,
-    params: &'a Attention,
+    params: &'a Attention<'a>,
     rows: &'a [KvRow<'a>],
     q: Strided<'a>,
     /// Query heads per KV head.
@@ -298,7 +310,8 @@ impl Job<'_> {
                 // SAFETY: each task writes its own rows and heads only.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
                 out.copy_from_slice(total);
-                finish(out, work.total_state[r].sum);
+                let head = head * self.per_head + r % self.per_head;
+                finish(out, work.total_state[r], self.params.sinks.map(|sinks| sinks[head]));
             }
         });
     }

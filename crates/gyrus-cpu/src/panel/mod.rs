@@ -110,6 +110,7 @@ static FORMATS: &[VTable] = &[
     vtable::<BlockQ6K>(),
     vtable::<BlockIq4Nl>(),
     vtable::<BlockIq4Xs>(),
+    vtable::<BlockMxfp4>(),
     vtable::<BlockAffine<8, true>>(),
     vtable::<BlockAffine<12, true>>(),
     vtable::<BlockAffine<16, true>>(),

@@ -4,7 +4,9 @@
 //! for each of eight rows. Vector `v` holds the groups of four elements `v`, `v + W`, `v + 2·W`, …, from the
 //! low bits up. So one load brings `8 / W` groups of four consecutive elements of each row.
 
-use gyrus_tensor::block::IQ4_LEVELS;
+use std::marker::PhantomData;
+
+use gyrus_tensor::block::{IQ4_LEVELS, MXFP4_LEVELS};
 
 use super::LANES;
 use crate::quantize_rows::GROUP;
@@ -69,36 +71,61 @@ impl<const LOW: usize, const HIGH: usize> QuantLayout for Bits<LOW, HIGH> {
     }
 }
 
-/// 4-bit indices into the 16 levels of the IQ4 formats; the quants are the levels plus 128.
-pub(crate) struct Iq4Levels;
+/// 4-bit indices into a table of 16 quants.
+pub(crate) struct Levels<T>(PhantomData<T>);
 
-const LEVELS: [u8; 16] = {
-    let mut levels = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        levels[i] = IQ4_LEVELS[i] as u8 ^ 0x80;
-        i += 1;
-    }
-    levels
-};
+/// A table of quants: levels plus the zero point.
+pub(crate) trait LevelTable {
+    const QUANTS: [u8; 16];
+    const MAX: u32;
+    const ZERO_POINT: u32;
+}
 
-impl QuantLayout for Iq4Levels {
-    const BYTES: usize = Bits::<4, 0>::BYTES;
+/// The levels of the IQ4 formats.
+pub(crate) struct Iq4;
+
+impl LevelTable for Iq4 {
+    const QUANTS: [u8; 16] = plus(IQ4_LEVELS, 128);
     const MAX: u32 = 255;
     const ZERO_POINT: u32 = 128;
+}
+
+/// The levels of MXFP4, from −12 to 12.
+pub(crate) struct Mxfp4;
+
+impl LevelTable for Mxfp4 {
+    const QUANTS: [u8; 16] = plus(MXFP4_LEVELS, 16);
+    const MAX: u32 = 28;
+    const ZERO_POINT: u32 = 16;
+}
+
+const fn plus(levels: [i8; 16], zero_point: u8) -> [u8; 16] {
+    let mut quants = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        quants[i] = (levels[i] as u8).wrapping_add(zero_point);
+        i += 1;
+    }
+    quants
+}
+
+impl<T: LevelTable> QuantLayout for Levels<T> {
+    const BYTES: usize = Bits::<4, 0>::BYTES;
+    const MAX: u32 = T::MAX;
+    const ZERO_POINT: u32 = T::ZERO_POINT;
 
     fn pack(body: &mut [u8], row: usize, q: &[u8; GROUP]) {
         Bits::<4, 0>::pack(body, row, q);
     }
 
     fn unpack(body: &[u8], row: usize) -> [u8; GROUP] {
-        Bits::<4, 0>::unpack(body, row).map(|q| LEVELS[usize::from(q)])
+        Bits::<4, 0>::unpack(body, row).map(|q| T::QUANTS[usize::from(q)])
     }
 
     #[inline(always)]
     unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
         // SAFETY: the caller upholds the contract; indices of four bits are below 16.
-        unsafe { S::lookup(&LEVELS, Bits::<4, 0>::group::<S>(body, group)) }
+        unsafe { S::lookup(&T::QUANTS, Bits::<4, 0>::group::<S>(body, group)) }
     }
 }
 

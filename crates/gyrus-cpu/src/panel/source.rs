@@ -2,7 +2,7 @@
 
 use gyrus_tensor::block::*;
 
-use super::quant_layout::{Bits, Iq4Levels, QuantLayout};
+use super::quant_layout::{Bits, Iq4, Levels, Mxfp4, QuantLayout};
 use super::scale_layout::{BlockScales, ScaleLayout, SuperBlockScales};
 use crate::quantize_rows::GROUP;
 
@@ -127,7 +127,7 @@ impl Source for BlockQ8_0 {
 }
 
 impl Source for BlockIq4Nl {
-    type QuantLayout = Iq4Levels;
+    type QuantLayout = Levels<Iq4>;
     type ScaleLayout = BlockScales<false>;
 
     fn quants(&self, _: usize) -> [u8; GROUP] {
@@ -139,8 +139,21 @@ impl Source for BlockIq4Nl {
     }
 }
 
+impl Source for BlockMxfp4 {
+    type QuantLayout = Levels<Mxfp4>;
+    type ScaleLayout = BlockScales<false, true>;
+
+    fn quants(&self, _: usize) -> [u8; GROUP] {
+        nibbles(&self.qs)
+    }
+
+    fn scales(&self, _: usize) -> Scales {
+        Scales { scale: self.scale().to_le_bytes(), ..Scales::default() }
+    }
+}
+
 impl Source for BlockIq4Xs {
-    type QuantLayout = Iq4Levels;
+    type QuantLayout = Levels<Iq4>;
     type ScaleLayout = SuperBlockScales<false, false>;
 
     fn quants(&self, sub: usize) -> [u8; GROUP] {

@@ -273,8 +273,8 @@ mod tests {
         for group in panel.chunks_exact_mut(group_bytes::<F>()) {
             for row in 0..LANES {
                 let mut block = rng.bytes(size_of::<F>());
-                // Scales and offsets that are finite in f16 and in bf16.
-                block[..4].copy_from_slice(&[rng.below(256) as u8, 0x2c, rng.below(256) as u8, 0xad]);
+                // Scales and offsets that are finite in f16, in bf16 and as exponents.
+                block[..4].copy_from_slice(&[rng.below(200) as u8, 0x2c, rng.below(256) as u8, 0xad]);
                 super::super::pack::<F>(&block, row, group);
             }
         }
@@ -299,6 +299,7 @@ mod tests {
         compare::<BlockQ4_1>();
         compare::<BlockQ8_0>();
         compare::<BlockIq4Nl>();
+        compare::<BlockMxfp4>();
         compare::<BlockAffine<12, true>>();
         compare::<BlockAffine<32, true>>();
         compare::<BlockAffine<32, false>>();

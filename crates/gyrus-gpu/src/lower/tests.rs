@@ -73,7 +73,7 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
                 norms: Some(HeadNorms { q: WeightId(5), k: Some(WeightId(6)), v: None, eps }),
                 rope: Some(RopeId(0)),
             },
-            Op::Attention { qkv, heads, kv, scale, soft_cap: None, out: attended },
+            Op::Attention { qkv, heads, kv, scale, soft_cap: None, sinks: None, out: attended },
             product(attended, &[7], true, stream),
             Op::RmsNorm { x: stream, weight: ffn_norm, eps, out: normed },
             product(normed, &[9, 10], false, gate_up),

@@ -45,7 +45,7 @@ impl SlotGroup {
         let words = |count: usize| gpu.buffer(4 * count as u64);
         let mut buffers =
             vec![(Operand::Tokens, words(MATVEC_ROWS)?), (Operand::Rows, words(2 * MATVEC_ROWS)?)];
-        for (_, id) in plan.buffers.iter().zip(0..).filter(|(spec, _)| spec.rows == Rows::Batch) {
+        for (_, id) in plan.buffers.iter().zip(0..).filter(|(spec, _)| spec.rows != Rows::Logits) {
             let own = shared.get(&Operand::SlotScratch(BufferId(id)))?.clone();
             buffers.push((Operand::Scratch(BufferId(id)), own));
         }

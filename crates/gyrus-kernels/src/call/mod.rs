@@ -57,6 +57,7 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
         Some(Activation::GeluTanh) => "gelu_tanh",
         Some(Activation::Gelu) => "gelu",
         Some(Activation::SquaredRelu) => "squared_relu",
+        Some(Activation::ClampedSwish) => "clamped_swish",
     }
 }
 

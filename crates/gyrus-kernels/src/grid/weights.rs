@@ -68,6 +68,11 @@ fn bytes(noise: &mut Noise, dtype: DType, elems: usize) -> Vec<u8> {
         DType::Q2_K => f16_at(&mut bytes, &[80, 82]),
         DType::Q3_K => f16_at(&mut bytes, &[108]),
         DType::Q6_K => f16_at(&mut bytes, &[208]),
+        DType::MXFP4 => {
+            for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                block[0] = 127 + 11 - noise.below(36) as u8;
+            }
+        }
         dtype if dtype.is_affine() => affine_scales(noise, dtype, &mut bytes),
         other => panic!("{other} is new: where are its scales?"),
     }

@@ -64,14 +64,16 @@ pub struct Query<'a> {
     pub scale: f32,
     /// Scores become `soft_cap·tanh(score / soft_cap)`.
     pub soft_cap: Option<f32>,
+    /// `[heads]`: scores that join the softmax and have no value.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Attention of one row; `out` is `[heads·head_dim]`.
 pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32]) {
-    let Query { q, table, position, scale, soft_cap } = query;
+    let Query { q, table, position, scale, soft_cap, sinks } = query;
     let first = cache.group.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
     let seen: Vec<usize> = (first..=position).collect();
-    attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap }, out);
+    attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap, sinks }, out);
 }
 
 /// One row's query over any set of positions.
@@ -87,12 +89,14 @@ pub struct Question<'a> {
     pub scale: f32,
     /// Scores become `soft_cap·tanh(score / soft_cap)`.
     pub soft_cap: Option<f32>,
+    /// `[heads]`: scores that join the softmax and have no value.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Attention of one row over its visible positions; `out` is `[heads·head_dim]`, zeros if there are none.
 pub fn attend(cache: &KvCache, layer: usize, question: Question<'_>, out: &mut [f32]) {
     let KvGroup { kv_heads, head_dim, .. } = cache.group;
-    let Question { q, table, seen, scale, soft_cap } = question;
+    let Question { q, table, seen, scale, soft_cap, sinks } = question;
     let heads = q.len() / head_dim;
     for head in 0..heads {
         let kv_head = head / (heads / kv_heads);
@@ -106,9 +110,10 @@ pub fn attend(cache: &KvCache, layer: usize, question: Question<'_>, out: &mut [
                 soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
-        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[head].into());
+        let most = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
         let out = &mut out[head * head_dim..(head + 1) * head_dim];
         for (i, out) in out.iter_mut().enumerate() {
             let sum: f64 = seen

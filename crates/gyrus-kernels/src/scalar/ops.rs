@@ -29,8 +29,24 @@ pub fn matmul(weight: &[f32], x: &[f32], accumulate: bool, out: &mut [f32]) {
 pub fn gate(activation: Activation, x: &[f32], out: &mut [f32]) {
     let (gate, up) = x.split_at(out.len());
     for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
-        *out = activate(activation, g) * u;
+        *out = gated(activation, g, u);
     }
+}
+
+/// A gate's function times the factor that it gates.
+pub fn gated(activation: Activation, gate: f32, up: f32) -> f32 {
+    match activation {
+        Activation::ClampedSwish => activate(activation, gate) * (clamp(up, -CLAMP) + 1.0),
+        other => activate(other, gate) * up,
+    }
+}
+
+/// The largest gate, and the largest magnitude of its factor, in [`Activation::ClampedSwish`].
+const CLAMP: f32 = 7.0;
+
+/// `x` from `least` to [`CLAMP`]. A NaN stays NaN.
+fn clamp(x: f32, least: f32) -> f32 {
+    x.clamp(least, CLAMP)
 }
 
 /// `cap·tanh(x / cap)`.
@@ -52,6 +68,10 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
             (0.5 * x * (1.0 + erf(x / SQRT_2))) as f32
         }
         Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
+        Activation::ClampedSwish => {
+            let x = clamp(x, f32::NEG_INFINITY);
+            x / (1.0 + (-1.702 * x).exp())
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 use gyrus_tensor::{TensorError, dequantize};
 
-use super::{KvCache, Query, activate, attention, gate, matmul, rms_norm, soft_cap};
+use super::{
+    KvCache, Query, add_gated, attention, expert_sum, gate, gated, matmul, rms_norm, route, routed, soft_cap,
+};
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
 use crate::call::Storage;
@@ -9,7 +11,7 @@ use crate::kv::KvLayer;
 use crate::log_softmax::LogSoftmax;
 use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
-use crate::plan::{Plan, Rows, WeightSpec};
+use crate::plan::{Plan, WeightSpec};
 use crate::rope::Phases;
 use crate::slots::Slots;
 
@@ -81,7 +83,11 @@ impl Reference {
         let mut weights = Vec::with_capacity(plan.weights.len());
         for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
             let mut values = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, bytes(spec).as_ref(), &mut values).map_err(|error| (id, error))?;
+            let one = values.len() / spec.experts().unwrap_or(1).max(1);
+            for (expert, values) in values.chunks_exact_mut(one.max(1)).enumerate() {
+                let spec = spec.expert(expert).unwrap_or_else(|| spec.clone());
+                dequantize(spec.dtype, bytes(&spec).as_ref(), values).map_err(|error| (id, error))?;
+            }
             values.iter_mut().for_each(|v| *v += spec.plus);
             weights.push(values);
         }
@@ -102,12 +108,8 @@ impl ScalarModel {
         if !batch.is_sound(self.plan.vocab, &self.blocks) {
             return Err(BackendError::UnsoundBatch);
         }
-        let rows = |r: Rows| match r {
-            Rows::Batch => batch.rows(),
-            Rows::Logits => batch.logits.len(),
-        };
         let mut buffers: Vec<Vec<f32>> =
-            self.plan.buffers.iter().map(|b| vec![0.0; rows(b.rows) * b.width]).collect();
+            self.plan.buffers.iter().map(|b| vec![0.0; b.rows.count(batch) * b.width]).collect();
         let mut phases: Vec<Phases> = Vec::new();
         for rope in &self.plan.ropes {
             let mut of_rope = Phases::default();
@@ -248,13 +250,14 @@ fn run(
                 }
             }
         }
-        Op::Attention { qkv, heads, kv, scale, soft_cap, out } => {
+        Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
             let (q_width, n) = (usize::from(*heads) * plan.kv_group(*kv).head_dim, width(qkv));
             for row in 0..batch.rows() {
                 let q = buffers[at(qkv)][row * n..row * n + q_width].to_vec();
                 let out = &mut buffers[at(out)][row * q_width..(row + 1) * q_width];
                 let (table, position) = (batch.table(row, kv.group), batch.positions[row] as usize);
-                let query = Query { q: &q, table, position, scale: *scale, soft_cap: *soft_cap };
+                let sinks = sinks.as_ref().map(weight);
+                let query = Query { q: &q, table, position, scale: *scale, soft_cap: *soft_cap, sinks };
                 attention(&caches[usize::from(kv.group)], kv.index.into(), query, out);
             }
         }
@@ -269,7 +272,51 @@ fn run(
             let (n, wide, first) = (width(x), width(by), *first as usize);
             let factors = buffers[at(by)].clone();
             for (x, by) in buffers[at(x)].chunks_exact_mut(n).zip(factors.chunks_exact(wide)) {
-                x.iter_mut().zip(&by[first..]).for_each(|(x, by)| *x = activate(*activation, *x) * by);
+                x.iter_mut().zip(&by[first..]).for_each(|(x, by)| *x = gated(*activation, *x, *by));
+            }
+        }
+        Op::Route { logits, used, weights, scale, out } => {
+            let input = buffers[at(logits)].clone();
+            let (experts, n) = (width(logits), width(out));
+            let scale = scale.as_ref().map(weight);
+            for (logits, out) in input.chunks_exact(experts).zip(buffers[at(out)].chunks_exact_mut(n)) {
+                route(logits, usize::from(*used), *weights, scale, out);
+            }
+        }
+        Op::ExpertMatMul { x, route, weights: several, biases, out } => {
+            let (input, routes) = (buffers[at(x)].clone(), buffers[at(route)].clone());
+            let (k, n) = (width(x), width(out));
+            let slots = routes.chunks_exact(width(route)).flat_map(routed);
+            // Each slot has an input of its own, or all slots of a row have one.
+            let sharing = slots.clone().count() / (input.len() / k).max(1);
+            for (slot, ((expert, _), out)) in slots.zip(buffers[at(out)].chunks_exact_mut(n)).enumerate() {
+                let x = &input[slot / sharing * k..][..k];
+                let mut first = 0;
+                for (i, w) in several.iter().enumerate() {
+                    let rows = plan.weight(*w).shape.dims()[1];
+                    let out = &mut out[first..first + rows];
+                    matmul(&weight(w)[expert * rows * k..][..rows * k], x, false, out);
+                    if let Some(bias) = biases.get(i) {
+                        let bias = &weight(bias)[expert * rows..];
+                        out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+                    }
+                    first += rows;
+                }
+            }
+        }
+        Op::ExpertSum { x, route, accumulate, out } => {
+            let (input, routes) = (buffers[at(x)].clone(), buffers[at(route)].clone());
+            let (n, wide) = (width(out), width(route));
+            let rows = input.chunks_exact(wide / 2 * n).zip(routes.chunks_exact(wide));
+            for ((x, route), out) in rows.zip(buffers[at(out)].chunks_exact_mut(n)) {
+                expert_sum(x, route, *accumulate, out);
+            }
+        }
+        Op::AddGated { x, gate, out } => {
+            let (input, gates, n) = (buffers[at(x)].clone(), buffers[at(gate)].clone(), width(x));
+            let rows = input.chunks_exact(n).zip(gates);
+            for ((x, gate), out) in rows.zip(buffers[at(out)].chunks_exact_mut(n)) {
+                add_gated(x, gate, out);
             }
         }
         Op::Gather { x, out } => {

@@ -28,6 +28,7 @@
 //! | AFFINE5 | as Q4_0 | 1 | as AFFINE2 |
 //! | AFFINE6 | as Q4_0 | as Q6_K | as AFFINE2 |
 //! | AFFINE8 | as Q8_0, quants minus 128 | | as AFFINE2 |
+//! | MXFP4 | as Q4_0 | | one exponent byte a block |
 //! | IQ4_XS | as Q4_0 | | one i8 a block; then one f16 for 256 |
 //!
 //! Rows of plain types are padded with zeros to eight elements, rows of scales to whole words.
@@ -134,6 +135,7 @@ impl WeightLayout {
             (Plane::High, Q6_K | AFFINE6_BF16 | AFFINE6_F16) => 2 * blocks,
             (Plane::High, _) => 0,
             (Plane::Scales, Q4_0 | Q5_0 | Q8_0 | IQ4_NL) => blocks.div_ceil(2),
+            (Plane::Scales, MXFP4) => blocks.div_ceil(4),
             (Plane::Scales, Q4_1 | Q5_1) => blocks,
             (Plane::Scales, dtype) if dtype.is_affine() => blocks,
             (Plane::Scales, Q4_K | Q5_K) => 4 * supers,

@@ -141,6 +141,10 @@ impl Row<'_> {
                 }
                 put_half(row.scales, 4 * supers + at, bits(block.d));
             }),
+            DType::MXFP4 => self.each(bytes, |row, b, block: &BlockMxfp4| {
+                row.nibble_bytes(b, &block.qs);
+                row.scales[b / 4] |= u32::from(block.e) << (8 * (b % 4));
+            }),
             DType::AFFINE2_BF16 => self.affine::<8, true>(bytes),
             DType::AFFINE3_BF16 => self.affine::<12, true>(bytes),
             DType::AFFINE4_BF16 => self.affine::<16, true>(bytes),

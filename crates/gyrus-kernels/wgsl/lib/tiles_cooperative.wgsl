@@ -59,7 +59,7 @@ fn put_w(at: u32, four: vec4<f16>) {
 // the f16 1024 + byte. Integer conversion instructions are slow.
 #if WEIGHT == f32 || WEIGHT == f16 || WEIGHT == bf16
 #define BIT_CONVERT 0
-#elif WEIGHT == q8_0 || WEIGHT == iq4_nl || WEIGHT == iq4_xs
+#elif WEIGHT == q8_0 || CODEBOOK
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0x80808080u;
 const BIAS: u32 = 1152u;

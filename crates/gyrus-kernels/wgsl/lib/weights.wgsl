@@ -1,5 +1,5 @@
 // A weight matrix in planes (src/weights) of type WEIGHT: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k,
-// q4_k, q5_k, q6_k, iq4_nl, iq4_xs, or affineN_bf16 and affineN_f16 with N bits.
+// q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, or affineN_bf16 and affineN_f16 with N bits.
 //
 // Needs QUANTS_BINDING, HIGH_BINDING and SCALES_BINDING; types without high bits or scales do not have that binding. A
 // row consists of units. A unit is what one invocation reads at a time: UNIT_VECTORS vectors of four elements.

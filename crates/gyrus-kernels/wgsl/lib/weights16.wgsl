@@ -55,7 +55,7 @@ fn load_weights16(row: u32, at: u32, k: u32) -> Weights16 {
     let q8 = nibbles | (one_bit(h, select(0u, 4u, is_high_half)) << vec4<u32>(4u));
 #elif HIGH_BITS == 2
     let q8 = nibbles | (two_bits(select(h.x, h.y, is_high_half)) << vec4<u32>(4u));
-#elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
+#elif CODEBOOK
     let q8 = codebook_words(nibbles);
 #else
     let q8 = nibbles;

@@ -4,6 +4,8 @@
 // scale·(q − ZERO_POINT) + offset. q is signed; it is below 64 if ZERO_POINT is not 0. With UNSIGNED_8 the value is
 // scale·(q + 128) + offset: quants of eight bits without sign are stored minus 128.
 //
+// CODEBOOK: the planes have indices of 16 int8 values, which are the quants.
+//
 // LOW_BITS and HIGH_BITS: bits of a quant in the planes `quants` and `high`.
 
 #define UNIT_VECTORS 8
@@ -41,6 +43,12 @@
 #define ZERO_POINT 32
 #else
 #define ZERO_POINT 0
+#endif
+
+#if WEIGHT == iq4_nl || WEIGHT == iq4_xs || WEIGHT == mxfp4
+#define CODEBOOK 1
+#else
+#define CODEBOOK 0
 #endif
 
 #if LOW_BITS == 2
@@ -89,7 +97,22 @@ fn codebook_word(word: u32) -> u32 {
     return codebook_byte(word & 15u) | (codebook_byte((word >> 8u) & 15u) << 8u)
         | (codebook_byte((word >> 16u) & 15u) << 16u) | (codebook_byte((word >> 24u) & 15u) << 24u);
 }
+#elif WEIGHT == mxfp4
+// Twice the E2M1 values of four codes below 16: the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 of bits 0 to 2, with the sign of
+// bit 3. All four bytes are computed at once; no step carries from one byte into the next.
+fn codebook_word(word: u32) -> u32 {
+    let is_large = ((word >> 2u) & 0x01010101u) * 255u;
+    let is_doubled = ((word >> 1u) & 0x01010101u) * 255u;
+    let four_or_six = 0x04040404u | ((word & 0x01010101u) << 1u);
+    let large = four_or_six + (four_or_six & is_doubled);
+    let magnitude = (word & 0x03030303u & ~is_large) | (large & is_large);
+    let is_negative = ((word >> 3u) & 0x01010101u) * 255u;
+    let negative = magnitude & is_negative;
+    return (0x80808080u + (magnitude - negative) - negative) ^ 0x80808080u;
+}
+#endif
 
+#if CODEBOOK
 fn codebook_words(words: vec4<u32>) -> vec4<u32> {
     return vec4<u32>(codebook_word(words.x), codebook_word(words.y), codebook_word(words.z), codebook_word(words.w));
 }
@@ -145,7 +168,7 @@ fn unpack_block(raw: PackedBlock, block: u32) -> Block {
 #elif HIGH_BITS == 2
     let shift = vec4<u32>(4u);
     return Block(low | (two_bits(raw.h.x) << shift), upper | (two_bits(raw.h.y) << shift), s);
-#elif WEIGHT == iq4_nl || WEIGHT == iq4_xs
+#elif CODEBOOK
     return Block(codebook_words(low), codebook_words(upper), s);
 #else
     return Block(low, upper, s);
@@ -158,7 +181,7 @@ fn load_block(row: u32, block: u32, k: u32) -> Block {
 }
 
 fn dequantize4(word: u32, scale: f32, offset: f32) -> vec4<f32> {
-#if WEIGHT == q8_0 || WEIGHT == iq4_nl || WEIGHT == iq4_xs
+#if WEIGHT == q8_0 || CODEBOOK
     let q = vec4<f32>(unpack4xI8(word));
 #elif UNSIGNED_8
     let q = vec4<f32>(unpack4xU8(word ^ 0x80808080u));

@@ -74,6 +74,8 @@ fn fetch_scales(row: u32, block: u32, k: u32) -> SCALE_WORDS {
 #elif WEIGHT == iq4_xs
     let start = row * (k / 128u + (k / 256u + 1u) / 2u);
     return vec2<u32>(scales[start + block / 4u], scales[start + k / 128u + block / 16u]);
+#elif WEIGHT == mxfp4
+    return scales[row * ((k / 32u + 3u) / 4u) + block / 4u];
 #else
     return scales[row * ((k / 32u + 1u) / 2u) + block / 2u];
 #endif
@@ -100,6 +102,10 @@ fn scales_of(words: SCALE_WORDS, block: u32) -> Scales {
     let s = extractBits(bitcast<i32>(words.x), 8u * (block % 4u), 8u);
     let d = unpack2x16float(u16_of(words.y, block / 8u)).x;
     return Scales(vec2<f32>(d * f32(s)), vec2<f32>());
+#elif WEIGHT == mxfp4
+    // The codebook has twice the elements' values. The exponent byte 255 gives an infinity.
+    let d = 0.5 * bitcast<f32>(extractBits(words, 8u * (block % 4u), 8u) << 23u);
+    return Scales(vec2<f32>(d), vec2<f32>());
 #else
     let d = unpack2x16float(u16_of(words, block)).x;
     return Scales(vec2<f32>(d), vec2<f32>());

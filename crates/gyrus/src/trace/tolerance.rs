@@ -50,7 +50,7 @@ impl Tolerances {
     /// That of a result of an op, which a run holds with this rounding.
     pub(super) fn of(&self, op: &Op, rounding: f32) -> f32 {
         match op {
-            Op::MatMul { .. } | Op::Gate { .. } => self.products,
+            Op::MatMul { .. } | Op::ExpertMatMul { .. } | Op::Gate { .. } => self.products,
             // A value may be rounded up in one run and down in the other.
             _ if self.plus_rounding => self.others + 2.0 * rounding,
             _ => self.others,

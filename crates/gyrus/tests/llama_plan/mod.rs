@@ -110,7 +110,7 @@ impl Llama {
             let (heads, kv) = (self.heads as u16, KvLayer { group: 0, index: layer as u16 });
             ops.push(Op::RopeWrite { qkv, heads, kv, write: true, norms, rope: Some(RopeId(0)) });
             let scale = 1.0 / (self.head_dim as f32).sqrt();
-            ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap: None, out: attended });
+            ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap: None, sinks: None, out: attended });
             let output = weight("attn_output", self.others, &[self.dim, q]);
             ops.push(Op::MatMul { x: attended, weights: vec![output], accumulate: true, out: stream });
             let norm = weight("ffn_norm", DType::F32, &[self.dim]);

@@ -16,7 +16,7 @@ use gyrus_kernels::call::{EmbedCall, FlashCall};
 use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
 
 use super::call::{Call, Gathered, Kernel, MatrixPart};
-use super::{BatchKind, Capabilities, effective};
+use super::{BatchKind, Capabilities, check_ops, effective};
 use crate::buffers::MAX_ROWS;
 use crate::error::GpuError;
 use crate::profile::DeviceProfile;
@@ -224,6 +224,9 @@ impl<'a> Fuser<'a> {
                 let (width, columns) = (self.width(x), (self.width(by), first));
                 let (x, by) = (self.id(x), self.id(by));
                 self.push("gate", Kernel::GateBy { x, activation, width, by, columns });
+            }
+            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
+                return check_ops(ops);
             }
             Op::Gather { x, out } if self.all_rows => {
                 self.finish(x)?;

@@ -107,7 +107,7 @@ impl Cache {
     ) -> Vec<f32> {
         let soft_cap = (soft_cap != 0.0).then_some(soft_cap);
         let mut out = vec![0.0; q.len()];
-        let question = Question { q, table: &self.tables[sequence], seen, scale, soft_cap };
+        let question = Question { q, table: &self.tables[sequence], seen, scale, soft_cap, sinks: None };
         scalar::attend(&self.host, 0, question, &mut out);
         out
     }
