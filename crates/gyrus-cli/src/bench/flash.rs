@@ -100,6 +100,7 @@ impl Prompt {
             soft_cap: 0.0,
             causal: true,
             tree: false,
+            sinks: false,
             paged,
             tiles: 0,
         };

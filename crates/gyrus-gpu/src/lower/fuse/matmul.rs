@@ -45,7 +45,7 @@ impl Fuser<'_> {
 
     /// Whether all these weights are multiplied in f16 tiles. Weights in f32, and those beyond the range of f16, are
     /// multiplied in f32.
-    fn takes_f16(&self, weights: &[WeightId]) -> bool {
+    pub(super) fn takes_f16(&self, weights: &[WeightId]) -> bool {
         let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
         self.fast()
@@ -117,7 +117,7 @@ impl Fuser<'_> {
     }
 
     /// The names of weights without the number of their layer, so that they are the same in all layers.
-    fn name_of(&self, weights: &[WeightId]) -> String {
+    pub(super) fn name_of(&self, weights: &[WeightId]) -> String {
         let short = |id: &WeightId| {
             let name = &self.on.plan.weight(*id).name;
             let name = name.strip_suffix(".weight").unwrap_or(name);
@@ -137,7 +137,7 @@ impl Fuser<'_> {
     }
 
     /// Converts a buffer's rows, or what is pending for it, to f16.
-    fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
+    pub(super) fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
         let mut ops = self.current.clone();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Norm { x, weight, eps, op }) => {
@@ -154,7 +154,8 @@ impl Fuser<'_> {
         let eps = norm.map(|(_, eps)| eps);
         let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: eps };
         let name = if norm.is_some() { "norm · f16" } else { "f16" };
-        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
+        let (slots, norm) = (self.slots_of(x), norm.map(|(weight, _)| weight));
+        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm, slots });
         Ok(())
     }
 
