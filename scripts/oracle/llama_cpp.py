@@ -2,7 +2,7 @@
 
 As a program:
   llama_cpp.py greedy MODEL N ID...           prints N greedy ids behind the given ones
-  llama_cpp.py logits MODEL OUT.npy ID...     writes the logits behind each of the ids
+  llama_cpp.py logits MODEL OUT.npy ID...     writes the logits behind each of the ids, computed with an f32 cache
 """
 import ctypes
 import os
@@ -29,7 +29,7 @@ class Batch(ctypes.Structure):
 class Llama:
     """A model with one sequence."""
 
-    def __init__(self, path, context=1024):
+    def __init__(self, path, context=1024, f32_cache=False):
         lib = self.lib = ctypes.CDLL(module.__file__)
         pointer = ctypes.c_void_p
         for name, result, arguments in [
@@ -50,6 +50,14 @@ class Llama:
         params = lib.llama_context_default_params()
         # The first fields of the struct: context, batch and micro-batch sizes.
         params.words[0] = params.words[1] = params.words[2] = context
+        if f32_cache:
+            # The types of keys and values are after the last factor of a rope, which is -1: 1 is f16, 0 is f32.
+            words = list(params.words)
+            first = len(words) - words[::-1].index(0xBF800000)
+            at = next(i for i in range(first, len(words)) if words[i:i + 2] == [1, 1])
+            params.words[at] = params.words[at + 1] = 0
+            # Flash attention, which rounds queries to f16, is the last of the settings that are -1 for any.
+            params.words[len(words) - 1 - words[::-1].index(0xFFFFFFFF)] = 0
         self.context = lib.llama_init_from_model(self.model, params)
         assert self.context, "llama.cpp has no context"
         self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
@@ -99,6 +107,6 @@ if __name__ == "__main__":
     if command == "greedy":
         print(*Llama(path).greedy(ids, int(argument))[0])
     elif command == "logits":
-        np.save(argument, Llama(path).decode(ids).astype("<f4"))
+        np.save(argument, Llama(path, f32_cache=True).decode(ids).astype("<f4"))
     else:
         sys.exit(f"no command {command}")

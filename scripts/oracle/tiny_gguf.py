@@ -1,6 +1,6 @@
 """Converts a small model in Hugging Face's layout to GGUF with F32 weights, as llama.cpp's converters do.
 
-tiny_gguf.py FOLDER OUT.gguf
+tiny_gguf.py FOLDER OUT.gguf [unscaled]      unscaled: without the scaling of the rope
 
 It shares no code with Gyrus: names and keys are those of the gguf package. Written for the models of tests/data/tiny,
 which have no tokenizer.
@@ -35,7 +35,24 @@ PARTS = {
     "per_layer_projection.weight": "proj.weight",
     "post_per_layer_input_norm.weight": "post_norm.weight",
     "layer_scalar": "layer_output_scale.weight",
+    "self_attn.o_proj.bias": "attn_output.bias",
+    "self_attn.sinks": "attn_sinks.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "block_sparse_moe.gate.weight": "ffn_gate_inp.weight",
+    "mlp.router.weight": "ffn_gate_inp.weight",
+    "mlp.router.bias": "ffn_gate_inp.bias",
+    "router.proj.weight": "ffn_gate_inp.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
 }
+# The tensors of single experts, which are stacked.
+EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 WHOLE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -44,10 +61,11 @@ WHOLE = {
     "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
 }
-ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama"}
+ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama", "mixtral": "llama",
+                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
 # Converters permute the rows of Q and K of these.
 PERMUTED = {"llama", "granite", "smollm3"}
-POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2"}
+POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss"}
 NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3"}
 
 
@@ -75,11 +93,36 @@ def renamed(name, arch):
     if part == "post_attention_layernorm.weight":
         new = "post_attention_norm.weight" if arch in POST_NORMS else "ffn_norm.weight"
     else:
-        new = PARTS[part]
+        new = part if "_exps." in part else PARTS[part]
     return f"blk.{layer}.{new}"
 
 
-def main(folder, out):
+def with_stacked_experts(named):
+    """The tensors of single experts as one, and gpt-oss's transposed tensors as rows."""
+    experts = {}
+    for name, weight in named:
+        stem, _, part = name.rpartition(".experts.")
+        layer = ".".join(name.split(".")[:3])
+        if not stem:
+            yield name, weight
+        elif part.endswith(".weight"):
+            number, kind, _ = part.split(".")
+            experts.setdefault(f"{layer}.{EXPERTS[kind]}", {})[int(number)] = weight
+        elif stem.endswith("mlp") and part in ("gate_up_proj", "gate_up_proj_bias"):
+            suffix = "bias" if part.endswith("bias") else "weight"
+            for first, kind in enumerate(["gate", "up"]):
+                rows = weight[..., first::2]
+                yield f"{layer}.ffn_{kind}_exps.{suffix}", rows if suffix == "bias" else rows.swapaxes(1, 2)
+        elif stem.endswith("mlp") and part == "down_proj":
+            yield f"{layer}.ffn_down_exps.weight", weight.swapaxes(1, 2)
+        else:
+            yield name, weight
+    for name, weights in experts.items():
+        layer, _, kind = name.rpartition(".")
+        yield f"{layer}.ffn_{kind}_exps.weight", np.stack([weights[i] for i in range(len(weights))])
+
+
+def main(folder, out, unscaled=None):
     folder = pathlib.Path(folder)
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -103,7 +146,11 @@ def main(folder, out):
     number("embedding_length", dim)
     number("block_count", layers)
     number("attention.head_count", heads)
-    number("attention.head_count_kv", kv_heads)
+    if special:
+        each = [special.get(str(i), {}).get("num_key_value_heads", kv_heads) for i in range(layers)]
+        writer.add_array(f"{arch}.attention.head_count_kv", each)
+    else:
+        number("attention.head_count_kv", kv_heads)
     number("attention.key_length", global_dim)
     number("attention.value_length", global_dim)
     number("rope.dimension_count", global_dim)
@@ -115,6 +162,11 @@ def main(folder, out):
         writer.add_array(f"{arch}.feed_forward_length", widths)
     else:
         number("feed_forward_length", width)
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    if experts:
+        number("expert_count", experts)
+        number("expert_used_count", config.get("top_k_experts") or config["num_experts_per_tok"])
+        number("expert_feed_forward_length", config.get("moe_intermediate_size") or width)
     if config.get("sliding_window"):
         number("attention.sliding_window", config["sliding_window"])
     if arch == "gemma4":
@@ -147,6 +199,10 @@ def main(folder, out):
     elif rope["rope_type"] == "proportional":
         rotated = int(global_dim / 2 * rope["partial_rotary_factor"])
         factors = np.where(np.arange(global_dim // 2) < rotated, 1.0, 1e30)
+    elif rope["rope_type"] == "yarn" and not unscaled:
+        writer.add_string(f"{arch}.rope.scaling.type", "yarn")
+        real("rope.scaling.factor", rope["factor"])
+        number("rope.scaling.original_context_length", rope["original_max_position_embeddings"])
     elif rope["rope_type"] == "longrope":
         number("rope.scaling.original_context_length", rope["original_max_position_embeddings"])
         scale = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
@@ -156,7 +212,7 @@ def main(folder, out):
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
 
-    for name, weight in tensors(folder / "model.safetensors"):
+    for name, weight in with_stacked_experts(tensors(folder / "model.safetensors")):
         new = renamed(name, arch)
         # Layers that share keys and values do not use their own.
         part = new.split(".", 2)[-1]

@@ -54,6 +54,22 @@ CONFIGS = {
                               attention_multiplier=0.1),
     "olmo2": lambda: config("Olmo2Config"),
     "ernie4_5": lambda: config("Ernie4_5Config", head_dim=16),
+    "qwen3moe": lambda: config("Qwen3MoeConfig", num_hidden_layers=2, head_dim=16, num_experts=6, num_experts_per_tok=3, rope_theta=1e6,
+                               moe_intermediate_size=16, norm_topk_prob=True),
+    "mixtral": lambda: config("MixtralConfig", num_hidden_layers=2, head_dim=16, intermediate_size=24,
+                              num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+    # The first layer has the window. The input is longer than the original context.
+    "gpt_oss": lambda: config("GptOssConfig", num_hidden_layers=2, head_dim=16, intermediate_size=24,
+                              num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW,
+                              rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
+                                                   beta_slow=1.0, truncate=False,
+                                                   original_max_position_embeddings=32)),
+    # The values of the last layer are its keys.
+    "gemma4moe": lambda: config("Gemma4TextConfig", num_hidden_layers=3, intermediate_size=24, head_dim=8,
+                                global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+                                sliding_window=WINDOW, hidden_size_per_layer_input=0, enable_moe_block=True,
+                                num_experts=4, top_k_experts=2, moe_intermediate_size=16,
+                                layer_types=[LOCAL, LOCAL, GLOBAL], final_logit_softcapping=3.0),
 }
 
 
@@ -65,8 +81,12 @@ def randomise(model):
     with torch.no_grad():
         for name, values in model.named_parameters():
             if values.ndim == 1:
-                mean = 1.0 if "norm" in name and name.endswith("weight") and not centred else 0.0
+                is_norm = "norm" in name and name.endswith("weight")
+                mean = 1.0 if is_norm and not centred or name.endswith("scale") else 0.0
                 values.copy_(0.3 * torch.randn_like(values) + mean)
+            elif kind == "gpt_oss" and name.endswith("gate_up_proj"):
+                # Some gates and factors are clamped.
+                values.copy_(1.5 * torch.randn_like(values))
             elif "embed" in name:
                 values.copy_(0.3 * torch.randn_like(values))
             else:

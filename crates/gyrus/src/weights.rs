@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
-use gyrus_kernels::WeightSpec;
+use gyrus_kernels::{FileLayout, WeightSpec};
 use gyrus_tensor::DType;
 
 use crate::Error;
@@ -48,7 +48,22 @@ impl WeightBytes {
         if spec.constant {
             return Ok(spec.range().map(|range| WeightBytes::Memory(vec![0; range.len()])));
         }
+        if spec.layout != FileLayout::Rows
+            && let Some(experts) = spec.experts()
+        {
+            return Self::of_experts(model, spec, experts, quantizer);
+        }
         let Some(tensor) = model.tensor(&spec.name) else { return Ok(None) };
+        if let FileLayout::Columns { first, step } = spec.layout {
+            let Some(bytes) = columns(&tensor, spec, first, step) else { return Ok(None) };
+            return match quantizer.filter(|_| tensor.dtype != spec.dtype) {
+                None => Ok(Some(WeightBytes::Memory(bytes))),
+                Some(quantizer) => {
+                    let converted = quantizer.convert(&spec.name, &bytes, tensor.dtype, spec.dtype)?;
+                    Ok(Some(WeightBytes::Memory(converted)))
+                }
+            };
+        }
         // No kernel reads words, so these are the quants of affine groups.
         if tensor.dtype == DType::U32 {
             return Ok(affine::assemble(model, spec, &tensor).map(WeightBytes::Memory));
@@ -63,6 +78,48 @@ impl WeightBytes {
             }
         }
     }
+
+    /// The data of all experts of a weight, one after the other.
+    fn of_experts(
+        model: &Arc<Checkpoint>,
+        spec: &WeightSpec,
+        experts: usize,
+        quantizer: Option<&Quantizer>,
+    ) -> Result<Option<WeightBytes>, Error> {
+        let mut all = Vec::new();
+        let Some(range) = spec.range().filter(|range| all.try_reserve_exact(range.len()).is_ok()) else {
+            return Ok(None);
+        };
+        for expert in 0..experts {
+            let Some(one) = spec.expert(expert) else { return Ok(None) };
+            let Some(bytes) = Self::of(model, &one, quantizer)? else { return Ok(None) };
+            all.extend_from_slice(bytes.as_ref());
+        }
+        Ok((all.len() == range.len()).then_some(WeightBytes::Memory(all)))
+    }
+}
+
+/// A weight whose rows are columns of a tensor of floats: those of one expert, or a vector with every `step`-th element.
+fn columns(tensor: &TensorView<'_>, spec: &WeightSpec, first: usize, step: usize) -> Option<Vec<u8>> {
+    let size = tensor.dtype.block_bytes();
+    let (rows, cols) = match *spec.shape.dims() {
+        [rows, cols] => (rows, cols),
+        [elems] => (elems, 1),
+        _ => return None,
+    };
+    // A column of the weight is a row of the tensor.
+    let stride = rows.checked_mul(step)?.checked_mul(size)?;
+    let start = spec.first_row.checked_mul(stride)?;
+    let data = tensor.data.get(start..start.checked_add(cols.checked_mul(stride)?)?)?;
+    let mut out = Vec::new();
+    out.try_reserve_exact(rows.checked_mul(cols)?.checked_mul(size)?).ok()?;
+    for row in 0..rows {
+        for col in 0..cols {
+            let at = col * stride + (first + row * step) * size;
+            out.extend_from_slice(data.get(at..at + size)?);
+        }
+    }
+    Some(out)
 }
 
 impl AsRef<[u8]> for WeightBytes {

@@ -33,12 +33,16 @@ matches_transformers! {
     gemma2 3e-5
     gemma3 3e-5
     gemma4 1e-4
+    gemma4moe 1e-4
+    gpt_oss 1e-4
     granite 3e-5
     llama 3e-5
     mistral 3e-5
+    mixtral 3e-5
     olmo2 3e-5
     phi3 5e-5
     qwen2 5e-5
     qwen3 3e-5
+    qwen3moe 3e-5
     smollm3 1e-4
 }

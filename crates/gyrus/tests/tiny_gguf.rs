@@ -7,20 +7,24 @@ use gyrus::{Event, Model, Options, Precision, Request};
 use gyrus_testkit::{data, npy, oracle, tempfile};
 
 /// The models, and whether llama.cpp runs them as published: it ignores the window of Mistral, whose files say `llama`,
-/// and has no graph for a Gemma 4 of this size.
-const MODELS: [(&str, bool); 13] = [
+/// has no graph for a Gemma 4 of this size with inputs per layer, and truncates the ramp of gpt-oss's YaRN.
+const MODELS: [(&str, bool); 17] = [
     ("ernie4_5", true),
     ("gemma", true),
     ("gemma2", true),
     ("gemma3", true),
     ("gemma4", false),
+    ("gemma4moe", true),
+    ("gpt_oss", false),
     ("granite", true),
     ("llama", true),
     ("mistral", false),
+    ("mixtral", true),
     ("olmo2", true),
     ("phi3", true),
     ("qwen2", true),
     ("qwen3", true),
+    ("qwen3moe", true),
     ("smollm3", true),
 ];
 
@@ -77,5 +81,48 @@ fn every_architecture_is_as_in_transformers_and_llama_cpp() {
         let ours = greedy(&model, &ids, expected.len());
         assert_eq!(ours, expected, "{name}");
         assert_eq!(ours, theirs, "{name} in llama.cpp");
+    }
+}
+
+/// The log-probabilities of all tokens.
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let most = logits.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    logits.iter().map(|logit| f64::from(logit - most) - sum.ln()).collect()
+}
+
+/// llama.cpp has GELU from a table of f16.
+#[test]
+fn experts_have_the_log_probabilities_of_llama_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, scaling, tolerance) in [
+        ("mixtral", "", 1e-3),
+        ("qwen3moe", "", 1e-3),
+        ("gpt_oss", "unscaled", 1e-3),
+        ("gemma4moe", "", 5e-3),
+    ] {
+        let Some(path) = data(&format!("tiny/{name}")) else { continue };
+        let (file, out) = (folder.path().join(format!("{name}.gguf")), folder.path().join("logits.npy"));
+        let Some(_) = oracle("tiny_gguf.py", &[path.as_os_str(), file.as_os_str(), scaling.as_ref()]) else {
+            return;
+        };
+        let text = std::fs::read_to_string(path.join("ref.json")).unwrap();
+        let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
+        let mut arguments = vec!["logits".to_owned(), file.display().to_string(), out.display().to_string()];
+        arguments.extend(ids.iter().map(u32::to_string));
+        let Some(_) = oracle("llama_cpp.py", &arguments) else { return };
+        let theirs = npy::read_f32(&out).values;
+        let options = Options { precision: Precision::Exact, context: Some(128), ..Options::default() };
+        let model = Model::open(&file, &options).unwrap();
+        let (mut worst, vocab) = (0f64, model.plan().vocab);
+        let score = |position: usize, row: &[f32]| {
+            let theirs = log_softmax(&theirs[position * vocab..(position + 1) * vocab]);
+            let each = log_softmax(row).into_iter().zip(theirs).map(|(a, b)| (a - b).abs());
+            worst = each.fold(worst, f64::max);
+        };
+        model.session().score(&ids, score).unwrap();
+        println!("{name}: worst log-probability differs by {worst:e}");
+        assert!(worst < tolerance, "{name}: {worst}");
     }
 }

@@ -1,4 +1,4 @@
-use gyrus_kernels::{Activation, Rope};
+use gyrus_kernels::{Activation, Rope, RouteWeights};
 
 use crate::Error;
 
@@ -27,7 +27,8 @@ pub struct Config {
     pub ropes: Vec<Rope>,
     /// The layers.
     pub layers: Vec<Layer>,
-    /// What the names of tensors that are not loaded begin with: other towers of a multimodal model.
+    /// What the names of tensors that are not loaded begin with: other towers of a multimodal model, and layers that
+    /// predict several tokens.
     pub skipped: Vec<String>,
 }
 
@@ -69,6 +70,8 @@ pub struct Attention {
     pub v_norm: bool,
     /// Whether Q, K and V must have a bias. A bias that the file has is used in any case.
     pub qkv_bias: bool,
+    /// Whether each head has a score that joins the softmax and has no value.
+    pub sinks: bool,
     /// Whether values are the keys' projection.
     pub v_is_k: bool,
     /// The earlier layer whose keys and values are attended to, if not its own.
@@ -86,19 +89,38 @@ pub enum QkNorm {
     Whole,
 }
 
-/// A gated feed-forward network.
+/// A gated feed-forward network: a dense one, experts, or both side by side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FeedForward {
-    /// Its hidden dimension.
-    pub width: usize,
-    /// The function of its gate.
+    /// The hidden dimension of the dense network, if there is one.
+    pub dense: Option<usize>,
+    /// The experts, if there are some.
+    pub experts: Option<Experts>,
+    /// The function of all gates.
     pub activation: Activation,
+}
+
+/// The experts of a feed-forward network.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// How many each row uses.
+    pub used: usize,
+    /// The hidden dimension of each.
+    pub width: usize,
+    /// What the weights of the chosen ones are a softmax over.
+    pub weights: RouteWeights,
+    /// The hidden dimension of the expert that every row uses, if there is one. Its result has a gate.
+    pub shared: Option<usize>,
 }
 
 /// Larger dimensions are an error or an attack. Products of dimensions within these limits do not overflow.
 const MAX_DIM: u64 = 1 << 20;
 pub(super) const MAX_LAYERS: u64 = 1 << 12;
 const MAX_CONTEXT: u64 = 1 << 27;
+/// The most experts. Plans store 16 bits, and ids as floats.
+const MAX_EXPERTS: u64 = 1 << 12;
 /// The most heads. Plans store 16 bits.
 const MAX_HEADS: u64 = 1 << 15;
 /// The most query heads that share a KV head. Kernels process such a group together.
@@ -117,6 +139,12 @@ pub(super) fn within(name: &'static str, value: u64, most: u64) -> Result<usize,
         return Ok(value as usize);
     }
     Err(Error::Dimension { name, value, expected: format!("it must be from 1 to {most}") })
+}
+
+/// Checks that a row uses no more experts than there are.
+pub(super) fn experts(count: u64, used: u64) -> Result<(usize, usize), Error> {
+    let n = within("expert count", count, MAX_EXPERTS)?;
+    Ok((n, within("number of experts used", used, n as u64)?))
 }
 
 /// Checks that query heads are divided evenly among KV heads.

@@ -3,6 +3,8 @@
 use gyrus_kernels::Activation;
 
 use super::config::QkNorm;
+use super::expert_names::ExpertNames;
+use super::tensor_names::LayerTensor;
 
 /// A family of models that share a forward pass.
 ///
@@ -44,6 +46,36 @@ pub(crate) struct Arch {
     pub(crate) no_rope_interval: Option<u64>,
     /// Whether layers may have inputs of their own, share keys and values, and scale their output.
     pub(crate) per_layer_parts: bool,
+    /// Whether each head has an attention sink.
+    pub(crate) sinks: bool,
+    /// The name of the norm before the feed-forward.
+    pub(crate) ffn_norm: LayerTensor,
+    /// The experts of the feed-forward, if it may have some.
+    pub(crate) experts: Option<ExpertParts>,
+}
+
+/// What mixtures of experts of an architecture have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertParts {
+    /// The names of their tensors in Hugging Face's layout.
+    pub(crate) names: ExpertNames,
+    /// Whether the weights of the chosen experts add up to 1.
+    pub(crate) renormalised: Renormalised,
+    /// Whether they run beside a dense feed-forward instead of in place of it. They then have norms of their own, the
+    /// router normalises its input, and each expert has a factor.
+    pub(crate) beside_dense: bool,
+    /// Whether router and experts have biases.
+    pub(crate) biases: bool,
+    /// Whether there is an expert that every row uses.
+    pub(crate) shared: bool,
+}
+
+/// Whether the weights of the chosen experts add up to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renormalised {
+    Always,
+    /// The file says so; not if `config.json` does not.
+    Given,
 }
 
 /// Whether a tensor exists.
@@ -109,10 +141,26 @@ const LLAMA: Arch = Arch {
     multipliers: false,
     no_rope_interval: None,
     per_layer_parts: false,
+    sinks: false,
+    ffn_norm: LayerTensor::FfnNorm,
+    experts: None,
 };
 
 /// GGUF files of Mistral have the architecture `llama`.
 const MISTRAL: Arch = Arch { hugging_face: &["mistral"], windows: Windows::All(Some(4096)), ..LLAMA };
+
+/// GGUF files of Mixtral have the architecture `llama`, too.
+const MIXTRAL: Arch = Arch {
+    hugging_face: &["mixtral"],
+    experts: Some(ExpertParts {
+        names: ExpertNames::Mixtral,
+        renormalised: Renormalised::Always,
+        beside_dense: false,
+        biases: false,
+        shared: false,
+    }),
+    ..LLAMA
+};
 
 const QWEN2: Arch = Arch {
     gguf: "qwen2",
@@ -127,6 +175,37 @@ const QWEN3: Arch = Arch {
     hugging_face: &["qwen3"],
     qk_norm: QkNorm::PerHead,
     windows: Windows::Upper,
+    ..LLAMA
+};
+
+const QWEN3_MOE: Arch = Arch {
+    gguf: "qwen3moe",
+    hugging_face: &["qwen3_moe"],
+    experts: Some(ExpertParts {
+        names: ExpertNames::Qwen,
+        renormalised: Renormalised::Given,
+        beside_dense: false,
+        biases: false,
+        shared: false,
+    }),
+    ..QWEN3
+};
+
+const GPT_OSS: Arch = Arch {
+    gguf: "gpt-oss",
+    hugging_face: &["gpt_oss"],
+    activation: Activation::ClampedSwish,
+    qkv_bias: Presence::Required,
+    windows: Windows::AllBut(2),
+    sinks: true,
+    ffn_norm: LayerTensor::AttentionPostNorm,
+    experts: Some(ExpertParts {
+        names: ExpertNames::GptOss,
+        renormalised: Renormalised::Always,
+        beside_dense: false,
+        biases: true,
+        shared: false,
+    }),
     ..LLAMA
 };
 
@@ -165,6 +244,13 @@ const GEMMA4: Arch = Arch {
     v_norm: true,
     attention_scale: AttentionScale::One,
     per_layer_parts: true,
+    experts: Some(ExpertParts {
+        names: ExpertNames::Gemma,
+        renormalised: Renormalised::Always,
+        beside_dense: true,
+        biases: false,
+        shared: false,
+    }),
     ..GEMMA3
 };
 
@@ -200,12 +286,16 @@ const OLMO2: Arch = Arch {
 const ERNIE: Arch = Arch { gguf: "ernie4_5", hugging_face: &["ernie4_5"], ..LLAMA };
 
 /// All architectures.
-pub(crate) const ARCHS: &[Arch] =
-    &[LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3, GRANITE, OLMO2, ERNIE];
+pub(crate) const ARCHS: &[Arch] = &[
+    LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT_OSS, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3,
+    GRANITE, OLMO2, ERNIE,
+];
 
-/// The architecture of a GGUF file.
-pub(crate) fn of_gguf(name: &str) -> Result<&'static Arch, crate::Error> {
-    find(name, ARCHS.iter().find(|arch| arch.gguf == name), |arch| vec![arch.gguf])
+/// The architecture of a GGUF file. Several may have the same name; of these only some have experts.
+pub(crate) fn of_gguf(name: &str, has_experts: bool) -> Result<&'static Arch, crate::Error> {
+    let named = || ARCHS.iter().filter(|arch| arch.gguf == name);
+    let found = named().find(|arch| arch.experts.is_some() == has_experts).or(named().next());
+    find(name, found, |arch| vec![arch.gguf])
 }
 
 /// The architecture of a `config.json`.
@@ -262,6 +352,7 @@ pub(super) fn table() -> String {
             AttentionScale::One => "scale 1",
         }];
         attention.extend(arch.soft_caps.then_some("soft cap"));
+        attention.extend(arch.sinks.then_some("sinks"));
         let bias = if arch.qkv_bias == Presence::Required { "Q, K, V bias" } else { "" };
         let scale = match arch.embedding_scale {
             Scale::One => "",
@@ -269,13 +360,23 @@ pub(super) fn table() -> String {
             Scale::Given => "given embedding scale",
         };
         let others = [
-            if arch.activation == Activation::GeluTanh { "GELU gate" } else { "SiLU gate" },
+            match arch.activation {
+                Activation::GeluTanh => "GELU gate",
+                Activation::ClampedSwish => "clamped gate",
+                _ => "SiLU gate",
+            },
             bias,
             scale,
             if arch.fused { "fused tensors" } else { "" },
             if arch.v_norm { "V norm" } else { "" },
             if arch.multipliers { "residual and logit scale" } else { "" },
             if arch.per_layer_parts { "per-layer inputs, shared KV, layer scale" } else { "" },
+            match arch.experts {
+                Some(ExpertParts { beside_dense: true, .. }) => "experts beside the feed-forward",
+                Some(ExpertParts { biases: true, .. }) => "experts with biases",
+                Some(_) => "experts",
+                None => "",
+            },
         ];
         let others: Vec<&str> = others.into_iter().filter(|part| !part.is_empty()).collect();
         let names: Vec<String> = arch.hugging_face.iter().map(|name| format!("`{name}`")).collect();

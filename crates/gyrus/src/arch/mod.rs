@@ -3,9 +3,13 @@
 mod config;
 mod config_defaults;
 mod description;
+mod expert_names;
+mod expert_reader;
+mod expert_weights;
 mod fields;
 mod pairings;
 mod plan;
+mod plan_experts;
 mod quantization;
 mod reader;
 mod rope_config;
@@ -15,6 +19,6 @@ mod source;
 mod tensor_names;
 mod weights;
 
-pub use config::{Attention, Config, FeedForward, Layer, QkNorm};
+pub use config::{Attention, Config, Experts, FeedForward, Layer, QkNorm};
 pub(crate) use plan::build;
 pub use ropes::{LayerRope, ModelRopes};

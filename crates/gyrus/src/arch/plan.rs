@@ -29,13 +29,15 @@ pub(crate) fn build(
     quantize: Option<DType>,
 ) -> Result<(Config, Plan), Error> {
     let (mut config, arch) = reader::read(model)?;
+    let extra = reader::prediction_layers(model)?;
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),
     };
     let plus = if arch.norms_minus_one && names != TensorNames::Gguf { 1.0 } else { 0.0 };
     let quantization = model.config().map_or(Ok(None), Quantization::read)?;
-    let weights = Weights::new(model, names, plus, quantization, quantize);
+    let mut weights = Weights::new(model, names, plus, quantization, quantize);
+    weights.skip_layers(config.layers.len(), extra);
     let mut builder =
         Builder { arch, config: &config, weights, buffers: Vec::new(), groups: Vec::new(), ops: Vec::new() };
     // Without an output matrix the embedding is tied, unless `config.json` denies it.
@@ -45,14 +47,14 @@ pub(crate) fn build(
     Ok((config, plan))
 }
 
-/// The forward pass of a decoder-only transformer, top to bottom.
-struct Builder<'a> {
-    arch: &'a Arch,
-    config: &'a Config,
-    weights: Weights<'a>,
+/// The forward pass of a decoder-only transformer, top to bottom. Experts are in `plan_experts.rs`.
+pub(super) struct Builder<'a> {
+    pub(super) arch: &'a Arch,
+    pub(super) config: &'a Config,
+    pub(super) weights: Weights<'a>,
     buffers: Vec<BufferSpec>,
     groups: Vec<KvGroup>,
-    ops: Vec<Op>,
+    pub(super) ops: Vec<Op>,
 }
 
 impl Builder<'_> {
@@ -173,7 +175,11 @@ impl Builder<'_> {
         self.ops.push(Op::RopeWrite { qkv, heads, kv, write, norms, rope });
         let attended = self.buffer("attended", q);
         let (scale, soft_cap) = (attention.scale, attention.soft_cap);
-        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, sinks: None, out: attended });
+        let sinks = match attention.sinks {
+            true => Some(self.weights.layer(i, LayerTensor::Sinks, &[usize::from(heads)])?),
+            false => None,
+        };
+        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out: attended });
 
         let weights = vec![self.weights.layer(i, LayerTensor::AttentionOutput, &[dim, q])?];
         let bias = self.weights.bias(i, LayerTensor::AttentionOutput, dim, false)?;
@@ -190,7 +196,11 @@ impl Builder<'_> {
         if attention.kv_owner.is_none() {
             let key = self.weights.layer(i, LayerTensor::K, &[k, dim])?;
             weights.push(key);
-            weights.push(match attention.v_is_k {
+            // GGUF files have no key for it.
+            let absent = || self.weights.tensor(&self.weights.names.layer(i, LayerTensor::V)).is_none();
+            let is_key =
+                attention.v_is_k || (self.weights.names == TensorNames::Gguf && attention.v_norm && absent());
+            weights.push(match is_key {
                 true => key,
                 false => self.weights.layer(i, LayerTensor::V, &[k, dim])?,
             });
@@ -200,8 +210,14 @@ impl Builder<'_> {
 
     /// The feed-forward of a layer, added to the stream.
     fn feed_forward(&mut self, i: usize, layer: &Layer, stream: BufferId) -> Result<(), Error> {
-        let (dim, width) = (self.config.dim, layer.feed_forward.width);
-        let normed = self.normed(i, layer.pre_norms, LayerTensor::FfnNorm, stream)?;
+        let (dim, experts) = (self.config.dim, layer.feed_forward.experts);
+        let Some(width) = layer.feed_forward.dense else {
+            return match experts {
+                Some(experts) => self.experts_alone(i, layer, &experts, stream),
+                None => Err(Error::Unsupported(format!("layer {i}, which has no feed-forward,"))),
+            };
+        };
+        let normed = self.normed(i, layer.pre_norms, self.arch.ffn_norm, stream)?;
         let weights = match self.arch.fused {
             true => self.weights.fused(i, LayerTensor::GateUp, &[width, width], dim)?,
             false => vec![
@@ -214,11 +230,19 @@ impl Builder<'_> {
         let activation = layer.feed_forward.activation;
         self.ops.push(Op::Gate { x: gate_up, activation, out: gated });
         let weights = vec![self.weights.layer(i, LayerTensor::Down, &[dim, width])?];
-        self.add_to_stream(i, layer, LayerTensor::FfnPostNorm, (gated, weights, None), stream)
+        let Some(experts) = experts else {
+            return self.add_to_stream(i, layer, LayerTensor::FfnPostNorm, (gated, weights, None), stream);
+        };
+        let projected = self.buffer("projected", dim);
+        self.ops.push(Op::MatMul { x: gated, weights, accumulate: false, out: projected });
+        let weight = self.weights.layer_norm(i, LayerTensor::DensePostNorm, dim)?;
+        self.ops.push(Op::RmsNorm { x: projected, weight, eps: self.config.norm_eps, out: projected });
+        self.experts_beside(i, layer, &experts, stream, projected)?;
+        self.add_projected(i, layer, LayerTensor::FfnPostNorm, projected, stream)
     }
 
     /// The normalised stream, or the stream itself if the layer has no such norm.
-    fn normed(
+    pub(super) fn normed(
         &mut self,
         i: usize,
         norm: bool,
@@ -252,6 +276,19 @@ impl Builder<'_> {
         let projected = self.buffer("projected", dim);
         self.ops.push(Op::MatMul { x, weights, accumulate: false, out: projected });
         self.ops.extend(bias.map(|bias| Op::Bias { x: projected, first: 0, bias }));
+        self.add_projected(i, layer, post_norm, projected, stream)
+    }
+
+    /// Adds what attention or feed-forward computed to the stream, after a norm or times a factor.
+    pub(super) fn add_projected(
+        &mut self,
+        i: usize,
+        layer: &Layer,
+        post_norm: LayerTensor,
+        projected: BufferId,
+        stream: BufferId,
+    ) -> Result<(), Error> {
+        let (dim, scale) = (self.config.dim, self.config.residual_scale);
         if layer.post_norms {
             let weight = self.weights.layer_norm(i, post_norm, dim)?;
             self.ops.push(Op::RmsNorm { x: projected, weight, eps: self.config.norm_eps, out: projected });
@@ -322,12 +359,16 @@ impl Builder<'_> {
     }
 
     /// A buffer for all rows of a batch. Layers share buffers of the same name and width.
-    fn buffer(&mut self, name: &'static str, width: usize) -> BufferId {
-        self.find_buffer(BufferSpec { name, width, rows: Rows::Batch })
+    pub(super) fn buffer(&mut self, name: &'static str, width: usize) -> BufferId {
+        self.buffer_of(name, width, Rows::Batch)
+    }
+
+    pub(super) fn buffer_of(&mut self, name: &'static str, width: usize, rows: Rows) -> BufferId {
+        self.find_buffer(BufferSpec { name, width, rows })
     }
 
     fn logits_buffer(&mut self, name: &'static str, width: usize) -> BufferId {
-        self.find_buffer(BufferSpec { name, width, rows: Rows::Logits })
+        self.buffer_of(name, width, Rows::Logits)
     }
 
     fn find_buffer(&mut self, spec: BufferSpec) -> BufferId {

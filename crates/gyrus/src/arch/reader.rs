@@ -9,6 +9,7 @@ use super::config::{
 };
 use super::config_defaults;
 use super::description::{self, Arch, AttentionScale, Presence, Scale, Windows};
+use super::expert_reader::{self, EXPERTS};
 use super::fields::Fields;
 use super::ropes::{LOCAL, LayerRope, ModelRopes};
 use super::source::{Key, Source};
@@ -22,7 +23,7 @@ const KV_HEADS: Key = Key::new("attention.head_count_kv", &["num_key_value_heads
 const GLOBAL_KV_HEADS: Key = Key::new("", &["num_global_key_value_heads"]);
 const KEY_LENGTH: Key = Key::new("attention.key_length", &[]);
 const VALUE_LENGTH: Key = Key::new("attention.value_length", &[]);
-const FEED_FORWARD: Key = Key::new("feed_forward_length", &["intermediate_size"]);
+pub(super) const FEED_FORWARD: Key = Key::new("feed_forward_length", &["intermediate_size"]);
 const NORM_EPS: Key = Key::new("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]);
 const WINDOW: Key = Key::new("attention.sliding_window", &["sliding_window"]);
 const WINDOW_PATTERN: Key =
@@ -39,7 +40,7 @@ const NO_ROPE: Key = Key::new("", &["no_rope_layers"]);
 const NO_ROPE_INTERVAL: Key = Key::new("", &["no_rope_layer_interval"]);
 const SHARED_KV_LAYERS: Key = Key::new("attention.shared_kv_layers", &["num_kv_shared_layers"]);
 const PER_LAYER_INPUT: Key = Key::new("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]);
-const EXPERTS: Key = Key::new("expert_count", &["num_experts", "num_local_experts", "n_routed_experts"]);
+const PREDICTION_LAYERS: Key = Key::new("nextn_predict_layers", &["num_nextn_predict_layers"]);
 
 /// The most kinds of rotary embedding of a model.
 const MAX_ROPES: usize = 16;
@@ -50,7 +51,9 @@ pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error>
     let (source, name, arch) = match (model.gguf(), &config) {
         (Some(metadata), _) => {
             let name: &str = metadata.require("general.architecture")?;
-            (Source::Gguf { metadata, architecture: name }, name, description::of_gguf(name)?)
+            let source = Source::Gguf { metadata, architecture: name };
+            let has_experts = source.number(EXPERTS)?.is_some_and(|count| count > 0);
+            (source, name, description::of_gguf(name, has_experts)?)
         }
         (None, Some(config)) => {
             let (fields, name) = text_config(config)?;
@@ -64,6 +67,22 @@ pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error>
         }
     };
     Ok((Reader { source, arch }.config(name, || ModelRopes::read(model, None))?, arch))
+}
+
+/// The number of layers after the model's own that predict several tokens. Files have them, and GGUF counts them.
+pub(super) fn prediction_layers(model: &Checkpoint) -> Result<usize, Error> {
+    let extra = match (model.gguf(), model.config()) {
+        (Some(metadata), _) => {
+            let architecture: &str = metadata.require("general.architecture")?;
+            Source::Gguf { metadata, architecture }.number(PREDICTION_LAYERS)?
+        }
+        (None, Some(config)) => Source::Config(text_config(config)?.0).number(PREDICTION_LAYERS)?,
+        (None, None) => None,
+    };
+    match extra.unwrap_or(0) {
+        0 => Ok(0),
+        extra => within("number of prediction layers", extra, MAX_LAYERS),
+    }
 }
 
 /// The language model's part of a `config.json`, and its type. Multimodal models have it in `text_config`.
@@ -100,11 +119,6 @@ fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
     if fields.flag("mlp_bias")? == Some(true) {
         return Err(Error::Unsupported("a bias in the feed-forward ('mlp_bias' in config.json)".to_owned()));
     }
-    if fields.flag("enable_moe_block")? == Some(true) {
-        return Err(Error::Unsupported(
-            "a mixture of experts ('enable_moe_block' in config.json)".to_owned(),
-        ));
-    }
     if fields.flag("use_bidirectional_attention")? == Some(true) {
         let what = "attention in both directions ('use_bidirectional_attention' in config.json)";
         return Err(Error::Unsupported(what.to_owned()));
@@ -121,11 +135,15 @@ impl Reader<'_> {
     /// Checks sizes, then calls `ropes` for the rotary embeddings.
     fn config(&self, name: &str, ropes: impl FnOnce() -> Result<ModelRopes, Error>) -> Result<Config, Error> {
         let (source, arch) = (self.source, self.arch);
-        if let Some(experts @ 1..) = source.number(EXPERTS)? {
-            return Err(Error::Unsupported(format!("a mixture of {experts} experts")));
-        }
         let dim = dimension("embedding length", source.require(DIM)?)?;
         let count = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
+        let count = match source {
+            Source::Gguf { .. } => {
+                let extra = source.number(PREDICTION_LAYERS)?.unwrap_or(0);
+                within("layer count", (count as u64).saturating_sub(extra), MAX_LAYERS)?
+            }
+            Source::Config(_) => count,
+        };
         for heads in self.heads(count)? {
             dimension("head count", heads)?;
         }
@@ -172,9 +190,13 @@ impl Reader<'_> {
         let (source, arch) = (self.source, self.arch);
         let all_heads = self.heads(count)?;
         let mut kv_heads = source.per_layer(KV_HEADS, count)?.unwrap_or(all_heads.clone());
+        let experts = expert_reader::read(source, arch, count)?;
+        let is_dense =
+            |i: usize| experts[i].is_none() || arch.experts.is_some_and(|parts| parts.beside_dense);
         let mut widths = match source.per_layer(FEED_FORWARD, count)? {
             Some(widths) => widths,
-            None => vec![source.require(FEED_FORWARD)?; count],
+            None if (0..count).any(is_dense) => vec![source.require(FEED_FORWARD)?; count],
+            None => vec![0; count],
         };
         if let (Some(k), Some(v)) = (source.number(KEY_LENGTH)?, source.number(VALUE_LENGTH)?)
             && k != v
@@ -238,13 +260,18 @@ impl Reader<'_> {
                 qk_norm: arch.qk_norm,
                 v_norm: arch.v_norm,
                 qkv_bias,
+                sinks: arch.sinks,
                 v_is_k: k_eq_v && windows[i].is_none(),
                 kv_owner,
             };
             layers.push(Layer {
                 attention,
                 feed_forward: FeedForward {
-                    width: dimension("feed-forward length", widths[i])?,
+                    dense: match is_dense(i) {
+                        true => Some(dimension("feed-forward length", widths[i])?),
+                        false => None,
+                    },
+                    experts: experts[i],
                     activation: arch.activation,
                 },
                 pre_norms: arch.pre_norms,

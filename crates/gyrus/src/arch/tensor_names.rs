@@ -31,6 +31,7 @@ pub(crate) enum LayerTensor {
     Qkv,
     QNorm,
     KNorm,
+    Sinks,
     AttentionOutput,
     AttentionPostNorm,
     FfnNorm,
@@ -40,6 +41,11 @@ pub(crate) enum LayerTensor {
     GateUp,
     Down,
     FfnPostNorm,
+    /// The norm of the dense feed-forward's result, if experts run beside it.
+    DensePostNorm,
+    /// The norm of the experts' input, and of their result.
+    ExpertsNorm,
+    ExpertsPostNorm,
     InputGate,
     InputProjection,
     InputPostNorm,
@@ -66,8 +72,9 @@ pub(crate) enum TensorNames {
 const PREFIXES: [(&str, &str); 4] =
     [("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."), ("", "")];
 
-/// What the names of other towers' tensors begin with in multimodal files. They are not loaded.
-pub(crate) const OTHER_TOWERS: [&str; 12] = [
+/// What the names of other towers' tensors begin with in multimodal files, and those of layers that predict several
+/// tokens. They are not loaded.
+pub(crate) const OTHER_TOWERS: [&str; 14] = [
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -80,6 +87,8 @@ pub(crate) const OTHER_TOWERS: [&str; 12] = [
     "model.audio_tower.",
     "model.embed_vision.",
     "model.embed_audio.",
+    "mtp.",
+    "model.mtp.",
 ];
 
 impl TensorNames {
@@ -116,9 +125,9 @@ impl TensorNames {
 
     pub(crate) fn layer(&self, layer: usize, part: LayerTensor) -> String {
         match (self, part) {
-            // The only name in Hugging Face's layout without a suffix.
-            (TensorNames::HuggingFace { prefix, .. }, LayerTensor::OutputScale) => {
-                format!("{prefix}layers.{layer}.layer_scalar")
+            // These names have no suffix in Hugging Face's layout.
+            (TensorNames::HuggingFace { .. }, LayerTensor::OutputScale | LayerTensor::Sinks) => {
+                self.stem(layer, part)
             }
             _ => format!("{}.weight", self.stem(layer, part)),
         }
@@ -147,6 +156,7 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::Qkv => "attn_qkv",
         LayerTensor::QNorm => "attn_q_norm",
         LayerTensor::KNorm => "attn_k_norm",
+        LayerTensor::Sinks => "attn_sinks",
         LayerTensor::AttentionOutput => "attn_output",
         LayerTensor::AttentionPostNorm => "post_attention_norm",
         LayerTensor::FfnNorm => "ffn_norm",
@@ -154,6 +164,9 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::Up | LayerTensor::GateUp => "ffn_up",
         LayerTensor::Down => "ffn_down",
         LayerTensor::FfnPostNorm => "post_ffw_norm",
+        LayerTensor::DensePostNorm => "post_ffw_norm_1",
+        LayerTensor::ExpertsNorm => "pre_ffw_norm_2",
+        LayerTensor::ExpertsPostNorm => "post_ffw_norm_2",
         LayerTensor::InputGate => "inp_gate",
         LayerTensor::InputProjection => "proj",
         LayerTensor::InputPostNorm => "post_norm",
@@ -170,6 +183,7 @@ fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
         LayerTensor::Qkv => "self_attn.qkv_proj",
         LayerTensor::QNorm => "self_attn.q_norm",
         LayerTensor::KNorm => "self_attn.k_norm",
+        LayerTensor::Sinks => "self_attn.sinks",
         LayerTensor::AttentionOutput => "self_attn.o_proj",
         LayerTensor::AttentionPostNorm => "post_attention_layernorm",
         LayerTensor::FfnNorm if post_norms => "pre_feedforward_layernorm",
@@ -179,6 +193,9 @@ fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
         LayerTensor::GateUp => "mlp.gate_up_proj",
         LayerTensor::Down => "mlp.down_proj",
         LayerTensor::FfnPostNorm => "post_feedforward_layernorm",
+        LayerTensor::DensePostNorm => "post_feedforward_layernorm_1",
+        LayerTensor::ExpertsNorm => "pre_feedforward_layernorm_2",
+        LayerTensor::ExpertsPostNorm => "post_feedforward_layernorm_2",
         LayerTensor::InputGate => "per_layer_input_gate",
         LayerTensor::InputProjection => "per_layer_projection",
         LayerTensor::InputPostNorm => "post_per_layer_input_norm",

@@ -23,7 +23,9 @@ pub(super) struct Weights<'a> {
     /// The type that matrices of floats are quantised to when they are loaded.
     quantize: Option<DType>,
     pub(super) specs: Vec<WeightSpec>,
-    used: HashSet<String>,
+    pub(super) used: HashSet<String>,
+    /// What the names of tensors that are not loaded begin with.
+    skipped: Vec<String>,
 }
 
 impl<'a> Weights<'a> {
@@ -34,7 +36,22 @@ impl<'a> Weights<'a> {
         quantization: Option<Quantization>,
         quantize: Option<DType>,
     ) -> Weights<'a> {
-        Weights { model, names, norm_plus, quantization, quantize, specs: Vec::new(), used: HashSet::new() }
+        let skipped = match names {
+            TensorNames::Gguf => Vec::new(),
+            TensorNames::HuggingFace { .. } => OTHER_TOWERS.map(str::to_owned).to_vec(),
+        };
+        let (specs, used) = (Vec::new(), HashSet::new());
+        Weights { model, names, norm_plus, quantization, quantize, specs, used, skipped }
+    }
+
+    /// Skips the layers after the first `count` ones that predict several tokens.
+    pub(super) fn skip_layers(&mut self, count: usize, extra: usize) {
+        let prefix = |layer| match &self.names {
+            TensorNames::Gguf => format!("blk.{layer}."),
+            TensorNames::HuggingFace { prefix, .. } => format!("{prefix}layers.{layer}."),
+        };
+        let all: Vec<String> = (count..count + extra).map(prefix).collect();
+        self.skipped.extend(all);
     }
 
     /// A tensor, if the file has it.
@@ -42,7 +59,7 @@ impl<'a> Weights<'a> {
         self.model.tensor(name)
     }
 
-    fn find(&self, name: &str) -> Result<TensorView<'a>, Error> {
+    pub(super) fn find(&self, name: &str) -> Result<TensorView<'a>, Error> {
         self.tensor(name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
     }
 
@@ -149,17 +166,21 @@ impl<'a> Weights<'a> {
 
     /// The type of a weight once it is loaded. Vectors and weights that are quantised already keep their type.
     fn dtype(&self, stored: &Stored, shape: Shape) -> Result<DType, Error> {
-        match self.quantize.filter(|_| shape.rank() == 2 && !stored.dtype.is_quantized()) {
-            None => Ok(stored.dtype),
+        self.loaded_dtype(&stored.name, stored.dtype, shape)
+    }
+
+    pub(super) fn loaded_dtype(&self, name: &str, stored: DType, shape: Shape) -> Result<DType, Error> {
+        match self.quantize.filter(|_| shape.rank() >= 2 && !stored.is_quantized()) {
+            None => Ok(stored),
             Some(dtype) => match dtype.bytes_of(&shape) {
                 Ok(_) => Ok(dtype),
-                Err(source) => Err(Error::Tensor { name: stored.name.clone(), source }),
+                Err(source) => Err(Error::Tensor { name: name.to_owned(), source }),
             },
         }
     }
 
     /// A tensor as kernels read it. Its shape and type are checked.
-    fn checked(&mut self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<Stored, Error> {
+    pub(super) fn checked(&mut self, tensor: &TensorView<'_>, dims: &[usize]) -> Result<Stored, Error> {
         let quantised = self.quantization.as_ref().map(|all| all.stored(self.model, tensor)).transpose()?;
         let stored = quantised.flatten().unwrap_or_else(|| Stored {
             name: tensor.name.to_owned(),
@@ -179,20 +200,20 @@ impl<'a> Weights<'a> {
         Ok(stored)
     }
 
-    fn push(&mut self, spec: WeightSpec) -> WeightId {
+    pub(super) fn push(&mut self, spec: WeightSpec) -> WeightId {
         self.used.insert(spec.name.clone());
         self.specs.push(spec);
         WeightId(self.specs.len() as u32 - 1)
     }
 
     /// An unused tensor means that the model's forward pass differs from this plan. Other towers of a multimodal model
-    /// are known not to be part of it.
+    /// and layers that predict several tokens are known not to be part of it.
     pub(super) fn check_all_used(&self) -> Result<(), Error> {
         let left = |t: &TensorView<'_>| {
             let factors = [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG];
             let known = factors.contains(&t.name)
                 || t.name.ends_with("rotary_emb.inv_freq")
-                || self.is_other_tower(t.name);
+                || self.skipped.iter().any(|prefix| t.name.starts_with(prefix));
             !known && !self.used.contains(t.name)
         };
         match self.model.tensors().find(left) {
@@ -201,15 +222,9 @@ impl<'a> Weights<'a> {
         }
     }
 
-    fn is_other_tower(&self, name: &str) -> bool {
-        self.names != TensorNames::Gguf && OTHER_TOWERS.iter().any(|tower| name.starts_with(tower))
-    }
-
     /// What the names of tensors that are not loaded begin with.
     pub(super) fn skipped(&self) -> Vec<String> {
-        let has = |tower: &&&str| {
-            self.names != TensorNames::Gguf && self.model.tensors().any(|t| t.name.starts_with(**tower))
-        };
-        OTHER_TOWERS.iter().filter(has).map(|tower| tower.trim_end_matches('.').to_owned()).collect()
+        let has = |prefix: &&String| self.model.tensors().any(|t| t.name.starts_with(*prefix));
+        self.skipped.iter().filter(has).map(|prefix| prefix.trim_end_matches('.').to_owned()).collect()
     }
 }
