@@ -60,7 +60,7 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     let order = plan.forward.iter().map(|op| match op {
         Op::Route { logits, used, .. } => {
             let (count, used) = (plan.buffer(*logits).width as u32, (*used).into());
-            let experts = Experts { count, used, shared: true, bias: false, sum: false };
+            let experts = Experts { count, used, shared: true, bias: false, parts: 1, sum: false };
             experts.most_order_words(MAX_ROWS as u32)
         }
         _ => 0,

@@ -37,6 +37,7 @@ override LANES: u32 = 32u;
 #if EXPERTS
 #define ROUTE_BINDING 7
 #include "lib/experts.wgsl"
+#include "lib/expert_rows.wgsl"
 #if BIAS
 @group(0) @binding(8) var<storage, read> biases: array<f32>;
 #endif
@@ -54,9 +55,7 @@ fn KERNEL(here: Invocation) {
 
 #if EXPERTS
     let slot = min(first_row, params.m - 1u);
-    let first_weight_row = expert_of(slot / USED, slot % USED) * params.n;
-#else
-    let first_weight_row = 0u;
+    let expert = expert_of(slot / USED, slot % USED);
 #endif
     // Rows and columns beyond the end repeat the last one and are not written: the barriers need all invocations.
     var sums: array<vec4<f32>, SUMS>;
@@ -64,7 +63,11 @@ fn KERNEL(here: Invocation) {
     for (var unit = lane; unit < units; unit += LANES) {
         for (var c = 0u; c < COLUMNS; c += 1u) {
             let column = min(first_column + c, params.n - 1u);
-            var w = weight_values(first_weight_row + column, unit, params.k);
+#if EXPERTS
+            var w = weight_values(expert_row(expert, column, params.n), unit, params.k);
+#else
+            var w = weight_values(column, unit, params.k);
+#endif
             for (var r = 0u; r < ROWS; r += 1u) {
 #if EXPERTS && SHARED
                 let row = slot / USED * (params.x_stride / 4u);
@@ -91,7 +94,7 @@ fn KERNEL(here: Invocation) {
         let row = first_row + i % ROWS;
         let column = first_column + i / ROWS;
 #if BIAS
-        sum += biases[first_weight_row + min(column, params.n - 1u)];
+        sum += biases[expert_row(expert, min(column, params.n - 1u), params.n)];
 #endif
         if (lane == i % LANES && row < params.m && column < params.n) {
             let at = row * params.y_stride + params.y_offset + column;

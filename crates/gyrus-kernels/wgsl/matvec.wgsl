@@ -16,7 +16,7 @@
 //   8  routes    EXPERTS: [rows, 2 * USED] f32, the experts of each row (lib/experts.wgsl)
 //   9  biases    BIAS: [rows of the matrix] f32
 //
-// EXPERTS each: the matrix has EXPERT_COUNT matrices [n, K], one below the other, and row m of y is slot m % USED of row
+// EXPERTS each: the matrix is that of EXPERT_COUNT experts (lib/expert_rows.wgsl), and row m of y is slot m % USED of row
 // m / USED; with SHARED x has a row for all slots of a row, otherwise a row a slot. EXPERTS sum: y = Σ weight·W[expert]·x
 // over the slots of a row. It is one product: K is that of all slots, and block b of x belongs to slot
 // b / EXPERT_BLOCKS. An INPUT f32 or norm may have any number of rows, one a workgroup.
@@ -53,6 +53,7 @@
 #if EXPERTS != none
 #define ROUTE_BINDING 8
 #include "lib/experts.wgsl"
+#include "lib/expert_rows.wgsl"
 #if BIAS
 @group(0) @binding(9) var<storage, read> biases: array<f32>;
 #endif

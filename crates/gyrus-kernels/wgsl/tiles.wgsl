@@ -14,10 +14,9 @@
 // the gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the
 // partial sums.
 //
-// EXPERTS: the weights are EXPERT_COUNT matrices, one below the other; with an ACTIVATION first all gate projections, then
-// all up projections. Rows of y are slots, USED for each of the m rows. With SHARED x has a row for all slots of a row,
-// otherwise a row a slot. The grid has params.tiles tiles of rows, as many as there can be; those that `order` leaves empty
-// return at once.
+// EXPERTS: the weights are those of EXPERT_COUNT experts (lib/expert_rows.wgsl). Rows of y are slots, USED for each of the
+// m rows. With SHARED x has a row for all slots of a row, otherwise a row a slot. The grid has params.tiles tiles of
+// rows, as many as there can be; those that `order` leaves empty return at once.
 //
 // Grid: tiles folded over x and y. A workgroup computes a tile of TILE_ROWS × TILE_COLUMNS (half of the columns are the
 // gate's) in steps of STEP along k. Both operands of a step are staged in workgroup memory. COOPERATIVE: weights are
@@ -63,6 +62,7 @@ struct F16x8 {
 #if BIAS
 @group(0) @binding(8) var<storage, read> biases: array<f32>;
 #endif
+#include "lib/expert_rows.wgsl"
 // The expert of this workgroup's tile, and its slots.
 var<private> expert: u32;
 var<workgroup> tile_slots: array<u32, TILE_ROWS>;
@@ -83,18 +83,18 @@ const X_GROUPS: u32 = STEP / 8u;
 
 // The weight row of a tile's column. Columns beyond the end repeat the last one and are not written.
 fn weight_row(column: u32, first_column: u32) -> u32 {
-#if EXPERTS
-    let first_row = expert * params.n;
-    let up_rows = EXPERT_COUNT * params.n;
-#else
-    let first_row = 0u;
-    let up_rows = params.n;
-#endif
 #if ACTIVATION == none
-    return first_row + min(first_column + column, params.n - 1u);
+    let row = min(first_column + column, params.n - 1u);
+    let rows = params.n;
 #else
-    let gate_row = first_row + min(first_column + column % OUT_COLUMNS, params.n - 1u);
-    return select(gate_row, up_rows + gate_row, column >= OUT_COLUMNS);
+    let gate_row = min(first_column + column % OUT_COLUMNS, params.n - 1u);
+    let row = select(gate_row, params.n + gate_row, column >= OUT_COLUMNS);
+    let rows = 2u * params.n;
+#endif
+#if EXPERTS
+    return expert_row(expert, row, rows);
+#else
+    return row;
 #endif
 }
 

@@ -27,6 +27,9 @@ pub struct Experts {
     pub shared: bool,
     /// Whether `biases` are added, a value for each row of the weight.
     pub bias: bool,
+    /// Weights that form the matrix, of one shape: the first of all experts is above the second of all. A gated product has
+    /// two, or one in which each expert has its gate above its up projection.
+    pub parts: u32,
     /// Whether the results of a row's slots are multiplied by their weights and added: `y` has a row for each row. Only
     /// mat-vecs of slots with inputs of their own do that.
     pub sum: bool,
@@ -42,6 +45,15 @@ impl Experts {
                 name,
                 value: used,
                 needed: "from 1 to all experts, of which there are at most 1024,",
+            });
+        }
+        if ![1, 2].contains(&self.parts) || (self.sum && self.parts != 1) {
+            let (kernel, name, value) = (kernel.to_owned(), "parts", self.parts);
+            return Err(LaunchError::Tuning {
+                kernel,
+                name,
+                value,
+                needed: "1 or 2, and 1 for a sum over slots",
             });
         }
         if self.sum && self.shared {
@@ -72,15 +84,15 @@ impl Experts {
         })
     }
 
-    /// Rows of the weight that belong to one expert, which must be a multiple of `parts`.
+    /// Rows of the weight that belong to one expert, which must be a multiple of `projections`.
     pub(super) fn outputs(
         kernel: &str,
         experts: Option<&Experts>,
         weight: &WeightLayout,
-        parts: u32,
+        projections: u32,
     ) -> Result<u32, LaunchError> {
         let Some(experts) = experts else { return Ok(weight.rows()) };
-        let of = experts.count.max(1) * parts;
+        let of = experts.count.max(1) * projections.max(experts.parts);
         if !weight.rows().is_multiple_of(of) {
             let (kernel, name, value) = (kernel.to_owned(), "rows of the weight", weight.rows());
             return Err(LaunchError::NotMultiple { kernel, name, value, of });
@@ -106,6 +118,7 @@ impl Experts {
         vec![
             flag("BIAS", experts.is_some_and(|experts| experts.bias)),
             flag("SHARED", experts.is_some_and(|experts| experts.shared)),
+            ("PARTS", experts.map_or(1, |experts| experts.parts).to_string()),
             ("USED", format!("{}u", experts.map_or(1, |experts| experts.used))),
             ("EXPERT_COUNT", format!("{}u", experts.map_or(1, |experts| experts.count))),
         ]
@@ -162,7 +175,7 @@ impl RouteCall {
     /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let RouteCall { rows, count, used, weights, scale } = *self;
-        let experts = Experts { count, used, shared: true, bias: false, sum: false };
+        let experts = Experts { count, used, shared: true, bias: false, parts: 1, sum: false };
         experts.check("route")?;
         let mut slots = vec![
             slot("logits", 0, Access::Read, u64::from(rows) * u64::from(count)),
@@ -265,7 +278,7 @@ mod tests {
     #[test]
     fn no_distribution_has_more_tiles_than_the_most() {
         for (count, used) in [(1, 1), (4, 2), (16, 4), (128, 8), (32, 4)] {
-            let experts = Experts { count, used, shared: true, bias: false, sum: false };
+            let experts = Experts { count, used, shared: true, bias: false, parts: 1, sum: false };
             for rows in [1, 2, 15, 16, 17, 100, 511, 512] {
                 let (tile, slots) = (experts.tile_rows(rows), rows * used);
                 // As many experts as possible with one slot more than whole tiles.

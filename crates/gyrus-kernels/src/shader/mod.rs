@@ -64,6 +64,7 @@ const FILES: &[(&str, &str)] = files![
     "lib/attend.wgsl"
     "lib/attend_begin.wgsl"
     "lib/attend_tiles.wgsl"
+    "lib/expert_rows.wgsl"
     "lib/experts.wgsl"
     "lib/f16_range.wgsl"
     "lib/int8.wgsl"

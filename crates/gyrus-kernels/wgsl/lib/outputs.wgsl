@@ -18,11 +18,10 @@ var<workgroup> row_factors: array<f32, ROWS>;
 fn weight_row(column: u32) -> u32 {
     let last = min(column, params.n - 1u);
 #if EXPERTS == each
-    // The matrices of all experts, one below the other; with a GATE first all gate projections, then all up projections.
 #if GATE != none
-    return (last & 1u) * (params.n / 2u * EXPERT_COUNT) + expert * (params.n / 2u) + last / 2u;
+    return expert_row(expert, (last & 1u) * (params.n / 2u) + last / 2u, params.n);
 #else
-    return expert * params.n + last;
+    return expert_row(expert, last, params.n);
 #endif
 #elif GATE != none
     return (last & 1u) * (params.n / 2u) + last / 2u;

@@ -54,6 +54,7 @@ impl<'a> Fuser<'a> {
             used: self.used(product.route),
             shared: plan.buffer(product.x).rows == Rows::Batch,
             bias: !product.biases.is_empty(),
+            parts: 1,
             sum: false,
         })
     }
@@ -73,10 +74,11 @@ impl<'a> Fuser<'a> {
         let experts = self.experts(&product)?;
         let is_vector = self.takes_int8(product.weights) && self.can_expert_mat_vec(&product, experts);
         let is_tiled = self.takes_f16(product.weights);
+        let can_gate = self.can_gate_experts(product.weights);
         let (mut to, mut gate, mut sum) = (product.out, None, None);
         match all[first..] {
             [_, Op::Gate { x, activation, out }, ..]
-                if x == product.out && (is_vector || is_tiled) && self.can_gate_experts(product.weights) =>
+                if x == product.out && (is_vector || is_tiled) && can_gate =>
             {
                 (to, gate) = (out, Some(activation));
             }
@@ -108,6 +110,7 @@ impl<'a> Fuser<'a> {
             let (own, others) = biases.split_at(group.len().min(biases.len()));
             biases = others;
             let columns = matrix.layout.rows() / experts.count.max(1);
+            let experts = Experts { parts: group.len() as u32, ..experts };
             let on = ExpertOperands { route: self.id(product.route), matrix, biases: own.to_vec() };
             let name = self.name_of(group);
             if is_vector {
@@ -138,11 +141,11 @@ impl<'a> Fuser<'a> {
         Ok(())
     }
 
-    /// Gate and up projections must be one matrix.
+    /// Whether a kernel can gate products of these weights: gate and up projections must be one matrix.
     fn can_gate_experts(&self, weights: &[WeightId]) -> bool {
         let plan = self.on.plan;
-        let [gate, up] = weights else { return false };
-        plan.weight(*gate).shape == plan.weight(*up).shape && groups(plan, weights).count() == 1
+        let same_shape = |pair: &[WeightId]| plan.weight(pair[0]).shape == plan.weight(pair[1]).shape;
+        weights.len() <= 2 && weights.windows(2).all(same_shape) && groups(plan, weights).count() == 1
     }
 
     /// Whether the workgroup memory suffices for the input of a mat-vec. The largest is that of a sum over slots.
@@ -164,8 +167,14 @@ impl<'a> Fuser<'a> {
     /// the number of rows, so neither does the order of sums.
     fn expert_tuning(&self, call: &MatVecCall) -> MatVecTuning {
         let sizes = self.on.profile().mat_vec;
-        let experts =
-            call.experts.unwrap_or(Experts { count: 1, used: 1, shared: true, bias: false, sum: false });
+        let experts = call.experts.unwrap_or(Experts {
+            count: 1,
+            used: 1,
+            shared: true,
+            bias: false,
+            parts: 1,
+            sum: false,
+        });
         let rows = call.weight.rows() / experts.count.max(1);
         let outputs = if experts.sum { rows } else { rows.saturating_mul(experts.used) };
         MatVecTuning::of(outputs, call.cols(), self.on.capabilities.most_invocations, &sizes)
@@ -214,6 +223,10 @@ impl<'a> Fuser<'a> {
 
     /// The matrix of all experts of some weights, which must be one buffer.
     fn whole_matrix(&self, weights: &[WeightId]) -> Result<MatrixPart, GpuError> {
+        let shape = |id: &WeightId| self.on.plan.weight(*id).shape;
+        if weights.len() > 2 || weights.windows(2).any(|pair| shape(&pair[0]) != shape(&pair[1])) {
+            return Err(GpuError::internal("a product of experts has weights of different shapes"));
+        }
         let mut parts = self.parts(weights);
         match (parts.next(), parts.next()) {
             (Some((part, _)), None) => Ok(part),
@@ -249,7 +262,7 @@ impl<'a> Fuser<'a> {
         self.finish(x)?;
         self.before_write(out)?;
         let used = self.used(route);
-        let experts = Experts { count: used, used, shared: false, bias: false, sum: false };
+        let experts = Experts { count: used, used, shared: false, bias: false, parts: 1, sum: false };
         let call = ExpertSumCall { rows: 1, count: self.width(out), experts, accumulate };
         let (x, route, out) = (self.id(x), self.id(route), self.id(out));
         self.push("sum", Kernel::Expert(ExpertKernel::Sum { call, x, route, out }));

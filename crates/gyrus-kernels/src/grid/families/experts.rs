@@ -75,8 +75,6 @@ struct Slot<'a> {
     weight: &'a Weight,
     biases: Option<&'a [f32]>,
     experts: &'a Experts,
-    /// Projections: two with a gate.
-    parts: usize,
     /// The error of a product of these weights and inputs.
     error: &'a dyn Fn(&[f32], &[f32]) -> f64,
 }
@@ -84,9 +82,10 @@ struct Slot<'a> {
 impl Slot<'_> {
     fn products(&self, expert: usize, x: &[f32], factor: f64) -> Vec<(f64, f64)> {
         let (k, count) = (x.len(), self.experts.count as usize);
-        let n = self.weight.values.len() / k / count / self.parts;
+        let parts = self.experts.parts as usize;
+        let n = self.weight.values.len() / k / count / parts;
         let mut all = Vec::new();
-        for part in 0..self.parts {
+        for part in 0..parts {
             let first = (part * count + expert) * n;
             for row in first..first + n {
                 let w = &self.weight.values[row * k..][..k];
@@ -144,11 +143,11 @@ pub(super) fn matvec(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let (rows, norm, shared) =
         point.of(&[(1, true, true), (3, false, true), (2, true, true), (2, false, false)]);
     let gate = point.of(&[Some(Activation::Silu), None, Some(Activation::ClampedSwish)]);
-    let bias = point.of(&[true, false]);
+    let (bias, stacked) = point.of(&[(true, 2), (false, 1), (true, 1)]);
     let tuning = point.of(&TUNINGS);
     let parts = if gate.is_some() { 2 } else { 1 };
     let width = n / parts;
-    let experts = Experts { count, used, shared, bias, sum: false };
+    let experts = Experts { count, used, shared, bias, parts: stacked, sum: false };
     let call = MatVecCall {
         rows,
         input: if norm { Input::Norm { eps: EPS } } else { Input::F32 },
@@ -174,7 +173,7 @@ pub(super) fn matvec(point: &mut Point, rungs: Rungs) -> Option<Case> {
             x.iter().enumerate().map(|(i, x)| if norm { x / norms[i % k] } else { *x }).collect();
         let error = |w: &[f32], x: &[f32]| 5e-7 * int8_magnitude(w, x);
         let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, parts, error: &error };
+        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
         let mut y = Output::new(&mut noise, rows * used, width + 3, 2, false);
         for row in 0..rows {
             for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
@@ -209,7 +208,7 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let rows = point.of(&[1, 3, 2]);
     let (bias, accumulate) = point.of(&[(false, true), (true, true), (true, false)]);
     let tuning = point.of(&TUNINGS);
-    let experts = Experts { count, used, shared: false, bias, sum: true };
+    let experts = Experts { count, used, shared: false, bias, parts: 1, sum: true };
     let call = MatVecCall {
         input: Input::F32,
         y_stride: n as u32,
@@ -228,7 +227,7 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let x = exact_rows(&mut noise, rows * used, k);
         let error = |w: &[f32], x: &[f32]| 5e-7 * int8_magnitude(w, x);
         let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, parts: 1, error: &error };
+        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
         let mut y = Output::new(&mut noise, rows, n, 0, accumulate);
         for row in 0..rows {
             let mut sums: Vec<(f64, f64)> = (0..n).map(|column| (y.before(row, column), 0.0)).collect();
@@ -264,8 +263,9 @@ pub(super) fn matmul(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let n: usize = point.of(&[5, 17]);
     let (count, used) = point.of(&COUNTS);
     let (rows, shared) = point.of(&[(1, true), (3, true), (2, false)]);
-    let bias = point.of(&[true, false]);
-    let experts = Experts { count, used, shared, bias, sum: false };
+    let (bias, stacked) = point.of(&[(true, 1), (false, 2)]);
+    let n = n * stacked as usize;
+    let experts = Experts { count, used, shared, bias, parts: stacked, sum: false };
     let weight = WeightLayout::new(dtype, n * count as usize, k).ok()?;
     let call = MatMulCall {
         y_stride: n as u32 + 2,
@@ -284,7 +284,7 @@ pub(super) fn matmul(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let error =
             |w: &[f32], x: &[f32]| 5e-7 * w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum::<f64>();
         let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, parts: 1, error: &error };
+        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
         let mut y = Output::new(&mut noise, rows * used, n + 2, 1, false);
         for row in 0..rows {
             for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
@@ -316,10 +316,10 @@ pub(super) fn tiles(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let rows = point.of(&[17, 70, 1, 150]);
     let shared = point.of(&[true, false]);
     let gate = point.of(&[Some(Activation::Silu), None, Some(Activation::ClampedSwish)]);
-    let bias = point.of(&[true, false]);
+    let (bias, stacked) = point.of(&[(true, 2), (false, 1), (true, 1)]);
     let parts = if gate.is_some() { 2 } else { 1 };
     let width = n / parts;
-    let experts = Experts { count, used, shared, bias, sum: false };
+    let experts = Experts { count, used, shared, bias, parts: stacked, sum: false };
     let call = TileCall {
         gate,
         y_stride: width as u32 + 3,
@@ -347,7 +347,7 @@ pub(super) fn tiles(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let error =
             |w: &[f32], x: &[f32]| 2e-6 * w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum::<f64>();
         let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, parts, error: &error };
+        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
         let mut y = Output::new(&mut noise, rows as usize * used, width + 3, 2, false);
         for row in 0..rows as usize {
             for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
@@ -378,7 +378,7 @@ pub(super) fn sums(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let width: usize = point.of(&[7, 300]);
     let rows = point.of(&[1, 3]);
     let (accumulate, is_shared_expert) = point.of(&[(true, false), (false, false), (true, true)]);
-    let experts = Experts { count, used, shared: false, bias: false, sum: false };
+    let experts = Experts { count, used, shared: false, bias: false, parts: 1, sum: false };
     let seed = point.seed;
     let launch = match is_shared_expert {
         true => add_gated(rungs, rows, width as u32),
