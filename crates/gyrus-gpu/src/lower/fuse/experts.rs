@@ -45,6 +45,12 @@ impl<'a> Fuser<'a> {
         Ok(())
     }
 
+    /// Whether the next ops choose experts by what is written to this buffer.
+    pub(super) fn is_router(&self, out: BufferId) -> bool {
+        let mut later = self.later.iter().skip_while(|op| matches!(op, Op::Bias { x, .. } if *x == out));
+        matches!(later.next(), Some(Op::Route { logits, .. }) if *logits == out)
+    }
+
     /// The experts of a product, whose weights are all stacked.
     fn experts(&self, product: &ExpertProduct<'_>) -> Result<Experts, GpuError> {
         let plan = self.on.plan;

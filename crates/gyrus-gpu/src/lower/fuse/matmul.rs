@@ -63,8 +63,10 @@ impl Fuser<'_> {
         gate: Option<Activation>,
         out: BufferId,
     ) -> Result<(), GpuError> {
-        let f16 = self.takes_f16(weights);
-        if !f16 && !self.takes_int8(weights) {
+        // Which experts a row has must not depend on the rounding of its activations to f16 or int8.
+        let is_router = self.is_router(out);
+        let f16 = self.takes_f16(weights) && !is_router;
+        if !f16 && (is_router || !self.takes_int8(weights)) {
             self.finish(x)?;
         }
         self.before_write(out)?;
@@ -88,7 +90,11 @@ impl Fuser<'_> {
                     let call =
                         TileCall { y_stride, y_offset, accumulate, gate, tuning, ..TileCall::new(layout, 1) };
                     self.push(&name, Kernel::Tiles { call, matrix, out: to });
-                } else if self.fast() && self.kind != BatchKind::Prefill && layout.dtype().is_quantized() {
+                } else if self.fast()
+                    && self.kind != BatchKind::Prefill
+                    && layout.dtype().is_quantized()
+                    && !is_router
+                {
                     let (tuning, sizes) = self.tuning(layout, gate);
                     let call = MatVecCall {
                         gate,
