@@ -59,8 +59,8 @@ CONFIGS = {
     "mixtral": lambda: config("MixtralConfig", num_hidden_layers=2, head_dim=16, intermediate_size=24,
                               num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     # The first layer has the window. The input is longer than the original context.
-    "gpt_oss": lambda: config("GptOssConfig", num_hidden_layers=2, head_dim=16, intermediate_size=24,
-                              num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW,
+    "gpt_oss": lambda: config("GptOssConfig", num_hidden_layers=2, head_dim=16, intermediate_size=32,
+                              num_local_experts=3, num_experts_per_tok=2, sliding_window=WINDOW,
                               rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
                                                    beta_slow=1.0, truncate=False,
                                                    original_max_position_embeddings=32)),

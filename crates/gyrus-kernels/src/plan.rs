@@ -84,6 +84,14 @@ pub enum FileLayout {
         /// How far apart the columns of neighbouring rows are.
         step: usize,
     },
+    /// Two tensors of bytes, whose names have the suffixes `_blocks` and `_scales`, have the quants and exponents of
+    /// MXFP4 rows. An expert has the first of its rows there, and then every `step`-th.
+    Mxfp4 {
+        /// The row that is row 0 of an expert.
+        first: usize,
+        /// How far apart neighbouring rows are.
+        step: usize,
+    },
 }
 
 impl WeightSpec {
@@ -124,6 +132,9 @@ impl WeightSpec {
                 ..one
             },
             FileLayout::Columns { .. } => WeightSpec { first_row: self.first_row + expert * cols, ..one },
+            FileLayout::Mxfp4 { step, .. } => {
+                WeightSpec { first_row: self.first_row + expert * rows * step, ..one }
+            }
         })
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::{FileLayout, WeightSpec};
-use gyrus_tensor::DType;
+use gyrus_tensor::{DType, assemble_mxfp4};
 
 use crate::Error;
 use crate::affine;
@@ -52,6 +52,9 @@ impl WeightBytes {
             && let Some(experts) = spec.experts()
         {
             return Self::of_experts(model, spec, experts, quantizer);
+        }
+        if let FileLayout::Mxfp4 { first, step } = spec.layout {
+            return Ok(mxfp4(model, spec, first, step).map(WeightBytes::Memory));
         }
         let Some(tensor) = model.tensor(&spec.name) else { return Ok(None) };
         if let FileLayout::Columns { first, step } = spec.layout {
@@ -118,6 +121,27 @@ fn columns(tensor: &TensorView<'_>, spec: &WeightSpec, first: usize, step: usize
             let at = col * stride + (first + row * step) * size;
             out.extend_from_slice(data.get(at..at + size)?);
         }
+    }
+    Some(out)
+}
+
+/// The blocks of one expert's rows, whose quants and exponents are in tensors of their own.
+fn mxfp4(model: &Checkpoint, spec: &WeightSpec, first: usize, step: usize) -> Option<Vec<u8>> {
+    let quants = model.tensor(&format!("{}_blocks", spec.name))?;
+    let scales = model.tensor(&format!("{}_scales", spec.name))?;
+    let (rows, blocks) = (spec.shape.rows(), spec.shape.row() / DType::MXFP4.block_elems());
+    let row_bytes = blocks * DType::MXFP4.block_bytes();
+    let mut out = Vec::new();
+    out.try_reserve_exact(rows.checked_mul(row_bytes)?).ok()?;
+    out.resize(rows * row_bytes, 0);
+    for (row, out) in out.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+        let at = (spec.first_row + first + row * step) * blocks;
+        let of = |data: &'_ [u8], bytes: usize| -> Option<std::ops::Range<usize>> {
+            let range = at.checked_mul(bytes)?..(at + blocks).checked_mul(bytes)?;
+            (range.end <= data.len()).then_some(range)
+        };
+        let (q, s) = (&quants.data[of(quants.data, 16)?], &scales.data[of(scales.data, 1)?]);
+        assemble_mxfp4(q, s, out).ok()?;
     }
     Some(out)
 }

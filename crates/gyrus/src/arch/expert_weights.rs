@@ -2,7 +2,7 @@
 
 use gyrus_formats::TensorView;
 use gyrus_kernels::{FileLayout, WeightId, WeightSpec};
-use gyrus_tensor::Shape;
+use gyrus_tensor::{DType, Shape};
 
 use super::weights::Weights;
 use crate::Error;
@@ -64,6 +64,34 @@ impl Weights<'_> {
         Ok(self.push(WeightSpec { layout, ..WeightSpec::new(name, dtype, shape) }))
     }
 
+    /// A weight `[experts, rows, cols]` in MXFP4 whose quants and exponents are tensors of their own.
+    pub(super) fn mxfp4(
+        &mut self,
+        name: &str,
+        dims: &[usize; 3],
+        layout: FileLayout,
+    ) -> Result<WeightId, Error> {
+        let [experts, rows, cols] = *dims;
+        let (rows, blocks) = (rows * step(layout), cols / DType::MXFP4.block_elems());
+        let shape = shape(dims)?;
+        DType::MXFP4.bytes_of(&shape).map_err(|source| Error::Tensor { name: name.to_owned(), source })?;
+        for (suffix, expected) in
+            [("_blocks", &[experts, rows, blocks, 16][..]), ("_scales", &[experts, rows, blocks])]
+        {
+            let tensor = self.find(&format!("{name}{suffix}"))?;
+            if tensor.dtype != DType::U8 {
+                return Err(Error::TensorType { name: tensor.name.to_owned(), dtype: tensor.dtype });
+            }
+            if tensor.shape.dims() != expected {
+                let expected = self::shape(expected)?.to_string();
+                let (name, found) = (tensor.name.to_owned(), tensor.shape.to_string());
+                return Err(Error::TensorShape { name, found, expected });
+            }
+            self.used.insert(tensor.name.to_owned());
+        }
+        Ok(self.push(WeightSpec { layout, ..WeightSpec::new(name, DType::MXFP4, shape) }))
+    }
+
     /// A vector of each expert, all of them side by side in one vector.
     pub(super) fn vectors(&mut self, name: &str, dims: [usize; 2]) -> Result<WeightId, Error> {
         self.columns_of_vectors(name, dims, FileLayout::Rows)
@@ -91,7 +119,7 @@ fn shape(dims: &[usize]) -> Result<Shape, Error> {
 /// How many columns of the file there are for one of the weight.
 fn step(layout: FileLayout) -> usize {
     match layout {
-        FileLayout::Columns { step, .. } => step,
+        FileLayout::Columns { step, .. } | FileLayout::Mxfp4 { step, .. } => step,
         FileLayout::Rows | FileLayout::PerExpert => 1,
     }
 }

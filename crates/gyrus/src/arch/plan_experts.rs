@@ -139,21 +139,21 @@ impl Builder<'_> {
         let weights = &mut self.weights;
         if parts.names == ExpertNames::GptOss && !in_gguf {
             let turn = |first| FileLayout::Columns { first, step: 2 };
+            let is_mxfp4 = weights.tensor(&gate_up).is_none();
+            let mut matrix = |name: &str, shape: [usize; 3], first, step| match is_mxfp4 {
+                true => weights.mxfp4(name, &shape, FileLayout::Mxfp4 { first, step }),
+                false => weights.columns(name, &shape, FileLayout::Columns { first, step }),
+            };
             let shape = [count, width, dim];
+            let both = vec![matrix(&gate_up, shape, 0, 2)?, matrix(&gate_up, shape, 1, 2)?];
+            let down = matrix(&down, [count, dim, width], 0, 1)?;
             return Ok(Matrices {
-                gate_up: vec![
-                    weights.columns(&gate_up, &shape, turn(0))?,
-                    weights.columns(&gate_up, &shape, turn(1))?,
-                ],
+                gate_up: both,
+                down,
                 gate_up_biases: vec![
                     weights.columns_of_vectors(&gate_up_bias, [count, width], turn(0))?,
                     weights.columns_of_vectors(&gate_up_bias, [count, width], turn(1))?,
                 ],
-                down: weights.columns(
-                    &down,
-                    &[count, dim, width],
-                    FileLayout::Columns { first: 0, step: 1 },
-                )?,
                 down_biases: vec![weights.vectors(&down_bias, [count, dim])?],
             });
         }
