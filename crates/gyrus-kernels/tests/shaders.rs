@@ -124,7 +124,7 @@ fn check_bindings(launch: &Launch, module: &naga::Module, rungs: Rungs) {
     let sinks = usize::from(launch.slots().iter().any(|slot| slot.name == "sinks"));
     let most = match launch.variant().name.as_str() {
         "attend_gathered" => 10 + sinks,
-        "attend" => 8 + sinks,
+        "attend" | "flash" => 8 + sinks,
         _ if launch.variant().has_int8_matrix() => 11,
         _ => 8,
     };
