@@ -116,3 +116,89 @@ pub(crate) fn add_gated(pool: &Pool, x: &[f32], gates: &[f32], n: usize, out: &m
         out.iter_mut().zip(&x[row * n..(row + 1) * n]).for_each(|(out, x)| *out += factor * x);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use gyrus_kernels::scalar;
+    use gyrus_testkit::Rng;
+
+    use super::*;
+    use crate::Isa;
+
+    fn noise(rng: &mut Rng, n: usize) -> Vec<f32> {
+        (0..n).map(|_| 2.0 * rng.gaussian() as f32).collect()
+    }
+
+    fn pools() -> impl Iterator<Item = Pool> {
+        [1, 3].into_iter().flat_map(|n| Isa::supported().into_iter().map(move |isa| Pool::with_isa(n, isa)))
+    }
+
+    #[test]
+    fn routes_are_those_of_the_twin() {
+        let mut rng = Rng::new(31);
+        for (experts, used) in [(1, 1), (4, 2), (8, 8), (16, 4), (128, 8), (200, 3)] {
+            for weights in [RouteWeights::All, RouteWeights::Chosen] {
+                let rows = 9;
+                let mut logits = noise(&mut rng, rows * experts);
+                // Equal logits, and one that is not finite.
+                logits[..experts].fill(0.5);
+                logits[experts..2 * experts].iter_mut().for_each(|logit| *logit = logit.round());
+                logits[3 * experts - 1] = f32::NAN;
+                let scale = noise(&mut rng, experts);
+                for scale in [None, Some(&scale[..])] {
+                    let mut expected = vec![0.0; rows * 2 * used];
+                    let each = logits.chunks_exact(experts).zip(expected.chunks_exact_mut(2 * used));
+                    each.for_each(|(logits, out)| scalar::route(logits, used, weights, scale, out));
+                    let mut first: Option<Vec<u32>> = None;
+                    for pool in pools() {
+                        let mut out = vec![9.0; expected.len()];
+                        route(&pool, &logits, experts, used, weights, scale, &mut out);
+                        for (row, (out, expected)) in
+                            out.chunks_exact(2 * used).zip(expected.chunks_exact(2 * used)).enumerate()
+                        {
+                            assert_eq!(out[..used], expected[..used], "{experts} experts, row {row}");
+                            for (a, b) in out[used..].iter().zip(&expected[used..]) {
+                                let near = (a - b).abs() <= 2e-6 * b.abs().max(1e-3);
+                                assert!(near || (a.is_nan() && b.is_nan()), "row {row}: {a} {b}");
+                            }
+                        }
+                        let bits: Vec<u32> = out.iter().map(|v| v.to_bits()).collect();
+                        assert_eq!(*first.get_or_insert_with(|| bits.clone()), bits);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_and_gated_results_are_those_of_the_twins() {
+        let mut rng = Rng::new(32);
+        for (rows, used, n) in [(1, 1, 5), (1, 4, 1024), (3, 8, 100), (70, 2, 384)] {
+            let (x, start) = (noise(&mut rng, rows * used * n), noise(&mut rng, rows * n));
+            let routes = noise(&mut rng, rows * 2 * used);
+            let gates = noise(&mut rng, rows);
+            for accumulate in [false, true] {
+                let mut expected = start.clone();
+                for (row, out) in expected.chunks_exact_mut(n).enumerate() {
+                    let route = &routes[row * 2 * used..(row + 1) * 2 * used];
+                    scalar::expert_sum(&x[row * used * n..][..used * n], route, accumulate, out);
+                }
+                for pool in pools() {
+                    let mut out = start.clone();
+                    expert_sum(&pool, &x, &routes, n, accumulate, &mut out);
+                    assert!(out == expected, "{rows} rows of {used} × {n}");
+                }
+            }
+            let mut expected = start.clone();
+            for ((row, out), gate) in expected.chunks_exact_mut(n).enumerate().zip(&gates) {
+                scalar::add_gated(&x[row * n..(row + 1) * n], *gate, out);
+            }
+            for pool in pools() {
+                let mut out = start.clone();
+                add_gated(&pool, &x[..rows * n], &gates, n, &mut out);
+                let far = out.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far < 1e-5, "{rows} × {n}: {far}");
+            }
+        }
+    }
+}

@@ -3,10 +3,12 @@
 
 mod folder;
 mod reference;
+mod small_experts;
 mod together;
 
 use folder::{Folder, error, exact, scored};
 use gyrus::{DType, Device, Error, Model, Options, Precision, Sampler};
+use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_testkit::data;
 use reference::{distance, logits};
 use serde_json::json;
@@ -211,4 +213,40 @@ fn prediction_layers_are_skipped_by_name() {
     model.config["num_nextn_predict_layers"] = json!(1);
     let loaded = model.assert_same(model.write().path());
     assert_eq!(loaded.config().skipped, ["model.layers.2"]);
+}
+
+#[test]
+fn what_is_wrong_with_experts_of_a_gguf_file_is_named() {
+    let load = |numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usize])>| {
+        let bytes = Bytes::Owned(small_experts::file(numbers, skip, add));
+        let loaded = Model::load(Checkpoint::from_gguf("small.gguf", bytes).unwrap(), &exact());
+        loaded.map(|model| model.config().skipped.join(" ")).map_err(|error| error.to_string())
+    };
+    assert_eq!(load(&[], "", None), Ok(String::new()));
+    // Softmax over all experts, which are then renormalised, and over the chosen ones.
+    assert_eq!(load(&[("expert_gating_func", 1)], "", None), Ok(String::new()));
+    assert_eq!(load(&[("expert_gating_func", 3)], "", None), Ok(String::new()));
+    let predicting = [("block_count", 2), ("nextn_predict_layers", 1)];
+    let head: (&str, &[usize]) = ("blk.1.nextn.eh_proj.weight", &[8, 16]);
+    assert_eq!(load(&predicting, "", Some(head)), Ok("blk.1".to_owned()));
+    let up = "blk.0.ffn_up_exps.weight";
+    for (numbers, skip, part) in [
+        (&[("expert_gating_func", 2)][..], "", "router kind 2"),
+        (&[("expert_count", 4)], "", "'blk.0.ffn_gate_inp.weight' has shape 3 × 8, expected 4 × 8"),
+        (&[("expert_count", u32::MAX)], "", "expert count is 4294967295"),
+        (&[("expert_count", 0)], "", "'blk.0.ffn_gate.weight' is missing"),
+        (&[("expert_used_count", 4)], "", "number of experts used is 4, it must be from 1 to 3"),
+        (&[("expert_used_count", 0)], "", "number of experts used is 0"),
+        (&[("expert_feed_forward_length", 13)], "", "has shape 3 × 12 × 8, expected 3 × 13 × 8"),
+        (&[("expert_group_count", 2)], "", "a router with 2 groups"),
+        (&[("nextn_predict_layers", 1)], "", "layer count is 0"),
+        (&[("nextn_predict_layers", u32::MAX)], "", "layer count is 0"),
+        (&[], up, "'blk.0.ffn_up_exps.weight' is missing"),
+        (&[], "blk.0.ffn_gate_inp.weight", "'blk.0.ffn_gate_inp.weight' is missing"),
+    ] {
+        let said = load(numbers, skip, None).unwrap_err();
+        assert!(said.contains(part), "{numbers:?}, without '{skip}': '{part}' is not in '{said}'");
+    }
+    let said = load(&[], up, Some((up, &[3, 8, 12]))).unwrap_err();
+    assert!(said.contains("expected 3 × 12 × 8"), "{said}");
 }

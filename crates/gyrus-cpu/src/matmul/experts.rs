@@ -200,3 +200,91 @@ fn interleave(pool: &Pool, sorted: &Sorted, x: &[f32], k: usize, out: &mut [f32]
         });
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use gyrus_kernels::Precision;
+    use gyrus_tensor::{DType, quantize};
+    use gyrus_testkit::Rng;
+
+    use super::*;
+    use crate::{Bytes, Isa};
+
+    const EXPERTS: usize = 5;
+
+    fn matrices(pool: &Pool, rng: &mut Rng, dtype: DType, n: usize, k: usize, p: Precision) -> Vec<Matrix> {
+        let one = |_| {
+            let values: Vec<f32> = (0..n * k).map(|_| rng.gaussian() as f32).collect();
+            let data = Bytes::from(quantize(dtype, &values).unwrap());
+            Matrix::new(pool, dtype, n, k, data, p).unwrap()
+        };
+        (0..EXPERTS).map(one).collect()
+    }
+
+    /// Each slot has the bits that the plain matmul gives its row and its expert's matrices.
+    #[test]
+    fn slots_have_the_bits_of_the_plain_matmul() {
+        let mut rng = Rng::new(33);
+        let types =
+            [DType::Q4_0, DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::MXFP4, DType::F32, DType::BF16];
+        for (dtype, precision) in
+            types.into_iter().flat_map(|t| [(t, Precision::Fast), (t, Precision::Exact)])
+        {
+            for (n, k) in [(24, 256), (13, 512)] {
+                for (rows, used, shared) in
+                    [(1, 1, true), (1, 4, true), (1, 3, false), (40, 2, true), (37, 3, false)]
+                {
+                    let pool = Pool::new(1);
+                    let weights = [0, 1].map(|_| matrices(&pool, &mut rng, dtype, n, k, precision));
+                    let ids: Vec<usize> = (0..rows * used).map(|_| rng.below(EXPERTS)).collect();
+                    let inputs = if shared { rows } else { rows * used };
+                    let x: Vec<f32> = (0..inputs * k).map(|_| rng.gaussian() as f32).collect();
+                    let biases: Vec<f32> = (0..EXPERTS * n).map(|_| rng.gaussian() as f32).collect();
+                    let biases = if used == 3 { vec![&biases[..], &biases[..]] } else { Vec::new() };
+                    let mut expected = vec![0.0; ids.len() * 2 * n];
+                    for (slot, (out, id)) in expected.chunks_exact_mut(2 * n).zip(&ids).enumerate() {
+                        let row = if shared { slot / used } else { slot };
+                        let both = [&weights[0][*id], &weights[1][*id]];
+                        let x = &x[row * k..(row + 1) * k];
+                        crate::matmul(&pool, &both, x, out, false, &mut Scratch::new());
+                        for (out, bias) in out.chunks_exact_mut(n).zip(&biases) {
+                            out.iter_mut().zip(&bias[id * n..]).for_each(|(out, bias)| *out += bias);
+                        }
+                    }
+                    for isa in Isa::supported() {
+                        let pool = Pool::with_isa(3, isa);
+                        let (mut out, mut scratch) = (vec![f32::NAN; expected.len()], Scratch::new());
+                        let all = [&weights[0][..], &weights[1][..]];
+                        for _ in 0..2 {
+                            expert_matmul(
+                                &pool,
+                                &all,
+                                &biases,
+                                &x,
+                                ids.iter().copied(),
+                                &mut out,
+                                &mut scratch,
+                            );
+                            assert!(
+                                out == expected,
+                                "{dtype} {precision:?} {rows} × {used}, {n} × {k}, {isa:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_sorted_by_expert_in_their_own_order() {
+        let mut sorted = Sorted::default();
+        for _ in 0..2 {
+            sorted.sort(4, [2, 0, 2, 3, 0].into_iter());
+            assert_eq!(sorted.slots, [1, 4, 0, 2, 3]);
+            assert_eq!(sorted.places, [2, 0, 3, 4, 1]);
+            assert_eq!(sorted.active, [0, 2, 3]);
+            assert_eq!((sorted.of(0), sorted.of(1), sorted.of(2)), (0..2, 2..2, 2..4));
+        }
+    }
+}
