@@ -23,6 +23,8 @@ struct Dims {
     ffn: usize,
     vocab: usize,
     tied: bool,
+    /// The number of experts, those of a token, and the width of one; the dense feed-forward is not there then.
+    experts: Option<[usize; 3]>,
 }
 
 /// Embedding, layers, heads, KV heads, size of a head, feed-forward, vocabulary; and whether the output
@@ -36,17 +38,31 @@ const SHAPES: &[(&str, Dims)] = &[
     ("qwen2.5-0.5b", dims("qwen2", [896, 24, 14, 2, 64, 4864, 151_936], true)),
     ("gemma-3-270m", dims("gemma3", [640, 18, 4, 1, 256, 2048, 262_144], true)),
     ("gemma-3-1b", dims("gemma3", [1152, 26, 4, 1, 256, 6912, 262_144], true)),
+    ("moe-1b", experts(dims("qwen3moe", [1024, 24, 16, 4, 64, 3072, 32_000], true), [16, 4, 512])),
+    // The first twelve of 48 layers.
+    (
+        "qwen3-30b-a3b-12l",
+        experts(dims("qwen3moe", [2048, 12, 32, 4, 128, 6144, 151_936], false), [128, 8, 768]),
+    ),
+    ("gpt-oss-20b", experts(dims("gpt-oss", [2880, 24, 64, 8, 64, 2880, 201_088], false), [32, 4, 2880])),
 ];
 
 /// Architectures that explicit dimensions may name.
-const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
+const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma3", "qwen3moe", "gpt-oss"];
 
-/// The window of Gemma 3's local layers.
-const GEMMA_WINDOW: u32 = 512;
+/// The windows of local layers.
+const WINDOWS: [(&str, u32); 2] = [("gemma3", 512), ("gpt-oss", 128)];
+
+/// Experts of explicit dimensions: their number, and those of a token.
+const EXPERTS: [usize; 2] = [8, 2];
 
 const fn dims(architecture: &'static str, numbers: [usize; 7], tied: bool) -> Dims {
     let [dim, layers, heads, kv_heads, head_dim, ffn, vocab] = numbers;
-    Dims { architecture, dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied }
+    Dims { architecture, dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied, experts: None }
+}
+
+const fn experts(dims: Dims, numbers: [usize; 3]) -> Dims {
+    Dims { experts: Some(numbers), ..dims }
 }
 
 /// Context of a synthetic model: enough for every test.
@@ -105,7 +121,7 @@ impl FromStr for Synthetic {
 }
 
 /// Explicit dimensions: `dim=512,layers=4,heads=8,kv=4,ffn=1536,vocab=32000`, and optionally `head=64`,
-/// `arch=qwen3` (or `qwen2`, `gemma3`), `untied`.
+/// `arch=qwen3` (or `qwen2`, `gemma3`, `qwen3moe`, `gpt-oss`), `untied`. Mixtures have eight experts of `ffn`, two a token.
 fn explicit(text: &str) -> Result<Dims> {
     let mut dims = dims("llama", [0; 7], true);
     for part in text.split(',') {
@@ -139,6 +155,9 @@ fn explicit(text: &str) -> Result<Dims> {
             }
         }
     }
+    if ["qwen3moe", "gpt-oss"].contains(&dims.architecture) {
+        dims.experts = Some([EXPERTS[0], EXPERTS[1], dims.ffn]);
+    }
     if dims.head_dim == 0 && dims.heads > 0 {
         dims.head_dim = dims.dim / dims.heads;
     }
@@ -152,12 +171,15 @@ fn explicit(text: &str) -> Result<Dims> {
 const MAX_BYTES: usize = 1 << 37;
 const MAX_LAYERS: usize = 4096;
 
-/// The type of the embedding, which is also the output: files of the four- and five-bit super-block types
-/// commonly have it in six bits.
-fn embedding_type(dtype: DType) -> DType {
-    match dtype {
-        DType::Q4_K | DType::Q5_K => DType::Q6_K,
-        other => other,
+impl Dims {
+    /// The type of the embedding, which is also the output: files of the four- and five-bit super-block types
+    /// commonly have it in six bits.
+    fn embedding_type(&self, dtype: DType) -> DType {
+        match dtype {
+            _ if self.architecture == "gpt-oss" => DType::Q8_0,
+            DType::Q4_K | DType::Q5_K => DType::Q6_K,
+            other => other,
+        }
     }
 }
 
@@ -169,16 +191,26 @@ fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
     ensure!(d.layers <= MAX_LAYERS, "{} layers, at most {MAX_LAYERS} are possible", d.layers);
     let (q, kv) = (d.heads * d.head_dim, d.kv_heads * d.head_dim);
     let mut tensors: Vec<Wanted> =
-        vec![("token_embd.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim])];
+        vec![("token_embd.weight".to_owned(), d.embedding_type(dtype), vec![d.vocab, d.dim])];
     for layer in 0..d.layers {
-        if d.architecture == "qwen2" {
-            for (name, width) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
-                tensors.push((format!("blk.{layer}.{name}.bias"), DType::F32, vec![width]));
-            }
+        let is_gpt_oss = d.architecture == "gpt-oss";
+        let mut biases: Vec<(&str, Vec<usize>)> = Vec::new();
+        if d.architecture == "qwen2" || is_gpt_oss {
+            biases.extend([("attn_q", vec![q]), ("attn_k", vec![kv]), ("attn_v", vec![kv])]);
+        }
+        if let Some([count, _, width]) = d.experts.filter(|_| is_gpt_oss) {
+            biases.extend([("attn_output", vec![d.dim]), ("ffn_gate_inp", vec![count])]);
+            biases.extend([("ffn_gate_exps", vec![count, width]), ("ffn_up_exps", vec![count, width])]);
+            biases.push(("ffn_down_exps", vec![count, d.dim]));
+        }
+        for (name, shape) in biases {
+            tensors.push((format!("blk.{layer}.{name}.bias"), DType::F32, shape));
         }
         let mut add = |name: &str, dtype, dims: &[usize]| {
             tensors.push((format!("blk.{layer}.{name}.weight"), dtype, dims.to_vec()));
         };
+        // Published files of gpt-oss have experts in MXFP4 and other matrices in Q8_0.
+        let (dtype, of_experts) = if is_gpt_oss { (DType::Q8_0, dtype) } else { (dtype, dtype) };
         add("attn_norm", DType::F32, &[d.dim]);
         add("attn_q", dtype, &[q, d.dim]);
         add("attn_k", dtype, &[kv, d.dim]);
@@ -187,19 +219,29 @@ fn tensors(d: Dims, dtype: DType) -> Result<Vec<Wanted>> {
             add("post_attention_norm", DType::F32, &[d.dim]);
             add("post_ffw_norm", DType::F32, &[d.dim]);
         }
-        if ["qwen3", "gemma3"].contains(&d.architecture) {
+        if ["qwen3", "gemma3", "qwen3moe"].contains(&d.architecture) {
             add("attn_q_norm", DType::F32, &[d.head_dim]);
             add("attn_k_norm", DType::F32, &[d.head_dim]);
         }
         add("attn_output", dtype, &[d.dim, q]);
-        add("ffn_norm", DType::F32, &[d.dim]);
+        if is_gpt_oss {
+            add("attn_sinks", DType::F32, &[d.heads]);
+        }
+        add(if is_gpt_oss { "post_attention_norm" } else { "ffn_norm" }, DType::F32, &[d.dim]);
+        if let Some([count, _, width]) = d.experts {
+            add("ffn_gate_inp", DType::F32, &[count, d.dim]);
+            add("ffn_gate_exps", of_experts, &[count, width, d.dim]);
+            add("ffn_up_exps", of_experts, &[count, width, d.dim]);
+            add("ffn_down_exps", of_experts, &[count, d.dim, width]);
+            continue;
+        }
         add("ffn_gate", dtype, &[d.ffn, d.dim]);
         add("ffn_up", dtype, &[d.ffn, d.dim]);
         add("ffn_down", dtype, &[d.dim, d.ffn]);
     }
     tensors.push(("output_norm.weight".to_owned(), DType::F32, vec![d.dim]));
     if !d.tied {
-        tensors.push(("output.weight".to_owned(), embedding_type(dtype), vec![d.vocab, d.dim]));
+        tensors.push(("output.weight".to_owned(), d.embedding_type(dtype), vec![d.vocab, d.dim]));
     }
     Ok(tensors)
 }
@@ -229,12 +271,14 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
     reserved.with_context(|| format!("no memory for {} of weights", text::bytes(total as u64)))?;
 
     let mut random = Random { state: 1 };
-    let pools = [dtype, embedding_type(dtype)].map(|dtype| Ok((dtype, random.blocks(dtype)?)));
+    // Matrices and routers are random, vectors and biases are not.
+    let pools = [dtype, d.embedding_type(dtype), DType::F32].map(|dtype| Ok((dtype, random.blocks(dtype)?)));
     let pools = pools.into_iter().collect::<Result<Vec<_>>>()?;
     let mut filled = Vec::new();
     for (name, dtype, dims) in &tensors {
         let shape = Shape::new(dims)?;
         let pool = pools.iter().find(|(of, _)| of == dtype).map_or(&[][..], |(_, pool)| pool);
+        let pool = if name.ends_with(".bias") { &[] } else { pool };
         filled.push((name, *dtype, shape, random.tensor(*dtype, &shape, pool)?));
     }
     let key = |rest: &str| format!("{}.{rest}", d.architecture);
@@ -254,8 +298,14 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
         .string("tokenizer.ggml.model", "none")
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .f32(&key("rope.freq_base"), 500_000.0);
-    if d.architecture == "gemma3" {
-        writer.u32(&key("attention.sliding_window"), GEMMA_WINDOW);
+    if let Some((_, window)) = WINDOWS.iter().find(|(name, _)| *name == d.architecture) {
+        writer.u32(&key("attention.sliding_window"), *window);
+    }
+    if let Some([count, used, width]) = d.experts {
+        writer
+            .u32(&key("expert_count"), count as u32)
+            .u32(&key("expert_used_count"), used as u32)
+            .u32(&key("expert_feed_forward_length"), width as u32);
     }
     for (name, dtype, shape, data) in &filled {
         writer.tensor(name, *dtype, *shape, data)?;
@@ -277,8 +327,8 @@ const POOL_BLOCKS: usize = 256;
 impl Random {
     /// The pool of a type.
     fn blocks(&mut self, dtype: DType) -> Result<Vec<u8>> {
-        let values: Vec<f32> =
-            (0..POOL_BLOCKS * dtype.block_elems()).map(|_| self.gaussian() * 0.02).collect();
+        let elems = if dtype.is_quantized() { dtype.block_elems() } else { 32 };
+        let values: Vec<f32> = (0..POOL_BLOCKS * elems).map(|_| self.gaussian() * 0.02).collect();
         Ok(quantize(dtype, &values)?)
     }
 
@@ -288,11 +338,15 @@ impl Random {
             // Norms scale by one.
             return Ok(1.0f32.to_le_bytes().repeat(bytes / 4));
         }
-        let size = dtype.block_bytes();
+        if pool.is_empty() {
+            return Ok(vec![0; bytes]);
+        }
+        // Of floats as many as a quantised block has, so that rows differ.
+        let size = pool.len() / POOL_BLOCKS;
         let mut data = Vec::with_capacity(bytes);
         while data.len() < bytes {
             let at = (self.next() >> 33) as usize % POOL_BLOCKS * size;
-            data.extend_from_slice(&pool[at..at + size]);
+            data.extend_from_slice(&pool[at..at + size.min(bytes - data.len())]);
         }
         Ok(data)
     }

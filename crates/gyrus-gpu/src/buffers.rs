@@ -1,10 +1,10 @@
 //! A plan's buffers on a device, apart from its weights.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
-use gyrus_kernels::call::{F16RowsCall, Tile};
+use gyrus_kernels::call::{Experts, F16RowsCall, Tile};
 use gyrus_kernels::{
     Batch, BufferId, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, Op, Plan, Precision, Rope, RopeId, Rows,
 };
@@ -57,7 +57,18 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
         let rows = if rope_stride(rope) == 0 { 1 } else { MAX_ROWS };
         sizes.push((Operand::RopeTable(RopeId(id)), words(rows * 2 * (rope.pairs() + 1))));
     }
-    for width in quantized_widths(plan) {
+    let order = plan.forward.iter().map(|op| match op {
+        Op::Route { logits, used, .. } => {
+            let (count, used) = (plan.buffer(*logits).width as u32, (*used).into());
+            let experts = Experts { count, used, shared: true, bias: false, parts: 1, sum: false };
+            experts.most_order_words(MAX_ROWS as u32)
+        }
+        _ => 0,
+    });
+    if let Some(order) = order.max().filter(|order| *order > 0) {
+        sizes.push((Operand::ExpertOrder, 4 * order));
+    }
+    for (width, slots) in quantized_widths(plan) {
         for normed in [false, true] {
             let elements = MATVEC_ROWS as u64 * u64::from(width);
             sizes.extend(Int8Plane::ALL.map(|plane| {
@@ -70,9 +81,10 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
                 (Operand::Int8(Int8Rows { width, normed }, plane), bytes)
             }));
         }
-        let f16 = F16RowsCall { rows: MAX_ROWS as u32, cols: width, x_stride: width, norm: None };
+        let f16_rows = MAX_ROWS * slots;
+        let f16 = F16RowsCall { rows: f16_rows as u32, cols: width, x_stride: width, norm: None };
         sizes.push((Operand::F16(width, F16Plane::Values), f16.bytes()));
-        sizes.push((Operand::F16(width, F16Plane::Scales), words(MAX_ROWS)));
+        sizes.push((Operand::F16(width, F16Plane::Scales), words(f16_rows)));
     }
     for ((spec, blocks), group) in plan.kv.iter().zip(&kv.blocks).zip(0..) {
         sizes.push((Operand::BlockTables(group), words(table_entries(kv))));
@@ -92,17 +104,17 @@ pub(crate) fn logits_readback_bytes(plan: &Plan) -> u64 {
     (MATVEC_ROWS * plan.vocab * 4) as u64
 }
 
-/// Widths of rows that are converted to int8 or f16: those that matrices multiply in `fast`.
-fn quantized_widths(plan: &Plan) -> Vec<u32> {
-    let mut widths: Vec<u32> = Vec::new();
-    if plan.precision == Precision::Fast {
-        let multiplied = plan.forward.iter().filter_map(|op| match op {
-            Op::MatMul { x, .. } => Some(plan.buffer(*x).width as u32),
-            _ => None,
-        });
-        widths.extend(multiplied);
-        widths.sort_unstable();
-        widths.dedup();
+/// Widths of rows that are converted to int8 or f16, those that matrices multiply in `fast`; and how many such rows each
+/// row of a batch has.
+fn quantized_widths(plan: &Plan) -> BTreeMap<u32, usize> {
+    let mut widths = BTreeMap::new();
+    for op in plan.forward.iter().filter(|_| plan.precision == Precision::Fast) {
+        if let Op::MatMul { x, .. } | Op::ExpertMatMul { x, .. } = op {
+            let spec = plan.buffer(*x);
+            let slots = if let Rows::Slots(used) = spec.rows { used.into() } else { 1 };
+            let most = widths.entry(spec.width as u32).or_insert(slots);
+            *most = slots.max(*most);
+        }
     }
     widths
 }

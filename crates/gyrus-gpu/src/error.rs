@@ -120,12 +120,6 @@ pub enum GpuError {
         /// What the system said.
         reason: String,
     },
-    /// An op that no kernel computes yet.
-    #[error("the GPU has no kernel for {what}; try --device cpu")]
-    Op {
-        /// What the op computes.
-        what: &'static str,
-    },
     /// The device is gone: unplugged, reset by its driver, or hung.
     #[error("the GPU was lost: {reason}")]
     Lost {

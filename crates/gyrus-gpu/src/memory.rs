@@ -8,7 +8,7 @@ use crate::adapter::Adapter;
 use crate::buffers::{PADDING_BLOCKS, logits_readback_bytes, sizes};
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::lower::{Operand, check_ops};
+use crate::lower::Operand;
 
 /// Memory of an adapter in bytes, as its driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,6 @@ const SPARE_SHARE: u64 = 32;
 impl MemoryNeed {
     /// The need of a plan with a cache of this size.
     pub fn new(plan: &Plan, kv: &KvSize) -> Result<MemoryNeed, GpuError> {
-        check_ops(&plan.forward)?;
         let mut weights = 0u64;
         for spec in &plan.weights {
             weights = weights.saturating_add(weight_bytes(spec)?);

@@ -60,6 +60,10 @@ impl Call {
             Kernel::Attend { call, .. } => {
                 Left::Splits { head_dim: call.paged.cache.head_dim, window: call.params.window }
             }
+            Kernel::Expert(kernel) => match kernel.out() {
+                Some(out) => Left::F32(out),
+                None => Left::Nothing("is sorted by expert"),
+            },
             Kernel::Quantize(_) => Left::Nothing("exists in int8 only"),
             Kernel::F16Rows { .. } => Left::Nothing("exists in f16 only"),
         }

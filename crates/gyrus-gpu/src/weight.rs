@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use gyrus_kernels::{HeadNorms, Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack};
+use gyrus_kernels::{
+    FileLayout, HeadNorms, Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack,
+};
 use gyrus_tensor::{dequantize, magnitude_bound};
 
 use crate::buffer::Buffer;
@@ -35,7 +37,7 @@ impl WeightLayouts {
         for op in &plan.forward {
             match op {
                 Op::Embed { table, .. } => layouts.add(plan, &[*table], largest_buffer)?,
-                Op::MatMul { weights, .. } => {
+                Op::MatMul { weights, .. } | Op::ExpertMatMul { weights, .. } => {
                     for group in groups(plan, weights) {
                         layouts.add(plan, group, largest_buffer)?;
                     }
@@ -136,6 +138,20 @@ impl Weights {
                         weights.add_matrix(group, &upload)?;
                     }
                 }
+                Op::ExpertMatMul { weights: all, biases, .. } => {
+                    let mut biases = biases.as_slice();
+                    for group in groups(plan, all) {
+                        weights.add_matrix(group, &upload)?;
+                        let (own, others) = biases.split_at(group.len().min(biases.len()));
+                        biases = others;
+                        if !own.is_empty() {
+                            weights.add_vectors(own, &upload)?;
+                        }
+                    }
+                }
+                Op::Route { scale: Some(vector), .. } | Op::Attention { sinks: Some(vector), .. } => {
+                    weights.add_vectors(&[*vector], &upload)?;
+                }
                 Op::RmsNorm { weight, .. } | Op::NormColumns { weight, .. } => {
                     weights.add_vectors(&[*weight], &upload)?;
                 }
@@ -227,9 +243,14 @@ impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
         let planes = parts.iter().map(planes).collect::<Result<Vec<Vec<Buffer>>, GpuError>>()?;
         let mut row = 0;
         for spec in ids.iter().map(|id| self.plan.weight(*id)) {
-            let data = data(spec, &self.bytes)?;
-            fill(self.gpu, spec, data.as_ref(), row, parts, &planes, self.uploaded)?;
-            row += spec.shape.rows() as u32;
+            // The file may have the experts of a stacked weight in tensors of their own.
+            let experts = spec.experts().filter(|_| spec.layout != FileLayout::Rows);
+            let expert = |i| experts.and_then(|_| spec.expert(i));
+            for one in (0..experts.unwrap_or(1)).map(|i| expert(i).unwrap_or_else(|| spec.clone())) {
+                let data = data(&one, &self.bytes)?;
+                fill(self.gpu, &one, data.as_ref(), row, parts, &planes, self.uploaded)?;
+                row += one.shape.rows() as u32;
+            }
         }
         Ok(planes)
     }

@@ -226,6 +226,7 @@ impl Scene {
 
     fn call(&self, rows: &[usize], (window, soft_cap): (u32, f32), rotate: bool) -> AttendCall {
         AttendCall {
+            sinks: false,
             params: self.params(window, soft_cap),
             heads: self.heads(),
             rotate,

@@ -97,6 +97,7 @@ impl Scene {
             soft_cap: 0.0,
             causal: true,
             tree: false,
+            sinks: false,
             paged: Paged {
                 cache: KvShape {
                     kv: Storage::F16,

@@ -175,6 +175,7 @@ impl Scene {
     fn call(&self, rows: usize, input: Input) -> MatVecCall {
         let Form { gate, accumulate, tuning: (workgroup, columns, splits, passes), .. } = self.form;
         MatVecCall {
+            experts: None,
             weight: self.weight.planes.layout,
             rows: rows as u32,
             input,

@@ -4,7 +4,7 @@
 //   1  high      likewise, if the type has high bits
 //   2  scales    likewise
 //   3  x         INPUT int8: [m, 2, K / 32] vectors of sixteen int8, as quantize writes them.
-//                INPUT f32, norm: [1, K] f32. INPUT merge: the splits of attention of K / HEAD_DIM heads
+//                INPUT f32, norm: [rows, K] f32. INPUT merge: the splits of attention of K / HEAD_DIM heads
 //                (lib/merge.wgsl)
 //   4  x_scales  INPUT int8: [m, K / 32] as quantize writes them. INPUT norm: the norm's weight, [K] f32.
 //                INPUT merge: rows, [1] (position, first entry in block_table); absent if POSITION is 1 and the
@@ -13,6 +13,13 @@
 //   5  y         [m, y_stride] f32: n columns from y_offset on are written; n / 2 with a GATE
 //   6  params    MatVecParams (immediates where the device has them)
 //   7  factors   INPUT int8 with NORM: [m] f32, 1 / rms of the rows, as quantize writes them
+//   8  routes    EXPERTS: [rows, 2 * USED] f32, the experts of each row (lib/experts.wgsl)
+//   9  biases    BIAS: [rows of the matrix] f32
+//
+// EXPERTS each: the matrix is that of EXPERT_COUNT experts (lib/expert_rows.wgsl), and row m of y is slot m % USED of row
+// m / USED; with SHARED x has a row for all slots of a row, otherwise a row a slot. EXPERTS sum: y = Σ weight·W[expert]·x
+// over the slots of a row. It is one product: K is that of all slots, and block b of x belongs to slot
+// b / EXPERT_BLOCKS. An INPUT f32 or norm may have any number of rows, one a workgroup.
 //
 // Prologue: an INPUT other than int8 is for one row. Every workgroup quantises all of that row for itself, which is
 // faster than a separate dispatch. Epilogue: NORM multiplies by 1 / rms of the input. The int8 values do not depend on
@@ -41,6 +48,23 @@
 #include "lib/lanes.wgsl"
 #if SUBGROUPS
 #include "lib/reduce_many.wgsl"
+#endif
+
+#if EXPERTS != none
+#define ROUTE_BINDING 8
+#include "lib/experts.wgsl"
+#include "lib/expert_rows.wgsl"
+#if BIAS
+@group(0) @binding(9) var<storage, read> biases: array<f32>;
+#endif
+#endif
+#if EXPERTS == each
+// The expert of this workgroup's slot.
+var<private> expert: u32;
+#elif EXPERTS == sum
+// The experts of this workgroup's row, and their weights.
+var<workgroup> chosen: array<u32, USED>;
+var<workgroup> chosen_weights: array<f32, USED>;
 #endif
 
 #if OFFSETS || ZERO_POINT > 0
@@ -115,9 +139,12 @@ struct Activation {
 fn activation(row: u32, block: u32, in_range: bool) -> Activation {
     let stored = x_scales[row * BLOCKS + block];
 #if EXACT_BLOCKS
-    let scale = bitcast<f32>(stored.x);
+    var scale = bitcast<f32>(stored.x);
 #else
-    let scale = select(0.0, bitcast<f32>(stored.x), in_range);
+    var scale = select(0.0, bitcast<f32>(stored.x), in_range);
+#endif
+#if EXPERTS == sum
+    scale *= chosen_weights[block / EXPERT_BLOCKS];
 #endif
     var sums = vec2<f32>();
     var zero = vec2<i32>();
@@ -168,6 +195,15 @@ fn block_of(number: u32, split: u32, lane: u32) -> u32 {
     return (number * SPLITS + split) * LANES + lane;
 }
 
+// The index of a block of x in its row of the weights.
+fn weight_block(block: u32) -> u32 {
+#if EXPERTS == sum
+    return block % EXPERT_BLOCKS;
+#else
+    return block;
+#endif
+}
+
 // Output number `column` of this workgroup: the sum over its splits.
 fn result(column: u32, row: u32) -> f32 {
     var sum = results[result_base + (column * ROWS + row) * SPLITS];
@@ -188,7 +224,15 @@ fn load_packed(column: u32, first: u32, split: u32, lane: u32) -> array<PackedBl
     {
         let row = weight_row(column + C);
 #repeat I IN_FLIGHT
-        packed[C * IN_FLIGHT + I] = load_packed_block(row, min(block_of(first + I, split, lane), BLOCKS - 1u), K);
+        {
+            let block = min(block_of(first + I, split, lane), BLOCKS - 1u);
+#if EXPERTS == sum
+            let expert_row = chosen[block / EXPERT_BLOCKS] * params.n + row;
+            packed[C * IN_FLIGHT + I] = load_packed_block(expert_row, weight_block(block), 32u * EXPERT_BLOCKS);
+#else
+            packed[C * IN_FLIGHT + I] = load_packed_block(row, block, K);
+#endif
+        }
 #end
     }
 #end
@@ -229,6 +273,15 @@ fn KERNEL(here: Invocation) {
     let first_column = workgroup_index(here) * (COLUMN_PASSES * GROUP_COLUMNS);
     let first_row = here.workgroup.z * ROWS;
 
+#if EXPERTS == each
+    expert = expert_of(first_row / USED, first_row % USED);
+#elif EXPERTS == sum
+    for (var slot = thread.index; slot < USED; slot += WORKGROUP) {
+        chosen[slot] = expert_of(first_row, slot);
+        chosen_weights[slot] = expert_weight(first_row, slot);
+    }
+    workgroupBarrier();
+#endif
     // Weights do not depend on the input: their loads are issued before the prologue.
     var packed = load_packed(first_column + local_column, 0u, split, lane);
 
@@ -247,6 +300,13 @@ fn KERNEL(here: Invocation) {
         store_input(to_int8(v, thread), index, 0.0);
     }
 #else
+#if EXPERTS == each && SHARED
+    let input_first = first_row / USED * (8u * BLOCKS);
+#elif EXPERTS != none
+    let input_first = first_row * (8u * BLOCKS);
+#else
+    let input_first = 0u;
+#endif
     for (var first = 0u; first < 8u * BLOCKS; first += LOADS * WORKGROUP) {
         // All loads are issued before the first is used.
         var inputs: array<vec4<f32>, LOADS>;
@@ -256,7 +316,7 @@ fn KERNEL(here: Invocation) {
 #repeat P LOADS
         {
             let four = min(first + P * WORKGROUP + thread.index, 8u * BLOCKS - 1u);
-            inputs[P] = input[four];
+            inputs[P] = input[input_first + four];
 #if INPUT == norm
             weights[P] = norm_weight[four];
 #endif
@@ -282,6 +342,12 @@ fn KERNEL(here: Invocation) {
     // Computed while the loads of weights are in flight.
     load_factors(first_row, thread);
 #endif
+#if INPUT == int8
+    let x_row = first_row;
+#else
+    // The only row in workgroup memory.
+    let x_row = 0u;
+#endif
     // Iterates over chunks of blocks, pass by pass. While one chunk is multiplied the loads of the next are in flight.
     var sums: array<f32, SUMS>;
     for (var piece = 0u; piece < CHUNKS * COLUMN_PASSES; piece += 1u) {
@@ -291,9 +357,9 @@ fn KERNEL(here: Invocation) {
         {
             let block = block_of(chunk * IN_FLIGHT + I, split, lane);
             let block_index = min(block, BLOCKS - 1u);
-            let a = activation(first_row, block_index, block < BLOCKS);
+            let a = activation(x_row, block_index, block < BLOCKS);
 #repeat C COLUMNS
-            sums[C] = block_dot(unpack_block(packed[C * IN_FLIGHT + I], block_index), a, sums[C]);
+            sums[C] = block_dot(unpack_block(packed[C * IN_FLIGHT + I], weight_block(block_index)), a, sums[C]);
 #end
         }
 #end

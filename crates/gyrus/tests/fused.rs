@@ -50,12 +50,28 @@ fn smollm2() {
 /// test model.
 #[test]
 fn architectures() {
-    for name in ["gemma", "gemma2", "gemma3", "gemma4", "granite", "olmo2", "phi3", "qwen2", "smollm3"] {
+    for name in [
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "gemma4moe",
+        "gpt_oss",
+        "granite",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3moe",
+        "smollm3",
+    ] {
         // Not those of `GYRUS_TEST_DATA`, which have other sizes.
         let path = gyrus_testkit::repository().join("tests/data/tiny").join(name);
         let model = Model::open(&path, &Options::default()).unwrap();
         let mut plan = model.plan().clone();
-        let matrices = plan.weights.iter_mut().filter(|weight| weight.shape.rank() == 2);
+        let is_router = |name: &str| name.contains("router") || name.ends_with("mlp.gate.weight");
+        let matrices = plan.weights.iter_mut();
+        let matrices = matrices.filter(|weight| weight.shape.rank() >= 2 && !is_router(&weight.name));
         // Rows of other lengths than whole blocks stay as they are.
         matrices.filter(|weight| weight.shape.row() % 32 == 0).for_each(|weight| weight.dtype = DType::Q8_0);
         let mut text = String::new();

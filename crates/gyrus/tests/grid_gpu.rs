@@ -107,6 +107,7 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         "tales, window 65",
         "tiny/llama",
         "tiny/qwen3",
+        "tiny/qwen3moe",
         "tiny/mistral",
         "tiny/gemma2",
         "tiny/gemma4",
@@ -117,12 +118,14 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         "tiny/phi3",
         "tiny/qwen2",
         "tiny/smollm3",
+        "tiny/mixtral",
+        "tiny/gemma4moe",
         "tales, window 0",
         "tales, window 1",
         "tales, window 33",
         "tales, window 64",
     ];
-    for name in &models[..if whole { models.len() } else { 7 }] {
+    for name in &models[..if whole { models.len() } else { 8 }] {
         let (Some(exact), Some(fast)) = (on_cpu(name, Precision::Exact), on_cpu(name, Precision::Fast))
         else {
             continue;

@@ -9,9 +9,24 @@ use gyrus::{Device, Event, Model, Options, Precision, Request};
 use gyrus_testkit::data;
 use reference::{distance, logits};
 
-const MODELS: [&str; 13] = [
-    "ernie4_5", "gemma", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "olmo2", "phi3",
-    "qwen2", "qwen3", "smollm3",
+const MODELS: [&str; 17] = [
+    "ernie4_5",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gemma4moe",
+    "gpt_oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "smollm3",
 ];
 
 #[test]

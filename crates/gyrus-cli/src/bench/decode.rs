@@ -191,6 +191,7 @@ fn attend(sequences: u32, depth: u32, mode: SplitMode) -> AttendCall {
         heads: Heads { pairing: Pairing::Adjacent, norm: false, write: true },
         rotate: true,
         mode,
+        sinks: false,
         position: (sequences == 1).then_some(depth),
         paged: Paged {
             cache: KvShape { kv: Storage::F16, blocks, n_kv_heads: params.n_kv_heads, head_dim: HEAD_DIM },

@@ -100,6 +100,7 @@ impl Prompt {
             soft_cap: 0.0,
             causal: true,
             tree: false,
+            sinks: false,
             paged,
             tiles: 0,
         };
@@ -123,7 +124,7 @@ impl Prompt {
             scale: self.call.scale,
             ..Default::default()
         };
-        let launch = attention(gpu.rungs(), params, self.call.paged)?;
+        let launch = attention(gpu.rungs(), params, false, self.call.paged)?;
         let (time, expected) = self.time(gpu, &launch, None, repetitions)?;
         rows.push(self.row("attention", "a workgroup per row and head".to_owned(), time, 0.0, runner));
         let mut seen = BTreeSet::new();

@@ -13,6 +13,7 @@ use gyrus_kernels::{
     Activation, BufferId, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
 };
 
+use super::expert_call::ExpertKernel;
 use super::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
 use crate::buffers::MAX_ROWS;
 use crate::step::{BatchShape, Work};
@@ -52,8 +53,8 @@ pub(crate) enum Kernel {
     Quantize(Quantize),
     /// Merges splits of attention to f32.
     Merge { head_dim: u32, window: u32, width: u32, out: BufferId },
-    /// Converts rows to f16, of which it may compute the RMS norm first.
-    F16Rows { call: F16RowsCall, x: BufferId, norm: Option<WeightId> },
+    /// Converts rows to f16, of which it may compute the RMS norm first; `slots` of them for each row of the batch.
+    F16Rows { call: F16RowsCall, x: BufferId, norm: Option<WeightId>, slots: u32 },
     /// Mat-vec of one row, which it quantises in its prologue.
     MatVec { call: MatVecCall, input: RowInput, matrix: MatrixPart, out: BufferId },
     /// Mat-vec of up to 16 rows of int8 activations.
@@ -70,8 +71,10 @@ pub(crate) enum Kernel {
     Flash { on: AttentionOperands, call: FlashCall, tuning: FlashTuning, out: BufferId },
     /// Attention of one head of one row a workgroup, for caches and heads that the others do not take.
     Attention { on: AttentionOperands, params: AttendParams, paged: Paged, out: BufferId },
-    /// The gated activation of a feed-forward.
-    Gate { x: BufferId, activation: Activation, width: u32, out: BufferId },
+    /// The gated activation of a feed-forward; `slots` rows for each row of the batch.
+    Gate { x: BufferId, activation: Activation, width: u32, slots: u32, out: BufferId },
+    /// A kernel of a mixture of experts.
+    Expert(ExpertKernel),
     /// Copies rows that want logits to the front.
     Gather { x: BufferId, width: u32, out: BufferId },
 }
@@ -168,10 +171,12 @@ pub(crate) struct AttentionOperands {
     pub(crate) rope: Result<RopeId, u32>,
     /// Norm weights of the heads of Q and K.
     pub(crate) head_norms: Option<[WeightId; 2]>,
+    /// Scores of heads that join their softmax.
+    pub(crate) sinks: Option<WeightId>,
 }
 
 /// A buffer by the name that the kernel has for it.
-type Slot = (&'static str, Operand);
+pub(super) type Slot = (&'static str, Operand);
 
 impl AttentionOperands {
     fn slots(&self) -> Vec<Slot> {
@@ -186,12 +191,13 @@ impl AttentionOperands {
         if let Some(weights) = self.head_norms {
             slots.push(("head_norms", Operand::Vectors(weights.to_vec())));
         }
+        slots.extend(self.sinks.map(|sinks| ("sinks", Operand::Vectors(vec![sinks]))));
         slots
     }
 }
 
 impl MatrixPart {
-    fn slots(&self) -> Vec<Slot> {
+    pub(super) fn slots(&self) -> Vec<Slot> {
         let operand = |plane| Operand::Matrix { weights: self.weights.clone(), part: self.index, plane };
         self.layout.planes().map(|plane| (plane.name(), operand(plane))).collect()
     }
@@ -239,7 +245,7 @@ impl Call {
                 let source = Source::Merge { head_dim: *head_dim, window: *window };
                 QuantizeCall { rows, cols: *width, source, target: Target::F32 }.launch(rungs)
             }
-            Kernel::F16Rows { call, .. } => F16RowsCall { rows, ..*call }.launch(rungs),
+            Kernel::F16Rows { call, slots, .. } => F16RowsCall { rows: rows * slots, ..*call }.launch(rungs),
             Kernel::MatVec { call, .. } => call.launch(rungs),
             Kernel::Int8MatVec(Int8MatVec { int8_matrix: Some(Int8Matrix { call, epilogue }), .. })
                 if call.sizes.int8_matrix_rows().contains(&rows) =>
@@ -259,10 +265,13 @@ impl Call {
             Kernel::Flash { call, tuning, .. } => {
                 FlashCall { paged: Paged { rows, ..call.paged }, ..*call }.launch(rungs, *tuning)
             }
-            Kernel::Attention { params, paged, .. } => {
-                engine::attention(rungs, *params, Paged { rows, ..*paged })
+            Kernel::Attention { on, params, paged, .. } => {
+                engine::attention(rungs, *params, on.sinks.is_some(), Paged { rows, ..*paged })
             }
-            Kernel::Gate { activation, width, .. } => engine::gate(rungs, rows, *width, *activation),
+            Kernel::Gate { activation, width, slots, .. } => {
+                engine::gate(rungs, rows * slots, *width, *activation)
+            }
+            Kernel::Expert(kernel) => kernel.launch(rungs, rows),
             Kernel::Gather { width, .. } => engine::gather(rungs, MAX_ROWS as u32, rows, *width),
         }
     }
@@ -304,7 +313,7 @@ impl Call {
             Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } => row(12, *width),
             Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
-            Kernel::F16Rows { call, .. } => row(6, call.cols),
+            Kernel::F16Rows { call, slots, .. } => row(6 * slots, call.cols),
             Kernel::MatVec { matrix, call, .. } => matrix.work(16, call.gate.is_some(), call.accumulate),
             // int8 and two f32 for each 32 of them.
             Kernel::Int8MatVec(Int8MatVec { matrix, call, .. }) => {
@@ -316,7 +325,8 @@ impl Call {
             Kernel::Attend { call: AttendCall { params, paged, .. }, .. }
             | Kernel::Attention { params, paged, .. } => cache(params.n_heads, paged.cache, params.window),
             Kernel::Flash { call, .. } => cache(call.n_heads, call.paged.cache, call.window),
-            Kernel::Gate { width, .. } => row(12, *width),
+            Kernel::Gate { width, slots, .. } => row(12 * slots, *width),
+            Kernel::Expert(kernel) => kernel.work(),
         }
     }
 
@@ -350,7 +360,7 @@ impl Call {
             Kernel::Merge { out, .. } => {
                 vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]
             }
-            Kernel::F16Rows { call, x, norm } => {
+            Kernel::F16Rows { call, x, norm, .. } => {
                 let mut slots = vec![
                     ("x", scratch(x)),
                     ("h", Operand::F16(call.cols, F16Plane::Values)),
@@ -397,6 +407,7 @@ impl Call {
             }
             Kernel::Attention { on, out, .. } => with(on.slots(), [("out", scratch(out))]),
             Kernel::Gate { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
+            Kernel::Expert(kernel) => kernel.slots(),
             Kernel::Gather { x, out, .. } => {
                 vec![("x", scratch(x)), ("indices", Operand::LogitRows), ("out", scratch(out))]
             }
@@ -470,7 +481,7 @@ impl Int8MatVec {
     }
 }
 
-fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
+pub(super) fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
     slots.extend(more);
     slots
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use gyrus_kernels::call::{Columns, MatVecCall, MatVecTuning, SplitMode};
+use gyrus_kernels::call::{Columns, Experts, MatVecCall, MatVecTuning, SplitMode};
 use gyrus_kernels::{Activation, BufferId, KvShape, Plan, WeightId, WeightLayout};
 
 use super::BatchKind;
@@ -9,6 +9,7 @@ use super::call::{
     AttentionOperands, Call, Epilogue, Gathered, Int8MatVec, Kernel, MatrixPart, Quantize, QuantizeSource,
     RowInput,
 };
+use super::expert_call::{ExpertKernel, ExpertOperands};
 use super::operand::Int8Rows;
 
 /// The kernel calls of a batch. As text they are one call a line: the kernel with what is fused into it, shapes, inputs →
@@ -63,13 +64,16 @@ impl Line<'_> {
     }
 
     fn attention(&self, on: &AttentionOperands, rotates: bool) -> String {
-        let AttentionOperands { qkv, layer, rope, head_norms } = on;
+        let AttentionOperands { qkv, layer, rope, head_norms, sinks } = on;
         let mut text = format!("{}, {layer}", self.buffer(qkv));
         if let (true, Ok(rope)) = (rotates, rope) {
             text += &format!(", rope {}", rope.0);
         }
         if let Some([q, k]) = head_norms.filter(|_| rotates) {
             text += &format!(", {}, {}", self.weight(&q), self.weight(&k));
+        }
+        if let Some(sinks) = sinks {
+            text += &format!(", {}", self.weight(sinks));
         }
         text
     }
@@ -125,6 +129,78 @@ impl Line<'_> {
                 write!(f, " → also {rows} with square sums, times {}", self.weight(&weight))
             }
         }
+    }
+}
+
+/// Kernels of experts.
+impl Line<'_> {
+    fn expert(&self, f: &mut fmt::Formatter<'_>, kernel: &ExpertKernel) -> fmt::Result {
+        match kernel {
+            ExpertKernel::Route { call, logits, out, .. } => {
+                let (logits, out) = (self.buffer(logits), self.buffer(out));
+                write!(
+                    f,
+                    "route, {} of {} experts, {:?}: {logits} → {out}",
+                    call.used, call.count, call.weights
+                )
+            }
+            ExpertKernel::MatVec { call, input, on, out } => {
+                let (kernel, x) = match input {
+                    RowInput::Norm { x, weight } => {
+                        ("norm · expert matvec", format!("{}, {}", self.buffer(x), self.weight(weight)))
+                    }
+                    RowInput::F32(x) if call.experts.is_some_and(|experts| experts.sum) => {
+                        ("expert matvec · sum", self.buffer(x).to_owned())
+                    }
+                    RowInput::F32(x) => ("expert matvec", self.buffer(x).to_owned()),
+                    RowInput::Splits => ("expert matvec", "splits".to_owned()),
+                };
+                let product = Product { x, ..Product::of(call, &on.matrix, out) };
+                self.expert_product(f, kernel, product, on)
+            }
+            ExpertKernel::MatMul { call, x, on, out } => {
+                let vector = MatVecCall { y_offset: call.y_offset, ..MatVecCall::new(call.weight, 1) };
+                let product = Product { tuning: None, ..Product::of(&vector, &on.matrix, out) };
+                let product = Product { x: self.buffer(x).to_owned(), ..product };
+                self.expert_product(f, "f32 expert matmul", product, on)
+            }
+            ExpertKernel::Sort { call, route } => {
+                let Experts { count, used, .. } = call.experts;
+                write!(f, "sort, {used} of {count} experts: {} → tiles of slots", self.buffer(route))
+            }
+            ExpertKernel::Tiles { call, on, out } => {
+                let vector = MatVecCall {
+                    y_offset: call.y_offset,
+                    gate: call.gate,
+                    ..MatVecCall::new(call.weight, 1)
+                };
+                let product = Product { tuning: None, ..Product::of(&vector, &on.matrix, out) };
+                let product = Product { x: format!("f16[{}]", call.weight.cols()), ..product };
+                self.expert_product(f, "f16 expert tiles", product, on)
+            }
+            ExpertKernel::Sum { call, x, route, out } => {
+                let (x, route, out) = (self.buffer(x), self.buffer(route), self.buffer(out));
+                let sign = if call.accumulate { " +=" } else { "" };
+                write!(f, "sum of slots [{}]: {x}, {route} → {out}{sign}", call.count)
+            }
+            ExpertKernel::AddGated { x, gate, width, out } => {
+                let (x, gate, out) = (self.buffer(x), self.buffer(gate), self.buffer(out));
+                write!(f, "add [{width}] × sigmoid: {x}, {gate} → {out} +=")
+            }
+        }
+    }
+
+    fn expert_product(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        kernel: &str,
+        product: Product<'_>,
+        on: &ExpertOperands,
+    ) -> fmt::Result {
+        let x = format!("{}, {}", product.x, self.buffer(&on.route));
+        self.product(f, kernel, &Product { x, ..product })?;
+        let names: Vec<&str> = on.biases.iter().map(|id| self.weight(id)).collect();
+        if names.is_empty() { Ok(()) } else { write!(f, ", plus {}", names.join(" | ")) }
     }
 }
 
@@ -202,7 +278,7 @@ impl fmt::Display for Line<'_> {
             Kernel::Merge { head_dim, out, .. } => {
                 write!(f, "merge, heads of {head_dim}: splits → {}", self.buffer(out))
             }
-            Kernel::F16Rows { call, x, norm } => {
+            Kernel::F16Rows { call, x, norm, .. } => {
                 write!(f, "{}f16_rows: {}", if norm.is_some() { "norm · " } else { "" }, self.buffer(x))?;
                 if let Some(weight) = norm {
                     write!(f, ", {}", self.weight(weight))?;
@@ -287,9 +363,10 @@ impl fmt::Display for Line<'_> {
                 window(f, params.window)?;
                 write!(f, ": {} → {}", self.attention(on, false), self.buffer(out))
             }
-            Kernel::Gate { x, activation, width, out } => {
+            Kernel::Gate { x, activation, width, out, .. } => {
                 write!(f, "gate [{width}], {activation:?}: {} → {}", self.buffer(x), self.buffer(out))
             }
+            Kernel::Expert(kernel) => self.expert(f, kernel),
             Kernel::Gather { x, width, out } => {
                 write!(f, "gather [{width}]: {}, logit rows → {}", self.buffer(x), self.buffer(out))
             }

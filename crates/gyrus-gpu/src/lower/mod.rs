@@ -8,6 +8,7 @@
 mod call;
 mod capabilities;
 mod display;
+mod expert_call;
 mod fuse;
 mod operand;
 
@@ -42,18 +43,6 @@ pub enum BatchKind {
     Prefill,
 }
 
-/// Refuses ops that no kernel computes.
-pub(crate) fn check_ops(ops: &[Op]) -> Result<(), GpuError> {
-    let missing = ops.iter().find_map(|op| match op {
-        Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
-            Some("mixtures of experts")
-        }
-        Op::Attention { sinks: Some(_), .. } => Some("attention sinks"),
-        _ => None,
-    });
-    missing.map_or(Ok(()), |what| Err(GpuError::Op { what }))
-}
-
 /// The ops of a forward pass: its layers compute all rows; the rest, from the gather on, computes logits of the rows that
 /// want them.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +72,6 @@ pub fn fused<'p>(
     capabilities: &Capabilities,
     kind: BatchKind,
 ) -> Result<Fused<'p>, GpuError> {
-    check_ops(&plan.forward)?;
     let weights = WeightLayouts::of(plan, capabilities.largest_buffer)?;
     let context = FuseContext {
         plan,

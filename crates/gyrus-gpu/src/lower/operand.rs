@@ -21,6 +21,8 @@ pub(crate) enum Operand {
     Tiles,
     /// Unmerged splits of attention.
     Partials,
+    /// Slots of rows sorted by expert, in tiles.
+    ExpertOrder,
     /// Frequencies of a rotary embedding.
     RopeTable(RopeId),
     /// Frequencies that rotate nothing, for heads of this many elements.

@@ -53,6 +53,8 @@ pub struct AttendCall {
     /// The position of the only row, if it is a parameter, which saves a dependent load. `rows` is not read then, and
     /// the row's block table is the first.
     pub position: Option<u32>,
+    /// Whether each head has a sink, a score that joins the softmax: `sinks`.
+    pub sinks: bool,
     /// The cache, and the number of rows.
     pub paged: Paged,
 }
@@ -68,7 +70,7 @@ impl AttendCall {
 
     /// Checks the call: whether there is a kernel for it, whatever the device.
     pub fn check(&self) -> Result<(), LaunchError> {
-        let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
+        let AttendCall { params: p, heads, rotate, mode, position, paged, .. } = *self;
         let (name, _) = self.kernel();
         let head_dim = paged.cache.head_dim;
         check_cache(name, &paged.cache)?;
@@ -113,7 +115,7 @@ impl AttendCall {
     }
 
     fn slots(&self) -> Vec<Slot> {
-        let AttendCall { params: p, heads, rotate, mode, position, paged } = *self;
+        let AttendCall { params: p, heads, rotate, mode, position, sinks, paged } = *self;
         let head_dim = paged.cache.head_dim;
         let rows = u64::from(paged.rows);
         let cache = paged.cache.words();
@@ -134,6 +136,9 @@ impl AttendCall {
                 slots.push(slot("head_norms", 8, Access::Read, 2 * u64::from(head_dim)));
             }
         }
+        if sinks {
+            slots.push(slot("sinks", 11, Access::Read, p.n_heads.into()));
+        }
         if let SplitMode::Gathered { .. } = mode {
             slots.extend(Target::Int8.slots(paged.rows, p.n_heads * head_dim, [9, 10]));
         }
@@ -143,7 +148,7 @@ impl AttendCall {
     /// Checks the call and makes it a launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         self.check()?;
-        let AttendCall { params, heads, rotate, mode, position, paged } = *self;
+        let AttendCall { params, heads, rotate, mode, position, sinks, paged } = *self;
         let p = AttendParams { position: position.unwrap_or(0), ..params };
         let (name, file) = self.kernel();
         let head_dim = paged.cache.head_dim;
@@ -154,6 +159,7 @@ impl AttendCall {
         let number = |name, value: u32| (name, value.to_string());
         constants.extend([
             flag("ROTATE", rotate),
+            flag("SINKS", sinks),
             flag("POSITION", position.is_some()),
             number("GROUP", group),
             number("GROUPS", groups),

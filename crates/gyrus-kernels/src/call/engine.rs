@@ -290,14 +290,20 @@ pub fn rope_write(
 
 /// Attention of each row over its sequence, a workgroup per head. The plain kernel.
 ///
-/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`.
-pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Launch, LaunchError> {
+/// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`, and `sinks` if each head has one: a score that joins
+/// the softmax.
+pub fn attention(
+    rungs: Rungs,
+    params: AttendParams,
+    sinks: bool,
+    paged: Paged,
+) -> Result<Launch, LaunchError> {
     let name = "attention";
     let (p, head_dim) = (params, paged.cache.head_dim);
     check_cache(name, &paged.cache)?;
     check_rows(name, &p, &paged.cache, false)?;
     let (rows, cache) = (u64::from(paged.rows), paged.cache.words());
-    let slots = vec![
+    let mut slots = vec![
         slot("qkv", 0, Access::Read, rows * u64::from(p.stride)),
         slot("k_cache", 1, Access::Read, cache),
         slot("v_cache", 2, Access::Read, cache),
@@ -305,6 +311,9 @@ pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Lau
         slot("block_table", 5, Access::Read, paged.entries.into()),
         slot("out", 6, Access::ReadWrite, rows * u64::from(p.n_heads) * u64::from(head_dim)),
     ];
+    if sinks {
+        slots.push(slot("sinks", 7, Access::Read, p.n_heads.into()));
+    }
     if !(p.soft_cap >= 0.0 && p.soft_cap.is_finite()) {
         let (kernel, value) = (name.to_owned(), p.soft_cap);
         return Err(LaunchError::NotPositive { kernel, name: "soft_cap", value });
@@ -312,7 +321,8 @@ pub fn attention(rungs: Rungs, params: AttendParams, paged: Paged) -> Result<Lau
     const TILE: u32 = 128;
     let overrides =
         vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
-    let constants = paged.constants();
+    let mut constants = paged.constants();
+    constants.push(flag("SINKS", sinks));
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
 }

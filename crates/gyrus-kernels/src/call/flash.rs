@@ -40,6 +40,8 @@ pub struct FlashCall {
     pub causal: bool,
     /// Whether rows attend only to their own branch of a draft tree beyond a tile's base.
     pub tree: bool,
+    /// Whether each head has a sink, a score that joins the softmax: `sinks`.
+    pub sinks: bool,
     /// Cache, rows and block tables.
     pub paged: Paged,
     /// Tiles of this batch.
@@ -214,6 +216,9 @@ impl FlashCall {
         if self.tree {
             slots.push(slot("branches", 8, Access::Read, 2 * rows));
         }
+        if self.sinks {
+            slots.push(slot("sinks", 9, Access::Read, n_heads.into()));
+        }
         let params = FlashParams {
             n_heads,
             n_kv_heads,
@@ -232,6 +237,7 @@ impl FlashCall {
         let mut constants = paged.constants();
         constants.extend([
             ("TREE", u32::from(self.tree).to_string()),
+            ("SINKS", u32::from(self.sinks).to_string()),
             ("OUTPUT_VECTORS", shape.vectors(head_dim).to_string()),
             ("PREFETCH", held.to_string()),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
@@ -344,6 +350,7 @@ mod tests {
 
     fn call(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> FlashCall {
         FlashCall {
+            sinks: false,
             n_heads,
             q_stride: (n_heads + 2 * n_kv_heads) * head_dim,
             scale: 0.1,

@@ -1,5 +1,5 @@
 use super::product::{Product, addressable, at_least, column_grid};
-use super::weight_slots;
+use super::{Experts, weight_slots};
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
@@ -22,6 +22,9 @@ pub struct MatMulCall {
     pub y_offset: u32,
     /// Whether to add to `y`.
     pub accumulate: bool,
+    /// The weight is that of several experts, one below the other, and `y` has a row for each slot of a row: those that
+    /// `routes` names, plus `biases`. `x` may have fewer rows than `y`.
+    pub experts: Option<Experts>,
 }
 
 /// Tuning. `lanes` also changes the order of sums, so it must not depend on the number of rows.
@@ -45,15 +48,17 @@ impl MatMulCall {
             y_stride: weight.rows(),
             y_offset: 0,
             accumulate: false,
+            experts: None,
         }
     }
 
     /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs, tuning: MatMulTuning) -> Result<Launch, LaunchError> {
-        let name = "matmul";
+        let name = if self.experts.is_some() { "matmul_experts" } else { "matmul" };
         let kernel = || name.to_owned();
-        let MatMulCall { weight, rows, x_stride, y_stride, y_offset, .. } = *self;
-        let (n, k) = (weight.rows(), weight.cols());
+        let MatMulCall { weight, x_stride, y_stride, y_offset, experts, .. } = *self;
+        let (x_rows, rows) = Experts::rows(name, experts.as_ref(), self.rows)?;
+        let (n, k) = (Experts::outputs(name, experts.as_ref(), &weight, 1)?, weight.cols());
         let product = Product { kernel: name, rows, n, k, y_stride, y_offset };
         let y = product.y_elements()?;
         let mut slots = weight_slots(name, &weight)?;
@@ -64,10 +69,11 @@ impl MatMulCall {
             return Err(LaunchError::NotMultiple { kernel: kernel(), name, value, of });
         }
         let m = u64::from(rows);
-        let x = (m - 1) * u64::from(x_stride) + u64::from(k);
+        let x = u64::from(x_rows - 1) * u64::from(x_stride) + u64::from(k);
         addressable(name, "elements of x", x)?;
         push("x", 3, Access::Read, 4 * x);
         push("y", 5, Access::ReadWrite, 4 * y);
+        slots.extend(experts.iter().flat_map(|experts| experts.slots(self.rows, &weight, [7, 8])));
 
         let tile = self.tile();
         let Shape { workgroup, lanes, columns } = Self::shape(tuning)?;
@@ -75,14 +81,16 @@ impl MatMulCall {
         let lane_groups = u64::from(n).div_ceil(columns.into());
         let count = lane_groups.div_ceil(u64::from(workgroup / lanes)) * tiles;
         let params = product.params(x_stride, self.accumulate);
-        let constants = vec![
+        let mut constants = Experts::constants(experts.as_ref());
+        constants.extend([
+            ("EXPERTS", u32::from(experts.is_some()).to_string()),
             ("WEIGHT", weight.constant()),
             ("ROWS", format!("{tile}u")),
             ("COLUMNS", format!("{columns}u")),
             ("SUMS", format!("{}u", tile * columns)),
             ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
             ("SUBGROUPS", u32::from(rungs.subgroups).to_string()),
-        ];
+        ]);
         let overrides = vec![("WORKGROUP", f64::from(workgroup)), ("LANES", f64::from(lanes))];
         Ok(Launch {
             groups: column_grid(name, count, workgroup / lanes * columns)?,
@@ -98,6 +106,8 @@ impl MatMulCall {
     fn tile(&self) -> u32 {
         match self.rows {
             1 => 1,
+            // Each has its own weights.
+            _ if self.experts.is_some() => 1,
             2..=4 => 4,
             _ => 8,
         }

@@ -2,7 +2,7 @@ use super::matvec_sizes::MatVecSizes;
 use super::matvec_tuning::MatVecTuning;
 use super::product::{Product, addressable, column_grid};
 use super::quantize::partial_bytes;
-use super::{gate_name, weight_slots};
+use super::{Experts, gate_name, weight_slots};
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
 use crate::params::MatVecParams;
@@ -62,6 +62,9 @@ pub struct MatVecCall {
     pub y_offset: u32,
     /// Whether to add to `y`.
     pub accumulate: bool,
+    /// The weight is that of several experts, one below the other, of which each row has those that `routes` names; with
+    /// a gate first all gates, then all up projections. The input is f32 or normalised, with any number of rows.
+    pub experts: Option<Experts>,
     /// Tuning.
     pub tuning: MatVecTuning,
     /// Numbers that depend on the device.
@@ -83,6 +86,7 @@ impl MatVecCall {
             y_stride: weight.rows(),
             y_offset: 0,
             accumulate: false,
+            experts: None,
             tuning: MatVecTuning::of(weight.rows(), weight.cols(), 256, &sizes),
             sizes,
         }
@@ -96,31 +100,50 @@ impl MatVecCall {
 
     /// Bytes of workgroup memory it needs. Some devices have 16 KiB.
     pub fn workgroup_bytes(&self) -> u64 {
-        let blocks = u64::from(self.weight.cols() / 32);
+        let blocks = u64::from(self.cols() / 32);
         let MatVecTuning { workgroup, columns, .. } = self.tuning;
         let results = 2 * u64::from(self.tile() * (workgroup / 32) * columns);
         let input = if matches!(self.input, Input::Int8 { .. }) { 0 } else { 44 * blocks };
-        4 * (results + u64::from(workgroup) + 16) + input
+        let chosen = self.experts.map_or(0, |experts| 2 * u64::from(experts.used));
+        4 * (results + u64::from(workgroup) + 16 + chosen) + input
+    }
+
+    /// Elements of a sum: with experts that are summed, those of all slots.
+    pub fn cols(&self) -> u32 {
+        let slots = self.experts.filter(|experts| experts.sum).map_or(1, |experts| experts.used);
+        self.weight.cols().saturating_mul(slots)
     }
 
     /// Checks the call and repasses its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
-        let name = "matvec";
+        let name = match self.experts {
+            None => "matvec",
+            Some(Experts { sum: false, .. }) => "matvec_experts",
+            Some(_) => "matvec_expert_sum",
+        };
         let kernel = || name.to_owned();
-        let MatVecCall { weight, rows, input, gate, y_stride, y_offset, accumulate, tuning, sizes } = *self;
-        let (n, k) = (weight.rows(), weight.cols());
+        let MatVecCall {
+            weight, input, gate, y_stride, y_offset, accumulate, experts, tuning, sizes, ..
+        } = *self;
+        let (x_rows, rows) = Experts::rows(name, experts.as_ref(), self.rows)?;
+        let (n, k) = (self.columns(name)?, self.cols());
         if !weight.dtype().is_quantized() {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
         let y = self.outputs(name)?;
         let is_int8 = matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. });
-        if !is_int8 && rows != 1 {
+        if is_int8 && experts.is_some() {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: "int8 activations" });
+        }
+        if !is_int8 && rows != 1 && experts.is_none() {
             let count = rows.into();
             return Err(LaunchError::Large { kernel: kernel(), what: "rows that are not int8", count });
         }
         tuning.check()?;
         let (m, k64) = (u64::from(rows), u64::from(k));
+        let x_elements = u64::from(x_rows) * k64;
         let mut slots = weight_slots(name, &weight)?;
+        slots.extend(experts.iter().flat_map(|experts| experts.slots(self.rows, &weight, [8, 9])));
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         let mut params = MatVecParams { m: rows, n, y_stride, y_offset, ..Default::default() };
         let mut head = 4;
@@ -135,14 +158,17 @@ impl MatVecCall {
                 return Err(LaunchError::Storage { kernel: kernel(), storage });
             }
             Input::F32 => {
-                push("x", 3, Access::Read, 4 * k64);
+                push("x", 3, Access::Read, 4 * x_elements);
                 ("f32", false)
             }
             Input::Norm { eps } => {
-                push("x", 3, Access::Read, 4 * k64);
+                push("x", 3, Access::Read, 4 * x_elements);
                 push("norm_weight", 4, Access::Read, 4 * k64);
                 params.eps = eps;
                 ("norm", true)
+            }
+            Input::Merge { .. } if experts.is_some() => {
+                return Err(LaunchError::Storage { kernel: kernel(), storage: "splits of attention" });
             }
             Input::Merge { head_dim, window, position } => {
                 if head_dim == 0 || !head_dim.is_multiple_of(4) || !k.is_multiple_of(head_dim) {
@@ -163,7 +189,7 @@ impl MatVecCall {
         if is_int8 && norm {
             push("factors", 7, Access::Read, 4 * m);
         }
-        addressable(name, "elements of x", m * k64)?;
+        addressable(name, "elements of x", x_elements.max(m * k64))?;
 
         let MatVecTuning { workgroup, columns, splits, passes } = tuning;
         let tile = self.tile();
@@ -185,7 +211,10 @@ impl MatVecCall {
         let sums = columns * row_batch;
         let blocks = k / 32;
         let number = |name, value: u32| (name, value.to_string());
-        let constants = vec![
+        let mut constants = Experts::constants(experts.as_ref());
+        constants.extend([
+            ("EXPERTS", ["none", "each", "sum"][experts.map_or(0, |e| 1 + usize::from(e.sum))].to_owned()),
+            number("EXPERT_BLOCKS", weight.cols() / 32),
             ("WEIGHT", weight.constant()),
             number("K", k),
             ("INPUT", source.to_owned()),
@@ -219,7 +248,7 @@ impl MatVecCall {
             number("RESULT_BUFFERS", passes.min(2)),
             number("IMMEDIATES", rungs.immediates.into()),
             number("SUBGROUPS", rungs.subgroups.into()),
-        ];
+        ]);
         Ok(Launch {
             groups: [x, y, tiles],
             variant: Variant { name: kernel(), file: "matvec.wgsl", constants, overrides: Vec::new() },
@@ -232,12 +261,19 @@ impl MatVecCall {
 
     /// Elements of `y`; an error if the outputs do not fit.
     pub(super) fn outputs(&self, name: &str) -> Result<u64, LaunchError> {
-        let MatVecCall { weight, rows, gate, y_stride, y_offset, .. } = *self;
-        let (n, k) = (weight.rows(), weight.cols());
+        let MatVecCall { gate, y_stride, y_offset, .. } = *self;
+        let (_, rows) = Experts::rows(name, self.experts.as_ref(), self.rows)?;
+        let (n, k) = (self.columns(name)?, self.cols());
         if gate.is_some() && !n.is_multiple_of(2) {
             return Err(LaunchError::Odd { kernel: name.to_owned(), name: "n", value: n });
         }
-        Product { kernel: name, rows, n: self.width(), k, y_stride, y_offset }.y_elements()
+        let width = if gate.is_some() { n / 2 } else { n };
+        Product { kernel: name, rows, n: width, k, y_stride, y_offset }.y_elements()
+    }
+
+    /// Rows of the weight that an output row is computed from.
+    fn columns(&self, name: &str) -> Result<u32, LaunchError> {
+        Experts::outputs(name, self.experts.as_ref(), &self.weight, 1 + u32::from(self.gate.is_some()))
     }
 
     /// Outputs of a row.
@@ -251,6 +287,8 @@ impl MatVecCall {
         let blocks = self.tuning.own(self.weight.cols()) * self.tuning.columns;
         match self.rows {
             1 => 1,
+            // Each has its own weights.
+            _ if self.experts.is_some() => 1,
             _ if blocks > self.sizes.register_blocks => 1,
             _ if self.weight.rows().saturating_mul(self.tuning.splits) < self.sizes.row_tile_outputs => 8,
             _ => 16,
@@ -259,7 +297,7 @@ impl MatVecCall {
 
     /// Blocks of a column that an invocation loads at once, and the number of such chunks.
     fn fetches(&self) -> (u32, u32) {
-        let own = self.tuning.own(self.weight.cols());
+        let own = self.tuning.own(self.cols());
         if self.tile() > 1 {
             return (own, 1);
         }

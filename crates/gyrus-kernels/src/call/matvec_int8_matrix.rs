@@ -58,6 +58,9 @@ impl MatVecCall {
         if !has_one_scale {
             return Err(LaunchError::Storage { kernel: kernel(), storage: weight.dtype().name() });
         }
+        if self.experts.is_some() {
+            return Err(LaunchError::Storage { kernel: kernel(), storage: "experts" });
+        }
         if !matches!(input, Input::Int8 { .. } | Input::Int8Squares { .. }) {
             let storage = "activations other than int8";
             return Err(LaunchError::Storage { kernel: kernel(), storage });
@@ -139,6 +142,8 @@ impl MatVecCall {
         let number = |name, value: u32| (name, value.to_string());
         let constants = vec![
             number("INT8_MATRIX", 1),
+            ("EXPERTS", "none".to_owned()),
+            number("BIAS", 0),
             ("WEIGHT", weight.constant()),
             number("K", k),
             ("INPUT", source.to_owned()),

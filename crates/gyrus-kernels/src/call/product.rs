@@ -34,7 +34,7 @@ impl Product<'_> {
 
     pub(super) fn params(&self, x_stride: u32, accumulate: bool) -> MatMulParams {
         let Product { rows: m, n, k, y_stride, y_offset, .. } = *self;
-        MatMulParams { m, n, k, x_stride, y_stride, y_offset, accumulate: accumulate.into(), _pad0: 0 }
+        MatMulParams { m, n, k, x_stride, y_stride, y_offset, accumulate: accumulate.into(), tiles: 0 }
     }
 }
 

@@ -1,6 +1,6 @@
 use super::f16_rows::PADDED;
 use super::product::{Product, addressable, column_grid};
-use super::{gate_name, weight_slots};
+use super::{Experts, gate_name, weight_slots};
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::op::Activation;
 use crate::shader::{Rungs, Variant};
@@ -34,6 +34,10 @@ pub struct TileCall {
     /// [`SumTilesCall`](super::SumTilesCall) reduces. Unlike tuning this changes bits, so it must not depend on the
     /// number of rows. Not with a gate.
     pub splits: u32,
+    /// The weight is that of several experts, one below the other, with a gate first all gates, then all up projections.
+    /// `y` has a row for each slot of a row; `order` has the tiles of slots, as an
+    /// [`ExpertTilesCall`](super::ExpertTilesCall) of as many rows writes them. Not with `accumulate` or splits.
+    pub experts: Option<Experts>,
     /// Tuning.
     pub tuning: TileTuning,
 }
@@ -98,6 +102,7 @@ impl TileCall {
             accumulate: false,
             gate: None,
             splits: 1,
+            experts: None,
             tuning: TileTuning::default(),
         }
     }
@@ -109,16 +114,28 @@ impl TileCall {
 
     /// Columns of `y` that are written.
     pub fn columns(&self) -> u32 {
-        if self.gate.is_some() { self.weight.rows() / 2 } else { self.weight.rows() }
+        let rows = self.weight.rows() / self.experts.map_or(1, |experts| experts.count.max(1));
+        if self.gate.is_some() { rows / 2 } else { rows }
     }
 
     /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         let cooperative = rungs.cooperative && rungs.f16 && rungs.subgroups;
-        let name = if cooperative { "tiles_cooperative" } else { "tiles" };
+        let name = match (self.experts, cooperative) {
+            (None, true) => "tiles_cooperative",
+            (None, false) => "tiles",
+            (Some(_), true) => "tiles_experts_cooperative",
+            (Some(_), false) => "tiles_experts",
+        };
         let kernel = || name.to_owned();
-        let TileCall { weight, rows, y_stride, y_offset, splits, .. } = *self;
+        let TileCall { weight, y_stride, y_offset, splits, experts, .. } = *self;
+        let (x_rows, rows) = Experts::rows(name, experts.as_ref(), self.rows)?;
+        Experts::outputs(name, experts.as_ref(), &weight, 1 + u32::from(self.gate.is_some()))?;
         let (n, k) = (self.columns(), weight.cols());
+        if experts.is_some() && (self.accumulate || splits != 1) {
+            let (name, needed) = ("splits", "1 with experts, and no accumulation");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
+        }
         if splits == 0 {
             return Err(LaunchError::Zero { kernel: kernel(), name: "splits" });
         }
@@ -145,26 +162,35 @@ impl TileCall {
         // With several splits `y` has partial sums.
         let y = if splits > 1 { u64::from(splits) * m * u64::from(n) } else { y };
         let x_stride = k.next_multiple_of(PADDED);
-        let x = m * u64::from(x_stride);
+        let x = u64::from(x_rows) * u64::from(x_stride);
         addressable(name, "elements of x", x)?;
         addressable(name, "elements of y", y)?;
         let mut slots = weight_slots(name, &weight)?;
         let mut push = |name, binding, access, bytes| slots.push(Slot { name, binding, access, bytes });
         push("x", 3, Access::Read, 2 * x);
         if splits == 1 {
-            push("x_scales", 4, Access::Read, 4 * m);
+            push("x_scales", 4, Access::Read, 4 * u64::from(x_rows));
         }
         push("y", 5, Access::ReadWrite, 4 * y);
+        if let Some(experts) = &experts {
+            push("order", 7, Access::Read, 4 * experts.order_words(self.rows));
+            if experts.bias {
+                push("biases", 8, Access::Read, 4 * u64::from(weight.rows()));
+            }
+        }
 
         let shape = self.shape();
         let count = u64::from(splits) * self.tiles(shape);
-        let params = product.params(x_stride, self.accumulate);
+        let mut params = product.params(x_stride, self.accumulate);
+        params.tiles = experts.map_or(0, |experts| experts.most_tiles(self.rows));
         let (workgroup, mut constants) = if cooperative { shape.cooperative()? } else { shape.plain()? };
         if cooperative && self.gate.is_some() && !(shape.columns / shape.of_subgroup()[1]).is_multiple_of(2) {
             let (name, needed) = ("columns", "an even number of subgroups side by side with a gate");
             return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.columns, needed });
         }
+        constants.extend(Experts::constants(experts.as_ref()));
         constants.extend([
+            ("EXPERTS", u32::from(experts.is_some()).to_string()),
             ("WEIGHT", weight.constant()),
             ("ACTIVATION", gate_name(self.gate).to_owned()),
             ("SPLITS", splits.to_string()),
@@ -192,6 +218,9 @@ impl TileCall {
 
     /// The shape of the tuning, or the largest that gives enough workgroups and is not mostly padding.
     fn shape(&self) -> TileShape {
+        if let Some(experts) = self.experts {
+            return TileShape::new(experts.tile_rows(self.rows), 128);
+        }
         let enough = self.tuning.workgroups.unwrap_or(TileTuning::WORKGROUPS).into();
         let splits = u64::from(self.splits);
         // Tiles of 32 rows are for few rows only: with more they would read the weights too often.
@@ -207,6 +236,10 @@ impl TileCall {
     fn tiles(&self, shape: TileShape) -> u64 {
         // Zero is refused by `launch`.
         let (rows, columns) = (shape.rows.max(1), shape.columns.max(1));
+        if let Some(experts) = self.experts {
+            let per_expert = self.weight.rows() / experts.count.max(1);
+            return u64::from(experts.most_tiles(self.rows)) * u64::from(per_expert.div_ceil(columns));
+        }
         u64::from(self.rows).div_ceil(rows.into()) * u64::from(self.weight.rows()).div_ceil(columns.into())
     }
 }

@@ -20,8 +20,8 @@ params! {
         y_offset: u32,
         /// 1 to add to what the output holds.
         accumulate: u32,
-        /// Unused.
-        _pad0: u32,
+        /// With experts: tiles of rows of the grid.
+        tiles: u32,
     }
 
     /// A mat-vec for few rows of int8 activations.
@@ -82,6 +82,18 @@ params! {
         y_offset: u32,
         /// 1 to add to what the output holds.
         accumulate: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
+    }
+
+    /// Slots of rows, sorted by expert and divided into tiles.
+    ExpertTilesParams {
+        /// Slots of all rows.
+        slots: u32,
+        /// The most tiles that there can be.
+        most: u32,
         /// Unused.
         _pad0: u32,
         /// Unused.

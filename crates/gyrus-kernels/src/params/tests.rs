@@ -47,6 +47,7 @@ fn documented_offsets_hold() {
         "ScaleParams",
         "GateByParams",
         "ColumnNormParams",
+        "ExpertTilesParams",
     ];
     for layout in ALL {
         let expected = match layout.name {

@@ -213,6 +213,9 @@ fn KERNEL(here: Invocation) {
     let begin = splits.first + split * splits.size;
     let end = min(begin + splits.size, task.position + 1u);
 
+#if SINKS
+    has_first_split = split == 0u;
+#endif
     // All loads are issued before the first is used.
     let blocks = blocks_of(task, begin);
 #if ROTATE

@@ -325,6 +325,9 @@ fn KERNEL(here: Invocation) {
     let thread = thread_of(here);
     let task = task_of(here, thread);
     let splits = splits_of(task.position, params.window);
+#if SINKS
+    has_first_split = true;
+#endif
     // All loads are issued before the first is used.
     var step = Step(0u, 0u);
     var upcoming = next_step(step, splits);

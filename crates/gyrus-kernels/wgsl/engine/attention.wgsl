@@ -8,6 +8,7 @@
 //   4  rows         [rows] (position, first entry in block_table) u32
 //   5  block_table  u32
 //   6  out          [rows, n_heads, HEAD_DIM] f32, written
+//   7  sinks        [n_heads] f32, if SINKS: a score of each head that joins the softmax and has no value
 //
 // Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at multiples of WORKGROUP, so that the
 // sums of a row do not depend on other rows. An invocation scores one position of a tile, then accumulates its elements
@@ -34,6 +35,9 @@ override ELEMENTS_PER_INVOCATION: u32 = 1u;
 @group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
+#if SINKS
+@group(0) @binding(7) var<storage, read> sinks: array<f32>;
+#endif
 #include "lib/kv_rows.wgsl"
 
 var<workgroup> query: array<f32, HEAD_DIM>;
@@ -85,8 +89,13 @@ fn KERNEL(here: Invocation) {
     if (params.window != 0u && last + 1u > params.window) {
         first = last + 1u - params.window;
     }
+#if SINKS
+    var running_max = sinks[head];
+    var exp_sum = 1.0;
+#else
     var running_max = MASKED;
     var exp_sum = 0.0;
+#endif
     var sums = vec4<f32>();
     for (var tile = first / WORKGROUP * WORKGROUP; tile <= last; tile += WORKGROUP) {
         let position = tile + lane;

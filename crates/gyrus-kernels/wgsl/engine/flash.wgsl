@@ -10,6 +10,7 @@
 //   6  out          [rows, n_heads, HEAD_DIM] f32, written
 //   7  tiles        [tiles] (first row, rows, end of the visible positions, base of the tree) u32
 //   8  branches     [rows] 64 bits, with TREE: bit i says whether a row attends to position base + i
+//   9  sinks        [n_heads] f32, if SINKS: a score of each head that joins the softmax and has no value
 //
 // Grid: (n_kv_heads · ceil(query heads of one / HEADS), tiles), the last tiles first: in a prompt they have the longest
 // context. A workgroup has QUERIES queries of one KV head, HEADS of each row: query s is head s % HEADS of row s /
@@ -62,6 +63,14 @@ override WEIGHT_VECTORS: u32 = QUERIES * KEY_LANES;
 @group(0) @binding(7) var<storage, read> tiles: array<vec4<u32>>;
 #if TREE
 @group(0) @binding(8) var<storage, read> branches: array<vec2<u32>>;
+#endif
+#if SINKS
+@group(0) @binding(9) var<storage, read> sinks: array<f32>;
+
+// The running max that a query begins with: its sink, as a logarithm to base 2.
+fn sink(index: u32, first_head: u32, heads: u32) -> f32 {
+    return max(MIN_RUNNING_MAX, 1.44269504 * sinks[first_head + min(index % HEADS, heads - 1u)]);
+}
 #endif
 
 var<workgroup> queries: array<vec4<f32>, QUERY_VECTORS>;
@@ -298,8 +307,16 @@ fn KERNEL(here: Invocation) {
     let all_from = max(max(query0.start, query1.start), max(query2.start, query3.start));
     let all_to = min(min(query0.end, query1.end), min(query2.end, query3.end));
 
+#if SINKS
+    var running_max = vec4<f32>(
+        sink(first_query, first_head, heads), sink(first_query + 1u, first_head, heads),
+        sink(first_query + 2u, first_head, heads), sink(first_query + 3u, first_head, heads));
+    // The invocations of a query add up their sums.
+    var exp_sums = vec4<f32>(select(0.0, 1.0, key_lane == 0u));
+#else
     var running_max = vec4<f32>(MIN_RUNNING_MAX);
     var exp_sums = vec4<f32>();
+#endif
     var sums0 = mat4x4<f32>();
 #if OUTPUT_VECTORS > 1
     var sums1 = mat4x4<f32>();

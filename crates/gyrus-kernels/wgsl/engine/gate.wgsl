@@ -25,6 +25,6 @@ fn KERNEL(here: Invocation) {
     let row = here.workgroup.y;
     if (i < params.count) {
         let at = 2u * row * params.count + i;
-        out[row * params.count + i] = activated(x[at]) * x[at + params.count];
+        out[row * params.count + i] = gated(x[at], x[at + params.count]);
     }
 }

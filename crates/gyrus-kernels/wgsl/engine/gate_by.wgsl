@@ -25,6 +25,6 @@ fn KERNEL(here: Invocation) {
     let row = here.workgroup.y;
     if (i < params.count) {
         let at = row * params.count + i;
-        x[at] = activated(x[at]) * by[row * params.stride + params.first + i];
+        x[at] = gated(x[at], by[row * params.stride + params.first + i]);
     }
 }

@@ -1,7 +1,11 @@
-// The activation function ACTIVATION: silu, gelu_tanh, gelu or squared_relu.
+// The activation function ACTIVATION: silu, gelu_tanh, gelu, squared_relu or clamped_swish.
 fn activated(v: f32) -> f32 {
 #if ACTIVATION == silu
     return v / (1.0 + exp(-v));
+#elif ACTIVATION == clamped_swish
+    // A selection keeps NaN, which min need not.
+    let clamped = select(v, 7.0, v > 7.0);
+    return clamped / (1.0 + exp(-1.702 * clamped));
 #elif ACTIVATION == squared_relu
     let positive = max(v, 0.0);
     return positive * positive;
@@ -17,5 +21,15 @@ fn activated(v: f32) -> f32 {
     // Beyond 10, tanh is 1 in f32, and its implementation as a quotient of exponentials would overflow.
     let t = clamp(0.7978845608 * (v + 0.044715 * v * v * v), -10.0, 10.0);
     return 0.5 * v * (1.0 + tanh(t));
+#endif
+}
+
+// A gate's function times the factor that it gates.
+fn gated(gate: f32, up: f32) -> f32 {
+#if ACTIVATION == clamped_swish
+    let clamped = select(select(up, 7.0, up > 7.0), -7.0, up < -7.0);
+    return activated(gate) * (clamped + 1.0);
+#else
+    return activated(gate) * up;
 #endif
 }

@@ -17,6 +17,7 @@
 //   6  partials     the splits, in the layout of lib/merge.wgsl; written
 //   7  turns        as in lib/rotate_head.wgsl, if ROTATE
 //   8  head_norms   likewise, if ROTATE and NORM
+//   11 sinks        [n_heads] f32, if SINKS: a score of each head that joins the softmax of the first split
 //
 // A workgroup has WORKGROUP invocations and stores the running max and the sum of exponentials of SPLIT_SLOTS splits.
 
@@ -52,6 +53,12 @@
 @group(0) @binding(8) var<storage, read> head_norms: array<f32>;
 #endif
 #include "lib/rotate_head.wgsl"
+#endif
+
+#if SINKS
+@group(0) @binding(11) var<storage, read> sinks: array<f32>;
+// Whether slot 0 is the row's first split.
+var<private> has_first_split: bool;
 #endif
 
 // Vectors of eight f16 of a head.

@@ -81,5 +81,11 @@ fn prepare_attention(task: Task, thread: Thread) {
     for (var i = thread.index; i < SPLIT_SLOTS * GROUP; i += WORKGROUP) {
         running_max[i] = MASKED;
         exp_sum[i] = 0.0;
+#if SINKS
+        if (i < GROUP && has_first_split) {
+            running_max[i] = sinks[query_head(task, i)];
+            exp_sum[i] = 1.0;
+        }
+#endif
     }
 }

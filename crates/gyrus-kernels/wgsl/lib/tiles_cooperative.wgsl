@@ -62,15 +62,15 @@ fn put_w(at: u32, four: vec4<f16>) {
 #elif WEIGHT == q8_0 || CODEBOOK
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0x80808080u;
-const BIAS: u32 = 1152u;
+const BYTE_BIAS: u32 = 1152u;
 #elif UNSIGNED_8
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0x80808080u;
-const BIAS: u32 = 1024u;
+const BYTE_BIAS: u32 = 1024u;
 #else
 #define BIT_CONVERT 1
 const SIGN_FLIP: u32 = 0u;
-const BIAS: u32 = 1024u + ZERO_POINT;
+const BYTE_BIAS: u32 = 1024u + ZERO_POINT;
 #endif
 
 #if BIT_CONVERT
@@ -80,11 +80,11 @@ fn four_f16(word: u32, s: Weights16) -> vec4<f16> {
     let odd = unpack2x16float(((q8 >> 8u) & 0x00ff00ffu) | 0x64006400u);
 #if WEIGHT == q4_0 || WEIGHT == q5_0 || WEIGHT == q8_0 || WEIGHT == iq4_nl
     // The scale is f16, so the product in f16 is rounded once as well.
-    let first = (vec2<f16>(even) - f16(BIAS)) * f16(s.scale);
-    let second = (vec2<f16>(odd) - f16(BIAS)) * f16(s.scale);
+    let first = (vec2<f16>(even) - f16(BYTE_BIAS)) * f16(s.scale);
+    let second = (vec2<f16>(odd) - f16(BYTE_BIAS)) * f16(s.scale);
     return vec4<f16>(first.x, second.x, first.y, second.y);
 #else
-    let quants_f32 = vec4<f32>(even.x, odd.x, even.y, odd.y) - f32(BIAS);
+    let quants_f32 = vec4<f32>(even.x, odd.x, even.y, odd.y) - f32(BYTE_BIAS);
 #if OFFSETS
     return vec4<f16>(s.scale * quants_f32 + s.offset);
 #else
@@ -117,7 +117,7 @@ fn stage_x(group: u32, values: F16x8, stage: u32) {
 }
 
 // Writes fragment (i, j) of all subgroups to y.
-fn store_fragments(lane: u32, i: u32, j: u32, first_row: u32, first_column: u32) {
+fn store_fragments(lane: u32, i: u32, j: u32, tile: Tile) {
     workgroupBarrier();
 #if ACTIVATION == none
     for (var e = lane; e < SUBGROUP_COUNT * AREA; e += WORKGROUP) {
@@ -130,12 +130,12 @@ fn store_fragments(lane: u32, i: u32, j: u32, first_row: u32, first_column: u32)
         let subgroup_column = e / AREA % (SUBGROUP_COLUMNS / 2u);
         let at = (subgroup_row * SUBGROUP_COLUMNS + subgroup_column) * AREA + e % AREA;
 #endif
-        let row = first_row + (subgroup_row * MATRIX_ROWS + i) * SIDE + e % AREA / SIDE;
-        let column = first_column + (subgroup_column * MATRIX_COLUMNS + j) * SIDE + e % SIDE;
+        let row = tile.first_row + (subgroup_row * MATRIX_ROWS + i) * SIDE + e % AREA / SIDE;
+        let column = tile.first_column + (subgroup_column * MATRIX_COLUMNS + j) * SIDE + e % SIDE;
 #if ACTIVATION == none
-        write(row, column, fragments[e]);
+        write(row, column, fragments[e], tile);
 #else
-        write(row, column, fragments[at], fragments[at + SUBGROUP_COLUMNS / 2u * AREA]);
+        write(row, column, fragments[at], fragments[at + SUBGROUP_COLUMNS / 2u * AREA], tile);
 #endif
     }
     workgroupBarrier();
@@ -144,6 +144,11 @@ fn store_fragments(lane: u32, i: u32, j: u32, first_row: u32, first_column: u32)
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let tile = tile_of(here);
+#if EXPERTS
+    if (workgroupUniformLoad(&slot_count) == 0u) {
+        return;
+    }
+#endif
     let first_row = tile.first_row;
     let first_column = tile.first_column;
     let subgroup_x = here.subgroup_id / SUBGROUP_COLUMNS * (MATRIX_ROWS * SIDE * STAGE_STRIDE);
@@ -232,7 +237,7 @@ fn KERNEL(here: Invocation) {
 #repeat J MATRIX_COLUMNS
     let d##I##J = c##I##J;
     coopStoreT(d##I##J, &fragments[fragment_at], SIDE);
-    store_fragments(here.local_index, I##u, J##u, first_row, first_column);
+    store_fragments(here.local_index, I##u, J##u, tile);
 #end
 #end
 }

@@ -16,6 +16,11 @@ fn swizzled(row: u32, quad: u32) -> u32 {
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(here: Invocation) {
     let tile = tile_of(here);
+#if EXPERTS
+    if (workgroupUniformLoad(&slot_count) == 0u) {
+        return;
+    }
+#endif
     let first_row = tile.first_row;
     let first_column = tile.first_column;
     let own_row = here.local_index / 16u;
@@ -59,12 +64,12 @@ fn KERNEL(here: Invocation) {
         let row = first_row + own_row + 16u * i;
 #if ACTIVATION == none
         for (var j = 0u; j < COLUMNS_PER_INVOCATION; j += 1u) {
-            write(row, first_column + own_column + 16u * j, sums[i * COLUMNS_PER_INVOCATION + j]);
+            write(row, first_column + own_column + 16u * j, sums[i * COLUMNS_PER_INVOCATION + j], tile);
         }
 #else
         for (var j = 0u; j < COLUMNS_PER_INVOCATION / 2u; j += 1u) {
             let at = i * COLUMNS_PER_INVOCATION + j;
-            write(row, first_column + own_column + 16u * j, sums[at], sums[at + COLUMNS_PER_INVOCATION / 2u]);
+            write(row, first_column + own_column + 16u * j, sums[at], sums[at + COLUMNS_PER_INVOCATION / 2u], tile);
         }
 #endif
     }

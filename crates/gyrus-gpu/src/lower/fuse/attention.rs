@@ -22,7 +22,7 @@ impl Fuser<'_> {
     pub(super) fn attention(&mut self, write: &Op, attend: &Op) -> Result<(), GpuError> {
         let (
             Op::RopeWrite { qkv, heads: n_heads, kv: layer, write: has_kv, norms, rope },
-            Op::Attention { scale, soft_cap, out, .. },
+            Op::Attention { scale, soft_cap, sinks, out, .. },
         ) = (write, attend)
         else {
             return Err(GpuError::internal("attention is two ops"));
@@ -60,14 +60,15 @@ impl Fuser<'_> {
             layer,
             rope: rope.ok_or(head_dim),
             head_norms: norms.as_ref().map(head_norms),
+            sinks: *sinks,
         };
         let out = self.id(out);
         let paged = Paged { rows: 1, ..self.on.caches[usize::from(layer.group)] };
         // Where rows are of different sequences, none reads a key that another writes.
         let rotate = *has_kv && matches!(self.kind, BatchKind::Decode | BatchKind::Sequences);
         let position = self.has_position_immediate().then_some(0);
-        let call =
-            AttendCall { params, heads, rotate, mode: SplitMode::Separate { splits: 1 }, position, paged };
+        let (mode, sinks) = (SplitMode::Separate { splits: 1 }, sinks.is_some());
+        let call = AttendCall { params, heads, rotate, mode, position, sinks, paged };
         // Splits need heads of a multiple of 32 elements and a cache in f16.
         let split = self.kind != BatchKind::Prefill && self.on.capabilities.can_attend_split(&call);
         let rotate = split && rotate;

@@ -45,7 +45,7 @@ impl Fuser<'_> {
 
     /// Whether all these weights are multiplied in f16 tiles. Weights in f32, and those beyond the range of f16, are
     /// multiplied in f32.
-    fn takes_f16(&self, weights: &[WeightId]) -> bool {
+    pub(super) fn takes_f16(&self, weights: &[WeightId]) -> bool {
         let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
         self.fast()
@@ -63,8 +63,10 @@ impl Fuser<'_> {
         gate: Option<Activation>,
         out: BufferId,
     ) -> Result<(), GpuError> {
-        let f16 = self.takes_f16(weights);
-        if !f16 && !self.takes_int8(weights) {
+        // Which experts a row has must not depend on the rounding of its activations to f16 or int8.
+        let is_router = self.is_router(out);
+        let f16 = self.takes_f16(weights) && !is_router;
+        if !f16 && (is_router || !self.takes_int8(weights)) {
             self.finish(x)?;
         }
         self.before_write(out)?;
@@ -88,7 +90,11 @@ impl Fuser<'_> {
                     let call =
                         TileCall { y_stride, y_offset, accumulate, gate, tuning, ..TileCall::new(layout, 1) };
                     self.push(&name, Kernel::Tiles { call, matrix, out: to });
-                } else if self.fast() && self.kind != BatchKind::Prefill && layout.dtype().is_quantized() {
+                } else if self.fast()
+                    && self.kind != BatchKind::Prefill
+                    && layout.dtype().is_quantized()
+                    && !is_router
+                {
                     let (tuning, sizes) = self.tuning(layout, gate);
                     let call = MatVecCall {
                         gate,
@@ -117,7 +123,7 @@ impl Fuser<'_> {
     }
 
     /// The names of weights without the number of their layer, so that they are the same in all layers.
-    fn name_of(&self, weights: &[WeightId]) -> String {
+    pub(super) fn name_of(&self, weights: &[WeightId]) -> String {
         let short = |id: &WeightId| {
             let name = &self.on.plan.weight(*id).name;
             let name = name.strip_suffix(".weight").unwrap_or(name);
@@ -137,7 +143,7 @@ impl Fuser<'_> {
     }
 
     /// Converts a buffer's rows, or what is pending for it, to f16.
-    fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
+    pub(super) fn convert_to_f16(&mut self, x: BufferId) -> Result<(), GpuError> {
         let mut ops = self.current.clone();
         let (source, norm) = match self.pending.get(&self.id(x)).copied() {
             Some(Pending::Norm { x, weight, eps, op }) => {
@@ -154,7 +160,8 @@ impl Fuser<'_> {
         let eps = norm.map(|(_, eps)| eps);
         let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: eps };
         let name = if norm.is_some() { "norm · f16" } else { "f16" };
-        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) });
+        let (slots, norm) = (self.slots_of(x), norm.map(|(weight, _)| weight));
+        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm, slots });
         Ok(())
     }
 

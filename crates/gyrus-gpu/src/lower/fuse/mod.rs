@@ -6,6 +6,7 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod matmul;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,8 +16,9 @@ use gyrus_kernels::call::engine::{AddCall, Paged};
 use gyrus_kernels::call::{EmbedCall, FlashCall};
 use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
 
+use self::experts::ExpertProduct;
 use super::call::{Call, Gathered, Kernel, MatrixPart};
-use super::{BatchKind, Capabilities, check_ops, effective};
+use super::{BatchKind, Capabilities, effective};
 use crate::buffers::MAX_ROWS;
 use crate::error::GpuError;
 use crate::profile::DeviceProfile;
@@ -61,6 +63,8 @@ struct Fuser<'a> {
     all_rows: bool,
     /// Ordered, so that the calls do not depend on a hash.
     pending: BTreeMap<BufferId, Pending>,
+    /// The route whose slots are sorted by expert.
+    sorted: Option<BufferId>,
     /// The buffer of which the normed int8 rows were written by an epilogue, with this norm's weight.
     normed: Option<(BufferId, WeightId)>,
     /// Buffers that are other names of others.
@@ -80,6 +84,7 @@ impl FuseContext<'_> {
             kind: effective(kind, self.plan.precision),
             all_rows,
             pending: BTreeMap::new(),
+            sorted: None,
             normed: None,
             aliases: HashMap::new(),
             later: &[],
@@ -97,7 +102,7 @@ impl FuseContext<'_> {
 
     /// Flash attention, where its kernel takes this op.
     fn flash(&self, op: &Op) -> Option<FlashCall> {
-        let Op::Attention { qkv, heads, kv, scale, soft_cap, .. } = *op else { return None };
+        let Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, .. } = *op else { return None };
         let group = self.plan.kv_group(kv);
         let call = FlashCall {
             n_heads: heads.into(),
@@ -107,6 +112,7 @@ impl FuseContext<'_> {
             soft_cap: soft_cap.unwrap_or(0.0),
             causal: true,
             tree: false,
+            sinks: sinks.is_some(),
             paged: Paged { rows: MAX_ROWS as u32, ..self.caches[usize::from(kv.group)] },
             tiles: 1,
         };
@@ -214,8 +220,9 @@ impl<'a> Fuser<'a> {
             Op::Gate { x, activation, out } => {
                 self.finish(x)?;
                 self.before_write(out)?;
-                let (x, width, out) = (self.id(x), self.width(out), self.id(out));
-                self.push("gate", Kernel::Gate { x, activation, width, out });
+                let (slots, width) = (self.slots_of(x), self.width(out));
+                let (x, out) = (self.id(x), self.id(out));
+                self.push("gate", Kernel::Gate { x, activation, width, slots, out });
             }
             Op::GateBy { x, activation, by, first } => {
                 self.finish(x)?;
@@ -225,9 +232,14 @@ impl<'a> Fuser<'a> {
                 let (x, by) = (self.id(x), self.id(by));
                 self.push("gate", Kernel::GateBy { x, activation, width, by, columns });
             }
-            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
-                return check_ops(ops);
+            Op::Route { logits, used, weights, scale, out } => {
+                self.route(logits, used, weights, scale, out)?;
             }
+            Op::ExpertMatMul { x, route, ref weights, ref biases, out } => {
+                self.expert_mat_mul(all, ExpertProduct { x, route, weights, biases, out })?;
+            }
+            Op::ExpertSum { x, route, accumulate, out } => self.expert_sum(x, route, accumulate, out)?,
+            Op::AddGated { x, gate, out } => self.add_gated(x, gate, out)?,
             Op::Gather { x, out } if self.all_rows => {
                 self.finish(x)?;
                 self.aliases.insert(out, self.id(x));

@@ -62,6 +62,7 @@ struct Setup {
     rows: Vec<(usize, u32)>,
     window: u32,
     rotate: bool,
+    sinks: bool,
     ropes: Vec<Rope>,
 }
 
@@ -72,6 +73,7 @@ impl Setup {
         let (pairing, norm) = (point.of(&[Pairing::Split, Pairing::Adjacent]), point.of(&[true, false]));
         let (window, soft_cap) = point.of(&[(0, 0.0), (1, 0.0), (150, 5.0), (1500, 0.0)]);
         let rotate = point.of(&[false, true]);
+        let sinks = point.of(&[false, true]);
         let params = AttendParams {
             n_heads: heads as u32,
             n_kv_heads: kv_heads as u32,
@@ -95,6 +97,7 @@ impl Setup {
             rows: positions.iter().copied().enumerate().collect(),
             window,
             rotate,
+            sinks,
             ropes: ropes.collect::<Option<_>>()?,
         })
     }
@@ -110,6 +113,7 @@ impl Setup {
             rotate: self.rotate,
             mode,
             position: None,
+            sinks: self.sinks,
             paged: paged(&self.spec, Storage::F16, &self.lengths(), self.rows.len()),
         }
     }
@@ -127,6 +131,7 @@ impl Setup {
         let before = cache.device.clone();
         let qkv = noise.gaussians(self.rows.len() * stride);
         let norms = noise.gaussians(2 * head_dim);
+        let sinks = noise.floats(heads, 6.0);
         let (mut out, mut errors) = (Vec::new(), Vec::new());
         for (qkv, &(sequence, position)) in qkv.chunks_exact(stride).zip(&self.rows) {
             let mut row = qkv.to_vec();
@@ -137,7 +142,9 @@ impl Setup {
                 cache.write(sequence, position as usize, [k, v]);
             }
             let seen = seen(position, self.window);
-            let row = cache.attend(&row[..width], sequence, &seen, self.params.scale, self.params.soft_cap);
+            let scale = (self.params.scale, self.params.soft_cap);
+            let of_heads = self.sinks.then_some(sinks.as_slice());
+            let row = cache.attend(&row[..width], sequence, &seen, scale, of_heads);
             // The row's own key and value may be rounded to the other of two neighbouring f16.
             let error = if self.rotate { 2e-3 } else { 5e-6 } * largest(&row);
             errors.push(error as f32);
@@ -151,6 +158,7 @@ impl Setup {
             CaseBuffer::read("block_table", cache.tables.concat()),
             CaseBuffer::read("turns", turns),
             CaseBuffer::floats("head_norms", &norms),
+            CaseBuffer::floats("sinks", &sinks),
             CaseBuffer::scratch("partials", rows_of * heads * MOST_SPLITS as usize * (head_dim + 4)),
         ];
         let written: &[(usize, u32)] = if self.rotate { &self.rows } else { &[] };

@@ -158,6 +158,7 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let window = point.of(&[0, 40, 1]);
     let soft_cap = point.of(&[0.0, 2.0]);
     let count: usize = point.of(&[6, 1]);
+    let sinks = point.of(&[false, true]);
     let rows: Vec<(usize, u32)> = [(0, 130), (0, 1), (1, 31), (1, 32), (0, 0), (1, 159)][..count].to_vec();
     let lengths = [160, 160];
     let spec = KvGroup { layers: 1, kv_heads, head_dim, window: None };
@@ -172,20 +173,23 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
         soft_cap,
         ..Default::default()
     };
-    let launch = engine::attention(rungs, params, paged(&spec, kv, &lengths, count)).ok()?;
+    let launch = engine::attention(rungs, params, sinks, paged(&spec, kv, &lengths, count)).ok()?;
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
         let cache = Cache::new(&mut noise, spec, kv, &lengths);
         let qkv = noise.gaussians(rows.len() * stride);
+        let of_heads = noise.floats(heads, 6.0);
         let each = qkv.chunks_exact(stride).zip(&rows);
         let out: Vec<f32> = each
             .flat_map(|(qkv, (sequence, position))| {
-                cache.attend(&qkv[..heads * head_dim], *sequence, &seen(*position, window), scale, soft_cap)
+                let (q, seen) = (&qkv[..heads * head_dim], seen(*position, window));
+                cache.attend(q, *sequence, &seen, (scale, soft_cap), sinks.then_some(&of_heads))
             })
             .collect();
         let most = largest(&out);
         let mut buffers = cache.buffers(&qkv, &rows);
+        buffers.push(CaseBuffer::floats("sinks", &of_heads));
         buffers.push(CaseBuffer::near("out", &out, |_| 3e-6 * most));
         buffers
     };

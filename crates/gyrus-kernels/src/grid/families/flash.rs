@@ -41,6 +41,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let (causal, tree) = point.of(&[(true, false), (true, false), (false, false), (true, true)]);
     let sequences = point.of(&SEQUENCES);
     let tuning = point.of(&TUNINGS);
+    let sinks = point.of(&[false, true]);
     let spec = KvGroup { layers: 1, kv_heads, head_dim, window: None };
     let lengths: Vec<u32> = sequences.iter().map(|(prefix, n)| prefix + n).collect();
     let rows: Vec<(usize, u32)> = sequences
@@ -57,6 +58,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         soft_cap,
         causal,
         tree,
+        sinks,
         paged: paged(&spec, kv, &lengths, rows.len()),
         tiles: 0,
     };
@@ -68,6 +70,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let mut noise = Noise::new(seed);
         let cache = Cache::new(&mut noise, spec, kv, &lengths);
         let qkv = noise.gaussians(rows.len() * stride);
+        let of_heads = noise.floats(heads, 6.0);
         let mut out = Vec::new();
         let mut branches: Vec<u64> = Vec::new();
         for (qkv, &(sequence, position)) in qkv.chunks_exact(stride).zip(&rows) {
@@ -78,7 +81,8 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
             let in_branch =
                 |p: &u32| !tree || *p < prefix || branch(position - prefix) >> (p - prefix) & 1 == 1;
             let seen: Vec<usize> = (0..end).filter(near).filter(in_branch).map(|p| p as usize).collect();
-            out.extend(cache.attend(&qkv[..heads * head_dim], sequence, &seen, call.scale, soft_cap));
+            let (q, scale) = (&qkv[..heads * head_dim], (call.scale, soft_cap));
+            out.extend(cache.attend(q, sequence, &seen, scale, sinks.then_some(&of_heads)));
         }
         // Scores are sums of up to 256 products in f32 and reach about 5: their error, which is that of a weight, stays
         // below 3e-6.
@@ -88,6 +92,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         buffers.extend([
             CaseBuffer::read("tiles", bytemuck::cast_slice(&tiles).to_vec()),
             CaseBuffer::read("branches", branches),
+            CaseBuffer::floats("sinks", &of_heads),
             CaseBuffer::near("out", &out, |_| 3e-6 * most),
         ]);
         buffers

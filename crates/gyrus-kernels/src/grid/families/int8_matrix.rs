@@ -46,6 +46,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         gate,
         y_stride: stride as u32,
         y_offset: offset as u32,
+        experts: None,
         accumulate,
         tuning: MatVecTuning { workgroup: 256, columns: 2, splits, passes: 1 },
         sizes: MatVecSizes::H200,

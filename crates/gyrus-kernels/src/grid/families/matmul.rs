@@ -97,6 +97,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         y_stride: y_stride as u32,
         y_offset: offset as u32,
         accumulate,
+        experts: None,
     };
     let seed = point.seed;
     let twin = move || {

@@ -191,6 +191,7 @@ fn make(seed: u64, rungs: Rungs, form: Form) -> Option<Case> {
         y_stride: y_stride as u32,
         y_offset: y_offset as u32,
         accumulate,
+        experts: None,
         tuning,
         sizes: MatVecSizes::H200,
     };

@@ -5,6 +5,7 @@ mod attention;
 mod cache;
 mod conv;
 mod elementwise;
+mod experts;
 mod flash;
 mod int8_matrix;
 mod matmul;
@@ -27,7 +28,7 @@ pub fn families() -> &'static [Family] {
     ) -> Family {
         Family { name, few, case }
     }
-    const ALL: [Family; 27] = [
+    const ALL: [Family; 33] = [
         family("rope", 60, crate::abi::cases::case),
         family("copy", 3, elementwise::copy),
         family("gate", 9, elementwise::gate),
@@ -46,6 +47,12 @@ pub fn families() -> &'static [Family] {
         family("quantize", 24, rows::quantize),
         family("f16_rows", 10, rows::f16_rows),
         family("tiles", 26, tiles::case),
+        family("route", 16, experts::route),
+        family("matvec of experts", 24, experts::matvec),
+        family("matvec of a sum of experts", 24, experts::matvec_sum),
+        family("matmul of experts", 16, experts::matmul),
+        family("tiles of experts", 16, experts::tiles),
+        family("sums of experts", 8, experts::sums),
         family("conv1d", 12, conv::case),
         family("kv_copy", 6, cache::copy),
         family("kv_shift", 12, cache::shift),

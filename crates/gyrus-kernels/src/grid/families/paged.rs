@@ -102,12 +102,12 @@ impl Cache {
         q: &[f32],
         sequence: usize,
         seen: &[usize],
-        scale: f32,
-        soft_cap: f32,
+        (scale, soft_cap): (f32, f32),
+        sinks: Option<&[f32]>,
     ) -> Vec<f32> {
         let soft_cap = (soft_cap != 0.0).then_some(soft_cap);
         let mut out = vec![0.0; q.len()];
-        let question = Question { q, table: &self.tables[sequence], seen, scale, soft_cap, sinks: None };
+        let question = Question { q, table: &self.tables[sequence], seen, scale, soft_cap, sinks };
         scalar::attend(&self.host, 0, question, &mut out);
         out
     }
