@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn pools() -> impl Iterator<Item = Pool> {
-        [1, 3].into_iter().flat_map(|n| Isa::supported().into_iter().map(move |isa| Pool::with_isa(n, isa)))
+        [1, 3].into_iter().flat_map(|n| Isa::supported().map(move |isa| Pool::with_isa(n, isa)))
     }
 
     #[test]

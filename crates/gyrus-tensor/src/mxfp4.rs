@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn pairs_of_neighbours_become_halves_of_blocks() {
         // Element j has code j % 16.
-        let quants: Vec<u8> = (0..32).map(|j| (2 * j % 16) | (2 * j + 1) % 16 << 4).collect();
+        let quants: Vec<u8> = (0..32).map(|j| (2 * j % 16) | ((2 * j + 1) % 16) << 4).collect();
         let mut out = [0; 34];
         assemble_mxfp4(&quants, &[127, 128], &mut out).unwrap();
         let mut values = [0.0; 64];
