@@ -6,8 +6,8 @@ use half::f16;
 use super::matmul::{Output, widths};
 use super::matvec::{exact_rows, int8_magnitude};
 use crate::call::{
-    ExpertSumCall, ExpertTilesCall, Experts, F16RowsCall, Input, MatMulCall, MatVecCall, MatVecTuning,
-    RouteCall, TileCall, add_gated,
+    ExpertSumCall, ExpertTilesCall, Experts, F16RowsCall, Input, MatMulCall, MatVecCall, MatVecSizes,
+    MatVecTuning, RouteCall, TileCall, add_gated,
 };
 use crate::grid::case::{Case, CaseBuffer, Rule, Step, UNTOUCHED, words};
 use crate::grid::family::Point;
@@ -118,6 +118,10 @@ const fn tuning(workgroup: u32, columns: u32, splits: u32, passes: u32) -> MatVe
     MatVecTuning { workgroup, columns, splits, passes }
 }
 
+/// A device that few workgroups fill, so that each computes several sets of columns.
+const SMALL_DEVICE: MatVecSizes =
+    MatVecSizes { prologue_workgroups: 1, prologue_workgroup: 32, ..MatVecSizes::H200 };
+
 const TUNINGS: [MatVecTuning; 4] =
     [tuning(64, 2, 1, 1), tuning(128, 2, 2, 2), tuning(256, 4, 4, 1), tuning(64, 8, 1, 1)];
 
@@ -144,7 +148,7 @@ pub(super) fn matvec(point: &mut Point, rungs: Rungs) -> Option<Case> {
         point.of(&[(1, true, true), (3, false, true), (2, true, true), (2, false, false)]);
     let gate = point.of(&[Some(Activation::Silu), None, Some(Activation::ClampedSwish)]);
     let (bias, stacked) = point.of(&[(true, 2), (false, 1), (true, 1)]);
-    let tuning = point.of(&TUNINGS);
+    let (tuning, sizes) = (point.of(&TUNINGS), point.of(&[MatVecSizes::H200, SMALL_DEVICE]));
     let parts = if gate.is_some() { 2 } else { 1 };
     let width = n / parts;
     let experts = Experts { count, used, shared, bias, parts: stacked, sum: false };
@@ -156,6 +160,7 @@ pub(super) fn matvec(point: &mut Point, rungs: Rungs) -> Option<Case> {
         y_offset: 2,
         experts: Some(experts),
         tuning,
+        sizes,
         ..MatVecCall::new(WeightLayout::new(dtype, n * count as usize, k).ok()?, rows)
     };
     let seed = point.seed;
@@ -207,7 +212,7 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let (count, used) = point.of(&COUNTS);
     let rows = point.of(&[1, 3, 2]);
     let (bias, accumulate) = point.of(&[(false, true), (true, true), (true, false)]);
-    let tuning = point.of(&TUNINGS);
+    let (tuning, sizes) = (point.of(&TUNINGS), point.of(&[MatVecSizes::H200, SMALL_DEVICE]));
     let experts = Experts { count, used, shared: false, bias, parts: 1, sum: true };
     let call = MatVecCall {
         input: Input::F32,
@@ -215,6 +220,7 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
         accumulate,
         experts: Some(experts),
         tuning,
+        sizes,
         ..MatVecCall::new(WeightLayout::new(dtype, n * count as usize, k).ok()?, rows)
     };
     let seed = point.seed;
