@@ -235,6 +235,11 @@ impl AttendCall {
         self.params.n_kv_heads * self.group().1
     }
 
+    /// Elements of the query heads that one workgroup computes.
+    pub fn query_elements(&self) -> u32 {
+        self.group().0 * self.paged.cache.head_dim
+    }
+
     /// Query heads of a KV head that one workgroup computes, and the number of such groups.
     fn group(&self) -> (u32, u32) {
         let heads = (self.params.n_heads / self.params.n_kv_heads.max(1)).max(1);

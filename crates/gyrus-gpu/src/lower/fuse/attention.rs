@@ -17,6 +17,9 @@ use crate::weight::head_norms;
 /// workgroup memory.
 const GATHERED_MODES: [(u32, bool); 5] = [(4, true), (4, false), (2, true), (2, false), (1, false)];
 
+/// Elements of the query heads of a workgroup that the profile's number of workgroups is for: four heads of 64.
+const GATHERED_ELEMENTS: u32 = 256;
+
 impl Fuser<'_> {
     /// The two ops of attention: the first rotates heads and writes keys, the second attends.
     pub(super) fn attention(&mut self, write: &Op, attend: &Op) -> Result<(), GpuError> {
@@ -103,7 +106,9 @@ impl Fuser<'_> {
     fn gathered(&self, call: AttendCall, out: BufferId) -> Option<Gathered> {
         let reader = self.only_read_by_next(out)?;
         let profile = self.on.profile();
-        let from_rows = profile.gathered_workgroups.div_ceil(call.workgroups());
+        // A workgroup with more to compute for each position takes longer, so that more of them must share the work.
+        let share = call.query_elements().div_ceil(GATHERED_ELEMENTS);
+        let from_rows = profile.gathered_workgroups.saturating_mul(share).div_ceil(call.workgroups());
         let useful = matches!(self.kind, BatchKind::Sequences | BatchKind::ShortChunk)
             && from_rows <= MATVEC_ROWS as u32
             && self.takes_int8(reader);
