@@ -27,6 +27,9 @@ pub struct MatMulCall {
     pub experts: Option<Experts>,
 }
 
+/// Sums of a tile of rows each that keep a device busy.
+const BUSY_SUMS: u64 = 1024;
+
 /// Tuning. `lanes` also changes the order of sums, so it must not depend on the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MatMulTuning {
@@ -36,6 +39,8 @@ pub struct MatMulTuning {
     pub lanes: Option<u32>,
     /// Columns of the output that a lane computes: 1, 2 or 4.
     pub columns: Option<u32>,
+    /// Rows that share one read of the weights: 1, 2, 4 or 8. Experts have one.
+    pub rows: Option<u32>,
 }
 
 impl MatMulCall {
@@ -75,7 +80,10 @@ impl MatMulCall {
         push("y", 5, Access::ReadWrite, 4 * y);
         slots.extend(experts.iter().flat_map(|experts| experts.slots(self.rows, &weight, [7, 8])));
 
-        let tile = self.tile();
+        let tile = match tuning.rows {
+            Some(rows) if self.experts.is_none() => rows,
+            _ => self.tile(),
+        };
         let Shape { workgroup, lanes, columns } = Self::shape(tuning)?;
         let tiles = m.div_ceil(tile.into());
         let lane_groups = u64::from(n).div_ceil(columns.into());
@@ -102,15 +110,18 @@ impl MatMulCall {
         })
     }
 
-    /// Rows that share one read of the weights.
+    /// Rows that share one read of the weights. A small matrix, such as a router, has too few sums to keep a device busy
+    /// with many rows each.
     fn tile(&self) -> u32 {
-        match self.rows {
+        let most = match self.rows {
             1 => 1,
             // Each has its own weights.
             _ if self.experts.is_some() => 1,
             2..=4 => 4,
             _ => 8,
-        }
+        };
+        let sums = |tile: u32| u64::from(self.weight.rows()) * u64::from(self.rows.div_ceil(tile));
+        [8, 4, 2].into_iter().filter(|tile| *tile <= most).find(|tile| sums(*tile) >= BUSY_SUMS).unwrap_or(1)
     }
 
     /// How the sum is divided. It must not depend on the number of rows, or a row's bits would depend on other rows.
@@ -128,6 +139,11 @@ impl MatMulCall {
         if workgroup < lanes {
             let least = lanes.into();
             return Err(LaunchError::TooLow { kernel: kernel(), name: "workgroup", value: workgroup, least });
+        }
+        let rows = tuning.rows.unwrap_or(1);
+        if ![1, 2, 4, 8].contains(&rows) {
+            let (name, value, needed) = ("rows", rows, "1, 2, 4 or 8");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         if ![1, 2, 4].contains(&columns) {
             let (name, value, needed) = ("columns", columns, "1, 2 or 4");

@@ -68,16 +68,16 @@ impl Output {
     }
 }
 
-const DEFAULT: MatMulTuning = MatMulTuning { workgroup: None, lanes: None, columns: None };
+const DEFAULT: MatMulTuning = MatMulTuning { workgroup: None, lanes: None, columns: None, rows: None };
 
 /// Tunings by rows: most points take the default, so that few kernels are compiled.
 const TUNINGS: [MatMulTuning; 6] = [
     DEFAULT,
-    DEFAULT,
-    MatMulTuning { columns: Some(2), ..DEFAULT },
-    MatMulTuning { workgroup: Some(32), lanes: Some(4), columns: Some(2) },
-    MatMulTuning { workgroup: Some(64), lanes: Some(64), columns: Some(4) },
-    MatMulTuning { workgroup: Some(256), lanes: Some(128), columns: Some(1) },
+    MatMulTuning { rows: Some(8), ..DEFAULT },
+    MatMulTuning { rows: Some(4), columns: Some(2), ..DEFAULT },
+    MatMulTuning { workgroup: Some(32), lanes: Some(4), columns: Some(2), rows: Some(8) },
+    MatMulTuning { workgroup: Some(64), lanes: Some(64), columns: Some(4), rows: Some(2) },
+    MatMulTuning { workgroup: Some(256), lanes: Some(128), columns: Some(1), rows: Some(8) },
 ];
 
 pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
