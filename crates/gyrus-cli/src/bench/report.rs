@@ -17,6 +17,8 @@ pub(super) struct Measurement {
     /// Standard deviation over the repetitions.
     deviation: f64,
     repetitions: usize,
+    /// Tokens per second of each repetition.
+    samples: Vec<f64>,
     /// The share of time in which the GPU is idle, in one more run; absent without a GPU that has timestamps.
     gpu_idle: Option<f64>,
     model: String,
@@ -46,6 +48,7 @@ impl Measurement {
             tokens_per_second: median(speeds),
             deviation: deviation(speeds),
             repetitions: speeds.len(),
+            samples: speeds.to_vec(),
             gpu_idle,
             model: name.to_owned(),
             architecture: model.config().architecture.clone(),
