@@ -158,7 +158,7 @@ impl Loader<'_> {
         let (done, total) = (Cell::new(0), self.weight_bytes());
         let source = WeightSource::new(self);
         // The backend requests one weight after the other, each when the earlier ones are loaded.
-        let backend = CpuBackend::new(self.plan.clone(), &kv.blocks, threads, |spec| {
+        let backend = CpuBackend::new(self.plan.clone(), &kv, threads, |spec| {
             (self.progress)(done.replace(done.get() + weight_bytes(spec)), total);
             match source.bytes(spec) {
                 Some(bytes) => Arc::new(bytes),
@@ -175,7 +175,7 @@ impl Loader<'_> {
         let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
         let source = WeightSource::new(self);
         let bytes = |spec: &WeightSpec| source.bytes(spec).unwrap_or(WeightBytes::Memory(Vec::new()));
-        let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
+        let backend = Reference::new(self.plan.clone(), &kv, bytes)
             .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source });
         let backend = source.check(backend)?;
         Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context, kv })
@@ -207,7 +207,7 @@ impl Loader<'_> {
         let gpu = self.open_gpu(adapter)?;
         // Without KV-cache blocks: weights, scratch buffers, and block tables for the longest sequence.
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()] };
+        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()], records: 0 };
         let need = gyrus_gpu::MemoryNeed::new(self.plan, &empty)?;
         let memory = gpu.memory().map(|memory| memory.free);
         let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;

@@ -52,6 +52,7 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
             (0.5 * x * (1.0 + erf(x / SQRT_2))) as f32
         }
         Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
     }
 }
 

@@ -1,7 +1,9 @@
-// The activation function ACTIVATION: silu, gelu_tanh, gelu or squared_relu.
+// The activation function ACTIVATION: silu, sigmoid, gelu_tanh, gelu or squared_relu.
 fn activated(v: f32) -> f32 {
 #if ACTIVATION == silu
     return v / (1.0 + exp(-v));
+#elif ACTIVATION == sigmoid
+    return 1.0 / (1.0 + exp(-v));
 #elif ACTIVATION == squared_relu
     let positive = max(v, 0.0);
     return positive * positive;

@@ -2,6 +2,8 @@
 
 mod config;
 mod config_defaults;
+mod delta_plan;
+mod delta_reader;
 mod description;
 mod fields;
 mod pairings;
@@ -15,6 +17,6 @@ mod source;
 mod tensor_names;
 mod weights;
 
-pub use config::{Attention, Config, FeedForward, Layer, QkNorm};
+pub use config::{Attention, Config, FeedForward, Layer, Mixer, QkNorm};
 pub(crate) use plan::build;
 pub use ropes::{LayerRope, ModelRopes};

@@ -40,6 +40,17 @@ pub(crate) enum LayerTensor {
     GateUp,
     Down,
     FfnPostNorm,
+    /// Queries, keys and values of Gated DeltaNet, one below the other.
+    DeltaQkv,
+    /// Its output gate.
+    DeltaGate,
+    DeltaBeta,
+    DeltaAlpha,
+    DeltaTaps,
+    DeltaA,
+    DeltaBias,
+    DeltaNorm,
+    DeltaOutput,
     InputGate,
     InputProjection,
     InputPostNorm,
@@ -49,7 +60,10 @@ pub(crate) enum LayerTensor {
 /// A file's naming scheme.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TensorNames {
-    Gguf,
+    Gguf {
+        /// Whether the norm before the feed-forward is called the one after attention.
+        ffn_norm_after_attention: bool,
+    },
     HuggingFace {
         /// What is before the names of the language model's tensors.
         prefix: &'static str,
@@ -66,8 +80,11 @@ pub(crate) enum TensorNames {
 const PREFIXES: [(&str, &str); 4] =
     [("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."), ("", "")];
 
-/// What the names of other towers' tensors begin with in multimodal files. They are not loaded.
-pub(crate) const OTHER_TOWERS: [&str; 12] = [
+/// What the names of other towers' tensors begin with in multimodal files, and of layers of multi-token prediction. They
+/// are not loaded.
+pub(crate) const OTHER_TOWERS: [&str; 14] = [
+    "mtp.",
+    "model.mtp.",
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -92,9 +109,13 @@ impl TensorNames {
         schemes.iter().find(|names| has(names)).unwrap_or(first).clone()
     }
 
+    pub(crate) fn is_gguf(&self) -> bool {
+        matches!(self, TensorNames::Gguf { .. })
+    }
+
     pub(crate) fn global(&self, tensor: GlobalTensor) -> String {
         match self {
-            TensorNames::Gguf => match tensor {
+            TensorNames::Gguf { .. } => match tensor {
                 GlobalTensor::Embedding => "token_embd.weight",
                 GlobalTensor::OutputNorm => "output_norm.weight",
                 GlobalTensor::Output => "output.weight",
@@ -116,10 +137,10 @@ impl TensorNames {
 
     pub(crate) fn layer(&self, layer: usize, part: LayerTensor) -> String {
         match (self, part) {
-            // The only name in Hugging Face's layout without a suffix.
-            (TensorNames::HuggingFace { prefix, .. }, LayerTensor::OutputScale) => {
-                format!("{prefix}layers.{layer}.layer_scalar")
-            }
+            // Names without the suffix.
+            (TensorNames::HuggingFace { .. }, LayerTensor::OutputScale | LayerTensor::DeltaBias)
+            | (_, LayerTensor::DeltaA) => self.stem(layer, part),
+            (TensorNames::Gguf { .. }, LayerTensor::DeltaBias) => self.bias(layer, part),
             _ => format!("{}.weight", self.stem(layer, part)),
         }
     }
@@ -130,7 +151,10 @@ impl TensorNames {
 
     fn stem(&self, layer: usize, part: LayerTensor) -> String {
         match self {
-            TensorNames::Gguf => format!("blk.{layer}.{}", gguf(part)),
+            TensorNames::Gguf { ffn_norm_after_attention: true } if matches!(part, LayerTensor::FfnNorm) => {
+                format!("blk.{layer}.post_attention_norm")
+            }
+            TensorNames::Gguf { .. } => format!("blk.{layer}.{}", gguf(part)),
             TensorNames::HuggingFace { prefix, post_norms, .. } => {
                 format!("{prefix}layers.{layer}.{}", hugging_face(part, *post_norms))
             }
@@ -154,6 +178,15 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::Up | LayerTensor::GateUp => "ffn_up",
         LayerTensor::Down => "ffn_down",
         LayerTensor::FfnPostNorm => "post_ffw_norm",
+        LayerTensor::DeltaQkv => "attn_qkv",
+        LayerTensor::DeltaGate => "attn_gate",
+        LayerTensor::DeltaBeta => "ssm_beta",
+        LayerTensor::DeltaAlpha => "ssm_alpha",
+        LayerTensor::DeltaTaps => "ssm_conv1d",
+        LayerTensor::DeltaA => "ssm_a",
+        LayerTensor::DeltaBias => "ssm_dt",
+        LayerTensor::DeltaNorm => "ssm_norm",
+        LayerTensor::DeltaOutput => "ssm_out",
         LayerTensor::InputGate => "inp_gate",
         LayerTensor::InputProjection => "proj",
         LayerTensor::InputPostNorm => "post_norm",
@@ -179,6 +212,15 @@ fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
         LayerTensor::GateUp => "mlp.gate_up_proj",
         LayerTensor::Down => "mlp.down_proj",
         LayerTensor::FfnPostNorm => "post_feedforward_layernorm",
+        LayerTensor::DeltaQkv => "linear_attn.in_proj_qkv",
+        LayerTensor::DeltaGate => "linear_attn.in_proj_z",
+        LayerTensor::DeltaBeta => "linear_attn.in_proj_b",
+        LayerTensor::DeltaAlpha => "linear_attn.in_proj_a",
+        LayerTensor::DeltaTaps => "linear_attn.conv1d",
+        LayerTensor::DeltaA => "linear_attn.A_log",
+        LayerTensor::DeltaBias => "linear_attn.dt_bias",
+        LayerTensor::DeltaNorm => "linear_attn.norm",
+        LayerTensor::DeltaOutput => "linear_attn.out_proj",
         LayerTensor::InputGate => "per_layer_input_gate",
         LayerTensor::InputProjection => "per_layer_projection",
         LayerTensor::InputPostNorm => "post_per_layer_input_norm",

@@ -1,9 +1,9 @@
 //! The weights of a plan: tensors of a checkpoint, checked against the shapes that the plan needs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use gyrus_formats::{Checkpoint, TensorView};
-use gyrus_kernels::{WeightId, WeightSpec};
+use gyrus_kernels::{CONV_TAPS, WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
 use super::quantization::{Quantization, Stored};
@@ -20,6 +20,8 @@ pub(super) struct Weights<'a> {
     norm_plus: f32,
     /// How an MLX folder is quantised.
     quantization: Option<Quantization>,
+    /// From this layer on a GGUF file has layers that are not part of the forward pass.
+    layers: usize,
     /// The type that matrices of floats are quantised to when they are loaded.
     quantize: Option<DType>,
     pub(super) specs: Vec<WeightSpec>,
@@ -31,10 +33,12 @@ impl<'a> Weights<'a> {
         model: &'a Checkpoint,
         names: TensorNames,
         norm_plus: f32,
+        layers: usize,
         quantization: Option<Quantization>,
         quantize: Option<DType>,
     ) -> Weights<'a> {
-        Weights { model, names, norm_plus, quantization, quantize, specs: Vec::new(), used: HashSet::new() }
+        let (specs, used) = (Vec::new(), HashSet::new());
+        Weights { model, names, norm_plus, layers, quantization, quantize, specs, used }
     }
 
     /// A tensor, if the file has it.
@@ -55,6 +59,37 @@ impl<'a> Weights<'a> {
     ) -> Result<WeightId, Error> {
         let tensor = self.find(&self.names.layer(layer, part))?;
         self.add(tensor, dims)
+    }
+
+    /// Two weights whose blocks of `block` rows alternate in one tensor, each of `rows` rows.
+    pub(super) fn alternating(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        (rows, cols): (usize, usize),
+        block: usize,
+    ) -> Result<[WeightId; 2], Error> {
+        let tensor = self.find(&self.names.layer(layer, part))?;
+        let stored = self.checked(&tensor, &[2 * rows, cols])?;
+        let shape = Shape::new(&[rows, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let dtype = self.dtype(&stored, shape)?;
+        let spec = |first_row| WeightSpec {
+            first_row,
+            alternate: Some(block),
+            ..WeightSpec::new(&stored.name, dtype, shape)
+        };
+        Ok([0, block].map(|first_row| self.push(spec(first_row))))
+    }
+
+    /// The taps of a layer's convolution, one after the other.
+    pub(super) fn delta_taps(&mut self, layer: usize, channels: usize) -> Result<WeightId, Error> {
+        let tensor = self.find(&self.names.layer(layer, LayerTensor::DeltaTaps))?;
+        let stored = match self.names.is_gguf() {
+            true => self.checked(&tensor, &[channels, CONV_TAPS])?,
+            false => self.checked(&tensor, &[channels, 1, CONV_TAPS])?,
+        };
+        let flat = Shape::new(&[channels * CONV_TAPS]).map_err(|e| Error::Unsupported(e.to_string()))?;
+        Ok(self.push(WeightSpec::new(stored.name, stored.dtype, flat)))
     }
 
     /// A tensor outside the layers.
@@ -202,14 +237,26 @@ impl<'a> Weights<'a> {
     }
 
     fn is_other_tower(&self, name: &str) -> bool {
-        self.names != TensorNames::Gguf && OTHER_TOWERS.iter().any(|tower| name.starts_with(tower))
+        match self.names.is_gguf() {
+            true => self.later_layer(name).is_some(),
+            false => OTHER_TOWERS.iter().any(|tower| name.starts_with(tower)),
+        }
+    }
+
+    /// The number of the layer after the others that a tensor of a GGUF file is of.
+    fn later_layer(&self, name: &str) -> Option<usize> {
+        let (number, _) = name.strip_prefix("blk.")?.split_once('.')?;
+        number.parse().ok().filter(|layer| *layer >= self.layers)
     }
 
     /// What the names of tensors that are not loaded begin with.
     pub(super) fn skipped(&self) -> Vec<String> {
-        let has = |tower: &&&str| {
-            self.names != TensorNames::Gguf && self.model.tensors().any(|t| t.name.starts_with(**tower))
-        };
+        if self.names.is_gguf() {
+            let later: BTreeSet<usize> =
+                self.model.tensors().filter_map(|tensor| self.later_layer(tensor.name)).collect();
+            return later.iter().map(|layer| format!("blk.{layer}")).collect();
+        }
+        let has = |tower: &&&str| self.model.tensors().any(|t| t.name.starts_with(**tower));
         OTHER_TOWERS.iter().filter(has).map(|tower| tower.trim_end_matches('.').to_owned()).collect()
     }
 }

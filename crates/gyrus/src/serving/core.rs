@@ -210,6 +210,10 @@ impl Slots for NoSlots {
         Err(BackendError::UnsoundBatch)
     }
 
+    fn copy_state(&mut self, _from: Option<u32>, _to: u32) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
     fn close(&mut self, _: usize) {}
 
     fn submit(&mut self, _: &gyrus_kernels::Work<'_>) -> Result<u64, BackendError> {

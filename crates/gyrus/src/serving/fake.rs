@@ -99,6 +99,7 @@ pub(super) fn plan(windows: &[Option<u32>]) -> Plan {
         buffers: Vec::new(),
         weights: Vec::new(),
         ropes: Vec::new(),
+        delta: Vec::new(),
         kv: kv.collect(),
         forward: Vec::new(),
         layers: Vec::new(),
@@ -237,6 +238,10 @@ impl Slots for Fake {
 
     fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn copy_state(&mut self, _from: Option<u32>, _to: u32) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
     }
 
     fn close(&mut self, slot: usize) {

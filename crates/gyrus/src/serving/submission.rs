@@ -204,7 +204,15 @@ impl Scheduler {
         (running.sent_limit, running.sent_blocks) = (limit, sequence.kv.capacity() / KV_BLOCK);
         slots.start(
             running.slot,
-            &Decode { tokens: &sequence.tokens, limit, sampler, ends, logprobs: *logprobs, masked: false },
+            &Decode {
+                tokens: &sequence.tokens,
+                limit,
+                sampler,
+                ends,
+                logprobs: *logprobs,
+                masked: false,
+                records: [0; 2],
+            },
         )?;
         running.decodes = Decodes::Next;
         Ok(())
@@ -314,7 +322,14 @@ impl Scheduler {
                 let tokens = &self.sequences[chunk.sequence].as_ref()?.tokens;
                 let tokens = &tokens[chunk.first..chunk.first + chunk.count];
                 let position = chunk.first as u32;
-                Some(Chunk { slot: *slot, position, tokens, kind: *kind, logits: chunk.logits })
+                Some(Chunk {
+                    slot: *slot,
+                    position,
+                    tokens,
+                    kind: *kind,
+                    logits: chunk.logits,
+                    records: None,
+                })
             })
             .collect();
         let submission = slots.submit(&Work { chunks: &chunks, between, steps })?;
