@@ -143,7 +143,6 @@ fn a_model_runs_on_a_gpu_that_is_named() {
     assert!(said.contains(&format!("running on {} ({})\n", adapter.name, adapter.api())), "{said}");
     // Stderr is not a terminal here, so there is no progress bar.
     assert!(!said.contains("loading"), "{said}");
-    assert_eq!(cache.path().join("pipelines").exists(), adapter.pipeline_cache);
     // A software GPU is used only by its name.
     if adapter.kind == gyrus_gpu::AdapterKind::Software {
         let said = refused(&["run", "tales-7m", "x", "-q", "--device", "gpu"], 1);

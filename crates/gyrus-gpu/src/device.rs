@@ -13,7 +13,6 @@ use crate::error::GpuError;
 use crate::lower::Capabilities;
 use crate::pipeline::Pipeline;
 use crate::pipeline_cache::PipelineCache;
-use crate::vulkan_recorder::CompiledCache;
 
 /// Which adapter to open, and how.
 #[derive(Debug, Clone)]
@@ -58,8 +57,6 @@ pub struct Gpu {
     pub(crate) most_memory: Option<u64>,
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     pub(crate) pipeline_cache: Option<PipelineCache>,
-    /// The same of the Vulkan recorder, if it is used.
-    pub(crate) compiled_cache: Option<CompiledCache>,
     /// The file of tuning results for this device.
     pub(crate) tuning_path: Option<PathBuf>,
     pub(crate) busy: BusyMeter,
@@ -71,6 +68,10 @@ pub struct Gpu {
     /// An error that no call has returned yet.
     pending_error: Arc<Mutex<Option<GpuError>>>,
 }
+
+/// The sizes of the blocks in which wgpu allocates device memory, half of it for memory of the host: the first is small,
+/// since a driver takes 19 ms to map 64 MiB of the host's memory.
+const MEMORY_BLOCKS: std::ops::Range<u64> = 16 << 20..256 << 20;
 
 impl Gpu {
     /// Opens an adapter.
@@ -106,7 +107,7 @@ impl Gpu {
             required_features: features,
             required_limits: limits.clone(),
             experimental_features: if rungs.cooperative { experimental() } else { Default::default() },
-            memory_hints: MemoryHints::Performance,
+            memory_hints: MemoryHints::Manual { suballocated_device_memory_block_size: MEMORY_BLOCKS },
             trace: Trace::Off,
         };
         let (device, queue) = pollster::block_on(adapter.inner.request_device(&descriptor))
@@ -127,9 +128,6 @@ impl Gpu {
         let pipeline_cache =
             options.pipelines.as_ref().filter(|_| features.contains(Features::PIPELINE_CACHE));
         let info = adapter.inner.get_info();
-        let compiled_cache = pipeline_cache
-            .filter(|_| options.vulkan_recorder)
-            .and_then(|folder| CompiledCache::open(&device, &info, rungs, folder));
         let pipeline_cache =
             pipeline_cache.and_then(|folder| PipelineCache::open(&device, &info, rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
@@ -142,7 +140,6 @@ impl Gpu {
             most_memory: options.memory,
             pipelines: Mutex::default(),
             pipeline_cache,
-            compiled_cache,
             tuning_path: options.pipelines.as_ref().map(|folder| folder.join(adapter_file(&info, "tuning"))),
             busy: BusyMeter::default(),
             bandwidth: OnceLock::new(),

@@ -125,10 +125,9 @@ impl Gpu {
         in_parallel(&missing, |pipeline| pipeline.for_wgpu(self).map(drop))
     }
 
-    /// Writes the pipeline caches that have grown.
+    /// Writes the pipeline cache if it has grown.
     pub(crate) fn store_pipelines(&self) {
         self.pipeline_cache.as_ref().inspect(|cache| cache.store());
-        self.compiled_cache.as_ref().inspect(|cache| cache.store());
     }
 
     /// The pipeline of a launch. It may not be compiled yet.

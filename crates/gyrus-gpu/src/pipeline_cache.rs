@@ -2,7 +2,7 @@
 //!
 //! A file belongs to one adapter with one version of its driver and of this crate. It begins with a header and a checksum,
 //! so that a damaged or foreign file never reaches the driver. Such a file is ignored, and so is a folder that cannot be
-//! written. wgpu does not share its cache, so that the Vulkan recorder has a cache and a file of its own.
+//! written. The Vulkan recorder relies on the cache that drivers keep themselves.
 
 use std::fs;
 use std::io;
@@ -20,53 +20,15 @@ const HEAD: usize = 16;
 /// A larger file is ignored and replaced: a cache only grows, also by kernels that are no longer used.
 const LARGEST: u64 = 64 << 20;
 
-/// The file of a pipeline cache.
+/// wgpu's pipeline cache of a device, and its file.
 #[derive(Debug)]
-pub(crate) struct CacheFile {
+pub(crate) struct PipelineCache {
+    pub(crate) cache: wgpu::PipelineCache,
     path: PathBuf,
     /// The checksum of the file's contents.
     stored: AtomicU64,
     /// Whether a pipeline was compiled since the file was written.
     grown: AtomicBool,
-}
-
-impl CacheFile {
-    /// The file of a device and of who compiles, and its contents; `None` if the API has no pipeline cache.
-    pub(crate) fn open(
-        folder: &Path,
-        info: &AdapterInfo,
-        rungs: Rungs,
-        compiler: &str,
-    ) -> Option<(CacheFile, Option<Vec<u8>>)> {
-        let path = folder.join(file_name(info, rungs, compiler)?);
-        let data = read(&path);
-        let stored = AtomicU64::new(data.as_deref().map_or(0, checksum));
-        Some((CacheFile { path, stored, grown: AtomicBool::new(false) }, data))
-    }
-
-    /// Notes that a pipeline was compiled.
-    pub(crate) fn grew(&self) {
-        self.grown.store(true, Ordering::Relaxed);
-    }
-
-    /// Writes the file if the cache has grown. If the folder cannot be written, the next start compiles again.
-    pub(crate) fn store(&self, contents: impl FnOnce() -> Option<Vec<u8>>) {
-        if !self.grown.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let Some(data) = contents() else { return };
-        let sum = checksum(&data);
-        if self.stored.swap(sum, Ordering::Relaxed) != sum {
-            let _ = write(&self.path, &data, sum);
-        }
-    }
-}
-
-/// wgpu's pipeline cache of a device.
-#[derive(Debug)]
-pub(crate) struct PipelineCache {
-    pub(crate) cache: wgpu::PipelineCache,
-    file: CacheFile,
 }
 
 impl PipelineCache {
@@ -77,7 +39,8 @@ impl PipelineCache {
         rungs: Rungs,
         folder: &Path,
     ) -> Option<PipelineCache> {
-        let (file, data) = CacheFile::open(folder, info, rungs, "wgpu")?;
+        let path = folder.join(file_name(info, rungs)?);
+        let data = read(&path);
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
         let scope = device.push_error_scope(ErrorFilter::Validation);
         // SAFETY: the data was written by `PipelineCache::store` and comes from `wgpu::PipelineCache::get_data`: header
@@ -88,25 +51,33 @@ impl PipelineCache {
         if pollster::block_on(scope.pop()).is_some() {
             return None;
         }
-        Some(PipelineCache { cache, file })
+        let stored = AtomicU64::new(data.as_deref().map_or(0, checksum));
+        Some(PipelineCache { cache, path, stored, grown: AtomicBool::new(false) })
     }
 
     /// Notes that a pipeline was compiled.
     pub(crate) fn grew(&self) {
-        self.file.grew();
+        self.grown.store(true, Ordering::Relaxed);
     }
 
-    /// Writes the file if the cache has grown.
+    /// Writes the file if the cache has grown. If the folder cannot be written, the next start compiles again.
     pub(crate) fn store(&self) {
-        self.file.store(|| self.cache.get_data());
+        if !self.grown.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let Some(data) = self.cache.get_data() else { return };
+        let sum = checksum(&data);
+        if self.stored.swap(sum, Ordering::Relaxed) != sum {
+            let _ = write(&self.path, &data, sum);
+        }
     }
 }
 
 /// A file name that is unique to adapter, driver and version; `None` if the API has no pipeline cache.
-fn file_name(info: &AdapterInfo, rungs: Rungs, compiler: &str) -> Option<String> {
+fn file_name(info: &AdapterInfo, rungs: Rungs) -> Option<String> {
     let key = wgpu::util::pipeline_cache_key(info)?;
     let whose = format!(
-        "{} {} {} {} {rungs:?} {} {compiler}",
+        "{} {} {} {} {rungs:?} {}",
         info.name,
         info.driver,
         info.driver_info,

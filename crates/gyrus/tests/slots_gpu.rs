@@ -256,8 +256,8 @@ fn kernels_of_the_first_token_are_compiled_once() {
     }
 }
 
-/// A backend leaves one file of pipelines, of the recorder that it uses. The next one has the same tokens with it, and
-/// ignores it if it is damaged.
+/// A backend that records through wgpu leaves one file of pipelines. The next one has the same tokens with it, and ignores
+/// it if it is damaged.
 #[test]
 fn pipelines_of_a_backend_are_stored() {
     let Some(name) = adapter::adapter() else { return };
@@ -268,7 +268,7 @@ fn pipelines_of_a_backend_are_stored() {
     };
     let tokens = || {
         let pipelines = Some(folder.path().to_owned());
-        let options = gyrus_gpu::Options { pipelines, ..without_self_test(&name) };
+        let options = gyrus_gpu::Options { pipelines, vulkan_recorder: false, ..without_self_test(&name) };
         let mut backend = backend_on(&options, short, Precision::Fast, EACH)?;
         let keeps = backend.gpu().adapter().pipeline_cache;
         Some((alone(&mut backend, &job(1, 4)), keeps))

@@ -116,7 +116,7 @@ pub fn attention(
     let most = (TASK_ROWS / per_head).max(1);
     // Rows that share blocks still make enough tasks for all threads.
     let most_sharing = (rows.len() * kv_heads / (4 * pool.threads())).clamp(1, most);
-    group_rows(rows, params, most, most_sharing, &mut scratch.groups);
+    group_rows(rows, params, [most, most_sharing], [kv_heads, pool.threads()], &mut scratch.groups);
     let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
@@ -124,11 +124,7 @@ pub fn attention(
     let most = rows.iter().map(splits).max().unwrap_or(1);
     let output = Disjoint::new(out);
     if tasks >= 4 * pool.threads() || most == 1 || rows.len() > SPLIT_ROWS || pool.threads() == 1 {
-        // The last rows of a prompt attend to the most positions, so they start first.
-        pool.run(tasks, &|task| {
-            let task = tasks - 1 - task;
-            job.run_group(groups[task / kv_heads], task % kv_heads, &output);
-        });
+        pool.run(tasks, &|task| job.run_group(groups[task / kv_heads], task % kv_heads, &output));
         return;
     }
 
@@ -178,26 +174,53 @@ fn first_position(row: &KvRow, params: &Attention) -> usize {
     params.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
 }
 
-/// Splits the batch into groups of at most `most` adjacent rows with the same block table, or of `most_sharing` rows
-/// whose sequences begin with the same block.
-fn group_rows(rows: &[KvRow], params: &Attention, most: usize, most_sharing: usize, groups: &mut Vec<Group>) {
+/// Splits the batch into groups: adjacent rows with the same block table in equal groups of at most `most` rows, other rows
+/// in groups of at most `most_sharing` whose sequences begin with the same block.
+///
+/// A task is a group and one of `kv_heads`. Few tasks are as many as occupy all threads to the end, and the longest start
+/// first.
+fn group_rows(
+    rows: &[KvRow],
+    params: &Attention,
+    [most, most_sharing]: [usize; 2],
+    [kv_heads, threads]: [usize; 2],
+    groups: &mut Vec<Group>,
+) {
     groups.clear();
     let first_block = |row: &KvRow| {
         let entry = first_position(row, params) / KV_BLOCK;
         (entry, row.table[entry])
     };
-    for (i, row) in rows.iter().enumerate() {
-        let joins = |group: &Group| {
-            let before = &rows[i - 1];
-            let same = std::ptr::eq(before.table, row.table);
-            group.count < if same { most } else { most_sharing }
-                && (same || first_block(before) == first_block(row))
+    let mut first = 0;
+    for run in rows.chunk_by(|a, b| std::ptr::eq(a.table, b.table)) {
+        let shares = |group: &Group| {
+            group.count < most_sharing && first > 0 && first_block(&rows[first - 1]) == first_block(&run[0])
         };
-        match groups.last_mut().filter(|group| joins(group)) {
+        match groups.last_mut().filter(|group| run.len() == 1 && shares(group)) {
             Some(group) => group.count += 1,
-            None => groups.push(Group { first: i, count: 1 }),
+            None => {
+                let mut parts = run.len().div_ceil(most);
+                while parts * kv_heads < 4 * threads
+                    && !(parts * kv_heads).is_multiple_of(threads)
+                    && parts < run.len()
+                {
+                    parts += 1;
+                }
+                let mut start = first;
+                for part in 0..parts {
+                    let count = run.len() / parts + usize::from(part < run.len() % parts);
+                    groups.push(Group { first: start, count });
+                    start += count;
+                }
+            }
         }
+        first += run.len();
     }
+    let work = |group: &Group| {
+        let last = &rows[group.first + group.count - 1];
+        group.count * (last.position as usize + 1 - first_position(last, params))
+    };
+    groups.sort_unstable_by_key(|group| (std::cmp::Reverse(work(group)), group.first));
 }
 
 struct Job<'a> {

@@ -13,7 +13,6 @@
 //! - Nothing is freed while commands use it: a backend waits for its [`Submission`]s before it changes or drops anything.
 
 mod bound;
-mod cache;
 mod stamps;
 mod submission;
 
@@ -26,7 +25,6 @@ use wgpu::BufferUsages;
 use wgpu::hal::{self, CommandEncoder as _, Device as _};
 
 pub(crate) use bound::{Bound, Compiled};
-pub(crate) use cache::CompiledCache;
 pub(crate) use submission::Submission;
 
 use crate::buffer::Buffer;

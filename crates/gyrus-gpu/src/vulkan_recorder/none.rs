@@ -1,12 +1,9 @@
 //! On platforms without Vulkan wgpu records all steps.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gyrus_kernels::Access;
-use gyrus_kernels::shader::Rungs;
-use wgpu::AdapterInfo;
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -22,9 +19,6 @@ pub(crate) enum Submission {}
 
 #[derive(Debug)]
 pub(crate) enum Compiled {}
-
-#[derive(Debug)]
-pub(crate) enum CompiledCache {}
 
 #[derive(Debug)]
 pub(crate) enum Bound {}
@@ -55,16 +49,6 @@ impl Recorder {
     }
 
     pub(crate) fn submit(&mut self, _: &Gpu, _: &[&Buffer]) -> Result<Submission, GpuError> {
-        match *self {}
-    }
-}
-
-impl CompiledCache {
-    pub(crate) fn open(_: &wgpu::Device, _: &AdapterInfo, _: Rungs, _: &Path) -> Option<CompiledCache> {
-        None
-    }
-
-    pub(crate) fn store(&self) {
         match *self {}
     }
 }

@@ -15,7 +15,8 @@ macro_rules! files {
     ($($path:literal)*) => { &[$(($path, include_str!(concat!("../../wgsl/", $path))),)*] };
 }
 
-const FILES: &[(&str, &str)] = files![
+/// The WGSL files by path.
+pub const FILES: &[(&str, &str)] = files![
     "abi/head_norm_rope_neox_kv_write.wgsl"
     "abi/lib/cache.wgsl"
     "abi/lib/frequencies.wgsl"

@@ -340,7 +340,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A place for keys and values in the group of their shape and window.
+    /// The layer index in the KV group of this shape and window, for its keys and values.
     fn kv_layer(&mut self, attention: &Attention) -> Result<KvLayer, Error> {
         let Attention { kv_heads, head_dim, window, .. } = *attention;
         let same =

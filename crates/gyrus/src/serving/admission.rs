@@ -125,7 +125,7 @@ impl Scheduler {
 
     /// Frees a block for a sequence that needs one: takes back blocks that others took ahead, then blocks of sequences that
     /// do not run, then preempts the youngest sequence. `false` if that is the sequence itself, or nothing is left.
-    pub(super) fn make_room(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+    pub(super) fn free_blocks_for(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
         if self.reclaim_idle(at) {
             return Ok(true);
         }

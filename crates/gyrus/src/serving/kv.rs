@@ -69,7 +69,7 @@ impl SequenceKv {
     }
 
     /// Makes sure that it does not allocate while it grows to this many positions.
-    pub(crate) fn make_room(&mut self, positions: usize) {
+    pub(crate) fn reserve_capacity(&mut self, positions: usize) {
         let blocks = positions.div_ceil(KV_BLOCK) + 1;
         let more = |len: usize| blocks.saturating_sub(len);
         self.tables.iter_mut().for_each(|table| table.reserve(more(table.len())));
@@ -82,7 +82,7 @@ impl SequenceKv {
         self.len
     }
 
-    /// Positions that its blocks have place for.
+    /// Positions that its blocks can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.blocks() * KV_BLOCK
     }
@@ -177,7 +177,7 @@ impl KvCache {
         size.blocks.first().copied().unwrap_or(all)
     }
 
-    /// Takes blocks so that a sequence has place for this many positions. On a shortage nothing is taken.
+    /// Takes blocks so that a sequence can hold this many positions. On a shortage nothing is taken.
     pub(crate) fn reserve(&mut self, kv: &mut SequenceKv, positions: usize) -> Result<(), Shortage> {
         let needed = positions.div_ceil(KV_BLOCK).saturating_sub(kv.blocks());
         if needed == 0 {

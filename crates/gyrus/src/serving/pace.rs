@@ -8,15 +8,16 @@ use gyrus_kernels::Limits;
 const ALONE: Duration = Duration::from_millis(64);
 /// The same if several sequences run: a request that joins waits for it.
 const TOGETHER: Duration = Duration::from_millis(16);
-/// A chunk of prompts beside decode steps takes at most this many times the time of a step.
-const CHUNK_STEPS: f64 = 3.0;
+/// Chunks of prompts and the step that is computed with them take this many times the time of a step alone.
+const WITH_CHUNKS: f64 = 4.0;
+/// The fewest rows of chunks with a step, and their number when no time is known yet.
+const FEWEST: usize = 16;
+const UNMEASURED: usize = 64;
 /// The part of a chunk between two steps takes at most this many times the time of a step.
 const BETWEEN_STEPS: f64 = 2.0;
 /// The most steps among the kernels of a chunk, and their number when no time is known yet.
 const MOST_BETWEEN: usize = 24;
 const UNMEASURED_BETWEEN: usize = 4;
-/// Rows of a chunk beside steps when no time is known yet.
-const UNMEASURED: usize = 64;
 /// Chunk sizes whose times are measured.
 const SIZES: [usize; 6] = [16, 32, 64, 128, 256, 512];
 
@@ -27,6 +28,9 @@ pub(crate) struct Pace {
     step: Mean,
     /// Of chunks of up to each size, without the step that came with them.
     chunks: [Mean; SIZES.len()],
+    /// Of a row of the chunks that were computed with a step, which is counted in, and how many rows they had.
+    row: Mean,
+    rows: usize,
     /// The present limit of steps in flight. It starts low, so that the first token comes early and a stop wastes little
     /// work, and doubles.
     limit: usize,
@@ -46,7 +50,7 @@ impl Mean {
     /// Adds a value, and follows larger ones sooner than smaller ones: a chunk that takes too long is felt.
     fn add_cautiously(&mut self, value: f64) {
         let before = self.0.unwrap_or(value);
-        let weight = if value > before { 0.5 } else { 0.1 };
+        let weight = if value > before { 0.5 } else { 0.2 };
         self.0 = Some(before + weight * (value.min(3.0 * before) - before));
     }
 }
@@ -64,6 +68,10 @@ impl Pace {
 
     /// Chunks of this many rows took this long together with this many steps.
     pub(crate) fn chunk_took(&mut self, rows: usize, steps: usize, time: Duration) {
+        if steps == 1 && rows >= FEWEST {
+            self.row.add_cautiously(time.as_secs_f64() / rows as f64);
+            self.rows = rows;
+        }
         let step = steps as f64 * self.step.0.unwrap_or(0.0);
         if let Some(at) = SIZES.iter().position(|size| rows <= *size) {
             self.chunks[at]
@@ -72,30 +80,17 @@ impl Pace {
     }
 
     /// Rows of chunks for the next submission: all that are possible if nobody decodes, else as many as take the time of
-    /// a few steps.
+    /// a few steps together with the step that is computed with them.
+    ///
+    /// The time of a row grows with its position, slowly from chunk to chunk. So the times of the last chunks tell how
+    /// many rows fit, and the number at most doubles.
     pub(crate) fn chunk_rows(&self, decoding: bool, most: usize) -> usize {
-        let (true, Some(step)) = (decoding, self.step.0) else {
-            return if decoding { most.min(UNMEASURED) } else { most };
-        };
-        let budget = CHUNK_STEPS * step;
-        // The largest size that is known to fit, and one more that may.
-        let mut rows = 0.0f64;
-        for (size, time) in SIZES.iter().zip(&self.chunks) {
-            match time.0 {
-                Some(time) if time <= budget => rows = rows.max(*size as f64),
-                Some(time) => rows = rows.max((budget / time * *size as f64).min(*size as f64)),
-                None => {}
-            }
+        if !decoding {
+            return most;
         }
-        if self.chunks.iter().all(|time| time.0.is_none()) {
-            return most.min(UNMEASURED);
-        }
-        // Sizes above the largest measured one are tried step by step.
-        let next = SIZES.iter().find(|size| **size as f64 > rows).copied().unwrap_or(usize::MAX);
-        let unknown =
-            SIZES.iter().position(|size| *size == next).is_some_and(|at| self.chunks[at].0.is_none());
-        let rows = if unknown && SIZES.contains(&(rows as usize)) { next } else { rows as usize };
-        rows.max(SIZES[0]).min(most)
+        let (Some(step), Some(row)) = (self.step.0, self.row.0) else { return most.min(UNMEASURED) };
+        let rows = WITH_CHUNKS * step / row.max(1e-12);
+        (rows as usize).min(2 * self.rows).max(FEWEST).min(most)
     }
 
     /// Steps to run among the kernels of chunks of this many rows, so that sequences that decode do not wait for all of
@@ -137,37 +132,42 @@ mod tests {
     const LIMITS: Limits =
         Limits { slots: 4, rows: 512, logit_rows: 16, steps: 64, asynchronous: true, kinds_differ: true };
 
-    fn measured(step: f64, row: f64) -> Pace {
+    /// A backend whose rows take `row` and whose steps take half of `step` when they are computed with chunks.
+    fn settled(step: f64, row: f64) -> usize {
         let mut pace = Pace::default();
         pace.step_took(Duration::from_secs_f64(step));
-        for rows in SIZES {
-            pace.chunk_took(rows, 0, Duration::from_secs_f64(row * rows as f64));
-        }
-        pace
-    }
-
-    #[test]
-    fn chunks_beside_steps_take_the_time_of_a_few_steps() {
-        assert_eq!(measured(0.01, 0.001).chunk_rows(false, 512), 512);
-        let rows = measured(0.012, 0.0007).chunk_rows(true, 512);
-        assert!((40..=64).contains(&rows), "{rows}");
-        assert_eq!(measured(0.1, 0.0001).chunk_rows(true, 512), 512);
-        assert_eq!(measured(0.0001, 0.1).chunk_rows(true, 512), 16);
-        assert_eq!(Pace::default().chunk_rows(true, 512), 64);
-    }
-
-    /// Unknown sizes are tried while the known ones take less than the budget.
-    #[test]
-    fn larger_chunks_are_tried_while_there_is_time() {
-        let mut pace = Pace::default();
-        pace.step_took(Duration::from_millis(10));
-        let mut tried = Vec::new();
-        for _ in 0..6 {
+        for _ in 0..20 {
             let rows = pace.chunk_rows(true, 512);
-            tried.push(rows);
-            pace.chunk_took(rows, 0, Duration::from_micros(100 * rows as u64));
+            pace.chunk_took(rows, 1, Duration::from_secs_f64(0.5 * step + row * rows as f64));
         }
-        assert_eq!(tried, [64, 128, 256, 512, 300, 300]);
+        pace.chunk_rows(true, 512)
+    }
+
+    #[test]
+    fn chunks_with_a_step_take_the_time_of_a_few_steps() {
+        // (4 - 0.5) x 12 ms at 0.7 ms each are 60 rows.
+        let rows = settled(0.012, 0.0007);
+        assert!((57..=60).contains(&rows), "{rows}");
+        assert_eq!(settled(0.1, 0.0001), 512);
+        assert_eq!(settled(0.0001, 0.1), FEWEST);
+        assert_eq!(Pace::default().chunk_rows(true, 512), UNMEASURED);
+        assert_eq!(Pace::default().chunk_rows(false, 512), 512);
+    }
+
+    /// Rows become slower with the position: the time of a submission stays below five steps.
+    #[test]
+    fn chunks_become_shorter_as_rows_become_slower() {
+        let (mut pace, step) = (Pace::default(), 0.02);
+        pace.step_took(Duration::from_secs_f64(step));
+        let mut position = 0;
+        while position < 8_000 {
+            let rows = pace.chunk_rows(true, 512);
+            let row = 0.0007 * (1.0 + position as f64 / 1_500.0);
+            let time = 0.5 * step + row * rows as f64;
+            assert!(time < 5.0 * step, "{rows} rows at {position} take {time}");
+            pace.chunk_took(rows, 1, Duration::from_secs_f64(time));
+            position += rows;
+        }
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Scheduler {
             Task::Score => 0,
         };
         kv.truncate(&mut sequence.kv, keep);
-        sequence.kv.make_room(job.max_len.max(job.tokens.len()));
+        sequence.kv.reserve_capacity(job.max_len.max(job.tokens.len()));
         sequence.tokens.truncate(common);
         sequence.tokens.extend_from_slice(&job.tokens[common..]);
         sequence.tokens.reserve(job.max_len.saturating_sub(sequence.tokens.len()));

@@ -57,11 +57,11 @@ impl Scheduler {
     /// The most steps after those in flight that any sequence needs.
     fn wanted_steps(&self) -> usize {
         let wanted = |sequence: &Sequence| {
-            let room = sequence
+            let free_events = sequence
                 .job
                 .as_ref()
                 .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
-            sequence.remaining().min(room).saturating_sub(self.in_flight(sequence))
+            sequence.remaining().min(free_events).saturating_sub(self.in_flight(sequence))
         };
         self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).map(wanted).max().unwrap_or(0)
     }
@@ -118,8 +118,8 @@ impl Scheduler {
         planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
         let has_steps = self.limits.asynchronous && !planned.is_empty() && self.wanted_steps() > 0;
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
-        let room = self.limits.steps.saturating_sub(in_flight + 1);
-        let between = if has_steps { self.pace.steps_between(rows - left).min(room) } else { 0 };
+        let free_steps = self.limits.steps.saturating_sub(in_flight + 1);
+        let between = if has_steps { self.pace.steps_between(rows - left).min(free_steps) } else { 0 };
         for &(_, at) in &order {
             self.start_decoding(at, slots)?;
         }
@@ -166,7 +166,7 @@ impl Scheduler {
                 Ok(()) => return Ok(count),
                 Err(_) if capacity > first => return Ok(count.min(capacity - first)),
                 Err(_) => {
-                    if !self.make_room(at, slots)? {
+                    if !self.free_blocks_for(at, slots)? {
                         return Ok(0);
                     }
                 }
@@ -188,7 +188,7 @@ impl Scheduler {
             if self.kv.reserve(&mut sequence.kv, positions).is_ok() {
                 break;
             }
-            if !self.make_room(at, slots)? {
+            if !self.free_blocks_for(at, slots)? {
                 return Ok(());
             }
         }
@@ -232,7 +232,7 @@ impl Scheduler {
                 if self.trim_ahead(at, slots)? {
                     continue;
                 }
-                if !self.make_room(at, slots)? {
+                if !self.free_blocks_for(at, slots)? {
                     break;
                 }
             }
@@ -251,8 +251,8 @@ impl Scheduler {
             let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) else { continue };
             let Some(job) = &sequence.job else { continue };
             // A client that does not read its events makes its slot hold.
-            let room = MAX_WAITING_EVENTS.saturating_sub(job.events.waiting());
-            let readable = job.max_len.min(sequence.tokens.len() + room);
+            let free_events = MAX_WAITING_EVENTS.saturating_sub(job.events.waiting());
+            let readable = job.max_len.min(sequence.tokens.len() + free_events);
             let ahead = (sequence.tokens.len() + steps + 1).min(job.max_len);
             let blocks = ahead.div_ceil(KV_BLOCK).saturating_sub(sequence.kv.capacity() / KV_BLOCK);
             if blocks > 0 && blocks + promised <= available {

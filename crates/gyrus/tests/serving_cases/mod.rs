@@ -165,7 +165,7 @@ pub(crate) fn what_is_computed_again_has_the_same_bits(device: &Device, precisio
     let whole = run(&mut model.session(), request(Prompt::Ids(ask.prompt.clone()), 60));
     let mut session = model.session();
     let mut parts = run(&mut session, request(Prompt::Ids(ask.prompt.clone()), 40));
-    // The cache has room for one long sequence only.
+    // The cache holds one long sequence only.
     let other: Vec<u32> = (0..250).map(|i| (i * 29 + 3) % short_tales::VOCAB).collect();
     run(&mut model.session(), request(Prompt::Ids(other), 2));
     parts.extend(run(&mut session, request(Prompt::Continue, 20)));
