@@ -378,6 +378,10 @@ impl Backend for CpuBackend {
         &self.executor.blocks
     }
 
+    fn records(&self) -> usize {
+        self.executor.states.records()
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         let vocab = self.plan().vocab;
         let logits = self.executor.execute(batch, None)?;

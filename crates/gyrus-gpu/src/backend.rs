@@ -147,6 +147,10 @@ impl Backend for GpuBackend {
         &self.kv.blocks
     }
 
+    fn records(&self) -> usize {
+        self.kv.records
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         self.check(batch)?;
         self.slots.settle(&self.gpu)?;

@@ -19,6 +19,9 @@ use crate::weights::WeightBytes;
 /// The most sequences for which groups with a window have blocks.
 const MOST_WINDOWS: usize = 128;
 
+/// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
+const RECORDS: usize = 4;
+
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
     pub(crate) backend: Box<dyn Backend>,
@@ -65,8 +68,14 @@ impl Loader<'_> {
     fn kv_size(&self, context: usize, sequences: usize) -> KvSize {
         let ahead = self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK;
         let size = KvSize::windowed(&self.plan.kv, sequences, context, ahead);
+        let records = if self.plan.delta.is_empty() { 0 } else { sequences.saturating_mul(RECORDS) };
         // Tables have entries for the longest sequence.
-        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }
+        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }.with_records(records)
+    }
+
+    /// Bytes of all records.
+    fn record_bytes(&self, size: &KvSize) -> u64 {
+        (self.plan.record_bytes() as u64).saturating_mul(size.records as u64)
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.
@@ -79,7 +88,10 @@ impl Loader<'_> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let window_bytes = self.kv_size(longest, 1).window_bytes(&self.plan.kv, self.plan.precision);
+        let one = self.kv_size(longest, 1);
+        // Neither grows with the context.
+        let window_bytes =
+            one.window_bytes(&self.plan.kv, self.plan.precision).saturating_add(self.record_bytes(&one));
         let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
@@ -116,7 +128,7 @@ impl Loader<'_> {
             let each = groups.map(|(group, blocks)| {
                 (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
             });
-            each.fold(0, u64::saturating_add)
+            each.fold(self.record_bytes(size), u64::saturating_add)
         };
         // The largest number of blocks that fits, by bisection: more tokens never take fewer bytes.
         let (mut fits, mut too_many) = (0, (max_tokens / KV_BLOCK).min(1 << 32) + 1);

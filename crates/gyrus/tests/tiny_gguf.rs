@@ -8,7 +8,7 @@ use gyrus_testkit::{data, npy, oracle, tempfile};
 
 /// The models, and whether llama.cpp runs them as published: it ignores the window of Mistral, whose files say `llama`,
 /// and has no graph for a Gemma 4 of this size.
-const MODELS: [(&str, bool); 13] = [
+const MODELS: [(&str, bool); 14] = [
     ("ernie4_5", true),
     ("gemma", true),
     ("gemma2", true),
@@ -21,6 +21,7 @@ const MODELS: [(&str, bool); 13] = [
     ("phi3", true),
     ("qwen2", true),
     ("qwen3", true),
+    ("qwen35", true),
     ("smollm3", true),
 ];
 

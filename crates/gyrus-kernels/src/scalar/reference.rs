@@ -48,6 +48,10 @@ impl Backend for Reference {
         &self.model.blocks
     }
 
+    fn records(&self) -> usize {
+        self.model.records.len()
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         self.model.compute(batch, None)?;
         Ok(&self.model.logits)

@@ -49,7 +49,8 @@ impl Core {
     ) -> Core {
         let limits = backend.slots().limits();
         let blocks = backend.kv_blocks().to_vec();
-        let scheduler = Scheduler::new(plan, &blocks, limits, settings, Arc::clone(&counters));
+        let size = (&blocks[..], backend.records());
+        let scheduler = Scheduler::new(plan, size, limits, settings, Arc::clone(&counters));
         Core { backend: Some(backend), scheduler, landing: Landing::default(), rebuild, counters }
     }
 
