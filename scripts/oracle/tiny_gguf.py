@@ -165,8 +165,8 @@ def main(folder, out):
         number("ssm.time_step_rank", config["linear_num_value_heads"])
         number("ssm.inner_size", config["linear_value_head_dim"] * config["linear_num_value_heads"])
         number("full_attention_interval", 4)
-        # Sections are for images; they must be there, and all pairs in one.
-        writer.add_array(f"{arch}.rope.dimension_sections", [rotated // 2, 0, 0, 0])
+        # Sections take turns. For text they all have the same position.
+        writer.add_array(f"{arch}.rope.dimension_sections", [(rotated // 2 - i + 2) // 3 for i in range(3)] + [0])
     if local_rope:
         real("rope.freq_base_swa", local_rope["rope_theta"])
     for key, name in [("embedding_scale", "embedding_multiplier"), ("residual_scale", "residual_multiplier"),

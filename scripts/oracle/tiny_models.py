@@ -72,6 +72,9 @@ def randomise(model):
                 is_centred = centred and not name.endswith("linear_attn.norm.weight")
                 mean = 1.0 if "norm" in name and name.endswith("weight") and not is_centred else 0.0
                 values.copy_(0.3 * torch.randn_like(values) + mean)
+            elif "conv1d" in name:
+                # Heads after it are so large that the epsilon of their norm, which programs add differently, is nothing.
+                values.copy_(torch.randn_like(values))
             elif "embed" in name:
                 values.copy_(0.3 * torch.randn_like(values))
             else:
