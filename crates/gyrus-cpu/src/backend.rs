@@ -1,6 +1,7 @@
 //! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
 //! buffers grow to the largest batch and never shrink.
 
+mod delta;
 mod experts;
 mod observe;
 mod slots;
@@ -9,12 +10,13 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, MAX_KV_GROUPS, Op,
-    Phases, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, KvSize,
+    MAX_KV_GROUPS, Op, Phases, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
 use crate::attention::{Attention, attention};
+use crate::delta::{SequenceRows, StateStore, transposed};
 use crate::kv::{KvRow, KvStore, Strided};
 use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
@@ -58,6 +60,8 @@ struct Executor {
     caches: Vec<KvStore>,
     /// Blocks of each.
     blocks: Vec<usize>,
+    /// Records of layers with a state.
+    states: StateStore,
     state: State,
 }
 
@@ -65,6 +69,8 @@ struct Executor {
 struct Prepared {
     plan: Plan,
     weights: Vec<Weight>,
+    /// The taps of each layer with a state, transposed.
+    taps: Vec<Vec<f32>>,
     pool: Pool,
 }
 
@@ -72,6 +78,8 @@ struct Prepared {
 struct State {
     buffers: Vec<Vec<f32>>,
     phases: Vec<Phases>,
+    /// The rows of each sequence, for layers with a state.
+    sequence_rows: SequenceRows,
     scratch: Scratch,
 }
 
@@ -97,14 +105,15 @@ impl From<CpuError> for BackendError {
 }
 
 impl CpuBackend {
-    /// Prepares the plan's weights and allocates a KV cache with these numbers of blocks, one for each KV group.
+    /// Prepares the plan's weights and allocates a KV cache and records of this size.
     /// `bytes` returns the data of each weight; the backend drops it when it is no longer needed.
     pub fn new(
         plan: Plan,
-        blocks: &[usize],
+        kv: &KvSize,
         threads: usize,
         bytes: impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
     ) -> Result<CpuBackend, BackendError> {
+        let blocks = &kv.blocks[..];
         if plan.kv.len() > MAX_KV_GROUPS || plan.kv.len() != blocks.len() {
             let (groups, given) = (plan.kv.len(), blocks.len());
             return Err(CpuError::Groups { groups, given, most: MAX_KV_GROUPS }.into());
@@ -129,11 +138,15 @@ impl CpuBackend {
         let state = State {
             buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
+            sequence_rows: SequenceRows::default(),
             scratch,
         };
-        let slots = HostSlots::new(plan.vocab, blocks);
-        let model = Prepared { plan, weights, pool };
-        Ok(CpuBackend { executor: Executor { model, caches, blocks: blocks.to_vec(), state }, slots })
+        let has_state = !plan.delta.is_empty();
+        let slots = HostSlots::new(plan.vocab, blocks, has_state.then_some(kv.records));
+        let states = StateStore::new(&plan.delta, kv.records)?;
+        let mut model = Prepared { plan, weights, taps: Vec::new(), pool };
+        model.taps = model.transposed_taps();
+        Ok(CpuBackend { executor: Executor { model, caches, blocks: blocks.to_vec(), states, state }, slots })
     }
 }
 
@@ -152,15 +165,26 @@ impl Prepared {
         }
     }
 
+    /// The taps of each layer with a state as kernels read them.
+    fn transposed_taps(&self) -> Vec<Vec<f32>> {
+        let taps = self.plan.forward.iter().filter_map(|op| match op {
+            Op::DeltaConv { taps, .. } => Some(transposed(self.vector(*taps))),
+            _ => None,
+        });
+        taps.collect()
+    }
+
     fn run(
         &self,
         op: &Op,
         batch: &Batch<'_>,
         rows: &[&[KvRow<'_>]],
         caches: &mut [KvStore],
+        states: &mut StateStore,
         state: &mut State,
     ) {
         match op {
+            Op::DeltaConv { .. } | Op::DeltaRule { .. } => self.run_delta(op, batch, states, state),
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(*table);
                 let (buffer, n) = self.target(state, *out, batch);
@@ -261,6 +285,12 @@ impl Prepared {
             Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
                 self.run_experts(op, batch, state);
             }
+            Op::MulBy { x, activation, by, first } => {
+                let (n, width) = (self.plan.buffer(*x).width, self.plan.buffer(*by).width);
+                self.between(state, *by, *x, batch, |by, x, _| {
+                    activation::mul_by(&self.pool, *activation, x, n, by, width, *first as usize);
+                });
+            }
             Op::Gather { x, out } => {
                 let n = self.plan.buffer(*x).width;
                 self.between(state, *x, *out, batch, |x, out, _| {
@@ -349,6 +379,10 @@ impl Backend for CpuBackend {
         &self.executor.blocks
     }
 
+    fn records(&self) -> usize {
+        self.executor.states.records()
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         let vocab = self.plan().vocab;
         let logits = self.executor.execute(batch, None)?;
@@ -375,7 +409,10 @@ impl Executor {
         if batch.rows() > BATCH_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: BATCH_ROWS });
         }
-        if !batch.is_sound(self.model.plan.vocab, &self.blocks) {
+        let plan = &self.model.plan;
+        if !batch.is_sound(plan.vocab, &self.blocks)
+            || !batch.has_sound_records(!plan.delta.is_empty(), self.states.records())
+        {
             return Err(BackendError::UnsoundBatch);
         }
         // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
@@ -391,7 +428,7 @@ impl Executor {
         batch: &Batch<'_>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> &[f32] {
-        let Executor { model, caches, state, .. } = self;
+        let Executor { model, caches, states, state, .. } = self;
         let plan = &model.plan;
         let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
         for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {
@@ -407,8 +444,11 @@ impl Executor {
         for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
             phases.compute(rope, batch);
         }
+        if !plan.delta.is_empty() {
+            state.sequence_rows.collect(batch);
+        }
         for (i, op) in plan.forward.iter().enumerate() {
-            model.run(op, batch, &rows, caches, state);
+            model.run(op, batch, &rows, caches, states, state);
             if let Some(observer) = observer.as_deref_mut() {
                 let mut state = Observable { model, batch, rows: &rows, caches, state };
                 show(plan, i, batch.rows(), &mut state, observer);

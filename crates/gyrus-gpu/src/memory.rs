@@ -24,7 +24,7 @@ pub struct Memory {
 pub struct MemoryNeed {
     /// Weights in the layout of the device.
     pub weights: u64,
-    /// Keys and values of every position.
+    /// Keys and values of every position, and records of states.
     pub cache: u64,
     /// Activations, inputs of a batch, logits and the buffer that they are read back through.
     pub scratch: u64,
@@ -52,7 +52,7 @@ impl MemoryNeed {
         let (mut cache, mut scratch) = (0u64, logits_readback_bytes(plan));
         for (operand, bytes) in sizes(plan, kv) {
             let sum = match operand {
-                Operand::Keys(_) | Operand::Values(_) => &mut cache,
+                Operand::Keys(_) | Operand::Values(_) | Operand::State(_) => &mut cache,
                 _ => &mut scratch,
             };
             *sum = sum.saturating_add(bytes);

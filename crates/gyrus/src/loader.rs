@@ -21,6 +21,9 @@ use crate::weights::WeightBytes;
 /// The most sequences for which groups with a window have blocks.
 const MOST_WINDOWS: usize = 128;
 
+/// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
+const RECORDS: usize = 4;
+
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
     pub(crate) backend: Box<dyn Backend>,
@@ -67,8 +70,14 @@ impl Loader<'_> {
     fn kv_size(&self, context: usize, sequences: usize) -> KvSize {
         let ahead = self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK;
         let size = KvSize::windowed(&self.plan.kv, sequences, context, ahead);
+        let records = if self.plan.delta.is_empty() { 0 } else { sequences.saturating_mul(RECORDS) };
         // Tables have entries for the longest sequence.
-        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }
+        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }.with_records(records)
+    }
+
+    /// Bytes of all records.
+    fn record_bytes(&self, size: &KvSize) -> u64 {
+        (self.plan.record_bytes() as u64).saturating_mul(size.records as u64)
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.
@@ -81,7 +90,10 @@ impl Loader<'_> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let window_bytes = self.kv_size(longest, 1).window_bytes(&self.plan.kv, self.plan.precision);
+        let one = self.kv_size(longest, 1);
+        // Neither grows with the context.
+        let window_bytes =
+            one.window_bytes(&self.plan.kv, self.plan.precision).saturating_add(self.record_bytes(&one));
         let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
@@ -118,7 +130,7 @@ impl Loader<'_> {
             let each = groups.map(|(group, blocks)| {
                 (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
             });
-            each.fold(0, u64::saturating_add)
+            each.fold(self.record_bytes(size), u64::saturating_add)
         };
         // The largest number of blocks that fits, by bisection: more tokens never take fewer bytes.
         let (mut fits, mut too_many) = (0, (max_tokens / KV_BLOCK).min(1 << 32) + 1);
@@ -160,7 +172,7 @@ impl Loader<'_> {
         let (done, total) = (Cell::new(0), self.weight_bytes());
         let source = WeightSource::new(self);
         // The backend requests one weight after the other, each when the earlier ones are loaded.
-        let backend = CpuBackend::new(self.plan.clone(), &kv.blocks, threads, |spec| {
+        let backend = CpuBackend::new(self.plan.clone(), &kv, threads, |spec| {
             (self.progress)(done.replace(done.get() + weight_bytes(spec)), total);
             match source.bytes(spec) {
                 Some(bytes) => Arc::new(bytes),
@@ -177,7 +189,7 @@ impl Loader<'_> {
         let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
         let source = WeightSource::new(self);
         let bytes = |spec: &WeightSpec| source.bytes(spec).unwrap_or(WeightBytes::Memory(Vec::new()));
-        let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
+        let backend = Reference::new(self.plan.clone(), &kv, bytes)
             .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source });
         let backend = source.check(backend)?;
         Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context, kv })
@@ -209,7 +221,7 @@ impl Loader<'_> {
         let gpu = self.open_gpu(adapter)?;
         // Without KV-cache blocks: weights, scratch buffers, and block tables for the longest sequence.
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()] };
+        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()], records: 0 };
         let need = gyrus_gpu::MemoryNeed::new(self.plan, &empty)?;
         let memory = gpu.memory().map(|memory| memory.free);
         let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;

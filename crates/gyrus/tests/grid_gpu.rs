@@ -88,6 +88,7 @@ impl OnGpu {
             logits: &(0..count as u32).collect::<Vec<_>>(),
             tables: &vec![self.table.as_slice(); self.backend.plan().kv.len()],
             lengths: &[ids.len() as u32],
+            records: &[],
         };
         self.backend.forward(&batch).unwrap().chunks_exact(vocab).map(<[f32]>::to_vec).collect()
     }

@@ -104,7 +104,8 @@ fn sequences_share_blocks() {
     backend.extend(slot, &[&[0, 4, 5]], CONTEXT).unwrap();
     let tokens = &other.prompt[KV_BLOCK..39];
     let position = KV_BLOCK as u32;
-    let chunk = Chunk { slot, position, tokens, kind: RowKind::Prompt, logits: LogitRows::None };
+    let chunk =
+        Chunk { slot, position, tokens, kind: RowKind::Prompt, logits: LogitRows::None, records: None };
     Slots::submit(&mut backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).unwrap();
     let decode = Decode {
         tokens: &other.prompt,
@@ -113,6 +114,7 @@ fn sequences_share_blocks() {
         ends: &[],
         logprobs: None,
         masked: false,
+        records: [0; 2],
     };
     backend.start(slot, &decode).unwrap();
     let mut found = Vec::new();
@@ -180,6 +182,7 @@ fn a_slot_ends_with_an_end_token() {
             ends: &[short_tales::VOCAB + 5, end],
             logprobs: None,
             masked: false,
+            records: [0; 2],
         };
         backend.start(slot, &decode).unwrap();
         Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 12 }).unwrap();

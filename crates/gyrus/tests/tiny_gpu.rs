@@ -9,7 +9,7 @@ use gyrus::{Device, Event, Model, Options, Precision, Request};
 use gyrus_testkit::data;
 use reference::{distance, logits};
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 18] = [
     "ernie4_5",
     "gemma",
     "gemma2",
@@ -25,6 +25,7 @@ const MODELS: [&str; 17] = [
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen35",
     "qwen3moe",
     "smollm3",
 ];
@@ -57,7 +58,9 @@ fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
             let far = distance(&logits(&open(&gpu, Precision::Fast, chunk), &ids), &expected);
             println!("{name}: fast in chunks of {chunk} is off by {far:e}");
             // Prefill rounds activations to f16. On the CPU products by float weights are in f32.
-            let bound = 3.0 * on_cpu + 1e-3 * largest;
+            // Gated DeltaNet normalises small heads, which enlarges roundings.
+            let roundings = if name == "qwen35" { 1e-2 } else { 1e-3 };
+            let bound = 3.0 * on_cpu + roundings * largest;
             assert!(far <= bound, "{name}, fast in chunks of {chunk}: {far}, {bound} is allowed");
         }
         // Tokens that the device samples, in exact as transformers has them.

@@ -27,4 +27,8 @@ impl HostForward for Executor {
         });
         Ok(logits)
     }
+
+    fn copy_record(&mut self, from: Option<usize>, to: usize) {
+        self.states.copy(from, to);
+    }
 }

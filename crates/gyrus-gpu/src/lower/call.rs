@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 
 use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Columns, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall, Norm,
-    NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    AttendCall, Columns, DeltaCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall,
+    Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
-    Activation, BufferId, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
+    Activation, BufferId, DeltaLayer, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
 };
 
 use super::expert_call::ExpertKernel;
@@ -49,6 +49,12 @@ pub(crate) enum Kernel {
     Scale { x: BufferId, width: u32, factor: f32, cap: Option<f32> },
     /// An activation times columns of another buffer.
     GateBy { x: BufferId, activation: Activation, width: u32, by: BufferId, columns: (u32, u32) },
+    /// A buffer times the activation of columns of another.
+    MulBy { x: BufferId, activation: Activation, width: u32, by: BufferId, columns: (u32, u32) },
+    /// The convolution, norms and gates of Gated DeltaNet.
+    DeltaConv { call: DeltaCall, layer: DeltaLayer, x: BufferId, weights: [WeightId; 3], out: BufferId },
+    /// The delta rule, which writes the state.
+    DeltaRule { call: DeltaCall, layer: DeltaLayer, x: BufferId, prepared: BufferId, out: BufferId },
     /// Quantises rows to int8.
     Quantize(Quantize),
     /// Merges splits of attention to f32.
@@ -240,6 +246,11 @@ impl Call {
             Kernel::GateBy { activation, width, columns, .. } => {
                 engine::gate_by(rungs, rows, *width, *activation, *columns)
             }
+            Kernel::MulBy { activation, width, columns, .. } => {
+                engine::mul_by(rungs, rows, *width, *activation, *columns)
+            }
+            Kernel::DeltaConv { call, .. } => DeltaCall { rows, ..*call }.conv(rungs),
+            Kernel::DeltaRule { call, .. } => DeltaCall { rows, ..*call }.rule(rungs),
             Kernel::Quantize(quantize) => quantize.call(rows).launch(rungs),
             Kernel::Merge { head_dim, window, width, .. } => {
                 let source = Source::Merge { head_dim: *head_dim, window: *window };
@@ -282,6 +293,7 @@ impl Call {
             Kernel::Attend { gathered: Some(gathered), .. } if batch.rows >= gathered.from_rows => {}
             Kernel::Attend { call, .. } => groups[0] = batch.splits(call.params.window),
             Kernel::Flash { .. } => groups[1] = batch.tiles,
+            Kernel::DeltaRule { .. } => groups[1] = batch.runs,
             _ => {}
         }
     }
@@ -310,7 +322,15 @@ impl Call {
             Kernel::Merge { width, .. } | Kernel::Gather { width, .. } | Kernel::Scale { width, .. } => {
                 row(8, *width)
             }
-            Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } => row(12, *width),
+            Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } | Kernel::MulBy { width, .. } => {
+                row(12, *width)
+            }
+            Kernel::DeltaConv { call, .. } => {
+                row(4, (call.shape.projected_width() + call.shape.prepared_width()) as u32)
+            }
+            Kernel::DeltaRule { call, .. } => {
+                Work::State { bytes: 8 * call.shape.state_elems() as u64, flops: call.shape.flops() }
+            }
             Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
             Kernel::F16Rows { call, slots, .. } => row(6 * slots, call.cols),
@@ -355,7 +375,26 @@ impl Call {
                 vec![("x", Operand::Vectors(biases.clone())), ("out", scratch(out))]
             }
             Kernel::Scale { x, .. } => vec![("x", scratch(x))],
-            Kernel::GateBy { x, by, .. } => vec![("x", scratch(x)), ("by", scratch(by))],
+            Kernel::GateBy { x, by, .. } | Kernel::MulBy { x, by, .. } => {
+                vec![("x", scratch(x)), ("by", scratch(by))]
+            }
+            Kernel::DeltaConv { layer, x, weights, out, .. } => vec![
+                ("x", scratch(x)),
+                ("state", Operand::State(*layer)),
+                ("weights", Operand::Vectors(weights.to_vec())),
+                ("runs", Operand::Runs),
+                ("row_runs", Operand::RowRuns),
+                ("rows", Operand::Rows),
+                ("out", scratch(out)),
+            ],
+            Kernel::DeltaRule { layer, x, prepared, out, .. } => vec![
+                ("x", scratch(x)),
+                ("state", Operand::State(*layer)),
+                ("prepared", scratch(prepared)),
+                ("runs", Operand::Runs),
+                ("rows", Operand::Rows),
+                ("out", scratch(out)),
+            ],
             Kernel::Quantize(quantize) => quantize.slots(),
             Kernel::Merge { out, .. } => {
                 vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]

@@ -17,6 +17,7 @@ use landed_queue::LandedQueue;
 
 use crate::backend::BackendError;
 use crate::batch::Batch;
+use crate::delta::Records;
 use crate::kv::{KV_BLOCK, MAX_KV_GROUPS};
 use crate::slots::{Chunk, Decode, Landed, Limits, LogitRows, RowKind, Slots, Work};
 
@@ -40,6 +41,9 @@ pub trait HostForward {
     ///
     /// [`BackendError::UnsoundBatch`] leaves everything as it was.
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError>;
+
+    /// Copies a record of the state, or zeros. Both are within the pool.
+    fn copy_record(&mut self, from: Option<usize>, to: usize);
 }
 
 /// The state of slots.
@@ -48,6 +52,8 @@ pub struct HostSlots {
     vocab: usize,
     /// Blocks of each KV group.
     blocks: Vec<usize>,
+    /// Records of the state, if the plan has one.
+    records: Option<usize>,
     sequences: Vec<Sequence>,
     /// One for each slot.
     rows: Vec<DecodeRow>,
@@ -76,16 +82,22 @@ struct BatchRows {
     /// The slots of the sequences; before [`BatchRows::number`], slots in the order of their rows.
     slots: Vec<usize>,
     lengths: Vec<u32>,
+    /// The records of each slot's rows.
+    records: Vec<Option<Records>>,
+    /// Those of the sequences.
+    numbered: Vec<Records>,
 }
 
 impl HostSlots {
-    /// Closed slots for a vocabulary and a cache of these numbers of blocks, one for each KV group.
-    pub fn new(vocab: usize, blocks: &[usize]) -> HostSlots {
+    /// Closed slots for a vocabulary and a cache of these numbers of blocks, one for each KV group. `records`: records of
+    /// the state, if the plan has one.
+    pub fn new(vocab: usize, blocks: &[usize], records: Option<usize>) -> HostSlots {
         let Limits { slots, rows, .. } = HOST_LIMITS;
         let sequence = || Sequence { tables: vec![Vec::new(); blocks.len()], ..Sequence::default() };
         HostSlots {
             vocab,
             blocks: blocks.to_vec(),
+            records,
             sequences: (0..slots).map(|_| sequence()).collect(),
             rows: (0..slots).map(|_| DecodeRow::default()).collect(),
             batch: BatchRows::with_capacity(rows + slots * HOST_LIMITS.steps),
@@ -131,10 +143,11 @@ impl HostSlots {
     }
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
-        let vocab = self.vocab;
+        let (vocab, pool) = (self.vocab, self.records);
         let (sequence, row) = self.opened(slot)?;
         if decode.limit as usize > sequence.positions()
             || decode.tokens.iter().any(|&token| token as usize >= vocab)
+            || pool.is_some_and(|pool| decode.records.iter().any(|&record| record as usize >= pool))
         {
             return Err(BackendError::UnsoundBatch);
         }
@@ -155,6 +168,20 @@ impl HostSlots {
             return Err(BackendError::UnsoundBatch);
         }
         row.set_mask(position, allowed)
+    }
+
+    fn copy_state(
+        &mut self,
+        from: Option<u32>,
+        to: u32,
+        forward: &mut dyn HostForward,
+    ) -> Result<(), BackendError> {
+        let (from, to) = (from.map(|from| from as usize), to as usize);
+        if self.records.is_none_or(|pool| from.is_some_and(|from| from >= pool) || to >= pool) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        forward.copy_record(from, to);
+        Ok(())
     }
 
     fn close(&mut self, slot: usize) {
@@ -182,7 +209,7 @@ impl HostSlots {
                 self.batch.clear();
             }
             if work.steps > 0 {
-                self.batch.push_decode_rows(&self.sequences, &mut self.rows);
+                self.batch.push_decode_rows(&self.sequences, &mut self.rows, self.records.is_some());
             }
             let logits = if self.batch.tokens.is_empty() {
                 &[]
@@ -215,7 +242,11 @@ impl HostSlots {
                 && (chunk.position as usize).saturating_add(chunk.tokens.len()) <= positions
                 && chunk.tokens.iter().all(|&token| (token as usize) < self.vocab);
         }
+        sound &= Chunk::have_sound_records(work.chunks, self.records);
         if !sound || of_chunks > rows || with_logits > logit_rows {
+            return Err(BackendError::UnsoundBatch);
+        }
+        if work.steps > 0 && !self.has_own_records() {
             return Err(BackendError::UnsoundBatch);
         }
         if work.steps > 1 {
@@ -230,6 +261,18 @@ impl HostSlots {
             return if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) };
         }
         Ok(())
+    }
+
+    /// Whether no two decoding slots have a record in common.
+    fn has_own_records(&self) -> bool {
+        let decoding = || self.rows.iter().filter(|row| row.decodes()).map(DecodeRow::records);
+        let of = |records: Records| [records.from, Some(records.to)];
+        self.records.is_none()
+            || decoding().enumerate().all(|(i, records)| {
+                decoding()
+                    .skip(i + 1)
+                    .all(|other| of(records).iter().all(|record| !of(other).contains(record)))
+            })
     }
 
     fn reset(&mut self) {
@@ -254,19 +297,35 @@ impl BatchRows {
     fn with_capacity(rows: usize) -> BatchRows {
         let (row, slot) = (|| Vec::with_capacity(rows), HOST_LIMITS.slots);
         let (slots, lengths) = (Vec::with_capacity(slot), Vec::with_capacity(slot));
-        BatchRows { tokens: row(), positions: row(), sequences: row(), logits: row(), slots, lengths }
+        BatchRows {
+            tokens: row(),
+            positions: row(),
+            sequences: row(),
+            logits: row(),
+            slots,
+            lengths,
+            records: vec![None; slot],
+            numbered: Vec::with_capacity(slot),
+        }
     }
 
     fn clear(&mut self) {
         for rows in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.logits] {
             rows.clear();
         }
+        self.records.fill(None);
     }
 
     fn push(&mut self, token: u32, position: u32, slot: usize) {
         self.tokens.push(token);
         self.positions.push(position);
         self.sequences.push(slot as u32);
+    }
+
+    /// Rows of a slot with these records follow those that it has in the batch.
+    fn continue_records(&mut self, slot: usize, Records { from, to }: Records) {
+        let from = self.records[slot].map_or(from, |first| first.from);
+        self.records[slot] = Some(Records { from, to });
     }
 
     /// Adds the rows of chunks.
@@ -277,12 +336,15 @@ impl BatchRows {
                 self.push(token, position, chunk.slot);
             }
             self.logits.extend(wanted(chunk).map(|row| (first + row) as u32));
+            if let Some(records) = chunk.records {
+                self.continue_records(chunk.slot, records);
+            }
         }
     }
 
     /// Adds a row for each slot that advances. Rows of sequences that begin with the same block are adjacent, so that
     /// attention reads their common blocks once.
-    fn push_decode_rows(&mut self, sequences: &[Sequence], rows: &mut [DecodeRow]) {
+    fn push_decode_rows(&mut self, sequences: &[Sequence], rows: &mut [DecodeRow], has_state: bool) {
         self.slots.clear();
         self.slots.extend(0..rows.len());
         self.slots.sort_unstable_by_key(|&slot| (sequences[slot].first_block(), slot));
@@ -293,6 +355,9 @@ impl BatchRows {
             if let Some((token, position)) = input {
                 self.logits.push(self.tokens.len() as u32);
                 self.push(token, position, slot);
+                if has_state {
+                    self.continue_records(slot, rows[slot].records());
+                }
             }
         }
     }
@@ -312,6 +377,8 @@ impl BatchRows {
         }
         self.lengths.clear();
         self.lengths.extend(self.slots.iter().map(|&slot| sequences[slot].length));
+        self.numbered.clear();
+        self.numbered.extend(self.slots.iter().filter_map(|&slot| self.records[slot]));
         let mut tables: [&[u32]; SLOTS * MAX_KV_GROUPS] = [&[]; SLOTS * MAX_KV_GROUPS];
         let all = self.slots.iter().flat_map(|&slot| &sequences[slot].tables);
         let count = tables.iter_mut().zip(all).map(|(entry, table)| *entry = table).count();
@@ -324,6 +391,7 @@ impl BatchRows {
             logits: &self.logits,
             tables: &tables[..count],
             lengths: &self.lengths,
+            records: &self.numbered,
         })
     }
 
@@ -366,6 +434,11 @@ impl<B: HostBackend> Slots for B {
 
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
         self.host_slots().0.mask(slot, position, allowed)
+    }
+
+    fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
+        let (slots, forward) = self.host_slots();
+        slots.copy_state(from, to, forward)
     }
 
     fn close(&mut self, slot: usize) {

@@ -5,9 +5,11 @@ use gyrus_kernels::Activation;
 use serde_json::Value;
 
 use super::config::{
-    Attention, Config, FeedForward, Layer, MAX_LAYERS, context, dimension, factor, heads, positive, within,
+    Attention, Config, FeedForward, Layer, MAX_LAYERS, Mixer, context, dimension, factor, heads, positive,
+    within,
 };
 use super::config_defaults;
+use super::delta_reader;
 use super::description::{self, Arch, AttentionScale, Presence, Scale, Windows};
 use super::expert_reader::{self, EXPERTS};
 use super::fields::Fields;
@@ -106,6 +108,7 @@ fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
         Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_tanh"],
         Activation::Gelu => &["gelu"],
         Activation::SquaredRelu => &["relu2"],
+        Activation::Sigmoid => &["sigmoid"],
     };
     // Gemma's first files name 'gelu' in `hidden_act` and mean the tanh form, which newer ones have in
     // `hidden_activation`.
@@ -226,8 +229,30 @@ impl Reader<'_> {
             Some(cap) => Some(positive("the attention soft cap", cap)?),
             None => None,
         };
+        let delta = if arch.delta { delta_reader::shapes(source, count)? } else { vec![None; count] };
+        let output_gate = arch.output_gate && source.flag("attn_output_gate")? != Some(false);
         let mut layers: Vec<Layer> = Vec::with_capacity(count);
         for i in 0..count {
+            let layer = |mixer| {
+                Ok::<_, Error>(Layer {
+                    mixer,
+                    feed_forward: FeedForward {
+                        dense: match is_dense(i) {
+                            true => Some(dimension("feed-forward length", widths[i])?),
+                            false => None,
+                        },
+                        experts: experts[i],
+                        activation: arch.activation,
+                    },
+                    pre_norms: arch.pre_norms,
+                    post_norms: arch.post_norms,
+                    output_scale: arch.per_layer_parts,
+                })
+            };
+            if let Some(shape) = delta[i] {
+                layers.push(layer(Mixer::Delta(shape))?);
+                continue;
+            }
             let rope = ropes.iter().position(|kind| kind.layers.contains(&i));
             let Some((rope, kind)) = rope.map(|rope| (rope, &ropes[rope])) else {
                 return Err(Error::Unsupported(format!("layer {i}, which has no rotary embedding,")));
@@ -240,8 +265,8 @@ impl Reader<'_> {
             let head_dim = kind.rope.head_dim();
             // Keys that are shared have the layer's own window and heads.
             let is_alike = |owner: &Layer| {
-                let Attention { window, kv_heads: heads, head_dim: dim, .. } = owner.attention;
-                (window, heads, dim) == (windows[i], kv_heads, head_dim)
+                let kind = |a: &Attention| (a.window, a.kv_heads, a.head_dim);
+                owner.attention().map(kind) == Some((windows[i], kv_heads, head_dim))
             };
             let kv_owner = match i < owners {
                 true => None,
@@ -261,23 +286,11 @@ impl Reader<'_> {
                 v_norm: arch.v_norm,
                 qkv_bias,
                 sinks: arch.sinks,
+                output_gate,
                 v_is_k: k_eq_v && windows[i].is_none(),
                 kv_owner,
             };
-            layers.push(Layer {
-                attention,
-                feed_forward: FeedForward {
-                    dense: match is_dense(i) {
-                        true => Some(dimension("feed-forward length", widths[i])?),
-                        false => None,
-                    },
-                    experts: experts[i],
-                    activation: arch.activation,
-                },
-                pre_norms: arch.pre_norms,
-                post_norms: arch.post_norms,
-                output_scale: arch.per_layer_parts,
-            });
+            layers.push(layer(Mixer::Attention(attention))?);
         }
         Ok(layers)
     }
@@ -319,6 +332,7 @@ impl Reader<'_> {
             let is_local = |name: &&str| match *name {
                 LOCAL => Ok(true),
                 super::ropes::GLOBAL => Ok(false),
+                super::ropes::RECURRENT if self.arch.delta => Ok(false),
                 other => Err(Error::Unsupported(format!("layer type '{other}'"))),
             };
             return types.iter().map(is_local).collect();
@@ -416,7 +430,7 @@ mod tests {
             for (name, value) in changes.as_object().unwrap() {
                 config[name] = value.clone();
             }
-            read(&config).unwrap().layers.iter().map(|layer| layer.attention.window).collect()
+            read(&config).unwrap().layers.iter().map(|layer| layer.attention().unwrap().window).collect()
         };
         let w = Some;
         assert_eq!(windows(json!({})), [None; 4]);
@@ -451,7 +465,7 @@ mod tests {
             },
         });
         let owners = |config: &Value| -> Result<Vec<Option<usize>>, Error> {
-            Ok(read(config)?.layers.iter().map(|layer| layer.attention.kv_owner).collect())
+            Ok(read(config)?.layers.iter().map(|layer| layer.attention().unwrap().kv_owner).collect())
         };
         assert_eq!(owners(&config).unwrap(), [None, None, None, None, Some(3), Some(1)]);
         // Without a window, layers still differ in the size of their heads.

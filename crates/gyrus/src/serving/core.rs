@@ -49,7 +49,8 @@ impl Core {
     ) -> Core {
         let limits = backend.slots().limits();
         let blocks = backend.kv_blocks().to_vec();
-        let scheduler = Scheduler::new(plan, &blocks, limits, settings, Arc::clone(&counters));
+        let size = (&blocks[..], backend.records());
+        let scheduler = Scheduler::new(plan, size, limits, settings, Arc::clone(&counters));
         Core { backend: Some(backend), scheduler, landing: Landing::default(), rebuild, counters }
     }
 
@@ -207,6 +208,10 @@ impl Slots for NoSlots {
     }
 
     fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn copy_state(&mut self, _from: Option<u32>, _to: u32) -> Result<(), BackendError> {
         Err(BackendError::UnsoundBatch)
     }
 

@@ -241,6 +241,7 @@ impl<'m> Traced<'m> {
                 logits: &[tokens.len().saturating_sub(1) as u32],
                 tables: &tables[..groups],
                 lengths: &[*max_len],
+                records: &[],
             };
             backend.observe(&batch, observer)?;
             kv.computed(tokens.len(), kind);

@@ -1,4 +1,5 @@
 //! The ids of a test folder's prompt, the logits that another program has for it, and their distance.
+#![allow(dead_code, reason = "tests use some of it")]
 
 use std::path::Path;
 

@@ -57,6 +57,7 @@ impl Job {
                 logits: &[positions.len() as u32 - 1],
                 tables: &vec![&table[..]; groups],
                 lengths: &[LENGTH],
+                records: &[],
             });
             let logits = logits.unwrap().to_vec();
             done = tokens.len();
@@ -207,6 +208,7 @@ pub(crate) fn run(
                     ends: &job.ends,
                     logprobs: job.logprobs,
                     masked: job.masked,
+                    records: [0; 2],
                 };
                 slots.start(running.slot, &decode).unwrap();
                 running.started = true;
@@ -235,6 +237,7 @@ pub(crate) fn run(
                 tokens: &prompts[n][position..position + rows],
                 kind: RowKind::Prompt,
                 logits,
+                records: None,
             })
             .collect();
         let number = slots.submit(&Work { chunks: &chunks, between: 0, steps }).unwrap();
