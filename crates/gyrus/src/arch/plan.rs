@@ -28,8 +28,7 @@ pub(crate) fn build(
     precision: Precision,
     quantize: Option<DType>,
 ) -> Result<(Config, Plan), Error> {
-    let (mut config, arch) = reader::read(model)?;
-    let extra = reader::prediction_layers(model)?;
+    let (mut config, arch, extra) = reader::read(model)?;
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),

@@ -47,8 +47,8 @@ const PREDICTION_LAYERS: Key = Key::new("nextn_predict_layers", &["num_nextn_pre
 /// The most kinds of rotary embedding of a model.
 const MAX_ROPES: usize = 16;
 
-/// Reads a model's configuration and finds its architecture's description.
-pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error> {
+/// Reads a model's configuration, finds its architecture's description and counts the layers that predict several tokens.
+pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch, usize), Error> {
     let config = model.config().map(config_defaults::complete);
     let (source, name, arch) = match (model.gguf(), &config) {
         (Some(metadata), _) => {
@@ -68,20 +68,13 @@ pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error>
             return Err(Error::Unsupported(format!("{path}: a model without a config.json beside it")));
         }
     };
-    Ok((Reader { source, arch }.config(name, || ModelRopes::read(model, None))?, arch))
+    let config = Reader { source, arch }.config(name, || ModelRopes::read(model, None))?;
+    Ok((config, arch, prediction_layers(source)?))
 }
 
 /// The number of layers after the model's own that predict several tokens. Files have them, and GGUF counts them.
-pub(super) fn prediction_layers(model: &Checkpoint) -> Result<usize, Error> {
-    let extra = match (model.gguf(), model.config()) {
-        (Some(metadata), _) => {
-            let architecture: &str = metadata.require("general.architecture")?;
-            Source::Gguf { metadata, architecture }.number(PREDICTION_LAYERS)?
-        }
-        (None, Some(config)) => Source::Config(text_config(config)?.0).number(PREDICTION_LAYERS)?,
-        (None, None) => None,
-    };
-    match extra.unwrap_or(0) {
+fn prediction_layers(source: Source<'_>) -> Result<usize, Error> {
+    match source.number(PREDICTION_LAYERS)?.unwrap_or(0) {
         0 => Ok(0),
         extra => within("number of prediction layers", extra, MAX_LAYERS),
     }
@@ -139,14 +132,12 @@ impl Reader<'_> {
     fn config(&self, name: &str, ropes: impl FnOnce() -> Result<ModelRopes, Error>) -> Result<Config, Error> {
         let (source, arch) = (self.source, self.arch);
         let dim = dimension("embedding length", source.require(DIM)?)?;
-        let count = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
+        let all = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
         let count = match source {
-            Source::Gguf { .. } => {
-                let extra = source.number(PREDICTION_LAYERS)?.unwrap_or(0);
-                within("layer count", (count as u64).saturating_sub(extra), MAX_LAYERS)?
-            }
-            Source::Config(_) => count,
+            Source::Gguf { .. } => all.saturating_sub(prediction_layers(source)?),
+            Source::Config(_) => all,
         };
+        let count = within("layer count", count as u64, MAX_LAYERS)?;
         for heads in self.heads(count)? {
             dimension("head count", heads)?;
         }
