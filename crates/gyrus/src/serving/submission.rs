@@ -133,8 +133,9 @@ impl Scheduler {
         let steps = usize::from(decoding && self.wanted_steps() > 0 && in_flight < self.limits.steps);
         if between + steps > 0 {
             self.grant(in_flight + between + steps, slots)?;
-            planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
         }
+        // To start or to grant may preempt, too.
+        planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
         let between = if planned.is_empty() { 0 } else { between };
         if planned.is_empty() && steps == 0 {
             return Ok(false);
