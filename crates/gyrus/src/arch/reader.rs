@@ -133,11 +133,11 @@ impl Reader<'_> {
         let (source, arch) = (self.source, self.arch);
         let dim = dimension("embedding length", source.require(DIM)?)?;
         let all = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
-        let count = match source {
-            Source::Gguf { .. } => all.saturating_sub(prediction_layers(source)?),
-            Source::Config(_) => all,
+        let extra = match source {
+            Source::Gguf { .. } => source.number(PREDICTION_LAYERS)?.unwrap_or(0),
+            Source::Config(_) => 0,
         };
-        let count = within("layer count", count as u64, MAX_LAYERS)?;
+        let count = within("layer count", (all as u64).saturating_sub(extra), MAX_LAYERS)?;
         for heads in self.heads(count)? {
             dimension("head count", heads)?;
         }
