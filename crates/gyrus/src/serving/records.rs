@@ -138,7 +138,9 @@ impl RecordPool {
     /// Whether a sequence of `to_read` tokens before its first step has a checkpoint at a position: at every interval, and
     /// at the end of the prompt's last block.
     pub(crate) fn is_checkpoint(&self, position: usize, to_read: usize) -> bool {
-        self.is_used() && position > 0 && (position % self.interval == 0 || position == last_block(to_read))
+        self.is_used()
+            && position > 0
+            && (position.is_multiple_of(self.interval) || position == last_block(to_read))
     }
 
     /// The next position at which chunks end, so that a checkpoint can be taken there.

@@ -220,13 +220,7 @@ fn land(running: &mut [Running], outcomes: &[Outcome]) {
 }
 
 /// Copies a sequence's state, closes its slot, and continues in another from the copy.
-fn move_to_other_slot(
-    slots: &mut dyn Slots,
-    running: &mut Vec<Running>,
-    n: usize,
-    both: bool,
-    rng: &mut Rng,
-) {
+fn move_to_other_slot(slots: &mut dyn Slots, running: &mut [Running], n: usize, both: bool, rng: &mut Rng) {
     let slot = free_slot(running, rng);
     let one = &mut running[n];
     let current = match one.started {
