@@ -50,6 +50,10 @@ PARTS = {
     "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
     "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
     "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
     "linear_attn.in_proj_qkv.weight": "attn_qkv.weight",
     "linear_attn.in_proj_z.weight": "attn_gate.weight",
     "linear_attn.in_proj_b.weight": "ssm_beta.weight",
@@ -71,12 +75,13 @@ WHOLE = {
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
 }
 ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama", "mixtral": "llama",
-                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35"}
+                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
+                 "qwen3_5_moe_text": "qwen35moe"}
 # Converters permute the rows of Q and K of these.
 PERMUTED = {"llama", "granite", "smollm3"}
 # gpt-oss and Qwen 3.5 call the norm before the feed-forward so.
-POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "qwen35"}
-NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3", "qwen35"}
+POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "qwen35", "qwen35moe"}
+NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3", "qwen35", "qwen35moe"}
 
 
 def tensors(path):
@@ -186,7 +191,7 @@ def main(folder, out, unscaled=None):
         number("attention.head_count_kv", kv_heads)
     number("attention.key_length", global_dim)
     number("attention.value_length", global_dim)
-    rotated = int(global_dim * rope.get("partial_rotary_factor", 1.0)) if arch == "qwen35" else global_dim
+    rotated = int(global_dim * rope.get("partial_rotary_factor", 1.0)) if arch.startswith("qwen35") else global_dim
     number("rope.dimension_count", rotated)
     real("attention.layer_norm_rms_epsilon", config["rms_norm_eps"])
     real("rope.freq_base", rope["rope_theta"])
@@ -201,6 +206,8 @@ def main(folder, out, unscaled=None):
         number("expert_count", experts)
         number("expert_used_count", config.get("top_k_experts") or config["num_experts_per_tok"])
         number("expert_feed_forward_length", config.get("moe_intermediate_size") or width)
+    if config.get("shared_expert_intermediate_size"):
+        number("expert_shared_feed_forward_length", config["shared_expert_intermediate_size"])
     if config.get("sliding_window"):
         number("attention.sliding_window", config["sliding_window"])
     if arch == "gemma4":
@@ -210,7 +217,7 @@ def main(folder, out, unscaled=None):
         number("attention.value_length_swa", head_dim)
         number("rope.dimension_count_swa", head_dim)
         writer.add_array(f"{arch}.attention.sliding_window_pattern", local)
-    if arch == "qwen35":
+    if arch.startswith("qwen35"):
         number("ssm.conv_kernel", config["linear_conv_kernel_dim"])
         number("ssm.state_size", config["linear_key_head_dim"])
         number("ssm.group_count", config["linear_num_key_heads"])
@@ -266,6 +273,8 @@ def main(folder, out, unscaled=None):
             weight = weight + 1
         if "linear_attn." in name:
             weight = delta_net(part, weight, config)
+        if part == "ffn_gate_inp_shexp.weight":
+            weight = weight[0]
         if arch in PERMUTED and part in ("attn_q.weight", "attn_k.weight"):
             weight = permuted(weight, heads if part == "attn_q.weight" else kv_heads)
         writer.add_tensor(new, np.ascontiguousarray(weight, dtype=np.float32))

@@ -300,13 +300,27 @@ const QWEN35: Arch = Arch {
     ..LLAMA
 };
 
+/// Hybrids with experts, of which every row uses one.
+const QWEN35_MOE: Arch = Arch {
+    gguf: "qwen35moe",
+    hugging_face: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    experts: Some(ExpertParts {
+        names: ExpertNames::Qwen,
+        renormalised: Renormalised::Always,
+        beside_dense: false,
+        biases: false,
+        shared: true,
+    }),
+    ..QWEN35
+};
+
 /// The dense models of ERNIE 4.5.
 const ERNIE: Arch = Arch { gguf: "ernie4_5", hugging_face: &["ernie4_5"], ..LLAMA };
 
 /// All architectures.
 pub(crate) const ARCHS: &[Arch] = &[
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT_OSS, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3,
-    GRANITE, OLMO2, QWEN35, ERNIE,
+    GRANITE, OLMO2, QWEN35, QWEN35_MOE, ERNIE,
 ];
 
 /// The architecture of a GGUF file. Several may have the same name; of these only some have experts.
@@ -394,6 +408,7 @@ pub(super) fn table() -> String {
             match arch.experts {
                 Some(ExpertParts { beside_dense: true, .. }) => "experts beside the feed-forward",
                 Some(ExpertParts { biases: true, .. }) => "experts with biases",
+                Some(ExpertParts { shared: true, .. }) => "experts, one of them shared",
                 Some(_) => "experts",
                 None => "",
             },
