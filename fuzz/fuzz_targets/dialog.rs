@@ -11,15 +11,7 @@ fn parse(format: Format, reasoning: bool, chunks: &[&str]) -> Vec<Event> {
     let mut parser = Parser::new(format, Some(tools), reasoning);
     let mut events: Vec<Event> = chunks.iter().flat_map(|chunk| parser.push(chunk)).collect();
     events.extend(parser.finish());
-    let mut joined: Vec<Event> = Vec::new();
-    for event in events {
-        match (joined.last_mut(), event) {
-            (Some(Event::Content(all)), Event::Content(text)) => all.push_str(&text),
-            (Some(Event::Reasoning(all)), Event::Reasoning(text)) => all.push_str(&text),
-            (_, event) => joined.push(event),
-        }
-    }
-    joined
+    Event::joined(events)
 }
 
 fuzz_target!(|data: (u8, u8, &str)| {

@@ -19,6 +19,21 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Joins neighbouring events of text of the same kind: how text is cut does not matter then.
+    pub fn joined(events: impl IntoIterator<Item = Event>) -> Vec<Event> {
+        let mut joined: Vec<Event> = Vec::new();
+        for event in events {
+            match (joined.last_mut(), event) {
+                (Some(Event::Content(all)), Event::Content(text)) => all.push_str(&text),
+                (Some(Event::Reasoning(all)), Event::Reasoning(text)) => all.push_str(&text),
+                (_, event) => joined.push(event),
+            }
+        }
+        joined
+    }
+}
+
 /// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {

@@ -21,15 +21,7 @@ pub fn parse<'a>(format: Format, reasoning: bool, chunks: impl IntoIterator<Item
     let mut events = Vec::new();
     chunks.into_iter().for_each(|chunk| events.extend(parser.push(chunk)));
     events.extend(parser.finish());
-    let mut joined: Vec<Event> = Vec::new();
-    for event in events {
-        match (joined.last_mut(), event) {
-            (Some(Event::Content(all)), Event::Content(text)) => all.push_str(&text),
-            (Some(Event::Reasoning(all)), Event::Reasoning(text)) => all.push_str(&text),
-            (_, event) => joined.push(event),
-        }
-    }
-    joined
+    Event::joined(events)
 }
 
 /// Parses the text whole, and asserts that every split gives the same.

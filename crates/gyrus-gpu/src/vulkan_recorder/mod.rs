@@ -51,7 +51,9 @@ pub(crate) struct Recorder {
     device: wgpu::Device,
     raw: Arc<ash::Device>,
     queue: vk::Queue,
+    /// Submissions that can be used again, with capacity for all that were created.
     idle: Vec<Submission>,
+    created: usize,
     /// What is being recorded.
     open: Option<Recording>,
     hazards: Hazards,
@@ -98,7 +100,8 @@ impl Recorder {
             (Arc::new(device.raw_device().clone()), gpu.queue.as_hal::<Vulkan>()?.as_raw())
         };
         let device = gpu.device.clone();
-        Some(Recorder { device, raw, queue, idle: Vec::new(), open: None, hazards: Hazards::default() })
+        let hazards = Hazards::default();
+        Some(Recorder { device, raw, queue, idle: Vec::new(), created: 0, open: None, hazards })
     }
 
     /// Begins to record commands. `after_wgpu`: wgpu was given work since the last submission.
@@ -109,7 +112,11 @@ impl Recorder {
         gpu.take_error()?;
         let mut submission = match self.idle.pop() {
             Some(submission) => submission,
-            None => self.submission(gpu)?,
+            None => {
+                self.created += 1;
+                self.idle.reserve(self.created);
+                self.submission(gpu)?
+            }
         };
         // SAFETY: the encoder's last commands have completed and were reset.
         let begun = unsafe { submission.encoder.begin_encoding(None) };

@@ -42,9 +42,19 @@ impl Weights<'_> {
             self.used.insert(name);
         }
         let Some(dtype) = first else { return Err(Error::MissingTensor(name.to_owned())) };
+        self.push_stored(name, dims, dtype, FileLayout::PerExpert)
+    }
+
+    /// Adds a weight of tensors that were checked and have this type.
+    fn push_stored(
+        &mut self,
+        name: &str,
+        dims: &[usize; 3],
+        stored: DType,
+        layout: FileLayout,
+    ) -> Result<WeightId, Error> {
         let shape = shape(dims)?;
-        let dtype = self.loaded_dtype(name, dtype, shape)?;
-        let layout = FileLayout::PerExpert;
+        let dtype = self.loaded_dtype(name, stored, shape)?;
         Ok(self.push(WeightSpec { layout, ..WeightSpec::new(name, dtype, shape) }))
     }
 
@@ -59,9 +69,7 @@ impl Weights<'_> {
         let tensor = self.find(name)?;
         let stored = self.checked(&tensor, &[experts, cols, rows * step(layout)])?;
         not_blocks(&tensor)?;
-        let shape = shape(dims)?;
-        let dtype = self.loaded_dtype(name, stored.dtype, shape)?;
-        Ok(self.push(WeightSpec { layout, ..WeightSpec::new(name, dtype, shape) }))
+        self.push_stored(name, dims, stored.dtype, layout)
     }
 
     /// A weight `[experts, rows, cols]` in MXFP4 whose quants and exponents are tensors of their own.
