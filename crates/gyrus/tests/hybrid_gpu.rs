@@ -57,7 +57,7 @@ fn sequences_in_slots_are_as_alone() {
     for vulkan_recorder in [true, false] {
         for precision in [Precision::Fast, Precision::Exact] {
             let Some(mut backend) = gpu(&path, precision, vulkan_recorder) else { return };
-            check_schedules(&mut backend, cases(2));
+            check_schedules(&mut backend, 0..cases(8));
         }
     }
 }

@@ -132,6 +132,21 @@ impl SlotPool {
             return Ok(());
         }
         self.begin(gpu)?;
+        self.submit_writes(gpu)
+    }
+
+    /// Submits the writes to slots that were started, if there are any: a submission without work. What changes or closes
+    /// these slots later must come after them.
+    fn flush_late(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        if self.late.is_empty() {
+            return Ok(());
+        }
+        self.begin(gpu)?;
+        self.record_late(gpu)?;
+        self.submit_writes(gpu)
+    }
+
+    fn submit_writes(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         if let Some(recorder) = &mut self.recorder {
             let submission = recorder.submit(gpu, &[])?;
             self.flights.push(submission, None, Vec::new());

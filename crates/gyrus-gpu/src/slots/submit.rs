@@ -42,6 +42,7 @@ impl GpuBackend {
     pub(super) fn submit_work(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
         let number = self.slots.submissions + 1;
         if work.chunks.is_empty() && work.between + work.steps == 0 {
+            self.slots.flush_late(&self.gpu)?;
             self.slots.submissions = number;
             return Ok(number);
         }

@@ -15,6 +15,8 @@ use gyrus_testkit::Rng;
 pub(crate) const LENGTH: usize = 96;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 5;
+/// Schedules that have the same prompts.
+const SAME_PROMPTS: usize = 8;
 /// Blocks of a sequence.
 const EACH: usize = LENGTH / KV_BLOCK;
 
@@ -62,8 +64,8 @@ struct Running {
     sequence: usize,
     slot: usize,
     tokens: Vec<u32>,
-    /// Tokens of the prompt, and of all in the end.
-    prompt: usize,
+    /// Tokens whose rows are those of a prompt, and of all in the end.
+    read: usize,
     total: usize,
     /// Positions that are in the cache and in the state.
     computed: usize,
@@ -93,11 +95,7 @@ pub(crate) struct Schedule<'r> {
 }
 
 /// Generates tokens of sequences, each from a prompt of its own up to a length of its own.
-pub(crate) fn generate(
-    backend: &mut dyn Backend,
-    prompts: &[(Vec<u32>, usize)],
-    on: Schedule<'_>,
-) -> Vec<Vec<u32>> {
+pub(crate) fn generate(backend: &mut dyn Backend, prompts: &[Prompt], on: Schedule<'_>) -> Vec<Vec<u32>> {
     let Schedule { rng, moves, together } = on;
     let groups = backend.plan().kv.len();
     let slots = backend.slots();
@@ -112,10 +110,9 @@ pub(crate) fn generate(
             let sequence = waiting.pop().unwrap();
             let slot = free_slot(&running, rng);
             slots.open(slot, LENGTH as u32).unwrap();
-            let (tokens, total) = prompts[sequence].clone();
-            let prompt = tokens.len();
+            let Prompt { tokens, read, total } = prompts[sequence].clone();
             let (computed, record, started, limit) = (0, None, false, 0);
-            running.push(Running { sequence, slot, tokens, prompt, total, computed, record, started, limit });
+            running.push(Running { sequence, slot, tokens, read, total, computed, record, started, limit });
         }
         let mut planned: Vec<(usize, usize, usize, Records)> = Vec::new();
         for (n, one) in running.iter_mut().enumerate() {
@@ -125,7 +122,8 @@ pub(crate) fn generate(
             slots.extend(one.slot, &vec![&table[..]; groups], one.limit as u32).unwrap();
             let left = one.tokens.len() - 1 - one.computed.min(one.tokens.len() - 1);
             if !one.started && left > 0 && rng.below(4) > 0 {
-                let rows = left.min(1 + rng.below(40));
+                let of_kind = if one.computed < one.read { one.read - one.computed } else { left };
+                let rows = of_kind.min(1 + rng.below(40));
                 // The last chunk leaves the state where the first step reads it.
                 let to = one.record_at(one.computed + rows, asynchronous);
                 planned.push((n, one.computed, rows, Records { from: one.record, to }));
@@ -152,19 +150,18 @@ pub(crate) fn generate(
                 slot: running[n].slot,
                 position: position as u32,
                 tokens: &texts[n][position..position + rows],
-                // Rows of one kind, so that a sequence has the same bits whatever its chunks.
-                kind: RowKind::Generated,
+                // A row has the same kind whatever its chunk.
+                kind: if position < running[n].read { RowKind::Prompt } else { RowKind::Generated },
                 logits: if position % 3 == 2 { LogitRows::Last } else { LogitRows::None },
                 records: Some(records),
             })
             .collect();
+        let between = if asynchronous && !chunks.is_empty() { rng.below(3) } else { 0 };
         let steps = rng.below(most_steps + 1);
-        if in_flight + steps <= slots.limits().steps {
-            slots.submit(&Work { chunks: &chunks, between: 0, steps }).unwrap();
-            in_flight += steps;
-        } else {
-            slots.submit(&Work { chunks: &chunks, between: 0, steps: 0 }).unwrap();
-        }
+        let fits = in_flight + between + steps <= slots.limits().steps;
+        let (between, steps) = if fits { (between, steps) } else { (0, 0) };
+        slots.submit(&Work { chunks: &chunks, between, steps }).unwrap();
+        in_flight += between + steps;
         // Some steps stay in flight.
         while !asynchronous || in_flight > 3 || rng.below(3) == 0 {
             match slots.poll(Duration::from_secs(60)).unwrap() {
@@ -243,34 +240,48 @@ fn move_to_other_slot(slots: &mut dyn Slots, running: &mut [Running], n: usize, 
     (one.slot, one.started) = (slot, false);
 }
 
-/// Prompts and lengths.
-pub(crate) fn prompts(vocab: usize, rng: &mut Rng) -> Vec<(Vec<u32>, usize)> {
+/// A sequence to generate.
+#[derive(Debug, Clone)]
+pub(crate) struct Prompt {
+    tokens: Vec<u32>,
+    /// The first tokens, whose rows are those of a prompt. Later ones are computed as generated rows.
+    read: usize,
+    /// Tokens in the end.
+    total: usize,
+}
+
+/// Random prompts.
+fn prompts(vocab: usize, rng: &mut Rng) -> Vec<Prompt> {
     (0..SEQUENCES)
         .map(|_| {
-            let prompt: Vec<u32> = (0..1 + rng.below(50)).map(|_| rng.below(vocab) as u32).collect();
-            let total = prompt.len() + 1 + rng.below(40);
-            (prompt, total)
+            let tokens: Vec<u32> = (0..1 + rng.below(50)).map(|_| rng.below(vocab) as u32).collect();
+            let total = tokens.len() + 1 + rng.below(40);
+            Prompt { read: rng.below(tokens.len()), tokens, total }
         })
         .collect()
 }
 
-/// Random schedules generate what each sequence does alone.
-pub(crate) fn check_schedules(backend: &mut dyn Backend, count: usize) {
-    check_some(backend, count.div_ceil(2), false);
-    check_some(backend, count / 2, true);
-}
-
-pub(crate) fn check_some(backend: &mut dyn Backend, count: usize, moves: bool) {
-    let (vocab, mut rng) = (backend.plan().vocab, Rng::new(17));
-    for number in 0..count {
-        let prompts = prompts(vocab, &mut rng);
-        let mut alone = Vec::new();
-        for one in &prompts {
-            let on = Schedule { rng: &mut Rng::new(1), moves: false, together: 1 };
-            alone.push(generate(backend, std::slice::from_ref(one), on).remove(0));
-        }
-        let on = Schedule { rng: &mut rng, moves, together: SEQUENCES };
-        let together = generate(backend, &prompts, on);
-        assert_eq!(together, alone, "schedule {number}");
+/// Random schedules generate what each sequence does alone. Each schedule has a seed of its own.
+pub(crate) fn check_schedules(backend: &mut dyn Backend, seeds: Range<usize>) {
+    let vocab = backend.plan().vocab;
+    let mut known: Option<(usize, Vec<Prompt>, Vec<Vec<u32>>)> = None;
+    for seed in seeds {
+        let set = seed / SAME_PROMPTS;
+        let (prompts, alone) = match known.take().filter(|(of, ..)| *of == set) {
+            Some((_, prompts, alone)) => (prompts, alone),
+            None => {
+                let prompts = prompts(vocab, &mut Rng::new(17 + set as u64));
+                let alone = prompts.iter().map(|one| {
+                    let on = Schedule { rng: &mut Rng::new(1), moves: false, together: 1 };
+                    generate(backend, std::slice::from_ref(one), on).remove(0)
+                });
+                let alone = alone.collect();
+                (prompts, alone)
+            }
+        };
+        let rng = &mut Rng::new(seed as u64);
+        let on = Schedule { moves: rng.below(2) == 0, rng, together: SEQUENCES };
+        assert_eq!(generate(backend, &prompts, on), alone, "schedule {seed}");
+        known = Some((set, prompts, alone));
     }
 }
