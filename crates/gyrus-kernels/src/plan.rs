@@ -36,8 +36,13 @@ impl Rows {
         match self {
             Rows::Batch => batch.rows(),
             Rows::Logits => batch.logits.len(),
-            Rows::Slots(used) => batch.rows() * usize::from(used),
+            Rows::Slots(_) => batch.rows() * self.of_each(),
         }
+    }
+
+    /// How many belong to one row of the batch.
+    pub fn of_each(self) -> usize {
+        if let Rows::Slots(used) = self { usize::from(used) } else { 1 }
     }
 }
 
