@@ -223,7 +223,7 @@ def main(folder, out, unscaled=None):
         number("ssm.group_count", config["linear_num_key_heads"])
         number("ssm.time_step_rank", config["linear_num_value_heads"])
         number("ssm.inner_size", config["linear_value_head_dim"] * config["linear_num_value_heads"])
-        number("full_attention_interval", 4)
+        number("full_attention_interval", config["layer_types"].index("full_attention") + 1)
         # Sections take turns. For text they all have the same position.
         writer.add_array(f"{arch}.rope.dimension_sections", [(rotated // 2 - i + 2) // 3 for i in range(3)] + [0])
     if local_rope:

@@ -29,13 +29,14 @@ fn gpu(path: &Path, precision: Precision, vulkan_recorder: bool) -> Option<GpuBa
 fn every_chunk_is_as_in_transformers() {
     let Some(path) = data("tiny/qwen35") else { return };
     let (_, ids, expected) = reference::read(&path);
-    // This model enlarges roundings: transformers is off by 3e-2 if only the inputs of its projections are rounded to f16.
-    for (precision, bound) in [(Precision::Exact, 1e-4), (Precision::Fast, 1e-1)] {
+    // In `fast` the mean is compared: heads of 16 elements enlarge roundings at single positions (see tiny_gpu).
+    let fast = (Precision::Fast, reference::mean_distance as fn(&[f32], &[f32]) -> f32, 5e-3);
+    for (precision, far_from, bound) in [(Precision::Exact, reference::distance as _, 1e-4), fast] {
         let Some(mut backend) = gpu(&path, precision, true) else { return };
         let mut whole = Vec::new();
         for (kind, chunk) in [(RowKind::Prompt, 512), (RowKind::Prompt, 33), (RowKind::Prompt, 1)] {
             let found = chunked(&mut backend, &ids, kind, chunk);
-            let far = reference::distance(&found, &expected);
+            let far = far_from(&found, &expected);
             println!("{precision:?} in chunks of {chunk}: off by {far:e}");
             assert!(far < bound, "{precision:?} in chunks of {chunk}: {far}");
             whole.push(found);
@@ -44,7 +45,7 @@ fn every_chunk_is_as_in_transformers() {
         let single = chunked(&mut backend, &ids, RowKind::Generated, 1);
         for chunk in [2, 5, 16] {
             let found = chunked(&mut backend, &ids, RowKind::Generated, chunk);
-            let far = reference::distance(&found, &expected);
+            let far = far_from(&found, &expected);
             assert!(far < bound, "{precision:?}, generated rows in chunks of {chunk}: {far}");
             assert!(found == single, "{precision:?}: generated rows depend on chunks of {chunk}");
         }

@@ -28,3 +28,10 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
     // A NaN is farther than anything.
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
 }
+
+/// The root of the mean square of differences.
+pub(crate) fn mean_distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let squares: f32 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    (squares / a.len() as f32).sqrt()
+}
