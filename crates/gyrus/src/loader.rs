@@ -92,9 +92,10 @@ impl Loader<'_> {
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
         let one = self.kv_size(longest, 1);
         // Neither grows with the context.
-        let window_bytes =
-            one.window_bytes(&self.plan.kv, self.plan.precision).saturating_add(self.record_bytes(&one));
-        let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
+        let window_bytes = one.window_bytes(&self.plan.kv, self.plan.precision);
+        let state_bytes = self.record_bytes(&one);
+        let budget =
+            Budget { bytes_per_token, window_bytes, state_bytes, weight_bytes, sessions, max_tokens };
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
         }
@@ -155,9 +156,9 @@ impl Loader<'_> {
             None => ContextLimit::Memory,
         };
         let (size, model) = (size(tokens), self.max_context);
-        let cache_bytes = bytes_of(&size);
-        let choice =
-            ContextChoice { tokens: longest.min(tokens), model, total_tokens: tokens, cache_bytes, limit };
+        let (cache_bytes, state_bytes) = (bytes_of(&size), self.record_bytes(&size));
+        let (tokens, total_tokens) = (longest.min(tokens), tokens);
+        let choice = ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit };
         Ok((choice, size))
     }
 
@@ -299,7 +300,48 @@ fn weight_bytes(spec: &WeightSpec) -> u64 {
 mod tests {
     use super::*;
     use crate::arch;
-    use gyrus_kernels::Precision;
+    use gyrus_gpu::MemoryNeed;
+    use gyrus_kernels::{DeltaShape, KvGroup, Precision};
+
+    /// 16 sequences of a hybrid of nine billion parameters at 8,192 tokens: what is predicted is what is allocated.
+    #[test]
+    fn records_of_states_and_their_checkpoints_are_counted_to_the_byte() {
+        let Some(path) = gyrus_testkit::data("tiny/qwen35") else { return };
+        let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+        let (_, mut plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
+        let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, tiled: true };
+        plan.delta = vec![shape; 24];
+        plan.kv = vec![KvGroup { layers: 8, kv_heads: 4, head_dim: 256, window: None }];
+        let record = 24 * 4 * (3 * 8192 + 32 * 128 * 128);
+        assert_eq!(plan.record_bytes(), record);
+        // A record is 50.3 MB of matrices, as llama.cpp has, and 2.4 MB of inputs of convolutions.
+        assert_eq!(record, 50_331_648 + 2_359_296);
+        let tokens = 8192 * 8 * 2 * 4 * 256 * 2;
+        let sized = |options: &Options, memory| {
+            let progress = &|_: u64, _: u64| {};
+            let (checkpoint, plan) = (&checkpoint, &plan);
+            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress };
+            loader.choose_context(5 << 30, usize::MAX, memory).unwrap()
+        };
+        let options = Options { sessions: 16, context: Some(8192), ..Options::default() };
+        let (choice, size) = sized(&options, None);
+        assert_eq!(choice.state_bytes, 16 * 4 * record as u64);
+        assert_eq!(choice.cache_bytes, 16 * (tokens + 4 * record) as u64);
+        // The device has a block and a record more, which no sequence uses.
+        let need = MemoryNeed::new(&plan, &size).unwrap();
+        assert_eq!(need.states, choice.state_bytes + record as u64);
+        assert_eq!(need.cache, choice.cache_bytes + record as u64 + (tokens / 256) as u64);
+        assert!(need.to_string().contains("with 3.2 GiB of recurrent states"), "{need}");
+        // A budget of these bytes has the same size.
+        let budget = Options { kv_memory: Some(choice.cache_bytes), ..options.clone() };
+        let (within, size_within) = sized(&budget, None);
+        assert_eq!((within.total_tokens, within.cache_bytes), (choice.total_tokens, choice.cache_bytes));
+        assert_eq!(size_within, size);
+        // The default context leaves the records out of what it divides into tokens.
+        let (_, memory) =
+            sized(&Options { context: None, ..options }, Some((5 << 30) + 2 * choice.cache_bytes));
+        assert_eq!((memory.positions, memory.records), (8192, 64));
+    }
 
     /// The fallback of [`Device::Auto`]. A software adapter stands in for a GPU.
     #[test]

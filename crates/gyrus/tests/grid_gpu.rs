@@ -152,9 +152,10 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         // The f16 of prompts' activations rounds even where int8 happens to round little.
         // Heads of a hybrid that are as small as here enlarge it at single positions (see tiny_gpu).
         let bound_of_fast = (3.0 * cpu).max(if name.starts_with("tiny/qwen35") { 0.1 } else { 4e-3 });
-        // Gemma 4 normalises values of small variance, which enlarges roundings: a software adapter reaches 2.2e-4, an
-        // H200 5.7e-5.
-        let bound_of_exact = if *name == "tiny/gemma4" { 3e-4 } else { 1e-4 };
+        // Gemma 4 normalises values of small variance and hybrids heads of small size, which enlarges roundings: a software
+        // adapter reaches 2.2e-4 and 1.1e-4, an H200 5.7e-5 in Gemma 4.
+        let enlarges = name.starts_with("tiny/qwen35") || *name == "tiny/gemma4";
+        let bound_of_exact = if enlarges { 3e-4 } else { 1e-4 };
         for (precision, reference, bound) in
             [(Precision::Fast, &fast, bound_of_fast), (Precision::Exact, &exact, bound_of_exact)]
         {

@@ -11,12 +11,21 @@ use std::path::Path;
 use adapter::adapter;
 use gyrus::{Config, Precision};
 use gyrus_formats::Checkpoint;
-use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::RowKind;
+use gyrus_gpu::{Gpu, GpuBackend, MemoryNeed};
+use gyrus_kernels::{Backend, KvSize, Plan, RowKind};
 use gyrus_testkit::{cases, data};
 use hybrid_jobs::{check_schedules, chunked, size};
 
 fn gpu(path: &Path, precision: Precision, vulkan_recorder: bool) -> Option<GpuBackend> {
+    gpu_with(path, precision, vulkan_recorder, size)
+}
+
+fn gpu_with(
+    path: &Path,
+    precision: Precision,
+    vulkan_recorder: bool,
+    size: impl FnOnce(&Plan) -> KvSize,
+) -> Option<GpuBackend> {
     let options = gyrus_gpu::Options { adapter: Some(adapter()?), vulkan_recorder, ..Default::default() };
     let checkpoint = Checkpoint::open(path).unwrap();
     let (_, plan) = Config::read(&checkpoint, precision).unwrap();
@@ -50,6 +59,22 @@ fn every_chunk_is_as_in_transformers() {
             assert!(found == single, "{precision:?}: generated rows depend on chunks of {chunk}");
         }
     }
+}
+
+/// The device has as many bytes of states as are predicted. Allocators round buffers up.
+#[test]
+fn records_take_the_predicted_memory() {
+    let Some(path) = data("tiny/qwen35") else { return };
+    let taken = |records: usize| {
+        let backend = gpu_with(&path, Precision::Fast, true, |plan| size(plan).with_records(records))?;
+        let need = MemoryNeed::new(backend.plan(), &size(backend.plan()).with_records(records)).unwrap();
+        assert_eq!(need.states, ((records + 1) * backend.plan().record_bytes()) as u64);
+        Some((need.total() - need.spare, backend.gpu().used()?.0))
+    };
+    let (Some(few), Some(many)) = (taken(1000), taken(3000)) else { return };
+    let (predicted, used) = (many.0 - few.0, many.1 - few.1);
+    println!("{predicted} bytes more are predicted, {used} are used");
+    assert!(predicted > 30 << 20 && used.abs_diff(predicted) < 4096, "{used} of {predicted}");
 }
 
 #[test]
