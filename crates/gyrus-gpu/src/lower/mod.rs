@@ -11,6 +11,7 @@ mod display;
 mod expert_call;
 mod fuse;
 mod operand;
+mod slots;
 
 use gyrus_kernels::{KvSize, Op, Plan, Precision};
 
