@@ -170,6 +170,6 @@ fn results_do_not_depend_on_chunks_and_neighbours() {
 fn records_have_the_bytes_of_their_layers() {
     let shape = DeltaShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 32, tiled: true };
     let store = StateStore::new(&[shape, DeltaShape { value_heads: 2, ..shape }], 5).unwrap();
-    let bytes = store.elems().len() * size_of::<f32>();
+    let bytes = size_of_val(store.elems());
     assert_eq!(bytes, 5 * 4 * ((3 * 192 + 4 * 512) + (3 * 128 + 2 * 512)));
 }
