@@ -2,39 +2,33 @@
 //! buffers grow to the largest batch and never shrink.
 
 mod delta;
+mod executor;
 mod experts;
 mod observe;
 mod slots;
 
 use std::sync::Arc;
 
-use gyrus_kernels::observe::{Observer, show};
+use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
     Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, KvSize,
-    MAX_KV_GROUPS, Op, Phases, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
+    MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
 use crate::attention::{Attention, attention};
-use crate::delta::{SequenceRows, StateStore, transposed};
+use crate::delta::{StateStore, transposed};
 use crate::kv::{KvRow, KvStore, Strided};
 use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
 use crate::pool::Pool;
-use crate::scratch::{Scratch, grow};
+use crate::scratch::Scratch;
 use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, elementwise, matmul};
-use observe::Observable;
+use executor::{Executor, Parts, State};
 
 /// The most rows of the chunks of one batch.
 pub const MAX_ROWS: usize = HOST_LIMITS.rows;
-
-/// The most rows of one batch, with a decoded row of each slot. The rows' block tables and positions are collected on the
-/// stack.
-const BATCH_ROWS: usize = MAX_ROWS + HOST_LIMITS.slots;
-
-/// Rows of a batch for which smaller arrays are collected: those of decoding.
-const FEW_ROWS: usize = 16;
 
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
@@ -53,18 +47,6 @@ pub struct CpuBackend {
     slots: HostSlots,
 }
 
-/// All but the slots.
-struct Executor {
-    model: Prepared,
-    /// One per KV group.
-    caches: Vec<KvStore>,
-    /// Blocks of each.
-    blocks: Vec<usize>,
-    /// Records of layers with a state.
-    states: StateStore,
-    state: State,
-}
-
 /// The immutable part: plan, weights and threads.
 struct Prepared {
     plan: Plan,
@@ -72,15 +54,6 @@ struct Prepared {
     /// The taps of each layer with a state, transposed.
     taps: Vec<Vec<f32>>,
     pool: Pool,
-}
-
-/// The mutable state of a forward pass, separate from the weights so both can be borrowed.
-struct State {
-    buffers: Vec<Vec<f32>>,
-    phases: Vec<Phases>,
-    /// The rows of each sequence, for layers with a state.
-    sequence_rows: SequenceRows,
-    scratch: Scratch,
 }
 
 /// A weight that could not be prepared.
@@ -128,25 +101,16 @@ impl CpuBackend {
         let groups = plan.kv.iter().zip(blocks);
         let caches = groups.map(|(group, blocks)| KvStore::new(*group, *blocks, storage));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut scratch = Scratch::new();
-        for op in &plan.forward {
-            if let Op::Attention { heads, kv, .. } = op {
-                let blocks = blocks[usize::from(kv.group)];
-                scratch.reserve_attention(usize::from(*heads), plan.kv_group(*kv).head_dim, blocks);
-            }
-        }
-        let state = State {
-            buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
-            phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
-            sequence_rows: SequenceRows::default(),
-            scratch,
-        };
+        let (state, of_parts) = (State::new(&plan, blocks), State::new(&plan, blocks));
         let has_state = !plan.delta.is_empty();
         let slots = HostSlots::new(plan.vocab, blocks, has_state.then_some(kv.records));
         let states = StateStore::new(&plan.delta, kv.records)?;
+        let parts = Parts::new(&plan);
         let mut model = Prepared { plan, weights, taps: Vec::new(), pool };
         model.taps = model.transposed_taps();
-        Ok(CpuBackend { executor: Executor { model, caches, blocks: blocks.to_vec(), states, state }, slots })
+        let blocks = blocks.to_vec();
+        let executor = Executor { model, caches, blocks, states, state, of_parts, parts };
+        Ok(CpuBackend { executor, slots })
     }
 }
 
@@ -396,65 +360,6 @@ impl Backend for CpuBackend {
 
     fn slots(&mut self) -> &mut dyn Slots {
         self
-    }
-}
-
-impl Executor {
-    /// Runs all ops and returns the logits. An observer is shown the results of each op.
-    fn execute(
-        &mut self,
-        batch: &Batch<'_>,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<&[f32], BackendError> {
-        if batch.rows() > BATCH_ROWS {
-            return Err(BackendError::TooManyRows { rows: batch.rows(), most: BATCH_ROWS });
-        }
-        let plan = &self.model.plan;
-        if !batch.is_sound(plan.vocab, &self.blocks)
-            || !batch.has_sound_records(!plan.delta.is_empty(), self.states.records())
-        {
-            return Err(BackendError::UnsoundBatch);
-        }
-        // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
-        Ok(match batch.rows() {
-            ..=FEW_ROWS => self.run_ops::<FEW_ROWS>(batch, observer),
-            _ => self.run_ops::<BATCH_ROWS>(batch, observer),
-        })
-    }
-
-    /// Runs all ops of a sound batch of at most `ROWS` rows.
-    fn run_ops<const ROWS: usize>(
-        &mut self,
-        batch: &Batch<'_>,
-        mut observer: Option<&mut Observer<'_>>,
-    ) -> &[f32] {
-        let Executor { model, caches, states, state, .. } = self;
-        let plan = &model.plan;
-        let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
-        for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {
-            for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
-                *row = KvRow { table: batch.table(i, group as u8), position: batch.positions[i] };
-            }
-        }
-        let rows = rows.each_ref().map(|rows| &rows[..batch.rows()]);
-        for (i, buffer) in state.buffers.iter_mut().enumerate() {
-            let id = BufferId(i as u16);
-            grow(buffer, model.rows(id, batch) * plan.buffer(id).width);
-        }
-        for (phases, rope) in state.phases.iter_mut().zip(&plan.ropes) {
-            phases.compute(rope, batch);
-        }
-        if !plan.delta.is_empty() {
-            state.sequence_rows.collect(batch);
-        }
-        for (i, op) in plan.forward.iter().enumerate() {
-            model.run(op, batch, &rows, caches, states, state);
-            if let Some(observer) = observer.as_deref_mut() {
-                let mut state = Observable { model, batch, rows: &rows, caches, state };
-                show(plan, i, batch.rows(), &mut state, observer);
-            }
-        }
-        &state.buffers[plan.logits().0 as usize][..batch.logits.len() * plan.vocab]
     }
 }
 

@@ -1,6 +1,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use gyrus_kernels::Bandwidth;
 use gyrus_kernels::shader::Rungs;
@@ -65,6 +67,8 @@ pub struct Gpu {
     adapter: Adapter,
     rungs: Rungs,
     timestamps: bool,
+    /// Milliseconds after which a device that completes nothing is given up.
+    patience: AtomicU64,
     /// An error that no call has returned yet.
     pending_error: Arc<Mutex<Option<GpuError>>>,
 }
@@ -131,6 +135,7 @@ impl Gpu {
         let pipeline_cache =
             pipeline_cache.and_then(|folder| PipelineCache::open(&device, &info, rungs, folder));
         let timestamps = features.contains(Features::TIMESTAMP_QUERY);
+        let patience = if adapter.kind == AdapterKind::Software { 600_000 } else { 30_000 };
         let mut gpu = Gpu {
             device,
             queue,
@@ -146,6 +151,7 @@ impl Gpu {
             adapter,
             rungs,
             timestamps,
+            patience: AtomicU64::new(patience),
             pending_error,
         };
         gpu.rungs.int8_matrix = rungs.int8_matrix && gpu.passes_int8_self_test(options);
@@ -186,6 +192,17 @@ impl Gpu {
     /// Whether times are measured by the device's clock.
     pub fn has_timestamps(&self) -> bool {
         self.timestamps
+    }
+
+    /// How long to wait for a device that completes nothing, before it is given up: 30 s, and 600 s for a software adapter,
+    /// which may be that slow.
+    pub fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
+    /// Sets [`Gpu::patience`].
+    pub fn set_patience(&self, patience: Duration) {
+        self.patience.store(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Closes the device and frees its memory. Later calls return [`GpuError::Lost`].

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use gyrus_kernels::call::{SELECT_EMITTED, SELECT_ROWS};
 
-use crate::adapter::AdapterKind;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
@@ -13,11 +12,6 @@ use crate::{vulkan_recorder, wgpu_recorder};
 
 /// Bytes of the ring of sampled tokens of a group of slots.
 pub(crate) const RING: u64 = 4 * (SELECT_EMITTED * SELECT_ROWS) as u64;
-
-/// A device that completes nothing for this long hangs. A software adapter may be that slow.
-pub(crate) fn hang(gpu: &Gpu) -> Duration {
-    Duration::from_secs(if gpu.adapter().kind == AdapterKind::Software { 600 } else { 30 })
-}
 
 /// Records commands, and submits them. Between [`Recorder::begin`] and [`Recorder::submit`] it takes commands.
 #[derive(Debug)]

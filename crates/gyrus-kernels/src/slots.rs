@@ -20,8 +20,9 @@
 //! holds computes the same again. A backend that is not [asynchronous](Limits::asynchronous) computes no row of a slot that
 //! holds; there both may be the same record.
 //!
-//! **Order.** Calls take effect in the order in which they are made: a step in flight is not affected by a later
-//! [`Slots::close`] or [`Slots::extend`]. So the blocks of a closed slot can be given to another sequence at once.
+//! **Order.** Calls take effect in the order in which they are made. So the blocks of a closed slot can be given to another
+//! sequence at once. A slot may advance in a step in flight where it would have held without a later [`Slots::extend`] or
+//! [`Slots::mask`].
 
 use std::time::Duration;
 
@@ -241,11 +242,12 @@ pub trait Slots {
     /// Submits chunks and steps, and returns the number of the submission: one more than that of the last.
     ///
     /// It may return before they have run. Steps in flight must not exceed [`Limits::steps`]. A backend that is not
-    /// [asynchronous](Limits::asynchronous) takes no steps between chunks.
+    /// [asynchronous](Limits::asynchronous) may compute chunks with steps between them in [`Slots::poll`], a part with
+    /// each call, and what is left of them in the next `submit`.
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError>;
 
-    /// The next completed part of a submission, in order. It waits for it at most this long; `None` if the time is over or
-    /// nothing is in flight.
+    /// The next completed part of a submission, in order. It waits for it at most this long, if it does not compute it
+    /// itself; `None` if the time is over or nothing is in flight.
     fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError>;
 
     /// Discards everything in flight and closes all slots. The contents of the cache stay.

@@ -6,6 +6,8 @@ mod short_tales;
 mod slot_jobs_gpu;
 mod written;
 
+use std::time::Duration;
+
 use gyrus::{Model, Options, Precision, Sampler};
 use gyrus_kernels::{
     Backend, BackendError, Batch, Chunk, Decode, Instruments, Landed, LogitRows, MAX_TOP, Outcome, RowKind,
@@ -352,6 +354,31 @@ fn a_lost_device_is_named_by_every_call() {
     backend.close(0);
     backend.reset();
     assert_eq!(backend.poll(WAIT).unwrap_err().to_string(), "the GPU was lost: it was closed");
+}
+
+/// A device that completes nothing in time is given up with an error that names the time, by both recorders.
+#[test]
+fn a_device_that_hangs_is_given_up() {
+    for vulkan in [true, false] {
+        let Some(mut backend) = backend_of(short, Precision::Fast, vulkan, EACH) else { return };
+        Running::begin(&mut backend, job(0, 1), 0, vec![0, 1, 2], 512);
+        let usual = backend.gpu().patience();
+        // As much as possible, so that it has not completed when the caller looks.
+        let steps = backend.limits().steps;
+        Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps }).unwrap();
+        backend.gpu().set_patience(Duration::ZERO);
+        let error = loop {
+            // The prompt may have been read.
+            match backend.poll(WAIT) {
+                Ok(landed) => assert!(matches!(landed, Some(Landed::Chunks { .. })), "{landed:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, BackendError::TimedOut { seconds: 0 }), "{error}");
+        // It has not hung in fact, so that what it uses can be freed.
+        backend.gpu().set_patience(usual);
+        backend.reset();
+    }
 }
 
 /// Profiling and batches beside a sequence change nothing of it; profiling takes only blocks that it was given.

@@ -2,7 +2,8 @@
 
 use gyrus_kernels::{BackendError, Batch, DecodeRow, HostBackend, HostForward, HostSlots};
 
-use super::{CpuBackend, Executor};
+use super::CpuBackend;
+use super::executor::Executor;
 use crate::log_softmax::log_softmax;
 use crate::storage::Disjoint;
 
@@ -16,7 +17,7 @@ impl HostForward for Executor {
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
         self.execute(batch, None)?;
         let (plan, pool) = (&self.model.plan, &self.model.pool);
-        let logits = &self.state.buffers[usize::from(plan.logits().0)][..batch.logits.len() * plan.vocab];
+        let logits = self.state.logits(plan, batch);
         let count = rows.len();
         let rows = Disjoint::new(rows);
         pool.run(count, &|row| {
@@ -30,5 +31,9 @@ impl HostForward for Executor {
 
     fn copy_record(&mut self, from: Option<usize>, to: usize) {
         self.states.copy(from, to);
+    }
+
+    fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
+        self.execute_part(batch, part, parts)
     }
 }

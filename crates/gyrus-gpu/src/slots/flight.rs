@@ -12,7 +12,7 @@ use super::slot::Slot;
 use crate::buffers::MATVEC_ROWS;
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::recorder::{Recorder, Submission, hang};
+use crate::recorder::{Recorder, Submission};
 
 /// Submissions in flight, in order.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Flights {
     pub(super) fn settle(&mut self, gpu: &Gpu, recorder: &mut Option<Recorder>) -> Result<(), BackendError> {
         let Some(recorder) = recorder else { return Ok(()) };
         for flight in &mut self.queue {
-            if !recorder.is_done(gpu, &mut flight.submission, hang(gpu))? {
+            if !recorder.is_done(gpu, &mut flight.submission, gpu.patience())? {
                 return Err(timed_out(gpu));
             }
         }
@@ -131,7 +131,7 @@ impl Flights {
         for mut flight in self.queue.drain(..) {
             let Some(recorder) = recorder.as_mut() else { continue };
             // If the device is lost, the next call returns that. A submission that is dropped waits, too.
-            if let Ok(true) = recorder.is_done(gpu, &mut flight.submission, hang(gpu)) {
+            if let Ok(true) = recorder.is_done(gpu, &mut flight.submission, gpu.patience()) {
                 let _ = recorder.finish(gpu, flight.submission, &mut self.words);
             }
         }
@@ -146,7 +146,7 @@ impl Flights {
         slots: &mut [Slot],
         wait: Duration,
     ) -> Result<Option<Part>, BackendError> {
-        let (deadline, hang) = (Instant::now().checked_add(wait), hang(gpu));
+        let (deadline, patience) = (Instant::now().checked_add(wait), gpu.patience());
         loop {
             if let Some(part) = self.landed.as_mut().and_then(Landing::next) {
                 if let (Part::Step(_), Some(landing)) = (part, self.landed) {
@@ -158,10 +158,11 @@ impl Flights {
             let (Some(flight), Some(recorder)) = (self.queue.front_mut(), recorder.as_mut()) else {
                 return Ok(None);
             };
-            let left = deadline.map_or(hang, |deadline| deadline.saturating_duration_since(Instant::now()));
-            let until_hang = hang.saturating_sub(self.progress.elapsed());
-            if !recorder.is_done(gpu, &mut flight.submission, left.min(until_hang))? {
-                if self.progress.elapsed() >= hang {
+            let left =
+                deadline.map_or(patience, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let until_given_up = patience.saturating_sub(self.progress.elapsed());
+            if !recorder.is_done(gpu, &mut flight.submission, left.min(until_given_up))? {
+                if self.progress.elapsed() >= patience {
                     return Err(timed_out(gpu));
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -220,7 +221,7 @@ impl Flights {
 }
 
 fn timed_out(gpu: &Gpu) -> BackendError {
-    BackendError::TimedOut { seconds: hang(gpu).as_secs() }
+    BackendError::TimedOut { seconds: gpu.patience().as_secs() }
 }
 
 impl Landing {

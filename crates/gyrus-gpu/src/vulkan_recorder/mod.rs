@@ -31,7 +31,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::recorder::{RING, hang, read_words};
+use crate::recorder::{RING, read_words};
 
 type Vulkan = hal::api::Vulkan;
 
@@ -153,7 +153,7 @@ impl Recorder {
                 encoder: ManuallyDrop::new(encoder),
                 commands: None,
                 done,
-                hang: hang(gpu),
+                patience: gpu.patience(),
                 readback,
                 copied: 0,
                 stamps: None,

@@ -18,7 +18,7 @@ pub(crate) struct Submission {
     pub(super) commands: Option<hal::vulkan::CommandBuffer>,
     pub(super) done: vk::Fence,
     /// How long its commands may run.
-    pub(super) hang: Duration,
+    pub(super) patience: Duration,
     pub(super) readback: Buffer,
     /// Bytes that the commands copy to `readback`.
     pub(super) copied: u64,
@@ -55,7 +55,7 @@ impl Submission {
 impl Drop for Submission {
     fn drop(&mut self) {
         // If the device is lost, the next call returns that. What a device that hangs may still use is not freed.
-        let _ = self.wait(self.hang);
+        let _ = self.wait(self.patience);
         if self.commands.is_some() {
             return;
         }

@@ -15,6 +15,8 @@ use crate::slots::{Decode, MAX_ENDS, MAX_TOP, Outcome};
 #[derive(Debug, Default)]
 pub struct DecodeRow {
     decodes: bool,
+    /// The first submission whose steps compute the slot.
+    since: u64,
     ended: bool,
     token: u32,
     position: u32,
@@ -47,8 +49,8 @@ thread_local! {
 }
 
 impl DecodeRow {
-    /// Begins to decode. `length` is the length that the sequence may reach.
-    pub(super) fn start(&mut self, decode: &Decode<'_>, length: u32) -> Result<(), BackendError> {
+    /// Begins to decode with this submission. `length` is the length that the sequence may reach.
+    pub(super) fn start(&mut self, decode: &Decode<'_>, length: u32, since: u64) -> Result<(), BackendError> {
         let Some(&token) = decode.tokens.last() else { return Err(BackendError::UnsoundBatch) };
         let Ok(position) = u32::try_from(decode.tokens.len() - 1) else {
             return Err(BackendError::UnsoundBatch);
@@ -57,7 +59,7 @@ impl DecodeRow {
         self.n_ends = decode.ends.len().min(MAX_ENDS);
         self.ends[..self.n_ends].copy_from_slice(&decode.ends[..self.n_ends]);
         self.window.fill(decode.sampler, decode.tokens, length as usize);
-        (self.decodes, self.ended) = (true, false);
+        (self.decodes, self.ended, self.since) = (true, false, since);
         (self.token, self.position, self.limit) = (token, position, decode.limit);
         self.logprobs = decode.logprobs.map(|n| n.min(MAX_TOP));
         (self.masked, self.mask_position) = (decode.masked, None);
@@ -67,6 +69,10 @@ impl DecodeRow {
 
     pub(super) fn stop(&mut self) {
         self.decodes = false;
+    }
+
+    pub(super) fn since(&self) -> u64 {
+        self.since
     }
 
     pub(super) fn set_limit(&mut self, limit: u32) {

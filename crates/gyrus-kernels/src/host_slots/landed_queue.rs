@@ -29,6 +29,10 @@ enum PartKind {
 }
 
 impl LandedQueue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Steps that were not read.
     pub(super) fn steps(&self) -> usize {
         self.waiting.iter().filter(|part| part.kind == PartKind::Step).count()

@@ -2,28 +2,35 @@
 //!
 //! A submission's chunks and its first step are one batch; each further step is another. Slots that hold are not
 //! computed. Results wait in a queue for [`Slots::poll`].
+//!
+//! Chunks with steps between them are computed in [parts](split_chunks), one for each [`Slots::poll`] that waits, so that
+//! the caller sees the tokens of each step before the next part begins.
 
+mod batch_rows;
 mod decode_row;
 mod landed_queue;
 mod penalty_window;
+mod split_chunks;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use batch_rows::{BatchRows, wanted};
 pub use decode_row::DecodeRow;
 use decode_row::reserved;
 use landed_queue::LandedQueue;
+use split_chunks::SplitChunks;
 
 use crate::backend::BackendError;
 use crate::batch::Batch;
 use crate::delta::Records;
-use crate::kv::{KV_BLOCK, MAX_KV_GROUPS};
-use crate::slots::{Chunk, Decode, Landed, Limits, LogitRows, RowKind, Slots, Work};
+use crate::kv::KV_BLOCK;
+use crate::slots::{Chunk, Decode, Landed, Limits, Slots, Work};
 
 /// What backends on the host can run at once. They compute when work is submitted, so more steps gain nothing.
 pub const HOST_LIMITS: Limits =
-    Limits { slots: 128, rows: 512, logit_rows: 512, steps: 4, asynchronous: false, kinds_differ: false };
+    Limits { slots: 128, rows: 512, logit_rows: 512, steps: 32, asynchronous: false, kinds_differ: false };
 
 /// The most entries that are reserved in advance.
 const RESERVED: usize = 1 << 16;
@@ -44,6 +51,12 @@ pub trait HostForward {
 
     /// Copies a record of the state, or zeros. Both are within the pool.
     fn copy_record(&mut self, from: Option<usize>, to: usize);
+
+    /// Computes one of `parts` parts of a batch; the last one returns the logits. Other batches may be computed between
+    /// them. All parts are given the same batch.
+    fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
+        if part + 1 < parts { Ok(&[]) } else { self.compute(batch, &mut []) }
+    }
 }
 
 /// The state of slots.
@@ -58,34 +71,19 @@ pub struct HostSlots {
     /// One for each slot.
     rows: Vec<DecodeRow>,
     batch: BatchRows,
+    /// Chunks that are computed in parts.
+    split: SplitChunks,
     landed: LandedQueue,
     submissions: u64,
 }
 
 /// The sequence of a slot.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Sequence {
     open: bool,
     length: u32,
     /// One block table per KV group.
     tables: Vec<Vec<u32>>,
-}
-
-/// The rows of a batch.
-#[derive(Debug, Default)]
-struct BatchRows {
-    tokens: Vec<u32>,
-    positions: Vec<u32>,
-    /// Slots instead of sequences, until [`BatchRows::number`].
-    sequences: Vec<u32>,
-    logits: Vec<u32>,
-    /// The slots of the sequences; before [`BatchRows::number`], slots in the order of their rows.
-    slots: Vec<usize>,
-    lengths: Vec<u32>,
-    /// The records of each slot's rows.
-    records: Vec<Option<Records>>,
-    /// Those of the sequences.
-    numbered: Vec<Records>,
 }
 
 impl HostSlots {
@@ -101,6 +99,7 @@ impl HostSlots {
             sequences: (0..slots).map(|_| sequence()).collect(),
             rows: (0..slots).map(|_| DecodeRow::default()).collect(),
             batch: BatchRows::with_capacity(rows + slots * HOST_LIMITS.steps),
+            split: SplitChunks::default(),
             landed: LandedQueue::default(),
             submissions: 0,
         }
@@ -143,7 +142,7 @@ impl HostSlots {
     }
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
-        let (vocab, pool) = (self.vocab, self.records);
+        let (vocab, pool, next) = (self.vocab, self.records, self.submissions + 1);
         let (sequence, row) = self.opened(slot)?;
         if decode.limit as usize > sequence.positions()
             || decode.tokens.iter().any(|&token| token as usize >= vocab)
@@ -151,7 +150,7 @@ impl HostSlots {
         {
             return Err(BackendError::UnsoundBatch);
         }
-        row.start(decode, sequence.length)
+        row.start(decode, sequence.length, next)
     }
 
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
@@ -176,11 +175,16 @@ impl HostSlots {
         to: u32,
         forward: &mut dyn HostForward,
     ) -> Result<(), BackendError> {
-        let (from, to) = (from.map(|from| from as usize), to as usize);
-        if self.records.is_none_or(|pool| from.is_some_and(|from| from >= pool) || to >= pool) {
+        if self.records.is_none_or(|pool| from.unwrap_or(to).max(to) as usize >= pool) {
             return Err(BackendError::UnsoundBatch);
         }
-        forward.copy_record(from, to);
+        if self.split.conflicts(from, to) {
+            if self.split.defer_copy(from, to) {
+                return Ok(());
+            }
+            self.finish_chunks(forward)?;
+        }
+        forward.copy_record(from.map(|from| from as usize), to as usize);
         Ok(())
     }
 
@@ -188,51 +192,107 @@ impl HostSlots {
         if let Ok((sequence, row)) = self.opened(slot) {
             sequence.open = false;
             row.stop();
+            self.split.slot_closed(slot);
         }
     }
 
     fn submit(&mut self, work: &Work<'_>, forward: &mut dyn HostForward) -> Result<u64, BackendError> {
+        self.finish_chunks(forward)?;
         self.check(work)?;
-        let submitted = self.run(work, forward);
-        if submitted.is_err() {
-            self.rows.iter_mut().for_each(|row| row.expect(None));
-        }
-        submitted
-    }
-
-    fn run(&mut self, work: &Work<'_>, forward: &mut dyn HostForward) -> Result<u64, BackendError> {
         let submission = self.submissions + 1;
-        self.batch.push_chunks(work.chunks);
-        let chunk_logits = self.batch.logits.len();
-        for step in 0..work.steps.max(1) {
-            if step > 0 {
-                self.batch.clear();
-            }
-            if work.steps > 0 {
-                self.batch.push_decode_rows(&self.sequences, &mut self.rows, self.records.is_some());
-            }
-            let logits = if self.batch.tokens.is_empty() {
-                &[]
-            } else {
-                self.batch.compute(&self.sequences, &mut self.rows, forward)?
-            };
-            if step == 0 && !work.chunks.is_empty() {
-                let logits = &logits[..chunk_logits * self.vocab];
-                self.landed.push_chunks(submission, logits);
-            }
-            if work.steps > 0 {
-                self.landed.push_step(submission, &self.rows);
-            }
+        if work.between > 0 {
+            self.batch.push_chunks(work.chunks);
+            self.split.begin(submission, work, &mut self.batch, &self.sequences);
+        } else if let Err(error) = self.run(work, submission, forward) {
+            self.rows.iter_mut().for_each(|row| row.expect(None));
+            return Err(error);
         }
         self.submissions = submission;
         Ok(submission)
+    }
+
+    /// Computes chunks and the first step together, then the other steps.
+    fn run(
+        &mut self,
+        work: &Work<'_>,
+        submission: u64,
+        forward: &mut dyn HostForward,
+    ) -> Result<(), BackendError> {
+        if work.chunks.is_empty() {
+            return (0..work.steps).try_for_each(|_| self.step(submission, submission, forward));
+        }
+        self.batch.push_chunks(work.chunks);
+        let chunk_logits = self.batch.logits.len();
+        if work.steps > 0 {
+            self.batch.push_decode_rows(&self.sequences, &mut self.rows, submission, self.records.is_some());
+        }
+        let logits = self.batch.compute(&self.sequences, &mut self.rows, forward)?;
+        self.landed.push_chunks(submission, &logits[..chunk_logits * self.vocab]);
+        if work.steps > 0 {
+            self.landed.push_step(submission, &self.rows);
+        }
+        (1..work.steps).try_for_each(|_| self.step(submission, submission, forward))
+    }
+
+    /// Computes a step of the slots that were started before submission `before` or with it.
+    fn step(
+        &mut self,
+        submission: u64,
+        before: u64,
+        forward: &mut dyn HostForward,
+    ) -> Result<(), BackendError> {
+        self.batch.clear();
+        self.batch.push_decode_rows(&self.sequences, &mut self.rows, before, self.records.is_some());
+        if !self.batch.tokens.is_empty() {
+            self.batch.compute(&self.sequences, &mut self.rows, forward)?;
+        }
+        self.landed.push_step(submission, &self.rows);
+        Ok(())
+    }
+
+    /// Computes the next part of chunks and the step after it; the steps of the submission after the last part.
+    fn advance_chunks(&mut self, forward: &mut dyn HostForward) -> Result<(), BackendError> {
+        let submission = self.split.submission();
+        match self.split.compute_part(forward)? {
+            None => self.step(submission, submission - 1, forward),
+            Some(logits) => {
+                self.landed.push_chunks(submission, logits);
+                (0..self.split.steps()).try_for_each(|_| self.step(submission, submission, forward))?;
+                self.split.take_copies().for_each(|(from, to)| {
+                    forward.copy_record(Some(from as usize), to as usize);
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Computes what is left of chunks.
+    fn finish_chunks(&mut self, forward: &mut dyn HostForward) -> Result<(), BackendError> {
+        while self.split.is_running() {
+            self.advance_chunks(forward)?;
+        }
+        Ok(())
+    }
+
+    /// The next part that has landed. If there is none and the caller waits, computes one.
+    fn poll(
+        &mut self,
+        wait: Duration,
+        forward: &mut dyn HostForward,
+    ) -> Result<Option<Landed<'_>>, BackendError> {
+        if self.landed.is_empty() && self.split.is_running() && !wait.is_zero() {
+            self.advance_chunks(forward)?;
+        }
+        Ok(self.landed.next())
     }
 
     /// Checks a submission, and leaves an empty batch.
     fn check(&mut self, work: &Work<'_>) -> Result<(), BackendError> {
         let Limits { rows, logit_rows, steps, .. } = HOST_LIMITS;
         self.batch.clear();
-        let mut sound = self.landed.steps() + work.steps <= steps && work.between == 0;
+        let all_steps = work.between.saturating_add(work.steps);
+        let mut sound = self.landed.steps().saturating_add(all_steps) <= steps
+            && (work.between == 0 || !work.chunks.is_empty());
         let (mut of_chunks, mut with_logits) = (0usize, 0usize);
         for chunk in work.chunks {
             of_chunks = of_chunks.saturating_add(chunk.tokens.len());
@@ -246,15 +306,15 @@ impl HostSlots {
         if !sound || of_chunks > rows || with_logits > logit_rows {
             return Err(BackendError::UnsoundBatch);
         }
-        if work.steps > 0 && !self.has_own_records() {
+        if all_steps > 0 && !self.has_own_records() {
             return Err(BackendError::UnsoundBatch);
         }
-        if work.steps > 1 {
+        if all_steps > 1 {
             // The backend checks each batch. After the first, what it refuses would no longer leave the slots as
             // they were. So the rows of all steps are checked together.
             self.batch.push_chunks(work.chunks);
             for (slot, row) in self.rows.iter().enumerate() {
-                row.positions(work.steps).for_each(|position| self.batch.push(0, position, slot));
+                row.positions(all_steps).for_each(|position| self.batch.push(0, position, slot));
             }
             let sound = self.batch.number(&self.sequences, |batch| batch.is_sound(self.vocab, &self.blocks));
             self.batch.clear();
@@ -278,6 +338,7 @@ impl HostSlots {
     fn reset(&mut self) {
         self.sequences.iter_mut().for_each(|sequence| sequence.open = false);
         self.rows.iter_mut().for_each(DecodeRow::stop);
+        self.split.stop();
         self.landed.clear();
     }
 }
@@ -293,128 +354,6 @@ impl Sequence {
     }
 }
 
-impl BatchRows {
-    fn with_capacity(rows: usize) -> BatchRows {
-        let (row, slot) = (|| Vec::with_capacity(rows), HOST_LIMITS.slots);
-        let (slots, lengths) = (Vec::with_capacity(slot), Vec::with_capacity(slot));
-        BatchRows {
-            tokens: row(),
-            positions: row(),
-            sequences: row(),
-            logits: row(),
-            slots,
-            lengths,
-            records: vec![None; slot],
-            numbered: Vec::with_capacity(slot),
-        }
-    }
-
-    fn clear(&mut self) {
-        for rows in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.logits] {
-            rows.clear();
-        }
-        self.records.fill(None);
-    }
-
-    fn push(&mut self, token: u32, position: u32, slot: usize) {
-        self.tokens.push(token);
-        self.positions.push(position);
-        self.sequences.push(slot as u32);
-    }
-
-    /// Rows of a slot with these records follow those that it has in the batch.
-    fn continue_records(&mut self, slot: usize, Records { from, to }: Records) {
-        let from = self.records[slot].map_or(from, |first| first.from);
-        self.records[slot] = Some(Records { from, to });
-    }
-
-    /// Adds the rows of chunks.
-    fn push_chunks(&mut self, chunks: &[Chunk<'_>]) {
-        for chunk in chunks {
-            let first = self.tokens.len();
-            for (&token, position) in chunk.tokens.iter().zip(chunk.position..) {
-                self.push(token, position, chunk.slot);
-            }
-            self.logits.extend(wanted(chunk).map(|row| (first + row) as u32));
-            if let Some(records) = chunk.records {
-                self.continue_records(chunk.slot, records);
-            }
-        }
-    }
-
-    /// Adds a row for each slot that advances. Rows of sequences that begin with the same block are adjacent, so that
-    /// attention reads their common blocks once.
-    fn push_decode_rows(&mut self, sequences: &[Sequence], rows: &mut [DecodeRow], has_state: bool) {
-        self.slots.clear();
-        self.slots.extend(0..rows.len());
-        self.slots.sort_unstable_by_key(|&slot| (sequences[slot].first_block(), slot));
-        for i in 0..rows.len() {
-            let slot = self.slots[i];
-            let input = rows[slot].next_input();
-            rows[slot].expect(input.map(|_| self.logits.len()));
-            if let Some((token, position)) = input {
-                self.logits.push(self.tokens.len() as u32);
-                self.push(token, position, slot);
-                if has_state {
-                    self.continue_records(slot, rows[slot].records());
-                }
-            }
-        }
-    }
-
-    /// Numbers the sequences and calls `body` with the batch.
-    fn number<R>(&mut self, sequences: &[Sequence], body: impl FnOnce(&Batch<'_>) -> R) -> R {
-        const SLOTS: usize = HOST_LIMITS.slots;
-        let mut numbers = [u32::MAX; SLOTS];
-        self.slots.clear();
-        for sequence in &mut self.sequences {
-            let slot = *sequence as usize;
-            if numbers[slot] == u32::MAX {
-                numbers[slot] = self.slots.len() as u32;
-                self.slots.push(slot);
-            }
-            *sequence = numbers[slot];
-        }
-        self.lengths.clear();
-        self.lengths.extend(self.slots.iter().map(|&slot| sequences[slot].length));
-        self.numbered.clear();
-        self.numbered.extend(self.slots.iter().filter_map(|&slot| self.records[slot]));
-        let mut tables: [&[u32]; SLOTS * MAX_KV_GROUPS] = [&[]; SLOTS * MAX_KV_GROUPS];
-        let all = self.slots.iter().flat_map(|&slot| &sequences[slot].tables);
-        let count = tables.iter_mut().zip(all).map(|(entry, table)| *entry = table).count();
-        body(&Batch {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            sequences: &self.sequences,
-            // The host has the same kernels for all rows.
-            kind: RowKind::Generated,
-            logits: &self.logits,
-            tables: &tables[..count],
-            lengths: &self.lengths,
-            records: &self.numbered,
-        })
-    }
-
-    fn compute<'f>(
-        &mut self,
-        sequences: &[Sequence],
-        rows: &mut [DecodeRow],
-        forward: &'f mut dyn HostForward,
-    ) -> Result<&'f [f32], BackendError> {
-        self.number(sequences, |batch| forward.compute(batch, rows))
-    }
-}
-
-/// The rows of a chunk whose logits are wanted.
-fn wanted(chunk: &Chunk<'_>) -> std::ops::Range<usize> {
-    let rows = chunk.tokens.len();
-    match chunk.logits {
-        LogitRows::None => rows..rows,
-        LogitRows::Last => rows.saturating_sub(1)..rows,
-        LogitRows::All => 0..rows,
-    }
-}
-
 impl<B: HostBackend> Slots for B {
     fn limits(&self) -> Limits {
         HOST_LIMITS
@@ -425,7 +364,12 @@ impl<B: HostBackend> Slots for B {
     }
 
     fn extend(&mut self, slot: usize, tables: &[&[u32]], limit: u32) -> Result<(), BackendError> {
-        self.host_slots().0.extend(slot, tables, limit)
+        let (slots, forward) = self.host_slots();
+        if slots.split.writes_to_closed() {
+            // The new blocks may be those of the slot that was closed.
+            slots.finish_chunks(forward)?;
+        }
+        slots.extend(slot, tables, limit)
     }
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
@@ -450,8 +394,9 @@ impl<B: HostBackend> Slots for B {
         slots.submit(work, forward)
     }
 
-    fn poll(&mut self, _wait: Duration) -> Result<Option<Landed<'_>>, BackendError> {
-        Ok(self.host_slots().0.landed.next())
+    fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError> {
+        let (slots, forward) = self.host_slots();
+        slots.poll(wait, forward)
     }
 
     fn reset(&mut self) {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::select::Sampler;
-use crate::slots::Outcome;
+use crate::slots::{Chunk, LogitRows, Outcome, RowKind};
 
 const VOCAB: usize = 70;
 /// A token after which the logits are not finite.
@@ -216,11 +216,11 @@ fn mistakes_leave_the_slots_as_they_were() {
     ] {
         unsound(backend.submit(&Work { chunks, between: 0, steps: 4 }).map(drop));
     }
-    unsound(backend.submit(&steps(5)).map(drop));
+    unsound(backend.submit(&steps(HOST_LIMITS.steps + 1)).map(drop));
     assert!(backend.fake.batches.is_empty());
     assert!(backend.poll(Duration::ZERO).unwrap().is_none());
     assert_eq!(backend.submit(&steps(3)).unwrap(), 1);
-    unsound(backend.submit(&steps(2)).map(drop));
+    unsound(backend.submit(&steps(HOST_LIMITS.steps - 2)).map(drop));
     assert_eq!(backend.submit(&steps(1)).unwrap(), 2);
     assert_eq!(
         (0..4).map(|_| landed(&mut backend, 0)).collect::<Vec<_>>(),
@@ -230,4 +230,103 @@ fn mistakes_leave_the_slots_as_they_were() {
     backend.reset();
     assert!(backend.poll(Duration::ZERO).unwrap().is_none());
     backend.open(0, 10).unwrap();
+}
+
+/// A submission with two steps between its chunks of slot 2 while slot 0 decodes, and one after them.
+fn split(backend: &mut Backend, tokens: &[u32]) {
+    open(backend, 0, &[0], 30);
+    start(backend, 0, &[1, 2], 30);
+    backend.submit(&steps(1)).unwrap();
+    assert_eq!(landed(backend, 0), Some(3));
+    open(backend, 2, &[1], 0);
+    let chunks = [chunk(2, 0, tokens, LogitRows::Last)];
+    assert_eq!(backend.submit(&Work { chunks: &chunks, between: 2, steps: 1 }).unwrap(), 2);
+}
+
+fn step(backend: &mut Backend) -> [Option<u32>; 3] {
+    match backend.poll(Duration::from_secs(1)).unwrap() {
+        Some(Landed::Step { outcomes, .. }) => [0, 1, 2].map(|slot| match outcomes[slot] {
+            Outcome::Token { id, .. } => Some(id),
+            _ => None,
+        }),
+        other => panic!("a step, not {other:?}"),
+    }
+}
+
+#[test]
+fn steps_between_chunks_land_before_them_one_with_each_poll() {
+    let mut backend = backend();
+    split(&mut backend, &[7, 8, 9]);
+    assert!(backend.poll(Duration::ZERO).unwrap().is_none(), "nothing is computed without a wait");
+    assert_eq!(step(&mut backend), [Some(4), None, None]);
+    // A slot that is started meanwhile takes part in later submissions only.
+    open(&mut backend, 1, &[2], 30);
+    start(&mut backend, 1, &[20, 21], 30);
+    assert_eq!(step(&mut backend), [Some(5), None, None]);
+    let Some(Landed::Chunks { submission: 2, logits }) = backend.poll(Duration::from_secs(1)).unwrap() else {
+        panic!("chunks land after the steps between them");
+    };
+    assert_eq!((logits.len(), logits[10]), (VOCAB, 1.0));
+    assert_eq!(step(&mut backend), [Some(6), None, None]);
+    assert!(backend.poll(Duration::from_secs(1)).unwrap().is_none());
+    backend.submit(&steps(1)).unwrap();
+    assert_eq!(step(&mut backend), [Some(7), Some(22), None]);
+}
+
+#[test]
+fn chunks_are_abandoned_when_their_slots_are_closed() {
+    let mut backend = backend();
+    split(&mut backend, &[7, 8, 9]);
+    assert_eq!(step(&mut backend), [Some(4), None, None]);
+    let computed = backend.fake.batches.len();
+    backend.close(2);
+    // Its block is given to another, which the chunks must not write to.
+    backend.extend(0, &[&[0, 1], &[0, 1]], 40).unwrap();
+    assert_eq!(step(&mut backend), [Some(5), None, None]);
+    let chunks = backend.poll(Duration::from_secs(1)).unwrap();
+    assert!(matches!(chunks, Some(Landed::Chunks { submission: 2, logits: &[] })), "{chunks:?}");
+    assert_eq!(step(&mut backend), [Some(6), None, None]);
+    let rows: Vec<_> = backend.fake.batches[computed..].concat();
+    assert_eq!(rows, [(4, 3), (5, 4)], "only slot 0 was computed");
+}
+
+/// Of two slots with chunks one is closed: the chunks are completed before its blocks can be used.
+#[test]
+fn chunks_of_several_slots_are_completed_before_blocks_change() {
+    let mut backend = backend();
+    for (slot, block) in [(0, 0), (1, 1), (2, 2)] {
+        open(&mut backend, slot, &[block], if slot == 0 { 30 } else { 0 });
+    }
+    start(&mut backend, 0, &[1, 2], 30);
+    backend.submit(&steps(1)).unwrap();
+    assert_eq!(landed(&mut backend, 0), Some(3));
+    let chunks = [chunk(1, 0, &[11], LogitRows::None), chunk(2, 0, &[12], LogitRows::None)];
+    backend.submit(&Work { chunks: &chunks, between: 3, steps: 0 }).unwrap();
+    assert_eq!(step(&mut backend), [Some(4), None, None]);
+    backend.close(1);
+    assert!(!backend.fake.batches.concat().contains(&(11, 0)), "the last part has not been computed");
+    backend.extend(0, &[&[0, 1], &[0, 1]], 40).unwrap();
+    assert!(backend.fake.batches.concat().contains(&(11, 0)));
+    assert_eq!([step(&mut backend), step(&mut backend)], [[Some(5), None, None], [Some(6), None, None]]);
+    assert!(matches!(backend.poll(Duration::ZERO).unwrap(), Some(Landed::Chunks { submission: 2, .. })));
+    // A later submission completes them, too, and a reset forgets them.
+    for reset in [false, true] {
+        backend.close(2);
+        open(&mut backend, 2, &[2], 0);
+        let chunks = [chunk(2, 0, &[13], LogitRows::None)];
+        let submission = backend.submit(&Work { chunks: &chunks, between: 1, steps: 0 }).unwrap();
+        if reset {
+            backend.reset();
+            assert!(backend.poll(Duration::from_secs(1)).unwrap().is_none());
+        } else {
+            backend.submit(&steps(1)).unwrap();
+            assert!(step(&mut backend)[0].is_some());
+            let chunks = backend.poll(Duration::ZERO).unwrap();
+            assert!(matches!(chunks, Some(Landed::Chunks { submission: n, .. }) if n == submission));
+            assert!(step(&mut backend)[0].is_some());
+        }
+    }
+    // Steps between nothing are refused.
+    let nothing = Work { chunks: &[], between: 1, steps: 1 };
+    assert!(matches!(backend.submit(&nothing), Err(BackendError::UnsoundBatch)));
 }

@@ -8,16 +8,18 @@ use gyrus_kernels::Limits;
 const ALONE: Duration = Duration::from_millis(64);
 /// The same if several sequences run: a request that joins waits for it.
 const TOGETHER: Duration = Duration::from_millis(16);
-/// Chunks of prompts and the step that is computed with them take this many times the time of a step alone.
-const WITH_CHUNKS: f64 = 4.0;
-/// The fewest rows of chunks with a step, and their number when no time is known yet.
-const FEWEST: usize = 16;
-const UNMEASURED: usize = 64;
 /// The part of a chunk between two steps takes at most this many times the time of a step.
 const BETWEEN_STEPS: f64 = 2.0;
+/// The same on a backend that computes when it is called, which knows the times of parts better.
+const BETWEEN_HOST_STEPS: f64 = 2.7;
+/// The most rows of chunks between whose kernels such a backend runs steps. The attention of a layer is not divided: with
+/// 512 rows it takes longer than a step.
+const SPLIT_ROWS: usize = 256;
 /// The most steps among the kernels of a chunk, and their number when no time is known yet.
 const MOST_BETWEEN: usize = 24;
 const UNMEASURED_BETWEEN: usize = 4;
+/// The most that a chunk's time is expected to grow by over that of the chunk before it.
+const MOST_GROWTH: f64 = 0.5;
 /// Chunk sizes whose times are measured.
 const SIZES: [usize; 6] = [16, 32, 64, 128, 256, 512];
 
@@ -27,10 +29,7 @@ pub(crate) struct Pace {
     /// Of a step without chunks.
     step: Mean,
     /// Of chunks of up to each size, without the step that came with them.
-    chunks: [Mean; SIZES.len()],
-    /// Of a row of the chunks that were computed with a step, which is counted in, and how many rows they had.
-    row: Mean,
-    rows: usize,
+    chunks: [Trend; SIZES.len()],
     /// The present limit of steps in flight. It starts low, so that the first token comes early and a stop wastes little
     /// work, and doubles.
     limit: usize,
@@ -46,19 +45,29 @@ impl Mean {
         let before = self.0.unwrap_or(value);
         self.0 = Some(before + 0.2 * (value.min(2.0 * before) - before));
     }
+}
 
-    /// Adds a value that counts as much as all before it. One that is far larger counts as three times as large.
-    fn follow(&mut self, value: f64) {
-        let before = self.0.unwrap_or(value);
-        self.0 = Some(0.5 * (before + value.min(3.0 * before)));
+/// The next value of a series that grows evenly, as the times of a prompt's chunks do: each has more positions before it.
+#[derive(Debug, Default, Clone, Copy)]
+struct Trend {
+    last: Option<f64>,
+    growth: f64,
+}
+
+impl Trend {
+    /// Adds a value. One that is far larger than the last counts as three times as large.
+    fn add(&mut self, value: f64) {
+        let last = self.last.unwrap_or(value);
+        let value = value.min(3.0 * last);
+        self.last = Some(value);
+        // A smaller value begins another series.
+        if value > last {
+            self.growth = value - last;
+        }
     }
 
-    /// Follows larger values, and smaller ones later: a chunk that takes too long is felt.
-    fn follow_cautiously(&mut self, value: f64) {
-        match self.0 {
-            Some(before) if value < before => self.0 = Some(before + 0.2 * (value - before)),
-            _ => self.follow(value),
-        }
+    fn next(&self) -> Option<f64> {
+        self.last.map(|last| last + self.growth.min(MOST_GROWTH * last))
     }
 }
 
@@ -75,39 +84,28 @@ impl Pace {
 
     /// Chunks of this many rows took this long together with this many steps.
     pub(crate) fn chunk_took(&mut self, rows: usize, steps: usize, time: Duration) {
-        if steps == 1 && rows >= FEWEST {
-            self.row.follow_cautiously(time.as_secs_f64() / rows as f64);
-            self.rows = rows;
-        }
         let step = steps as f64 * self.step.0.unwrap_or(0.0);
         if let Some(at) = SIZES.iter().position(|size| rows <= *size) {
-            self.chunks[at]
-                .follow((time.as_secs_f64() - step).max(0.0) * SIZES[at] as f64 / rows.max(1) as f64);
+            self.chunks[at].add((time.as_secs_f64() - step).max(0.0) * SIZES[at] as f64 / rows.max(1) as f64);
         }
     }
 
-    /// Rows of chunks for the next submission: all that are possible if nobody decodes, else as many as take the time of
-    /// a few steps together with the step that is computed with them.
-    ///
-    /// The time of a row grows with its position, slowly from chunk to chunk. So the times of the last chunks tell how
-    /// many rows fit, and the number at most doubles.
-    pub(crate) fn chunk_rows(&self, decoding: bool, most: usize) -> usize {
-        if !decoding {
-            return most;
-        }
-        let (Some(step), Some(row)) = (self.step.0, self.row.0) else { return most.min(UNMEASURED) };
-        let rows = WITH_CHUNKS * step / row.max(1e-12);
-        (rows as usize).min(2 * self.rows).max(FEWEST).min(most)
+    /// Rows of chunks for the next submission: all that are possible if nobody decodes or the device computes on its own.
+    pub(crate) fn chunk_rows(&self, decoding: bool, limits: Limits, most: usize) -> usize {
+        if decoding && !limits.asynchronous { most.min(SPLIT_ROWS) } else { most }
     }
 
     /// Steps to run among the kernels of chunks of this many rows, so that sequences that decode do not wait for all of
     /// them.
-    pub(crate) fn steps_between(&self, rows: usize) -> usize {
+    pub(crate) fn steps_between(&self, rows: usize, limits: Limits) -> usize {
+        let steps = if limits.asynchronous { BETWEEN_STEPS } else { BETWEEN_HOST_STEPS };
         let at = SIZES.iter().position(|size| rows <= *size).unwrap_or(SIZES.len() - 1);
-        let larger = self.chunks[at..].iter().chain(self.chunks[..at].iter().rev()).find_map(|mean| mean.0);
-        match (self.step.0, larger) {
-            (Some(step), Some(chunk)) if step > 0.0 => {
-                let parts = (chunk / (BETWEEN_STEPS * step)).ceil();
+        let nearest = (at..SIZES.len()).chain((0..at).rev());
+        let row = nearest.filter_map(|at| Some(self.chunks[at].next()? / SIZES[at] as f64)).next();
+        match (self.step.0, row) {
+            (Some(step), Some(row)) if step > 0.0 => {
+                // A part that is a little longer is better than another step.
+                let parts = (row * rows as f64 / (steps * step) - 0.25).ceil();
                 (parts as usize).saturating_sub(1).min(MOST_BETWEEN)
             }
             _ => UNMEASURED_BETWEEN,
@@ -139,28 +137,6 @@ mod tests {
     const LIMITS: Limits =
         Limits { slots: 4, rows: 512, logit_rows: 16, steps: 64, asynchronous: true, kinds_differ: true };
 
-    /// A backend whose rows take `row` and whose steps take half of `step` when they are computed with chunks.
-    fn settled(step: f64, row: f64) -> usize {
-        let mut pace = Pace::default();
-        pace.step_took(Duration::from_secs_f64(step));
-        for _ in 0..20 {
-            let rows = pace.chunk_rows(true, 512);
-            pace.chunk_took(rows, 1, Duration::from_secs_f64(0.5 * step + row * rows as f64));
-        }
-        pace.chunk_rows(true, 512)
-    }
-
-    #[test]
-    fn chunks_with_a_step_take_the_time_of_a_few_steps() {
-        // (4 - 0.5) x 12 ms at 0.7 ms each are 60 rows.
-        let rows = settled(0.012, 0.0007);
-        assert!((57..=60).contains(&rows), "{rows}");
-        assert_eq!(settled(0.1, 0.0001), 512);
-        assert_eq!(settled(0.0001, 0.1), FEWEST);
-        assert_eq!(Pace::default().chunk_rows(true, 512), UNMEASURED);
-        assert_eq!(Pace::default().chunk_rows(false, 512), 512);
-    }
-
     /// Chunks become slower with the position: the parts between steps stay near the time of two steps, although two chunks
     /// are in flight.
     #[test]
@@ -171,7 +147,7 @@ mod tests {
         // Another prompt came before.
         let mut flying: Vec<(usize, usize)> = Vec::new();
         for (chunks, position) in (0..4096).step_by(512).chain((0..8192).step_by(512)).enumerate() {
-            let steps = pace.steps_between(512);
+            let steps = pace.steps_between(512, LIMITS);
             if flying.len() == 2 {
                 let (position, steps) = flying.remove(0);
                 pace.chunk_took(512, steps, Duration::from_secs_f64(chunk(position) + steps as f64 * step));
@@ -179,22 +155,6 @@ mod tests {
             let part = chunk(position) / (steps + 1) as f64;
             assert!(chunks < 8 || part < 2.8 * step, "{steps} steps at {position}");
             flying.push((position, steps));
-        }
-    }
-
-    /// Rows become slower with the position: the time of a submission stays below five steps.
-    #[test]
-    fn chunks_become_shorter_as_rows_become_slower() {
-        let (mut pace, step) = (Pace::default(), 0.02);
-        pace.step_took(Duration::from_secs_f64(step));
-        let mut position = 0;
-        while position < 8_000 {
-            let rows = pace.chunk_rows(true, 512);
-            let row = 0.0007 * (1.0 + position as f64 / 1_500.0);
-            let time = 0.5 * step + row * rows as f64;
-            assert!(time < 5.0 * step, "{rows} rows at {position} take {time}");
-            pace.chunk_took(rows, 1, Duration::from_secs_f64(time));
-            position += rows;
         }
     }
 

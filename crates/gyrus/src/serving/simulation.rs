@@ -362,6 +362,42 @@ fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
+/// The blocks of a client that goes away are free with the next tick, whether it waits, reads its prompt or decodes, and
+/// whatever is in flight.
+#[test]
+fn a_client_that_goes_away_frees_its_blocks_at_once() {
+    let blocks = 64;
+    for (steps, ticks) in [1, 2, 8, 40].into_iter().flat_map(|steps| (0..24).map(move |ticks| (steps, ticks)))
+    {
+        let records = 8 * (ticks as usize % 2);
+        let world = World {
+            windows: vec![None, Some(40)],
+            blocks: vec![blocks; 2],
+            records,
+            slots: 4,
+            steps,
+            kinds_differ: true,
+            prefix_cache: false,
+            faults: Faults::default(),
+            clients: 1,
+            longest: 400,
+        };
+        let mut simulation = Simulation::new(ticks, world, &Arc::default());
+        simulation.prefixes = vec![vec![3; 200]];
+        simulation.start(0);
+        for _ in 0..ticks {
+            simulation.core.tick(&mut simulation.commands, Duration::ZERO);
+        }
+        simulation.close(0);
+        simulation.core.tick(&mut simulation.commands, Duration::ZERO);
+        for pool in simulation.core.scheduler.kv.pools() {
+            assert_eq!(pool.available(), blocks, "after {ticks} ticks with {steps} steps in flight");
+        }
+        assert_eq!(simulation.core.scheduler.records.available(), records);
+        assert!(simulation.core.scheduler.slots.iter().all(Option::is_none));
+    }
+}
+
 #[test]
 fn every_sequence_gets_the_tokens_that_it_gets_alone() {
     let (schedules, first) = (variable("GYRUS_SCHEDULES", 10_000), variable("GYRUS_SEED", 0));

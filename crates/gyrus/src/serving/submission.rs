@@ -21,10 +21,9 @@ impl Scheduler {
             .iter()
             .flatten()
             .any(|s| s.reads() && s.running().is_some_and(|r| r.follows.is_none()));
-        if reading && self.flights.len() < 2 {
-            // Either steps run among the kernels of a chunk, or the chunk is short.
-            let is_short = decoding > 0 && !self.limits.asynchronous;
-            let rows = self.pace.chunk_rows(is_short, self.chunk());
+        let most = if self.limits.asynchronous { 2 } else { 1 };
+        if reading && self.flights.len() < most {
+            let rows = self.pace.chunk_rows(decoding > 0, self.limits, self.chunk());
             return self.submit_chunks(rows, now, slots);
         }
         if reading || decoding == 0 {
@@ -119,10 +118,11 @@ impl Scheduler {
         }
         // A sequence that was preempted meanwhile has no chunk.
         planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
-        let has_steps = self.limits.asynchronous && !planned.is_empty() && self.wanted_steps() > 0;
+        let has_steps = !planned.is_empty() && self.wanted_steps() > 0;
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
         let free_steps = self.limits.steps.saturating_sub(in_flight + 1);
-        let between = if has_steps { self.pace.steps_between(rows - left).min(free_steps) } else { 0 };
+        let between =
+            if has_steps { self.pace.steps_between(rows - left, self.limits).min(free_steps) } else { 0 };
         for &(_, at) in &order {
             // The state at the end of its prompt is copied before a step changes it.
             if !self.ends_at_checkpoint(&planned, at) {

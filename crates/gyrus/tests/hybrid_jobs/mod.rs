@@ -156,12 +156,16 @@ pub(crate) fn generate(backend: &mut dyn Backend, prompts: &[Prompt], on: Schedu
                 records: Some(records),
             })
             .collect();
-        let between = if asynchronous && !chunks.is_empty() { rng.below(3) } else { 0 };
+        let between = if chunks.is_empty() { 0 } else { rng.below(3) };
         let steps = rng.below(most_steps + 1);
         let fits = in_flight + between + steps <= slots.limits().steps;
         let (between, steps) = if fits { (between, steps) } else { (0, 0) };
         slots.submit(&Work { chunks: &chunks, between, steps }).unwrap();
         in_flight += between + steps;
+        drop(chunks);
+        for (n, .., records) in planned {
+            take_checkpoint(slots, &mut running[n], records.to, rng);
+        }
         // Some steps stay in flight.
         while !asynchronous || in_flight > 3 || rng.below(3) == 0 {
             match slots.poll(Duration::from_secs(60)).unwrap() {
@@ -213,6 +217,21 @@ fn land(running: &mut [Running], outcomes: &[Outcome]) {
                 one.computed = one.tokens.len() - 1;
             }
         }
+    }
+}
+
+/// Sometimes copies the state that a chunk leaves, before or after it is computed, and continues with the copy.
+fn take_checkpoint(slots: &mut dyn Slots, one: &mut Running, record: u32, rng: &mut Rng) {
+    let copy = 3 * one.sequence as u32 + 2;
+    // A sequence that decodes has changed its state, or continues without chunks.
+    if one.started || one.computed + 1 >= one.tokens.len() || rng.below(2) == 0 {
+        return;
+    }
+    slots.copy_state(Some(record), copy).unwrap();
+    one.record = Some(copy);
+    if rng.below(3) == 0 {
+        // The record may be used for something else.
+        slots.copy_state(None, record).unwrap();
     }
 }
 

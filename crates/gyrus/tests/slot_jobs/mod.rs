@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gyrus_kernels::{
     Backend, Batch, Chunk, Counts, Decode, KV_BLOCK, Landed, LogitRows, MAX_TOP, Outcome, RowKind, Sampler,
-    Work, log_softmax_at,
+    Slots, Work, log_softmax_at,
 };
 use gyrus_testkit::Rng;
 
@@ -131,6 +131,7 @@ struct Running {
     /// The caller closes the slot after this many tokens.
     cancelled_at: usize,
     ended: bool,
+    closed: bool,
 }
 
 /// Runs all jobs, at most `most` at once, and returns what each generated. A job that was cancelled has generated less.
@@ -173,6 +174,7 @@ pub(crate) fn run(
                 masked: 0,
                 cancelled_at: if rng.below(8) == 0 { rng.below(20) } else { usize::MAX },
                 ended: false,
+                closed: false,
             });
         }
         let mut budget = limits.rows;
@@ -219,7 +221,10 @@ pub(crate) fn run(
                 slots.mask(running.slot, position, &Job::allowed(position, vocab)).unwrap();
             }
         }
-        let steps = rng.below(limits.steps + 1);
+        let (mut between, steps) = (rng.below(5) * rng.below(2), rng.below(limits.steps.min(4) + 1));
+        if chunks.is_empty() || limits.steps < between + steps {
+            between = 0;
+        }
         let wanted: usize = chunks
             .iter()
             .map(|(_, _, rows, logits)| match logits {
@@ -240,15 +245,18 @@ pub(crate) fn run(
                 records: None,
             })
             .collect();
-        let number = slots.submit(&Work { chunks: &chunks, between: 0, steps }).unwrap();
-        for part in usize::from(chunks.is_empty())..1 + steps {
+        let has_chunks = !chunks.is_empty();
+        let number = slots.submit(&Work { chunks: &chunks, between, steps }).unwrap();
+        for part in 0..between + usize::from(has_chunks) + steps {
             match slots.poll(Duration::from_secs(60)).unwrap().unwrap() {
                 Landed::Chunks { submission, logits } => {
-                    assert_eq!((submission, part, logits.len()), (number, 0, wanted * vocab));
+                    assert!(submission == number && part == between && has_chunks);
+                    // Nobody wants the logits of slots that were all closed.
+                    assert!(logits.len() == wanted * vocab || (between > 0 && logits.is_empty()));
                 }
                 Landed::Step { submission, outcomes, top } => {
-                    assert!(part > 0 && submission == number);
-                    for running in &mut running {
+                    assert!(submission == number && (part != between || !has_chunks));
+                    for running in running.iter_mut().filter(|running| !running.closed) {
                         match outcomes.get(running.slot).copied().unwrap_or_default() {
                             Outcome::Held => {}
                             Outcome::NotFinite => panic!("slot {} is not finite", running.slot),
@@ -265,19 +273,58 @@ pub(crate) fn run(
                     }
                 }
             }
+            if part < between {
+                disturb(slots, &mut running, jobs, groups, &mut references, rng);
+            }
         }
         assert!(slots.poll(Duration::ZERO).unwrap().is_none());
-        running.retain(|running| {
+        running.retain_mut(|running| {
             let emitted = results[running.job].0.len();
-            let cancelled = emitted >= running.cancelled_at;
+            let cancelled = emitted >= running.cancelled_at || running.closed;
             let done = cancelled || running.ended || emitted >= jobs[running.job].max_tokens;
             if done {
                 results[running.job].1 = cancelled;
-                slots.close(running.slot);
-                running.table.iter().for_each(|block| references[*block as usize] -= 1);
+                running.close(slots, &mut references);
             }
             !done
         });
     }
     results
+}
+
+impl Running {
+    /// Closes the slot and gives its blocks back.
+    fn close(&mut self, slots: &mut dyn Slots, references: &mut [usize]) {
+        if !self.closed {
+            slots.close(self.slot);
+            self.table.iter().for_each(|block| references[*block as usize] -= 1);
+            self.closed = true;
+        }
+    }
+}
+
+/// Closes a slot and gives its blocks to another that decodes, between the parts of chunks.
+fn disturb(
+    slots: &mut dyn Slots,
+    running: &mut [Running],
+    jobs: &[Job],
+    groups: usize,
+    references: &mut [usize],
+    rng: &mut Rng,
+) {
+    let (closed, extended) = (rng.below(running.len()), rng.below(running.len()));
+    if rng.below(30) == 0 {
+        running[closed].close(slots, references);
+    }
+    let one = &mut running[extended];
+    if one.started && !one.closed && rng.below(2) == 0 {
+        let most = jobs[one.job].prompt.len() + jobs[one.job].max_tokens;
+        let limit = (one.tokens.len() + 1 + rng.below(KV_BLOCK)).min(most);
+        while one.table.len() * KV_BLOCK < limit {
+            let free = references.iter().position(|references| *references == 0).unwrap();
+            references[free] = 1;
+            one.table.push(free as u32);
+        }
+        slots.extend(one.slot, &vec![&one.table[..]; groups], limit as u32).unwrap();
+    }
 }
