@@ -200,7 +200,11 @@ impl MatVecCall {
             return Err(LaunchError::Tuning { kernel: kernel(), name, value, needed });
         }
         let (fetch, chunks) = self.fetches();
-        let passes = if tile > 1 { 1 } else { passes };
+        let passes = match experts {
+            _ if tile > 1 => 1,
+            Some(_) => tuning.passes_for(rows, n, &sizes),
+            None => passes,
+        };
         let groups = u64::from(n).div_ceil((passes * group_columns).into());
         let [x, y, _] = column_grid(name, groups, passes * group_columns)?;
         let tiles = rows.div_ceil(tile);

@@ -10,6 +10,9 @@ const LANES: u32 = 32;
 /// The most passes of a workgroup.
 const MOST_PASSES: u32 = 8;
 
+/// How often workgroups with a prologue for each row may fill the device.
+const FILLS: u64 = 2;
+
 /// Tuning of a mat-vec. `splits` also changes the order of sums, so it must not depend on the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatVecTuning {
@@ -40,11 +43,13 @@ impl MatVecTuning {
             _ if n <= medium && splits == 1 => (workgroup, 1, 1),
             _ if n <= medium => {
                 let lane_groups = sizes.prologue_workgroups * (sizes.prologue_workgroup / LANES);
-                let columns = (u64::from(n) * u64::from(splits) / u64::from(lane_groups)).max(1);
-                let columns = 1 << columns.ilog2().min(5);
+                let sums = u64::from(n) * u64::from(splits);
+                let columns = 1 << (sums / u64::from(lane_groups)).max(1).ilog2().min(5);
                 let at_once: u32 = if splits == 8 { 2 } else { 4 };
                 let at_once = at_once.min(columns);
-                (sizes.prologue_workgroup, at_once, (columns / at_once).min(MOST_PASSES))
+                // As many passes as leave no workgroup that would have to wait for another.
+                let passes = sums.div_ceil(u64::from(lane_groups) * u64::from(at_once));
+                (sizes.prologue_workgroup, at_once, passes.clamp(1, MOST_PASSES.into()) as u32)
             }
             _ if n <= wide => (workgroup, 2, 1),
             _ if n <= layer && splits == 1 => (workgroup, 2, 2),
@@ -68,6 +73,15 @@ impl MatVecTuning {
         let columns = if columns.is_power_of_two() { columns } else { columns.next_power_of_two() / 2 };
         let workgroup = (LANES * self.splits).max(sizes.rows_workgroup);
         MatVecTuning { workgroup, columns, passes: 1, ..self }
+    }
+
+    /// The passes for `rows` rows of `n` outputs each that have weights of their own. Every workgroup runs the prologue, so
+    /// there are no more of them than fill the device a few times.
+    pub(super) fn passes_for(&self, rows: u32, n: u32, sizes: &MatVecSizes) -> u32 {
+        let invocations =
+            u64::from(rows) * u64::from(n) * u64::from(LANES * self.splits) / u64::from(self.columns);
+        let fill = FILLS * u64::from(sizes.prologue_workgroups) * u64::from(sizes.prologue_workgroup);
+        (invocations / fill).clamp(self.passes.into(), MOST_PASSES.into()) as u32
     }
 
     /// Blocks of a column per invocation.

@@ -97,24 +97,51 @@ fn codebook_word(word: u32) -> u32 {
     return codebook_byte(word & 15u) | (codebook_byte((word >> 8u) & 15u) << 8u)
         | (codebook_byte((word >> 16u) & 15u) << 16u) | (codebook_byte((word >> 24u) & 15u) << 24u);
 }
+
+fn codebook_words(words: vec4<u32>) -> vec4<u32> {
+    return vec4<u32>(codebook_word(words.x), codebook_word(words.y), codebook_word(words.z), codebook_word(words.w));
+}
 #elif WEIGHT == mxfp4
-// Twice the E2M1 values of four codes below 16: the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 of bits 0 to 2, with the sign of
-// bit 3. All four bytes are computed at once; no step carries from one byte into the next.
-fn codebook_word(word: u32) -> u32 {
-    let is_large = ((word >> 2u) & 0x01010101u) * 255u;
-    let is_doubled = ((word >> 1u) & 0x01010101u) * 255u;
-    let four_or_six = 0x04040404u | ((word & 0x01010101u) << 1u);
-    let large = four_or_six + (four_or_six & is_doubled);
-    let magnitude = (word & 0x03030303u & ~is_large) | (large & is_large);
-    let is_negative = ((word >> 3u) & 0x01010101u) * 255u;
-    let negative = magnitude & is_negative;
-    return (0x80808080u + (magnitude - negative) - negative) ^ 0x80808080u;
+// The value of four magnitudes, those of which are negative in `negative`. No byte carries into the next.
+fn signed_bytes(magnitude: vec4<u32>, negative: vec4<u32>) -> vec4<u32> {
+    let bias = vec4<u32>(0x80808080u);
+    return (bias + magnitude - (negative << vec4<u32>(1u))) ^ bias;
 }
 #endif
 
 #if CODEBOOK
+// The values of the sixteen codes in the low halves of bytes and of the sixteen in the high halves.
+struct CodebookValues {
+    low: vec4<u32>,
+    high: vec4<u32>,
+}
+
+fn codebook_values(codes: vec4<u32>) -> CodebookValues {
+    let bytes = vec4<u32>(0x0f0f0f0fu);
+#if WEIGHT == mxfp4
+    // Twice the E2M1 values: the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 of bits 0 to 2, with the sign of bit 3. A magnitude
+    // has four bits, so that eight are computed at once, and nothing carries: from 4 on, bit 0 adds 1, bit 1 adds 2, and
+    // both add 2 more.
+    let ones = vec4<u32>(0x11111111u);
+    let large = (codes >> vec4<u32>(2u)) & ones;
+    let odd = codes & large;
+    let doubled = (codes >> vec4<u32>(1u)) & large;
+    let more = (doubled + (odd & doubled)) << vec4<u32>(1u);
+    let magnitude = (codes & vec4<u32>(0x77777777u)) + odd + more;
+    let negative = magnitude & (((codes >> vec4<u32>(3u)) & ones) * 15u);
+    let high_magnitude = (magnitude >> vec4<u32>(4u)) & bytes;
+    let high_negative = (negative >> vec4<u32>(4u)) & bytes;
+    return CodebookValues(
+        signed_bytes(magnitude & bytes, negative & bytes), signed_bytes(high_magnitude, high_negative));
+#else
+    return CodebookValues(codebook_words(codes & bytes), codebook_words((codes >> vec4<u32>(4u)) & bytes));
+#endif
+}
+#endif
+
+#if WEIGHT == mxfp4
 fn codebook_words(words: vec4<u32>) -> vec4<u32> {
-    return vec4<u32>(codebook_word(words.x), codebook_word(words.y), codebook_word(words.z), codebook_word(words.w));
+    return codebook_values(words).low;
 }
 #endif
 
@@ -160,6 +187,10 @@ fn unpack_block(raw: PackedBlock, block: u32) -> Block {
     return Block(
         two_bits(raw.q.x) | (one_bit(raw.h, 0u) << shift), two_bits(raw.q.y) | (one_bit(raw.h, 4u) << shift), s);
 #else
+#if CODEBOOK
+    let values = codebook_values(raw.q);
+    return Block(values.low, values.high, s);
+#else
     let low = raw.q & vec4<u32>(0x0f0f0f0fu);
     let upper = (raw.q >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
 #if HIGH_BITS == 1
@@ -168,10 +199,9 @@ fn unpack_block(raw: PackedBlock, block: u32) -> Block {
 #elif HIGH_BITS == 2
     let shift = vec4<u32>(4u);
     return Block(low | (two_bits(raw.h.x) << shift), upper | (two_bits(raw.h.y) << shift), s);
-#elif CODEBOOK
-    return Block(codebook_words(low), codebook_words(upper), s);
 #else
     return Block(low, upper, s);
+#endif
 #endif
 #endif
 }
