@@ -50,6 +50,19 @@ PARTS = {
     "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
     "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
     "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    "linear_attn.in_proj_qkv.weight": "attn_qkv.weight",
+    "linear_attn.in_proj_z.weight": "attn_gate.weight",
+    "linear_attn.in_proj_b.weight": "ssm_beta.weight",
+    "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
+    "linear_attn.conv1d.weight": "ssm_conv1d.weight",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.norm.weight": "ssm_norm.weight",
+    "linear_attn.out_proj.weight": "ssm_out.weight",
 }
 # The tensors of single experts, which are stacked.
 EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
@@ -62,11 +75,13 @@ WHOLE = {
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
 }
 ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama", "mixtral": "llama",
-                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
+                 "qwen3_5_moe_text": "qwen35moe"}
 # Converters permute the rows of Q and K of these.
 PERMUTED = {"llama", "granite", "smollm3"}
-POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss"}
-NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3"}
+# gpt-oss and Qwen 3.5 call the norm before the feed-forward so.
+POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "qwen35", "qwen35moe"}
+NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3", "qwen35", "qwen35moe"}
 
 
 def tensors(path):
@@ -84,6 +99,29 @@ def tensors(path):
 def permuted(weight, heads):
     """Rows of a head from halves to neighbouring pairs."""
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def tiled(weight, axis, first, key_heads, value_heads):
+    """Value heads along an axis, from element `first` on, from groups of a key head to one of each key head in turn."""
+    before, heads = np.split(weight, [first], axis)
+    shape = heads.shape
+    split = shape[:axis] + (key_heads, value_heads // key_heads, -1) + shape[axis + 1:]
+    return np.concatenate([before, heads.reshape(split).swapaxes(axis, axis + 1).reshape(shape)], axis)
+
+
+def delta_net(part, weight, config):
+    """A tensor of Gated DeltaNet as llama.cpp's converter stores it."""
+    key_heads, value_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    keys = 2 * key_heads * config["linear_key_head_dim"]
+    if part == "ssm_conv1d.weight":
+        weight = weight[:, 0, :]
+    if part == "ssm_a":
+        weight = -np.exp(weight)
+    if part == "ssm_norm.weight":
+        return weight
+    axis = 1 if part == "ssm_out.weight" else 0
+    first = keys if part in ("attn_qkv.weight", "ssm_conv1d.weight") else 0
+    return tiled(weight, axis, first, key_heads, value_heads)
 
 
 def renamed(name, arch):
@@ -153,7 +191,8 @@ def main(folder, out, unscaled=None):
         number("attention.head_count_kv", kv_heads)
     number("attention.key_length", global_dim)
     number("attention.value_length", global_dim)
-    number("rope.dimension_count", global_dim)
+    rotated = int(global_dim * rope.get("partial_rotary_factor", 1.0)) if arch.startswith("qwen35") else global_dim
+    number("rope.dimension_count", rotated)
     real("attention.layer_norm_rms_epsilon", config["rms_norm_eps"])
     real("rope.freq_base", rope["rope_theta"])
     shared = config.get("num_kv_shared_layers") or 0
@@ -167,6 +206,8 @@ def main(folder, out, unscaled=None):
         number("expert_count", experts)
         number("expert_used_count", config.get("top_k_experts") or config["num_experts_per_tok"])
         number("expert_feed_forward_length", config.get("moe_intermediate_size") or width)
+    if config.get("shared_expert_intermediate_size"):
+        number("expert_shared_feed_forward_length", config["shared_expert_intermediate_size"])
     if config.get("sliding_window"):
         number("attention.sliding_window", config["sliding_window"])
     if arch == "gemma4":
@@ -176,6 +217,15 @@ def main(folder, out, unscaled=None):
         number("attention.value_length_swa", head_dim)
         number("rope.dimension_count_swa", head_dim)
         writer.add_array(f"{arch}.attention.sliding_window_pattern", local)
+    if arch.startswith("qwen35"):
+        number("ssm.conv_kernel", config["linear_conv_kernel_dim"])
+        number("ssm.state_size", config["linear_key_head_dim"])
+        number("ssm.group_count", config["linear_num_key_heads"])
+        number("ssm.time_step_rank", config["linear_num_value_heads"])
+        number("ssm.inner_size", config["linear_value_head_dim"] * config["linear_num_value_heads"])
+        number("full_attention_interval", config["layer_types"].index("full_attention") + 1)
+        # Sections take turns. For text they all have the same position.
+        writer.add_array(f"{arch}.rope.dimension_sections", [(rotated // 2 - i + 2) // 3 for i in range(3)] + [0])
     if local_rope:
         real("rope.freq_base_swa", local_rope["rope_theta"])
     for key, name in [("embedding_scale", "embedding_multiplier"), ("residual_scale", "residual_multiplier"),
@@ -219,8 +269,12 @@ def main(folder, out, unscaled=None):
         if arch == "gemma4" and part in ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight"):
             if int(new.split(".")[1]) >= layers - shared:
                 continue
-        if arch in NORMS_MINUS_ONE and new.endswith("norm.weight"):
+        if arch in NORMS_MINUS_ONE and new.endswith("norm.weight") and part != "ssm_norm.weight":
             weight = weight + 1
+        if "linear_attn." in name:
+            weight = delta_net(part, weight, config)
+        if part == "ffn_gate_inp_shexp.weight":
+            weight = weight[0]
         if arch in PERMUTED and part in ("attn_q.weight", "attn_k.weight"):
             weight = permuted(weight, heads if part == "attn_q.weight" else kv_heads)
         writer.add_tensor(new, np.ascontiguousarray(weight, dtype=np.float32))

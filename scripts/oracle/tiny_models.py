@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the random models of tests/data/tiny with `transformers`, each of at most 120 KB.
+"""Makes the random models of tests/data/tiny with `transformers`, each of at most 140 KB.
 
 tiny_models.py OUT [NAME…]      (pip install torch transformers safetensors numpy; it needs neither GPU nor network)
 
@@ -53,6 +53,15 @@ CONFIGS = {
     "granite": lambda: config("GraniteConfig", embedding_multiplier=6.0, logits_scaling=0.5, residual_multiplier=0.4,
                               attention_multiplier=0.1),
     "olmo2": lambda: config("Olmo2Config"),
+    # Three layers of Gated DeltaNet, whose value heads share key heads, and one of attention with an output gate.
+    "qwen35": lambda: config("Qwen3_5TextConfig", num_hidden_layers=4, intermediate_size=16, head_dim=16,
+                             linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2,
+                             linear_num_value_heads=4),
+    # Experts beside a shared one, and larger heads.
+    "qwen35moe": lambda: config("Qwen3_5MoeTextConfig", num_hidden_layers=2, head_dim=16, linear_key_head_dim=32,
+                                linear_value_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
+                                layer_types=["linear_attention", GLOBAL], num_experts=4, num_experts_per_tok=2,
+                                moe_intermediate_size=8, shared_expert_intermediate_size=8),
     "ernie4_5": lambda: config("Ernie4_5Config", head_dim=16),
     "qwen3moe": lambda: config("Qwen3MoeConfig", num_hidden_layers=2, head_dim=16, num_experts=6, num_experts_per_tok=3, rope_theta=1e6,
                                moe_intermediate_size=16, norm_topk_prob=True),
@@ -77,16 +86,20 @@ def randomise(model):
     """Random parameters with values that BF16 has. The model stays in f32, so that no buffer of a rope is rounded."""
     kind = model.config.model_type
     # These norms multiply by 1 + weight.
-    centred = kind in ("gemma", "gemma2", "gemma3_text")
+    centred = kind in ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text")
     with torch.no_grad():
         for name, values in model.named_parameters():
             if values.ndim == 1:
                 is_norm = "norm" in name and name.endswith("weight")
-                mean = 1.0 if is_norm and not centred or name.endswith("scale") else 0.0
+                is_centred = centred and not name.endswith("linear_attn.norm.weight")
+                mean = 1.0 if is_norm and not is_centred or name.endswith("scale") else 0.0
                 values.copy_(0.3 * torch.randn_like(values) + mean)
             elif kind == "gpt_oss" and name.endswith("gate_up_proj"):
                 # Some gates and factors are clamped.
                 values.copy_(1.5 * torch.randn_like(values))
+            elif "conv1d" in name:
+                # Heads after it are so large that the epsilon of their norm, which programs add differently, is nothing.
+                values.copy_(torch.randn_like(values))
             elif "embed" in name:
                 values.copy_(0.3 * torch.randn_like(values))
             else:

@@ -74,6 +74,8 @@ pub(crate) fn load_opened(
 #[derive(Debug, Serialize)]
 pub(crate) struct KvCache {
     pub(crate) bytes: u64,
+    /// Bytes of them that are records of recurrent states, with their checkpoints.
+    pub(crate) state_bytes: u64,
     /// Tokens that it holds for all sequences together.
     pub(crate) total_tokens: usize,
     /// Tokens of the longest sequence.
@@ -82,16 +84,19 @@ pub(crate) struct KvCache {
 
 impl KvCache {
     pub(crate) fn new(context: &ContextChoice) -> KvCache {
-        let ContextChoice { tokens: longest_sequence, total_tokens, cache_bytes: bytes, .. } = *context;
-        KvCache { bytes, total_tokens, longest_sequence }
+        let ContextChoice { tokens: longest_sequence, total_tokens, cache_bytes, state_bytes, .. } = *context;
+        KvCache { bytes: cache_bytes, state_bytes, total_tokens, longest_sequence }
     }
 }
 
 impl fmt::Display for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KvCache { bytes, total_tokens, longest_sequence } = self;
-        let bytes = text::bytes(*bytes);
-        write!(f, "KV cache: {bytes}, {total_tokens} tokens in total, longest sequence {longest_sequence}")
+        let KvCache { bytes, state_bytes, total_tokens, longest_sequence } = self;
+        write!(f, "KV cache: {}", text::bytes(*bytes))?;
+        if *state_bytes > 0 {
+            write!(f, " with {} of recurrent states", text::bytes(*state_bytes))?;
+        }
+        write!(f, ", {total_tokens} tokens in total, longest sequence {longest_sequence}")
     }
 }
 

@@ -40,6 +40,7 @@ fn apply(activation: Activation, x: f32) -> f32 {
             let x = if x > CLAMP { CLAMP } else { x };
             x / (1.0 + exp(-SWISH * x))
         }
+        Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
     }
 }
 
@@ -77,7 +78,7 @@ unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
                 x = S::min(S::splat(CLAMP), x);
                 exp_lanes::<S>(S::mul(S::splat(-SWISH), x))
             }
-            Activation::Silu => exp_lanes::<S>(S::neg(x)),
+            Activation::Silu | Activation::Sigmoid => exp_lanes::<S>(S::neg(x)),
             Activation::GeluTanh => {
                 let cubic = S::fma(S::mul(S::splat(CUBIC), x), S::mul(x, x), x);
                 exp_lanes::<S>(S::mul(S::splat(-TWO_SQRT_2_PI), cubic))
@@ -89,7 +90,8 @@ unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
                 return S::load(lanes.as_ptr());
             }
         };
-        S::div(x, S::add(S::splat(1.0), e))
+        let numerator = if activation == Activation::Sigmoid { S::splat(1.0) } else { x };
+        S::div(numerator, S::add(S::splat(1.0), e))
     }
 }
 
@@ -168,6 +170,53 @@ pub(crate) fn gate_by(
     });
 }
 
+/// `x[r][i] *= activation(by[r][first + i])` for rows of `n` and of `width` elements.
+///
+/// # Panics
+/// If the columns exceed a row of `by`, or one buffer has fewer rows than the other.
+pub(crate) fn mul_by(
+    pool: &Pool,
+    activation: Activation,
+    x: &mut [f32],
+    n: usize,
+    by: &[f32],
+    width: usize,
+    first: usize,
+) {
+    assert!(first + n <= width, "columns {first} to {} of rows of {width}", first + n);
+    let (rows, elems) = (x.len() / n, x.len());
+    let parts = Disjoint::new(x);
+    pool.run_rows(rows, elems, |row| {
+        // SAFETY: each task writes its own rows only.
+        let x = unsafe { parts.part(row * n..(row + 1) * n) };
+        mul_row(pool.isa(), activation, &by[row * width + first..][..n], x);
+    });
+}
+
+dispatch! {
+    fn mul_row(activation: Activation, by: &[f32], x: &mut [f32]) { portable_mul, simd_mul }
+}
+
+#[inline(always)]
+fn portable_mul(activation: Activation, by: &[f32], x: &mut [f32]) {
+    x.iter_mut().zip(by).for_each(|(x, by)| *x *= apply(activation, *by));
+}
+
+/// # Safety
+/// The contract of [`Simd`].
+#[inline(always)]
+unsafe fn simd_mul<S: Simd>(activation: Activation, by: &[f32], x: &mut [f32]) {
+    let ((by, by_tail), (x, x_tail)) = (by.as_chunks::<LANES>(), x.as_chunks_mut::<LANES>());
+    for (x, by) in x.iter_mut().zip(by) {
+        // SAFETY: reads and writes eight elements.
+        unsafe {
+            let factor = apply_lanes::<S>(activation, S::load(by.as_ptr()));
+            S::store(x.as_mut_ptr(), S::mul(S::load(x.as_ptr()), factor));
+        }
+    }
+    portable_mul(activation, by_tail, x_tail);
+}
+
 /// Multiplies every element by `factor`.
 pub(crate) fn scale(out: &mut [f32], factor: f32) {
     out.iter_mut().for_each(|v| *v *= factor);
@@ -181,12 +230,13 @@ mod tests {
     use super::*;
     use crate::Isa;
 
-    const ALL: [Activation; 5] = [
+    const ALL: [Activation; 6] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::SquaredRelu,
         Activation::ClampedSwish,
+        Activation::Sigmoid,
     ];
 
     #[test]
@@ -200,13 +250,12 @@ mod tests {
                 (Activation::GeluTanh, 0.5 * wide * (1.0 + u.tanh())),
                 (Activation::Gelu, scalar::activate(Activation::Gelu, x).into()),
                 (Activation::ClampedSwish, scalar::activate(Activation::ClampedSwish, x).into()),
+                (Activation::Sigmoid, 1.0 / (1.0 + (-wide).exp())),
             ];
             for (activation, want) in cases {
                 let got = f64::from(apply(activation, x));
-                assert!(
-                    (got - want).abs() <= 4e-7 * wide.abs().max(1e-3),
-                    "{activation:?}({x}): {got} {want}"
-                );
+                let size = if activation == Activation::Sigmoid { want } else { wide.abs().max(1e-3) };
+                assert!((got - want).abs() <= 4e-7 * size, "{activation:?}({x}): {got} {want}");
             }
         }
     }
@@ -218,6 +267,7 @@ mod tests {
                 let large = match activation {
                     Activation::SquaredRelu => x * x,
                     Activation::ClampedSwish => apply(activation, 7.0),
+                    Activation::Sigmoid => 1.0,
                     _ => x,
                 };
                 assert_eq!(apply(activation, x), large, "{activation:?}");
@@ -237,6 +287,7 @@ mod tests {
                     let run = |pool: &Pool| {
                         let mut gated = vec![0.0f32; m * n];
                         gate(pool, activation, &x, n, &mut gated);
+                        mul_by(pool, activation, &mut gated, n, &x, 2 * n, n);
                         gated.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
                     };
                     let portable = run(&Pool::with_isa(1, Isa::PORTABLE));

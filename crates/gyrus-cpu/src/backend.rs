@@ -1,6 +1,7 @@
 //! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
 //! buffers grow to the largest batch and never shrink.
 
+mod delta;
 mod executor;
 mod experts;
 mod observe;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, MAX_KV_GROUPS, Op,
-    Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, KvSize,
+    MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
 use crate::attention::{Attention, attention};
+use crate::delta::{StateStore, transposed};
 use crate::kv::{KvRow, KvStore, Strided};
 use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
@@ -49,6 +51,8 @@ pub struct CpuBackend {
 struct Prepared {
     plan: Plan,
     weights: Vec<Weight>,
+    /// The taps of each layer with a state, transposed.
+    taps: Vec<Vec<f32>>,
     pool: Pool,
 }
 
@@ -74,14 +78,15 @@ impl From<CpuError> for BackendError {
 }
 
 impl CpuBackend {
-    /// Prepares the plan's weights and allocates a KV cache with these numbers of blocks, one for each KV group.
+    /// Prepares the plan's weights and allocates a KV cache and records of this size.
     /// `bytes` returns the data of each weight; the backend drops it when it is no longer needed.
     pub fn new(
         plan: Plan,
-        blocks: &[usize],
+        kv: &KvSize,
         threads: usize,
         bytes: impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
     ) -> Result<CpuBackend, BackendError> {
+        let blocks = &kv.blocks[..];
         if plan.kv.len() > MAX_KV_GROUPS || plan.kv.len() != blocks.len() {
             let (groups, given) = (plan.kv.len(), blocks.len());
             return Err(CpuError::Groups { groups, given, most: MAX_KV_GROUPS }.into());
@@ -97,10 +102,14 @@ impl CpuBackend {
         let caches = groups.map(|(group, blocks)| KvStore::new(*group, *blocks, storage));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
         let (state, of_parts) = (State::new(&plan, blocks), State::new(&plan, blocks));
-        let slots = HostSlots::new(plan.vocab, blocks);
+        let has_state = !plan.delta.is_empty();
+        let slots = HostSlots::new(plan.vocab, blocks, has_state.then_some(kv.records));
+        let states = StateStore::new(&plan.delta, kv.records)?;
         let parts = Parts::new(&plan);
-        let model = Prepared { plan, weights, pool };
-        let executor = Executor { model, caches, blocks: blocks.to_vec(), state, of_parts, parts };
+        let mut model = Prepared { plan, weights, taps: Vec::new(), pool };
+        model.taps = model.transposed_taps();
+        let blocks = blocks.to_vec();
+        let executor = Executor { model, caches, blocks, states, state, of_parts, parts };
         Ok(CpuBackend { executor, slots })
     }
 }
@@ -120,15 +129,26 @@ impl Prepared {
         }
     }
 
+    /// The taps of each layer with a state as kernels read them.
+    fn transposed_taps(&self) -> Vec<Vec<f32>> {
+        let taps = self.plan.forward.iter().filter_map(|op| match op {
+            Op::DeltaConv { taps, .. } => Some(transposed(self.vector(*taps))),
+            _ => None,
+        });
+        taps.collect()
+    }
+
     fn run(
         &self,
         op: &Op,
         batch: &Batch<'_>,
         rows: &[&[KvRow<'_>]],
         caches: &mut [KvStore],
+        states: &mut StateStore,
         state: &mut State,
     ) {
         match op {
+            Op::DeltaConv { .. } | Op::DeltaRule { .. } => self.run_delta(op, batch, states, state),
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(*table);
                 let (buffer, n) = self.target(state, *out, batch);
@@ -229,6 +249,12 @@ impl Prepared {
             Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::AddGated { .. } => {
                 self.run_experts(op, batch, state);
             }
+            Op::MulBy { x, activation, by, first } => {
+                let (n, width) = (self.plan.buffer(*x).width, self.plan.buffer(*by).width);
+                self.between(state, *by, *x, batch, |by, x, _| {
+                    activation::mul_by(&self.pool, *activation, x, n, by, width, *first as usize);
+                });
+            }
             Op::Gather { x, out } => {
                 let n = self.plan.buffer(*x).width;
                 self.between(state, *x, *out, batch, |x, out, _| {
@@ -315,6 +341,10 @@ impl Backend for CpuBackend {
 
     fn kv_blocks(&self) -> &[usize] {
         &self.executor.blocks
+    }
+
+    fn records(&self) -> usize {
+        self.executor.states.records()
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {

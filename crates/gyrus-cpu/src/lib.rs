@@ -18,6 +18,7 @@
 mod activation;
 mod attention;
 mod backend;
+mod delta;
 mod elementwise;
 mod error;
 mod exp;

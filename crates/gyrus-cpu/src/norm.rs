@@ -70,7 +70,8 @@ fn factor(isa: Isa, x: &[f32], eps: f32) -> f32 {
 }
 
 dispatch! {
-    fn squares(x: &[f32]) -> f32 { sum_of_squares, simd_sum_of_squares }
+    /// The sum of squares.
+    pub(crate) fn squares(x: &[f32]) -> f32 { sum_of_squares, simd_sum_of_squares }
 }
 
 #[inline(always)]

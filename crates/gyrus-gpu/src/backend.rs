@@ -107,7 +107,11 @@ impl GpuBackend {
     /// Whether kernels can be given this batch: they check nothing.
     pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<(), BackendError> {
         self.check_bounds(batch)?;
-        if batch.writes_each_place_once() { Ok(()) } else { Err(BackendError::UnsoundBatch) }
+        let has_state = !self.plan.delta.is_empty();
+        let sound = batch.writes_each_place_once()
+            && batch.has_sound_records(has_state, self.kv.records)
+            && (!has_state || batch.has_adjacent_rows());
+        if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) }
     }
 
     /// As [`GpuBackend::check`], but rows may write one place of the cache: measurements share blocks.
@@ -141,6 +145,10 @@ impl Backend for GpuBackend {
 
     fn kv_blocks(&self) -> &[usize] {
         &self.kv.blocks
+    }
+
+    fn records(&self) -> usize {
+        self.kv.records
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
 use gyrus_kernels::call::{Experts, F16RowsCall, Tile};
 use gyrus_kernels::{
-    Batch, BufferId, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, Op, Plan, Precision, Rope, RopeId, Rows,
+    Batch, BufferId, DeltaLayer, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, Op, Plan, Precision, Rope,
+    RopeId, Rows,
 };
 
 use crate::buffer::Buffer;
@@ -50,6 +51,16 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
         (Operand::Tiles, (MAX_ROWS * size_of::<Tile>()) as u64),
         (Operand::Partials, words(partials.max().unwrap_or(0))),
     ]);
+    if !plan.delta.is_empty() {
+        sizes.push((Operand::Runs, words(4 * MAX_ROWS)));
+        sizes.push((Operand::RowRuns, words(MAX_ROWS)));
+        sizes.push((Operand::CopiedRecords, words(2)));
+    }
+    let records = u64::from(records(kv));
+    for (shape, layer) in plan.delta.iter().zip(0..) {
+        let bytes = words(shape.state_elems()).saturating_mul(records);
+        sizes.push((Operand::State(DeltaLayer(layer)), bytes));
+    }
     for head_dim in plan.kv.iter().map(|group| group.head_dim as u32).collect::<BTreeSet<_>>() {
         sizes.push((Operand::NoRope(head_dim), words(head_dim as usize + 2)));
     }
@@ -122,6 +133,11 @@ fn quantized_widths(plan: &Plan) -> BTreeMap<u32, usize> {
 /// Blocks of each KV group that rows without a sequence write to. The caller does not know of them.
 pub(crate) const PADDING_BLOCKS: usize = 1;
 
+/// Records on the device: those of the caller, and one that measurements write to.
+pub(crate) fn records(kv: &KvSize) -> u32 {
+    u32::try_from(kv.records).unwrap_or(u32::MAX).saturating_add(1)
+}
+
 /// Slots of a backend.
 pub(crate) const SLOTS: usize = 128;
 
@@ -169,6 +185,7 @@ pub(crate) struct Buffers {
     /// Of each KV group.
     paged: Vec<Paged>,
     table_entries: usize,
+    records: u32,
 }
 
 impl Buffers {
@@ -182,6 +199,7 @@ impl Buffers {
             sent_ropes: plan.ropes.iter().map(|_| RefCell::default()).collect(),
             paged: paged(plan, kv),
             table_entries: table_entries(kv),
+            records: records(kv),
         };
         for (operand, table) in &buffers.all {
             if let Operand::NoRope(head_dim) = operand {
@@ -207,6 +225,11 @@ impl Buffers {
     /// How many entries all block tables together may have.
     pub(crate) fn table_entries(&self) -> usize {
         self.table_entries
+    }
+
+    /// Records of states.
+    pub(crate) fn records(&self) -> u32 {
+        self.records
     }
 
     /// The cache and block tables of each KV group, for no rows.

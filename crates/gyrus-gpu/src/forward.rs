@@ -1,6 +1,6 @@
 //! Runs a batch and waits for it: sends its rows, replays its kernels, reads back its logits.
 
-use gyrus_kernels::call::{Tile, engine, push_tiles};
+use gyrus_kernels::call::{Tile, delta_run, engine, push_tiles};
 use gyrus_kernels::{Batch, Plan, RowKind};
 use wgpu::MapMode;
 
@@ -55,6 +55,18 @@ impl SentRows {
             push_tiles(batch, tile_rows, true, tiles);
             write(buffers.get(&Operand::Tiles)?, bytemuck::cast_slice(tiles))?;
         }
+        if !plan.delta.is_empty() {
+            words.clear();
+            for (first, count, sequence) in batch.runs() {
+                words.extend(delta_run(first as u32, count as u32, batch.records[sequence]));
+            }
+            write(buffers.get(&Operand::Runs)?, words)?;
+            words.clear();
+            let of_rows =
+                batch.runs().zip(0..).flat_map(|((_, count, _), run)| std::iter::repeat_n(run, count));
+            words.extend(of_rows);
+            write(buffers.get(&Operand::RowRuns)?, words)?;
+        }
         buffers.write_ropes(plan, batch, write)?;
         Ok(tiles.len() as u32)
     }
@@ -84,7 +96,8 @@ impl GpuBackend {
         let GpuBackend { gpu, plan, tables, slots, buffers, readback, results, .. } = self;
         results.clear();
         let rows = batch.rows();
-        let shape = BatchShape { rows: rows as u32, positions: batch.positions, tiles, splits: &[] };
+        let runs = batch.runs().count() as u32;
+        let shape = BatchShape { rows: rows as u32, positions: batch.positions, tiles, runs, splits: &[] };
         let chunks = batch.logits.len().div_ceil(MATVEC_ROWS).max(1);
         for chunk in 0..chunks {
             let first = chunk * MATVEC_ROWS;

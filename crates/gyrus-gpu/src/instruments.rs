@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gyrus_kernels::call::{MatVecTuning, SelectCall};
 use gyrus_kernels::{
-    BackendError, Instruments, KV_BLOCK, Profile, ProfileEntry, RowKind, Traffic, Trial, Workload,
+    BackendError, Instruments, KV_BLOCK, Profile, ProfileEntry, Records, RowKind, Traffic, Trial, Workload,
 };
 
 use crate::adapter::AdapterKind;
@@ -57,7 +57,8 @@ impl GpuBackend {
         let tiles = self.send_workload(workload, depth, free)?;
         let selects = if is_decode { Some(self.bind_selects(rows)?) } else { None };
         let positions = positions(workload, depth);
-        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles, splits: &[] };
+        let runs = if separate { rows as u32 } else { 1 };
+        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles, runs, splits: &[] };
         // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let bandwidth = self.gpu.bandwidth()?.clone();
@@ -171,6 +172,12 @@ impl GpuBackend {
             Workload::Sequences(_) => (&all[..], depth + 1),
             Workload::Prompt(_) => (&all[rows - 1..], depth + rows),
         };
+        // All write to a record that no sequence has.
+        let record = Records { from: None, to: self.kv.records as u32 };
+        let records = match self.plan.delta.is_empty() {
+            true => Vec::new(),
+            false => vec![record; if separate { rows } else { 1 }],
+        };
         let batch = gyrus_kernels::Batch {
             tokens: &tokens,
             positions: &positions,
@@ -183,6 +190,7 @@ impl GpuBackend {
             logits,
             tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             lengths: &vec![length as u32; if separate { rows } else { 1 }],
+            records: &records,
         };
         // Rows may share blocks here: what they write is not read.
         self.check_bounds(&batch)?;
@@ -209,7 +217,7 @@ impl GpuBackend {
         // Kernels of slots are bound again, as they are tuned.
         self.slots.forget_kernels();
         let positions = [depth as u32];
-        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0, splits: &[] };
+        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0, runs: 1, splits: &[] };
         let profile = self.tuning.profile(self.gpu.rungs());
         // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
@@ -259,8 +267,10 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.decode {
             if let Some(shape) = step.call.tunable() {
-                let (traffic, _) =
-                    step.call.work().of(BatchShape { rows: 1, positions: &[0], tiles: 0, splits: &[] }, true);
+                let (traffic, _) = step
+                    .call
+                    .work()
+                    .of(BatchShape { rows: 1, positions: &[0], tiles: 0, runs: 1, splits: &[] }, true);
                 let bytes = traffic.bytes;
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,

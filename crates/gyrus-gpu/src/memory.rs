@@ -24,8 +24,10 @@ pub struct Memory {
 pub struct MemoryNeed {
     /// Weights in the layout of the device.
     pub weights: u64,
-    /// Keys and values of every position.
+    /// Keys and values of every position, and records of states.
     pub cache: u64,
+    /// The part of the cache that is records of states, with one that measurements write to.
+    pub states: u64,
     /// Activations, inputs of a batch, logits and the buffer that they are read back through.
     pub scratch: u64,
     /// What drivers and allocators take: partly filled blocks, compiled kernels.
@@ -49,17 +51,20 @@ impl MemoryNeed {
             weights = weights.saturating_add(weight_bytes(spec)?);
         }
         // What only some requests need, such as a sampler's counts, is small beside what is spare.
-        let (mut cache, mut scratch) = (0u64, logits_readback_bytes(plan));
+        let (mut cache, mut states, mut scratch) = (0u64, 0u64, logits_readback_bytes(plan));
         for (operand, bytes) in sizes(plan, kv) {
             let sum = match operand {
                 Operand::Keys(_) | Operand::Values(_) => &mut cache,
+                Operand::State(_) => &mut states,
                 _ => &mut scratch,
             };
             *sum = sum.saturating_add(bytes);
         }
+        cache = cache.saturating_add(states);
         let sum = weights.saturating_add(cache).saturating_add(scratch);
         let per_block = (plan.kv_bytes_per_token() * KV_BLOCK) as u64;
-        Ok(MemoryNeed { weights, cache, scratch, spare: spare(sum), positions: kv.positions, per_block })
+        let (spare, positions) = (spare(sum), kv.positions);
+        Ok(MemoryNeed { weights, cache, states, scratch, spare, positions, per_block })
     }
 
     /// All of it.
@@ -89,15 +94,13 @@ impl MemoryNeed {
 
 impl fmt::Display for MemoryNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (weights {}, cache for {} tokens {}, scratch {})",
-            size(self.total()),
-            size(self.weights),
-            self.positions,
-            size(self.cache),
-            size(self.scratch.saturating_add(self.spare)),
-        )
+        let MemoryNeed { weights, cache, states, positions, .. } = *self;
+        let (total, weights, cache) = (size(self.total()), size(weights), size(cache));
+        write!(f, "{total} (weights {weights}, cache for {positions} tokens {cache}")?;
+        if states > 0 {
+            write!(f, " with {} of recurrent states", size(states))?;
+        }
+        write!(f, ", scratch {})", size(self.scratch.saturating_add(self.spare)))
     }
 }
 
@@ -322,6 +325,7 @@ mod tests {
         MemoryNeed {
             weights: 600 * MIB,
             cache: 64 * MIB,
+            states: 0,
             scratch: 30 * MIB,
             spare: BLOCK,
             positions: 2048,
@@ -343,6 +347,7 @@ mod tests {
         let large = MemoryNeed {
             weights: 32 << 30,
             cache: 2 << 30,
+            states: 0,
             scratch: 0,
             spare: 0,
             positions: 1 << 16,

@@ -44,6 +44,9 @@ impl Call {
             | Kernel::Bias { out, .. }
             | Kernel::Scale { x: out, .. }
             | Kernel::GateBy { x: out, .. }
+            | Kernel::MulBy { x: out, .. }
+            | Kernel::DeltaConv { out, .. }
+            | Kernel::DeltaRule { out, .. }
             | Kernel::Merge { out, .. }
             | Kernel::MatVec { out, .. }
             | Kernel::Tiles { out, .. }
@@ -83,7 +86,13 @@ impl GpuBackend {
             return Err(BackendError::TooManyRows { rows: wanted, most: MATVEC_ROWS });
         }
         let GpuBackend { gpu, plan, tables, buffers, weights, tuning, .. } = self;
-        let shape = BatchShape { rows: batch.rows() as u32, positions: batch.positions, tiles, splits: &[] };
+        let shape = BatchShape {
+            rows: batch.rows() as u32,
+            positions: batch.positions,
+            tiles,
+            runs: batch.runs().count() as u32,
+            splits: &[],
+        };
         let logits_shape = BatchShape { rows: wanted as u32, ..shape };
         let (layers, logits) = tables.of_batch(batch, wanted);
         for step in layers.iter_mut() {

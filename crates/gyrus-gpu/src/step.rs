@@ -20,6 +20,8 @@ pub(crate) struct BatchShape<'a> {
     pub(crate) positions: &'a [u32],
     /// Tiles of flash attention.
     pub(crate) tiles: u32,
+    /// Sequences of the batch, whose rows are adjacent.
+    pub(crate) runs: u32,
     /// For each attention window, a number of splits that no row exceeds; empty if it follows from the positions.
     pub(crate) splits: &'a [(u32, u32)],
 }
@@ -47,6 +49,8 @@ pub(crate) enum Work {
     Matrix { bytes: u64, row_bytes: u64, rows: u32, cols: u32 },
     /// The positions of a cache in a window, or all if it is 0: bytes and operations of one of them.
     Cache { bytes: u64, flops: u64, window: u32 },
+    /// A state of each sequence: bytes that are read and written, and operations of a row.
+    State { bytes: u64, flops: u64 },
     /// Bytes of activations of a row.
     Row { bytes: u64 },
 }
@@ -68,6 +72,7 @@ impl Work {
                 let all = (u64::from(batch.farthest()) + 1).min(window.saturating_add(rows - 1));
                 (traffic(bytes * if separate { seen } else { all }, 0), flops * seen)
             }
+            Work::State { bytes, flops } => (traffic(bytes * u64::from(batch.runs), 0), flops * rows),
             Work::Row { bytes } => (traffic(0, bytes * rows), 0),
         }
     }
@@ -185,7 +190,8 @@ mod tests {
     use super::*;
 
     fn shape(positions: &[u32]) -> BatchShape<'_> {
-        BatchShape { rows: positions.len() as u32, positions, tiles: 0, splits: &[] }
+        let rows = positions.len() as u32;
+        BatchShape { rows, positions, tiles: 0, runs: rows, splits: &[] }
     }
 
     #[test]

@@ -159,6 +159,7 @@ impl Weights {
                 Op::Bias { bias, .. } if i == 0 || !biases(plan, &plan.forward[i - 1..]).contains(bias) => {
                     weights.add_vectors(&biases(plan, &plan.forward[i..]), &upload)?;
                 }
+                Op::DeltaConv { taps, a, bias, .. } => weights.add_vectors(&[*taps, *a, *bias], &upload)?,
                 Op::RopeWrite { norms: Some(norms), .. } => {
                     weights.add_vectors(&head_norms(norms), &upload)?;
                     if let Some(v) = norms.v {

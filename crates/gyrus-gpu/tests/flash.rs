@@ -86,6 +86,7 @@ impl Scene {
             logits: &[],
             tables: &tables,
             lengths: &lengths,
+            records: &[],
         };
         assert!(batch.is_sound(1, &[self.blocks as usize]));
         let entries = self.tables.concat();

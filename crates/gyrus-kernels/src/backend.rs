@@ -12,6 +12,11 @@ pub trait Backend: Send {
     /// Blocks of each KV group in its cache.
     fn kv_blocks(&self) -> &[usize];
 
+    /// Records of the states of layers that have one.
+    fn records(&self) -> usize {
+        0
+    }
+
     /// Runs the forward pass and returns the logits, `[batch.logits, vocab]`, all of them finite.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 

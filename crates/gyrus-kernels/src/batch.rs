@@ -1,10 +1,11 @@
 use crate::backend::BackendError;
+use crate::delta::Records;
 use crate::kv::KV_BLOCK;
 use crate::slots::RowKind;
 
 /// The rows of one forward pass. Prefill, decode and batches of sequences are the same call with different rows.
 ///
-/// All slices but `logits`, `tables` and `lengths` have one entry per row. A sequence's rows must come in order of
+/// All slices but `logits`, `tables`, `lengths` and `records` have one entry per row. A sequence's rows must come in order of
 /// position, and the cache must already hold every earlier position of that sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -26,6 +27,8 @@ pub struct Batch<'a> {
     /// For each sequence the length it may reach, the same in all its batches: the frequencies of some ropes depend on
     /// it, and cached keys must be rotated with the same ones as later keys.
     pub lengths: &'a [u32],
+    /// For each sequence the records of its state; empty for plans without layers that have one.
+    pub records: &'a [Records],
 }
 
 impl Batch<'_> {
@@ -85,6 +88,30 @@ impl Batch<'_> {
             })
     }
 
+    /// Adjacent rows of one sequence: the first row, how many, and the sequence.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        let mut first = 0;
+        self.sequences.chunk_by(|a, b| a == b).map(move |rows| {
+            first += rows.len();
+            (first - rows.len(), rows.len(), rows[0] as usize)
+        })
+    }
+
+    /// Whether all rows of a sequence are adjacent.
+    pub fn has_adjacent_rows(&self) -> bool {
+        self.runs()
+            .enumerate()
+            .all(|(i, (.., sequence))| self.runs().skip(i + 1).all(|(.., of)| of != sequence))
+    }
+
+    /// Whether each sequence has its records, out of a pool of this many; none has any if plans have no state.
+    pub fn has_sound_records(&self, has_state: bool, pool: usize) -> bool {
+        match has_state {
+            true => self.records.len() == self.lengths.len() && Records::are_sound(self.records, pool),
+            false => self.records.is_empty(),
+        }
+    }
+
     /// Whether all rows write different places in every group; the batch is in bounds. Rows of one sequence at adjacent positions of a block
     /// are compared with later rows together: a prompt of 512 rows has 17 such runs.
     pub fn writes_each_place_once(&self) -> bool {
@@ -135,6 +162,7 @@ mod tests {
             logits: &[1, 4],
             tables: &[&[0]],
             lengths: &[5],
+            records: &[],
         };
         let vocab = 37;
         let mut logits = vec![f32::MAX; 2 * vocab];
@@ -164,6 +192,7 @@ mod tests {
                 logits: &[],
                 tables,
                 lengths: &vec![100; tables.len() / groups],
+                records: &[],
             };
             assert!(batch.is_in_bounds(1, &vec![9; groups]));
             batch.is_sound(1, &vec![9; groups])

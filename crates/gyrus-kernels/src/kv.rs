@@ -85,20 +85,22 @@ impl KvShape {
     }
 }
 
-/// The size of a plan's KV cache.
+/// The size of a plan's KV cache, and of its pool of states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvSize {
     /// Positions of all sequences together: what block tables must have entries for.
     pub positions: usize,
     /// Blocks of each group's pool.
     pub blocks: Vec<usize>,
+    /// Records of the states of layers of Gated DeltaNet; 0 for plans without such layers.
+    pub records: usize,
 }
 
 impl KvSize {
     /// Every group has blocks for all positions.
     pub fn full(groups: &[KvGroup], positions: usize) -> KvSize {
         let blocks = positions.div_ceil(KV_BLOCK);
-        KvSize { positions: blocks.saturating_mul(KV_BLOCK), blocks: vec![blocks; groups.len()] }
+        KvSize { positions: blocks.saturating_mul(KV_BLOCK), blocks: vec![blocks; groups.len()], records: 0 }
     }
 
     /// For this many sequences of `context` positions each. Groups with a window have blocks for the window of each
@@ -114,7 +116,12 @@ impl KvSize {
         };
         let positions = all.saturating_mul(KV_BLOCK).saturating_mul(sequences);
         let blocks = groups.iter().map(|group| blocks_of(group).saturating_mul(sequences)).collect();
-        KvSize { positions, blocks }
+        KvSize { positions, blocks, records: 0 }
+    }
+
+    /// The same with this many records.
+    pub fn with_records(self, records: usize) -> KvSize {
+        KvSize { records, ..self }
     }
 
     /// Bytes of the groups that have a window. They do not grow with the context.

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::delta::DeltaLayer;
 use crate::kv::KvLayer;
 
 /// A scratch buffer of a plan: `[rows, width]` in `f32`.
@@ -14,7 +15,7 @@ pub struct WeightId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeId(pub u8);
 
-/// The function of a feed-forward layer.
+/// The function of a feed-forward layer or of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x·sigmoid(x)`.
@@ -27,6 +28,8 @@ pub enum Activation {
     SquaredRelu,
     /// `g·sigmoid(1.702·g)` of a gate `g` that is at most 7. The factor on it is `u + 1`, with `u` within ±7.
     ClampedSwish,
+    /// `1 / (1 + e⁻ˣ)`: of gates, not of feed-forward layers.
+    Sigmoid,
 }
 
 /// Which experts the weights of a router are a softmax over. Weights of all experts that are divided by the sum of the
@@ -55,7 +58,7 @@ pub struct HeadNorms {
 /// One op of a plan. Widths of buffers and shapes of weights are in the plan's tables.
 ///
 /// Every op treats rows independently: a row's result depends on that row and, in attention, on its own
-/// sequence's cache.
+/// sequence's cache. In the ops of Gated DeltaNet it depends on the rows of its sequence before it, by their state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// `out[r] = scale · table[token[r]]`, `table: [vocab, width]`.
@@ -137,7 +140,8 @@ pub enum Op {
     /// Prepares attention: normalises each head if the model does, rotates Q and K by their position, and writes K and V
     /// to the cache. Q stays in `qkv`.
     RopeWrite {
-        /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side. Q alone if nothing is written.
+        /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side. Q alone if nothing is written. Columns after
+        /// these are not touched.
         qkv: BufferId,
         /// Query heads.
         heads: u16,
@@ -238,6 +242,50 @@ pub enum Op {
         /// The first column of `by`.
         first: u32,
     },
+    /// `x[r][i] *= f(by[r][first + i])`.
+    MulBy {
+        /// `[rows, n]`.
+        x: BufferId,
+        /// Which function.
+        activation: Activation,
+        /// `[rows, width]`.
+        by: BufferId,
+        /// The first column of `by`.
+        first: u32,
+    },
+    /// Prepares the rows of Gated DeltaNet: a causal convolution of each channel over the sequence's rows, SiLU, the L2
+    /// norm of query and key heads, queries times `1 / √key_dim`, and the gates of each value head:
+    /// `sigmoid(b)` and `exp(a · softplus(alpha + bias))`.
+    ///
+    /// The state of the convolution is read here and written by [`Op::DeltaRule`].
+    DeltaConv {
+        /// Projections: the channels, the output gate (not read), `b` and `alpha` of each value head.
+        x: BufferId,
+        /// The shape and the state.
+        layer: DeltaLayer,
+        /// `[channels · CONV_TAPS]`, the taps of a channel together, the oldest input first.
+        taps: WeightId,
+        /// `[value_heads]`.
+        a: WeightId,
+        /// `[value_heads]`.
+        bias: WeightId,
+        /// Whether `a` is stored as a logarithm: `-exp` of it is to be used.
+        a_is_log: bool,
+        /// Queries, keys and values, the sigmoid and the decay of each value head.
+        out: BufferId,
+    },
+    /// The gated delta rule of each value head over the sequence's rows, with the state `S` of `[key_dim, value_dim]`:
+    /// `S = S · decay`, `u = (v − Sᵀk) · beta`, `S = S + k ⊗ u`, `out = Sᵀq`. It writes the state of the last row.
+    DeltaRule {
+        /// As [`Op::DeltaConv`] read it: the last inputs of the convolution are part of the state.
+        x: BufferId,
+        /// As [`Op::DeltaConv`] wrote it.
+        prepared: BufferId,
+        /// The shape and the state.
+        layer: DeltaLayer,
+        /// `[rows, value_heads·value_dim]`.
+        out: BufferId,
+    },
     /// Copies the rows whose logits are wanted: `out[i] = x[logits[i]]`.
     Gather {
         /// `[rows, width]`.
@@ -259,10 +307,12 @@ impl Op {
             | Op::SoftCap { x, .. }
             | Op::Gate { x, .. }
             | Op::Route { logits: x, .. }
+            | Op::DeltaConv { x, .. }
             | Op::Gather { x, .. } => [Some(x), None, None],
             Op::MatMul { x, accumulate, out, .. } => [Some(x), accumulate.then_some(out), None],
             Op::Add { x, out, .. } => [Some(x), Some(out), None],
-            Op::GateBy { x, by, .. } => [Some(x), Some(by), None],
+            Op::GateBy { x, by, .. } | Op::MulBy { x, by, .. } => [Some(x), Some(by), None],
+            Op::DeltaRule { x, prepared, .. } => [Some(x), Some(prepared), None],
             Op::ExpertMatMul { x, route, .. } => [Some(x), Some(route), None],
             Op::ExpertSum { x, route, accumulate, out } => [Some(x), Some(route), accumulate.then_some(out)],
             Op::AddGated { x, gate, out } => [Some(x), Some(gate), Some(out)],
@@ -283,12 +333,15 @@ impl Op {
             | Op::ExpertSum { out, .. }
             | Op::AddGated { out, .. }
             | Op::Gate { out, .. }
+            | Op::DeltaConv { out, .. }
+            | Op::DeltaRule { out, .. }
             | Op::Gather { out, .. } => out,
             Op::NormColumns { x, .. }
             | Op::Bias { x, .. }
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
-            | Op::GateBy { x, .. } => x,
+            | Op::GateBy { x, .. }
+            | Op::MulBy { x, .. } => x,
             Op::RopeWrite { qkv, .. } => qkv,
         }
     }

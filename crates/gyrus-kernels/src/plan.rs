@@ -5,6 +5,7 @@ use std::ops::Range;
 use gyrus_tensor::{DType, Shape};
 
 use crate::batch::Batch;
+use crate::delta::{DeltaLayer, DeltaShape};
 use crate::kv::{KV_BLOCK, KvGroup, KvLayer};
 use crate::op::{BufferId, HeadNorms, Op, WeightId};
 use crate::rope::Rope;
@@ -35,8 +36,13 @@ impl Rows {
         match self {
             Rows::Batch => batch.rows(),
             Rows::Logits => batch.logits.len(),
-            Rows::Slots(used) => batch.rows() * usize::from(used),
+            Rows::Slots(_) => batch.rows() * self.of_each(),
         }
+    }
+
+    /// How many belong to one row of the batch.
+    pub fn of_each(self) -> usize {
+        if let Rows::Slots(used) = self { usize::from(used) } else { 1 }
     }
 }
 
@@ -62,6 +68,9 @@ pub struct WeightSpec {
     pub shape: Shape,
     /// The first row of the file's tensor: files may have several weights in one tensor.
     pub first_row: usize,
+    /// It has every other block of this many rows of the file's tensor, from `first_row` on: files may interleave the
+    /// heads of two weights.
+    pub alternate: Option<usize>,
     /// What is added to the file's values. Some files store the weights of norms minus one. Vectors only.
     pub plus: f32,
     /// Whether the file does not have it: all values are `plus`.
@@ -102,6 +111,7 @@ impl WeightSpec {
             dtype,
             shape,
             first_row: 0,
+            alternate: None,
             plus: 0.0,
             constant: false,
             layout: FileLayout::Rows,
@@ -145,8 +155,28 @@ impl WeightSpec {
         Some(first..first.checked_add(bytes)?)
     }
 
+    /// If it has alternate rows only: the weight with all rows that they are among.
+    pub fn whole(&self) -> Option<WeightSpec> {
+        self.alternate?;
+        let shape = Shape::new(&[2 * self.shape.rows(), self.shape.row()]).ok()?;
+        Some(WeightSpec { shape, first_row: 0, alternate: None, ..self.clone() })
+    }
+
+    /// Its alternate rows among those of [`WeightSpec::whole`].
+    pub fn gather(&self, whole: &[u8]) -> Option<Vec<u8>> {
+        let (block, rows) = (self.alternate.filter(|block| *block > 0)?, self.shape.rows());
+        let row_bytes = whole.len().checked_div(2 * rows)?;
+        let from = whole.get(self.first_row.checked_mul(row_bytes)?..)?;
+        let blocks = from.chunks(2 * block * row_bytes).take(rows / block);
+        let gathered: Option<Vec<&[u8]>> = blocks.map(|blocks| blocks.get(..block * row_bytes)).collect();
+        Some(gathered?.concat())
+    }
+
     /// Its data, if `tensor` returns that of the file's tensor.
     pub fn data<'t>(&self, tensor: impl FnOnce(&str) -> Option<&'t [u8]>) -> Option<Cow<'t, [u8]>> {
+        if let Some(whole) = self.whole() {
+            return self.gather(&whole.data(tensor)?).map(Cow::Owned);
+        }
         let range = self.range()?;
         match self.constant {
             true => Some(Cow::Owned(vec![0; range.len()])),
@@ -182,6 +212,8 @@ pub struct Plan {
     pub ropes: Vec<Rope>,
     /// The KV cache.
     pub kv: Vec<KvGroup>,
+    /// Layers of Gated DeltaNet by [`DeltaLayer`]. Their states for a sequence are a record.
+    pub delta: Vec<DeltaShape>,
     /// The ops.
     pub forward: Vec<Op>,
     /// The ops of each layer. Between two layers a plan can be cut: only buffers that all layers read live across.
@@ -204,6 +236,16 @@ impl Plan {
     /// The group of a layer's keys and values.
     pub fn kv_group(&self, layer: KvLayer) -> &KvGroup {
         &self.kv[usize::from(layer.group)]
+    }
+
+    /// The shape of a layer with a state.
+    pub fn delta_shape(&self, layer: DeltaLayer) -> &DeltaShape {
+        &self.delta[usize::from(layer.0)]
+    }
+
+    /// Bytes of a record: the states of all layers for one sequence. 0 for plans without such layers.
+    pub fn record_bytes(&self) -> usize {
+        4 * self.delta.iter().map(DeltaShape::state_elems).sum::<usize>()
     }
 
     /// An op as a line of text.
@@ -236,6 +278,9 @@ impl fmt::Display for Plan {
             write!(f, "kv{i}: {layers} layers, {kv_heads} heads of {head_dim}")?;
             write!(f, ", {}", self.precision.kv_storage().name())?;
             writeln!(f, "{}", window.map_or(String::new(), |window| format!(", window {window}")))?;
+        }
+        for (i, shape) in self.delta.iter().enumerate() {
+            writeln!(f, "s{i}: {shape}")?;
         }
         for (i, rope) in self.ropes.iter().enumerate() {
             writeln!(f, "rope {i}: {rope}")?;
@@ -322,6 +367,16 @@ impl fmt::Display for Line<'_> {
             Op::Gate { x, activation, out } => write!(f, "{out} = {activation:?} gate {x}"),
             Op::GateBy { x, activation, by, first } => {
                 write!(f, "{x} = {activation:?} {x} × {by}[{first}..]")
+            }
+            Op::MulBy { x, activation, by, first } => {
+                write!(f, "{x} *= {activation:?} {by}[{first}..]")
+            }
+            Op::DeltaConv { x, layer, taps, a, bias, a_is_log, out } => {
+                let a = if *a_is_log { format!("-exp {}", weight(a)) } else { weight(a) };
+                write!(f, "{out} = delta_conv {x} {layer}, {}, {a}, {}", weight(taps), weight(bias))
+            }
+            Op::DeltaRule { x, prepared, layer, out } => {
+                write!(f, "{out} = delta_rule {prepared} {layer}, inputs {x}")
             }
             Op::Gather { x, out } => write!(f, "{out} = gather {x}"),
         }

@@ -14,6 +14,12 @@
 //! Otherwise it *holds*: the step emits [`Outcome::Held`], and the next step computes the same row again, which writes the
 //! same keys and values. Rows of other slots are not affected.
 //!
+//! **State.** Layers of Gated DeltaNet keep a state that is not addressed by position, so that computing a row again is
+//! not idempotent by itself. A chunk names the record it reads and the one it writes. A decoding slot has two records: the
+//! state before position `p` is in record `p mod 2`. A step at `p` reads that and writes the other, so that a slot that
+//! holds computes the same again. A backend that is not [asynchronous](Limits::asynchronous) computes no row of a slot that
+//! holds; there both may be the same record.
+//!
 //! **Order.** Calls take effect in the order in which they are made. So the blocks of a closed slot can be given to another
 //! sequence at once. A slot may advance in a step in flight where it would have held without a later [`Slots::extend`] or
 //! [`Slots::mask`].
@@ -21,6 +27,7 @@
 use std::time::Duration;
 
 use crate::backend::BackendError;
+use crate::delta::Records;
 use crate::select::Sampler;
 
 /// The most alternatives to a token whose log-probabilities a slot can ask for.
@@ -83,6 +90,35 @@ pub struct Chunk<'a> {
     pub kind: RowKind,
     /// Which logits are wanted.
     pub logits: LogitRows,
+    /// The state before the chunk and after it; absent for plans without state. Later chunks of the slot in a submission
+    /// follow it directly, read what it writes, and write the same record.
+    pub records: Option<Records>,
+}
+
+impl Chunk<'_> {
+    /// Whether chunks name records of a pool of this many, or none if there is no pool: each slot's chunks follow each
+    /// other in one record, and no slot writes a record that another reads or writes.
+    pub fn have_sound_records(chunks: &[Chunk<'_>], pool: Option<usize>) -> bool {
+        let Some(pool) = pool else { return chunks.iter().all(|chunk| chunk.records.is_none()) };
+        let mut firsts: Vec<Records> = Vec::with_capacity(chunks.len());
+        for (i, chunk) in chunks.iter().enumerate() {
+            let Some(records) = chunk.records else { return false };
+            let earlier = chunks[..i].iter().rposition(|other| other.slot == chunk.slot);
+            match earlier {
+                None => firsts.push(records),
+                Some(at) => {
+                    let before = chunks[at].records;
+                    let follows = at + 1 == i
+                        && before
+                            .is_some_and(|before| records == Records { from: Some(before.to), ..before });
+                    if !follows {
+                        return false;
+                    }
+                }
+            }
+        }
+        Records::are_sound(&firsts, pool)
+    }
 }
 
 /// A submission: chunks first, then decode steps of all slots that decode.
@@ -114,6 +150,9 @@ pub struct Decode<'a> {
     pub logprobs: Option<usize>,
     /// Whether the slot holds until [`Slots::mask`] has given the allowed tokens of the next position.
     pub masked: bool,
+    /// The records of the slot's state: that before position `p` is in number `p mod 2`. The one of the last token's
+    /// position has been written, or is by chunks that come before the step. Plans without state do not read them.
+    pub records: [u32; 2],
 }
 
 /// What a step did with a slot.
@@ -192,6 +231,10 @@ pub trait Slots {
 
     /// The tokens that a masked slot may sample for a position: bit `i % 32` of word `i / 32` for token `i`.
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError>;
+
+    /// Copies a record of the state, or zeros if there is none, in the order of submissions: what was submitted before
+    /// writes it first, what is submitted later reads the copy. A sequence of one token begins with a record of zeros.
+    fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError>;
 
     /// Takes a slot from its sequence. Steps in flight still compute its row.
     fn close(&mut self, slot: usize);

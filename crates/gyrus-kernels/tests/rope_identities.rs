@@ -177,6 +177,7 @@ fn rows_are_independent() {
             logits: &[],
             tables: &[&[]],
             lengths: &[0],
+            records: &[],
         };
         phases.compute(&rope, &batch);
         (0..positions.len()).map(|row| phases.row(row).to_vec()).collect::<Vec<_>>()

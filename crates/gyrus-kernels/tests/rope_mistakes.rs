@@ -150,6 +150,7 @@ fn longrope_chosen_per_batch_instead_of_per_sequence() {
             logits: &[],
             tables: &[&[]],
             lengths,
+            records: &[],
         };
         phases.compute(&rope, &batch);
         (0..positions.len()).map(|row| phases.row(row).to_vec()).collect::<Vec<_>>()
@@ -179,6 +180,7 @@ fn longrope_of_a_neighbour_in_the_batch() {
         logits: &[],
         tables: &[&[], &[]],
         lengths: &[64, 65],
+        records: &[],
     };
     phases.compute(&rope, &batch);
     let expected = |length, position| {

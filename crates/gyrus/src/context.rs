@@ -9,8 +9,10 @@ pub struct ContextChoice {
     pub model: usize,
     /// Tokens that the KV cache holds in total, for all sessions together.
     pub total_tokens: usize,
-    /// Bytes of the KV cache.
+    /// Bytes of the KV cache, and of the records of recurrent states.
     pub cache_bytes: u64,
+    /// The part of them that is records.
+    pub state_bytes: u64,
     /// What determined the context.
     pub limit: ContextLimit,
 }
@@ -43,6 +45,8 @@ pub(crate) struct Budget {
     pub(crate) bytes_per_token: usize,
     /// Bytes of KV cache of one session in layers with a window.
     pub(crate) window_bytes: u64,
+    /// Bytes of the records of one session.
+    pub(crate) state_bytes: u64,
     /// Bytes of the weights.
     pub(crate) weight_bytes: u64,
     /// Sessions with a full context each.
@@ -71,7 +75,8 @@ impl ContextChoice {
             (None, Some(free)) => {
                 let sessions = budget.sessions.max(1) as u64;
                 let share = free.saturating_sub(budget.weight_bytes) / MEMORY_DIVISOR;
-                let share = share.saturating_sub(budget.window_bytes.saturating_mul(sessions));
+                let fixed = budget.window_bytes.saturating_add(budget.state_bytes);
+                let share = share.saturating_sub(fixed.saturating_mul(sessions));
                 let token = (budget.bytes_per_token.max(1) as u64).saturating_mul(sessions);
                 (usize::try_from(share / token).unwrap_or(usize::MAX).max(MIN_DEFAULT), ContextLimit::Memory)
             }
@@ -89,10 +94,12 @@ impl ContextChoice {
             (tokens, limit)
         };
         let cache_bytes = (tokens as u64).saturating_mul(budget.bytes_per_token as u64);
-        let cache_bytes = cache_bytes.saturating_add(budget.window_bytes);
+        let cache_bytes = cache_bytes.saturating_add(budget.window_bytes).saturating_add(budget.state_bytes);
         let sessions = budget.sessions.max(1);
-        let cache_bytes = cache_bytes.saturating_mul(sessions as u64);
-        Ok(ContextChoice { tokens, model, total_tokens: tokens.saturating_mul(sessions), cache_bytes, limit })
+        let [cache_bytes, state_bytes] =
+            [cache_bytes, budget.state_bytes].map(|bytes| bytes.saturating_mul(sessions as u64));
+        let total_tokens = tokens.saturating_mul(sessions);
+        Ok(ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit })
     }
 }
 
@@ -148,6 +155,7 @@ mod tests {
         let budget = Budget {
             bytes_per_token: 1000,
             window_bytes: 0,
+            state_bytes: 0,
             weight_bytes: 1_000_000,
             sessions: 2,
             max_tokens: 60_000,

@@ -51,7 +51,7 @@ pub mod rope {
     };
 }
 
-pub use arch::{Attention, Config, Experts, FeedForward, Layer, LayerRope, ModelRopes, QkNorm};
+pub use arch::{Attention, Config, Experts, FeedForward, Layer, LayerRope, Mixer, ModelRopes, QkNorm};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};

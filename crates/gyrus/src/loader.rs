@@ -21,6 +21,9 @@ use crate::weights::WeightBytes;
 /// The most sequences for which groups with a window have blocks.
 const MOST_WINDOWS: usize = 128;
 
+/// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
+const RECORDS: usize = 4;
+
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
     pub(crate) backend: Box<dyn Backend>,
@@ -67,8 +70,14 @@ impl Loader<'_> {
     fn kv_size(&self, context: usize, sequences: usize) -> KvSize {
         let ahead = self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK;
         let size = KvSize::windowed(&self.plan.kv, sequences, context, ahead);
+        let records = if self.plan.delta.is_empty() { 0 } else { sequences.saturating_mul(RECORDS) };
         // Tables have entries for the longest sequence.
-        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }
+        KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }.with_records(records)
+    }
+
+    /// Bytes of all records.
+    fn record_bytes(&self, size: &KvSize) -> u64 {
+        (self.plan.record_bytes() as u64).saturating_mul(size.records as u64)
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.
@@ -81,8 +90,12 @@ impl Loader<'_> {
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let window_bytes = self.kv_size(longest, 1).window_bytes(&self.plan.kv, self.plan.precision);
-        let budget = Budget { bytes_per_token, window_bytes, weight_bytes, sessions, max_tokens };
+        let one = self.kv_size(longest, 1);
+        // Neither grows with the context.
+        let window_bytes = one.window_bytes(&self.plan.kv, self.plan.precision);
+        let state_bytes = self.record_bytes(&one);
+        let budget =
+            Budget { bytes_per_token, window_bytes, state_bytes, weight_bytes, sessions, max_tokens };
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
         }
@@ -118,7 +131,7 @@ impl Loader<'_> {
             let each = groups.map(|(group, blocks)| {
                 (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
             });
-            each.fold(0, u64::saturating_add)
+            each.fold(self.record_bytes(size), u64::saturating_add)
         };
         // The largest number of blocks that fits, by bisection: more tokens never take fewer bytes.
         let (mut fits, mut too_many) = (0, (max_tokens / KV_BLOCK).min(1 << 32) + 1);
@@ -143,9 +156,9 @@ impl Loader<'_> {
             None => ContextLimit::Memory,
         };
         let (size, model) = (size(tokens), self.max_context);
-        let cache_bytes = bytes_of(&size);
-        let choice =
-            ContextChoice { tokens: longest.min(tokens), model, total_tokens: tokens, cache_bytes, limit };
+        let (cache_bytes, state_bytes) = (bytes_of(&size), self.record_bytes(&size));
+        let (tokens, total_tokens) = (longest.min(tokens), tokens);
+        let choice = ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit };
         Ok((choice, size))
     }
 
@@ -160,7 +173,7 @@ impl Loader<'_> {
         let (done, total) = (Cell::new(0), self.weight_bytes());
         let source = WeightSource::new(self);
         // The backend requests one weight after the other, each when the earlier ones are loaded.
-        let backend = CpuBackend::new(self.plan.clone(), &kv.blocks, threads, |spec| {
+        let backend = CpuBackend::new(self.plan.clone(), &kv, threads, |spec| {
             (self.progress)(done.replace(done.get() + weight_bytes(spec)), total);
             match source.bytes(spec) {
                 Some(bytes) => Arc::new(bytes),
@@ -177,7 +190,7 @@ impl Loader<'_> {
         let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
         let source = WeightSource::new(self);
         let bytes = |spec: &WeightSpec| source.bytes(spec).unwrap_or(WeightBytes::Memory(Vec::new()));
-        let backend = Reference::new(self.plan.clone(), &kv.blocks, bytes)
+        let backend = Reference::new(self.plan.clone(), &kv, bytes)
             .map_err(|(id, source)| Error::Tensor { name: self.plan.weight(id).name.clone(), source });
         let backend = source.check(backend)?;
         Ok(LoadedBackend { backend: Box::new(backend), device: DeviceInfo::Reference, context, kv })
@@ -209,7 +222,7 @@ impl Loader<'_> {
         let gpu = self.open_gpu(adapter)?;
         // Without KV-cache blocks: weights, scratch buffers, and block tables for the longest sequence.
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()] };
+        let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()], records: 0 };
         let need = gyrus_gpu::MemoryNeed::new(self.plan, &empty)?;
         let memory = gpu.memory().map(|memory| memory.free);
         let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
@@ -287,7 +300,48 @@ fn weight_bytes(spec: &WeightSpec) -> u64 {
 mod tests {
     use super::*;
     use crate::arch;
-    use gyrus_kernels::Precision;
+    use gyrus_gpu::MemoryNeed;
+    use gyrus_kernels::{DeltaShape, KvGroup, Precision};
+
+    /// 16 sequences of a hybrid of nine billion parameters at 8,192 tokens: what is predicted is what is allocated.
+    #[test]
+    fn records_of_states_and_their_checkpoints_are_counted_to_the_byte() {
+        let Some(path) = gyrus_testkit::data("tiny/qwen35") else { return };
+        let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+        let (_, mut plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
+        let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, tiled: true };
+        plan.delta = vec![shape; 24];
+        plan.kv = vec![KvGroup { layers: 8, kv_heads: 4, head_dim: 256, window: None }];
+        let record = 24 * 4 * (3 * 8192 + 32 * 128 * 128);
+        assert_eq!(plan.record_bytes(), record);
+        // A record is 50.3 MB of matrices, as llama.cpp has, and 2.4 MB of inputs of convolutions.
+        assert_eq!(record, 50_331_648 + 2_359_296);
+        let tokens = 8192 * 8 * 2 * 4 * 256 * 2;
+        let sized = |options: &Options, memory| {
+            let progress = &|_: u64, _: u64| {};
+            let (checkpoint, plan) = (&checkpoint, &plan);
+            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress };
+            loader.choose_context(5 << 30, usize::MAX, memory).unwrap()
+        };
+        let options = Options { sessions: 16, context: Some(8192), ..Options::default() };
+        let (choice, size) = sized(&options, None);
+        assert_eq!(choice.state_bytes, 16 * 4 * record as u64);
+        assert_eq!(choice.cache_bytes, 16 * (tokens + 4 * record) as u64);
+        // The device has a block and a record more, which no sequence uses.
+        let need = MemoryNeed::new(&plan, &size).unwrap();
+        assert_eq!(need.states, choice.state_bytes + record as u64);
+        assert_eq!(need.cache, choice.cache_bytes + record as u64 + (tokens / 256) as u64);
+        assert!(need.to_string().contains("with 3.2 GiB of recurrent states"), "{need}");
+        // A budget of these bytes has the same size.
+        let budget = Options { kv_memory: Some(choice.cache_bytes), ..options.clone() };
+        let (within, size_within) = sized(&budget, None);
+        assert_eq!((within.total_tokens, within.cache_bytes), (choice.total_tokens, choice.cache_bytes));
+        assert_eq!(size_within, size);
+        // The default context leaves the records out of what it divides into tokens.
+        let (_, memory) =
+            sized(&Options { context: None, ..options }, Some((5 << 30) + 2 * choice.cache_bytes));
+        assert_eq!((memory.positions, memory.records), (8192, 64));
+    }
 
     /// The fallback of [`Device::Auto`]. A software adapter stands in for a GPU.
     #[test]

@@ -16,7 +16,9 @@ use crate::device::{Device, DeviceInfo};
 use crate::loader::{LoadedBackend, Loader};
 use crate::quantized;
 use crate::sampling::Sampling;
-use crate::serving::{Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics};
+use crate::serving::{
+    CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
+};
 use crate::session::Session;
 use crate::tokenizer;
 
@@ -144,6 +146,7 @@ impl Model {
         };
         let LoadedBackend { backend, device, context, kv } = loader.load()?;
         let settings = Settings {
+            checkpoint_interval: CHECKPOINT_INTERVAL,
             chunk: options.chunk.clamp(1, MAX_ROWS),
             steps_in_flight: options.steps_in_flight,
             queue: options.queue,

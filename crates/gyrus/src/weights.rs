@@ -48,6 +48,10 @@ impl WeightBytes {
         if spec.constant {
             return Ok(spec.range().map(|range| WeightBytes::Memory(vec![0; range.len()])));
         }
+        if let Some(whole) = spec.whole() {
+            let bytes = WeightBytes::of(model, &whole, quantizer)?;
+            return Ok(bytes.and_then(|bytes| spec.gather(bytes.as_ref())).map(WeightBytes::Memory));
+        }
         if spec.layout != FileLayout::Rows
             && let Some(experts) = spec.experts()
         {

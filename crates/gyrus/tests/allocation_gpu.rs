@@ -191,7 +191,15 @@ fn steady_decoding_takes_no_memory_of_the_device() {
     slots.open(0, 128).unwrap();
     slots.extend(0, &[&blocks[..1]], KV_BLOCK as u32).unwrap();
     let limit = KV_BLOCK as u32;
-    let decode = Decode { tokens: &[7], limit, sampler: &sampler, ends: &[], logprobs: None, masked: false };
+    let decode = Decode {
+        tokens: &[7],
+        limit,
+        sampler: &sampler,
+        ends: &[],
+        logprobs: None,
+        masked: false,
+        records: [0; 2],
+    };
     slots.start(0, &decode).unwrap();
     // The table grows as a scheduler would have it grow.
     let mut run = |steps: std::ops::Range<usize>| {

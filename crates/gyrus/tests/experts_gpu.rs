@@ -101,6 +101,7 @@ impl OnGpu {
             logits: &(0..count as u32).collect::<Vec<_>>(),
             tables: &[self.table.as_slice()],
             lengths: &[LENGTH as u32],
+            records: &[],
         };
         self.backend.forward(&batch).unwrap().chunks_exact(VOCAB).map(<[f32]>::to_vec).collect()
     }

@@ -137,6 +137,7 @@ fn the_only_row_may_be_of_a_later_table() {
             logits: &[0],
             tables,
             lengths: &lengths,
+            records: &[],
         };
         backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
     };
@@ -154,7 +155,8 @@ fn begin_slots(backend: &mut GpuBackend, tokens: &[u32], blocks: &[Vec<u32>], sa
         slots.open(slot, 40).unwrap();
         slots.extend(slot, &[&blocks[..1]], KV_BLOCK as u32).unwrap();
         let (tokens, limit) = (&[*token][..], KV_BLOCK as u32);
-        let decode = Decode { tokens, limit, sampler, ends: &[], logprobs: None, masked: false };
+        let decode =
+            Decode { tokens, limit, sampler, ends: &[], logprobs: None, masked: false, records: [0; 2] };
         slots.start(slot, &decode).unwrap();
     }
 }
@@ -202,6 +204,7 @@ fn steps_past_wgpu_are_those_it_records() {
                 logits: &each,
                 tables: &blocks.iter().map(|blocks| &blocks[..1]).collect::<Vec<_>>(),
                 lengths: &vec![40; each.len()],
+                records: &[],
             };
             // Nothing was computed before, so that these are the first to use what they use.
             begin_slots(&mut backend, &tokens, &blocks, &sampler);
@@ -328,6 +331,7 @@ fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
         logits: &[2],
         tables: &[&[0]],
         lengths: &[3],
+        records: &[],
     };
     let before = lost.forward(&batch).unwrap().to_vec();
     lost.gpu().close();

@@ -15,7 +15,7 @@ use adapter::adapter;
 use gyrus::{Device, Model, Options, Precision, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan, RowKind};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan, Records, RowKind};
 use gyrus_testkit::{cases, data};
 use together::decode_together;
 
@@ -59,6 +59,8 @@ fn on_cpu(name: &str, precision: Precision) -> Option<Reference> {
 struct OnGpu {
     backend: GpuBackend,
     table: Vec<u32>,
+    /// The record of the state before the next chunk, of a plan with states.
+    state: Option<u32>,
 }
 
 impl OnGpu {
@@ -69,17 +71,29 @@ impl OnGpu {
             |spec: &gyrus::WeightSpec| spec.data(|name| checkpoint.tensor(name).map(|tensor| tensor.data));
         let blocks = positions.div_ceil(KV_BLOCK);
         let gpu = Gpu::open(&options).unwrap();
-        let backend =
-            GpuBackend::new(gpu, plan.clone(), KvSize::full(&plan.kv, blocks * KV_BLOCK), bytes, |_| {})
-                .unwrap();
+        let backend = GpuBackend::new(
+            gpu,
+            plan.clone(),
+            KvSize::full(&plan.kv, blocks * KV_BLOCK).with_records(2),
+            bytes,
+            |_| {},
+        )
+        .unwrap();
         // In an order of their own, as blocks are in an engine that has run for a while.
         let table = (0..blocks as u32).rev().collect();
-        Some(OnGpu { backend, table })
+        Some(OnGpu { backend, table, state: None })
+    }
+
+    /// The record that a chunk writes.
+    fn next_state(&self) -> u32 {
+        u32::from(self.state == Some(0))
     }
 
     /// Computes a chunk behind `first` positions, and every row's logits.
     fn rows(&mut self, ids: &[u32], first: usize, count: usize) -> Rows {
         let vocab = self.backend.plan().vocab;
+        let records = Records { from: self.state, to: self.next_state() };
+        let has_state = !self.backend.plan().delta.is_empty();
         let batch = Batch {
             tokens: &ids[first..first + count],
             positions: &(first..first + count).map(|p| p as u32).collect::<Vec<_>>(),
@@ -88,6 +102,7 @@ impl OnGpu {
             logits: &(0..count as u32).collect::<Vec<_>>(),
             tables: &vec![self.table.as_slice(); self.backend.plan().kv.len()],
             lengths: &[ids.len() as u32],
+            records: if has_state { std::slice::from_ref(&records) } else { &[] },
         };
         self.backend.forward(&batch).unwrap().chunks_exact(vocab).map(<[f32]>::to_vec).collect()
     }
@@ -111,6 +126,8 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         "tiny/mistral",
         "tiny/gemma2",
         "tiny/gemma4",
+        "tiny/qwen35",
+        "tiny/qwen35moe",
         "tiny/gemma",
         "tiny/gemma3",
         "tiny/granite",
@@ -125,7 +142,7 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         "tales, window 33",
         "tales, window 64",
     ];
-    for name in &models[..if whole { models.len() } else { 8 }] {
+    for name in &models[..if whole { models.len() } else { 10 }] {
         let (Some(exact), Some(fast)) = (on_cpu(name, Precision::Exact), on_cpu(name, Precision::Fast))
         else {
             continue;
@@ -133,10 +150,12 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
         let distances = exact.rows.iter().zip(&fast.rows).map(|(a, b)| distance(a, b));
         let cpu = distances.fold(0.0, f32::max);
         // The f16 of prompts' activations rounds even where int8 happens to round little.
-        let bound_of_fast = (3.0 * cpu).max(4e-3);
-        // Gemma 4 normalises values of small variance, which enlarges roundings: a software adapter reaches 2.2e-4, an
-        // H200 5.7e-5.
-        let bound_of_exact = if *name == "tiny/gemma4" { 3e-4 } else { 1e-4 };
+        // Heads of a hybrid that are as small as here enlarge it at single positions (see tiny_gpu).
+        let bound_of_fast = (3.0 * cpu).max(if name.starts_with("tiny/qwen35") { 0.1 } else { 4e-3 });
+        // Gemma 4 normalises values of small variance and hybrids heads of small size, which enlarges roundings: a software
+        // adapter reaches 2.2e-4 and 1.1e-4, an H200 5.7e-5 in Gemma 4.
+        let enlarges = name.starts_with("tiny/qwen35") || *name == "tiny/gemma4";
+        let bound_of_exact = if enlarges { 3e-4 } else { 1e-4 };
         for (precision, reference, bound) in
             [(Precision::Fast, &fast, bound_of_fast), (Precision::Exact, &exact, bound_of_exact)]
         {
@@ -144,6 +163,7 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
             let mut worst = (0.0, 0, 0, 0);
             let chunks = if precision == Precision::Exact && !whole { &chunks[1..] } else { chunks };
             for &chunk in chunks {
+                gpu.state = None;
                 for first in (0..LENGTH).step_by(chunk) {
                     // The last is a whole chunk, which the next ones attend to.
                     let longest = chunk.min(LENGTH - first);
@@ -157,6 +177,7 @@ fn every_length_in_every_chunking_is_as_on_the_cpu() {
                             }
                         }
                     }
+                    gpu.state = Some(gpu.next_state());
                 }
             }
             let (far, chunk, length, position) = worst;

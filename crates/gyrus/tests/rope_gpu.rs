@@ -89,6 +89,7 @@ fn forward(backend: &mut dyn Backend, parts: &[Rows]) -> Vec<f32> {
         logits: &(0..tokens.len() as u32).collect::<Vec<_>>(),
         tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
         lengths: &parts.iter().map(|part| part.max_len as u32).collect::<Vec<_>>(),
+        records: &[],
     };
     backend.forward(&batch).unwrap().to_vec()
 }
@@ -101,16 +102,10 @@ fn table(part: &Rows) -> Vec<u32> {
 fn backends(name: &str, plan: &Plan) -> (CpuBackend, GpuBackend) {
     let checkpoint = checkpoint(plan.kv[0].head_dim);
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data.to_vec());
-    let cpu = CpuBackend::new(plan.clone(), &[9], 1, |spec| Arc::new(bytes(spec).unwrap())).unwrap();
+    let kv = KvSize::full(&plan.kv, 9 * 32);
+    let cpu = CpuBackend::new(plan.clone(), &kv, 1, |spec| Arc::new(bytes(spec).unwrap())).unwrap();
     let options = gyrus_gpu::Options { adapter: Some(name.to_owned()), ..Default::default() };
-    let gpu = GpuBackend::new(
-        Gpu::open(&options).unwrap(),
-        plan.clone(),
-        KvSize::full(&plan.kv, 9 * 32),
-        bytes,
-        |_| {},
-    )
-    .unwrap();
+    let gpu = GpuBackend::new(Gpu::open(&options).unwrap(), plan.clone(), kv, bytes, |_| {}).unwrap();
     (cpu, gpu)
 }
 
@@ -208,6 +203,7 @@ fn steps_in_flight_have_the_frequencies_of_their_sequences() {
                         logits: &sequences,
                         tables: &tables,
                         lengths: &lengths,
+                        records: &[],
                     };
                     if step == 0 {
                         let slots = gpu.slots();
@@ -219,7 +215,8 @@ fn steps_in_flight_have_the_frequencies_of_their_sequences() {
                             slots.extend(slot, &[table], limit).unwrap();
                             let (ends, logprobs, masked) = (&[][..], None, false);
                             let sampler = &sampler;
-                            let decode = Decode { tokens, limit, sampler, ends, logprobs, masked };
+                            let decode =
+                                Decode { tokens, limit, sampler, ends, logprobs, masked, records: [0; 2] };
                             slots.start(slot, &decode).unwrap();
                         }
                         slots.submit(&Work { chunks: &[], between: 0, steps: 4 }).unwrap();

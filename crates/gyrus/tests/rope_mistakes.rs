@@ -8,7 +8,7 @@ use gyrus::{Event, LayerRope, Model, ModelRopes, Options, Precision, Request};
 use gyrus_formats::gguf::{ValueType, Writer};
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_kernels::scalar::Reference;
-use gyrus_kernels::{Backend, Batch, KV_BLOCK};
+use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize};
 use gyrus_tensor::{DType, Shape};
 use serde_json::{Value, json};
 use tiny_llama::VOCAB;
@@ -338,8 +338,9 @@ fn longrope_pinned_per_sequence_across_chunks() {
         let (model, checkpoint) = (load(512), long_model());
         let plan = model.plan().clone();
         assert!(matches!(plan.ropes[0].spec().scaling, Scaling::LongRope(_)));
+        let kv = KvSize::full(&plan.kv, 2 * KV_BLOCK);
         let mut reference =
-            Reference::new(plan, &[2], |spec| spec.data(|name| Some(checkpoint.tensor(name)?.data)).unwrap())
+            Reference::new(plan, &kv, |spec| spec.data(|name| Some(checkpoint.tensor(name)?.data)).unwrap())
                 .unwrap();
         let table: Vec<u32> = (0..60u32.div_ceil(KV_BLOCK as u32)).collect();
         let mut last = Vec::new();
@@ -353,6 +354,7 @@ fn longrope_pinned_per_sequence_across_chunks() {
                 logits: &[29],
                 tables: &[&table],
                 lengths: &[length],
+                records: &[],
             };
             last = reference.forward(&batch).unwrap().to_vec();
         }

@@ -7,9 +7,10 @@ mod written;
 use std::time::Duration;
 
 use gyrus::{Device, Error, Event, Options, Precision, Prompt, Request, StopReason};
-use serving_cases::{alone, asks, at_once, open};
+use serving_cases::{Served, alone, asks, at_once, open};
 
-const CPU: Device = Device::Cpu;
+const CPU: Served = Served::tales(Device::Cpu);
+const HYBRID: Served = Served::hybrid(Device::Cpu);
 
 #[test]
 fn requests_together_get_what_each_gets_alone() {
@@ -33,6 +34,17 @@ fn what_is_computed_again_has_the_same_bits() {
 #[test]
 fn too_few_blocks_preempt_the_youngest() {
     serving_cases::shortage_preempts(&CPU, Precision::Fast, 16, 60);
+}
+
+/// Joins, prefixes, preemption and recomputation, with recurrent states.
+#[test]
+fn hybrids_are_served_as_alone() {
+    for precision in [Precision::Exact, Precision::Fast] {
+        serving_cases::together_is_alone(&HYBRID, precision, 21, 12);
+        serving_cases::prefixes_are_computed_once(&HYBRID, precision, 9);
+        serving_cases::what_is_computed_again_has_the_same_bits(&HYBRID, precision);
+        serving_cases::shortage_preempts(&HYBRID, precision, 16, 60);
+    }
 }
 
 #[test]

@@ -6,10 +6,21 @@ mod short_tales;
 mod written;
 
 use gyrus::{Device, Error, Precision};
-use serving_cases::{alone, asks, open, tokens};
+use serving_cases::{Served, alone, asks, open, tokens};
 
-fn gpu() -> Option<Device> {
-    adapter::adapter().map(|name| Device::Gpu(Some(name)))
+fn gpu() -> Option<Served> {
+    adapter::adapter().map(|name| Served::tales(Device::Gpu(Some(name))))
+}
+
+/// Joins, prefixes, preemption and recomputation, with recurrent states.
+#[test]
+fn hybrids_are_served_as_alone() {
+    let Some(Served { device, .. }) = gpu() else { return };
+    let hybrid = Served::hybrid(device);
+    serving_cases::together_is_alone(&hybrid, Precision::Fast, 18, 5);
+    serving_cases::prefixes_are_computed_once(&hybrid, Precision::Fast, 4);
+    serving_cases::what_is_computed_again_has_the_same_bits(&hybrid, Precision::Fast);
+    serving_cases::shortage_preempts(&hybrid, Precision::Fast, 8, 40);
 }
 
 #[test]

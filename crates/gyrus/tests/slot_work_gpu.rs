@@ -32,6 +32,7 @@ fn a_masked_slot_waits_for_its_masks() {
             tokens: &prompt[..2],
             kind: RowKind::Prompt,
             logits: LogitRows::None,
+            records: None,
         };
         Slots::submit(&mut backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).unwrap();
         let sampler = Sampler { temperature: 5.0, seed: 4, ..Sampler::default() };
@@ -42,6 +43,7 @@ fn a_masked_slot_waits_for_its_masks() {
             ends: &[],
             logprobs: None,
             masked: true,
+            records: [0; 2],
         };
         backend.start(masked, &decode).unwrap();
         let neighbour = slots.get(1).copied();
@@ -99,6 +101,7 @@ fn chunks_with_logits_are_forward_batches() {
                 logits: &(0..rows as u32).collect::<Vec<_>>(),
                 tables: &[blocks],
                 lengths: &[CONTEXT],
+                records: &[],
             };
             backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect()
         };
@@ -117,6 +120,7 @@ fn chunks_with_logits_are_forward_batches() {
             tokens: &text[first..first + rows],
             kind,
             logits,
+            records: None,
         };
         let chunks = [
             chunk(0, 0, 20, RowKind::Prompt, LogitRows::All),
@@ -175,8 +179,15 @@ fn mistakes_are_errors() {
     unsound(backend.extend(0, &[&[0], &[0]], 5));
     backend.extend(0, &[&[0]], 32).unwrap();
     let sampler = Sampler::default();
-    let decode =
-        |tokens, limit| Decode { tokens, limit, sampler: &sampler, ends: &[], logprobs: None, masked: false };
+    let decode = |tokens, limit| Decode {
+        tokens,
+        limit,
+        sampler: &sampler,
+        ends: &[],
+        logprobs: None,
+        masked: false,
+        records: [0; 2],
+    };
     unsound(backend.start(1, &decode(&[1], 5)));
     unsound(backend.start(0, &decode(&[], 5)));
     unsound(backend.start(0, &decode(&[short_tales::VOCAB], 5)));
@@ -189,6 +200,7 @@ fn mistakes_are_errors() {
         tokens,
         kind: RowKind::Prompt,
         logits: LogitRows::None,
+        records: None,
     };
     for chunk in [chunk(1, 0, &[1][..]), chunk(0, 31, &[1, 1]), chunk(0, 0, &[9999]), chunk(0, 0, &[])] {
         unsound(Slots::submit(&mut backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).map(drop));
@@ -221,6 +233,7 @@ fn log_probabilities_are_of_the_logits() {
         logits: &[8],
         tables: &[&[0]],
         lengths: &[CONTEXT],
+        records: &[],
     };
     let logits = backend.forward(&batch).unwrap().to_vec();
     let most = logits.iter().fold(f32::MIN, |a, b| a.max(*b));
@@ -240,10 +253,18 @@ fn log_probabilities_are_of_the_logits() {
                 tokens: &prompt[..8],
                 kind: RowKind::Generated,
                 logits: LogitRows::None,
+                records: None,
             };
             Slots::submit(backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).unwrap();
-            let decode =
-                Decode { tokens: &prompt, limit: 32, sampler: &sampler, ends: &[], logprobs, masked: false };
+            let decode = Decode {
+                tokens: &prompt,
+                limit: 32,
+                sampler: &sampler,
+                ends: &[],
+                logprobs,
+                masked: false,
+                records: [0; 2],
+            };
             backend.start(slot, &decode).unwrap();
         };
         begin(&mut backend, 0, 0, Some(MAX_TOP));
@@ -308,8 +329,15 @@ fn a_lost_device_is_named_by_every_call() {
     Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 4 }).unwrap();
     backend.gpu().close();
     let sampler = Sampler::default();
-    let decode =
-        Decode { tokens: &[1], limit: 32, sampler: &sampler, ends: &[], logprobs: None, masked: false };
+    let decode = Decode {
+        tokens: &[1],
+        limit: 32,
+        sampler: &sampler,
+        ends: &[],
+        logprobs: None,
+        masked: false,
+        records: [0; 2],
+    };
     for _ in 0..2 {
         let errors = [
             backend.open(1, 1).unwrap_err(),
@@ -378,6 +406,7 @@ fn profiling_does_not_disturb_a_sequence() {
                 logits: &[0],
                 tables: &[&[3]],
                 lengths: &[CONTEXT],
+                records: &[],
             };
             backend.forward(&batch).unwrap();
         }

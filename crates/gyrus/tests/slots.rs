@@ -7,8 +7,8 @@ mod slot_jobs;
 mod written;
 
 use gyrus::{Model, Options, Precision};
-use gyrus_kernels::Backend;
 use gyrus_kernels::scalar::Reference;
+use gyrus_kernels::{Backend, KV_BLOCK, KvSize};
 use gyrus_testkit::Rng;
 use slot_backend::{BLOCKS, cpu};
 use slot_jobs::{Emitted, Job, jobs, run};
@@ -19,7 +19,8 @@ fn reference() -> Option<Reference> {
     let bytes = |spec: &gyrus::WeightSpec| {
         spec.data(|name| Some(checkpoint.tensor(name)?.data)).unwrap().into_owned()
     };
-    Some(Reference::new(plan, &[BLOCKS], bytes).unwrap())
+    let kv = KvSize::full(&plan.kv, BLOCKS * KV_BLOCK);
+    Some(Reference::new(plan, &kv, bytes).unwrap())
 }
 
 /// Tokens are equal. Log-probabilities may differ by rounding: backends have their own exponential function.

@@ -46,6 +46,7 @@ fn steady_decoding_in_slots_allocates_nothing() {
                 ends: &[],
                 logprobs,
                 masked: n % 5 == 4,
+                records: [0; 2],
             };
             backend.start(n, &decode).unwrap();
         }

@@ -104,7 +104,8 @@ fn sequences_share_blocks() {
     backend.extend(slot, &[&[0, 4, 5]], CONTEXT).unwrap();
     let tokens = &other.prompt[KV_BLOCK..39];
     let position = KV_BLOCK as u32;
-    let chunk = Chunk { slot, position, tokens, kind: RowKind::Prompt, logits: LogitRows::None };
+    let chunk =
+        Chunk { slot, position, tokens, kind: RowKind::Prompt, logits: LogitRows::None, records: None };
     Slots::submit(&mut backend, &Work { chunks: &[chunk], between: 0, steps: 0 }).unwrap();
     let decode = Decode {
         tokens: &other.prompt,
@@ -113,6 +114,7 @@ fn sequences_share_blocks() {
         ends: &[],
         logprobs: None,
         masked: false,
+        records: [0; 2],
     };
     backend.start(slot, &decode).unwrap();
     let mut found = Vec::new();
@@ -163,6 +165,39 @@ fn a_slot_holds_at_its_limit() {
     }
 }
 
+/// What changes or closes a slot after a submission without work comes after the slot's start.
+#[test]
+fn a_submission_without_work_starts_slots() {
+    for vulkan in [true, false] {
+        let Some(mut backend) = backend_of(short, Precision::Fast, vulkan, EACH * 2) else { return };
+        let [first, second] = [job(1, 12), job(2, 12)];
+        let expected = [alone(&mut backend, &first), alone(&mut backend, &second)];
+        let nothing = Work::default();
+        // The slot is closed, and its blocks are those of another.
+        Running::begin(&mut backend, first.clone(), 0, (0..3).collect(), 512);
+        Slots::submit(&mut backend, &nothing).unwrap();
+        backend.close(0);
+        let mut running = vec![Running::begin(&mut backend, second, 3, (0..3).collect(), 512)];
+        running.push(Running::begin(&mut backend, first.clone(), 2, (3..6).collect(), 512));
+        let few = first.prompt.len() as u32 + 5;
+        backend.extend(2, &[&running[1].blocks], few).unwrap();
+        Slots::submit(&mut backend, &nothing).unwrap();
+        // The limit is larger than at the start.
+        backend.extend(2, &[&running[1].blocks], running[1].limit).unwrap();
+        Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 12 }).unwrap();
+        let outcomes: Vec<Vec<Outcome>> = (0..12).map(|_| step(&mut backend)).collect();
+        for (slot, expected) in [(3, &expected[1]), (2, &expected[0])] {
+            let token = |step: &Vec<Outcome>| match step[slot] {
+                Outcome::Token { id, .. } => Some(id),
+                _ => None,
+            };
+            let found: Vec<u32> = outcomes.iter().filter_map(token).collect();
+            assert_eq!(found, *expected, "vulkan {vulkan}, slot {slot}");
+            backend.close(slot);
+        }
+    }
+}
+
 /// A slot ends with its end token, which is emitted.
 #[test]
 fn a_slot_ends_with_an_end_token() {
@@ -180,6 +215,7 @@ fn a_slot_ends_with_an_end_token() {
             ends: &[short_tales::VOCAB + 5, end],
             logprobs: None,
             masked: false,
+            records: [0; 2],
         };
         backend.start(slot, &decode).unwrap();
         Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 12 }).unwrap();

@@ -43,6 +43,8 @@ matches_transformers! {
     phi3 5e-5
     qwen2 5e-5
     qwen3 3e-5
+    qwen35 5e-5
+    qwen35moe 1e-4
     qwen3moe 3e-5
     smollm3 1e-4
 }

@@ -7,9 +7,9 @@ mod reference;
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Request};
 use gyrus_testkit::data;
-use reference::{distance, logits};
+use reference::{distance, logits, mean_distance};
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 19] = [
     "ernie4_5",
     "gemma",
     "gemma2",
@@ -25,6 +25,8 @@ const MODELS: [&str; 17] = [
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen35",
+    "qwen35moe",
     "qwen3moe",
     "smollm3",
 ];
@@ -48,13 +50,18 @@ fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
         let gpu = Device::Gpu(Some(adapter.clone()));
         let exact = logits(&open(&gpu, Precision::Exact, 512), &ids);
         let far = distance(&exact, &expected);
-        let on_cpu = distance(&logits(&open(&Device::Cpu, Precision::Fast, 512), &ids), &expected);
+        // Each head of a recurrent layer is normed by its own size, which is nearly zero at some positions. Heads of 16 or 32
+        // elements enlarge roundings there by so much that only the mean says something: transformers is off by up to
+        // 0.03 if a single projection's inputs are rounded to f16, but by no more than other models in the mean. Heads of
+        // 128 elements, as published, are off by no more than other models at any position.
+        let far_from = if name.starts_with("qwen35") { mean_distance } else { distance };
+        let on_cpu = far_from(&logits(&open(&Device::Cpu, Precision::Fast, 512), &ids), &expected);
         let largest = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
         println!("{name}: exact is off by {far:e}, fast on the CPU by {on_cpu:e}");
         assert!(far < 1e-4, "{name}, exact: {far}");
         // A prompt at once, in short chunks, and row by row: other kernels.
         for chunk in [512, 16, 1] {
-            let far = distance(&logits(&open(&gpu, Precision::Fast, chunk), &ids), &expected);
+            let far = far_from(&logits(&open(&gpu, Precision::Fast, chunk), &ids), &expected);
             println!("{name}: fast in chunks of {chunk} is off by {far:e}");
             // Prefill rounds activations to f16. On the CPU products by float weights are in f32.
             let bound = 3.0 * on_cpu + 1e-3 * largest;

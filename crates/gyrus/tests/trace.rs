@@ -48,8 +48,24 @@ fn agree(ours: &Model, theirs: &Model, tokens: u32, chunks: &[usize]) {
     }
 }
 
-const TINY: [&str; 12] = [
-    "gemma", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
+const TINY: [&str; 18] = [
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gemma4moe",
+    "gpt_oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen35",
+    "qwen35moe",
+    "qwen3moe",
     "smollm3",
 ];
 
@@ -80,7 +96,7 @@ fn every_op_of_every_architecture_agrees_with_the_reference() {
             }
         }
     }
-    assert_eq!(kinds.len(), 13, "these models have ops of every kind");
+    assert_eq!(kinds.len(), 20, "these models have ops of every kind");
     assert!(without_keys > 0, "Gemma 4 attends to keys of earlier layers");
 }
 

@@ -97,6 +97,22 @@ fn gemma_on_a_gpu_agrees_with_the_cpu() {
     }
 }
 
+/// Batches continue with the state that the batch before has left.
+#[test]
+fn hybrids_on_a_gpu_agree_with_the_cpu() {
+    let Some(gpu) = adapter().map(|name| Device::Gpu(Some(name))) else { return };
+    for name in ["qwen35", "qwen35moe"] {
+        for precision in [Precision::Exact, Precision::Fast] {
+            println!("{name} {precision:?}");
+            let Some(on_gpu) = tiny(name, &gpu, precision) else { return };
+            let on_cpu = tiny(name, &Device::Cpu, precision).unwrap();
+            for chunks in CHUNKS {
+                agree(&on_gpu, &on_cpu, 40, chunks);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_wrong_window_on_a_gpu_is_found_at_attention() {
     let Some(gpu) = adapter().map(|name| Device::Gpu(Some(name))) else { return };

@@ -173,6 +173,7 @@ impl Prompt {
             logits: &[],
             tables: &[],
             lengths: &[],
+            records: &[],
         };
         let mut tiles = Vec::new();
         push_tiles(&batch, tile_rows, self.call.causal, &mut tiles);

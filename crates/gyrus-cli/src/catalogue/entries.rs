@@ -82,7 +82,8 @@ const fn piece(requirement: &'static str, member: &'static str) -> Piece {
 }
 
 /// Names for files on the hub. None of these files was tried; the architectures were, with other files. Sizes are as
-/// published or close to it, and the memory is the file's size plus an f16 KV cache of 4096 tokens.
+/// published or close to it, and the memory is the file's size plus an f16 KV cache of 4096 tokens and recurrent
+/// states.
 pub(crate) static ON_THE_HUB: &[HubEntry] = &[
     HubEntry {
         about: About {
@@ -214,7 +215,56 @@ pub(crate) static ON_THE_HUB: &[HubEntry] = &[
         },
         address: "bartowski/Mistral-7B-Instruct-v0.3-GGUF/Mistral-7B-Instruct-v0.3-Q4_K_M.gguf",
     },
+    HubEntry {
+        about: About {
+            name: "qwen3.5-9b",
+            words: "Qwen3.5 9B, Q4_K_M: chats, code and reasoning with 8 GiB of memory, text only here",
+            licence: "Apache-2.0",
+            bytes: 5_680_000_000,
+            memory: 5_680_000_000 + cache(8, 4, 256) + states(24, 16, 32),
+        },
+        address: "unsloth/Qwen3.5-9B-GGUF/Qwen3.5-9B-Q4_K_M.gguf",
+    },
+    HubEntry {
+        about: About {
+            name: "qwen3.5-35b-a3b",
+            words: "Qwen3.5 35B with 3B active, Q4_K_M: code, tools and long reasoning, text only here",
+            licence: "Apache-2.0",
+            bytes: 22_016_023_168,
+            memory: 22_016_023_168 + cache(10, 2, 256) + states(30, 16, 32),
+        },
+        address: "unsloth/Qwen3.5-35B-A3B-GGUF/Qwen3.5-35B-A3B-Q4_K_M.gguf",
+    },
+    HubEntry {
+        about: About {
+            name: "gemma-4-26b-a4b",
+            words: "Gemma 4 26B Instruct with 4B active, Q4_K_M: writing and reasoning, text only here",
+            licence: "Apache-2.0",
+            bytes: 16_800_000_000,
+            memory: 16_800_000_000 + cache(30, 8, 256),
+        },
+        address: "ggml-org/gemma-4-26B-A4B-it-GGUF/gemma-4-26B-A4B-it-Q4_K_M.gguf",
+    },
+    HubEntry {
+        about: About {
+            name: "gpt-oss-20b",
+            words: "gpt-oss 20B with 3.6B active, MXFP4: reasoning and tools with 16 GiB of memory",
+            licence: "Apache-2.0",
+            bytes: 12_109_566_560,
+            memory: 12_109_566_560 + cache(24, 8, 64),
+        },
+        address: "ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf",
+    },
 ];
+
+/// The bytes of the recurrent states of one sequence and its checkpoints, in layers of Gated DeltaNet with heads of 128.
+const fn states(layers: u64, key_heads: u64, value_heads: u64) -> u64 {
+    const RECORDS: u64 = 4;
+    const DIM: u64 = 128;
+    const F32_BYTES: u64 = 4;
+    let inputs = 3 * (2 * key_heads + value_heads) * DIM;
+    RECORDS * layers * (inputs + value_heads * DIM * DIM) * F32_BYTES
+}
 
 /// The bytes of an f16 KV cache of 4096 tokens.
 const fn cache(layers: u64, kv_heads: u64, head_dim: u64) -> u64 {

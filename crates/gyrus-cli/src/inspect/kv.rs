@@ -5,10 +5,11 @@ use gyrus_formats::gguf::Metadata;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The KV cache at a context length, in half precision, with every layer holding every position.
+/// The KV cache at a context length, in half precision, with every layer of attention holding every position.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct KvCache {
     pub(crate) context: u64,
+    /// Layers of attention. Those of a recurrent state have no part of it.
     pub(crate) layers: u64,
     /// Key and value elements of one position over all layers.
     pub(crate) elements_per_token: u64,
@@ -41,7 +42,8 @@ fn from_gguf(metadata: Metadata<'_>) -> Option<Dimensions> {
     let architecture = metadata.require::<&str>("general.architecture").ok()?;
     let key = |name: &str| format!("{architecture}.{name}");
     let number = |name: &str| metadata.get::<u64>(&key(name)).ok().flatten();
-    let layers = number("block_count")?;
+    // In hybrids one layer of so many attends.
+    let layers = number("block_count")?.checked_div(number("full_attention_interval").unwrap_or(1))?;
     let heads = number("attention.head_count");
     let head_dim = || number("embedding_length")?.checked_div(heads?);
     let key_dim = number("attention.key_length").or_else(head_dim)?;
@@ -60,6 +62,9 @@ fn from_config(config: &Value) -> Option<Dimensions> {
     let config = config.get("text_config").filter(|c| c.is_object()).unwrap_or(config);
     let number = |name: &str| config.get(name)?.as_u64();
     let layers = number("num_hidden_layers")?;
+    let kinds = config.get("layer_types").and_then(Value::as_array);
+    let recurrent = kinds.map_or(0, |kinds| kinds.iter().filter(|kind| *kind == "linear_attention").count());
+    let layers = layers.checked_sub(recurrent as u64)?;
     let heads = number("num_attention_heads")?;
     let kv_heads = number("num_key_value_heads").unwrap_or(heads);
     let head_dim = number("head_dim").or_else(|| number("hidden_size")?.checked_div(heads))?;
@@ -80,6 +85,21 @@ mod tests {
         let mut file = Vec::new();
         writer.write_to(&mut file).unwrap();
         Checkpoint::from_gguf("test", Bytes::Owned(file)).unwrap()
+    }
+
+    /// One layer of four attends; a prediction layer beside them is rounded off.
+    #[test]
+    fn hybrids_cache_only_layers_of_attention() {
+        let model = gguf(|w| {
+            w.u32("llama.block_count", 33).u32("llama.full_attention_interval", 4);
+            w.u32("llama.attention.head_count", 16).u32("llama.attention.head_count_kv", 4);
+            w.u32("llama.attention.key_length", 256).u32("llama.attention.value_length", 256);
+        });
+        let cache = KvCache::of(&model, Some(8192)).unwrap();
+        assert_eq!((cache.layers, cache.bytes), (8, 8192 * 8 * 2 * 4 * 256 * 2));
+        let path = gyrus_testkit::data("tiny/qwen35").unwrap();
+        let cache = KvCache::of(&Checkpoint::open(&path).unwrap(), Some(32)).unwrap();
+        assert_eq!((cache.layers, cache.bytes), (1, 32 * 2 * 2 * 16 * 2));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use gyrus_kernels::{BackendError, Batch, BufferId, HOST_LIMITS, MAX_KV_GROUPS, O
 
 use super::observe::Observable;
 use super::{MAX_ROWS, Prepared};
+use crate::delta::{SequenceRows, StateStore};
 use crate::kv::{KvRow, KvStore};
 use crate::scratch::{Scratch, grow};
 
@@ -25,11 +26,16 @@ pub(super) struct Executor {
     pub(super) caches: Vec<KvStore>,
     /// Blocks of each.
     pub(super) blocks: Vec<usize>,
+    /// Records of layers with a state.
+    pub(super) states: StateStore,
     pub(super) state: State,
     /// That of a batch that is computed in parts, so that others can be computed between them.
     pub(super) of_parts: State,
     pub(super) parts: Parts,
 }
+
+/// What stays from batch to batch: keys and values of each KV group, and records.
+type Stores<'a> = (&'a mut [KvStore], &'a mut StateStore);
 
 /// How ops are divided into parts of equal time.
 pub(super) struct Parts {
@@ -43,6 +49,8 @@ pub(super) struct Parts {
 pub(super) struct State {
     pub(super) buffers: Vec<Vec<f32>>,
     pub(super) phases: Vec<Phases>,
+    /// The rows of each sequence, for layers with a state.
+    pub(super) sequence_rows: SequenceRows,
     pub(super) scratch: Scratch,
 }
 
@@ -78,6 +86,7 @@ impl State {
         State {
             buffers: plan.buffers.iter().map(|_| Vec::new()).collect(),
             phases: plan.ropes.iter().map(|_| Phases::default()).collect(),
+            sequence_rows: SequenceRows::default(),
             scratch,
         }
     }
@@ -90,6 +99,9 @@ impl State {
         }
         for (phases, rope) in self.phases.iter_mut().zip(&model.plan.ropes) {
             phases.compute(rope, batch);
+        }
+        if !model.plan.delta.is_empty() {
+            self.sequence_rows.collect(batch);
         }
     }
 
@@ -104,7 +116,9 @@ impl Executor {
         if batch.rows() > BATCH_ROWS {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most: BATCH_ROWS });
         }
-        let sound = batch.is_sound(self.model.plan.vocab, &self.blocks);
+        let plan = &self.model.plan;
+        let sound = batch.is_sound(plan.vocab, &self.blocks)
+            && batch.has_sound_records(!plan.delta.is_empty(), self.states.records());
         if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) }
     }
 
@@ -115,12 +129,13 @@ impl Executor {
         observer: Option<&mut Observer<'_>>,
     ) -> Result<&[f32], BackendError> {
         self.check(batch)?;
-        let Executor { model, caches, state, .. } = self;
+        let Executor { model, caches, states, state, .. } = self;
+        let stores = (&mut caches[..], states);
         state.begin(model, batch);
         let all = 0..model.plan.forward.len();
         match observer {
-            None => model.run_ops(all, batch, caches, state, &mut |_, _| {}),
-            Some(observer) => model.run_ops(all, batch, caches, state, &mut |op, mut state| {
+            None => model.run_ops(all, batch, stores, state, &mut |_, _| {}),
+            Some(observer) => model.run_ops(all, batch, stores, state, &mut |op, mut state| {
                 show(&model.plan, op, batch.rows(), &mut state, observer);
             }),
         }
@@ -135,7 +150,7 @@ impl Executor {
         parts: usize,
     ) -> Result<&[f32], BackendError> {
         self.check(batch)?;
-        let Executor { model, caches, of_parts: state, parts: division, .. } = self;
+        let Executor { model, caches, states, of_parts: state, parts: division, .. } = self;
         if part == 0 {
             state.begin(model, batch);
             division.next = 0;
@@ -143,7 +158,7 @@ impl Executor {
         let begun = division.next;
         division.next = division.end(part, parts);
         let mut last = Instant::now();
-        model.run_ops(begun..division.next, batch, caches, state, &mut |op, _| {
+        model.run_ops(begun..division.next, batch, (caches, states), state, &mut |op, _| {
             let now = Instant::now();
             division.times[op] = now.duration_since(last).as_secs_f64();
             last = now;
@@ -158,14 +173,14 @@ impl Prepared {
         &self,
         ops: Range<usize>,
         batch: &Batch<'_>,
-        caches: &mut [KvStore],
+        (caches, states): Stores<'_>,
         state: &mut State,
         after: &mut dyn FnMut(usize, Observable<'_>),
     ) {
         // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
         match batch.rows() {
-            ..=FEW_ROWS => self.run_ops_of::<FEW_ROWS>(ops, batch, caches, state, after),
-            _ => self.run_ops_of::<BATCH_ROWS>(ops, batch, caches, state, after),
+            ..=FEW_ROWS => self.run_ops_of::<FEW_ROWS>(ops, batch, (caches, states), state, after),
+            _ => self.run_ops_of::<BATCH_ROWS>(ops, batch, (caches, states), state, after),
         }
     }
 
@@ -174,7 +189,7 @@ impl Prepared {
         &self,
         ops: Range<usize>,
         batch: &Batch<'_>,
-        caches: &mut [KvStore],
+        (caches, states): Stores<'_>,
         state: &mut State,
         after: &mut dyn FnMut(usize, Observable<'_>),
     ) {
@@ -187,7 +202,7 @@ impl Prepared {
         }
         let rows = rows.each_ref().map(|rows| &rows[..batch.rows()]);
         for i in ops {
-            self.run(&plan.forward[i], batch, &rows, caches, state);
+            self.run(&plan.forward[i], batch, &rows, caches, states, state);
             after(i, Observable { model: self, batch, rows: &rows, caches, state });
         }
     }

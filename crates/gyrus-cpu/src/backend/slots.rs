@@ -29,6 +29,10 @@ impl HostForward for Executor {
         Ok(logits)
     }
 
+    fn copy_record(&mut self, from: Option<usize>, to: usize) {
+        self.states.copy(from, to);
+    }
+
     fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
         self.execute_part(batch, part, parts)
     }

@@ -4,17 +4,17 @@ use std::ops::RangeInclusive;
 
 use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
-    AttendCall, Columns, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall, Norm,
-    NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    AttendCall, Columns, DeltaCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall,
+    Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
-    Activation, BufferId, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
+    Activation, BufferId, DeltaLayer, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
 };
 
 use super::expert_call::ExpertKernel;
-use super::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
+use super::operand::Int8Rows;
 use crate::buffers::MAX_ROWS;
 use crate::step::{BatchShape, Work};
 use crate::tuning::MatShape;
@@ -49,6 +49,12 @@ pub(crate) enum Kernel {
     Scale { x: BufferId, width: u32, factor: f32, cap: Option<f32> },
     /// An activation times columns of another buffer.
     GateBy { x: BufferId, activation: Activation, width: u32, by: BufferId, columns: (u32, u32) },
+    /// A buffer times the activation of columns of another.
+    MulBy { x: BufferId, activation: Activation, width: u32, by: BufferId, columns: (u32, u32) },
+    /// The convolution, norms and gates of Gated DeltaNet.
+    DeltaConv { call: DeltaCall, layer: DeltaLayer, x: BufferId, weights: [WeightId; 3], out: BufferId },
+    /// The delta rule, which writes the state.
+    DeltaRule { call: DeltaCall, layer: DeltaLayer, x: BufferId, prepared: BufferId, out: BufferId },
     /// Quantises rows to int8.
     Quantize(Quantize),
     /// Merges splits of attention to f32.
@@ -175,33 +181,7 @@ pub(crate) struct AttentionOperands {
     pub(crate) sinks: Option<WeightId>,
 }
 
-/// A buffer by the name that the kernel has for it.
-pub(super) type Slot = (&'static str, Operand);
-
-impl AttentionOperands {
-    fn slots(&self) -> Vec<Slot> {
-        let mut slots = vec![
-            ("qkv", Operand::Scratch(self.qkv)),
-            ("k_cache", Operand::Keys(self.layer)),
-            ("v_cache", Operand::Values(self.layer)),
-            ("rows", Operand::Rows),
-            ("block_table", Operand::BlockTables(self.layer.group)),
-            ("turns", self.rope.map_or_else(Operand::NoRope, Operand::RopeTable)),
-        ];
-        if let Some(weights) = self.head_norms {
-            slots.push(("head_norms", Operand::Vectors(weights.to_vec())));
-        }
-        slots.extend(self.sinks.map(|sinks| ("sinks", Operand::Vectors(vec![sinks]))));
-        slots
-    }
-}
-
 impl MatrixPart {
-    pub(super) fn slots(&self) -> Vec<Slot> {
-        let operand = |plane| Operand::Matrix { weights: self.weights.clone(), part: self.index, plane };
-        self.layout.planes().map(|plane| (plane.name(), operand(plane))).collect()
-    }
-
     /// The product with rows of which each element takes `quarters` quarters of a byte. Sums are added to what they are
     /// written to with `accumulate`.
     fn work(&self, quarters: u32, gated: bool, accumulate: bool) -> Work {
@@ -240,6 +220,11 @@ impl Call {
             Kernel::GateBy { activation, width, columns, .. } => {
                 engine::gate_by(rungs, rows, *width, *activation, *columns)
             }
+            Kernel::MulBy { activation, width, columns, .. } => {
+                engine::mul_by(rungs, rows, *width, *activation, *columns)
+            }
+            Kernel::DeltaConv { call, .. } => DeltaCall { rows, ..*call }.conv(rungs),
+            Kernel::DeltaRule { call, .. } => DeltaCall { rows, ..*call }.rule(rungs),
             Kernel::Quantize(quantize) => quantize.call(rows).launch(rungs),
             Kernel::Merge { head_dim, window, width, .. } => {
                 let source = Source::Merge { head_dim: *head_dim, window: *window };
@@ -282,6 +267,7 @@ impl Call {
             Kernel::Attend { gathered: Some(gathered), .. } if batch.rows >= gathered.from_rows => {}
             Kernel::Attend { call, .. } => groups[0] = batch.splits(call.params.window),
             Kernel::Flash { .. } => groups[1] = batch.tiles,
+            Kernel::DeltaRule { .. } => groups[1] = batch.runs,
             _ => {}
         }
     }
@@ -310,7 +296,15 @@ impl Call {
             Kernel::Merge { width, .. } | Kernel::Gather { width, .. } | Kernel::Scale { width, .. } => {
                 row(8, *width)
             }
-            Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } => row(12, *width),
+            Kernel::NormAdd { width, .. } | Kernel::GateBy { width, .. } | Kernel::MulBy { width, .. } => {
+                row(12, *width)
+            }
+            Kernel::DeltaConv { call, .. } => {
+                row(4, (call.shape.projected_width() + call.shape.prepared_width()) as u32)
+            }
+            Kernel::DeltaRule { call, .. } => {
+                Work::State { bytes: 8 * call.shape.state_elems() as u64, flops: call.shape.flops() }
+            }
             Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
             Kernel::F16Rows { call, slots, .. } => row(6 * slots, call.cols),
@@ -337,82 +331,6 @@ impl Call {
             _ => None,
         }
     }
-
-    /// Buffers by the names of the launch's slots. A launch for some number of rows may not have all of them.
-    pub(crate) fn slots(&self) -> Vec<Slot> {
-        let scratch = |id: &BufferId| Operand::Scratch(*id);
-        let vector = |id: &WeightId| Operand::Vectors(vec![*id]);
-        match &self.kernel {
-            Kernel::Embed { table, out, .. } => {
-                with(table.slots(), [("tokens", Operand::Tokens), ("y", scratch(out))])
-            }
-            Kernel::Norm { x, weight, out, .. } | Kernel::NormAdd { x, weight, out, .. } => {
-                vec![("x", scratch(x)), ("weight", vector(weight)), ("out", scratch(out))]
-            }
-            Kernel::NormColumns { x, weight, .. } => vec![("x", scratch(x)), ("weight", vector(weight))],
-            Kernel::Add { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
-            Kernel::Bias { biases, out, .. } => {
-                vec![("x", Operand::Vectors(biases.clone())), ("out", scratch(out))]
-            }
-            Kernel::Scale { x, .. } => vec![("x", scratch(x))],
-            Kernel::GateBy { x, by, .. } => vec![("x", scratch(x)), ("by", scratch(by))],
-            Kernel::Quantize(quantize) => quantize.slots(),
-            Kernel::Merge { out, .. } => {
-                vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]
-            }
-            Kernel::F16Rows { call, x, norm, .. } => {
-                let mut slots = vec![
-                    ("x", scratch(x)),
-                    ("h", Operand::F16(call.cols, F16Plane::Values)),
-                    ("h_scales", Operand::F16(call.cols, F16Plane::Scales)),
-                ];
-                slots.extend(norm.iter().map(|weight| ("norm", vector(weight))));
-                slots
-            }
-            Kernel::MatVec { input, matrix, out, .. } => {
-                let slots = with(matrix.slots(), [("y", scratch(out))]);
-                match input {
-                    RowInput::F32(x) => with(slots, [("x", scratch(x))]),
-                    RowInput::Norm { x, weight } => {
-                        with(slots, [("x", scratch(x)), ("norm_weight", vector(weight))])
-                    }
-                    RowInput::Splits => {
-                        with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
-                    }
-                }
-            }
-            Kernel::Int8MatVec(mat_vec) => mat_vec.slots(),
-            Kernel::Tiles { call, matrix, out } => {
-                let width = call.weight.cols();
-                let x = [
-                    ("x", Operand::F16(width, F16Plane::Values)),
-                    ("x_scales", Operand::F16(width, F16Plane::Scales)),
-                ];
-                with(with(matrix.slots(), x), [("y", scratch(out))])
-            }
-            Kernel::MatMul { x, matrix, out, .. } => {
-                with(matrix.slots(), [("x", scratch(x)), ("y", scratch(out))])
-            }
-            Kernel::RopeWrite { on, .. } => on.slots(),
-            Kernel::Attend { on, gathered, .. } => {
-                let mut slots = with(on.slots(), [("partials", Operand::Partials)]);
-                if let Some(Gathered { out, .. }) = gathered {
-                    slots.push(("q", Operand::Int8(*out, Int8Plane::Values)));
-                    slots.push(("q_scales", Operand::Int8(*out, Int8Plane::Scales)));
-                }
-                slots
-            }
-            Kernel::Flash { on, out, .. } => {
-                with(on.slots(), [("out", scratch(out)), ("tiles", Operand::Tiles)])
-            }
-            Kernel::Attention { on, out, .. } => with(on.slots(), [("out", scratch(out))]),
-            Kernel::Gate { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
-            Kernel::Expert(kernel) => kernel.slots(),
-            Kernel::Gather { x, out, .. } => {
-                vec![("x", scratch(x)), ("indices", Operand::LogitRows), ("out", scratch(out))]
-            }
-        }
-    }
 }
 
 impl Quantize {
@@ -430,60 +348,6 @@ impl Quantize {
         };
         QuantizeCall { rows, cols, source, target: Target::Int8 }
     }
-
-    fn slots(&self) -> Vec<Slot> {
-        let int8 = |plane| Operand::Int8(self.out, plane);
-        let slots = vec![("q", int8(Int8Plane::Values)), ("q_scales", int8(Int8Plane::Scales))];
-        match self.source {
-            QuantizeSource::F32(x) => with(slots, [("x", Operand::Scratch(x))]),
-            QuantizeSource::Norm { x, weight, .. } => with(
-                slots,
-                [
-                    ("x", Operand::Scratch(x)),
-                    ("weight", Operand::Vectors(vec![weight])),
-                    ("factors", int8(Int8Plane::InverseRms)),
-                    ("squares", int8(Int8Plane::SquareSums)),
-                ],
-            ),
-            QuantizeSource::Splits { .. } => {
-                with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
-            }
-        }
-    }
-}
-
-impl Int8MatVec {
-    fn slots(&self) -> Vec<Slot> {
-        let x = [
-            ("x", Operand::Int8(self.x, Int8Plane::Values)),
-            ("x_scales", Operand::Int8(self.x, Int8Plane::Scales)),
-            ("factors", Operand::Int8(self.x, Int8Plane::InverseRms)),
-            ("squares", Operand::Int8(self.x, Int8Plane::SquareSums)),
-        ];
-        let slots = with(with(self.matrix.slots(), x), [("y", Operand::Scratch(self.out))]);
-        let int8 = |out| {
-            [
-                ("q", Operand::Int8(out, Int8Plane::Values)),
-                ("q_scales", Operand::Int8(out, Int8Plane::Scales)),
-            ]
-        };
-        match self.int8_matrix.map_or(Epilogue::None, |matrix| matrix.epilogue) {
-            Epilogue::None => slots,
-            Epilogue::Int8(out) => with(slots, int8(out)),
-            Epilogue::NormedInt8(out, weight) => {
-                let norm = [
-                    ("made", Operand::Int8(out, Int8Plane::SquareSums)),
-                    ("weight", Operand::Vectors(vec![weight])),
-                ];
-                with(with(slots, int8(out)), norm)
-            }
-        }
-    }
-}
-
-pub(super) fn with<const N: usize>(mut slots: Vec<Slot>, more: [Slot; N]) -> Vec<Slot> {
-    slots.extend(more);
-    slots
 }
 
 /// A mat-vec of this many rows.

@@ -274,6 +274,18 @@ impl fmt::Display for Line<'_> {
                 let (x, by) = (self.buffer(x), self.buffer(by));
                 write!(f, "gate [{width}], {activation:?}: {x}, {by}[{first}..] → {x}")
             }
+            Kernel::MulBy { x, activation, width, by, columns: (_, first) } => {
+                let (x, by) = (self.buffer(x), self.buffer(by));
+                write!(f, "multiply [{width}], {activation:?}: {x}, {by}[{first}..] → {x}")
+            }
+            Kernel::DeltaConv { call, layer, x, out, .. } => {
+                let (x, out) = (self.buffer(x), self.buffer(out));
+                write!(f, "delta_conv, {}: {x}, {layer} → {out}", call.shape)
+            }
+            Kernel::DeltaRule { call, layer, x, prepared, out } => {
+                let [x, prepared, out] = [x, prepared, out].map(|id| self.buffer(id));
+                write!(f, "delta_rule, {}: {prepared}, {layer} → {out}; inputs {x} → {layer}", call.shape)
+            }
             Kernel::Quantize(quantize) => self.quantize(f, quantize),
             Kernel::Merge { head_dim, out, .. } => {
                 write!(f, "merge, heads of {head_dim}: splits → {}", self.buffer(out))

@@ -6,8 +6,9 @@ use gyrus_kernels::call::{
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{BufferId, Launch, LaunchError, WeightId};
 
-use super::call::{MatrixPart, RowInput, Slot, with};
+use super::call::{MatrixPart, RowInput};
 use super::operand::{F16Plane, Operand};
+use super::slots::{Slot, with};
 use crate::step::Work;
 
 /// The kernels of mixtures of experts. Rows of their calls are those of the batch, whatever the structs say.

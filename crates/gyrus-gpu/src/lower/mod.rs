@@ -11,6 +11,7 @@ mod display;
 mod expert_call;
 mod fuse;
 mod operand;
+mod slots;
 
 use gyrus_kernels::{KvSize, Op, Plan, Precision};
 
@@ -20,7 +21,7 @@ pub use self::display::Fused;
 pub(crate) use self::fuse::FuseContext;
 pub(crate) use self::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
 use crate::buffer::Buffer;
-use crate::buffers::{Buffers, paged};
+use crate::buffers::{Buffers, paged, records};
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::step::Step;
@@ -79,6 +80,7 @@ pub fn fused<'p>(
         weights: &weights,
         tuning: &Tuning::default(),
         caches: &paged(plan, kv),
+        records: records(kv),
     };
     let segments = Segments::of(plan);
     let mut calls;
@@ -115,6 +117,7 @@ impl<'a> Lowering<'a> {
             weights: self.weights.layouts(),
             tuning: self.tuning,
             caches: self.buffers.paged(),
+            records: self.buffers.records(),
         }
     }
 

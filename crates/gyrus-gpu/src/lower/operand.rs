@@ -1,4 +1,4 @@
-use gyrus_kernels::{BufferId, KvLayer, Plane, RopeId, WeightId};
+use gyrus_kernels::{BufferId, DeltaLayer, KvLayer, Plane, RopeId, WeightId};
 
 /// A buffer that a kernel reads or writes, by what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,6 +31,14 @@ pub(crate) enum Operand {
     Keys(KvLayer),
     /// Values of a layer.
     Values(KvLayer),
+    /// The states of a layer of Gated DeltaNet, of all records.
+    State(DeltaLayer),
+    /// The rows of each sequence of a batch and their records.
+    Runs,
+    /// Which of these each row is of.
+    RowRuns,
+    /// The records of a copy.
+    CopiedRecords,
     /// Rows of activations in int8.
     Int8(Int8Rows, Int8Plane),
     /// Rows of activations in f16, by their width.

@@ -55,6 +55,7 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
     let scaling = Scaling::DynamicNtk { factor: 2.0, original: 64.0 };
     let rope = RopeSpec { scaling, ..RopeSpec::new(Pairing::Split, head_dim, 1e4) };
     Plan {
+        delta: Vec::new(),
         precision,
         vocab: 512,
         buffers,
@@ -136,7 +137,8 @@ fn every_launch_has_its_buffers() {
             for capabilities in devices {
                 let weights = WeightLayouts::of(&plan, capabilities.largest_buffer).unwrap();
                 let (tuning, caches) = (&Tuning::default(), &paged(&plan, &size(&plan)));
-                let context = FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches };
+                let context =
+                    FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches, records: 1 };
                 let mut check = |ops, kind, rows: &[usize]| {
                     let calls = context.fuse(ops, kind, false).unwrap();
                     for (call, rows) in
@@ -171,7 +173,8 @@ fn launches_follow_the_sizes_of_a_tuning_file() {
     let launch = |lines: &str, rows| {
         let tuning = &Tuning::parse(&format!("gyrus tuning 2\n{lines}")).unwrap();
         let caches = &paged(&plan, &size(&plan));
-        let context = FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches };
+        let context =
+            FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches, records: 1 };
         let calls = context.fuse(Segments::of(&plan).layers, BatchKind::Sequences, false).unwrap();
         let call = calls.iter().find(|call| call.name.starts_with("ffn_gate")).unwrap();
         let launch = call.launch(capabilities.rungs, rows).unwrap();

@@ -1,6 +1,6 @@
 //! Divides the chunks of a submission into batches.
 
-use gyrus_kernels::{Chunk, LogitRows, RowKind};
+use gyrus_kernels::{Chunk, LogitRows, Records, RowKind};
 
 use crate::buffers::{MATVEC_ROWS, SLOTS};
 
@@ -15,6 +15,8 @@ pub(super) struct ChunkBatch {
     /// Rows whose logits are wanted, and where these are among the logits of all chunks.
     pub(super) logits: Vec<u32>,
     pub(super) wanted: Vec<usize>,
+    /// The records of each slot, if the plan has a state.
+    pub(super) records: Vec<Records>,
 }
 
 /// How many rows of a chunk want logits.
@@ -62,6 +64,11 @@ fn of_round(generated: bool, chunks: &[(&Chunk<'_>, usize)]) -> Vec<ChunkBatch> 
                 batch.logits.push(batch.tokens.len() as u32);
                 batch.wanted.push(first_wanted + i - without_logits);
             }
+            if let Some(Records { from, to }) = chunk.records {
+                // Rows of the chunk in an earlier batch have written its record.
+                let from = if i == 0 { from } else { Some(to) };
+                batch.add_records(chunk.slot, Records { from, to });
+            }
             batch.tokens.push(*token);
             batch.positions.push(chunk.position + i as u32);
             batch.slots.push(chunk.slot as u32);
@@ -73,7 +80,22 @@ fn of_round(generated: bool, chunks: &[(&Chunk<'_>, usize)]) -> Vec<ChunkBatch> 
 impl ChunkBatch {
     fn new(kind: RowKind) -> ChunkBatch {
         let [tokens, positions, slots, logits] = [(); 4].map(|()| Vec::new());
-        ChunkBatch { kind, tokens, positions, slots, logits, wanted: Vec::new() }
+        let (wanted, records) = (Vec::new(), Vec::new());
+        ChunkBatch { kind, tokens, positions, slots, logits, wanted, records }
+    }
+
+    /// Sets the records of a slot unless it has rows in the batch, which the next one follows.
+    fn add_records(&mut self, slot: usize, records: Records) {
+        // Other slots have no rows here; theirs are not read.
+        self.records.resize(SLOTS, Records { from: None, to: 0 });
+        if self.slots.last() != Some(&(slot as u32)) {
+            self.records[slot] = records;
+        }
+    }
+
+    /// Sequences of the batch, whose rows are adjacent.
+    pub(super) fn runs(&self) -> u32 {
+        self.slots.chunk_by(|a, b| a == b).count() as u32
     }
 }
 
@@ -82,7 +104,7 @@ mod tests {
     use super::*;
 
     fn chunk(slot: usize, position: u32, tokens: &[u32], kind: RowKind, logits: LogitRows) -> Chunk<'_> {
-        Chunk { slot, position, tokens, kind, logits }
+        Chunk { slot, position, tokens, kind, logits, records: None }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Sixteen slots that are computed together: as many rows as a mat-vec takes.
 
-use gyrus_kernels::call::engine;
+use gyrus_kernels::call::{decoding_run, engine, idle_run};
 use gyrus_kernels::params::SlotState;
 use gyrus_kernels::{BufferId, KvSize, Plan, RopeId, Rows};
 
@@ -57,6 +57,14 @@ impl SlotGroup {
             // Rows without a sequence need valid frequencies, too.
             gpu.write(&table, bytemuck::cast_slice(&engine::turns(rope, 0).repeat(MATVEC_ROWS)))?;
             buffers.push((Operand::RopeTable(RopeId(id)), table));
+        }
+        if !plan.delta.is_empty() {
+            let (runs, of_rows) = (words(4 * MATVEC_ROWS)?, words(MATVEC_ROWS)?);
+            let rows: Vec<u32> = (0..MATVEC_ROWS as u32).collect();
+            let idle: Vec<u32> = rows.iter().flat_map(|row| idle_run(*row)).collect();
+            gpu.write(&runs, bytemuck::cast_slice(&idle))?;
+            gpu.write(&of_rows, bytemuck::cast_slice(&rows))?;
+            buffers.extend([(Operand::Runs, runs), (Operand::RowRuns, of_rows)]);
         }
         let given = [
             ("logits", shared.get(&Operand::Scratch(plan.logits()))?.clone()),
@@ -124,6 +132,19 @@ impl SlotGroup {
         writes.push(self.tokens(), row, &[0]);
         writes.push(self.rows(), 2 * row, &[0, padding_table(kv) as u32]);
         self.selects.set_state(writes, row, &SlotState::inactive(self.steps));
+        self.set_run(writes, row, idle_run(row as u32));
+    }
+
+    /// Sets the records of a row, if the plan has a state.
+    pub(super) fn set_records(&self, writes: &mut Writes, slot: usize, records: [u32; 2]) {
+        let row = slot % MATVEC_ROWS;
+        self.set_run(writes, row, decoding_run(row as u32, records));
+    }
+
+    fn set_run(&self, writes: &mut Writes, row: usize, run: [u32; 4]) {
+        if let Some((_, runs)) = self.buffers.iter().find(|(operand, _)| *operand == Operand::Runs) {
+            writes.push(runs, 4 * row, &run);
+        }
     }
 
     /// Sets the frequencies of a row, for ropes whose frequencies depend on a sequence's length.

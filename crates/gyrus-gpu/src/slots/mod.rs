@@ -7,6 +7,7 @@
 
 mod chunks;
 mod compile;
+mod copies;
 mod flight;
 mod group;
 mod record;
@@ -33,6 +34,7 @@ use self::writes::Writes;
 use crate::backend::GpuBackend;
 use crate::buffers::{MATVEC_ROWS, MAX_ROWS, SLOTS, slot_stride};
 use crate::device::Gpu;
+use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::lower::Operand;
 use crate::recorder::Recorder;
@@ -70,6 +72,8 @@ pub(crate) struct SlotPool {
     /// The number of the last submission.
     submissions: u64,
     compiler: Option<Compiler>,
+    /// Kernels that copy a record, one for each layer with a state.
+    copies: Vec<Dispatch>,
 }
 
 impl SlotPool {
@@ -88,6 +92,7 @@ impl SlotPool {
             after_wgpu: false,
             submissions: 0,
             compiler: None,
+            copies: Vec::new(),
         }
     }
 
@@ -127,6 +132,21 @@ impl SlotPool {
             return Ok(());
         }
         self.begin(gpu)?;
+        self.submit_writes(gpu)
+    }
+
+    /// Submits the writes to slots that were started, if there are any: a submission without work. What changes or closes
+    /// these slots later must come after them.
+    fn flush_late(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        if self.late.is_empty() {
+            return Ok(());
+        }
+        self.begin(gpu)?;
+        self.record_late(gpu)?;
+        self.submit_writes(gpu)
+    }
+
+    fn submit_writes(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         if let Some(recorder) = &mut self.recorder {
             let submission = recorder.submit(gpu, &[])?;
             self.flights.push(submission, None, Vec::new());
@@ -264,6 +284,7 @@ impl GpuBackend {
         );
         group.set_row(writes, (slot, kv), (*last, position), &state);
         group.set_ropes(writes, plan, slot, slots[slot].length);
+        group.set_records(writes, slot, decode.records);
         if needs.penalties {
             let row = slot % MATVEC_ROWS;
             let window = decode.sampler.penalty_window;
@@ -272,6 +293,7 @@ impl GpuBackend {
             group.uncounted = Some((group.uncounted.map_or(since, |(first, _)| first), since));
         }
         slots[slot].decoding = Some(Decoding::new(position, decode.limit, *submissions + 1, needs));
+        slots[slot].records = Some(decode.records);
         Ok(())
     }
 }
@@ -311,7 +333,8 @@ impl Slots for GpuBackend {
             && self.knows(decode.tokens)
             && decode.tokens.len() <= positions
             && decode.limit as usize <= positions
-            && decode.logprobs.is_none_or(|top| top <= MAX_TOP);
+            && decode.logprobs.is_none_or(|top| top <= MAX_TOP)
+            && self.has_own_records(slot, decode.records);
         if !sound {
             return Err(BackendError::UnsoundBatch);
         }
@@ -336,6 +359,14 @@ impl Slots for GpuBackend {
         Ok(())
     }
 
+    fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
+        self.gpu.take_error()?;
+        if self.record_pool().is_none_or(|pool| from.unwrap_or(to).max(to) as usize >= pool) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        Ok(self.copy_record(from, to)?)
+    }
+
     fn close(&mut self, slot: usize) {
         let SlotPool { slots, groups, writes, late, submissions, .. } = &mut self.slots;
         let Some(known) = slots.get_mut(slot) else { return };
@@ -354,6 +385,7 @@ impl Slots for GpuBackend {
         }
         if self.slots.flights.steps() + work.between + work.steps > MAX_IN_FLIGHT
             || !work.chunks.iter().all(|chunk| self.is_sound(chunk))
+            || !Chunk::have_sound_records(work.chunks, self.record_pool())
         {
             return Err(BackendError::UnsoundBatch);
         }

@@ -147,7 +147,8 @@ impl GpuBackend {
             return Err(unbound());
         };
         let mut tape = Tape { gpu, recorder, flights, first: 0, early: usize::MAX, recorded: 0 };
-        let shape = BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, splits: &[] };
+        let shape =
+            BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, runs: 1, splits: &[] };
         landing.logits = rows * plan.vocab;
         tape.steps(tables.of_batch(batch.kind, rows).1, shape)
     }
@@ -168,7 +169,7 @@ impl GpuBackend {
         let early = if idle { first } else { usize::MAX };
         let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
         let rows = batch.tokens.len() as u32;
-        let shape = BatchShape { rows, positions: &batch.positions, tiles, splits: &[] };
+        let shape = BatchShape { rows, positions: &batch.positions, tiles, runs: batch.runs(), splits: &[] };
         tape.steps(&mut tables.of_batch(batch.kind, 0).0[kernels], shape)
     }
 
@@ -221,11 +222,18 @@ impl GpuBackend {
                 let Some(kernels) = &mut group.kernels else { return Err(unbound()) };
                 if lane.is_single {
                     let position = of_group[0].decoding.map_or(0, |slot| slot.predicted);
-                    let shape = BatchShape { rows: 1, positions: &[position], tiles: 0, splits: &[] };
+                    let shape =
+                        BatchShape { rows: 1, positions: &[position], tiles: 0, runs: 1, splits: &[] };
                     tape.steps(&mut kernels.decode, shape)?;
                 } else {
                     splits.set(of_group);
-                    let shape = BatchShape { rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
+                    let shape = BatchShape {
+                        runs: lane.rows,
+                        rows: lane.rows,
+                        positions: &[0],
+                        tiles: 0,
+                        splits: &splits.0,
+                    };
                     tape.steps(&mut kernels.sequences, shape)?;
                     tape.steps(&mut kernels.logits, shape)?;
                 }

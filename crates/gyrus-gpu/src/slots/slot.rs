@@ -9,6 +9,8 @@ pub(super) struct Slot {
     pub(super) length: u32,
     /// Entries of its block tables.
     pub(super) blocks: usize,
+    /// The records of its state, if it decodes.
+    pub(super) records: Option<[u32; 2]>,
     /// How it decodes, if it does.
     pub(super) decoding: Option<Decoding>,
 }

@@ -42,6 +42,7 @@ impl GpuBackend {
     pub(super) fn submit_work(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
         let number = self.slots.submissions + 1;
         if work.chunks.is_empty() && work.between + work.steps == 0 {
+            self.slots.flush_late(&self.gpu)?;
             self.slots.submissions = number;
             return Ok(number);
         }
@@ -167,7 +168,8 @@ impl GpuBackend {
                 false => (&mut kernels.sequences, &mut kernels.logits),
             };
             splits.set(of_group);
-            let shape = BatchShape { rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
+            let shape =
+                BatchShape { runs: lane.rows, rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
             *after_wgpu |= bind_steps(gpu, layers, shape, is_vulkan)?;
             *after_wgpu |= bind_steps(gpu, logits, shape, is_vulkan)?;
         }
@@ -177,7 +179,7 @@ impl GpuBackend {
         let tables = bind_chunks(tables, &lowering)?;
         for batch in chunks {
             let rows = batch.tokens.len() as u32;
-            let shape = BatchShape { rows, positions: &batch.positions, tiles: 1, splits: &[] };
+            let shape = BatchShape { rows, positions: &batch.positions, tiles: 1, runs: 1, splits: &[] };
             *after_wgpu |= bind_steps(gpu, tables.of_batch(batch.kind, 0).0, shape, is_vulkan)?;
         }
         Ok(())
@@ -189,7 +191,8 @@ impl GpuBackend {
         let GpuBackend { gpu, slots: SlotPool { chunks: tables, recorder, after_wgpu, .. }, .. } = self;
         let (Some(tables), Some(recorder)) = (tables, recorder) else { return Err(unbound()) };
         let steps = tables.of_batch(batch.kind, rows).1;
-        let shape = BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, splits: &[] };
+        let shape =
+            BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, runs: 1, splits: &[] };
         *after_wgpu |= bind_steps(gpu, steps, shape, recorder.is_vulkan())?;
         // The first step gathers rows, from the first one on.
         if let Some(gather) = steps.first_mut()
@@ -246,6 +249,7 @@ impl ChunkBatch {
             logits: &self.logits,
             tables: &[],
             lengths,
+            records: &self.records,
         }
     }
 }

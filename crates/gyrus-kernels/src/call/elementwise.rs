@@ -1,6 +1,6 @@
 //! Kernels that compute each element on its own. The grid's second axis is the rows.
 
-use super::engine::{Kernel, launch, slot};
+use super::engine::{Kernel, flag, launch, slot};
 use super::gate_name;
 use crate::launch::{Access, Launch, LaunchError};
 use crate::op::Activation;
@@ -31,15 +31,38 @@ pub fn gate_by(
     activation: Activation,
     (stride, first): (u32, u32),
 ) -> Result<Launch, LaunchError> {
-    columns("gate_by", "stride", stride, first, count)?;
+    by_columns("gate_by", false, rungs, rows, count, activation, (stride, first))
+}
+
+/// `x[r][i] *= f(by[r][first + i])` for `rows` of `count` and of `stride` elements.
+pub fn mul_by(
+    rungs: Rungs,
+    rows: u32,
+    count: u32,
+    activation: Activation,
+    (stride, first): (u32, u32),
+) -> Result<Launch, LaunchError> {
+    by_columns("mul_by", true, rungs, rows, count, activation, (stride, first))
+}
+
+fn by_columns(
+    name: &'static str,
+    multiply: bool,
+    rungs: Rungs,
+    rows: u32,
+    count: u32,
+    activation: Activation,
+    (stride, first): (u32, u32),
+) -> Result<Launch, LaunchError> {
+    columns(name, "stride", stride, first, count)?;
     let slots = vec![
         slot("x", 0, Access::ReadWrite, u64::from(rows) * u64::from(count)),
         slot("by", 1, Access::Read, u64::from(rows) * u64::from(stride)),
     ];
-    let constants = vec![("ACTIVATION", gate_name(Some(activation)).to_owned())];
+    let constants = vec![("ACTIVATION", gate_name(Some(activation)).to_owned()), flag("MULTIPLY", multiply)];
     let params = GateByParams { count, stride, first, _pad0: 0 };
     let groups = [count.div_ceil(WORKGROUP), rows];
-    launch(kernel("gate_by", "engine/gate_by.wgsl", constants), rungs, slots, (2, &params), groups)
+    launch(kernel(name, "engine/gate_by.wgsl", constants), rungs, slots, (2, &params), groups)
 }
 
 /// `out[r][first + i] += scale · x[r][i]` for `rows` of `count` elements, or with a bias the same `x` for all rows.

@@ -9,7 +9,7 @@ use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
 use super::Storage;
-pub use super::elementwise::{AddCall, gate, gate_by, scale};
+pub use super::elementwise::{AddCall, gate, gate_by, mul_by, scale};
 use super::norm::{Norm, NormCall};
 
 const WORKGROUP: u32 = 256;

@@ -376,6 +376,7 @@ mod tests {
             logits: &[],
             tables: &[],
             lengths: &[],
+            records: &[],
         };
         let mut tiles = Vec::new();
         push_tiles(&batch, most, causal, &mut tiles);

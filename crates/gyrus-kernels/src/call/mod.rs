@@ -3,6 +3,7 @@
 mod attend;
 mod conv;
 mod copy;
+mod delta;
 mod elementwise;
 mod embed;
 pub mod engine;
@@ -28,6 +29,7 @@ pub use crate::abi::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning};
 pub use attend::{AttendCall, SplitMode};
 pub use conv::{Conv1dCall, ConvActivation};
 pub use copy::{copy, read_sums};
+pub use delta::{DeltaCall, decoding_run, delta_run, idle_run, record_pair};
 pub use embed::EmbedCall;
 pub use experts::{ExpertSumCall, ExpertTilesCall, Experts, RouteCall, add_gated};
 pub use f16_rows::F16RowsCall;
@@ -56,6 +58,7 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
     match gate {
         None => "none",
         Some(Activation::Silu) => "silu",
+        Some(Activation::Sigmoid) => "sigmoid",
         Some(Activation::GeluTanh) => "gelu_tanh",
         Some(Activation::Gelu) => "gelu",
         Some(Activation::SquaredRelu) => "squared_relu",

@@ -4,6 +4,7 @@ use super::decode_row::DecodeRow;
 use super::{HOST_LIMITS, HostForward, Sequence};
 use crate::backend::BackendError;
 use crate::batch::Batch;
+use crate::delta::Records;
 use crate::kv::MAX_KV_GROUPS;
 use crate::slots::{Chunk, LogitRows, RowKind};
 
@@ -20,6 +21,10 @@ pub(super) struct BatchRows {
     /// The slots of the sequences; before, slots in the order of their rows.
     slots: Vec<usize>,
     lengths: Vec<u32>,
+    /// The records of each slot's rows.
+    records: Vec<Option<Records>>,
+    /// Those of the sequences.
+    numbered: Vec<Records>,
 }
 
 impl BatchRows {
@@ -35,6 +40,8 @@ impl BatchRows {
             sequences: row(),
             slots,
             lengths,
+            records: vec![None; slot],
+            numbered: Vec::with_capacity(slot),
         }
     }
 
@@ -43,6 +50,24 @@ impl BatchRows {
             rows.clear();
         }
         self.slot_of.clear();
+        self.records.clear();
+        self.records.resize(HOST_LIMITS.slots, None);
+    }
+
+    /// Rows of a slot with these records follow those that it has in the batch.
+    fn continue_records(&mut self, slot: usize, Records { from, to }: Records) {
+        let from = self.records[slot].map_or(from, |first| first.from);
+        self.records[slot] = Some(Records { from, to });
+    }
+
+    /// Whether rows read or write a record.
+    pub(super) fn use_record(&self, record: u32) -> bool {
+        self.records.iter().flatten().any(|records| records.from == Some(record) || records.to == record)
+    }
+
+    /// Whether rows write a record.
+    pub(super) fn write_record(&self, record: u32) -> bool {
+        self.records.iter().flatten().any(|records| records.to == record)
     }
 
     pub(super) fn push(&mut self, token: u32, position: u32, slot: usize) {
@@ -59,12 +84,21 @@ impl BatchRows {
                 self.push(token, position, chunk.slot);
             }
             self.logits.extend(wanted(chunk).map(|row| (first + row) as u32));
+            if let Some(records) = chunk.records {
+                self.continue_records(chunk.slot, records);
+            }
         }
     }
 
     /// Adds a row for each slot that advances and takes part in steps of submission `before`. Rows of sequences that begin
     /// with the same block are adjacent, so that attention reads their common blocks once.
-    pub(super) fn push_decode_rows(&mut self, sequences: &[Sequence], rows: &mut [DecodeRow], before: u64) {
+    pub(super) fn push_decode_rows(
+        &mut self,
+        sequences: &[Sequence],
+        rows: &mut [DecodeRow],
+        before: u64,
+        has_state: bool,
+    ) {
         self.slots.clear();
         self.slots.extend(0..rows.len());
         self.slots.sort_unstable_by_key(|&slot| (sequences[slot].first_block(), slot));
@@ -75,6 +109,9 @@ impl BatchRows {
             if let Some((token, position)) = input {
                 self.logits.push(self.tokens.len() as u32);
                 self.push(token, position, slot);
+                if has_state {
+                    self.continue_records(slot, rows[slot].records());
+                }
             }
         }
     }
@@ -94,6 +131,8 @@ impl BatchRows {
         }
         self.lengths.clear();
         self.lengths.extend(self.slots.iter().map(|&slot| sequences[slot].length));
+        self.numbered.clear();
+        self.numbered.extend(self.slots.iter().filter_map(|&slot| self.records[slot]));
         let mut tables: [&[u32]; SLOTS * MAX_KV_GROUPS] = [&[]; SLOTS * MAX_KV_GROUPS];
         let all = self.slots.iter().flat_map(|&slot| &sequences[slot].tables);
         let count = tables.iter_mut().zip(all).map(|(entry, table)| *entry = table).count();
@@ -106,6 +145,7 @@ impl BatchRows {
             logits: &self.logits,
             tables: &tables[..count],
             lengths: &self.lengths,
+            records: &self.numbered,
         })
     }
 

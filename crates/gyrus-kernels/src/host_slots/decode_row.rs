@@ -6,6 +6,7 @@ use super::RESERVED;
 use super::penalty_window::PenaltyWindow;
 use crate::backend::BackendError;
 use crate::batch::are_finite;
+use crate::delta::Records;
 use crate::log_softmax::{LogSoftmax, top_tokens};
 use crate::select::Sampler;
 use crate::slots::{Decode, MAX_ENDS, MAX_TOP, Outcome};
@@ -25,6 +26,7 @@ pub struct DecodeRow {
     n_ends: usize,
     logprobs: Option<usize>,
     masked: bool,
+    records: [u32; 2],
     /// The position that `mask` is for.
     mask_position: Option<u32>,
     mask: Vec<u32>,
@@ -61,6 +63,7 @@ impl DecodeRow {
         (self.token, self.position, self.limit) = (token, position, decode.limit);
         self.logprobs = decode.logprobs.map(|n| n.min(MAX_TOP));
         (self.masked, self.mask_position) = (decode.masked, None);
+        self.records = decode.records;
         Ok(())
     }
 
@@ -95,6 +98,18 @@ impl DecodeRow {
             && next < self.limit
             && (!self.masked || self.mask_position == Some(next));
         advances.then_some((self.token, self.position))
+    }
+
+    /// The records that a step at its position reads and writes.
+    pub(super) fn records(&self) -> Records {
+        let [even, odd] = self.records;
+        let (from, to) = if self.position.is_multiple_of(2) { (even, odd) } else { (odd, even) };
+        Records { from: Some(from), to }
+    }
+
+    /// Whether it decodes.
+    pub(super) fn decodes(&self) -> bool {
+        self.decodes
     }
 
     /// The positions that steps can compute, at most `steps`.

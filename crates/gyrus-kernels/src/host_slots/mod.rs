@@ -24,8 +24,9 @@ use split_chunks::SplitChunks;
 
 use crate::backend::BackendError;
 use crate::batch::Batch;
+use crate::delta::Records;
 use crate::kv::KV_BLOCK;
-use crate::slots::{Decode, Landed, Limits, Slots, Work};
+use crate::slots::{Chunk, Decode, Landed, Limits, Slots, Work};
 
 /// What backends on the host can run at once. They compute when work is submitted, so more steps gain nothing.
 pub const HOST_LIMITS: Limits =
@@ -48,6 +49,9 @@ pub trait HostForward {
     /// [`BackendError::UnsoundBatch`] leaves everything as it was.
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError>;
 
+    /// Copies a record of the state, or zeros. Both are within the pool.
+    fn copy_record(&mut self, from: Option<usize>, to: usize);
+
     /// Computes one of `parts` parts of a batch; the last one returns the logits. Other batches may be computed between
     /// them. All parts are given the same batch.
     fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
@@ -61,6 +65,8 @@ pub struct HostSlots {
     vocab: usize,
     /// Blocks of each KV group.
     blocks: Vec<usize>,
+    /// Records of the state, if the plan has one.
+    records: Option<usize>,
     sequences: Vec<Sequence>,
     /// One for each slot.
     rows: Vec<DecodeRow>,
@@ -81,13 +87,15 @@ struct Sequence {
 }
 
 impl HostSlots {
-    /// Closed slots for a vocabulary and a cache of these numbers of blocks, one for each KV group.
-    pub fn new(vocab: usize, blocks: &[usize]) -> HostSlots {
+    /// Closed slots for a vocabulary and a cache of these numbers of blocks, one for each KV group. `records`: records of
+    /// the state, if the plan has one.
+    pub fn new(vocab: usize, blocks: &[usize], records: Option<usize>) -> HostSlots {
         let Limits { slots, rows, .. } = HOST_LIMITS;
         let sequence = || Sequence { tables: vec![Vec::new(); blocks.len()], ..Sequence::default() };
         HostSlots {
             vocab,
             blocks: blocks.to_vec(),
+            records,
             sequences: (0..slots).map(|_| sequence()).collect(),
             rows: (0..slots).map(|_| DecodeRow::default()).collect(),
             batch: BatchRows::with_capacity(rows + slots * HOST_LIMITS.steps),
@@ -134,10 +142,11 @@ impl HostSlots {
     }
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
-        let (vocab, next) = (self.vocab, self.submissions + 1);
+        let (vocab, pool, next) = (self.vocab, self.records, self.submissions + 1);
         let (sequence, row) = self.opened(slot)?;
         if decode.limit as usize > sequence.positions()
             || decode.tokens.iter().any(|&token| token as usize >= vocab)
+            || pool.is_some_and(|pool| decode.records.iter().any(|&record| record as usize >= pool))
         {
             return Err(BackendError::UnsoundBatch);
         }
@@ -158,6 +167,25 @@ impl HostSlots {
             return Err(BackendError::UnsoundBatch);
         }
         row.set_mask(position, allowed)
+    }
+
+    fn copy_state(
+        &mut self,
+        from: Option<u32>,
+        to: u32,
+        forward: &mut dyn HostForward,
+    ) -> Result<(), BackendError> {
+        if self.records.is_none_or(|pool| from.unwrap_or(to).max(to) as usize >= pool) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        if self.split.conflicts(from, to) {
+            if self.split.defer_copy(from, to) {
+                return Ok(());
+            }
+            self.finish_chunks(forward)?;
+        }
+        forward.copy_record(from.map(|from| from as usize), to as usize);
+        Ok(())
     }
 
     fn close(&mut self, slot: usize) {
@@ -196,7 +224,7 @@ impl HostSlots {
         self.batch.push_chunks(work.chunks);
         let chunk_logits = self.batch.logits.len();
         if work.steps > 0 {
-            self.batch.push_decode_rows(&self.sequences, &mut self.rows, submission);
+            self.batch.push_decode_rows(&self.sequences, &mut self.rows, submission, self.records.is_some());
         }
         let logits = self.batch.compute(&self.sequences, &mut self.rows, forward)?;
         self.landed.push_chunks(submission, &logits[..chunk_logits * self.vocab]);
@@ -214,7 +242,7 @@ impl HostSlots {
         forward: &mut dyn HostForward,
     ) -> Result<(), BackendError> {
         self.batch.clear();
-        self.batch.push_decode_rows(&self.sequences, &mut self.rows, before);
+        self.batch.push_decode_rows(&self.sequences, &mut self.rows, before, self.records.is_some());
         if !self.batch.tokens.is_empty() {
             self.batch.compute(&self.sequences, &mut self.rows, forward)?;
         }
@@ -229,7 +257,11 @@ impl HostSlots {
             None => self.step(submission, submission - 1, forward),
             Some(logits) => {
                 self.landed.push_chunks(submission, logits);
-                (0..self.split.steps()).try_for_each(|_| self.step(submission, submission, forward))
+                (0..self.split.steps()).try_for_each(|_| self.step(submission, submission, forward))?;
+                self.split.take_copies().for_each(|(from, to)| {
+                    forward.copy_record(Some(from as usize), to as usize);
+                });
+                Ok(())
             }
         }
     }
@@ -270,7 +302,11 @@ impl HostSlots {
                 && (chunk.position as usize).saturating_add(chunk.tokens.len()) <= positions
                 && chunk.tokens.iter().all(|&token| (token as usize) < self.vocab);
         }
+        sound &= Chunk::have_sound_records(work.chunks, self.records);
         if !sound || of_chunks > rows || with_logits > logit_rows {
+            return Err(BackendError::UnsoundBatch);
+        }
+        if all_steps > 0 && !self.has_own_records() {
             return Err(BackendError::UnsoundBatch);
         }
         if all_steps > 1 {
@@ -285,6 +321,18 @@ impl HostSlots {
             return if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) };
         }
         Ok(())
+    }
+
+    /// Whether no two decoding slots have a record in common.
+    fn has_own_records(&self) -> bool {
+        let decoding = || self.rows.iter().filter(|row| row.decodes()).map(DecodeRow::records);
+        let of = |records: Records| [records.from, Some(records.to)];
+        self.records.is_none()
+            || decoding().enumerate().all(|(i, records)| {
+                decoding()
+                    .skip(i + 1)
+                    .all(|other| of(records).iter().all(|record| !of(other).contains(record)))
+            })
     }
 
     fn reset(&mut self) {
@@ -330,6 +378,11 @@ impl<B: HostBackend> Slots for B {
 
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
         self.host_slots().0.mask(slot, position, allowed)
+    }
+
+    fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
+        let (slots, forward) = self.host_slots();
+        slots.copy_state(from, to, forward)
     }
 
     fn close(&mut self, slot: usize) {

@@ -19,6 +19,8 @@ pub(super) struct SplitChunks {
     /// Steps after the last part.
     steps: usize,
     rows: BatchRows,
+    /// Copies of records after the last step: of states that the chunks leave.
+    copies: Vec<(u32, u32)>,
     /// The sequences of the slots with chunks, and whether the slot was closed.
     sequences: Vec<Sequence>,
     slots: Vec<(usize, bool)>,
@@ -43,6 +45,7 @@ impl SplitChunks {
         sequences: &[Sequence],
     ) {
         std::mem::swap(&mut self.rows, rows);
+        self.copies.clear();
         self.sequences.resize(HOST_LIMITS.slots, Sequence::default());
         self.slots.clear();
         for chunk in work.chunks {
@@ -69,6 +72,33 @@ impl SplitChunks {
 
     pub(super) fn stop(&mut self) {
         self.state = State::Idle;
+        self.copies.clear();
+    }
+
+    /// Whether a copy between these records would not be the same now and after the chunks.
+    pub(super) fn conflicts(&self, from: Option<u32>, to: u32) -> bool {
+        let copied = |record: u32| self.copies.iter().any(|(from, to)| *from == record || *to == record);
+        self.is_running()
+            && [from, Some(to)]
+                .into_iter()
+                .flatten()
+                .any(|record| self.rows.use_record(record) || copied(record))
+    }
+
+    /// Leaves a copy of a state that the chunks write for later, unless what it overwrites is in use. Returns whether it did.
+    pub(super) fn defer_copy(&mut self, from: Option<u32>, to: u32) -> bool {
+        let Some(from) = from.filter(|from| self.rows.write_record(*from)) else { return false };
+        let is_free = !self.rows.use_record(to)
+            && self.copies.iter().all(|(from, other)| ![*from, *other].contains(&to));
+        if is_free {
+            self.copies.push((from, to));
+        }
+        is_free
+    }
+
+    /// The copies that were left for later.
+    pub(super) fn take_copies(&mut self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.copies.drain(..)
     }
 
     /// The caller no longer wants the chunks of a slot. Without any chunk that is wanted, the other parts are not computed.

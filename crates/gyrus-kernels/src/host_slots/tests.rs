@@ -41,10 +41,12 @@ impl HostForward for Fake {
         rows.iter_mut().for_each(|row| row.sample(&self.logits, VOCAB, crate::LogSoftmax::new));
         Ok(&self.logits)
     }
+
+    fn copy_record(&mut self, _from: Option<usize>, _to: usize) {}
 }
 
 fn backend() -> Backend {
-    Backend { slots: HostSlots::new(VOCAB, &[8, 8]), fake: Fake::default() }
+    Backend { slots: HostSlots::new(VOCAB, &[8, 8], None), fake: Fake::default() }
 }
 
 /// Opens a slot with blocks of its own in both groups.
@@ -54,7 +56,7 @@ fn open(backend: &mut Backend, slot: usize, blocks: &[u32], limit: u32) {
 }
 
 fn decode<'a>(tokens: &'a [u32], limit: u32, sampler: &'a Sampler) -> Decode<'a> {
-    Decode { tokens, limit, sampler, ends: &[], logprobs: None, masked: false }
+    Decode { tokens, limit, sampler, ends: &[], logprobs: None, masked: false, records: [0; 2] }
 }
 
 fn start(backend: &mut Backend, slot: usize, tokens: &[u32], limit: u32) {
@@ -62,7 +64,7 @@ fn start(backend: &mut Backend, slot: usize, tokens: &[u32], limit: u32) {
 }
 
 fn chunk(slot: usize, position: u32, tokens: &[u32], logits: LogitRows) -> Chunk<'_> {
-    Chunk { slot, position, tokens, kind: RowKind::Prompt, logits }
+    Chunk { slot, position, tokens, kind: RowKind::Prompt, logits, records: None }
 }
 
 fn steps(steps: usize) -> Work<'static> {

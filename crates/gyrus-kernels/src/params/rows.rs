@@ -91,6 +91,34 @@ params! {
         _pad0: u32,
     }
 
+    /// A layer of Gated DeltaNet.
+    DeltaParams {
+        /// Heads of queries and keys.
+        key_heads: u32,
+        /// Heads of values.
+        value_heads: u32,
+        /// Elements of a query or key head.
+        key_dim: u32,
+        /// Elements of a value head.
+        value_dim: u32,
+        /// Elements from one row of projections to the next.
+        x_stride: u32,
+        /// Elements from one prepared row to the next, a multiple of 4.
+        prepared_stride: u32,
+        /// Elements from the state of one record to the next.
+        state_stride: u32,
+        /// Factor on queries.
+        query_scale: f32,
+        /// Added to the sum of squares of a head.
+        eps: f32,
+        /// 1 if `a` is stored as a logarithm.
+        a_is_log: u32,
+        /// 1 if value head `j` reads key head `j mod key_heads`.
+        tiled: u32,
+        /// Unused.
+        _pad0: u32,
+    }
+
     /// The RMS norm of parts of rows, in place: columns from `first` on, each part of `dim` on its own.
     ColumnNormParams {
         /// Elements of a part.

@@ -52,7 +52,7 @@ fn documented_offsets_hold() {
     for layout in ALL {
         let expected = match layout.name {
             "SlotState" => 96,
-            "RoPEQKVWriteParams" | "AttendParams" => 48,
+            "RoPEQKVWriteParams" | "AttendParams" | "DeltaParams" => 48,
             name if of_sixteen.contains(&name) => 16,
             _ => 32,
         };

@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod delta;
 mod elements;
 mod experts;
 mod f16_rows;
@@ -16,6 +17,7 @@ mod select;
 pub use crate::abi::scalar::{Written, rope};
 pub use attention::{KvCache, Query, Question, attend, attention};
 pub use conv::conv1d;
+pub use delta::{DeltaConvWeights, delta_conv, delta_rule, push_input};
 pub use elements::{element, set};
 pub use experts::{add_gated, expert_sum, route, routed};
 pub use f16_rows::{F16Rows, f16_rows};

@@ -72,6 +72,7 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
             let x = clamp(x, f32::NEG_INFINITY);
             x / (1.0 + (-1.702 * x).exp())
         }
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
     }
 }
 

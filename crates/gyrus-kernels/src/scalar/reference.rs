@@ -1,13 +1,15 @@
 use gyrus_tensor::{TensorError, dequantize};
 
 use super::{
-    KvCache, Query, add_gated, attention, expert_sum, gate, gated, matmul, rms_norm, route, routed, soft_cap,
+    DeltaConvWeights, KvCache, Query, activate, add_gated, attention, delta_conv, delta_rule, expert_sum,
+    gate, gated, matmul, push_input, rms_norm, route, routed, soft_cap,
 };
 use crate::backend::{Backend, BackendError};
 use crate::batch::Batch;
 use crate::call::Storage;
+use crate::delta::{CONV_TAPS, DeltaShape};
 use crate::host_slots::{DecodeRow, HostBackend, HostForward, HostSlots};
-use crate::kv::KvLayer;
+use crate::kv::{KvLayer, KvSize};
 use crate::log_softmax::LogSoftmax;
 use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
@@ -32,6 +34,8 @@ struct ScalarModel {
     /// One per KV group.
     caches: Vec<KvCache>,
     blocks: Vec<usize>,
+    /// Records of the state: for each layer its last inputs and its matrices.
+    records: Vec<Vec<Vec<f32>>>,
     logits: Vec<f32>,
 }
 
@@ -42,6 +46,10 @@ impl Backend for Reference {
 
     fn kv_blocks(&self) -> &[usize] {
         &self.model.blocks
+    }
+
+    fn records(&self) -> usize {
+        self.model.records.len()
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
@@ -70,14 +78,21 @@ impl HostForward for ScalarModel {
         rows.iter_mut().for_each(|row| row.sample(&self.logits, self.plan.vocab, LogSoftmax::new));
         Ok(&self.logits)
     }
+
+    fn copy_record(&mut self, from: Option<usize>, to: usize) {
+        match from {
+            Some(from) => self.records[to] = self.records[from].clone(),
+            None => self.records[to].iter_mut().for_each(|layer| layer.fill(0.0)),
+        }
+    }
 }
 
 impl Reference {
-    /// Dequantises all weights; `bytes` gives each one's data, `blocks` the size of each KV group's pool. The error names
-    /// the weight that could not be dequantised.
+    /// Dequantises all weights; `bytes` gives each one's data, `kv` the sizes of the pools. The error names the weight
+    /// that could not be dequantised.
     pub fn new<D: AsRef<[u8]>>(
         plan: Plan,
-        blocks: &[usize],
+        kv: &KvSize,
         bytes: impl Fn(&WeightSpec) -> D,
     ) -> Result<Reference, (WeightId, TensorError)> {
         let mut weights = Vec::with_capacity(plan.weights.len());
@@ -92,9 +107,18 @@ impl Reference {
             weights.push(values);
         }
         let caches =
-            plan.kv.iter().zip(blocks).map(|(group, blocks)| KvCache::new(*group, *blocks)).collect();
-        let slots = HostSlots::new(plan.vocab, blocks);
-        let model = ScalarModel { caches, plan, weights, blocks: blocks.to_vec(), logits: Vec::new() };
+            plan.kv.iter().zip(&kv.blocks).map(|(group, blocks)| KvCache::new(*group, *blocks)).collect();
+        let has_state = !plan.delta.is_empty();
+        let slots = HostSlots::new(plan.vocab, &kv.blocks, has_state.then_some(kv.records));
+        let record: Vec<Vec<f32>> = plan.delta.iter().map(|shape| vec![0.0; shape.state_elems()]).collect();
+        let model = ScalarModel {
+            caches,
+            plan,
+            weights,
+            blocks: kv.blocks.clone(),
+            records: vec![record; kv.records],
+            logits: Vec::new(),
+        };
         Ok(Reference { model, slots })
     }
 }
@@ -105,7 +129,9 @@ impl ScalarModel {
         batch: &Batch<'_>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<(), BackendError> {
-        if !batch.is_sound(self.plan.vocab, &self.blocks) {
+        if !batch.is_sound(self.plan.vocab, &self.blocks)
+            || !batch.has_sound_records(!self.plan.delta.is_empty(), self.records.len())
+        {
             return Err(BackendError::UnsoundBatch);
         }
         let mut buffers: Vec<Vec<f32>> =
@@ -117,7 +143,12 @@ impl ScalarModel {
             phases.push(of_rope);
         }
         for (i, op) in self.plan.forward.iter().enumerate() {
-            run(&self.plan, &self.weights, &mut self.caches, &phases, batch, op, &mut buffers);
+            match op {
+                Op::DeltaConv { .. } | Op::DeltaRule { .. } => {
+                    run_delta(&self.plan, &self.weights, &mut self.records, batch, op, &mut buffers);
+                }
+                op => run(&self.plan, &self.weights, &mut self.caches, &phases, batch, op, &mut buffers),
+            }
             if let Some(observer) = observer.as_deref_mut() {
                 let mut state = Observable { batch, caches: &mut self.caches, buffers: &mut buffers };
                 show(&self.plan, i, batch.rows(), &mut state, observer);
@@ -125,6 +156,54 @@ impl ScalarModel {
         }
         self.logits = buffers.swap_remove(self.plan.logits().0 as usize);
         Ok(())
+    }
+}
+
+/// An op with a state, sequence by sequence.
+fn run_delta(
+    plan: &Plan,
+    weights: &[Vec<f32>],
+    all_records: &mut [Vec<Vec<f32>>],
+    batch: &Batch<'_>,
+    op: &Op,
+    buffers: &mut [Vec<f32>],
+) {
+    let (Op::DeltaConv { x, layer, .. } | Op::DeltaRule { x, layer, .. }) = op else { return };
+    let shape: DeltaShape = *plan.delta_shape(*layer);
+    let out = op.writes();
+    let (in_width, out_width) = (plan.buffer(*x).width, plan.buffer(out).width);
+    let (inputs, at) = (buffers[usize::from(x.0)].clone(), usize::from(out.0));
+    for (sequence, records) in batch.records.iter().enumerate() {
+        let mut state = match records.from {
+            Some(from) => all_records[from as usize][usize::from(layer.0)].clone(),
+            None => vec![0.0; shape.state_elems()],
+        };
+        let (conv, matrices) = state.split_at_mut(shape.conv_elems());
+        for row in (0..batch.rows()).filter(|row| batch.sequences[*row] as usize == sequence) {
+            let input = &inputs[row * in_width..][..in_width];
+            match op {
+                Op::DeltaConv { taps, a, bias, a_is_log, .. } => {
+                    let [taps, a, bias] = [taps, a, bias].map(|id| &weights[id.0 as usize][..]);
+                    let given = DeltaConvWeights { taps, a, bias, a_is_log: *a_is_log };
+                    let mut rows = [input; CONV_TAPS];
+                    rows.iter_mut().zip(conv.chunks_exact(shape.channels())).for_each(|(r, c)| *r = c);
+                    let gates = &input[shape.channels() + shape.value_width()..];
+                    let out = &mut buffers[at][row * out_width..][..out_width];
+                    delta_conv(&shape, given, rows, gates, out);
+                }
+                Op::DeltaRule { prepared, .. } => {
+                    let width = plan.buffer(*prepared).width;
+                    let prepared = buffers[usize::from(prepared.0)][row * width..][..width].to_vec();
+                    let out = &mut buffers[at][row * out_width..][..out_width];
+                    delta_rule(&shape, matrices, &prepared, out);
+                }
+                _ => {}
+            }
+            push_input(&shape, conv, input);
+        }
+        if matches!(op, Op::DeltaRule { .. }) {
+            all_records[records.to as usize][usize::from(layer.0)] = state;
+        }
     }
 }
 
@@ -234,7 +313,7 @@ fn run(
                 let qkv = &mut buffers[at(qkv)][row * n..(row + 1) * n];
                 for (i, head) in qkv.chunks_exact_mut(dim).enumerate() {
                     let part = if i < heads { 0 } else { 1 + (i - heads) / group.kv_heads };
-                    let norm = norms.and_then(|norms| [Some(norms.q), norms.k, norms.v][part]);
+                    let norm = norms.and_then(|norms| [Some(norms.q), norms.k, norms.v, None][part.min(3)]);
                     if let Some((norm, norms)) = norm.zip(*norms) {
                         let input = head.to_vec();
                         rms_norm(&input, weight(&norm), norms.eps, head);
@@ -244,7 +323,7 @@ fn run(
                     }
                 }
                 if *write {
-                    let (k, v) = qkv[heads * dim..].split_at(group.row());
+                    let (k, v) = qkv[heads * dim..][..2 * group.row()].split_at(group.row());
                     let (table, position) = (batch.table(row, kv.group), batch.positions[row] as usize);
                     caches[usize::from(kv.group)].write(kv.index.into(), table, position, k, v);
                 }
@@ -319,6 +398,15 @@ fn run(
                 add_gated(x, gate, out);
             }
         }
+        Op::MulBy { x, activation, by, first } => {
+            let (n, wide, first) = (width(x), width(by), *first as usize);
+            let factors = buffers[at(by)].clone();
+            for (x, by) in buffers[at(x)].chunks_exact_mut(n).zip(factors.chunks_exact(wide)) {
+                x.iter_mut().zip(&by[first..]).for_each(|(x, by)| *x *= activate(*activation, *by));
+            }
+        }
+        // They have a state.
+        Op::DeltaConv { .. } | Op::DeltaRule { .. } => {}
         Op::Gather { x, out } => {
             let input = buffers[at(x)].clone();
             let n = width(x);

@@ -1,4 +1,4 @@
-// gate_by: x[r][i] = f(x[r][i]) * by[r][first + i].
+// gate_by: x[r][i] = f(x[r][i]) * by[r][first + i]. mul_by, with MULTIPLY: x[r][i] *= f(by[r][first + i]).
 //
 //   0  x       [rows, count] f32, read and written
 //   1  by      [rows, stride] f32, read
@@ -25,6 +25,11 @@ fn KERNEL(here: Invocation) {
     let row = here.workgroup.y;
     if (i < params.count) {
         let at = row * params.count + i;
-        x[at] = gated(x[at], by[row * params.stride + params.first + i]);
+        let factor = by[row * params.stride + params.first + i];
+#if MULTIPLY
+        x[at] *= activated(factor);
+#else
+        x[at] = gated(x[at], factor);
+#endif
     }
 }

@@ -1,7 +1,9 @@
-// The activation function ACTIVATION: silu, gelu_tanh, gelu, squared_relu or clamped_swish.
+// The activation function ACTIVATION: silu, sigmoid, gelu_tanh, gelu, squared_relu or clamped_swish.
 fn activated(v: f32) -> f32 {
 #if ACTIVATION == silu
     return v / (1.0 + exp(-v));
+#elif ACTIVATION == sigmoid
+    return 1.0 / (1.0 + exp(-v));
 #elif ACTIVATION == clamped_swish
     // A selection keeps NaN, which min need not.
     let clamped = select(v, 7.0, v > 7.0);

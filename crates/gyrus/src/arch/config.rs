@@ -1,4 +1,4 @@
-use gyrus_kernels::{Activation, Rope, RouteWeights};
+use gyrus_kernels::{Activation, DeltaShape, Rope, RouteWeights};
 
 use crate::Error;
 
@@ -35,8 +35,8 @@ pub struct Config {
 /// One layer. Two layers of a model may differ in everything.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
-    /// Its attention.
-    pub attention: Attention,
+    /// What mixes the rows of a sequence.
+    pub mixer: Mixer,
     /// Its feed-forward network.
     pub feed_forward: FeedForward,
     /// Whether its input is normalised, before attention and before the feed-forward.
@@ -45,6 +45,25 @@ pub struct Layer {
     pub post_norms: bool,
     /// Whether its output is multiplied by a factor that the file stores.
     pub output_scale: bool,
+}
+
+/// What mixes the rows of a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mixer {
+    /// Attention to keys and values of earlier positions.
+    Attention(Attention),
+    /// Gated DeltaNet: a state of fixed size.
+    Delta(DeltaShape),
+}
+
+impl Layer {
+    /// Its attention, if it has.
+    pub fn attention(&self) -> Option<&Attention> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::Delta(_) => None,
+        }
+    }
 }
 
 /// The attention of a layer.
@@ -72,6 +91,8 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether each head has a score that joins the softmax and has no value.
     pub sinks: bool,
+    /// Whether the results of heads are multiplied by the sigmoid of a gate, which the projection of Q has beside each head.
+    pub output_gate: bool,
     /// Whether values are the keys' projection.
     pub v_is_k: bool,
     /// The earlier layer whose keys and values are attended to, if not its own.

@@ -30,6 +30,10 @@ pub(crate) struct Arch {
     pub(crate) v_norm: bool,
     /// Whether Q, K and V have a bias.
     pub(crate) qkv_bias: Presence,
+    /// Whether the results of attention have a gate.
+    pub(crate) output_gate: bool,
+    /// Whether some layers are Gated DeltaNet.
+    pub(crate) delta: bool,
     /// Whether Q, K and V, and gate and up, are one tensor each.
     pub(crate) fused: bool,
     /// Which layers have a sliding window.
@@ -133,6 +137,8 @@ const LLAMA: Arch = Arch {
     qk_norm: QkNorm::None,
     v_norm: false,
     qkv_bias: Presence::IfPresent,
+    output_gate: false,
+    delta: false,
     fused: false,
     windows: Windows::All(None),
     embedding_scale: Scale::One,
@@ -282,13 +288,39 @@ const OLMO2: Arch = Arch {
     ..LLAMA
 };
 
+/// Hybrids of attention and Gated DeltaNet.
+const QWEN35: Arch = Arch {
+    gguf: "qwen35",
+    hugging_face: &["qwen3_5_text", "qwen3_5"],
+    norms_minus_one: true,
+    qk_norm: QkNorm::PerHead,
+    output_gate: true,
+    delta: true,
+    ffn_norm: LayerTensor::AttentionPostNorm,
+    ..LLAMA
+};
+
+/// Hybrids with experts, of which every row uses one.
+const QWEN35_MOE: Arch = Arch {
+    gguf: "qwen35moe",
+    hugging_face: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    experts: Some(ExpertParts {
+        names: ExpertNames::Qwen,
+        renormalised: Renormalised::Always,
+        beside_dense: false,
+        biases: false,
+        shared: true,
+    }),
+    ..QWEN35
+};
+
 /// The dense models of ERNIE 4.5.
 const ERNIE: Arch = Arch { gguf: "ernie4_5", hugging_face: &["ernie4_5"], ..LLAMA };
 
 /// All architectures.
 pub(crate) const ARCHS: &[Arch] = &[
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT_OSS, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3,
-    GRANITE, OLMO2, ERNIE,
+    GRANITE, OLMO2, QWEN35, QWEN35_MOE, ERNIE,
 ];
 
 /// The architecture of a GGUF file. Several may have the same name; of these only some have experts.
@@ -369,11 +401,14 @@ pub(super) fn table() -> String {
             scale,
             if arch.fused { "fused tensors" } else { "" },
             if arch.v_norm { "V norm" } else { "" },
+            if arch.output_gate { "gated attention" } else { "" },
+            if arch.delta { "Gated DeltaNet layers" } else { "" },
             if arch.multipliers { "residual and logit scale" } else { "" },
             if arch.per_layer_parts { "per-layer inputs, shared KV, layer scale" } else { "" },
             match arch.experts {
                 Some(ExpertParts { beside_dense: true, .. }) => "experts beside the feed-forward",
                 Some(ExpertParts { biases: true, .. }) => "experts with biases",
+                Some(ExpertParts { shared: true, .. }) => "experts, one of them shared",
                 Some(_) => "experts",
                 None => "",
             },

@@ -7,7 +7,7 @@ use super::tensor_names::TensorNames;
 pub(crate) enum ExpertNames {
     /// `block_sparse_moe.experts.N.w1`, `w3` and `w2`.
     Mixtral,
-    /// `mlp.experts.N.gate_proj`, `up_proj` and `down_proj`.
+    /// `mlp.experts.N.gate_proj`, `up_proj` and `down_proj`, or `mlp.experts.gate_up_proj` and `down_proj` as in Gemma.
     Qwen,
     /// `mlp.experts.gate_up_proj` and `down_proj`: all experts, transposed, gate and up in turn.
     GptOss,
@@ -29,6 +29,8 @@ pub(crate) enum ExpertTensor {
     /// Gate and up of each expert, one below the other.
     GateUp,
     Down,
+    /// Down of all experts, in files that have [`ExpertTensor::GateUp`].
+    StackedDown,
     GateBias,
     UpBias,
     GateUpBias,
@@ -61,7 +63,7 @@ fn gguf(part: ExpertTensor) -> &'static str {
         ExpertTensor::Gate => "ffn_gate_exps.weight",
         ExpertTensor::Up => "ffn_up_exps.weight",
         ExpertTensor::GateUp => "ffn_gate_up_exps.weight",
-        ExpertTensor::Down => "ffn_down_exps.weight",
+        ExpertTensor::Down | ExpertTensor::StackedDown => "ffn_down_exps.weight",
         ExpertTensor::GateBias => "ffn_gate_exps.bias",
         ExpertTensor::UpBias => "ffn_up_exps.bias",
         ExpertTensor::GateUpBias => "ffn_gate_up_exps.bias",
@@ -95,7 +97,7 @@ fn hugging_face(part: ExpertTensor, family: ExpertNames) -> String {
             format!("{experts}.*.{down}.weight")
         }
         ExpertTensor::GateUp => format!("{experts}.gate_up_proj"),
-        ExpertTensor::Down => format!("{experts}.down_proj"),
+        ExpertTensor::Down | ExpertTensor::StackedDown => format!("{experts}.down_proj"),
         ExpertTensor::GateBias => format!("{experts}.*.{gate}.bias"),
         ExpertTensor::UpBias => format!("{experts}.*.{up}.bias"),
         ExpertTensor::GateUpBias => format!("{experts}.gate_up_proj_bias"),

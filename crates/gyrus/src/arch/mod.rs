@@ -2,6 +2,8 @@
 
 mod config;
 mod config_defaults;
+mod delta_plan;
+mod delta_reader;
 mod description;
 mod expert_names;
 mod expert_reader;
@@ -19,6 +21,6 @@ mod source;
 mod tensor_names;
 mod weights;
 
-pub use config::{Attention, Config, Experts, FeedForward, Layer, QkNorm};
+pub use config::{Attention, Config, Experts, FeedForward, Layer, Mixer, QkNorm};
 pub(crate) use plan::build;
 pub use ropes::{LayerRope, ModelRopes};

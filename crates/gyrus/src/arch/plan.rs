@@ -2,12 +2,12 @@ use std::ops::Range;
 
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::{
-    BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, MAX_KV_GROUPS, Op, Output, Plan, Precision,
-    RopeId, Rows, WeightId,
+    Activation, BufferId, BufferSpec, DeltaShape, HeadNorms, KvGroup, KvLayer, LOGITS, MAX_KV_GROUPS, Op,
+    Output, Plan, Precision, RopeId, Rows, WeightId,
 };
 use gyrus_tensor::DType;
 
-use super::config::{Attention, Config, Layer, QkNorm};
+use super::config::{Attention, Config, Layer, Mixer, QkNorm};
 use super::description::Arch;
 use super::quantization::Quantization;
 use super::reader;
@@ -28,18 +28,24 @@ pub(crate) fn build(
     precision: Precision,
     quantize: Option<DType>,
 ) -> Result<(Config, Plan), Error> {
-    let (mut config, arch) = reader::read(model)?;
-    let extra = reader::prediction_layers(model)?;
+    let (mut config, arch, extra) = reader::read(model)?;
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),
     };
-    let plus = if arch.norms_minus_one && names != TensorNames::Gguf { 1.0 } else { 0.0 };
+    let plus = if arch.norms_minus_one && !names.is_gguf() { 1.0 } else { 0.0 };
     let quantization = model.config().map_or(Ok(None), Quantization::read)?;
     let mut weights = Weights::new(model, names, plus, quantization, quantize);
     weights.skip_layers(config.layers.len(), extra);
-    let mut builder =
-        Builder { arch, config: &config, weights, buffers: Vec::new(), groups: Vec::new(), ops: Vec::new() };
+    let mut builder = Builder {
+        arch,
+        config: &config,
+        weights,
+        buffers: Vec::new(),
+        groups: Vec::new(),
+        delta: Vec::new(),
+        ops: Vec::new(),
+    };
     // Without an output matrix the embedding is tied, unless `config.json` denies it.
     let untied = model.config().is_some_and(|config| config["tie_word_embeddings"] == false);
     let plan = builder.build(precision, untied)?;
@@ -47,13 +53,15 @@ pub(crate) fn build(
     Ok((config, plan))
 }
 
-/// The forward pass of a decoder-only transformer, top to bottom. Experts are in `plan_experts.rs`.
+/// The forward pass of a decoder-only transformer, top to bottom. Experts are in `plan_experts.rs`, Gated DeltaNet in
+/// `delta_plan.rs`.
 pub(super) struct Builder<'a> {
     pub(super) arch: &'a Arch,
     pub(super) config: &'a Config,
     pub(super) weights: Weights<'a>,
     buffers: Vec<BufferSpec>,
     groups: Vec<KvGroup>,
+    pub(super) delta: Vec<DeltaShape>,
     pub(super) ops: Vec<Op>,
 }
 
@@ -82,16 +90,24 @@ impl Builder<'_> {
             Some(width) => Some((self.per_layer_inputs(stream, vocab, width)?, width)),
             None => None,
         };
-        let mut kv_layers: Vec<KvLayer> = Vec::with_capacity(c.layers.len());
+        let mut kv_layers: Vec<Option<KvLayer>> = Vec::with_capacity(c.layers.len());
         let mut layers: Vec<Range<usize>> = Vec::with_capacity(c.layers.len());
         for (i, layer) in c.layers.iter().enumerate() {
             let first = self.ops.len();
-            let kv = match layer.attention.kv_owner {
-                Some(owner) => kv_layers[owner],
-                None => self.kv_layer(&layer.attention)?,
-            };
-            kv_layers.push(kv);
-            self.attention(i, layer, kv, stream)?;
+            match &layer.mixer {
+                Mixer::Attention(attention) => {
+                    let kv = match attention.kv_owner.and_then(|owner| kv_layers[owner]) {
+                        Some(owner) => owner,
+                        None => self.kv_layer(attention)?,
+                    };
+                    kv_layers.push(Some(kv));
+                    self.attention(i, layer, attention, kv, stream)?;
+                }
+                Mixer::Delta(shape) => {
+                    kv_layers.push(None);
+                    self.delta_net(i, layer, *shape, stream)?;
+                }
+            }
             self.feed_forward(i, layer, stream)?;
             if let Some((inputs, width)) = inputs {
                 self.add_input(i, layer, (inputs, width), stream)?;
@@ -124,6 +140,7 @@ impl Builder<'_> {
             weights: std::mem::take(&mut self.weights.specs),
             ropes: c.ropes.clone(),
             kv: std::mem::take(&mut self.groups),
+            delta: std::mem::take(&mut self.delta),
             forward: std::mem::take(&mut self.ops),
             layers,
             outputs: vec![Output { name: LOGITS, buffer: logits }],
@@ -131,14 +148,22 @@ impl Builder<'_> {
     }
 
     /// Attention of a layer, added to the stream.
-    fn attention(&mut self, i: usize, layer: &Layer, kv: KvLayer, stream: BufferId) -> Result<(), Error> {
-        let (dim, eps, attention) = (self.config.dim, self.config.norm_eps, &layer.attention);
+    fn attention(
+        &mut self,
+        i: usize,
+        layer: &Layer,
+        attention: &Attention,
+        kv: KvLayer,
+        stream: BufferId,
+    ) -> Result<(), Error> {
+        let (dim, eps) = (self.config.dim, self.config.norm_eps);
         let Attention { heads, kv_heads, head_dim, .. } = *attention;
         let (q, k) = (heads * head_dim, kv_heads * head_dim);
         let write = attention.kv_owner.is_none();
         let normed = self.normed(i, layer.pre_norms, LayerTensor::AttentionNorm, stream)?;
 
-        let qkv = self.buffer("qkv", if write { q + 2 * k } else { q });
+        let gate = if write { q + 2 * k } else { q };
+        let qkv = self.buffer("qkv", if attention.output_gate { gate + q } else { gate });
         let weights = self.qkv_weights(i, attention)?;
         self.ops.push(Op::MatMul { x: normed, weights, accumulate: false, out: qkv });
         let mut first = 0;
@@ -180,6 +205,10 @@ impl Builder<'_> {
             false => None,
         };
         self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out: attended });
+        if attention.output_gate {
+            let (activation, first) = (Activation::Sigmoid, gate as u32);
+            self.ops.push(Op::MulBy { x: attended, activation, by: qkv, first });
+        }
 
         let weights = vec![self.weights.layer(i, LayerTensor::AttentionOutput, &[dim, q])?];
         let bias = self.weights.bias(i, LayerTensor::AttentionOutput, dim, false)?;
@@ -192,7 +221,14 @@ impl Builder<'_> {
         if self.arch.fused {
             return self.weights.fused(i, LayerTensor::Qkv, &[q, k, k], dim);
         }
-        let mut weights = vec![self.weights.layer(i, LayerTensor::Q, &[q, dim])?];
+        let (query, gate) = match attention.output_gate {
+            true => {
+                let both = self.weights.alternating(i, LayerTensor::Q, (q, dim), attention.head_dim)?;
+                (both[0], Some(both[1]))
+            }
+            false => (self.weights.layer(i, LayerTensor::Q, &[q, dim])?, None),
+        };
+        let mut weights = vec![query];
         if attention.kv_owner.is_none() {
             let key = self.weights.layer(i, LayerTensor::K, &[k, dim])?;
             weights.push(key);
@@ -205,6 +241,7 @@ impl Builder<'_> {
                 false => self.weights.layer(i, LayerTensor::V, &[k, dim])?,
             });
         }
+        weights.extend(gate);
         Ok(weights)
     }
 
@@ -259,7 +296,7 @@ impl Builder<'_> {
     }
 
     /// A projection of `x` that is added to the stream: directly, or after a norm or times a factor.
-    fn add_to_stream(
+    pub(super) fn add_to_stream(
         &mut self,
         i: usize,
         layer: &Layer,

@@ -133,6 +133,7 @@ impl Builder<'_> {
         let (gate, up, gate_up) =
             (name(ExpertTensor::Gate), name(ExpertTensor::Up), name(ExpertTensor::GateUp));
         let (down, down_bias) = (name(ExpertTensor::Down), name(ExpertTensor::DownBias));
+        let stacked_down = name(ExpertTensor::StackedDown);
         let biases = [ExpertTensor::GateBias, ExpertTensor::UpBias].map(name);
         let gate_up_bias = name(ExpertTensor::GateUpBias);
         let in_gguf = self.weights.names == TensorNames::Gguf;
@@ -162,7 +163,7 @@ impl Builder<'_> {
             true => Matrices {
                 gate_up: vec![weights.stacked(&gate_up, &[count, 2 * width, dim])?],
                 gate_up_biases: Vec::new(),
-                down: weights.stacked(&down, &[count, dim, width])?,
+                down: weights.stacked(&stacked_down, &[count, dim, width])?,
                 down_biases: Vec::new(),
             },
             false => Matrices {

@@ -5,9 +5,11 @@ use gyrus_kernels::Activation;
 use serde_json::Value;
 
 use super::config::{
-    Attention, Config, FeedForward, Layer, MAX_LAYERS, context, dimension, factor, heads, positive, within,
+    Attention, Config, FeedForward, Layer, MAX_LAYERS, Mixer, context, dimension, factor, heads, positive,
+    within,
 };
 use super::config_defaults;
+use super::delta_reader;
 use super::description::{self, Arch, AttentionScale, Presence, Scale, Windows};
 use super::expert_reader::{self, EXPERTS};
 use super::fields::Fields;
@@ -45,8 +47,8 @@ const PREDICTION_LAYERS: Key = Key::new("nextn_predict_layers", &["num_nextn_pre
 /// The most kinds of rotary embedding of a model.
 const MAX_ROPES: usize = 16;
 
-/// Reads a model's configuration and finds its architecture's description.
-pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error> {
+/// Reads a model's configuration, finds its architecture's description and counts the layers that predict several tokens.
+pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch, usize), Error> {
     let config = model.config().map(config_defaults::complete);
     let (source, name, arch) = match (model.gguf(), &config) {
         (Some(metadata), _) => {
@@ -66,20 +68,13 @@ pub(super) fn read(model: &Checkpoint) -> Result<(Config, &'static Arch), Error>
             return Err(Error::Unsupported(format!("{path}: a model without a config.json beside it")));
         }
     };
-    Ok((Reader { source, arch }.config(name, || ModelRopes::read(model, None))?, arch))
+    let config = Reader { source, arch }.config(name, || ModelRopes::read(model, None))?;
+    Ok((config, arch, prediction_layers(source)?))
 }
 
 /// The number of layers after the model's own that predict several tokens. Files have them, and GGUF counts them.
-pub(super) fn prediction_layers(model: &Checkpoint) -> Result<usize, Error> {
-    let extra = match (model.gguf(), model.config()) {
-        (Some(metadata), _) => {
-            let architecture: &str = metadata.require("general.architecture")?;
-            Source::Gguf { metadata, architecture }.number(PREDICTION_LAYERS)?
-        }
-        (None, Some(config)) => Source::Config(text_config(config)?.0).number(PREDICTION_LAYERS)?,
-        (None, None) => None,
-    };
-    match extra.unwrap_or(0) {
+fn prediction_layers(source: Source<'_>) -> Result<usize, Error> {
+    match source.number(PREDICTION_LAYERS)?.unwrap_or(0) {
         0 => Ok(0),
         extra => within("number of prediction layers", extra, MAX_LAYERS),
     }
@@ -106,6 +101,7 @@ fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
         Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_tanh"],
         Activation::Gelu => &["gelu"],
         Activation::SquaredRelu => &["relu2"],
+        Activation::Sigmoid => &["sigmoid"],
     };
     // Gemma's first files name 'gelu' in `hidden_act` and mean the tanh form, which newer ones have in
     // `hidden_activation`.
@@ -136,14 +132,12 @@ impl Reader<'_> {
     fn config(&self, name: &str, ropes: impl FnOnce() -> Result<ModelRopes, Error>) -> Result<Config, Error> {
         let (source, arch) = (self.source, self.arch);
         let dim = dimension("embedding length", source.require(DIM)?)?;
-        let count = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
-        let count = match source {
-            Source::Gguf { .. } => {
-                let extra = source.number(PREDICTION_LAYERS)?.unwrap_or(0);
-                within("layer count", (count as u64).saturating_sub(extra), MAX_LAYERS)?
-            }
-            Source::Config(_) => count,
+        let all = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
+        let extra = match source {
+            Source::Gguf { .. } => source.number(PREDICTION_LAYERS)?.unwrap_or(0),
+            Source::Config(_) => 0,
         };
+        let count = within("layer count", (all as u64).saturating_sub(extra), MAX_LAYERS)?;
         for heads in self.heads(count)? {
             dimension("head count", heads)?;
         }
@@ -226,8 +220,30 @@ impl Reader<'_> {
             Some(cap) => Some(positive("the attention soft cap", cap)?),
             None => None,
         };
+        let delta = if arch.delta { delta_reader::shapes(source, count)? } else { vec![None; count] };
+        let output_gate = arch.output_gate && source.flag("attn_output_gate")? != Some(false);
         let mut layers: Vec<Layer> = Vec::with_capacity(count);
         for i in 0..count {
+            let layer = |mixer| {
+                Ok::<_, Error>(Layer {
+                    mixer,
+                    feed_forward: FeedForward {
+                        dense: match is_dense(i) {
+                            true => Some(dimension("feed-forward length", widths[i])?),
+                            false => None,
+                        },
+                        experts: experts[i],
+                        activation: arch.activation,
+                    },
+                    pre_norms: arch.pre_norms,
+                    post_norms: arch.post_norms,
+                    output_scale: arch.per_layer_parts,
+                })
+            };
+            if let Some(shape) = delta[i] {
+                layers.push(layer(Mixer::Delta(shape))?);
+                continue;
+            }
             let rope = ropes.iter().position(|kind| kind.layers.contains(&i));
             let Some((rope, kind)) = rope.map(|rope| (rope, &ropes[rope])) else {
                 return Err(Error::Unsupported(format!("layer {i}, which has no rotary embedding,")));
@@ -240,8 +256,8 @@ impl Reader<'_> {
             let head_dim = kind.rope.head_dim();
             // Keys that are shared have the layer's own window and heads.
             let is_alike = |owner: &Layer| {
-                let Attention { window, kv_heads: heads, head_dim: dim, .. } = owner.attention;
-                (window, heads, dim) == (windows[i], kv_heads, head_dim)
+                let kind = |a: &Attention| (a.window, a.kv_heads, a.head_dim);
+                owner.attention().map(kind) == Some((windows[i], kv_heads, head_dim))
             };
             let kv_owner = match i < owners {
                 true => None,
@@ -261,23 +277,11 @@ impl Reader<'_> {
                 v_norm: arch.v_norm,
                 qkv_bias,
                 sinks: arch.sinks,
+                output_gate,
                 v_is_k: k_eq_v && windows[i].is_none(),
                 kv_owner,
             };
-            layers.push(Layer {
-                attention,
-                feed_forward: FeedForward {
-                    dense: match is_dense(i) {
-                        true => Some(dimension("feed-forward length", widths[i])?),
-                        false => None,
-                    },
-                    experts: experts[i],
-                    activation: arch.activation,
-                },
-                pre_norms: arch.pre_norms,
-                post_norms: arch.post_norms,
-                output_scale: arch.per_layer_parts,
-            });
+            layers.push(layer(Mixer::Attention(attention))?);
         }
         Ok(layers)
     }
@@ -319,6 +323,7 @@ impl Reader<'_> {
             let is_local = |name: &&str| match *name {
                 LOCAL => Ok(true),
                 super::ropes::GLOBAL => Ok(false),
+                super::ropes::RECURRENT if self.arch.delta => Ok(false),
                 other => Err(Error::Unsupported(format!("layer type '{other}'"))),
             };
             return types.iter().map(is_local).collect();
@@ -416,7 +421,7 @@ mod tests {
             for (name, value) in changes.as_object().unwrap() {
                 config[name] = value.clone();
             }
-            read(&config).unwrap().layers.iter().map(|layer| layer.attention.window).collect()
+            read(&config).unwrap().layers.iter().map(|layer| layer.attention().unwrap().window).collect()
         };
         let w = Some;
         assert_eq!(windows(json!({})), [None; 4]);
@@ -451,7 +456,7 @@ mod tests {
             },
         });
         let owners = |config: &Value| -> Result<Vec<Option<usize>>, Error> {
-            Ok(read(config)?.layers.iter().map(|layer| layer.attention.kv_owner).collect())
+            Ok(read(config)?.layers.iter().map(|layer| layer.attention().unwrap().kv_owner).collect())
         };
         assert_eq!(owners(&config).unwrap(), [None, None, None, None, Some(3), Some(1)]);
         // Without a window, layers still differ in the size of their heads.

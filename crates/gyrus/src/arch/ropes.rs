@@ -32,6 +32,8 @@ pub struct LayerRope {
 
 /// The layer type of layers with full attention.
 pub(super) const GLOBAL: &str = "full_attention";
+/// The layer type of layers without attention.
+pub(super) const RECURRENT: &str = "linear_attention";
 /// The layer type of layers with a sliding window.
 pub(super) const LOCAL: &str = "sliding_attention";
 

@@ -46,6 +46,17 @@ pub(crate) enum LayerTensor {
     /// The norm of the experts' input, and of their result.
     ExpertsNorm,
     ExpertsPostNorm,
+    /// Queries, keys and values of Gated DeltaNet, one below the other.
+    DeltaQkv,
+    /// Its output gate.
+    DeltaGate,
+    DeltaBeta,
+    DeltaAlpha,
+    DeltaTaps,
+    DeltaA,
+    DeltaBias,
+    DeltaNorm,
+    DeltaOutput,
     InputGate,
     InputProjection,
     InputPostNorm,
@@ -101,6 +112,10 @@ impl TensorNames {
         schemes.iter().find(|names| has(names)).unwrap_or(first).clone()
     }
 
+    pub(crate) fn is_gguf(&self) -> bool {
+        matches!(self, TensorNames::Gguf)
+    }
+
     pub(crate) fn global(&self, tensor: GlobalTensor) -> String {
         match self {
             TensorNames::Gguf => match tensor {
@@ -125,10 +140,13 @@ impl TensorNames {
 
     pub(crate) fn layer(&self, layer: usize, part: LayerTensor) -> String {
         match (self, part) {
-            // These names have no suffix in Hugging Face's layout.
-            (TensorNames::HuggingFace { .. }, LayerTensor::OutputScale | LayerTensor::Sinks) => {
-                self.stem(layer, part)
-            }
+            // Names without the suffix.
+            (
+                TensorNames::HuggingFace { .. },
+                LayerTensor::OutputScale | LayerTensor::Sinks | LayerTensor::DeltaBias,
+            )
+            | (_, LayerTensor::DeltaA) => self.stem(layer, part),
+            (TensorNames::Gguf, LayerTensor::DeltaBias) => self.bias(layer, part),
             _ => format!("{}.weight", self.stem(layer, part)),
         }
     }
@@ -167,6 +185,15 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::DensePostNorm => "post_ffw_norm_1",
         LayerTensor::ExpertsNorm => "pre_ffw_norm_2",
         LayerTensor::ExpertsPostNorm => "post_ffw_norm_2",
+        LayerTensor::DeltaQkv => "attn_qkv",
+        LayerTensor::DeltaGate => "attn_gate",
+        LayerTensor::DeltaBeta => "ssm_beta",
+        LayerTensor::DeltaAlpha => "ssm_alpha",
+        LayerTensor::DeltaTaps => "ssm_conv1d",
+        LayerTensor::DeltaA => "ssm_a",
+        LayerTensor::DeltaBias => "ssm_dt",
+        LayerTensor::DeltaNorm => "ssm_norm",
+        LayerTensor::DeltaOutput => "ssm_out",
         LayerTensor::InputGate => "inp_gate",
         LayerTensor::InputProjection => "proj",
         LayerTensor::InputPostNorm => "post_norm",
@@ -196,6 +223,15 @@ fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
         LayerTensor::DensePostNorm => "post_feedforward_layernorm_1",
         LayerTensor::ExpertsNorm => "pre_feedforward_layernorm_2",
         LayerTensor::ExpertsPostNorm => "post_feedforward_layernorm_2",
+        LayerTensor::DeltaQkv => "linear_attn.in_proj_qkv",
+        LayerTensor::DeltaGate => "linear_attn.in_proj_z",
+        LayerTensor::DeltaBeta => "linear_attn.in_proj_b",
+        LayerTensor::DeltaAlpha => "linear_attn.in_proj_a",
+        LayerTensor::DeltaTaps => "linear_attn.conv1d",
+        LayerTensor::DeltaA => "linear_attn.A_log",
+        LayerTensor::DeltaBias => "linear_attn.dt_bias",
+        LayerTensor::DeltaNorm => "linear_attn.norm",
+        LayerTensor::DeltaOutput => "linear_attn.out_proj",
         LayerTensor::InputGate => "per_layer_input_gate",
         LayerTensor::InputProjection => "per_layer_projection",
         LayerTensor::InputPostNorm => "post_per_layer_input_norm",

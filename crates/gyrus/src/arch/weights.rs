@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gyrus_formats::{Checkpoint, TensorView};
-use gyrus_kernels::{WeightId, WeightSpec};
+use gyrus_kernels::{CONV_TAPS, WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
 use super::quantization::{Quantization, Stored};
@@ -72,6 +72,37 @@ impl<'a> Weights<'a> {
     ) -> Result<WeightId, Error> {
         let tensor = self.find(&self.names.layer(layer, part))?;
         self.add(tensor, dims)
+    }
+
+    /// Two weights whose blocks of `block` rows alternate in one tensor, each of `rows` rows.
+    pub(super) fn alternating(
+        &mut self,
+        layer: usize,
+        part: LayerTensor,
+        (rows, cols): (usize, usize),
+        block: usize,
+    ) -> Result<[WeightId; 2], Error> {
+        let tensor = self.find(&self.names.layer(layer, part))?;
+        let stored = self.checked(&tensor, &[2 * rows, cols])?;
+        let shape = Shape::new(&[rows, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let dtype = self.dtype(&stored, shape)?;
+        let spec = |first_row| WeightSpec {
+            first_row,
+            alternate: Some(block),
+            ..WeightSpec::new(&stored.name, dtype, shape)
+        };
+        Ok([0, block].map(|first_row| self.push(spec(first_row))))
+    }
+
+    /// The taps of a layer's convolution, one after the other.
+    pub(super) fn delta_taps(&mut self, layer: usize, channels: usize) -> Result<WeightId, Error> {
+        let tensor = self.find(&self.names.layer(layer, LayerTensor::DeltaTaps))?;
+        let stored = match self.names.is_gguf() {
+            true => self.checked(&tensor, &[channels, CONV_TAPS])?,
+            false => self.checked(&tensor, &[channels, 1, CONV_TAPS])?,
+        };
+        let flat = Shape::new(&[channels * CONV_TAPS]).map_err(|e| Error::Unsupported(e.to_string()))?;
+        Ok(self.push(WeightSpec::new(stored.name, stored.dtype, flat)))
     }
 
     /// A tensor outside the layers.

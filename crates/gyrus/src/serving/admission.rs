@@ -28,17 +28,24 @@ impl Scheduler {
         let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
         let Phase::Waiting { order, announced } = sequence.phase else { return Ok(false) };
         let leased = sequence.kv.len();
+        if !self.acquire_records(at) {
+            return Ok(false);
+        }
+        let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
         let is_score = matches!(sequence.job.as_ref().map(|job| &job.task), Some(Task::Score));
         if leased == 0 && !is_score && follows.is_none() {
             self.kv.adopt(&mut sequence.kv, &sequence.tokens);
         }
         let positions = sequence.positions();
+        let checkpoint = self.rewind_to_state(at);
         while !self.has_blocks(at, positions) {
             if !self.reclaim_idle(at) {
                 // Blocks that it adopted must not be missing elsewhere while it waits.
-                if let Some(sequence) = self.sequences[at].as_mut().filter(|_| leased == 0) {
+                let Some(sequence) = self.sequences[at].as_mut() else { return Ok(false) };
+                if leased == 0 {
                     self.kv.release(&mut sequence.kv);
                 }
+                self.records.rest(&mut sequence.state);
                 return Ok(false);
             }
         }
@@ -49,6 +56,10 @@ impl Scheduler {
         });
         let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
         slots.open(slot, sequence.length)?;
+        if let Some((record, position)) = checkpoint {
+            slots.copy_state(Some(record), self.records.at(&sequence.state, position))?;
+            sequence.state.set(position);
+        }
         self.epoch += 1;
         let epoch = self.epoch;
         let cached = sequence.kv.len();
@@ -69,6 +80,40 @@ impl Scheduler {
             sequence.tell(JobEvent::Admitted { cached });
         }
         Ok(true)
+    }
+
+    /// Gives a sequence the records that it needs to run. `false` if there are too few.
+    fn acquire_records(&mut self, at: usize) -> bool {
+        loop {
+            let Some(sequence) = &mut self.sequences[at] else { return false };
+            if self.records.acquire(&mut sequence.state) {
+                return true;
+            }
+            if !self.reclaim_idle(at) {
+                self.rest(at);
+                return false;
+            }
+        }
+    }
+
+    /// Returns the records of a sequence that does not run, but for that of its state.
+    fn rest(&mut self, at: usize) {
+        if let Some(sequence) = &mut self.sequences[at] {
+            self.records.rest(&mut sequence.state);
+        }
+    }
+
+    /// Shortens the cache of a sequence to the positions whose state is known: its own, or that of a checkpoint, which is
+    /// returned with its position.
+    pub(super) fn rewind_to_state(&mut self, at: usize) -> Option<(u32, usize)> {
+        let sequence = self.sequences[at].as_mut()?;
+        if !self.records.is_used() || sequence.kv.len() == 0 || sequence.state.is_at(sequence.kv.len()) {
+            return None;
+        }
+        let found = self.records.find(&sequence.kv, &sequence.tokens);
+        self.kv.rewind(&mut sequence.kv, found.map_or(0, |(_, position)| position));
+        // Without the blocks of a window nothing was kept.
+        found.filter(|(_, position)| sequence.kv.len() == *position)
     }
 
     /// A running sequence that computes a prefix of these tokens, which are not cached yet, and its length in tokens.
@@ -119,6 +164,7 @@ impl Scheduler {
         let Some((_, at)) = idle.min() else { return false };
         if let Some(sequence) = &mut self.sequences[at] {
             self.kv.release(&mut sequence.kv);
+            self.records.release(&mut sequence.state);
         }
         true
     }
@@ -151,6 +197,7 @@ impl Scheduler {
         slots.close(running.slot);
         self.slots[running.slot] = None;
         self.kv.release(&mut sequence.kv);
+        self.records.release(&mut sequence.state);
         let announced = running.follows.is_none();
         sequence.phase = Phase::Waiting { order: Some(running.order), announced };
         self.queue.push_preempted(running.order, sequence.id);

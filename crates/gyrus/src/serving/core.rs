@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gyrus_kernels::{Backend, BackendError, Plan, Slots};
+use gyrus_kernels::{Backend, BackendError, Plan, Records, Slots};
 
 use super::counters::Counters;
 use super::job::{Job, JobEvent, SequenceId};
 use super::kv::{SequenceKv, Shortage};
 use super::landing::Landing;
+use super::records::SequenceState;
 use super::scheduler::{Scheduler, Settings};
 use crate::Error;
 
@@ -49,7 +50,8 @@ impl Core {
     ) -> Core {
         let limits = backend.slots().limits();
         let blocks = backend.kv_blocks().to_vec();
-        let scheduler = Scheduler::new(plan, &blocks, limits, settings, Arc::clone(&counters));
+        let size = (&blocks[..], backend.records());
+        let scheduler = Scheduler::new(plan, size, limits, settings, Arc::clone(&counters));
         Core { backend: Some(backend), scheduler, landing: Landing::default(), rebuild, counters }
     }
 
@@ -162,16 +164,29 @@ impl Scheduler {
         self.kv.pools().iter().map(|pool| pool.free().to_vec()).collect()
     }
 
-    /// Takes blocks for a sequence that does not run here.
-    pub(crate) fn reserve(&mut self, kv: &mut SequenceKv, positions: usize) -> Result<(), Error> {
+    /// Takes blocks and records for a sequence that does not run here. Returns the records of rows from its end to
+    /// `positions`, if the plan has a state.
+    pub(crate) fn reserve(
+        &mut self,
+        kv: &mut SequenceKv,
+        state: &mut SequenceState,
+        positions: usize,
+    ) -> Result<Option<Records>, Error> {
         let shortage =
             |shortage: Shortage| Error::CacheFull { needed: shortage.needed, free: shortage.available };
-        self.kv.reserve(kv, positions).map_err(shortage)
+        self.kv.reserve(kv, positions).map_err(shortage)?;
+        if !self.records.acquire(state) {
+            return Err(Error::Trace("other sequences use all records of the recurrent state".to_owned()));
+        }
+        let from = (kv.len() > 0).then(|| self.records.at(state, kv.len()));
+        let to = self.records.at(state, positions);
+        Ok(self.records.is_used().then_some(Records { from, to }))
     }
 
-    /// Returns the blocks of a sequence that does not run here.
-    pub(crate) fn release(&mut self, kv: &mut SequenceKv) {
+    /// Returns the blocks and records of a sequence that does not run here.
+    pub(crate) fn release(&mut self, kv: &mut SequenceKv, state: &mut SequenceState) {
         self.kv.release(kv);
+        self.records.release(state);
     }
 
     /// Fails all jobs that wait, because there is no device.
@@ -207,6 +222,10 @@ impl Slots for NoSlots {
     }
 
     fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn copy_state(&mut self, _from: Option<u32>, _to: u32) -> Result<(), BackendError> {
         Err(BackendError::UnsoundBatch)
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, Decode, KV_BLOCK, KvGroup, Landed, Limits, LogitRows, Outcome, Plan,
-    Precision, RowKind, Slots, TopTokens, Work,
+    Backend, BackendError, Batch, Chunk, Decode, DeltaShape, KV_BLOCK, KvGroup, Landed, Limits, LogitRows,
+    Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
 };
 
 pub(super) const VOCAB: usize = 97;
@@ -32,6 +32,11 @@ pub(super) fn entry(token: u32, position: usize, kind: RowKind, before: u64) -> 
     mix(mix(before, u64::from(token)), 2 * position as u64 + u64::from(kind == RowKind::Generated)) | 1
 }
 
+/// The state of a hybrid after a row.
+pub(super) fn state_after(before: u64, token: u32, position: usize, kind: RowKind) -> u64 {
+    mix(entry(token, position, kind, before), 0x5354)
+}
+
 /// The token after a position, of the sum of what it attends to.
 pub(super) fn next_token(attended: u64, seed: u64, position: usize) -> u32 {
     (mix(mix(attended, seed), position as u64) % VOCAB as u64) as u32
@@ -52,6 +57,8 @@ pub(super) struct Fake {
     limits: Limits,
     /// Of each KV group, `[blocks, KV_BLOCK]`.
     cache: Vec<Vec<u64>>,
+    /// States of a hybrid: hashes of all rows that they have seen.
+    records: Vec<u64>,
     slots: Vec<Slot>,
     landed: VecDeque<Part>,
     outcomes: Vec<Outcome>,
@@ -80,6 +87,7 @@ struct State {
     seed: u64,
     ends: Vec<u32>,
     ended: bool,
+    records: [u32; 2],
 }
 
 enum Part {
@@ -91,7 +99,9 @@ enum Part {
 #[error("the fake device was lost")]
 struct Lost;
 
-pub(super) fn plan(windows: &[Option<u32>]) -> Plan {
+/// A plan with these KV groups, and for a hybrid a layer with a state.
+pub(super) fn plan(windows: &[Option<u32>], hybrid: bool) -> Plan {
+    let shape = DeltaShape { key_heads: 1, value_heads: 1, key_dim: 16, value_dim: 16, tiled: false };
     let kv = windows.iter().map(|window| KvGroup { layers: 1, kv_heads: 1, head_dim: 8, window: *window });
     Plan {
         precision: Precision::Fast,
@@ -99,6 +109,7 @@ pub(super) fn plan(windows: &[Option<u32>]) -> Plan {
         buffers: Vec::new(),
         weights: Vec::new(),
         ropes: Vec::new(),
+        delta: if hybrid { vec![shape] } else { Vec::new() },
         kv: kv.collect(),
         forward: Vec::new(),
         layers: Vec::new(),
@@ -113,7 +124,7 @@ pub(super) fn limits(slots: usize, steps: usize, kinds_differ: bool) -> Limits {
 impl Fake {
     pub(super) fn new(
         plan: Arc<Plan>,
-        blocks: &[usize],
+        (blocks, records): (&[usize], usize),
         limits: Limits,
         random: u64,
         faults: Faults,
@@ -124,6 +135,8 @@ impl Fake {
             blocks: blocks.to_vec(),
             limits,
             cache: blocks.iter().map(|blocks| vec![0; blocks * KV_BLOCK]).collect(),
+            // A record that was never written is not that of a beginning.
+            records: vec![u64::MAX; records],
             slots: vec![Slot::default(); limits.slots],
             landed: VecDeque::new(),
             outcomes: Vec::new(),
@@ -141,8 +154,14 @@ impl Fake {
         block as usize * KV_BLOCK + position % KV_BLOCK
     }
 
-    /// Writes a row to all groups, and returns the sum of what it attends to.
-    fn row(&mut self, slot: usize, token: u32, position: usize, kind: RowKind) -> u64 {
+    /// Writes a row to all groups, and returns the sum of what it attends to and the state after it.
+    fn row(
+        &mut self,
+        slot: usize,
+        (token, position): (u32, usize),
+        kind: RowKind,
+        state: Option<u64>,
+    ) -> (u64, u64) {
         self.rows.fetch_add(1, Ordering::Relaxed);
         let kind = if self.limits.kinds_differ { kind } else { RowKind::Prompt };
         let mut all = 0u64;
@@ -158,7 +177,8 @@ impl Fake {
                 all = all.wrapping_add(self.cache[group][self.place(slot, group, seen)]);
             }
         }
-        all
+        let after = state.map_or(0, |before| state_after(before, token, position, kind));
+        (all.wrapping_add(after), after)
     }
 
     fn step(&mut self, with_new: bool) -> Vec<Outcome> {
@@ -173,8 +193,20 @@ impl Fake {
     fn step_slot(&mut self, slot: usize) -> Outcome {
         let Some(state) = self.slots[slot].decode.clone() else { return Outcome::Held };
         // A row that holds is computed again, as on a GPU.
-        let attended = self.row(slot, state.token, state.position, RowKind::Generated);
-        if state.ended || state.position + 1 >= state.limit {
+        let hybrid = !self.plan.delta.is_empty();
+        let own = state.position % 2;
+        let before = hybrid.then(|| self.records[state.records[own] as usize]);
+        let holds = state.ended || state.position + 1 >= state.limit;
+        // Where both records are one, the backend computes no row that holds.
+        if holds && hybrid && state.records[0] == state.records[1] {
+            return Outcome::Held;
+        }
+        let row = (state.token, state.position);
+        let (attended, after) = self.row(slot, row, RowKind::Generated, before);
+        if hybrid {
+            self.records[state.records[1 - own] as usize] = after;
+        }
+        if holds {
             return Outcome::Held;
         }
         let bad = draw(&mut self.random) % 10_000 < self.faults.not_finite;
@@ -230,12 +262,18 @@ impl Slots for Fake {
             seed: decode.sampler.seed,
             ends: decode.ends.to_vec(),
             ended: false,
+            records: decode.records,
         });
         self.slots[slot].is_new = true;
         Ok(())
     }
 
     fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
+        self.records[to as usize] = from.map_or(0, |from| self.records[from as usize]);
         Ok(())
     }
 
@@ -258,9 +296,18 @@ impl Slots for Fake {
             self.landed.push_back(Part::Step(self.submission, outcomes));
         }
         let mut wanted = 0;
+        let pool = (!self.plan.delta.is_empty()).then_some(self.records.len());
+        assert!(Chunk::have_sound_records(work.chunks, pool), "{:?}", work.chunks);
         for chunk in work.chunks {
+            let from = chunk.records.map(|records| records.from);
+            let mut state = from.map(|from| from.map_or(0, |from| self.records[from as usize]));
             for (i, token) in chunk.tokens.iter().enumerate() {
-                self.row(chunk.slot, *token, chunk.position as usize + i, chunk.kind);
+                let row = (*token, chunk.position as usize + i);
+                let (_, after) = self.row(chunk.slot, row, chunk.kind, state);
+                state = state.map(|_| after);
+            }
+            if let Some((records, state)) = chunk.records.zip(state) {
+                self.records[records.to as usize] = state;
             }
             wanted += match chunk.logits {
                 LogitRows::None => 0,
@@ -316,6 +363,10 @@ impl Backend for Fake {
 
     fn kv_blocks(&self) -> &[usize] {
         &self.blocks
+    }
+
+    fn records(&self) -> usize {
+        self.records.len()
     }
 
     fn forward(&mut self, _: &Batch<'_>) -> Result<&[f32], BackendError> {

@@ -104,6 +104,15 @@ impl SequenceKv {
         self.first
     }
 
+    /// The last block before a position, which is a multiple of [`KV_BLOCK`], if it was registered. `tokens` are those of
+    /// the sequence.
+    pub(crate) fn label(&self, tokens: &[u32], position: usize) -> Option<Label> {
+        let block = (position / KV_BLOCK).checked_sub(1)?;
+        let link = *self.links.get(block)?;
+        let parent = block.checked_sub(1).map_or(self.first, |before| self.links[before]);
+        Some(Label { parent, link, tokens: *tokens.get(block * KV_BLOCK..)?.first_chunk()? })
+    }
+
     /// Counts positions as computed by rows of this kind.
     pub(crate) fn computed(&mut self, positions: usize, kind: RowKind) {
         self.len += positions;
@@ -234,6 +243,20 @@ impl KvCache {
         kv.links.truncate(len / KV_BLOCK);
         kv.len = len;
         len
+    }
+
+    /// Keeps the first `len` positions, a multiple of [`KV_BLOCK`]; the others are computed again, by rows of the same
+    /// kinds. Without the blocks of a window nothing is kept.
+    pub(crate) fn rewind(&mut self, kv: &mut SequenceKv, len: usize) {
+        if len >= kv.len {
+            return;
+        }
+        if len == 0 || !kv.holds_windows(&self.groups, len) {
+            return self.release(kv);
+        }
+        self.shorten(kv, len.div_ceil(KV_BLOCK));
+        kv.links.truncate(len / KV_BLOCK);
+        kv.len = len;
     }
 
     /// Registers the complete blocks of a sequence among the first `landed` positions, whose tokens are `tokens`.

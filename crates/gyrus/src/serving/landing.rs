@@ -109,13 +109,23 @@ impl Scheduler {
             row += own;
             let at = chunk.sequence;
             // The job may have ended or been preempted meanwhile.
-            let Some(sequence) = &mut self.sequences[at] else { continue };
             let end = chunk.first + chunk.count;
-            let Some(running) = sequence.running_mut().filter(|running| running.epoch == chunk.epoch) else {
+            let running = self.sequences[at]
+                .as_mut()
+                .filter(|sequence| sequence.running().is_some_and(|running| running.epoch == chunk.epoch));
+            let Some(sequence) = running else {
+                if let Some(record) = chunk.checkpoint {
+                    self.records.add_checkpoint(record, end, None);
+                }
                 continue;
             };
-            running.landed = end;
+            if let Some(running) = sequence.running_mut() {
+                running.landed = end;
+            }
             self.kv.register(&mut sequence.kv, &sequence.tokens, end);
+            if let Some(record) = chunk.checkpoint {
+                self.records.add_checkpoint(record, end, sequence.kv.label(&sequence.tokens, end));
+            }
             let all = sequence.to_read();
             let Some(job) = &sequence.job else { continue };
             self.queue.charge(job.client, chunk.count);
@@ -200,6 +210,7 @@ impl Scheduler {
         for at in 0..self.sequences.len() {
             let Some(sequence) = &mut self.sequences[at] else { continue };
             self.kv.release(&mut sequence.kv);
+            self.records.release(&mut sequence.state);
             if let Some(Running { slot, .. }) = sequence.running().copied() {
                 self.slots[slot] = None;
                 sequence.phase = super::sequence::Phase::Idle;
@@ -208,6 +219,8 @@ impl Scheduler {
             }
         }
         self.kv.forget();
+        // Those of checkpoints in flight, too.
+        self.records.forget();
         self.completed = None;
     }
 }

@@ -16,6 +16,7 @@ mod landing;
 mod pace;
 mod prefix;
 mod queue;
+mod records;
 mod scheduler;
 mod sequence;
 #[cfg(test)]
@@ -29,4 +30,5 @@ pub use handle::Driver;
 pub(crate) use handle::Handle;
 pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
+pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};
 pub(crate) use scheduler::{Scheduler, Settings};

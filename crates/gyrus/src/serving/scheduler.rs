@@ -4,13 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, Plan, Slots};
+use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, MAX_ENDS, Plan, Slots};
 
 use super::counters::Counters;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
 use super::kv::{KvCache, SequenceKv};
 use super::pace::Pace;
 use super::queue::Queue;
+use super::records::{RecordPool, SequenceState};
 use super::sequence::{Phase, Running, Sequence};
 use crate::Error;
 
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) queue: usize,
     /// Whether sequences share the cache of common prefixes.
     pub(crate) prefix_cache: bool,
+    /// Positions from one checkpoint of a state to the next, a multiple of the block size.
+    pub(crate) checkpoint_interval: usize,
     /// Whether a cached prefix is used only if its rows were computed as the sequence would compute them.
     pub(crate) strict: bool,
 }
@@ -35,6 +38,7 @@ pub(crate) struct Scheduler {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) kv: KvCache,
+    pub(super) records: RecordPool,
     pub(super) sequences: Vec<Option<Sequence>>,
     pub(super) by_id: HashMap<SequenceId, usize>,
     vacant: Vec<usize>,
@@ -72,12 +76,14 @@ pub(super) struct FlightChunk {
     pub(super) first: usize,
     pub(super) count: usize,
     pub(super) logits: LogitRows,
+    /// The record of the checkpoint at its end.
+    pub(super) checkpoint: Option<u32>,
 }
 
 impl Scheduler {
     pub(crate) fn new(
         plan: Arc<Plan>,
-        blocks: &[usize],
+        (blocks, records): (&[usize], usize),
         limits: Limits,
         settings: Settings,
         counters: Arc<Counters>,
@@ -85,6 +91,12 @@ impl Scheduler {
         let strict = settings.strict && limits.kinds_differ;
         Scheduler {
             kv: KvCache::new(plan.kv.clone(), blocks, settings.prefix_cache, strict),
+            records: RecordPool::new(
+                !plan.delta.is_empty(),
+                records,
+                limits.asynchronous,
+                settings.checkpoint_interval,
+            ),
             plan,
             settings,
             limits,
@@ -124,7 +136,7 @@ impl Scheduler {
         self.clock += 1;
         let (longest, waiting) = (self.longest(), self.queue.len());
         let chunk = self.chunk();
-        let Scheduler { sequences, kv, plan, queue, settings, counters, clock, .. } = self;
+        let Scheduler { sequences, kv, records, plan, queue, settings, counters, clock, .. } = self;
         let Some(sequence) = &mut sequences[at] else { return };
         sequence.used = *clock;
         counters.requests(1);
@@ -165,6 +177,10 @@ impl Scheduler {
             Task::Score => 0,
         };
         kv.truncate(&mut sequence.kv, keep);
+        // A state cannot be shortened. A checkpoint is searched when the job is admitted.
+        if !sequence.state.is_at(sequence.kv.len()) {
+            records.release(&mut sequence.state);
+        }
         sequence.kv.reserve_capacity(job.max_len.max(job.tokens.len()));
         sequence.tokens.truncate(common);
         sequence.tokens.extend_from_slice(&job.tokens[common..]);
@@ -191,6 +207,7 @@ impl Scheduler {
             id,
             tokens: Vec::new(),
             kv: SequenceKv::default(),
+            state: SequenceState::default(),
             length: 0,
             tenant: 0,
             job: None,
@@ -210,6 +227,7 @@ impl Scheduler {
     fn remove(&mut self, at: usize) {
         let Some(mut sequence) = self.sequences[at].take() else { return };
         self.kv.release(&mut sequence.kv);
+        self.records.release(&mut sequence.state);
         self.by_id.remove(&sequence.id);
         self.vacant.push(at);
     }
@@ -233,6 +251,7 @@ impl Scheduler {
 
     /// Ends the job of a sequence with an event.
     pub(super) fn finish(&mut self, at: usize, event: JobEvent, slots: &mut dyn Slots) {
+        let is_exact = self.holds_at_end(at, &event);
         let Some(sequence) = &mut self.sequences[at] else { return };
         match sequence.phase {
             Phase::Idle => return,
@@ -241,6 +260,11 @@ impl Scheduler {
                 slots.close(slot);
                 self.slots[slot] = None;
                 self.kv.trim(&mut sequence.kv, 0);
+                match is_exact {
+                    true => sequence.state.set(sequence.kv.len()),
+                    false => sequence.state.lose(),
+                }
+                self.records.rest(&mut sequence.state);
             }
         }
         sequence.phase = Phase::Idle;
@@ -248,6 +272,22 @@ impl Scheduler {
         sequence.job = None;
         self.clock += 1;
         sequence.used = self.clock;
+    }
+
+    /// Whether no step in flight changes the state of a sequence whose job ends so: there is none, or its slot holds.
+    fn holds_at_end(&self, at: usize, event: &JobEvent) -> bool {
+        let Some(sequence) = &self.sequences[at] else { return false };
+        let ends = match sequence.job.as_ref().map(|job| &job.task) {
+            Some(Task::Generate { ends, .. }) => ends.len(),
+            _ => 0,
+        };
+        match event {
+            JobEvent::Done(End::Complete) => true,
+            // The device knows the first end tokens only.
+            JobEvent::Done(End::Token) if ends <= MAX_ENDS => true,
+            JobEvent::Done(_) => self.in_flight(sequence) == 0,
+            _ => false,
+        }
     }
 
     /// Ends jobs whose clients have gone or whose deadlines have passed.

@@ -4,6 +4,7 @@ use gyrus_kernels::{LogitRows, RowKind};
 
 use super::job::{Job, JobEvent, SequenceId, Task};
 use super::kv::SequenceKv;
+use super::records::{RecordPool, SequenceState};
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(super) struct Sequence {
     /// Prompts and sampled tokens.
     pub(super) tokens: Vec<u32>,
     pub(super) kv: SequenceKv,
+    /// Its state, if the plan has one.
+    pub(super) state: SequenceState,
     /// The length for which the ropes' frequencies were chosen.
     pub(super) length: u32,
     pub(super) tenant: u64,
@@ -94,10 +97,16 @@ impl Sequence {
         }
     }
 
-    /// The next chunk of at most `rows` tokens, all of one kind: their number, kind and wanted logits.
-    pub(super) fn next_chunk(&self, rows: usize) -> Option<(usize, RowKind, LogitRows)> {
+    /// The next chunk of at most `rows` tokens, all of one kind: their number, kind and wanted logits. A chunk ends where a
+    /// checkpoint of the state is taken.
+    pub(super) fn next_chunk(
+        &self,
+        rows: usize,
+        records: &RecordPool,
+    ) -> Option<(usize, RowKind, LogitRows)> {
         let (first, end) = (self.kv.len(), self.to_read());
-        let most = rows.min(end.saturating_sub(first));
+        let next = records.next_checkpoint(first, end);
+        let most = rows.min(end.min(next).saturating_sub(first));
         if most == 0 {
             return None;
         }

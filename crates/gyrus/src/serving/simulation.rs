@@ -11,7 +11,7 @@ use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
 
 use super::core::{Command, Core};
 use super::counters::Counters;
-use super::fake::{self, Fake, Faults, draw, entry, limits, next_token, plan};
+use super::fake::{self, Fake, Faults, draw, entry, limits, next_token, plan, state_after};
 use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 use super::scheduler::Settings;
 use crate::Error;
@@ -25,6 +25,8 @@ struct World {
     steps: usize,
     kinds_differ: bool,
     prefix_cache: bool,
+    /// Records of a hybrid's states; 0 if it has none.
+    records: usize,
     faults: Faults,
     clients: usize,
     longest: usize,
@@ -60,6 +62,7 @@ fn alone(
 ) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     let mut entries: Vec<u64> = Vec::new();
+    let mut state = 0;
     let mut generated = Vec::new();
     while tokens.len() < max_len {
         while entries.len() < tokens.len() {
@@ -68,6 +71,9 @@ fn alone(
             let is_generated = kinds_differ && position + 1 >= prompt.len();
             let kind = if is_generated { RowKind::Generated } else { RowKind::Prompt };
             entries.push(entry(tokens[position], position, kind, entries.last().copied().unwrap_or(0)));
+            if !plan.delta.is_empty() {
+                state = state_after(state, tokens[position], position, kind);
+            }
         }
         let position = tokens.len() - 1;
         let attended = plan.kv.iter().fold(0u64, |all, group| {
@@ -75,7 +81,7 @@ fn alone(
             let seen = &entries[(position + 1).saturating_sub(window)..=position];
             seen.iter().fold(all, |all, entry| all.wrapping_add(*entry))
         });
-        let token = next_token(attended, seed, position + 1);
+        let token = next_token(attended.wrapping_add(state), seed, position + 1);
         tokens.push(token);
         generated.push(token);
         if ends.contains(&token) {
@@ -100,20 +106,23 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64, world: World, rows: &Arc<AtomicU64>) -> Simulation {
-        let plan = Arc::new(plan(&world.windows));
+        let plan = Arc::new(plan(&world.windows, world.records > 0));
         let limits = limits(world.slots, world.steps, world.kinds_differ);
         let (of_rebuild, blocks, faults) = (Arc::clone(&plan), world.blocks.clone(), world.faults);
+        let records = world.records;
         let number = AtomicU64::new(seed);
         let rows = Arc::clone(rows);
         let new = move || {
             let random = fake::mix(number.fetch_add(1, Ordering::Relaxed), 77);
-            Fake::new(Arc::clone(&of_rebuild), &blocks, limits, random, faults, Arc::clone(&rows))
+            let size = (&blocks[..], records);
+            Fake::new(Arc::clone(&of_rebuild), size, limits, random, faults, Arc::clone(&rows))
         };
         let settings = Settings {
             chunk: 48,
             steps_in_flight: world.steps,
             queue: 1 << 20,
             prefix_cache: world.prefix_cache,
+            checkpoint_interval: 64,
             strict: true,
         };
         let counters = Arc::new(Counters::default());
@@ -264,6 +273,9 @@ impl Simulation {
         for (pool, users) in scheduler.kv.pools().iter().zip(&users) {
             pool.check(users);
         }
+        let held = scheduler.sequences.iter().flatten().flat_map(|sequence| sequence.state.held());
+        let chunks = scheduler.flights.iter().flat_map(|flight| &flight.chunks);
+        scheduler.records.check(held.chain(chunks.filter_map(|chunk| chunk.checkpoint)));
     }
 
     fn run(&mut self, actions: usize) {
@@ -296,6 +308,7 @@ impl Simulation {
         for (pool, blocks) in self.core.scheduler.kv.pools().iter().zip(&self.world.blocks) {
             assert_eq!(pool.available(), *blocks, "blocks were lost");
         }
+        assert_eq!(self.core.scheduler.records.available(), self.world.records, "records were lost");
     }
 }
 
@@ -310,9 +323,12 @@ fn world(seed: u64) -> World {
     let clients = 1 + below(9) as usize;
     let share = all + below((all * clients / 2) as u64 + 1) as usize;
     let blocks = windows.iter().map(|_| share).collect();
+    // From just enough for one sequence to enough for all and many checkpoints.
+    let records = if below(2) == 0 { 0 } else { 2 + below(4 * clients as u64) as usize };
     World {
         windows,
         blocks,
+        records,
         slots: 1 + below(6) as usize,
         steps: [1, 2, 8, 40][below(4) as usize],
         kinds_differ: below(2) == 0,
@@ -353,9 +369,11 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
     let blocks = 64;
     for (steps, ticks) in [1, 2, 8, 40].into_iter().flat_map(|steps| (0..24).map(move |ticks| (steps, ticks)))
     {
+        let records = 8 * (ticks as usize % 2);
         let world = World {
             windows: vec![None, Some(40)],
             blocks: vec![blocks; 2],
+            records,
             slots: 4,
             steps,
             kinds_differ: true,
@@ -375,6 +393,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
         for pool in simulation.core.scheduler.kv.pools() {
             assert_eq!(pool.available(), blocks, "after {ticks} ticks with {steps} steps in flight");
         }
+        assert_eq!(simulation.core.scheduler.records.available(), records);
         assert!(simulation.core.scheduler.slots.iter().all(Option::is_none));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, RowKind, Slots, Work};
+use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, Records, RowKind, Slots, Work};
 
 use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
 use super::scheduler::{Flight, FlightChunk, Scheduler};
@@ -14,7 +14,7 @@ const SCORED_ROWS: usize = 32;
 impl Scheduler {
     /// Submits what is useful now. Returns whether anything was submitted.
     pub(crate) fn submit(&mut self, now: Instant, slots: &mut dyn Slots) -> Result<bool, BackendError> {
-        self.follow();
+        self.follow(slots)?;
         let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
         let reading = self
             .sequences
@@ -66,7 +66,7 @@ impl Scheduler {
     }
 
     /// Steps in flight in which a sequence takes part.
-    fn in_flight(&self, sequence: &Sequence) -> usize {
+    pub(super) fn in_flight(&self, sequence: &Sequence) -> usize {
         let Some(Running { decodes: Decodes::Since(first), .. }) = sequence.running() else { return 0 };
         let own = self.flights.iter().filter(|flight| flight.submission >= *first);
         own.map(|flight| flight.steps_left).sum()
@@ -88,9 +88,10 @@ impl Scheduler {
         for (round, limit) in [share, usize::MAX].into_iter().enumerate() {
             for &(_, at) in &order {
                 let mut own = limit;
-                while own.min(left) > 0 {
+                while own.min(left) > 0 && !self.ends_at_checkpoint(&planned, at) {
                     let Some(sequence) = &self.sequences[at] else { break };
-                    let Some((count, kind, logits)) = sequence.next_chunk(own.min(left)) else { break };
+                    let next = sequence.next_chunk(own.min(left), &self.records);
+                    let Some((count, kind, logits)) = next else { break };
                     let count = if logits == LogitRows::All { count.min(logits_left) } else { count };
                     let first = sequence.kv.len();
                     let count = self.reserve_for_chunk(at, first, count, slots)?;
@@ -101,7 +102,9 @@ impl Scheduler {
                         "a block that others may read is written to"
                     );
                     sequence.kv.computed(count, kind);
-                    planned.push((FlightChunk { sequence: at, epoch, first, count, logits }, slot, kind));
+                    let checkpoint = None;
+                    let chunk = FlightChunk { sequence: at, epoch, first, count, logits, checkpoint };
+                    planned.push((chunk, slot, kind));
                     left -= count;
                     own -= count;
                     if logits == LogitRows::All {
@@ -121,7 +124,10 @@ impl Scheduler {
         let between =
             if has_steps { self.pace.steps_between(rows - left, self.limits).min(free_steps) } else { 0 };
         for &(_, at) in &order {
-            self.start_decoding(at, slots)?;
+            // The state at the end of its prompt is copied before a step changes it.
+            if !self.ends_at_checkpoint(&planned, at) {
+                self.start_decoding(at, slots)?;
+            }
         }
         let decoding = self.sequences.iter().flatten().any(Sequence::decodes);
         let steps = usize::from(decoding && self.wanted_steps() > 0 && in_flight < self.limits.steps);
@@ -134,8 +140,24 @@ impl Scheduler {
         if planned.is_empty() && steps == 0 {
             return Ok(false);
         }
-        self.fly_planned(&planned, between, steps, now, slots)?;
+        // Chunks of a slot are adjacent.
+        planned.sort_by_key(|(_, slot, _)| *slot);
+        self.fly_planned(&mut planned, between, steps, now, slots)?;
         Ok(true)
+    }
+
+    /// Whether the chunks of a sequence end where a checkpoint of its state is taken: nothing may follow them in this
+    /// submission.
+    fn ends_at_checkpoint(&self, planned: &[(FlightChunk, usize, RowKind)], at: usize) -> bool {
+        let last = planned.iter().rev().find(|(chunk, ..)| chunk.sequence == at);
+        last.is_some_and(|(chunk, ..)| self.takes_checkpoint(chunk))
+    }
+
+    /// Whether a checkpoint is taken at the end of a chunk.
+    fn takes_checkpoint(&self, chunk: &FlightChunk) -> bool {
+        let Some(sequence) = &self.sequences[chunk.sequence] else { return false };
+        let is_score = matches!(sequence.job.as_ref().map(|job| &job.task), Some(Task::Score));
+        !is_score && self.records.is_checkpoint(chunk.first + chunk.count, sequence.to_read())
     }
 
     fn readers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
@@ -199,13 +221,27 @@ impl Scheduler {
         else {
             return Ok(());
         };
-        let limit = sequence.kv.capacity().min(*max_len) as u32;
+        let position = sequence.kv.len();
+        let hold = self.records.next_hold(position).saturating_add(1);
+        let limit = sequence.kv.capacity().min(*max_len).min(hold) as u32;
+        let records = self.records.of(&sequence.state);
+        if position == 0 && self.records.is_used() {
+            slots.copy_state(None, self.records.at(&sequence.state, 0))?;
+        }
         let (tables, groups) = sequence.kv.tables();
         slots.extend(running.slot, &tables[..groups], limit)?;
         (running.sent_limit, running.sent_blocks) = (limit, sequence.kv.capacity() / KV_BLOCK);
         slots.start(
             running.slot,
-            &Decode { tokens: &sequence.tokens, limit, sampler, ends, logprobs: *logprobs, masked: false },
+            &Decode {
+                tokens: &sequence.tokens,
+                limit,
+                sampler,
+                ends,
+                logprobs: *logprobs,
+                masked: false,
+                records,
+            },
         )?;
         running.decodes = Decodes::Next;
         Ok(())
@@ -257,9 +293,21 @@ impl Scheduler {
                 self.kv.may_write(&sequence.kv, sequence.kv.len()),
                 "a block that others may read is written to"
             );
-            let limit = capacity.min(readable) as u32;
+            let position = sequence.kv.len();
+            let hold = self.records.next_hold(position);
+            let limit = capacity.min(readable).min(hold.saturating_add(1)) as u32;
+            let label = sequence.kv.label(&sequence.tokens, position);
             let (tables, groups) = sequence.kv.tables();
             let Phase::Running(running) = &mut sequence.phase else { continue };
+            // A slot that holds for a checkpoint goes on after it.
+            if running.sent_limit as usize == position + 1
+                && self.records.is_checkpoint(position, 0)
+                && let Some(label) = label.filter(|label| !self.records.has_checkpoint(label, position))
+                && let Some(record) = self.records.take_for_checkpoint()
+            {
+                slots.copy_state(Some(self.records.at(&sequence.state, position)), record)?;
+                self.records.add_checkpoint(record, position, Some(label));
+            }
             if running.sent_limit != limit || running.sent_blocks != capacity / KV_BLOCK {
                 slots.extend(running.slot, &tables[..groups], limit)?;
                 (running.sent_limit, running.sent_blocks) = (limit, capacity / KV_BLOCK);
@@ -293,13 +341,13 @@ impl Scheduler {
     /// Sends the tables of sequences with chunks, and submits.
     fn fly_planned(
         &mut self,
-        planned: &[(FlightChunk, usize, RowKind)],
+        planned: &mut [(FlightChunk, usize, RowKind)],
         between: usize,
         steps: usize,
         now: Instant,
         slots: &mut dyn Slots,
     ) -> Result<(), BackendError> {
-        for (chunk, slot, _) in planned {
+        for (chunk, slot, _) in &*planned {
             let Some(sequence) = &mut self.sequences[chunk.sequence] else { continue };
             let blocks = sequence.kv.capacity() / KV_BLOCK;
             let (tables, groups) = sequence.kv.tables();
@@ -315,13 +363,58 @@ impl Scheduler {
                 let tokens = &self.sequences[chunk.sequence].as_ref()?.tokens;
                 let tokens = &tokens[chunk.first..chunk.first + chunk.count];
                 let position = chunk.first as u32;
-                Some(Chunk { slot: *slot, position, tokens, kind: *kind, logits: chunk.logits })
+                let records = self.chunk_records(planned, chunk);
+                Some(Chunk { slot: *slot, position, tokens, kind: *kind, logits: chunk.logits, records })
             })
             .collect();
         let submission = slots.submit(&Work { chunks: &chunks, between, steps })?;
         drop(chunks);
+        self.take_checkpoints(planned, slots)?;
         let flown = planned.iter().map(|(chunk, ..)| *chunk).collect();
         self.flown(submission, flown, between + steps, now);
+        Ok(())
+    }
+
+    /// The records of a chunk: chunks of a sequence in one submission write the same.
+    fn chunk_records(
+        &self,
+        planned: &[(FlightChunk, usize, RowKind)],
+        chunk: &FlightChunk,
+    ) -> Option<Records> {
+        let state = &self.sequences[chunk.sequence].as_ref()?.state;
+        let own = || planned.iter().map(|(chunk, ..)| chunk).filter(|other| other.sequence == chunk.sequence);
+        let end = own().map(|chunk| chunk.first + chunk.count).max()?;
+        let first = own().map(|chunk| chunk.first).min()?;
+        let to = self.records.at(state, end);
+        let from = match (chunk.first == first, first) {
+            (false, _) => Some(to),
+            (true, 0) => None,
+            (true, first) => Some(self.records.at(state, first)),
+        };
+        self.records.is_used().then_some(Records { from, to })
+    }
+
+    /// Copies the states at the ends of chunks that were submitted, where checkpoints are.
+    fn take_checkpoints(
+        &mut self,
+        planned: &mut [(FlightChunk, usize, RowKind)],
+        slots: &mut dyn Slots,
+    ) -> Result<(), BackendError> {
+        if !self.records.is_used() {
+            return Ok(());
+        }
+        for (chunk, ..) in planned {
+            let end = chunk.first + chunk.count;
+            let is_checkpoint = self.takes_checkpoint(chunk);
+            let Some(sequence) = &mut self.sequences[chunk.sequence] else { continue };
+            sequence.state.set(end);
+            if is_checkpoint && self.settings.prefix_cache {
+                chunk.checkpoint = self.records.take_for_checkpoint();
+            }
+            if let Some(record) = chunk.checkpoint {
+                slots.copy_state(Some(self.records.at(&sequence.state, end)), record)?;
+            }
+        }
         Ok(())
     }
 
@@ -338,7 +431,7 @@ impl Scheduler {
     }
 
     /// Lets sequences go on whose prefix another one has computed, or no longer computes.
-    fn follow(&mut self) {
+    fn follow(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for at in 0..self.sequences.len() {
             let Some(sequence) = &self.sequences[at] else { continue };
             let Some((leader, common)) = sequence.running().and_then(|running| running.follows) else {
@@ -351,7 +444,15 @@ impl Scheduler {
             }
             let Some(sequence) = &mut self.sequences[at] else { continue };
             self.kv.release(&mut sequence.kv);
-            let cached = self.kv.adopt(&mut sequence.kv, &sequence.tokens);
+            self.kv.adopt(&mut sequence.kv, &sequence.tokens);
+            sequence.state.lose();
+            let checkpoint = self.rewind_to_state(at);
+            let Some(sequence) = &mut self.sequences[at] else { continue };
+            if let Some((record, position)) = checkpoint {
+                slots.copy_state(Some(record), self.records.at(&sequence.state, position))?;
+                sequence.state.set(position);
+            }
+            let cached = sequence.kv.len();
             if let Some(running) = sequence.running_mut() {
                 running.follows = None;
                 running.landed = cached;
@@ -359,5 +460,6 @@ impl Scheduler {
             self.counters.prompt(sequence.tokens.len(), cached);
             sequence.tell(JobEvent::Admitted { cached });
         }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 
-use gyrus_kernels::observe::Seen;
+use gyrus_kernels::observe::{OpResult, Seen};
 
 use super::tolerance::is_on_host;
 use super::{Difference, Tolerances, TraceSide, Traced, TracedResult, side};
@@ -61,11 +61,15 @@ pub(super) fn run<'m>(
             let mut replaced = false;
             if let (TraceSide::Values(_), Seen::Values(values)) = (&sent.side, observation.seen) {
                 let width = plan.result_width(&plan.forward[op], result).max(1);
+                let each = match result {
+                    OpResult::Buffer(id) => plan.buffer(id).rows.of_each(),
+                    _ => 1,
+                };
                 // Rows of logits are the last ones.
-                let first = end - values.len() / width;
+                let at = (end - values.len() / width / each, each);
                 let rounding = sent.rounding.max(observation.rounding);
                 let tolerance = tolerances.of(&plan.forward[op], rounding);
-                difference = Some(Difference::between(&sent.values, values, width, first, tolerance));
+                difference = Some(Difference::between(&sent.values, values, width, at, tolerance));
                 if isolated {
                     values.copy_from_slice(&sent.values);
                     replaced = true;

@@ -19,8 +19,14 @@ impl Summary {
 }
 
 impl Difference {
-    /// Between rows of `width` elements, of which the first is at position `first`.
-    pub(super) fn between(a: &[f32], b: &[f32], width: usize, first: usize, tolerance: f32) -> Difference {
+    /// Between rows of `width` elements. The first `each` are at position `first`, the next ones at the one after it.
+    pub(super) fn between(
+        a: &[f32],
+        b: &[f32],
+        width: usize,
+        (first, each): (usize, usize),
+        tolerance: f32,
+    ) -> Difference {
         let mut most =
             Difference { absolute: 0.0, relative: 0.0, row: 0, column: 0, position: first, tolerance };
         for (row, (a, b)) in a.chunks_exact(width).zip(b.chunks_exact(width)).enumerate() {
@@ -32,7 +38,7 @@ impl Difference {
                 let relative = if absolute == 0.0 { 0.0 } else { absolute / scale };
                 most.absolute = most.absolute.max(absolute);
                 if relative > most.relative {
-                    most = Difference { relative, row, column, position: first + row, ..most };
+                    most = Difference { relative, row, column, position: first + row / each, ..most };
                 }
             }
         }
@@ -78,17 +84,17 @@ mod tests {
         // The absolute difference is largest in row 0, the relative one in row 1.
         let a = [1000.0, 10.0, 0.0, 0.5, 1.0, 0.0];
         let b = [1000.0, 12.0, 0.0, 0.5, 1.0, 0.25];
-        let found = Difference::between(&a, &b, 3, 40, 0.1);
+        let found = Difference::between(&a, &b, 3, (40, 1), 0.1);
         assert_eq!((found.absolute, found.relative), (2.0, 0.25));
         assert_eq!((found.row, found.column, found.position, found.diverges()), (1, 2, 41, true));
-        assert!(!Difference::between(&a, &b, 3, 0, 0.25).diverges());
-        let none = Difference::between(&a, &a, 3, 0, 0.0);
+        assert!(!Difference::between(&a, &b, 3, (0, 1), 0.25).diverges());
+        let none = Difference::between(&a, &a, 3, (0, 1), 0.0);
         assert_eq!((none.absolute, none.relative, none.diverges()), (0.0, 0.0, false));
     }
 
     #[test]
     fn values_that_are_not_finite_differ_infinitely_from_others() {
-        let between = |a: f32, b: f32| Difference::between(&[1.0, a], &[1.0, b], 2, 0, 1e9);
+        let between = |a: f32, b: f32| Difference::between(&[1.0, a], &[1.0, b], 2, (0, 1), 1e9);
         for (a, b) in [(f32::NAN, 1.0), (1.0, f32::INFINITY), (f32::INFINITY, f32::NEG_INFINITY)] {
             let found = between(a, b);
             assert!(found.diverges() && found.relative.is_infinite() && found.column == 1, "{a} {b}");
@@ -97,6 +103,6 @@ mod tests {
             assert!(!between(same, same).diverges(), "{same}");
         }
         // A row of zeros against anything else.
-        assert!(Difference::between(&[0.0], &[1e-30], 1, 0, 0.5).diverges());
+        assert!(Difference::between(&[0.0], &[1e-30], 1, (0, 1), 0.5).diverges());
     }
 }

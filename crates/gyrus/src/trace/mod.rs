@@ -12,7 +12,7 @@ use gyrus_kernels::{Backend, Batch, Plan, RowKind, Rows};
 
 use crate::Error;
 use crate::model::Model;
-use crate::serving::{Scheduler, SequenceKv};
+use crate::serving::{Scheduler, SequenceKv, SequenceState};
 use tolerance::Tolerances;
 
 /// How [`Model::trace`] runs.
@@ -122,7 +122,7 @@ impl Model {
     /// model's if [`Trace::against`] names one. Each batch computes the logits of its last row. The trace ends when
     /// `visit` returns [`ControlFlow::Break`].
     ///
-    /// It uses free blocks of the KV cache, so that sessions are not disturbed.
+    /// It uses free blocks of the KV cache and free records of states, so that sessions are not disturbed.
     pub fn trace(
         &self,
         ids: &[u32],
@@ -198,17 +198,19 @@ fn same_results(ours: &Plan, theirs: &Plan) -> Result<(), Error> {
 /// The most rows of a batch that decode kernels compute in a trace.
 const DECODE_ROWS: usize = 16;
 
-/// A model that is traced and its own part of the KV cache.
+/// A model that is traced, its own part of the KV cache, and its own records.
 struct Traced<'m> {
     model: &'m Model,
     kv: SequenceKv,
+    state: SequenceState,
     max_len: u32,
 }
 
 impl<'m> Traced<'m> {
     fn new(model: &'m Model, tokens: usize) -> Traced<'m> {
         let kv = SequenceKv::new(model.plan().kv.len(), tokens, []);
-        Traced { model, kv, max_len: u32::try_from(tokens).unwrap_or(u32::MAX) }
+        let max_len = u32::try_from(tokens).unwrap_or(u32::MAX);
+        Traced { model, kv, state: SequenceState::default(), max_len }
     }
 
     /// Runs a chunk by itself.
@@ -226,9 +228,9 @@ impl<'m> Traced<'m> {
     /// Runs a chunk with the logits of its last row, and shows the results of all ops. On an error the sequence has not
     /// grown.
     fn observe(&mut self, tokens: &[u32], observer: &mut Observer<'_>) -> Result<(), Error> {
-        let Traced { model, kv, max_len } = self;
+        let Traced { model, kv, state, max_len } = self;
         model.exclusively(|backend, scheduler| {
-            scheduler.reserve(kv, kv.len() + tokens.len())?;
+            let records = scheduler.reserve(kv, state, kv.len() + tokens.len())?;
             let first = kv.len() as u32;
             let positions: Vec<u32> = (first..).take(tokens.len()).collect();
             let (tables, groups) = kv.tables();
@@ -241,6 +243,7 @@ impl<'m> Traced<'m> {
                 logits: &[tokens.len().saturating_sub(1) as u32],
                 tables: &tables[..groups],
                 lengths: &[*max_len],
+                records: records.as_slice(),
             };
             backend.observe(&batch, observer)?;
             kv.computed(tokens.len(), kind);
@@ -252,7 +255,7 @@ impl<'m> Traced<'m> {
 impl Drop for Traced<'_> {
     fn drop(&mut self) {
         let release = |_: &mut dyn Backend, scheduler: &mut Scheduler| {
-            scheduler.release(&mut self.kv);
+            scheduler.release(&mut self.kv, &mut self.state);
             Ok(())
         };
         // If the device is lost, so are the blocks.

@@ -137,6 +137,7 @@ impl Llama {
                 .collect(),
             weights,
             ropes: vec![Rope::new(RopeSpec::new(Pairing::Adjacent, self.head_dim, 5e5)).unwrap()],
+            delta: Vec::new(),
             kv: vec![kv],
             forward: ops,
             layers: Vec::new(),

@@ -1,4 +1,5 @@
 //! The ids of a test folder's prompt, the logits that another program has for it, and their distance.
+#![allow(dead_code, reason = "tests use some of it")]
 
 use std::path::Path;
 
@@ -26,4 +27,11 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     // A NaN is farther than anything.
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
+}
+
+/// The root of the mean square of differences.
+pub(crate) fn mean_distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let squares: f32 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    (squares / a.len() as f32).sqrt()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gyrus::{Model, Options, Precision};
 use gyrus_cpu::CpuBackend;
+use gyrus_kernels::{KV_BLOCK, KvSize};
 
 use crate::short_tales;
 
@@ -14,8 +15,8 @@ pub(crate) fn cpu(precision: Precision, window: u32, threads: usize) -> Option<C
     let options = Options { precision, ..Options::default() };
     let plan = Model::load(short_tales::checkpoint(4, window)?, &options).unwrap().plan().clone();
     let checkpoint = short_tales::checkpoint(4, window)?;
-    let blocks = vec![BLOCKS; plan.kv.len()];
-    let backend = CpuBackend::new(plan, &blocks, threads, |spec| {
+    let kv = KvSize::full(&plan.kv, BLOCKS * KV_BLOCK);
+    let backend = CpuBackend::new(plan, &kv, threads, |spec| {
         Arc::new(spec.data(|name| Some(checkpoint.tensor(name)?.data)).unwrap().into_owned())
     });
     Some(backend.unwrap())

@@ -57,6 +57,7 @@ impl Job {
                 logits: &[positions.len() as u32 - 1],
                 tables: &vec![&table[..]; groups],
                 lengths: &[LENGTH],
+                records: &[],
             });
             let logits = logits.unwrap().to_vec();
             done = tokens.len();
@@ -209,6 +210,7 @@ pub(crate) fn run(
                     ends: &job.ends,
                     logprobs: job.logprobs,
                     masked: job.masked,
+                    records: [0; 2],
                 };
                 slots.start(running.slot, &decode).unwrap();
                 running.started = true;
@@ -240,6 +242,7 @@ pub(crate) fn run(
                 tokens: &prompts[n][position..position + rows],
                 kind: RowKind::Prompt,
                 logits,
+                records: None,
             })
             .collect();
         let has_chunks = !chunks.is_empty();

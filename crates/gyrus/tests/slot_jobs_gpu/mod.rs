@@ -104,7 +104,7 @@ impl Running {
         for first in (0..read as usize).step_by(chunk) {
             let tokens = &job.prompt[first..(first + chunk).min(read as usize)];
             let (position, kind, logits) = (first as u32, RowKind::Prompt, LogitRows::None);
-            let chunks = &[Chunk { slot, position, tokens, kind, logits }];
+            let chunks = &[Chunk { slot, position, tokens, kind, logits, records: None }];
             Slots::submit(backend, &Work { chunks, between: 0, steps: 0 }).unwrap();
         }
         let decode = Decode {
@@ -114,6 +114,7 @@ impl Running {
             ends: &[],
             logprobs: None,
             masked: false,
+            records: [0; 2],
         };
         backend.start(slot, &decode).unwrap();
         Running { job, slot, blocks, found: Vec::new(), limit }

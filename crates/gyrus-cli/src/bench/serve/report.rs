@@ -294,7 +294,7 @@ pub(super) mod tests {
         let failure = Some(Failure { kind: "queue full", message: "full".to_owned() });
         let refused = Served { arrival: at(1.0), end: at(1.0), failure, prompt: 10, ..Served::default() };
         let served = vec![one(0.0, [0.5, 1.0]), one(1.0, [2.5, 4.0]), refused];
-        let kv_cache = KvCache { bytes: 1 << 20, total_tokens: 64, longest_sequence: 32 };
+        let kv_cache = KvCache { bytes: 1 << 20, state_bytes: 0, total_tokens: 64, longest_sequence: 32 };
         let subject = Subject {
             model: "a \"model\"".to_owned(),
             architecture: "llama".to_owned(),

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use gyrus_kernels::call::engine::{AddCall, Paged};
-use gyrus_kernels::call::{EmbedCall, FlashCall};
-use gyrus_kernels::{BufferId, Op, Plan, Precision, WeightId};
+use gyrus_kernels::call::{DeltaCall, EmbedCall, FlashCall};
+use gyrus_kernels::{BufferId, DeltaLayer, Op, Plan, Precision, WeightId};
 
 use self::experts::ExpertProduct;
 use super::call::{Call, Gathered, Kernel, MatrixPart};
@@ -34,6 +34,8 @@ pub(crate) struct FuseContext<'a> {
     pub(crate) tuning: &'a Tuning,
     /// The cache of a layer of each KV group and the size of block tables; rows are not used.
     pub(crate) caches: &'a [Paged],
+    /// Records of states.
+    pub(crate) records: u32,
 }
 
 impl FuseContext<'_> {
@@ -240,6 +242,29 @@ impl<'a> Fuser<'a> {
             }
             Op::ExpertSum { x, route, accumulate, out } => self.expert_sum(x, route, accumulate, out)?,
             Op::AddGated { x, gate, out } => self.add_gated(x, gate, out)?,
+            Op::MulBy { x, activation, by, first } => {
+                self.finish(x)?;
+                self.finish(by)?;
+                self.before_write(x)?;
+                let (width, columns) = (self.width(x), (self.width(by), first));
+                let (x, by) = (self.id(x), self.id(by));
+                self.push("gate", Kernel::MulBy { x, activation, width, by, columns });
+            }
+            Op::DeltaConv { x, layer, taps, a, bias, a_is_log, out } => {
+                self.finish(x)?;
+                self.before_write(out)?;
+                let call = self.delta(layer, a_is_log);
+                let (x, out, weights) = (self.id(x), self.id(out), [taps, a, bias]);
+                self.push("delta · conv", Kernel::DeltaConv { call, layer, x, weights, out });
+            }
+            Op::DeltaRule { x, prepared, layer, out } => {
+                self.finish(x)?;
+                self.finish(prepared)?;
+                self.before_write(out)?;
+                let call = self.delta(layer, false);
+                let (x, prepared, out) = (self.id(x), self.id(prepared), self.id(out));
+                self.push("delta · rule", Kernel::DeltaRule { call, layer, x, prepared, out });
+            }
             Op::Gather { x, out } if self.all_rows => {
                 self.finish(x)?;
                 self.aliases.insert(out, self.id(x));
@@ -312,6 +337,12 @@ impl<'a> Fuser<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A layer of Gated DeltaNet.
+    fn delta(&self, layer: DeltaLayer, a_is_log: bool) -> DeltaCall {
+        let shape = *self.on.plan.delta_shape(layer);
+        DeltaCall { shape, rows: 1, records: self.on.records, a_is_log }
     }
 
     fn embed(&mut self, table: WeightId, scale: f32, out: BufferId) {

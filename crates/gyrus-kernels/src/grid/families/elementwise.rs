@@ -8,6 +8,7 @@ use crate::grid::case::{Case, CaseBuffer, Rule, UNTOUCHED, largest, words};
 use crate::grid::family::Point;
 use crate::grid::noise::Noise;
 use crate::grid::weights::{Weight, dtypes};
+use crate::launch::{Launch, LaunchError};
 use crate::op::Activation;
 use crate::scalar;
 use crate::shader::Rungs;
@@ -44,10 +45,25 @@ pub(super) fn gate(point: &mut Point, rungs: Rungs) -> Option<Case> {
     Some(Case::new(format!("{activation:?}, {rows} × {n}"), launch, twin))
 }
 
-const ACTIVATIONS: [Activation; 4] =
-    [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SquaredRelu];
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SquaredRelu, Activation::Sigmoid];
 
 pub(super) fn gate_by(point: &mut Point, rungs: Rungs) -> Option<Case> {
+    by_columns(point, rungs, engine::gate_by, |activation, x, by| scalar::activate(activation, x) * by)
+}
+
+pub(super) fn mul_by(point: &mut Point, rungs: Rungs) -> Option<Case> {
+    by_columns(point, rungs, engine::mul_by, |activation, x, by| x * scalar::activate(activation, by))
+}
+
+type ByColumns = fn(Rungs, u32, u32, Activation, (u32, u32)) -> Result<Launch, LaunchError>;
+
+fn by_columns(
+    point: &mut Point,
+    rungs: Rungs,
+    call: ByColumns,
+    of: fn(Activation, f32, f32) -> f32,
+) -> Option<Case> {
     let activation = point.of(&ACTIVATIONS);
     let n: usize = point.of(&[1, 70, 256, 1536]);
     let rows: usize = point.of(&[1, 3, 17]);
@@ -59,15 +75,12 @@ pub(super) fn gate_by(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let (x, by) = (noise.gaussians(rows * n), noise.gaussians(rows * width));
         let each = x.chunks_exact(n).zip(by.chunks_exact(width));
         let out: Vec<f32> = each
-            .flat_map(|(x, by)| {
-                x.iter().zip(&by[first..]).map(|(x, by)| scalar::activate(activation, *x) * by)
-            })
+            .flat_map(|(x, by)| x.iter().zip(&by[first..]).map(|(x, by)| of(activation, *x, *by)))
             .collect();
         let near = CaseBuffer::near("x", &out, |i| 1e-5 * (1.0 + f64::from(out[i].abs())));
         vec![CaseBuffer { before: words(&x), ..near }, CaseBuffer::floats("by", &by)]
     };
-    let launch =
-        engine::gate_by(rungs, rows as u32, n as u32, activation, (width as u32, first as u32)).ok()?;
+    let launch = call(rungs, rows as u32, n as u32, activation, (width as u32, first as u32)).ok()?;
     Some(Case::new(format!("{activation:?}, {rows} × {n} by columns {first} of {width}"), launch, twin))
 }
 

@@ -131,6 +131,7 @@ fn tiles(
         logits: &[],
         tables: &tables,
         lengths: &lengths,
+        records: &[],
     };
     let mut tiles = Vec::new();
     push_tiles(&batch, call.tile_rows(tuning).ok()?, call.causal, &mut tiles);

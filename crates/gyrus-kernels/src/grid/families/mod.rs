@@ -4,6 +4,7 @@ mod attend;
 mod attention;
 mod cache;
 mod conv;
+mod delta;
 mod elementwise;
 mod experts;
 mod flash;
@@ -28,11 +29,12 @@ pub fn families() -> &'static [Family] {
     ) -> Family {
         Family { name, few, case }
     }
-    const ALL: [Family; 33] = [
+    const ALL: [Family; 37] = [
         family("rope", 60, crate::abi::cases::case),
         family("copy", 3, elementwise::copy),
         family("gate", 9, elementwise::gate),
         family("gate_by", 8, elementwise::gate_by),
+        family("mul_by", 8, elementwise::mul_by),
         family("add", 12, elementwise::add),
         family("scale", 9, elementwise::scale),
         family("read_sums", 4, elementwise::read_sums),
@@ -54,6 +56,9 @@ pub fn families() -> &'static [Family] {
         family("tiles of experts", 16, experts::tiles),
         family("sums of experts", 8, experts::sums),
         family("conv1d", 12, conv::case),
+        family("delta_conv", 8, delta::conv),
+        family("delta_rule", 8, delta::rule),
+        family("copy_record", 3, delta::copy),
         family("kv_copy", 6, cache::copy),
         family("kv_shift", 12, cache::shift),
         family("rope_write", 10, attention::rope_write),
