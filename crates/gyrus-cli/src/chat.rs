@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Session};
+use gyrus::{Cancel, Message, Precision, Prompt, Request, Sampler, Session};
 
 use crate::answer::{self, Answer};
 use crate::cli::{ChatArgs, OnFull};
@@ -16,6 +16,7 @@ use crate::foreign;
 use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
+use crate::pieces::Pieces;
 use crate::screen;
 use crate::source::Source;
 use crate::wrap::{self, Wrap};
@@ -40,7 +41,6 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     }
     let chat = Chat {
         session: model.session(),
-        format,
         sampler: args.sampler.sampler(model.sampling()),
         stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
@@ -55,7 +55,6 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
 
 struct Chat {
     session: Session,
-    format: ChatFormat,
     sampler: Sampler,
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
@@ -148,7 +147,7 @@ impl Chat {
         let answered = self.prompt().and_then(|prompt| self.answer(prompt));
         match answered {
             Ok(answer) => {
-                self.history.answer(&answer.text, answer.ids);
+                self.history.answer(&answer);
                 Ok(())
             }
             Err(error) => {
@@ -158,14 +157,12 @@ impl Chat {
         }
     }
 
-    /// The token ids of the conversation, as much of it as fits into the context.
-    fn prompt(&mut self) -> Result<Vec<u32>> {
+    /// The conversation, as much of it as fits into the context.
+    fn prompt(&mut self) -> Result<Vec<Message>> {
         let model = self.session.model();
-        let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
         let context = model.context().tokens;
         let fitted = self.history.fit(context, self.max_tokens, self.on_full, |messages| {
-            let conversation = Conversation::new(messages.iter().map(|m| m.json.clone()).collect())?;
-            Ok(self.format.tokens(&conversation, tokenizer, true, |n| messages.get(n)?.ids.as_deref())?)
+            Ok(model.prompt_tokens(&Request::messages(messages))?.len())
         })?;
         if fitted.dropped > 0 && !self.told_full {
             self.told_full = true;
@@ -175,12 +172,12 @@ impl Chat {
                 fitted.dropped
             ));
         }
-        Ok(fitted.ids)
+        Ok(fitted.messages)
     }
 
-    fn answer(&mut self, prompt: Vec<u32>) -> Result<Answer> {
+    fn answer(&mut self, prompt: Vec<Message>) -> Result<Answer> {
         self.cancel.reset();
-        let mut request = Request::new(Prompt::Whole(prompt))
+        let mut request = Request::new(Prompt::Messages(prompt))
             .sampler(self.sampler.clone())
             .stop_at_repetition(self.stop_at_repetition)
             .cancel(self.cancel.clone());
@@ -188,11 +185,15 @@ impl Chat {
             request = request.max_tokens(most);
         }
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
+        let mut pieces = Pieces::new(self.quiet);
         let generation = self.session.generate(request)?;
-        let generated = answer::generate(generation, self.quiet, |text| Ok(out.push(&screen::shown(text))?));
+        let generated = answer::generate(generation, self.quiet, |piece| {
+            pieces.show(piece, |text| Ok(out.push(&screen::shown(text))?))
+        });
+        pieces.end()?;
         // Text held back for wrapping belongs to the answer even if that failed.
         out.finish()?;
-        let answer = generated?;
+        let answer = generated?.into_iter().next().context("internal error: no answer")?;
         // A Ctrl-C during the answer has been handled.
         self.cancel.reset();
         self.note(&answer.statistics());

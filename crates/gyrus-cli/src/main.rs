@@ -28,6 +28,7 @@ mod models;
 mod options;
 mod output;
 mod perplexity;
+mod pieces;
 mod profile;
 mod progress;
 mod pull;

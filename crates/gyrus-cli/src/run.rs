@@ -4,19 +4,19 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gyrus::text::template::Conversation;
-use gyrus::{Model, Precision, Prompt, Request, StopReason};
+use gyrus::{Message, Model, Precision, Prompt, Request, StopReason};
 use gyrus_formats::FormatError;
-use serde_json::json;
 
+use crate::answer::{self, Answer, Shown};
 use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
 use crate::load::load_opened;
+use crate::pieces::Pieces;
 use crate::resolve::{Missing, looks_like_model};
 use crate::screen::Screen;
 use crate::source::Source;
 use crate::usage::usage;
-use crate::{answer, cache, diagnostics, interrupt, json};
+use crate::{cache, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str = "no prompt: give it as an argument or on stdin (gyrus chat starts a conversation)";
 
@@ -98,58 +98,59 @@ fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
         }
         return Ok(Prompt::Text(prompt.to_owned()));
     }
-    let mut messages = Vec::new();
-    if let Some(system) = &args.system {
-        messages.push(json!({ "role": "system", "content": system }));
-    }
-    messages.push(json!({ "role": "user", "content": prompt }));
-    let conversation = Conversation::new(messages)?;
-    let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true, |_| None)?))
+    let system = args.system.as_deref().map(Message::system);
+    Ok(Prompt::Messages(system.into_iter().chain([Message::user(prompt)]).collect()))
 }
 
 /// The prompt as token ids.
 pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
-    let mut session = model.session();
-    let request = Request::new(prepare(model, prompt, args)?).max_tokens(0);
-    drop(session.generate(request)?);
-    Ok(session.tokens().to_vec())
+    Ok(model.prompt_tokens(&Request::new(prepare(model, prompt, args)?))?)
 }
 
 fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
     let mut out = Screen::stdout();
     let mut session = model.session();
-    let answer = answer::generate(session.generate(request)?, args.quiet, |text| {
-        if args.output == Output::Text {
-            out.text(text)?;
+    let mut pieces = Pieces::new(args.quiet);
+    let answers = answer::generate(session.generate(request)?, args.quiet, |piece| {
+        if args.output != Output::Text {
+            return Ok(());
         }
-        Ok(())
-    })?;
+        pieces.show(piece, |text| Ok(out.text(text)?))
+    });
+    pieces.end()?;
+    let answers = answers?;
+    for (number, answer) in answers.iter().enumerate() {
+        print(&mut out, answer, number, args)?;
+    }
+    if !args.quiet {
+        answers.iter().for_each(|answer| diagnostics::aside(answer.statistics()));
+    }
+    if answers.iter().any(|answer| answer.reason == Some(StopReason::Cancelled)) {
+        return Err(interrupt::Interrupted.into());
+    }
+    Ok(())
+}
+
+/// Prints what was not printed while the answer was decoded.
+fn print(out: &mut Screen, answer: &Answer, number: usize, args: &RunArgs) -> Result<()> {
     match args.output {
-        Output::Text => writeln!(out)?,
+        Output::Text if number == 0 => writeln!(out)?,
+        Output::Text => {
+            writeln!(out)?;
+            let mut pieces = Pieces::new(args.quiet);
+            if !answer.text.is_empty() {
+                pieces.show(Shown::Text(&answer.text), |text| Ok(out.text(text)?))?;
+            }
+            for call in &answer.calls {
+                pieces.show(Shown::Call(call), |text| Ok(out.text(text)?))?;
+            }
+            writeln!(out)?;
+        }
         Output::Ids => {
             let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
             writeln!(out, "{}", ids.join(" "))?;
         }
-        Output::Json => {
-            let usage = &answer.usage;
-            let document = json!({
-                "text": answer.text,
-                "ids": answer.ids,
-                "stop": answer.reason_name(),
-                "prompt_tokens": usage.prompt_tokens,
-                "generated_tokens": usage.generated_tokens,
-                "prompt_tokens_per_second": usage.prompt_speed(),
-                "tokens_per_second": usage.decode_speed(),
-            });
-            json::line(&mut out, &document)?;
-        }
-    }
-    if !args.quiet {
-        diagnostics::aside(answer.statistics());
-    }
-    if answer.reason == StopReason::Cancelled {
-        return Err(interrupt::Interrupted.into());
+        Output::Json => json::line(out, &answer.to_json())?,
     }
     Ok(())
 }

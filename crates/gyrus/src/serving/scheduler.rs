@@ -9,6 +9,7 @@ use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, Plan, Slots};
 use super::counters::Counters;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
 use super::kv::{KvCache, SequenceKv};
+use super::masks::Masks;
 use super::pace::Pace;
 use super::queue::Queue;
 use super::sequence::{Phase, Running, Sequence};
@@ -43,6 +44,7 @@ pub(crate) struct Scheduler {
     pub(super) queue: Queue,
     pub(super) flights: VecDeque<Flight>,
     pub(super) pace: Pace,
+    pub(super) masks: Masks,
     pub(super) counters: Arc<Counters>,
     /// Jobs that were admitted, and admissions: a job that was preempted is admitted again.
     pub(super) admitted: u64,
@@ -96,6 +98,7 @@ impl Scheduler {
             // Steps in flight do not make it grow.
             flights: VecDeque::with_capacity(limits.steps + 4),
             pace: Pace::default(),
+            masks: Masks::default(),
             counters,
             admitted: 0,
             epoch: 0,
@@ -124,7 +127,7 @@ impl Scheduler {
         self.clock += 1;
         let (longest, waiting) = (self.longest(), self.queue.len());
         let chunk = self.chunk();
-        let Scheduler { sequences, kv, plan, queue, settings, counters, clock, .. } = self;
+        let Scheduler { sequences, kv, plan, queue, settings, counters, clock, masks, .. } = self;
         let Some(sequence) = &mut sequences[at] else { return };
         sequence.used = *clock;
         counters.requests(1);
@@ -144,6 +147,14 @@ impl Scheduler {
             return;
         }
         let mut job = job;
+        if let Task::Generate { constraint, .. } = &mut job.task
+            && let Some(state) = constraint.take()
+        {
+            match masks.begin(at, state, plan.vocab) {
+                Ok(mask) => sequence.mask = Some(mask),
+                Err(error) => return job.events.push(JobEvent::Failed(error)),
+            }
+        }
         job.max_len = job.max_len.min(longest).max(job.tokens.len().min(longest));
         // The cache of the common prefix is kept. Some ropes choose their frequencies by the longest length: if they
         // differ, nothing is, so that the output depends on the request alone.
@@ -195,6 +206,7 @@ impl Scheduler {
             tenant: 0,
             job: None,
             phase: Phase::Idle,
+            mask: None,
             used: self.clock,
             closed: false,
         };
@@ -245,7 +257,7 @@ impl Scheduler {
         }
         sequence.phase = Phase::Idle;
         sequence.tell(event);
-        sequence.job = None;
+        (sequence.job, sequence.mask) = (None, None);
         self.clock += 1;
         sequence.used = self.clock;
     }

@@ -4,6 +4,7 @@ use gyrus_kernels::{LogitRows, RowKind};
 
 use super::job::{Job, JobEvent, SequenceId, Task};
 use super::kv::SequenceKv;
+use super::masks::SequenceMask;
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Sequence {
     pub(super) tenant: u64,
     pub(super) job: Option<Job>,
     pub(super) phase: Phase,
+    /// The constraint of its job.
+    pub(super) mask: Option<SequenceMask>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.
