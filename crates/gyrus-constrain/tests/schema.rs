@@ -135,3 +135,15 @@ fn keywords_that_ask_nothing_and_annotations_are_ignored() {
         "propertyNames":true,"$comment":"c","default":5,"deprecated":true,"type":"integer"}"#;
     assert!(accepts(&schema(text).unwrap(), "7"));
 }
+
+/// White space is what printers of JSON write, and there is an end to it.
+#[test]
+fn white_space_is_bounded() {
+    let constraint = common::compile(Source::Json).unwrap();
+    for text in ["{\"a\": [1, 2]}", "{\n  \"a\": [\n\t\t1,\r\n\t\t2\n  ]\n}", "[1,2]"] {
+        assert!(common::accepts(&constraint, text), "{text:?}");
+    }
+    for text in ["[  1]", "[\n\n1]", &format!("[\n{}1]", " ".repeat(41))] {
+        assert!(!common::accepts(&constraint, text), "{text:?}");
+    }
+}

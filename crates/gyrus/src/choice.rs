@@ -265,8 +265,9 @@ impl<'a> Choice<'a> {
         &self.job.events
     }
 
+    /// Whether there are events that were not taken.
     pub(crate) fn has_events(&self) -> bool {
-        self.job.events.waiting() > 0
+        !self.is_done() && self.job.events.waiting() > 0
     }
 
     pub(crate) fn is_done(&self) -> bool {
