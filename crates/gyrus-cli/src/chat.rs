@@ -11,6 +11,7 @@ use gyrus::{Cancel, Message, Precision, Prompt, Request, Sampler, Session};
 
 use crate::answer::{self, Answer};
 use crate::cli::{ChatArgs, OnFull};
+use crate::decoding::Decoding;
 use crate::diagnostics;
 use crate::foreign;
 use crate::interrupt;
@@ -19,6 +20,7 @@ use crate::output::OutputFile;
 use crate::pieces::Pieces;
 use crate::screen;
 use crate::source::Source;
+use crate::usage::usage;
 use crate::wrap::{self, Wrap};
 use history::History;
 use input::{Input, Lines};
@@ -33,6 +35,10 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps the part that was generated.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
+    if args.decoding.reads_stdin() {
+        return Err(usage("stdin has the conversation: name a file for the schema or grammar"));
+    }
+    let decoding = args.decoding.read()?;
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
@@ -42,6 +48,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let chat = Chat {
         session: model.session(),
         sampler: args.sampler.sampler(model.sampling()),
+        decoding,
         stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
         on_full: args.on_full,
@@ -56,6 +63,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
 struct Chat {
     session: Session,
     sampler: Sampler,
+    decoding: Decoding,
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
     on_full: OnFull,
@@ -162,7 +170,7 @@ impl Chat {
         let model = self.session.model();
         let context = model.context().tokens;
         let fitted = self.history.fit(context, self.max_tokens, self.on_full, |messages| {
-            Ok(model.prompt_tokens(&Request::messages(messages))?.len())
+            Ok(model.prompt_tokens(&self.decoding.apply(Request::messages(messages)))?.len())
         })?;
         if fitted.dropped > 0 && !self.told_full {
             self.told_full = true;
@@ -186,7 +194,8 @@ impl Chat {
         }
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let mut pieces = Pieces::new(self.quiet);
-        let generation = self.session.generate(request)?;
+        let request = self.decoding.apply(request);
+        let generation = self.session.generate(request).map_err(|error| self.decoding.explain(error))?;
         let generated = answer::generate(generation, self.quiet, |piece| {
             pieces.show(piece, |text| Ok(out.push(&screen::shown(text))?))
         });

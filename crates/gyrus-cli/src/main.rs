@@ -13,6 +13,7 @@ mod cache;
 mod catalogue;
 mod chat;
 mod cli;
+mod decoding;
 mod diagnostics;
 mod display;
 mod doctor;

@@ -10,6 +10,7 @@ use gyrus_formats::FormatError;
 use crate::answer::{self, Answer, Shown};
 use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
+use crate::decoding::Decoding;
 use crate::load::load_opened;
 use crate::pieces::Pieces;
 use crate::resolve::{Missing, looks_like_model};
@@ -27,7 +28,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.raw && args.system.is_some() {
         return Err(usage("--system needs a chat template, which --raw and `complete` do not apply"));
     }
+    if let Some(flag) = args.decoding.needs_template().filter(|_| args.raw) {
+        return Err(usage(format!("{flag} needs a chat template, which --raw and `complete` do not apply")));
+    }
+    if args.logprobs.is_some() && args.output != Output::Json {
+        return Err(usage("--logprobs needs --output json"));
+    }
     let (model, prompt) = split(args)?;
+    if prompt.is_none() && args.decoding.reads_stdin() {
+        return Err(usage(
+            "stdin has the schema or grammar: give the prompt as an argument, behind the model",
+        ));
+    }
+    let decoding = args.decoding.read()?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(usage(NO_PROMPT));
     }
@@ -55,13 +68,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let cancel = interrupt::on_ctrl_c();
     let mut request = Request::new(prompt)
         .sampler(args.sampler.sampler(model.sampling()))
-        .stop(args.stop.clone())
+        .choices(usize::from(args.choices))
         .stop_at_repetition(!args.raw && !args.sampler.allow_repetition)
         .cancel(cancel);
     if let Some(most) = args.max_tokens {
         request = request.max_tokens(most);
     }
-    answer(&model, request, args)
+    if let Some(n) = args.logprobs {
+        request = request.top_logprobs(usize::from(n));
+    }
+    answer(&model, decoding.apply(request), &decoding, args)
 }
 
 /// The model and the prompt among the positional arguments. A single argument is a model if it looks like one.
@@ -92,7 +108,7 @@ fn read_prompt() -> Result<String> {
 
 /// Applies the model's chat template to the prompt, if it has one, unless `--raw` is set.
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
-    if args.raw || !model.has_chat_template() {
+    if args.raw || (!model.has_chat_template() && args.decoding.needs_template().is_none()) {
         if args.system.is_some() {
             bail!("--system needs a model with a chat template");
         }
@@ -107,18 +123,22 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
     Ok(model.prompt_tokens(&Request::new(prepare(model, prompt, args)?))?)
 }
 
-fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
+fn answer(model: &Model, request: Request, decoding: &Decoding, args: &RunArgs) -> Result<()> {
     let mut out = Screen::stdout();
     let mut session = model.session();
     let mut pieces = Pieces::new(args.quiet);
-    let answers = answer::generate(session.generate(request)?, args.quiet, |piece| {
+    let generation = session.generate(request).map_err(|error| decoding.explain(error))?;
+    let answers = answer::generate(generation, args.quiet, |piece| {
         if args.output != Output::Text {
             return Ok(());
         }
         pieces.show(piece, |text| Ok(out.text(text)?))
     });
     pieces.end()?;
-    let answers = answers?;
+    let answers = answers.map_err(|error| match error.downcast::<gyrus::Error>() {
+        Ok(error) => decoding.explain(error),
+        Err(error) => error,
+    })?;
     for (number, answer) in answers.iter().enumerate() {
         print(&mut out, answer, number, args)?;
     }

@@ -32,14 +32,14 @@ fn required_calls_keep_to_their_schemas() {
 fn preempted_sequences_keep_their_state() {
     let Some(sized) = tales(&Device::Cpu, 1) else { return };
     let ask = |n: u64| {
-        let source = Source::Regex("([a-z]{2,9} ){30}end".into());
-        Request::text(format!("Tale {n}")).constraint(source).sampler(sampled(n)).max_tokens(120)
+        let source = Source::Regex("([a-z]{2,9} ){60}end".into());
+        Request::text(format!("Tale {n}")).constraint(source).sampler(sampled(n)).max_tokens(140)
     };
     let alone: Vec<_> = (0..6).map(|n| run(&sized, ask(n)).unwrap()).collect();
     let context = sized.context();
     let block_bytes = context.cache_bytes / (context.total_tokens as u64 / 32);
     let options =
-        gyrus::Options { context: Some(160), kv_memory: Some(8 * block_bytes), ..gyrus::Options::default() };
+        gyrus::Options { context: Some(160), kv_memory: Some(6 * block_bytes), ..gyrus::Options::default() };
     let path = gyrus_testkit::data("tales/tales-7m-q8_0.gguf").unwrap();
     let model = gyrus::Model::open(&path, &options).unwrap();
     let _driver = model.drive().unwrap();
