@@ -1,4 +1,4 @@
-"""Random JSON schemas with bounded strings and arrays, and whether texts are instances of them.
+"""Random JSON schemas with bounded strings, arrays and numbers, and whether texts are instances of them.
 
 random_schemas.py make COUNT SEED   prints one schema to a line
 random_schemas.py check FILE        reads lines {"schema": ..., "text": ..., "stop": ...} and prints what is wrong
@@ -32,7 +32,9 @@ def schema(rng, depth):
     if kind == "integer":
         return {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 2000)}
     if kind == "number":
-        return {"type": "number", "minimum": low, "maximum": low + rng.randint(1, 2000)}
+        # Without a step a number may have any number of digits.
+        return {"type": "number", "minimum": low, "maximum": low + rng.randint(1, 2000),
+                "multipleOf": rng.choice([0.5, 0.25, 0.125])}
     if kind == "boolean":
         return {"type": rng.choice(["boolean", ["boolean", "null"]])}
     if kind == "enum":

@@ -52,9 +52,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// An instance of a schema, why it ended, and its tokens.
 fn instance(model: &Model, schema: &Value, seed: u64) -> Result<(String, &'static str, usize), gyrus::Error> {
-    let question = format!("Answer with an example of this JSON schema: {schema}");
+    let question = "Describe something that can be bought, as JSON.";
     let sampler = Sampler { temperature: 1.0, seed, ..Sampler::default() };
-    let mut request = Request::messages([Message::user(&question)]).sampler(sampler).max_tokens(1000);
+    let mut request = Request::messages([Message::user(question)]).sampler(sampler).max_tokens(1000);
     if !schema.is_null() {
         request = request.constraint(Source::Schema(schema.to_string()));
     }
