@@ -15,13 +15,19 @@ pub(crate) struct Pieces {
     quiet: bool,
     /// Whether the last piece was reasoning, so that its line is not ended.
     in_reasoning: bool,
-    /// Whether text or a call was shown.
-    has_begun: bool,
+    /// What was shown on stdout last.
+    last: Option<Last>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Text,
+    Call,
 }
 
 impl Pieces {
     pub(crate) fn new(quiet: bool) -> Pieces {
-        Pieces { quiet, in_reasoning: false, has_begun: false }
+        Pieces { quiet, in_reasoning: false, last: None }
     }
 
     /// Shows a piece; `text` writes text of the answer to stdout.
@@ -31,16 +37,17 @@ impl Pieces {
             Shown::Reasoning(piece) => self.reasoning(piece)?,
             Shown::Text(piece) => {
                 self.end()?;
-                text(piece)?;
+                let before = if self.last == Some(Last::Call) { "\n" } else { "" };
+                text(&format!("{before}{piece}"))?;
+                self.last = Some(Last::Text);
             }
             Shown::Call(call) => {
                 self.end()?;
-                let line = json_of(call).to_string();
-                let before = if self.has_begun { "\n" } else { "" };
-                text(&format!("{before}{line}"))?;
+                let before = if self.last.is_some() { "\n" } else { "" };
+                text(&format!("{before}{}", json_of(call)))?;
+                self.last = Some(Last::Call);
             }
         }
-        self.has_begun |= !matches!(piece, Shown::Reasoning(_));
         Ok(())
     }
 

@@ -91,6 +91,10 @@ impl TokenMask for Constrained {
         self.state.commit(token).map_err(|error| self.failed(error))
     }
 
+    fn forced(&mut self) -> Vec<u32> {
+        self.state.forced()
+    }
+
     fn mask(&mut self, words: &mut [u32]) -> Result<(), Error> {
         self.state.mask(words).map_err(|error| self.failed(error))?;
         if words.iter().all(|word| *word == 0) {

@@ -58,6 +58,24 @@ fn preempted_sequences_keep_their_state() {
     assert!(model.statistics().preemptions > 0, "{:?}", model.statistics());
 }
 
+/// Tokens without an alternative are computed together, unless their log-probabilities are wanted.
+#[test]
+fn forced_tokens_take_few_steps() {
+    let Some(model) = tales(&Device::Cpu, 1) else { return };
+    let text = "One day a very little girl went to the park and saw [0-9] red balls";
+    let request = || Request::text("Once").constraint(Source::Regex(text.into())).max_tokens(60);
+    let steps = |request: Request| {
+        let before = model.statistics().steps;
+        let one = run(&model, request).unwrap().remove(0);
+        assert!(one.text.starts_with("One day") && one.text.ends_with(" red balls"), "{one:?}");
+        (model.statistics().steps - before, one.ids.len() as u64)
+    };
+    let (forced, tokens) = steps(request());
+    assert!(tokens > 12 && forced < 8, "{forced} steps for {tokens} tokens");
+    let (sampled, tokens) = steps(request().logprobs(true));
+    assert!(sampled > tokens, "{sampled} steps for {tokens} tokens");
+}
+
 #[test]
 fn dropped_and_cancelled_requests_end() {
     let Some(model) = tales(&Device::Cpu, 1) else { return };

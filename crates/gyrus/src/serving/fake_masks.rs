@@ -37,7 +37,24 @@ impl FakeMask {
     }
 }
 
+impl FakeMask {
+    /// The tokens without an alternative that come next.
+    pub(super) fn next_forced(&self) -> Vec<u32> {
+        let (mut after, mut forced) = (self.clone(), Vec::new());
+        while after.hash.is_multiple_of(3) && forced.len() < 5 {
+            let token = first_allowed((after.hash / 3 % VOCAB as u64) as u32, |id| after.allows(id));
+            after.push(token);
+            forced.push(token);
+        }
+        forced
+    }
+}
+
 impl TokenMask for FakeMask {
+    fn forced(&mut self) -> Vec<u32> {
+        self.next_forced()
+    }
+
     fn commit(&mut self, token: u32) -> Result<(), Error> {
         self.push(token);
         Ok(())

@@ -21,12 +21,21 @@ pub(super) struct MaskWork {
     words: Vec<u32>,
     /// The token to commit first.
     token: Option<u32>,
+    /// Whether tokens without an alternative are committed without being sampled, and those that were.
+    forces: bool,
+    forced: Vec<u32>,
     error: Option<Error>,
 }
 
 impl MaskWork {
-    pub(super) fn new(sequence: usize, job: u64, state: Box<dyn TokenMask>, words: Vec<u32>) -> MaskWork {
-        MaskWork { sequence, job, state, words, token: None, error: None }
+    /// `forces`: tokens without an alternative are committed without being sampled.
+    pub(super) fn new(
+        (sequence, job): (usize, u64),
+        state: Box<dyn TokenMask>,
+        words: Vec<u32>,
+        forces: bool,
+    ) -> MaskWork {
+        MaskWork { sequence, job, state, words, token: None, forces, forced: Vec::new(), error: None }
     }
 
     /// The same work after this token.
@@ -39,6 +48,12 @@ impl MaskWork {
         let done = catch_unwind(AssertUnwindSafe(|| {
             if let Some(token) = self.token.take() {
                 self.state.commit(token)?;
+            }
+            if self.forces {
+                self.forced = self.state.forced();
+                let state = &mut self.state;
+                let fit = self.forced.iter().take_while(|token| state.commit(**token).is_ok()).count();
+                self.forced.truncate(fit);
             }
             self.state.mask(&mut self.words)
         }));
@@ -59,6 +74,15 @@ impl MaskWork {
 
     pub(super) fn words(&self) -> &[u32] {
         &self.words
+    }
+
+    /// Tokens that come before the position of the mask.
+    pub(super) fn forced(&self) -> &[u32] {
+        &self.forced
+    }
+
+    pub(super) fn take_forced(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.forced)
     }
 
     pub(super) fn take_error(&mut self) -> Option<Error> {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use gyrus_kernels::{BackendError, Slots};
 
-use super::job::JobEvent;
+use super::job::{End, Job, JobEvent, Task};
 use super::mask_workers::{MaskThreads, MaskWork, MaskWorkers};
 use super::scheduler::Scheduler;
-use super::sequence::Sequence;
+use super::sequence::{Decodes, Sequence};
 use crate::Error;
 
 /// Steps in flight while a constrained sequence decodes beside others: its mask takes effect behind them.
@@ -28,6 +28,11 @@ const IDLE: Duration = Duration::from_millis(5);
 pub(crate) trait TokenMask: Debug + Send {
     /// Appends a token that was sampled.
     fn commit(&mut self, token: u32) -> Result<(), Error>;
+
+    /// The tokens that must come next, if there is no choice.
+    fn forced(&mut self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Writes the tokens that may come next: bit `i % 32` of word `i / 32` for token `i`. There is at least one.
     fn mask(&mut self, words: &mut [u32]) -> Result<(), Error>;
@@ -69,16 +74,18 @@ impl Default for Masks {
 }
 
 impl Masks {
-    /// Begins the constraint of a job on a sequence. The mask of the first token is computed with the prompt.
+    /// Begins the constraint of a job on a sequence. The mask of the first token is computed with the prompt. `forces`:
+    /// tokens without an alternative are not sampled.
     pub(super) fn begin(
         &mut self,
         at: usize,
         state: Box<dyn TokenMask>,
         vocab: usize,
+        forces: bool,
     ) -> Result<SequenceMask, Error> {
         self.jobs += 1;
         let words = vec![0; vocab.div_ceil(32)];
-        self.start(MaskWork::new(at, self.jobs, state, words))?;
+        self.start(MaskWork::new((at, self.jobs), state, words, forces))?;
         Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No })
     }
 
@@ -136,7 +143,9 @@ impl Sequence {
     pub(super) fn send_mask(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
         let (position, slot) = (self.tokens.len(), self.running().map(|running| running.slot));
         let (Some(mask), Some(slot)) = (&mut self.mask, slot) else { return Ok(()) };
-        if let (Sent::No, Some(work)) = (mask.sent, &mask.work) {
+        if let (Sent::No, Some(work)) =
+            (mask.sent, mask.work.as_ref().filter(|work| work.forced().is_empty()))
+        {
             slots.mask(slot, position as u32, work.words())?;
             mask.sent = Sent::Next;
         }
@@ -160,10 +169,46 @@ impl Scheduler {
                 None => break,
             }
         }
-        for sequence in self.sequences.iter_mut().flatten().filter(|sequence| sequence.decodes()) {
-            sequence.send_mask(slots)?;
+        for at in 0..self.sequences.len() {
+            let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| sequence.decodes()) else {
+                continue;
+            };
+            match sequence.mask.as_mut().and_then(|mask| mask.work.as_mut()).map(MaskWork::take_forced) {
+                Some(forced) if !forced.is_empty() => self.force(at, &forced, slots),
+                _ => sequence.send_mask(slots)?,
+            }
         }
         Ok(())
+    }
+
+    /// Appends tokens that a constraint leaves no choice about. Their rows are computed together, as a chunk of generated
+    /// rows; then the sequence decodes again.
+    fn force(&mut self, at: usize, forced: &[u32], slots: &mut dyn Slots) {
+        let Some(sequence) = &mut self.sequences[at] else { return };
+        let Some(Job { task: Task::Generate { ends, .. }, max_len, events, client, .. }) = &sequence.job
+        else {
+            return;
+        };
+        let mut end = None;
+        for &id in forced {
+            sequence.tokens.push(id);
+            events.push(JobEvent::Token { id, logprob: None, top: Vec::new() });
+            self.counters.tokens(1);
+            self.queue.charge(*client, 1);
+            if ends.contains(&id) {
+                end = Some(End::Token);
+            } else if sequence.tokens.len() >= *max_len {
+                end = Some(End::Complete);
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        if let Some(end) = end {
+            self.end(at, end, slots);
+        } else if let Some(running) = sequence.running_mut() {
+            running.decodes = Decodes::No;
+        }
     }
 
     /// Gives what workers have computed to its sequences. A mask that failed ends the job.

@@ -127,7 +127,7 @@ impl Scheduler {
         self.clock += 1;
         let (longest, waiting) = (self.longest(), self.queue.len());
         let chunk = self.chunk();
-        let Scheduler { sequences, kv, plan, queue, settings, counters, clock, masks, .. } = self;
+        let Scheduler { sequences, kv, plan, queue, settings, counters, clock, masks, limits, .. } = self;
         let Some(sequence) = &mut sequences[at] else { return };
         sequence.used = *clock;
         counters.requests(1);
@@ -147,10 +147,11 @@ impl Scheduler {
             return;
         }
         let mut job = job;
-        if let Task::Generate { constraint, .. } = &mut job.task
+        if let Task::Generate { constraint, logprobs, .. } = &mut job.task
             && let Some(state) = constraint.take()
         {
-            match masks.begin(at, state, plan.vocab) {
+            // A token that is not sampled has no log-probability.
+            match masks.begin(at, state, plan.vocab, logprobs.is_none()) {
                 Ok(mask) => sequence.mask = Some(mask),
                 Err(error) => return job.events.push(JobEvent::Failed(error)),
             }
@@ -174,6 +175,11 @@ impl Scheduler {
             Task::Generate { .. } => common.min(job.tokens.len().saturating_sub(1)),
             Task::Prefill => common,
             Task::Score => 0,
+        };
+        // The last token of a prompt is computed as those that follow it.
+        sequence.generated_from = match job.task {
+            Task::Generate { .. } if limits.kinds_differ => job.tokens.len().saturating_sub(1),
+            _ => usize::MAX,
         };
         kv.truncate(&mut sequence.kv, keep);
         sequence.kv.reserve_capacity(job.max_len.max(job.tokens.len()));
@@ -207,6 +213,7 @@ impl Scheduler {
             job: None,
             phase: Phase::Idle,
             mask: None,
+            generated_from: usize::MAX,
             used: self.clock,
             closed: false,
         };

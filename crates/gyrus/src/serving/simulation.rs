@@ -69,6 +69,24 @@ fn alone(
     let mut entries: Vec<u64> = Vec::new();
     let mut generated = Vec::new();
     while tokens.len() < max_len && !mask.as_ref().is_some_and(FakeMask::has_failed) {
+        if let Some(mask) = mask {
+            let forced = mask.next_forced();
+            forced.iter().for_each(|token| mask.push(*token));
+            if mask.has_failed() {
+                break;
+            }
+            for token in forced {
+                let is_end =
+                    tokens.len() == max_len || generated.last().is_some_and(|last| ends.contains(last));
+                if !is_end {
+                    tokens.push(token);
+                    generated.push(token);
+                }
+            }
+            if tokens.len() == max_len || generated.last().is_some_and(|last| ends.contains(last)) {
+                break;
+            }
+        }
         while entries.len() < tokens.len() {
             let position = entries.len();
             // The last token of a prompt is computed like generated ones.
