@@ -82,7 +82,8 @@ fn render(model: &Model, request: &Request, messages: &[Message]) -> Result<(Vec
     let mut in_reasoning = format.begins_in_reasoning(&text);
     if in_reasoning && request.reasoning == Some(false) {
         // The template always begins with reasoning: it is ended at once.
-        let end = format!("\n\n{}\n\n", format.reasoning_end());
+        let before = if text.ends_with('\n') { "\n" } else { "\n\n" };
+        let end = format!("{before}{}\n\n", format.reasoning_end());
         tokenizer.encode_into(&end, Special::Parse, false, &mut ids);
         in_reasoning = false;
     }

@@ -1,8 +1,10 @@
 //! Constraints, tools and choices of requests on the CPU.
 
+mod completion;
 mod constraint_cases;
 
-use constraint_cases::{PERSON, run, sampled, tales, tools};
+use completion::{run, tools};
+use constraint_cases::{PERSON, sampled, tales};
 use gyrus::constrain::Source;
 use gyrus::tools::ToolChoice;
 use gyrus::{Device, Event, Message, Request, StopReason};

@@ -1,6 +1,7 @@
 //! Constraints of requests on a GPU.
 
 mod adapter;
+mod completion;
 mod constraint_cases;
 
 use gyrus::Device;

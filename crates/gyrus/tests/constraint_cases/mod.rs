@@ -1,10 +1,12 @@
 //! What constrained requests must give, on any device.
 
 use gyrus::constrain::Source;
-use gyrus::tools::{Call, ToolChoice, Tools};
-use gyrus::{Device, Error, Event, Message, Model, Options, Precision, Request, Sampler, StopReason};
+use gyrus::tools::ToolChoice;
+use gyrus::{Device, Message, Model, Options, Precision, Request, Sampler, StopReason};
 use gyrus_testkit::data;
 use serde_json::Value;
+
+use crate::completion::{run, tools};
 
 pub(crate) fn tales(device: &Device, sessions: usize) -> Option<Model> {
     let options = Options {
@@ -15,51 +17,6 @@ pub(crate) fn tales(device: &Device, sessions: usize) -> Option<Model> {
         ..Options::default()
     };
     Some(Model::open(&data("tales/tales-7m-q8_0.gguf")?, &options).unwrap())
-}
-
-/// What a choice has given.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Completion {
-    pub(crate) ids: Vec<u32>,
-    pub(crate) text: String,
-    pub(crate) reasoning: String,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) reason: Option<StopReason>,
-}
-
-/// Runs a request in a session of its own.
-pub(crate) fn run(model: &Model, request: Request) -> Result<Vec<Completion>, Error> {
-    let mut session = model.session();
-    let mut generation = session.generate(request)?;
-    let mut all: Vec<Completion> = Vec::new();
-    let mut at = |choice: usize| -> usize {
-        all.resize(all.len().max(choice + 1), Completion::default());
-        choice
-    };
-    let mut events = Vec::new();
-    while let Some(event) = generation.next()? {
-        match event {
-            Event::Token { choice, id, .. } => events.push((at(choice), id, None, None)),
-            Event::Text { choice, text } => events.push((at(choice), 0, Some((true, text.to_owned())), None)),
-            Event::Reasoning { choice, text } => {
-                events.push((at(choice), 0, Some((false, text.to_owned())), None))
-            }
-            Event::ToolCall { choice, call } => events.push((at(choice), 0, None, Some(Ok(call.clone())))),
-            Event::Stop { choice, reason, .. } => events.push((at(choice), 0, None, Some(Err(reason)))),
-            _ => {}
-        }
-    }
-    for (choice, id, text, end) in events {
-        let one = &mut all[choice];
-        match (text, end) {
-            (Some((true, text)), _) => one.text.push_str(&text),
-            (Some((false, text)), _) => one.reasoning.push_str(&text),
-            (_, Some(Ok(call))) => one.calls.push(call),
-            (_, Some(Err(reason))) => one.reason = Some(reason),
-            _ => one.ids.push(id),
-        }
-    }
-    Ok(all)
 }
 
 pub(crate) fn sampled(seed: u64) -> Sampler {
@@ -147,13 +104,6 @@ pub(crate) fn choices_are_requests_with_other_seeds(device: &Device) {
         assert_eq!(run(&model, request(20 + n as u64)).unwrap()[0], *one, "choice {n}");
     }
     assert!(all[0] != all[1] || all[1] != all[2]);
-}
-
-pub(crate) fn tools() -> Tools {
-    let text = r#"[{"type":"function","function":{"name":"weather","description":"The weather in a city.","parameters":
-        {"type":"object","properties":{"city":{"type":"string","maxLength":10},"days":{"type":"integer","minimum":1,
-        "maximum":9}},"required":["city","days"],"additionalProperties":false}}}]"#;
-    Tools::from_json(text).unwrap()
 }
 
 /// A call that must be made is one that its tool's schema allows.
