@@ -7,17 +7,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use gyrus::text::template::Conversation;
-use gyrus::{Cancel, ChatFormat, Precision, Prompt, Request, Sampler, Session};
+use gyrus::{Cancel, Message, Precision, Prompt, Request, Sampler, Session};
 
 use crate::answer::{self, Answer};
 use crate::cli::{ChatArgs, OnFull};
+use crate::decoding::Decoding;
 use crate::diagnostics;
 use crate::foreign;
 use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
+use crate::pieces::Pieces;
 use crate::screen;
 use crate::source::Source;
+use crate::usage::usage;
 use crate::wrap::{self, Wrap};
 use history::History;
 use input::{Input, Lines};
@@ -32,6 +35,10 @@ const HELP: &str = "\
 Ctrl-C stops an answer and keeps the part that was generated.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
+    if args.decoding.reads_stdin() {
+        return Err(usage("stdin has the conversation: name a file for the schema or grammar"));
+    }
+    let decoding = args.decoding.read()?;
     let source = Source::resolve(args.model.as_deref())?;
     let model = load(&source, &args.model_options.options(Precision::Fast), args.quiet)?;
     let format = model.chat_format()?;
@@ -40,8 +47,8 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     }
     let chat = Chat {
         session: model.session(),
-        format,
         sampler: args.sampler.sampler(model.sampling()),
+        decoding,
         stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
         on_full: args.on_full,
@@ -55,8 +62,8 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
 
 struct Chat {
     session: Session,
-    format: ChatFormat,
     sampler: Sampler,
+    decoding: Decoding,
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
     on_full: OnFull,
@@ -148,7 +155,7 @@ impl Chat {
         let answered = self.prompt().and_then(|prompt| self.answer(prompt));
         match answered {
             Ok(answer) => {
-                self.history.answer(&answer.text, answer.ids);
+                self.history.answer(&answer);
                 Ok(())
             }
             Err(error) => {
@@ -158,14 +165,12 @@ impl Chat {
         }
     }
 
-    /// The token ids of the conversation, as much of it as fits into the context.
-    fn prompt(&mut self) -> Result<Vec<u32>> {
+    /// The conversation, as much of it as fits into the context.
+    fn prompt(&mut self) -> Result<Vec<Message>> {
         let model = self.session.model();
-        let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
         let context = model.context().tokens;
         let fitted = self.history.fit(context, self.max_tokens, self.on_full, |messages| {
-            let conversation = Conversation::new(messages.iter().map(|m| m.json.clone()).collect())?;
-            Ok(self.format.tokens(&conversation, tokenizer, true, |n| messages.get(n)?.ids.as_deref())?)
+            Ok(model.prompt_tokens(&self.decoding.apply(Request::messages(messages)))?.len())
         })?;
         if fitted.dropped > 0 && !self.told_full {
             self.told_full = true;
@@ -175,12 +180,12 @@ impl Chat {
                 fitted.dropped
             ));
         }
-        Ok(fitted.ids)
+        Ok(fitted.messages)
     }
 
-    fn answer(&mut self, prompt: Vec<u32>) -> Result<Answer> {
+    fn answer(&mut self, prompt: Vec<Message>) -> Result<Answer> {
         self.cancel.reset();
-        let mut request = Request::new(Prompt::Whole(prompt))
+        let mut request = Request::new(Prompt::Messages(prompt))
             .sampler(self.sampler.clone())
             .stop_at_repetition(self.stop_at_repetition)
             .cancel(self.cancel.clone());
@@ -188,11 +193,16 @@ impl Chat {
             request = request.max_tokens(most);
         }
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
-        let generation = self.session.generate(request)?;
-        let generated = answer::generate(generation, self.quiet, |text| Ok(out.push(&screen::shown(text))?));
+        let mut pieces = Pieces::new(self.quiet);
+        let request = self.decoding.apply(request);
+        let generation = self.session.generate(request).map_err(|error| self.decoding.explain(error))?;
+        let generated = answer::generate(generation, self.quiet, |piece| {
+            pieces.show(piece, |text| Ok(out.push(&screen::shown(text))?))
+        });
+        pieces.end()?;
         // Text held back for wrapping belongs to the answer even if that failed.
         out.finish()?;
-        let answer = generated?;
+        let answer = generated?.into_iter().next().context("internal error: no answer")?;
         // A Ctrl-C during the answer has been handled.
         self.cancel.reset();
         self.note(&answer.statistics());

@@ -9,6 +9,7 @@ use clap::builder::{OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cache::contents::Kind;
+use crate::decoding::DecodingArgs;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
@@ -133,13 +134,17 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
 
-    /// Stop string: generation stops before it; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
-
     /// What to print
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+
+    /// Answers to generate, with the seeds from --seed on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) choices: u16,
+
+    /// Log-probabilities of each token and of the N most likely ones, in the output of --output json
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=20))]
+    pub(crate) logprobs: Option<u16>,
 
     /// Compare the logits of fast and exact precision on this prompt, and generate nothing
     #[arg(long)]
@@ -148,6 +153,9 @@ pub(crate) struct RunArgs {
     /// Print nothing but the answer
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) decoding: DecodingArgs,
 
     #[command(flatten)]
     pub(crate) sampler: SamplerArgs,
@@ -186,6 +194,9 @@ pub(crate) struct ChatArgs {
     /// Print nothing but the answers, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) decoding: DecodingArgs,
 
     #[command(flatten)]
     pub(crate) sampler: SamplerArgs,

@@ -4,19 +4,20 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gyrus::text::template::Conversation;
-use gyrus::{Model, Precision, Prompt, Request, StopReason};
+use gyrus::{Message, Model, Precision, Prompt, Request, StopReason};
 use gyrus_formats::FormatError;
-use serde_json::json;
 
+use crate::answer::{self, Answer, Shown};
 use crate::catalogue::DEFAULT;
 use crate::cli::{Output, RunArgs};
+use crate::decoding::Decoding;
 use crate::load::load_opened;
+use crate::pieces::Pieces;
 use crate::resolve::{Missing, looks_like_model};
 use crate::screen::Screen;
 use crate::source::Source;
 use crate::usage::usage;
-use crate::{answer, cache, diagnostics, interrupt, json};
+use crate::{cache, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str = "no prompt: give it as an argument or on stdin (gyrus chat starts a conversation)";
 
@@ -27,7 +28,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.raw && args.system.is_some() {
         return Err(usage("--system needs a chat template, which --raw and `complete` do not apply"));
     }
+    if let Some(flag) = args.decoding.needs_template().filter(|_| args.raw) {
+        return Err(usage(format!("{flag} needs a chat template, which --raw and `complete` do not apply")));
+    }
+    if args.logprobs.is_some() && args.output != Output::Json {
+        return Err(usage("--logprobs needs --output json"));
+    }
     let (model, prompt) = split(args)?;
+    if prompt.is_none() && args.decoding.reads_stdin() {
+        return Err(usage(
+            "stdin has the schema or grammar: give the prompt as an argument, behind the model",
+        ));
+    }
+    let decoding = args.decoding.read()?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(usage(NO_PROMPT));
     }
@@ -55,13 +68,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let cancel = interrupt::on_ctrl_c();
     let mut request = Request::new(prompt)
         .sampler(args.sampler.sampler(model.sampling()))
-        .stop(args.stop.clone())
+        .choices(usize::from(args.choices))
         .stop_at_repetition(!args.raw && !args.sampler.allow_repetition)
         .cancel(cancel);
     if let Some(most) = args.max_tokens {
         request = request.max_tokens(most);
     }
-    answer(&model, request, args)
+    if let Some(n) = args.logprobs {
+        request = request.top_logprobs(usize::from(n));
+    }
+    answer(&model, decoding.apply(request), &decoding, args)
 }
 
 /// The model and the prompt among the positional arguments. A single argument is a model if it looks like one.
@@ -92,64 +108,69 @@ fn read_prompt() -> Result<String> {
 
 /// Applies the model's chat template to the prompt, if it has one, unless `--raw` is set.
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
-    if args.raw || !model.has_chat_template() {
+    if args.raw || (!model.has_chat_template() && args.decoding.needs_template().is_none()) {
         if args.system.is_some() {
             bail!("--system needs a model with a chat template");
         }
         return Ok(Prompt::Text(prompt.to_owned()));
     }
-    let mut messages = Vec::new();
-    if let Some(system) = &args.system {
-        messages.push(json!({ "role": "system", "content": system }));
-    }
-    messages.push(json!({ "role": "user", "content": prompt }));
-    let conversation = Conversation::new(messages)?;
-    let tokenizer = model.tokenizer().context("the model has no tokenizer")?;
-    Ok(Prompt::Whole(model.chat_format()?.tokens(&conversation, tokenizer, true, |_| None)?))
+    let system = args.system.as_deref().map(Message::system);
+    Ok(Prompt::Messages(system.into_iter().chain([Message::user(prompt)]).collect()))
 }
 
 /// The prompt as token ids.
 pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
-    let mut session = model.session();
-    let request = Request::new(prepare(model, prompt, args)?).max_tokens(0);
-    drop(session.generate(request)?);
-    Ok(session.tokens().to_vec())
+    Ok(model.prompt_tokens(&Request::new(prepare(model, prompt, args)?))?)
 }
 
-fn answer(model: &Model, request: Request, args: &RunArgs) -> Result<()> {
+fn answer(model: &Model, request: Request, decoding: &Decoding, args: &RunArgs) -> Result<()> {
     let mut out = Screen::stdout();
     let mut session = model.session();
-    let answer = answer::generate(session.generate(request)?, args.quiet, |text| {
-        if args.output == Output::Text {
-            out.text(text)?;
+    let mut pieces = Pieces::new(args.quiet);
+    let generation = session.generate(request).map_err(|error| decoding.explain(error))?;
+    let answers = answer::generate(generation, args.quiet, |piece| {
+        if args.output != Output::Text {
+            return Ok(());
         }
-        Ok(())
+        pieces.show(piece, |text| Ok(out.text(text)?))
+    });
+    pieces.end()?;
+    let answers = answers.map_err(|error| match error.downcast::<gyrus::Error>() {
+        Ok(error) => decoding.explain(error),
+        Err(error) => error,
     })?;
+    for (number, answer) in answers.iter().enumerate() {
+        print(&mut out, answer, number, args)?;
+    }
+    if !args.quiet {
+        answers.iter().for_each(|answer| diagnostics::aside(answer.statistics()));
+    }
+    if answers.iter().any(|answer| answer.reason == Some(StopReason::Cancelled)) {
+        return Err(interrupt::Interrupted.into());
+    }
+    Ok(())
+}
+
+/// Prints what was not printed while the answer was decoded.
+fn print(out: &mut Screen, answer: &Answer, number: usize, args: &RunArgs) -> Result<()> {
     match args.output {
-        Output::Text => writeln!(out)?,
+        Output::Text if number == 0 => writeln!(out)?,
+        Output::Text => {
+            writeln!(out)?;
+            let mut pieces = Pieces::new(args.quiet);
+            if !answer.text.is_empty() {
+                pieces.show(Shown::Text(&answer.text), |text| Ok(out.text(text)?))?;
+            }
+            for call in &answer.calls {
+                pieces.show(Shown::Call(call), |text| Ok(out.text(text)?))?;
+            }
+            writeln!(out)?;
+        }
         Output::Ids => {
             let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
             writeln!(out, "{}", ids.join(" "))?;
         }
-        Output::Json => {
-            let usage = &answer.usage;
-            let document = json!({
-                "text": answer.text,
-                "ids": answer.ids,
-                "stop": answer.reason_name(),
-                "prompt_tokens": usage.prompt_tokens,
-                "generated_tokens": usage.generated_tokens,
-                "prompt_tokens_per_second": usage.prompt_speed(),
-                "tokens_per_second": usage.decode_speed(),
-            });
-            json::line(&mut out, &document)?;
-        }
-    }
-    if !args.quiet {
-        diagnostics::aside(answer.statistics());
-    }
-    if answer.reason == StopReason::Cancelled {
-        return Err(interrupt::Interrupted.into());
+        Output::Json => json::line(out, &answer.to_json())?,
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub enum Source {
 
 impl Source {
     /// What errors call it.
-    pub(crate) fn language(&self) -> &'static str {
+    pub fn language(&self) -> &'static str {
         match self {
             Source::Json | Source::JsonObject | Source::Schema(_) => "JSON schema",
             Source::Regex(_) => "regex",

@@ -137,49 +137,123 @@ fn large_grammars_are_bounded() {
     assert!(start.elapsed().as_secs() < 10, "{:?}", constraint.map(drop));
 }
 
+/// A grammar, or the file of one, with texts that it accepts and rejects.
+type Case = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+const SAMPLES: [Case; 8] = [
+    (
+        "arithmetic.gbnf",
+        &["1+2=3\n", "x*(a_1 -2 )/7 =y\n1=1\n"],
+        &["1+2", "1+=3\n", "(1=2\n", "=1\n", "1- 2=3\n"],
+    ),
+    (
+        "c.gbnf",
+        &["int main(){return 1;}", "int f(int x){x = 1+2;while(x<10){g (x, 2);}//c\n/* d */}", ""],
+        &["int main(){", "main(){}", "int f(){x=1;}", "int f(){returnx;}"],
+    ),
+    (
+        "chess.gbnf",
+        &["1. e4 e5\n2. Nf3 Nc6\n", "1. d4 O-O\n12. exd8=Q+ O-O-O#\n"],
+        &["1. e4 e5\n", "1. e9 e5\n2. a3 a4\n"],
+    ),
+    ("english.gbnf", &["Hello world", "It's 5!"], &["", "Hello  world", "naïve"]),
+    ("japanese.gbnf", &["これは日本", "カタカナ ひらがな"], &["abc", "これは "]),
+    (
+        "json.gbnf",
+        &["{}", "{\"a\":1}", "{\"a\": [true, null, \"x\\n\\u00e9\"],\n \"b\": {\"c\": -1.5e+3}}", "{ }"],
+        &["[]", "{\"a\":}", "{\"a\":1,}", "{a:1}", "{\"a\":\"\n\"}", "{\"a\":01}", "{", "{\"a\":\"\\x\"}"],
+    ),
+    ("json_arr.gbnf", &["[\n]", "[\n1,\n{\"a\": [2]}]"], &["[]", "{}", "[\n1,2]", "[\n1] "]),
+    ("list.gbnf", &["- one\n", "- one\n- zwei drei\n"], &["one\n", "- \n", "- one", "- one\n- a\u{2028}b\n"]),
+];
+
+/// Small grammars, one for each part of the language.
+const CASES: [Case; 22] = [
+    ("root ::= \"cat\" | \"car\" | \"dog\"", &["cat", "car", "dog"], &["ca", "cats", "do", "", "cardog"]),
+    (
+        "root ::= pair (\",\" pair)*\npair ::= [a-z] \"=\" [0-9]",
+        &["a=1", "a=1,b=2"],
+        &["a=", "a=1,", "a=12", "A=1"],
+    ),
+    ("root ::= [^0-9\\n]+", &["abc", "é ü", "-"], &["", "a1", "a\n"]),
+    ("root ::= \"a\"? \"b\"* \"c\"+", &["c", "ac", "bbc", "abcc"], &["", "ab", "aac", "cb"]),
+    ("root ::= \"ab\"{3}", &["ababab"], &["abab", "abababab", "aba"]),
+    ("root ::= [xyz]{2,4}", &["xy", "xyz", "zzzz"], &["x", "xxxxx", "xa"]),
+    ("root ::= \"n\"{2,} \"!\"", &["nn!", "nnnnn!"], &["n!", "nn", "!"]),
+    ("root ::= \"q\"{0,2} \".\"", &[".", "q.", "qq."], &["qqq.", "q"]),
+    ("root ::= (\"x\" | \"y\" \"z\"){2}", &["xx", "xyz", "yzx", "yzyz"], &["x", "yz", "xxx", "yy"]),
+    ("root ::= \"(\" root \")\" | \"o\"", &["o", "(o)", "(((o)))"], &["(", "(o", "()", "o)"]),
+    (
+        "root ::= sum\nsum ::= term (\"+\" term)*\nterm ::= [0-9] | \"(\" sum \")\"",
+        &["1", "1+2", "(1+2)+3"],
+        &["+", "1+", "(1", "12"],
+    ),
+    ("root ::= \"\\t\\n\\\\\\\"\"", &["\t\n\\\""], &["t", "\t\n", "\t\n\\"]),
+    ("root ::= [\\x30-\\x39\\u00e9]+", &["0", "9é", "éé"], &["a", "e", ""]),
+    ("root ::= . . \"!\"", &["ab!", "日本!", "\n\n!"], &["a!", "abc!", "!"]),
+    ("root ::= [a\\]b-]+", &["a", "]", "b-", "a]b-"], &["c", "[", ""]),
+    ("root ::= \"yes\" \"\" | \"no\"", &["yes", "no"], &["y", "yesno", ""]),
+    (
+        "# a comment\nroot ::= a | # behind\n  b\na ::= \"1\" # one\n\nb ::= \"2\"",
+        &["1", "2"],
+        &["12", "3", "#"],
+    ),
+    ("root ::= (\n  \"a\"\n  | \"b\"\n) \"c\"", &["ac", "bc"], &["a", "abc", "c"]),
+    (
+        "root ::= word (\" \" word){0,2}\nword ::= [a-z]{1,5}",
+        &["a", "one two", "a b c"],
+        &["a b c d", "longer", " a", "a "],
+    ),
+    (
+        "root ::= date\ndate ::= [0-9]{4} \"-\" (\"0\" [1-9] | \"1\" [0-2])",
+        &["2024-01", "1999-12"],
+        &["2024-13", "2024-00", "24-01"],
+    ),
+    ("root ::= \"a\" (\"b\" (\"c\" | \"d\")?)?", &["a", "ab", "abc", "abd"], &["ac", "abcd", "b"]),
+    (r"root ::= [\U0001F600-\U0001F64F]+", &["😀", "😀🙏"], &["a", "🚀", ""]),
+];
+
 #[test]
 fn sample_grammars_accept_and_reject() {
-    let samples: [(&str, &[&str], &[&str]); 8] = [
-        (
-            "arithmetic.gbnf",
-            &["1+2=3\n", "x*(a_1 -2 )/7 =y\n1=1\n"],
-            &["1+2", "1+=3\n", "(1=2\n", "=1\n", "1- 2=3\n"],
-        ),
-        (
-            "c.gbnf",
-            &["int main(){return 1;}", "int f(int x){x = 1+2;while(x<10){g (x, 2);}//c\n/* d */}", ""],
-            &["int main(){", "main(){}", "int f(){x=1;}", "int f(){returnx;}"],
-        ),
-        (
-            "chess.gbnf",
-            &["1. e4 e5\n2. Nf3 Nc6\n", "1. d4 O-O\n12. exd8=Q+ O-O-O#\n"],
-            &["1. e4 e5\n", "1. e9 e5\n2. a3 a4\n"],
-        ),
-        ("english.gbnf", &["Hello world", "It's 5!"], &["", "Hello  world", "naïve"]),
-        ("japanese.gbnf", &["これは日本", "カタカナ ひらがな"], &["abc", "これは "]),
-        (
-            "json.gbnf",
-            &["{}", "{\"a\":1}", "{\"a\": [true, null, \"x\\n\\u00e9\"],\n \"b\": {\"c\": -1.5e+3}}", "{ }"],
-            &[
-                "[]",
-                "{\"a\":}",
-                "{\"a\":1,}",
-                "{a:1}",
-                "{\"a\":\"\n\"}",
-                "{\"a\":01}",
-                "{",
-                "{\"a\":\"\\x\"}",
-            ],
-        ),
-        ("json_arr.gbnf", &["[\n]", "[\n1,\n{\"a\": [2]}]"], &["[]", "{}", "[\n1,2]", "[\n1] "]),
-        (
-            "list.gbnf",
-            &["- one\n", "- one\n- zwei drei\n"],
-            &["one\n", "- \n", "- one", "- one\n- a\u{2028}b\n"],
-        ),
-    ];
     let Some(folder) = gyrus_testkit::data("grammars") else { return };
-    for (file, valid, invalid) in samples {
+    for (file, valid, invalid) in SAMPLES {
         check(&std::fs::read_to_string(folder.join(file)).unwrap(), valid, invalid);
     }
+}
+
+#[test]
+fn small_grammars_accept_and_reject() {
+    for (grammar, valid, invalid) in CASES {
+        check(grammar, valid, invalid);
+    }
+}
+
+/// llama.cpp accepts and rejects the same texts.
+#[test]
+fn grammars_mean_what_they_mean_to_llama_cpp() {
+    let Some(model) = gyrus_testkit::model("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let mut cases: Vec<(String, &[&str], &[&str])> =
+        CASES.iter().map(|(grammar, valid, invalid)| ((*grammar).to_owned(), *valid, *invalid)).collect();
+    if let Some(folder) = gyrus_testkit::data("grammars") {
+        for (file, valid, invalid) in SAMPLES {
+            cases.push((std::fs::read_to_string(folder.join(file)).unwrap(), valid, invalid));
+        }
+    }
+    let list: Vec<serde_json::Value> = cases
+        .iter()
+        .map(|(grammar, valid, invalid)| {
+            let texts = [*valid, *invalid].concat();
+            serde_json::json!({ "grammar": grammar, "texts": texts })
+        })
+        .collect();
+    let mut file = gyrus_testkit::tempfile::NamedTempFile::new().unwrap();
+    serde_json::to_writer(&mut file, &list).unwrap();
+    let Some(found) = gyrus_testkit::oracle("gbnf.py", &[model.as_os_str(), file.path().as_os_str()]) else {
+        return;
+    };
+    for ((grammar, valid, invalid), line) in cases.iter().zip(found.lines()) {
+        let expected = "1".repeat(valid.len()) + &"0".repeat(invalid.len());
+        assert_eq!(line, expected, "{grammar}\n{valid:?} {invalid:?}");
+    }
+    assert_eq!(found.lines().count(), cases.len());
 }

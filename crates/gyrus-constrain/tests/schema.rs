@@ -135,3 +135,26 @@ fn keywords_that_ask_nothing_and_annotations_are_ignored() {
         "propertyNames":true,"$comment":"c","default":5,"deprecated":true,"type":"integer"}"#;
     assert!(accepts(&schema(text).unwrap(), "7"));
 }
+
+/// White space is what printers of JSON write, and there is an end to it.
+#[test]
+fn white_space_is_bounded() {
+    let constraint = compile(Source::Json).unwrap();
+    for text in ["{\"a\": [1, 2]}", "{\n  \"a\": [\n\t\t1,\r\n\t\t2\n  ]\n}", "[1,2]"] {
+        assert!(accepts(&constraint, text), "{text:?}");
+    }
+    for text in ["[  1]", "[\n\n1]", "[\n \t1]", &format!("[\n{}1]", " ".repeat(33))] {
+        assert!(!accepts(&constraint, text), "{text:?}");
+    }
+}
+
+#[test]
+fn dates_are_days_of_the_calendar() {
+    let constraint = schema(r#"{"type":"string","format":"date"}"#).unwrap();
+    for date in ["2024-02-29", "2000-02-29", "0001-01-01", "9999-12-31", "0400-02-29"] {
+        assert!(accepts(&constraint, &format!("\"{date}\"")), "{date}");
+    }
+    for date in ["2023-02-29", "1900-02-29", "0000-01-23", "0000-02-29", "2024-04-31", "2024-13-01"] {
+        assert!(!accepts(&constraint, &format!("\"{date}\"")), "{date}");
+    }
+}

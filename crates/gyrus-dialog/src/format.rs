@@ -1,6 +1,6 @@
 //! How families of models write reasoning and tool calls.
 
-use crate::formats::{self, Table};
+use crate::formats::{self, Fixed, Table};
 
 /// A way to write reasoning and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +73,24 @@ impl Format {
             Format::Harmony => formats::harmony::END,
             other => other.table().reasoning.1,
         }
+    }
+
+    /// Whether reasoning or calls are written with this control token. Others are no part of the output.
+    pub fn is_written_with(self, control: &str) -> bool {
+        let table = self.table();
+        let (open, close) = table.reasoning;
+        let in_frame = |fixed: &Fixed| matches!(fixed, Fixed::Marker(name) if *name == control);
+        let listed = table.opens.iter().chain(table.controls).any(|name| *name == control);
+        !control.is_empty()
+            && (listed
+                || open.contains(control)
+                || close.contains(control)
+                || table.frame.iter().any(|frame| frame.iter().any(in_frame)))
+    }
+
+    /// The text that begins the reasoning.
+    pub fn reasoning_start(self) -> &'static str {
+        self.table().reasoning.0
     }
 
     /// Whether a prompt ends inside the reasoning, so that the output begins with it.

@@ -81,6 +81,16 @@ impl Tools {
         self.0.is_empty()
     }
 
+    /// The list `tools` of a chat request, as chat templates take it.
+    pub fn to_json(&self) -> Vec<Value> {
+        let function = |tool: &Tool| {
+            let Tool { name, description, parameters } = tool;
+            serde_json::json!({ "type": "function", "function":
+                { "name": name, "description": description, "parameters": parameters } })
+        };
+        self.0.iter().map(function).collect()
+    }
+
     /// The names, for errors.
     pub(crate) fn names(&self) -> String {
         self.0.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(", ")

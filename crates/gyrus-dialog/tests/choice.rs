@@ -65,6 +65,17 @@ fn constrained_answers_are_calls_of_every_format() {
 }
 
 #[test]
+fn control_tokens_belong_to_the_formats_that_write_them() {
+    let written = |format: Format, name: &str| format.is_written_with(name);
+    assert!(written(Format::Hermes, "<tool_call>") && written(Format::Hermes, "</think>"));
+    assert!(written(Format::Harmony, "<|channel|>") && written(Format::Harmony, "<|constrain|>"));
+    assert!(written(Format::Mistral, "[ARGS]") && written(Format::Gemma, "<escape>"));
+    for format in Format::ALL {
+        assert!(!written(format, "<|im_start|>") && !written(format, "<pad>") && !written(format, ""));
+    }
+}
+
+#[test]
 fn choices_without_a_call_have_no_grammar() {
     let tools = common::tools();
     for choice in [ToolChoice::None, ToolChoice::Auto] {

@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = model.session();
     let mut generation = session.generate(Request::text(prompt).max_tokens(100))?;
     while let Some(event) = generation.next()? {
-        if let Event::Token { text, .. } = event {
+        if let Event::Text { text, .. } = event {
             print!("{text}");
             std::io::stdout().flush()?;
         }

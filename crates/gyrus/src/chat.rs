@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use gyrus_text::template::{ChatTemplate, Conversation, Inputs, Source, TemplateError, fallback};
 use gyrus_text::{Part, Special, Tokenizer};
+use serde_json::{Map, Value};
 
 /// A model's chat template and the special tokens that it can refer to.
 #[derive(Debug)]
 pub struct ChatFormat {
+    source: String,
     template: ChatTemplate,
     fallback: Option<&'static str>,
     special_tokens: BTreeMap<String, String>,
@@ -37,7 +39,13 @@ impl ChatFormat {
         let text = |id: u32| tokenizer.token_text(id).map(str::to_owned);
         let special_tokens =
             named.into_iter().filter_map(|(name, id)| Some((name.to_owned(), text(id?)?))).collect();
-        Ok(ChatFormat { template: ChatTemplate::new(source)?, fallback, special_tokens })
+        let template = ChatTemplate::new(source)?;
+        Ok(ChatFormat { source: source.to_owned(), template, fallback, special_tokens })
+    }
+
+    /// The text of the template.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The name of the fallback template, if the model has none. The fallback is a guess, so callers should report it.
@@ -51,7 +59,7 @@ impl ChatFormat {
         conversation: &Conversation,
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        self.template.render(&self.inputs(conversation, add_generation_prompt))
+        self.template.render(&self.inputs(conversation, add_generation_prompt, &Map::new()))
     }
 
     /// The token ids of a conversation, for [`crate::Prompt::Whole`]. `add_generation_prompt` appends the prefix of the
@@ -71,7 +79,21 @@ impl ChatFormat {
         add_generation_prompt: bool,
         generated: impl Fn(usize) -> Option<&'i [u32]>,
     ) -> Result<Vec<u32>, TemplateError> {
-        let rendered = self.template.render_parts(&self.inputs(conversation, add_generation_prompt))?;
+        let prompt = self.prompt(conversation, tokenizer, add_generation_prompt, &Map::new(), generated);
+        prompt.map(|(ids, _)| ids)
+    }
+
+    /// As [`ChatFormat::tokens`], with variables of the template; also the text.
+    pub(crate) fn prompt<'i>(
+        &self,
+        conversation: &Conversation,
+        tokenizer: &Tokenizer,
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+        generated: impl Fn(usize) -> Option<&'i [u32]>,
+    ) -> Result<(Vec<u32>, String), TemplateError> {
+        let inputs = self.inputs(conversation, add_generation_prompt, variables);
+        let rendered = self.template.render_parts(&inputs)?;
         let mut ids = tokenizer.encode_parts(rendered.parts().map(|(text, source)| {
             let ids = match source {
                 Source::Content(message) => generated(message),
@@ -89,11 +111,17 @@ impl ChatFormat {
         {
             ids.insert(0, bos);
         }
-        Ok(ids)
+        Ok((ids, rendered.text().to_owned()))
     }
 
-    fn inputs<'c>(&self, conversation: &'c Conversation, add_generation_prompt: bool) -> Inputs<'c> {
+    fn inputs<'c>(
+        &self,
+        conversation: &'c Conversation,
+        add_generation_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Inputs<'c> {
         let mut inputs = Inputs::new(conversation);
+        inputs.variables = variables.clone();
         inputs.add_generation_prompt = add_generation_prompt;
         inputs.special_tokens = self.special_tokens.clone();
         inputs

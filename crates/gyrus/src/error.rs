@@ -160,6 +160,23 @@ pub enum Error {
     /// The device was lost and could not be opened again.
     #[error("the device was lost and cannot be opened again: {0}")]
     DeviceGone(String),
+    /// The constraint of a request is malformed, is not supported, or exceeds a limit.
+    #[error(transparent)]
+    Constraint(#[from] gyrus_constrain::Error),
+    /// A constraint failed while the request ran.
+    #[error("the {constraint} constraint ended the answer: {source}")]
+    Constrained {
+        /// The language of the constraint.
+        constraint: &'static str,
+        /// Why.
+        source: gyrus_constrain::Error,
+    },
+    /// The tools of a request are malformed, or cannot be called as the request asks.
+    #[error(transparent)]
+    Tools(#[from] gyrus_dialog::Error),
+    /// Parts of a request exclude each other or are out of range.
+    #[error("{0}")]
+    Request(String),
     /// A trace cannot run with these options.
     #[error("{0}")]
     Trace(String),

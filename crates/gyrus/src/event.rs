@@ -1,10 +1,16 @@
 use std::time::Duration;
 
-/// An event of a generation. They come in this order: progress of a long prefill, the prompt, tokens, the stop.
+use gyrus_dialog::Call;
+
+/// An event of a generation. Those of one choice come in this order: progress of a long prefill, the prompt, tokens and
+/// what they complete, the stop.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A chunk of a long prompt was prefilled, and more chunks follow.
     PrefillProgress {
+        /// The choice, from 0.
+        choice: usize,
         /// Tokens in the KV cache so far.
         done: usize,
         /// Tokens of the sequence.
@@ -12,29 +18,52 @@ pub enum Event<'a> {
     },
     /// The prompt was prefilled.
     Prompt {
+        /// The choice, from 0.
+        choice: usize,
         /// Tokens of the sequence, including the prompt.
         tokens: usize,
         /// How many of them were in the KV cache before.
         cached: usize,
     },
-    /// A token was sampled. Its text may be empty: a character may take several tokens, and text that could begin a
-    /// stop string is held back.
+    /// A token was sampled. What it completes follows: a character may take several tokens, and text that could begin a
+    /// stop string or a tool call is held back.
     Token {
+        /// The choice, from 0.
+        choice: usize,
         /// The token id.
         id: u32,
-        /// The natural logarithm of its probability, before penalties and filters, if the request asked for it.
+        /// The natural logarithm of its probability, before penalties, masks and filters, if the request asked for it.
         logprob: Option<f32>,
         /// The most likely tokens with their log-probabilities, if the request asked for them.
         top: &'a [(u32, f32)],
-        /// The text that the token completes.
+    },
+    /// Text of the answer.
+    Text {
+        /// The choice, from 0.
+        choice: usize,
+        /// The text; it is not empty.
         text: &'a str,
     },
-    /// The generation ended.
+    /// Text of the reasoning before the answer to messages.
+    Reasoning {
+        /// The choice, from 0.
+        choice: usize,
+        /// The text; it is not empty.
+        text: &'a str,
+    },
+    /// A tool call in the answer to messages.
+    ToolCall {
+        /// The choice, from 0.
+        choice: usize,
+        /// The tool and its arguments.
+        call: &'a Call,
+    },
+    /// The choice ended.
     Stop {
+        /// The choice, from 0.
+        choice: usize,
         /// Why it ended.
         reason: StopReason,
-        /// Text that was held back until now.
-        text: &'a str,
         /// Token counts and times.
         usage: Usage,
     },

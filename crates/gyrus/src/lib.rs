@@ -10,7 +10,7 @@
 //! let mut session = model.session();
 //! let mut generation = session.generate(Request::text("Once upon a time").max_tokens(64))?;
 //! while let Some(event) = generation.next()? {
-//!     if let Event::Token { text, .. } = event {
+//!     if let Event::Text { text, .. } = event {
 //!         print!("{text}");
 //!     }
 //! }
@@ -26,13 +26,18 @@ mod affine;
 mod arch;
 mod cancel;
 mod chat;
+mod choice;
+mod constraints;
 mod context;
 mod device;
 mod error;
 mod event;
 mod generation;
 mod loader;
+mod message;
 mod model;
+mod output;
+mod prompt;
 mod quantized;
 mod repetition;
 mod request;
@@ -43,6 +48,16 @@ mod stop_strings;
 pub mod tokenizer;
 mod trace;
 mod weights;
+
+/// What a request's text must look like, and its errors.
+pub mod constrain {
+    pub use gyrus_constrain::{Error, Source};
+}
+
+/// Tools of a request, and calls of them.
+pub mod tools {
+    pub use gyrus_dialog::{Call, Error, Tool, ToolChoice, Tools};
+}
 
 /// Rotary embeddings, as in [`ModelRopes`].
 pub mod rope {
@@ -67,6 +82,7 @@ pub use gyrus_kernels::{
 };
 pub use gyrus_tensor::DType;
 pub use gyrus_text as text;
+pub use message::Message;
 pub use model::{Model, Options};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;

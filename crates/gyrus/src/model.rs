@@ -1,7 +1,8 @@
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use gyrus_constrain::{Constraint, Source};
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::{Backend, KvSize, Plan, Precision, Profile, Trial, Workload};
@@ -11,10 +12,13 @@ use gyrus_text::Tokenizer;
 use crate::Error;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
+use crate::constraints::Constraints;
 use crate::context::ContextChoice;
 use crate::device::{Device, DeviceInfo};
 use crate::loader::{LoadedBackend, Loader};
+use crate::prompt::PreparedPrompt;
 use crate::quantized;
+use crate::request::Request;
 use crate::sampling::Sampling;
 use crate::serving::{
     CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
@@ -95,7 +99,9 @@ struct Shared {
     plan: Arc<Plan>,
     device: DeviceInfo,
     context: ContextChoice,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    constraints: Constraints,
+    chat: OnceLock<Arc<ChatFormat>>,
     template: Option<String>,
     sampling: Sampling,
     handle: Arc<Handle>,
@@ -158,7 +164,18 @@ impl Model {
         let counters = Arc::new(Counters::default());
         let core = Core::new(backend, Arc::clone(&plan), settings, Arc::clone(&counters), rebuild);
         let handle = Arc::new(Handle::new(core, counters));
-        let shared = Shared { config, plan, device, context, tokenizer, template, sampling, handle };
+        let shared = Shared {
+            config,
+            plan,
+            device,
+            context,
+            tokenizer: tokenizer.map(Arc::new),
+            constraints: Constraints::default(),
+            chat: OnceLock::new(),
+            template,
+            sampling,
+            handle,
+        };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -197,7 +214,7 @@ impl Model {
 
     /// The tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.shared.tokenizer.as_ref()
+        self.shared.tokenizer.as_deref()
     }
 
     /// The default sampling parameters in the model's files.
@@ -211,9 +228,29 @@ impl Model {
     }
 
     /// The chat format: the model's chat template, or a fallback chosen by its vocabulary.
-    pub fn chat_format(&self) -> Result<ChatFormat, Error> {
+    pub fn chat_format(&self) -> Result<Arc<ChatFormat>, Error> {
+        if let Some(format) = self.shared.chat.get() {
+            return Ok(Arc::clone(format));
+        }
         let tokenizer = self.tokenizer().ok_or(Error::NoTokenizer)?;
-        Ok(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?)
+        let format = Arc::new(ChatFormat::new(self.shared.template.as_deref(), tokenizer)?);
+        Ok(Arc::clone(self.shared.chat.get_or_init(|| format)))
+    }
+
+    /// The tokens of a request's prompt in an empty session.
+    pub fn prompt_tokens(&self, request: &Request) -> Result<Vec<u32>, Error> {
+        Ok(PreparedPrompt::new(self, request, true)?.ids)
+    }
+
+    /// Compiles the constraint of a request, or finds it among those that were compiled lately. It begins behind the
+    /// trigger, if there is one.
+    pub(crate) fn compile(
+        &self,
+        source: &Source,
+        trigger: Option<&'static str>,
+    ) -> Result<Constraint, Error> {
+        let tokenizer = self.shared.tokenizer.as_ref().ok_or(Error::NoTokenizer)?;
+        self.shared.constraints.compile(tokenizer, source, trigger)
     }
 
     /// Starts a thread that runs the model's scheduler until the [`Driver`] is dropped. Without one, whoever waits for an

@@ -1,8 +1,16 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use crate::cancel::Cancel;
+use gyrus_constrain::Source;
+use gyrus_dialog::{ToolChoice, Tools};
 use gyrus_kernels::{MAX_TOP, Sampler};
+use serde_json::{Map, Value};
+
+use crate::cancel::Cancel;
+use crate::message::Message;
+
+/// The most choices of a request.
+pub(crate) const MAX_CHOICES: usize = 128;
 
 /// The prompt of a generation.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +22,9 @@ pub enum Prompt {
     /// Token ids that replace the session's tokens, such as a conversation with new messages. The KV cache of the
     /// common prefix is reused.
     Whole(Vec<u32>),
+    /// A conversation that replaces the session's tokens, in the model's chat format. The KV cache of the common prefix
+    /// is reused. The answer is split into reasoning, text and tool calls.
+    Messages(Vec<Message>),
     /// No new tokens: continue the session's tokens.
     Continue,
 }
@@ -33,6 +44,13 @@ pub struct Request {
     pub(crate) tenant: u64,
     pub(crate) time_limit: Option<Duration>,
     pub(crate) cancel: Cancel,
+    pub(crate) choices: usize,
+    pub(crate) constraint: Option<Source>,
+    pub(crate) tools: Option<Tools>,
+    pub(crate) tool_choice: ToolChoice,
+    pub(crate) parallel_calls: bool,
+    pub(crate) reasoning: Option<bool>,
+    pub(crate) variables: Map<String, Value>,
 }
 
 impl Request {
@@ -51,6 +69,13 @@ impl Request {
             tenant: 0,
             time_limit: None,
             cancel: Cancel::new(),
+            choices: 1,
+            constraint: None,
+            tools: None,
+            tool_choice: ToolChoice::Auto,
+            parallel_calls: true,
+            reasoning: None,
+            variables: Map::new(),
         }
     }
 
@@ -62,6 +87,16 @@ impl Request {
     /// A request with a prompt of token ids.
     pub fn ids(ids: impl Into<Vec<u32>>) -> Request {
         Request::new(Prompt::Ids(ids.into()))
+    }
+
+    /// A request with a conversation.
+    pub fn messages(messages: impl Into<Vec<Message>>) -> Request {
+        Request::new(Prompt::Messages(messages.into()))
+    }
+
+    /// Whether end tokens are like others. Text that a constraint leaves complete can only end.
+    pub(crate) fn ignores_end(&self) -> bool {
+        self.ignore_end && self.constraint.is_none()
     }
 
     /// Sets the sampler.
@@ -129,6 +164,51 @@ impl Request {
     /// Stops the generation after this time, waiting included.
     pub fn time_limit(mut self, limit: Duration) -> Request {
         self.time_limit = Some(limit);
+        self
+    }
+
+    /// Generates this many completions of the prompt, from 1 to 128. Choice `i` has the seed of the sampler plus `i`. The
+    /// session continues with choice 0.
+    pub fn choices(mut self, n: usize) -> Request {
+        self.choices = n;
+        self
+    }
+
+    /// Every token keeps to this constraint, and the text ends where it is complete. It begins behind the reasoning, if
+    /// the model reasons. End tokens are not ignored.
+    pub fn constraint(mut self, source: Source) -> Request {
+        self.constraint = Some(source);
+        self
+    }
+
+    /// Tools that the model may call. The prompt must be messages.
+    pub fn tools(mut self, tools: Tools) -> Request {
+        self.tools = Some(tools);
+        self
+    }
+
+    /// Which tools the answer may or must call. A call that must be made is constrained by its tool's schema.
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Request {
+        self.tool_choice = choice;
+        self
+    }
+
+    /// Whether an answer that must call tools may call several. It may by default.
+    pub fn parallel_calls(mut self, parallel: bool) -> Request {
+        self.parallel_calls = parallel;
+        self
+    }
+
+    /// Switches reasoning on or off where the chat template can; the default is the template's own. Off ends the
+    /// reasoning at once where the template always begins with it.
+    pub fn reasoning(mut self, enabled: bool) -> Request {
+        self.reasoning = Some(enabled);
+        self
+    }
+
+    /// A variable of the chat template, such as `reasoning_effort`.
+    pub fn variable(mut self, name: impl Into<String>, value: Value) -> Request {
+        self.variables.insert(name.into(), value);
         self
     }
 

@@ -1,11 +1,15 @@
 use std::sync::Arc;
 
-use gyrus_text::Special;
+use gyrus_constrain::Source;
+use gyrus_dialog::grammar;
 
 use crate::Error;
+use crate::choice::Choice;
+use crate::constraints::ConstraintOf;
 use crate::generation::Generation;
 use crate::model::Model;
-use crate::request::{Prompt, Request};
+use crate::prompt::{Dialog, PreparedPrompt};
+use crate::request::{MAX_CHOICES, Request};
 use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task};
 
 /// One sequence of tokens and its part of the KV cache.
@@ -63,29 +67,52 @@ impl Session {
     /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
         request.sampler.validate()?;
-        let new = self.encode(&request.prompt)?;
-        let before = if matches!(request.prompt, Prompt::Whole(_)) { 0 } else { self.tokens.len() };
-        let tokens = before + new.len();
+        if !(1..=MAX_CHOICES).contains(&request.choices) {
+            let n = request.choices;
+            return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));
+        }
+        let prompt = PreparedPrompt::new(&self.model, &request, self.tokens.is_empty())?;
+        self.check_ids(&prompt.ids)?;
+        let constraint = self.constraint(&request, prompt.dialog.as_ref())?;
+        let before = if prompt.is_whole { 0 } else { self.tokens.len() };
+        let tokens = before + prompt.ids.len();
         if tokens == 0 {
             return Err(Error::EmptyPrompt);
         }
         self.check_length(tokens)?;
         self.tokens.truncate(before);
-        self.tokens.extend_from_slice(&new);
+        self.tokens.extend_from_slice(&prompt.ids);
         self.is_known = true;
-        Ok(Generation::new(&self.model, self.id, &mut self.tokens, request))
+        let Session { model, id, tokens, .. } = self;
+        let choices = (0..request.choices).map(|choice| {
+            let id = if choice == 0 { *id } else { model.handle().sequence() };
+            let dialog = prompt.dialog.clone();
+            let constraint = constraint.as_ref().map(ConstraintOf::start);
+            Choice::start(model, id, tokens, (&request, choice), dialog, constraint)
+        });
+        let choices = choices.collect();
+        Ok(Generation::new(model, tokens, &request, choices))
     }
 
-    fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
-        let tokenizer = || self.model.tokenizer().ok_or(Error::NoTokenizer);
-        let ids = match prompt {
-            Prompt::Continue => Vec::new(),
-            Prompt::Ids(ids) | Prompt::Whole(ids) => ids.clone(),
-            // The BOS token belongs at the start of a sequence only.
-            Prompt::Text(text) => tokenizer()?.encode(text, Special::Literal, self.tokens.is_empty()),
+    /// The constraint that a request or its choice of tools asks for.
+    fn constraint(&self, request: &Request, dialog: Option<&Dialog>) -> Result<Option<ConstraintOf>, Error> {
+        let after = dialog.filter(|dialog| dialog.reasons);
+        let mut calls = None;
+        if let Some(Dialog { format, tools: Some(tools), .. }) = dialog {
+            let (choice, parallel) = (&request.tool_choice, request.parallel_calls);
+            calls = grammar(*format, tools, choice, parallel, after.is_some())?;
+        }
+        let source = match (calls, &request.constraint) {
+            (Some(_), Some(_)) => {
+                let both = "a constraint and a tool call that must be made exclude each other";
+                return Err(Error::Request(both.into()));
+            }
+            (Some(calls), None) => Source::Template(calls),
+            (None, Some(source)) => source.clone(),
+            (None, None) => return Ok(None),
         };
-        self.check_ids(&ids)?;
-        Ok(ids)
+        let trigger = after.map(|dialog| dialog.format.reasoning_end());
+        Ok(Some(ConstraintOf::new(&source, self.model.compile(&source, trigger)?)))
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {

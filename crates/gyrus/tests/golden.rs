@@ -14,14 +14,9 @@ fn greedy(model: &Model, request: Request) -> (Vec<u32>, String, StopReason) {
     let (mut ids, mut completion) = (Vec::new(), String::new());
     while let Some(event) = generation.next().unwrap() {
         match event {
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                completion.push_str(text);
-            }
-            Event::Stop { reason, text, .. } => {
-                completion.push_str(text);
-                return (ids, completion, reason);
-            }
+            Event::Token { id, .. } => ids.push(id),
+            Event::Text { text, .. } => completion.push_str(text),
+            Event::Stop { reason, .. } => return (ids, completion, reason),
             _ => {}
         }
     }

@@ -135,7 +135,7 @@ fn a_common_prefix_is_reused_from_the_cache_with_equal_results() {
         .generate(Request::new(Prompt::Continue).max_tokens(10).ignore_end(true).logprobs(true))
         .unwrap();
     let first = generation.next().unwrap();
-    assert_eq!(first, Some(Event::Prompt { tokens: 83, cached: 64 }));
+    assert_eq!(first, Some(Event::Prompt { choice: 0, tokens: 83, cached: 64 }));
     let mut reused = Vec::new();
     while let Some(event) = generation.next().unwrap() {
         if let Event::Token { id, logprob, .. } = event {
@@ -178,10 +178,9 @@ fn the_emitted_text_ends_before_the_stop_string() {
     let mut completion = String::new();
     while let Some(event) = generation.next().unwrap() {
         match event {
-            Event::Token { text, .. } => completion.push_str(text),
-            Event::Stop { reason, text, .. } => {
-                completion.push_str(text);
-                assert_eq!(reason, StopReason::StopString("red ball".to_owned()));
+            Event::Text { text, .. } => completion.push_str(text),
+            Event::Stop { reason, .. } => {
+                assert_eq!(reason, StopReason::StopString("red ball".to_owned()))
             }
             _ => {}
         }

@@ -1,9 +1,12 @@
 //! The messages of a chat, and which of them fit into a prompt.
 
 use anyhow::{Result, bail};
+use gyrus::Message;
 use serde_json::{Value, json};
 
+use crate::answer::Answer;
 use crate::cli::OnFull;
+use crate::pieces::json_of;
 
 /// The context counts as full if the prompt leaves less than 1/8 of it to the answer.
 const LEAST_FREE: usize = 8;
@@ -11,14 +14,6 @@ const LEAST_FREE: usize = 8;
 /// Messages are dropped until 1/4 of the context is free: each drop costs a prefill of the whole prompt, so it should not
 /// happen at every turn.
 const FREED: usize = 4;
-
-#[derive(Debug)]
-pub(crate) struct Message {
-    /// Role and content, as the template takes them.
-    pub(crate) json: Value,
-    /// The ids it was generated as.
-    pub(crate) ids: Option<Vec<u32>>,
-}
 
 /// All messages of a chat, and those that prompts are made of.
 #[derive(Debug, Default)]
@@ -31,19 +26,18 @@ pub(crate) struct History {
 /// A prompt that fits.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Fitted {
-    pub(crate) ids: Vec<u32>,
+    pub(crate) messages: Vec<Message>,
     /// Messages that were dropped from this prompt and not from the previous one.
     pub(crate) dropped: usize,
 }
 
 impl History {
     pub(crate) fn new(system: Option<&str>) -> History {
-        let system = system.map(|text| json!({ "role": "system", "content": text }));
-        History::from(system.into_iter().collect::<Vec<_>>())
+        History { messages: system.map(Message::system).into_iter().collect(), first: 0 }
     }
 
     pub(crate) fn ask(&mut self, text: &str) {
-        self.messages.push(Message { json: json!({ "role": "user", "content": text }), ids: None });
+        self.messages.push(Message::user(text));
     }
 
     /// Removes the last message, so that it can be sent again.
@@ -52,9 +46,15 @@ impl History {
         self.first = self.first.min(self.messages.len());
     }
 
-    pub(crate) fn answer(&mut self, text: &str, ids: Vec<u32>) {
-        let json = json!({ "role": "assistant", "content": text });
-        self.messages.push(Message { json, ids: Some(ids) });
+    /// Adds an answer. Its tokens are those of its text if that is all it has.
+    pub(crate) fn answer(&mut self, answer: &Answer) {
+        let is_plain = answer.reasoning.is_empty() && answer.calls.is_empty();
+        let mut message = Message::assistant(&answer.text, is_plain.then(|| answer.ids.clone()));
+        if !answer.calls.is_empty() {
+            let call = |call| json!({ "type": "function", "function": json_of(call) });
+            message.json["tool_calls"] = answer.calls.iter().map(call).collect();
+        }
+        self.messages.push(message);
     }
 
     /// The system prompt, if there is one.
@@ -76,12 +76,13 @@ impl History {
     }
 
     /// The leading system messages and the messages from `first` on.
-    fn messages_from(&self, first: usize) -> Vec<&Message> {
+    fn messages_from(&self, first: usize) -> Vec<Message> {
         let instructions = self.instructions();
-        self.messages[..instructions].iter().chain(&self.messages[first.max(instructions)..]).collect()
+        let kept = self.messages[..instructions].iter().chain(&self.messages[first.max(instructions)..]);
+        kept.cloned().collect()
     }
 
-    /// The prompt that `encode` makes of the messages. If it leaves too little of the context to the answer, whole
+    /// The messages of the next prompt, whose tokens `count` counts. If it leaves too little of the context to the answer, whole
     /// exchanges are dropped, oldest first, or it is an error, as `on_full` says.
     ///
     /// On an error the history is as it was.
@@ -90,32 +91,32 @@ impl History {
         context: usize,
         max_tokens: Option<usize>,
         on_full: OnFull,
-        encode: impl Fn(&[&Message]) -> Result<Vec<u32>>,
+        count: impl Fn(Vec<Message>) -> Result<usize>,
     ) -> Result<Fitted> {
         let share = |part: usize| (context / part).min(max_tokens.unwrap_or(usize::MAX)).max(1);
-        let ids = encode(&self.messages_from(self.first))?;
+        let messages = self.messages_from(self.first);
+        let tokens = count(messages.clone())?;
         let full = match on_full {
-            OnFull::Drop => ids.len() + share(LEAST_FREE) > context,
-            OnFull::Stop => ids.len() >= context,
+            OnFull::Drop => tokens + share(LEAST_FREE) > context,
+            OnFull::Stop => tokens >= context,
         };
         if !full {
-            return Ok(Fitted { ids, dropped: 0 });
+            return Ok(Fitted { messages, dropped: 0 });
         }
         // An exchange begins with a user message; the last one is never dropped.
         let kept = self.first.max(self.instructions());
         let begins = |at: &usize| self.messages[*at].json["role"] == "user";
         let starts: Vec<usize> = (kept + 1..self.messages.len()).filter(begins).collect();
         let last = starts.last().copied().unwrap_or(self.first);
-        let alone = encode(&self.messages_from(last))?;
-        if alone.len() >= context {
+        let alone = count(self.messages_from(last))?;
+        if alone >= context {
             bail!(
-                "the message and the system prompt have {} tokens, which do not fit into the context of {context}; \
-                 the message was discarded (--ctx sets a larger context)",
-                alone.len()
+                "the message and the system prompt have {alone} tokens, which do not fit into the context of \
+                 {context}; the message was discarded (--ctx sets a larger context)"
             );
         }
         if starts.is_empty() {
-            return Ok(Fitted { ids, dropped: 0 });
+            return Ok(Fitted { messages, dropped: 0 });
         }
         if on_full == OnFull::Stop {
             bail!(
@@ -128,22 +129,20 @@ impl History {
         let (mut low, mut high) = (0, starts.len() - 1);
         while low < high {
             let middle = (low + high) / 2;
-            if encode(&self.messages_from(starts[middle]))?.len() <= target {
+            if count(self.messages_from(starts[middle]))? <= target {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
         self.first = starts[low];
-        let ids = encode(&self.messages_from(self.first))?;
-        Ok(Fitted { ids, dropped: self.first - kept })
+        Ok(Fitted { messages: self.messages_from(self.first), dropped: self.first - kept })
     }
 }
 
 impl From<Vec<Value>> for History {
     fn from(messages: Vec<Value>) -> History {
-        let messages = messages.into_iter().map(|json| Message { json, ids: None });
-        History { messages: messages.collect(), first: 0 }
+        History { messages: messages.into_iter().map(Message::from).collect(), first: 0 }
     }
 }
 
@@ -152,19 +151,23 @@ mod tests {
     use super::*;
 
     /// Ten tokens a message.
-    fn encode(messages: &[&Message]) -> Result<Vec<u32>> {
-        Ok(vec![0; messages.len() * 10])
+    fn count(messages: Vec<Message>) -> Result<usize> {
+        Ok(messages.len() * 10)
     }
 
     fn fit(history: &mut History, context: usize, on_full: OnFull) -> Result<(usize, usize)> {
-        history.fit(context, None, on_full, encode).map(|fitted| (fitted.ids.len(), fitted.dropped))
+        history.fit(context, None, on_full, count).map(|fitted| (10 * fitted.messages.len(), fitted.dropped))
+    }
+
+    fn answer() -> Answer {
+        Answer { text: "answer".into(), ids: vec![7], ..Answer::default() }
     }
 
     fn talk(system: Option<&str>, turns: usize) -> History {
         let mut history = History::new(system);
         for _ in 0..turns {
             history.ask("question");
-            history.answer("answer", vec![7]);
+            history.answer(&answer());
         }
         history.ask("question");
         history
@@ -186,7 +189,7 @@ mod tests {
         // Dropped messages stay dropped, and the history still has them.
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 0));
         assert_eq!(history.all().len(), 8);
-        history.answer("answer", vec![]);
+        history.answer(&answer());
         history.ask("question");
         assert_eq!(fit(&mut history, 80, OnFull::Drop).unwrap(), (60, 2));
     }

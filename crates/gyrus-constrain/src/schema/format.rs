@@ -12,16 +12,16 @@ pub(super) enum Format {
     Unknown,
 }
 
-/// Days of each month; 29 February in leap years only.
+/// Days of each month; 29 February in leap years only. Not the year 0000, which few calendars have.
 const DATE: &str = concat!(
-    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",
+    "(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",
     "|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 );
 
-/// Without leap seconds: which minutes have one depends on the offset.
-const TIME: &str =
-    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]+)?(?:[zZ]|[-+](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+/// Without leap seconds: which minutes have one depends on the offset. Nanoseconds at most: models would write digits for
+/// ever.
+const TIME: &str = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,9})?(?:[zZ]|[-+](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
 /// A label of a host name, of at most 63 characters. Two hyphens in third place are for encoded names (`xn--`), whose
 /// rules are no regular expression.

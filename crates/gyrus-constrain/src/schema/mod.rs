@@ -18,8 +18,9 @@ use crate::{Error, Limits};
 /// What errors call it.
 const LANGUAGE: &str = "JSON schema";
 
-/// White space between tokens of JSON: bounded, so that a model cannot write spaces for ever.
-const SPACES: &str = r"[\x20\x0A\x0D\x09]{1,40}";
+/// White space between tokens of JSON: a space, or a line break and an indentation with spaces or tabs. Small models that may write
+/// more lose themselves in it.
+const SPACES: &str = r"\x20|\x0D?\x0A(?:\x20{0,32}|\x09{0,8})";
 
 /// Escapes in strings. Without `\u` every string has one spelling, so that a name cannot be repeated in disguise.
 const ESCAPES: &str = "nrbtf\\\"";

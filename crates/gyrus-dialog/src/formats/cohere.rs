@@ -23,4 +23,5 @@ pub(crate) static TABLE: Table = Table {
         &[Fixed::Text(",\n    ")],
         &[Fixed::Text("\n]"), Fixed::Marker(CLOSE)],
     ],
+    controls: &[],
 };

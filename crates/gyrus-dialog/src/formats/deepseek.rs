@@ -26,6 +26,7 @@ pub(crate) static TABLE: Table = Table {
         Ok(Part::Sequence([head, tail].concat()))
     },
     frame: [&[Fixed::Marker(OPEN)], &[], &[Fixed::Marker(CLOSE)]],
+    controls: &[CALL_CLOSE, SEPARATOR],
 };
 
 /// Reads all calls up to the end of their list.

@@ -25,6 +25,7 @@ pub(crate) static TABLE: Table = Table {
         &[Fixed::Marker(MARKERS[0].1), Fixed::Marker(MARKERS[0].0)],
         &[Fixed::Marker(MARKERS[0].1)],
     ],
+    controls: &[MARKERS[0].2, MARKERS[1].1, MARKERS[1].2],
 };
 
 /// A string in a grammar. The longest match would swallow the beginning of a marker, so it has none.

@@ -14,4 +14,5 @@ pub(crate) static TABLE: Table = Table {
     },
     call: hermes::TABLE.call,
     frame: [&[Fixed::Marker("<tool_call>"), Fixed::Text("\n")], hermes::BETWEEN, hermes::AFTER],
+    controls: &[],
 };

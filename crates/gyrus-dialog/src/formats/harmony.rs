@@ -38,6 +38,7 @@ pub(crate) static TABLE: Table = Table {
     },
     // `<|call|>` ends the output: it is one of the model's end tokens.
     frame: [&[Fixed::Marker(CHANNEL)], &[], &[]],
+    controls: &[START, MESSAGE, CONSTRAIN, "<|return|>", "<|call|>"],
 };
 
 /// What comes between the end of the reasoning and the next header, for a grammar.

@@ -21,6 +21,7 @@ pub(crate) static TABLE: Table = Table {
     read,
     call: |tool| Ok(object(tool, "arguments")),
     frame: [&[Fixed::Marker(OPEN), Fixed::Text("\n")], BETWEEN, AFTER],
+    controls: &["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
 };
 
 pub(super) fn read(text: &str, tools: &Tools, is_end: bool) -> Step {

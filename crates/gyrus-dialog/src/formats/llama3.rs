@@ -15,6 +15,7 @@ pub(crate) static TABLE: Table = Table {
     read,
     call: |tool| Ok(object(tool, "parameters")),
     frame: [&[], &[super::Fixed::Text("; ")], &[]],
+    controls: &[],
 };
 
 /// Names of a call's members. An object that begins with another is an answer in JSON.

@@ -20,6 +20,7 @@ pub(crate) static TABLE: Table = Table {
         Ok(Part::Sequence(vec![Part::Text(head), arguments(tool), Part::text("}")]))
     },
     frame: [&[Fixed::Marker(OPEN), Fixed::Text("[")], &[Fixed::Text(", ")], &[Fixed::Text("]")]],
+    controls: &["[CALL_ID]", "[ARGS]"],
 };
 
 fn read(text: &str, tools: &Tools, is_end: bool) -> Step {

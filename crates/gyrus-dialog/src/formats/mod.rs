@@ -32,6 +32,8 @@ pub(crate) struct Table {
     pub(crate) call: fn(&Tool) -> Result<Part, Error>,
     /// The texts before, between and after calls, for a grammar.
     pub(crate) frame: [Frame; 3],
+    /// Other control tokens that calls are written with.
+    pub(crate) controls: &'static [&'static str],
 }
 
 /// Fixed texts: control tokens, where the vocabulary has them, and others.

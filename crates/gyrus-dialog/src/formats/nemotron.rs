@@ -18,4 +18,5 @@ pub(crate) static TABLE: Table = Table {
         &[Fixed::Text(", ")],
         &[Fixed::Text("]"), Fixed::Marker(CLOSE)],
     ],
+    controls: &[],
 };

@@ -175,9 +175,13 @@ impl DecodeRow {
             scratch.masked.clear();
             scratch.masked.extend_from_slice(logits);
             for (logits, word) in scratch.masked.chunks_mut(32).zip(&self.mask) {
-                if *word != u32::MAX {
-                    let bits = logits.iter_mut().enumerate();
-                    bits.filter(|(bit, _)| word >> bit & 1 == 0).for_each(|(_, logit)| *logit = f32::NAN);
+                match *word {
+                    u32::MAX => {}
+                    0 => logits.fill(f32::NAN),
+                    word => {
+                        let bits = logits.iter_mut().enumerate();
+                        bits.filter(|(bit, _)| word >> bit & 1 == 0).for_each(|(_, logit)| *logit = f32::NAN);
+                    }
                 }
             }
             &scratch.masked[..]

@@ -198,6 +198,9 @@ impl Scheduler {
         self.slots[running.slot] = None;
         self.kv.release(&mut sequence.kv);
         self.records.release(&mut sequence.state);
+        if let Some(mask) = &mut sequence.mask {
+            mask.lost_slot();
+        }
         let announced = running.follows.is_none();
         sequence.phase = Phase::Waiting { order: Some(running.order), announced };
         self.queue.push_preempted(running.order, sequence.id);

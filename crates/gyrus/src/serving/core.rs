@@ -102,7 +102,10 @@ impl Core {
         let submitted = scheduler.submit(now, slots)?;
         let wait = scheduler.next_deadline(now).map_or(wait, |deadline| deadline.min(wait));
         let landed = scheduler.land(landing, wait, slots)?;
-        Ok(submitted || landed || scheduler.has_flights())
+        if !submitted && !landed && !scheduler.has_flights() {
+            scheduler.masks.wait(wait);
+        }
+        Ok(submitted || landed || scheduler.has_flights() || scheduler.masks.is_waiting())
     }
 
     /// Opens the device again if a job waits for it. If that fails, the jobs that wait fail too.

@@ -12,6 +12,8 @@ use gyrus_kernels::{
     Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
 };
 
+use super::fake_masks::first_allowed;
+
 pub(super) const VOCAB: usize = 97;
 
 /// A random number of a stream.
@@ -88,6 +90,9 @@ struct State {
     ends: Vec<u32>,
     ended: bool,
     records: [u32; 2],
+    masked: bool,
+    /// The position that the mask is for, and the tokens that it allows.
+    mask: Option<(usize, Vec<u32>)>,
 }
 
 enum Part {
@@ -196,7 +201,8 @@ impl Fake {
         let hybrid = !self.plan.delta.is_empty();
         let own = state.position % 2;
         let before = hybrid.then(|| self.records[state.records[own] as usize]);
-        let holds = state.ended || state.position + 1 >= state.limit;
+        let mask = state.mask.filter(|(position, _)| *position == state.position + 1);
+        let holds = state.ended || state.position + 1 >= state.limit || (state.masked && mask.is_none());
         // Where both records are one, the backend computes no row that holds.
         if holds && hybrid && state.records[0] == state.records[1] {
             return Outcome::Held;
@@ -211,6 +217,10 @@ impl Fake {
         }
         let bad = draw(&mut self.random) % 10_000 < self.faults.not_finite;
         let id = next_token(attended, state.seed, state.position + 1);
+        let id = match &mask {
+            Some((_, words)) => first_allowed(id, |id| words[id as usize / 32] >> (id % 32) & 1 == 1),
+            None => id,
+        };
         let Some(decode) = &mut self.slots[slot].decode else { return Outcome::Held };
         if bad {
             decode.ended = true;
@@ -263,12 +273,18 @@ impl Slots for Fake {
             ends: decode.ends.to_vec(),
             ended: false,
             records: decode.records,
+            masked: decode.masked,
+            mask: None,
         });
         self.slots[slot].is_new = true;
         Ok(())
     }
 
-    fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+    fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
+        assert_eq!(allowed.len(), VOCAB.div_ceil(32));
+        let decode = self.slots[slot].decode.as_mut().expect("a mask of a slot that decodes");
+        assert!(decode.masked, "a mask of a slot without masks");
+        decode.mask = Some((position as usize, allowed.to_vec()));
         Ok(())
     }
 

@@ -17,6 +17,8 @@ use crate::Error;
 const TICK: Duration = Duration::from_millis(50);
 /// How long a client waits before it looks whether somebody still drives the core.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The same of a client that waits for one of several queues.
+const SHORT_PATIENCE: Duration = Duration::from_millis(1);
 
 /// Clients' access to a core.
 ///
@@ -76,33 +78,37 @@ impl Handle {
             if let Some(event) = events.pop() {
                 return event;
             }
-            if self.drivers.load(Ordering::Acquire) > 0 {
-                events.wait(PATIENCE);
-                continue;
+            self.wait(events, true, || events.waiting() > 0);
+        }
+    }
+
+    /// Drives the core once if nobody else does, or waits for an event of a queue. `is_ready`: an event has come that the
+    /// client wants, of this queue or another. A client of several queues waits shortly (`is_single`).
+    pub(crate) fn wait(&self, events: &Arc<EventQueue>, is_single: bool, is_ready: impl Fn() -> bool) {
+        let patience = if is_single { PATIENCE } else { SHORT_PATIENCE };
+        if self.drivers.load(Ordering::Acquire) > 0 {
+            events.wait(patience);
+            return;
+        }
+        match self.core.try_lock() {
+            Ok(mut core) => {
+                // Whoever drove before may have sent the event.
+                if !is_ready() {
+                    self.tick(&mut core, TICK);
+                }
+                drop(core);
+                if is_ready() {
+                    self.hand_over(events);
+                }
             }
-            match self.core.try_lock() {
-                Ok(mut core) => {
-                    // Whoever drove before may have sent the event.
-                    let event = events.pop();
-                    if event.is_none() {
-                        self.tick(&mut core, TICK);
-                    }
-                    let event = event.or_else(|| events.pop());
-                    drop(core);
-                    if let Some(event) = event {
-                        self.hand_over(events);
-                        return event;
-                    }
+            Err(TryLockError::Poisoned(_)) => self.core.clear_poison(),
+            Err(TryLockError::WouldBlock) => {
+                lock(&self.waiters).push(Arc::clone(events));
+                // The driver may have left before it could see this client.
+                if self.core.try_lock().is_err() {
+                    events.wait(patience);
                 }
-                Err(TryLockError::Poisoned(_)) => self.core.clear_poison(),
-                Err(TryLockError::WouldBlock) => {
-                    lock(&self.waiters).push(Arc::clone(events));
-                    // The driver may have left before it could see this client.
-                    if self.core.try_lock().is_err() {
-                        events.wait(PATIENCE);
-                    }
-                    lock(&self.waiters).retain(|waiter| !Arc::ptr_eq(waiter, events));
-                }
+                lock(&self.waiters).retain(|waiter| !Arc::ptr_eq(waiter, events));
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gyrus_kernels::Sampler;
 
+use super::masks::TokenMask;
 use crate::Error;
 
 /// Events that wait for a client before its sequence holds.
@@ -43,6 +44,8 @@ pub(crate) enum Task {
         ends: Vec<u32>,
         /// Whether log-probabilities are wanted, and of how many alternatives.
         logprobs: Option<usize>,
+        /// What the tokens must keep to. The sequence takes it when the job starts.
+        constraint: Option<Box<dyn TokenMask>>,
     },
     /// Compute all tokens.
     Prefill,

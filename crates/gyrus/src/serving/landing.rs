@@ -199,6 +199,10 @@ impl Scheduler {
                 self.end(at, End::Token, slots);
             } else if full {
                 self.end(at, End::Complete, slots);
+            } else if let Some(mask) = &mut sequence.mask
+                && let Err(error) = mask.landed(&mut self.masks, id)
+            {
+                self.finish(at, JobEvent::Failed(error), slots);
             }
         }
     }
@@ -215,7 +219,7 @@ impl Scheduler {
                 self.slots[slot] = None;
                 sequence.phase = super::sequence::Phase::Idle;
                 sequence.tell(JobEvent::Failed(error()));
-                sequence.job = None;
+                (sequence.job, sequence.mask) = (None, None);
             }
         }
         self.kv.forget();

@@ -9,10 +9,14 @@ mod core;
 mod counters;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_masks;
 mod handle;
 mod job;
 mod kv;
 mod landing;
+mod mask_workers;
+mod masks;
 mod pace;
 mod prefix;
 mod queue;
@@ -30,5 +34,6 @@ pub use handle::Driver;
 pub(crate) use handle::Handle;
 pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
+pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};
 pub(crate) use scheduler::{Scheduler, Settings};

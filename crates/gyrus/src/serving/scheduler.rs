@@ -9,6 +9,7 @@ use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, MAX_ENDS, Plan, Slots};
 use super::counters::Counters;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
 use super::kv::{KvCache, SequenceKv};
+use super::masks::Masks;
 use super::pace::Pace;
 use super::queue::Queue;
 use super::records::{RecordPool, SequenceState};
@@ -47,6 +48,7 @@ pub(crate) struct Scheduler {
     pub(super) queue: Queue,
     pub(super) flights: VecDeque<Flight>,
     pub(super) pace: Pace,
+    pub(super) masks: Masks,
     pub(super) counters: Arc<Counters>,
     /// Jobs that were admitted, and admissions: a job that was preempted is admitted again.
     pub(super) admitted: u64,
@@ -108,6 +110,7 @@ impl Scheduler {
             // Steps in flight do not make it grow.
             flights: VecDeque::with_capacity(limits.steps + 4),
             pace: Pace::default(),
+            masks: Masks::default(),
             counters,
             admitted: 0,
             epoch: 0,
@@ -136,7 +139,9 @@ impl Scheduler {
         self.clock += 1;
         let (longest, waiting) = (self.longest(), self.queue.len());
         let chunk = self.chunk();
-        let Scheduler { sequences, kv, records, plan, queue, settings, counters, clock, .. } = self;
+        let Scheduler {
+            sequences, kv, records, plan, queue, settings, counters, clock, masks, limits, ..
+        } = self;
         let Some(sequence) = &mut sequences[at] else { return };
         sequence.used = *clock;
         counters.requests(1);
@@ -156,6 +161,17 @@ impl Scheduler {
             return;
         }
         let mut job = job;
+        if let Task::Generate { constraint, logprobs, .. } = &mut job.task
+            && let Some(state) = constraint.take()
+        {
+            // A token that is not sampled has no log-probability. A slot that decodes writes records of its state while it
+            // holds, so that no chunk can go on from them.
+            let forces = logprobs.is_none() && plan.delta.is_empty();
+            match masks.begin(at, state, plan.vocab, forces) {
+                Ok(mask) => sequence.mask = Some(mask),
+                Err(error) => return job.events.push(JobEvent::Failed(error)),
+            }
+        }
         job.max_len = job.max_len.min(longest).max(job.tokens.len().min(longest));
         // The cache of the common prefix is kept. Some ropes choose their frequencies by the longest length: if they
         // differ, nothing is, so that the output depends on the request alone.
@@ -175,6 +191,11 @@ impl Scheduler {
             Task::Generate { .. } => common.min(job.tokens.len().saturating_sub(1)),
             Task::Prefill => common,
             Task::Score => 0,
+        };
+        // The last token of a prompt is computed as those that follow it.
+        sequence.generated_from = match job.task {
+            Task::Generate { .. } if limits.kinds_differ => job.tokens.len().saturating_sub(1),
+            _ => usize::MAX,
         };
         kv.truncate(&mut sequence.kv, keep);
         // A state cannot be shortened. A checkpoint is searched when the job is admitted.
@@ -212,6 +233,8 @@ impl Scheduler {
             tenant: 0,
             job: None,
             phase: Phase::Idle,
+            mask: None,
+            generated_from: usize::MAX,
             used: self.clock,
             closed: false,
         };
@@ -269,7 +292,7 @@ impl Scheduler {
         }
         sequence.phase = Phase::Idle;
         sequence.tell(event);
-        sequence.job = None;
+        (sequence.job, sequence.mask) = (None, None);
         self.clock += 1;
         sequence.used = self.clock;
     }

@@ -4,6 +4,7 @@ use gyrus_kernels::{LogitRows, RowKind};
 
 use super::job::{Job, JobEvent, SequenceId, Task};
 use super::kv::SequenceKv;
+use super::masks::SequenceMask;
 use super::records::{RecordPool, SequenceState};
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
@@ -20,6 +21,10 @@ pub(super) struct Sequence {
     pub(super) tenant: u64,
     pub(super) job: Option<Job>,
     pub(super) phase: Phase,
+    /// Rows from this position on are generated rows.
+    pub(super) generated_from: usize,
+    /// The constraint of its job.
+    pub(super) mask: Option<SequenceMask>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.
@@ -110,8 +115,12 @@ impl Sequence {
         if most == 0 {
             return None;
         }
-        let kind = self.kv.kind(first);
-        let count = (first..first + most).take_while(|position| self.kv.kind(*position) == kind).count();
+        let kind = |position: usize| match position >= self.generated_from {
+            true => RowKind::Generated,
+            false => self.kv.kind(position),
+        };
+        let count = (first..first + most).take_while(|position| kind(*position) == kind(first)).count();
+        let kind = kind(first);
         let logits = match self.job.as_ref().map(|job| &job.task) {
             Some(Task::Score) => LogitRows::All,
             Some(Task::Prefill) if first + count == end => LogitRows::Last,

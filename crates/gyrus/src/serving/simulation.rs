@@ -12,7 +12,9 @@ use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
 use super::core::{Command, Core};
 use super::counters::Counters;
 use super::fake::{self, Fake, Faults, draw, entry, limits, next_token, plan, state_after};
+use super::fake_masks::{FakeMask, LateWorkers, first_allowed};
 use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+use super::masks::TokenMask;
 use super::scheduler::Settings;
 use crate::Error;
 
@@ -30,6 +32,8 @@ struct World {
     faults: Faults,
     clients: usize,
     longest: usize,
+    /// One in so many masks is computed at each look.
+    late: u64,
 }
 
 /// A client: a session, and what its job must give.
@@ -48,10 +52,12 @@ struct Expected {
     /// How many have come.
     seen: usize,
     ends: Vec<u32>,
+    /// Whether its constraint fails after these tokens.
+    fails: bool,
     complete: bool,
 }
 
-/// The tokens that a sequence gets alone.
+/// The tokens that a sequence gets alone. They end where its constraint fails.
 fn alone(
     plan: &Plan,
     kinds_differ: bool,
@@ -59,12 +65,32 @@ fn alone(
     seed: u64,
     max_len: usize,
     ends: &[u32],
+    mask: &mut Option<FakeMask>,
 ) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     let mut entries: Vec<u64> = Vec::new();
     let mut state = 0;
     let mut generated = Vec::new();
-    while tokens.len() < max_len {
+    while tokens.len() < max_len && !mask.as_ref().is_some_and(FakeMask::has_failed) {
+        if let Some(mask) = mask {
+            // Tokens of sequences with a state are all sampled.
+            let forced = if plan.delta.is_empty() { mask.next_forced() } else { Vec::new() };
+            forced.iter().for_each(|token| mask.push(*token));
+            if mask.has_failed() {
+                break;
+            }
+            for token in forced {
+                let is_end =
+                    tokens.len() == max_len || generated.last().is_some_and(|last| ends.contains(last));
+                if !is_end {
+                    tokens.push(token);
+                    generated.push(token);
+                }
+            }
+            if tokens.len() == max_len || generated.last().is_some_and(|last| ends.contains(last)) {
+                break;
+            }
+        }
         while entries.len() < tokens.len() {
             let position = entries.len();
             // The last token of a prompt is computed like generated ones.
@@ -81,7 +107,11 @@ fn alone(
             let seen = &entries[(position + 1).saturating_sub(window)..=position];
             seen.iter().fold(all, |all, entry| all.wrapping_add(*entry))
         });
-        let token = next_token(attended.wrapping_add(state), seed, position + 1);
+        let mut token = next_token(attended.wrapping_add(state), seed, position + 1);
+        if let Some(mask) = mask {
+            token = first_allowed(token, |id| mask.allows(id));
+            mask.push(token);
+        }
         tokens.push(token);
         generated.push(token);
         if ends.contains(&token) {
@@ -128,7 +158,8 @@ impl Simulation {
         let counters = Arc::new(Counters::default());
         let first = Box::new(new());
         let rebuild = Box::new(move || Ok(Box::new(new()) as Box<dyn gyrus_kernels::Backend>));
-        let core = Core::new(first, Arc::clone(&plan), settings, Arc::clone(&counters), rebuild);
+        let mut core = Core::new(first, Arc::clone(&plan), settings, Arc::clone(&counters), rebuild);
+        core.scheduler.masks.workers = Box::new(LateWorkers::new(seed, world.late));
         let mut random = seed;
         let prefixes = (0..3)
             .map(|_| {
@@ -178,7 +209,14 @@ impl Simulation {
         let max_len = max_len.min(self.world.longest);
         let seed = draw(&mut self.random);
         let ends = if self.below(2) == 0 { vec![self.below(fake::VOCAB) as u32] } else { Vec::new() };
-        let tokens = alone(&self.plan, self.world.kinds_differ, &prompt, seed, max_len, &ends);
+        let fails = (self.below(8) == 0).then(|| self.below(30));
+        let mask = (self.below(2) == 0).then(|| FakeMask::new(seed, fails));
+        let kinds_differ = self.world.kinds_differ;
+        let mut after = mask.clone();
+        let tokens = alone(&self.plan, kinds_differ, &prompt, seed, max_len, &ends, &mut after);
+        let is_full = prompt.len() + tokens.len() >= max_len;
+        let has_ended = tokens.last().is_some_and(|last| ends.contains(last));
+        let fails = !is_full && !has_ended && after.is_some_and(|mask| mask.has_failed());
         let events = Arc::new(EventQueue::new());
         let job = Job {
             tokens: prompt.clone(),
@@ -187,6 +225,7 @@ impl Simulation {
                 sampler: Sampler { seed, ..Sampler::default() },
                 ends: ends.clone(),
                 logprobs: None,
+                constraint: mask.map(|mask| Box::new(mask) as Box<dyn TokenMask>),
             },
             client: self.below(3) as u64,
             priority: self.below(2) as i32,
@@ -199,7 +238,7 @@ impl Simulation {
         client.known = true;
         client.jobs += 1;
         self.commands.push(Command::Start(client.id, job));
-        client.running = Some(Expected { events, tokens, seen: 0, ends, complete: false });
+        client.running = Some(Expected { events, tokens, seen: 0, ends, fails, complete: false });
     }
 
     /// A client reads some of its events.
@@ -218,12 +257,17 @@ impl Simulation {
                 }
                 JobEvent::Done(end) => {
                     assert_eq!(expected.seen, expected.tokens.len(), "ended early: {end:?}");
+                    assert!(!expected.fails, "ended in spite of its constraint");
                     let at_end = expected.tokens.last().is_some_and(|last| expected.ends.contains(last));
                     assert_eq!(end, if at_end { End::Token } else { End::Complete });
                     expected.complete = true;
                 }
                 JobEvent::Failed(Error::Backend(_) | Error::NotFinite { .. }) if faulty => {
                     expected.complete = true
+                }
+                JobEvent::Failed(Error::Request(_)) if expected.fails => {
+                    assert_eq!(expected.seen, expected.tokens.len(), "failed early");
+                    expected.complete = true;
                 }
                 JobEvent::Failed(error) => panic!("failed: {error}"),
                 JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Logits { .. } => {}
@@ -336,6 +380,7 @@ fn world(seed: u64) -> World {
         faults: if below(4) == 0 { Faults { lost: 20, not_finite: 20 } } else { Faults::default() },
         clients,
         longest,
+        late: [1, 2, 5, 40][below(4) as usize],
     }
 }
 
@@ -381,6 +426,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             faults: Faults::default(),
             clients: 1,
             longest: 400,
+            late: 0,
         };
         let mut simulation = Simulation::new(ticks, world, &Arc::default());
         simulation.prefixes = vec![vec![3; 200]];

@@ -15,6 +15,7 @@ impl Scheduler {
     /// Submits what is useful now. Returns whether anything was submitted.
     pub(crate) fn submit(&mut self, now: Instant, slots: &mut dyn Slots) -> Result<bool, BackendError> {
         self.follow(slots)?;
+        self.send_masks(slots)?;
         let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
         let reading = self
             .sequences
@@ -32,7 +33,7 @@ impl Scheduler {
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
         let wanted = self.wanted_steps();
         let target = self.pace.steps_in_flight(self.limits, self.settings.steps_in_flight, decoding);
-        let target = target.min(in_flight + wanted);
+        let target = self.steps_with_masks(target).min(in_flight + wanted);
         // One submission holds a quarter of the steps: the others keep the device busy while it is recorded. Several
         // sequences take long enough for a submission each, so that their tokens come evenly.
         let each = if decoding > 1 { 1 } else { (target / 4).clamp(1, 8) };
@@ -60,7 +61,11 @@ impl Scheduler {
                 .job
                 .as_ref()
                 .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
-            sequence.remaining().min(free_events).saturating_sub(self.in_flight(sequence))
+            let readable = sequence.remaining().min(free_events);
+            match self.masked_steps(sequence) {
+                Some(steps) => steps.min(readable),
+                None => readable.saturating_sub(self.in_flight(sequence)),
+            }
         };
         self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).map(wanted).max().unwrap_or(0)
     }
@@ -217,7 +222,7 @@ impl Scheduler {
         }
         let Some(sequence) = &mut self.sequences[at] else { return Ok(()) };
         let Phase::Running(running) = &mut sequence.phase else { return Ok(()) };
-        let Some(Job { task: Task::Generate { sampler, ends, logprobs }, max_len, .. }) = &sequence.job
+        let Some(Job { task: Task::Generate { sampler, ends, logprobs, .. }, max_len, .. }) = &sequence.job
         else {
             return Ok(());
         };
@@ -231,20 +236,13 @@ impl Scheduler {
         let (tables, groups) = sequence.kv.tables();
         slots.extend(running.slot, &tables[..groups], limit)?;
         (running.sent_limit, running.sent_blocks) = (limit, sequence.kv.capacity() / KV_BLOCK);
+        let masked = sequence.mask.is_some();
         slots.start(
             running.slot,
-            &Decode {
-                tokens: &sequence.tokens,
-                limit,
-                sampler,
-                ends,
-                logprobs: *logprobs,
-                masked: false,
-                records,
-            },
+            &Decode { tokens: &sequence.tokens, limit, sampler, ends, logprobs: *logprobs, masked, records },
         )?;
         running.decodes = Decodes::Next;
-        Ok(())
+        sequence.send_mask(slots)
     }
 
     /// Makes sure that every sequence that decodes has a block for its next token, and if there are enough for all steps
@@ -422,6 +420,9 @@ impl Scheduler {
         for sequence in self.sequences.iter_mut().flatten() {
             if let Some(running) = sequence.running_mut().filter(|running| running.decodes == Decodes::Next) {
                 running.decodes = Decodes::Since(submission);
+            }
+            if let Some(mask) = sequence.mask.as_mut().filter(|_| steps > 0) {
+                mask.flown(submission);
             }
         }
         let rows = chunks.iter().map(|chunk| chunk.count).sum();

@@ -105,7 +105,7 @@ fn run(model: &Model, request: Request, start: Instant, arrival: Duration) -> Se
                     served.admitted = (usage.generated_tokens > 0).then_some(sent + usage.queue_time);
                     return Ok(stopped(&reason));
                 }
-                Event::PrefillProgress { .. } | Event::Prompt { .. } => {}
+                _ => {}
             }
         }
         Ok(None)

@@ -1,0 +1,246 @@
+//! Masks of constrained sequences.
+//!
+//! The constraint's state belongs to the sequence and survives a preemption. When a token of the sequence lands, a worker
+//! commits it to the state and computes the mask of the next position, on threads of their own. The slot holds until the
+//! mask has come; other slots go on.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use gyrus_kernels::{BackendError, Slots};
+
+use super::job::{End, Job, JobEvent, Task};
+use super::mask_workers::{MaskThreads, MaskWork, MaskWorkers};
+use super::scheduler::Scheduler;
+use super::sequence::{Decodes, Sequence};
+use crate::Error;
+
+/// Steps in flight while a constrained sequence decodes beside others: its mask takes effect behind them.
+const STEPS_BESIDE: usize = 2;
+
+/// How long a backend that computes at once waits for masks, so that their sequences are in the same step as others.
+const TOGETHER: Duration = Duration::from_millis(1);
+
+/// How long a tick without anything to compute waits for a mask before it looks for commands.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// What the tokens of a sequence must keep to.
+pub(crate) trait TokenMask: Debug + Send {
+    /// Appends a token that was sampled.
+    fn commit(&mut self, token: u32) -> Result<(), Error>;
+
+    /// The tokens that must come next, if there is no choice.
+    fn forced(&mut self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Writes the tokens that may come next: bit `i % 32` of word `i / 32` for token `i`. There is at least one.
+    fn mask(&mut self, words: &mut [u32]) -> Result<(), Error>;
+}
+
+/// The constraint of a sequence that has a job.
+#[derive(Debug)]
+pub(super) struct SequenceMask {
+    /// A number that no other job has: what a worker computes for an earlier job is dropped.
+    number: u64,
+    /// `None` while a worker has it.
+    work: Option<MaskWork>,
+    sent: Sent,
+}
+
+/// Whether the slot has the mask of its next position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    No,
+    /// Steps of the next submission use it.
+    Next,
+    /// Steps of this submission and of later ones use it.
+    Since(u64),
+}
+
+/// All masks of a scheduler.
+pub(super) struct Masks {
+    pub(super) workers: Box<dyn MaskWorkers>,
+    jobs: u64,
+    /// What workers have completed, and how many still compute.
+    done: Vec<MaskWork>,
+    away: usize,
+}
+
+impl Default for Masks {
+    fn default() -> Masks {
+        Masks { workers: Box::new(MaskThreads::default()), jobs: 0, done: Vec::new(), away: 0 }
+    }
+}
+
+impl Masks {
+    /// Begins the constraint of a job on a sequence. The mask of the first token is computed with the prompt. `forces`:
+    /// tokens without an alternative are not sampled.
+    pub(super) fn begin(
+        &mut self,
+        at: usize,
+        state: Box<dyn TokenMask>,
+        vocab: usize,
+        forces: bool,
+    ) -> Result<SequenceMask, Error> {
+        self.jobs += 1;
+        let words = vec![0; vocab.div_ceil(32)];
+        self.start(MaskWork::new((at, self.jobs), state, words, forces))?;
+        Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No })
+    }
+
+    fn start(&mut self, work: MaskWork) -> Result<(), Error> {
+        self.workers.start(work)?;
+        self.away += 1;
+        Ok(())
+    }
+
+    /// Whether workers compute masks.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.away > 0
+    }
+
+    /// Waits for a mask at most this long.
+    pub(super) fn wait(&mut self, time: Duration) {
+        if self.away > 0 {
+            let before = self.done.len();
+            self.workers.wait(time.min(IDLE), &mut self.done);
+            self.away -= self.done.len() - before;
+        }
+    }
+}
+
+impl SequenceMask {
+    /// A token has landed: the mask of the next position is computed.
+    pub(super) fn landed(&mut self, masks: &mut Masks, token: u32) -> Result<(), Error> {
+        self.sent = Sent::No;
+        match self.work.take() {
+            Some(work) => masks.start(work.after(token)),
+            None => Err(Error::Panicked("a constrained sequence has decoded without a mask".into())),
+        }
+    }
+
+    /// The slot is another one, which has no mask.
+    pub(super) fn lost_slot(&mut self) {
+        self.sent = Sent::No;
+    }
+
+    /// Steps were submitted.
+    pub(super) fn flown(&mut self, submission: u64) {
+        if self.sent == Sent::Next {
+            self.sent = Sent::Since(submission);
+        }
+    }
+
+    /// Whether a worker computes its mask.
+    fn is_away(&self) -> bool {
+        self.work.is_none()
+    }
+}
+
+impl Sequence {
+    /// Sends the mask of the next position to the slot that decodes, if it is computed.
+    pub(super) fn send_mask(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
+        let (position, slot) = (self.tokens.len(), self.running().map(|running| running.slot));
+        let (Some(mask), Some(slot)) = (&mut self.mask, slot) else { return Ok(()) };
+        if let (Sent::No, Some(work)) =
+            (mask.sent, mask.work.as_ref().filter(|work| work.forced().is_empty()))
+        {
+            slots.mask(slot, position as u32, work.words())?;
+            mask.sent = Sent::Next;
+        }
+        Ok(())
+    }
+}
+
+impl Scheduler {
+    /// Takes masks that workers have computed, and sends them to the slots that decode. A backend that computes at once
+    /// waits for those of sequences that decode, but not long.
+    pub(super) fn send_masks(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
+        let masked = |sequence: &Sequence| sequence.mask.as_ref().is_some_and(SequenceMask::is_away);
+        let started = (!self.limits.asynchronous).then(Instant::now);
+        loop {
+            self.masks.wait(Duration::ZERO);
+            self.masks_done(slots);
+            let is_missing = self.sequences.iter().flatten().any(|s| s.decodes() && masked(s));
+            let left = started.and_then(|started| TOGETHER.checked_sub(started.elapsed()));
+            match left.filter(|_| is_missing && self.masks.is_waiting()) {
+                Some(left) => self.masks.wait(left),
+                None => break,
+            }
+        }
+        for at in 0..self.sequences.len() {
+            let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| sequence.decodes()) else {
+                continue;
+            };
+            match sequence.mask.as_mut().and_then(|mask| mask.work.as_mut()).map(MaskWork::take_forced) {
+                Some(forced) if !forced.is_empty() => self.force(at, &forced, slots),
+                _ => sequence.send_mask(slots)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends tokens that a constraint leaves no choice about. Their rows are computed together, as a chunk of generated
+    /// rows; then the sequence decodes again.
+    fn force(&mut self, at: usize, forced: &[u32], slots: &mut dyn Slots) {
+        let Some(sequence) = &mut self.sequences[at] else { return };
+        let Some(Job { task: Task::Generate { ends, .. }, max_len, events, client, .. }) = &sequence.job
+        else {
+            return;
+        };
+        let mut end = None;
+        for &id in forced {
+            sequence.tokens.push(id);
+            events.push(JobEvent::Token { id, logprob: None, top: Vec::new() });
+            self.counters.tokens(1);
+            self.queue.charge(*client, 1);
+            if ends.contains(&id) {
+                end = Some(End::Token);
+            } else if sequence.tokens.len() >= *max_len {
+                end = Some(End::Complete);
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        if let Some(end) = end {
+            self.end(at, end, slots);
+        } else if let Some(running) = sequence.running_mut() {
+            running.decodes = Decodes::No;
+        }
+    }
+
+    /// Gives what workers have computed to its sequences. A mask that failed ends the job.
+    fn masks_done(&mut self, slots: &mut dyn Slots) {
+        for mut work in std::mem::take(&mut self.masks.done) {
+            let at = work.sequence();
+            let mask = self.sequences[at].as_mut().and_then(|sequence| sequence.mask.as_mut());
+            let Some(mask) = mask.filter(|mask| mask.number == work.job()) else { continue };
+            match work.take_error() {
+                Some(error) => self.finish(at, JobEvent::Failed(error), slots),
+                None => mask.work = Some(work),
+            }
+        }
+    }
+
+    /// The steps after those in flight that a constrained sequence needs: one for each mask. `None` if it is not
+    /// constrained.
+    pub(super) fn masked_steps(&self, sequence: &Sequence) -> Option<usize> {
+        let steps = match sequence.mask.as_ref()?.sent {
+            Sent::No => 0,
+            Sent::Next => 1,
+            Sent::Since(first) => {
+                let own = self.flights.iter().filter(|flight| flight.submission >= first);
+                1usize.saturating_sub(own.map(|flight| flight.steps_left).sum())
+            }
+        };
+        Some(steps)
+    }
+
+    /// The most steps in flight while these sequences decode.
+    pub(super) fn steps_with_masks(&self, target: usize) -> usize {
+        let is_masked = |sequence: &Sequence| sequence.decodes() && sequence.mask.is_some();
+        if self.sequences.iter().flatten().any(is_masked) { target.min(STEPS_BESIDE) } else { target }
+    }
+}
