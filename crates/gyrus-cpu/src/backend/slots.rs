@@ -18,13 +18,20 @@ impl HostForward for Executor {
         self.execute(batch, None)?;
         let (plan, pool) = (&self.model.plan, &self.model.pool);
         let logits = self.state.logits(plan, batch);
+        let sample = |row: &mut DecodeRow| {
+            row.sample(logits, plan.vocab, |logits| log_softmax(pool.isa(), logits));
+        };
+        // One row is sampled here: its buffers are those of this thread, so that no later step allocates them.
+        if rows.iter().filter(|row| row.is_computed()).count() <= 1 {
+            rows.iter_mut().for_each(sample);
+            return Ok(logits);
+        }
         let count = rows.len();
         let rows = Disjoint::new(rows);
         pool.run(count, &|row| {
             // SAFETY: each task accesses its own row only.
             let row = unsafe { rows.part(row..row + 1) };
-            row.iter_mut()
-                .for_each(|row| row.sample(logits, plan.vocab, |logits| log_softmax(pool.isa(), logits)));
+            row.iter_mut().for_each(sample);
         });
         Ok(logits)
     }

@@ -124,6 +124,11 @@ impl DecodeRow {
         self.outcome = Outcome::Held;
     }
 
+    /// Whether the step computes the slot.
+    pub fn is_computed(&self) -> bool {
+        self.logits_row.is_some()
+    }
+
     /// What the last step did.
     pub(super) fn outcome(&self) -> Outcome {
         self.outcome
