@@ -102,7 +102,7 @@ fn codebook_words(words: vec4<u32>) -> vec4<u32> {
     return vec4<u32>(codebook_word(words.x), codebook_word(words.y), codebook_word(words.z), codebook_word(words.w));
 }
 #elif WEIGHT == mxfp4
-// The value of four magnitudes, those of which are negative in `negative`. No byte carries into the next.
+// Four int8 from their magnitudes; `negative` has the magnitudes of negative ones, else 0. No byte carries into the next.
 fn signed_bytes(magnitude: vec4<u32>, negative: vec4<u32>) -> vec4<u32> {
     let bias = vec4<u32>(0x80808080u);
     return (bias + magnitude - (negative << vec4<u32>(1u))) ^ bias;
@@ -110,7 +110,7 @@ fn signed_bytes(magnitude: vec4<u32>, negative: vec4<u32>) -> vec4<u32> {
 #endif
 
 #if CODEBOOK
-// The values of the sixteen codes in the low halves of bytes and of the sixteen in the high halves.
+// The int8 values of 32 codes: sixteen in low nibbles and sixteen in high nibbles.
 struct CodebookValues {
     low: vec4<u32>,
     high: vec4<u32>,
