@@ -32,6 +32,29 @@ pub fn repository() -> &'static Path {
         .expect("the crate is in crates/NAME")
 }
 
+/// A small random model of each architecture: folders of `tiny` in the test data.
+pub const TINY_MODELS: [&str; 19] = [
+    "ernie4_5",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gemma4moe",
+    "gpt_oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen35",
+    "qwen35moe",
+    "qwen3moe",
+    "smollm3",
+];
+
 /// The path of a test file or folder, from `GYRUS_TEST_DATA` if that has it, or else from `tests/data`.
 ///
 /// `None` if it does not exist; the reason has been printed and the test should return.

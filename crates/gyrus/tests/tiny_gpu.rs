@@ -6,35 +6,13 @@ mod reference;
 
 use adapter::adapter;
 use gyrus::{Device, Event, Model, Options, Precision, Request};
-use gyrus_testkit::data;
+use gyrus_testkit::{TINY_MODELS, data};
 use reference::{distance, logits, mean_distance};
-
-const MODELS: [&str; 19] = [
-    "ernie4_5",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "gemma4moe",
-    "gpt_oss",
-    "granite",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen35",
-    "qwen35moe",
-    "qwen3moe",
-    "smollm3",
-];
 
 #[test]
 fn every_architecture_is_as_in_transformers_and_on_the_cpu() {
     let Some(adapter) = adapter() else { return };
-    for name in MODELS {
+    for name in TINY_MODELS {
         let Some(path) = data(&format!("tiny/{name}")) else { continue };
         let (json, ids, expected) = reference::read(&path);
         let open = |device: &Device, precision, chunk| {

@@ -48,32 +48,11 @@ fn agree(ours: &Model, theirs: &Model, tokens: u32, chunks: &[usize]) {
     }
 }
 
-const TINY: [&str; 18] = [
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "gemma4moe",
-    "gpt_oss",
-    "granite",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen35",
-    "qwen35moe",
-    "qwen3moe",
-    "smollm3",
-];
-
 #[test]
 fn every_op_of_every_architecture_agrees_with_the_reference() {
     let mut kinds = HashSet::new();
     let mut without_keys = 0;
-    for name in TINY {
+    for name in gyrus_testkit::TINY_MODELS {
         println!("{name}");
         let Some(cpu) = tiny(name, &Device::Cpu, Precision::Exact) else { return };
         let reference = tiny(name, &Device::Reference, Precision::Exact).unwrap();
