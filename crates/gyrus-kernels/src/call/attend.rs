@@ -12,6 +12,9 @@ use crate::shader::Rungs;
 const WORKGROUP: u32 = 256;
 /// Lanes of a lane group.
 const LANES: u32 = 32;
+/// The most query heads of a workgroup, and the most elements of them.
+const MOST_GROUP: u32 = 8;
+const MOST_GROUP_ELEMENTS: u32 = 1024;
 /// The most head elements of several tiles that fit in registers.
 const MOST_HELD: u32 = 256;
 
@@ -240,10 +243,12 @@ impl AttendCall {
         self.group().0 * self.paged.cache.head_dim
     }
 
-    /// Query heads of a KV head that one workgroup computes, and the number of such groups.
+    /// Query heads of a KV head that one workgroup computes, and the number of such groups. Four of 256 elements and a tile
+    /// of their values take 45 KiB of workgroup memory, and many devices have 48.
     fn group(&self) -> (u32, u32) {
         let heads = (self.params.n_heads / self.params.n_kv_heads.max(1)).max(1);
-        let groups = heads.div_ceil(8);
+        let most = (MOST_GROUP_ELEMENTS / self.paged.cache.head_dim.max(1)).clamp(1, MOST_GROUP);
+        let groups = heads.div_ceil(most);
         (heads.div_ceil(groups), groups)
     }
 

@@ -13,10 +13,10 @@ use crate::rope::{Pairing, Rope};
 use crate::shader::Rungs;
 
 /// Heads, KV heads and elements; elements that are rotated, and the first of them. Up to twelve query heads share a KV
-/// head, which needs two workgroups.
+/// head, which needs two workgroups, and so do eight of 256 elements.
 type Form = (usize, usize, usize, (usize, usize));
 
-const FORMS: [Form; 7] = [
+const FORMS: [Form; 8] = [
     (2, 2, 64, (64, 0)),
     (6, 2, 96, (32, 16)),
     (8, 2, 64, (64, 0)),
@@ -24,6 +24,7 @@ const FORMS: [Form; 7] = [
     (12, 1, 32, (16, 4)),
     (11, 1, 64, (64, 0)),
     (4, 2, 192, (192, 0)),
+    (8, 1, 256, (64, 0)),
 ];
 
 /// Positions with one split, with several of one tile, and with splits of two tiles.
