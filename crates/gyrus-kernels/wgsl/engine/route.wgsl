@@ -16,7 +16,11 @@
 #include "lib/params.wgsl"
 #include "lib/invocation.wgsl"
 
-#define WORKGROUP 128u
+#define WORKGROUP 256u
+// Experts are read four at a time: a load from workgroup memory takes longer than four comparisons.
+#define VECTORS ((EXPERT_COUNT + 3u) / 4u)
+// The least finite number, for experts beyond the last. None is before an expert of the row.
+#define LEAST 0xff7fffffu
 
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 #if SCALE
@@ -24,15 +28,28 @@
 #endif
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 
-var<workgroup> row_logits: array<f32, EXPERT_COUNT>;
+var<workgroup> row_logits: array<vec4<f32>, VECTORS>;
 var<workgroup> chosen: array<u32, USED>;
 var<workgroup> not_finite: atomic<u32>;
 #if OVER_ALL
-var<workgroup> exponentials: array<f32, EXPERT_COUNT>;
+var<workgroup> exponentials: array<vec4<f32>, VECTORS>;
 #endif
 
-fn is_before(other: u32, other_logit: f32, expert: u32, logit: f32) -> bool {
-    return other_logit > logit || (other_logit == logit && other < expert);
+fn logit_of(expert: u32) -> f32 {
+    return row_logits[expert / 4u][expert % 4u];
+}
+
+// How many experts come before one: those with a larger logit, and of equal ones those with a lower id.
+fn rank_of(expert: u32, logit: f32) -> u32 {
+    var before = vec4<u32>();
+    for (var i = 0u; i < VECTORS; i += 1u) {
+        let others = row_logits[i];
+        let ids = 4u * i + vec4<u32>(0u, 1u, 2u, 3u);
+        let larger = others > vec4<f32>(logit);
+        let equal = (others == vec4<f32>(logit)) & (ids < vec4<u32>(expert));
+        before += select(vec4<u32>(), vec4<u32>(1u), larger | equal);
+    }
+    return (before.x + before.y) + (before.z + before.w);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -43,21 +60,21 @@ fn KERNEL(here: Invocation) {
         atomicStore(&not_finite, 0u);
     }
     workgroupBarrier();
-    for (var expert = lane; expert < EXPERT_COUNT; expert += WORKGROUP) {
-        let logit = logits[row * EXPERT_COUNT + expert];
-        row_logits[expert] = logit;
-        // By its bits: compilers may assume that comparisons see numbers only.
-        if ((bitcast<u32>(logit) & 0x7f800000u) == 0x7f800000u) {
-            atomicStore(&not_finite, 1u);
+    for (var i = lane; i < VECTORS; i += WORKGROUP) {
+        var four = vec4<f32>(bitcast<f32>(LEAST));
+        for (var j = 0u; j < min(4u, EXPERT_COUNT - 4u * i); j += 1u) {
+            let logit = logits[row * EXPERT_COUNT + 4u * i + j];
+            four[j] = logit;
+            // By its bits: compilers may assume that comparisons see numbers only.
+            if ((bitcast<u32>(logit) & 0x7f800000u) == 0x7f800000u) {
+                atomicStore(&not_finite, 1u);
+            }
         }
+        row_logits[i] = four;
     }
     workgroupBarrier();
     for (var expert = lane; expert < EXPERT_COUNT; expert += WORKGROUP) {
-        let logit = row_logits[expert];
-        var rank = 0u;
-        for (var other = 0u; other < EXPERT_COUNT; other += 1u) {
-            rank += u32(is_before(other, row_logits[other], expert, logit));
-        }
+        let rank = rank_of(expert, logit_of(expert));
         if (rank < USED) {
             chosen[rank] = expert;
         }
@@ -72,26 +89,30 @@ fn KERNEL(here: Invocation) {
         }
         return;
     }
-    let largest = row_logits[chosen[0]];
+    let largest = logit_of(chosen[0]);
 #if OVER_ALL
-    for (var expert = lane; expert < EXPERT_COUNT; expert += WORKGROUP) {
-        exponentials[expert] = exp(row_logits[expert] - largest);
+    for (var i = lane; i < VECTORS; i += WORKGROUP) {
+        let ids = 4u * i + vec4<u32>(0u, 1u, 2u, 3u);
+        let is_expert = ids < vec4<u32>(EXPERT_COUNT);
+        exponentials[i] = select(vec4<f32>(), exp(row_logits[i] - largest), is_expert);
     }
     workgroupBarrier();
 #endif
     for (var slot = lane; slot < USED; slot += WORKGROUP) {
         var sum = 0.0;
 #if OVER_ALL
-        for (var expert = 0u; expert < EXPERT_COUNT; expert += 1u) {
-            sum += exponentials[expert];
+        // Those of experts beyond the last are 0.
+        for (var i = 0u; i < VECTORS; i += 1u) {
+            let four = exponentials[i];
+            sum = (((sum + four.x) + four.y) + four.z) + four.w;
         }
 #else
         for (var other = 0u; other < USED; other += 1u) {
-            sum += exp(row_logits[chosen[other]] - largest);
+            sum += exp(logit_of(chosen[other]) - largest);
         }
 #endif
         let expert = chosen[slot];
-        var weight = exp(row_logits[expert] - largest) / sum;
+        var weight = exp(logit_of(expert) - largest) / sum;
 #if SCALE
         weight *= scale[expert];
 #endif

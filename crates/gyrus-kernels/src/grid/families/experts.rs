@@ -22,7 +22,7 @@ use crate::weights::WeightLayout;
 const COUNTS: [(u32, u32); 4] = [(4, 2), (3, 3), (7, 1), (16, 4)];
 
 pub(super) fn route(point: &mut Point, rungs: Rungs) -> Option<Case> {
-    let (count, used) = point.of(&[(8, 2), (128, 8), (4, 4), (300, 10), (1, 1)]);
+    let (count, used) = point.of(&[(8, 2), (128, 8), (4, 4), (301, 10), (1, 1), (256, 8), (6, 3)]);
     let rows = point.of(&[1, 3, 6]);
     let weights = point.of(&[RouteWeights::All, RouteWeights::Chosen]);
     let scale = point.of(&[false, true]);
