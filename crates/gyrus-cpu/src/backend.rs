@@ -5,8 +5,10 @@ mod delta;
 mod executor;
 mod experts;
 mod observe;
+mod parts;
 mod slots;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
@@ -25,7 +27,8 @@ use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, elementwise, matmul};
-use executor::{Executor, Parts, State};
+use executor::{Executor, State};
+use parts::Parts;
 
 /// The most rows of the chunks of one batch.
 pub const MAX_ROWS: usize = HOST_LIMITS.rows;
@@ -138,10 +141,14 @@ impl Prepared {
         taps.collect()
     }
 
+    /// Runs an op of a batch. Attention computes the rows of `slice` alone, so that it can be divided; other ops compute
+    /// all rows.
+    #[allow(clippy::too_many_arguments, reason = "a batch, its rows, and what they read and write")]
     fn run(
         &self,
         op: &Op,
         batch: &Batch<'_>,
+        slice: Range<usize>,
         rows: &[&[KvRow<'_>]],
         caches: &mut [KvStore],
         states: &mut StateStore,
@@ -229,9 +236,13 @@ impl Prepared {
                     sinks: sinks.map(|id| self.vector(id)),
                 };
                 let stride = self.plan.buffer(*qkv).width;
-                let (cache, rows) = (&caches[usize::from(kv.group)], rows[usize::from(kv.group)]);
+                let (cache, rows) =
+                    (&caches[usize::from(kv.group)], &rows[usize::from(kv.group)][slice.clone()]);
+                let width = self.plan.buffer(*out).width;
                 self.between(state, *qkv, *out, batch, |x, out, scratch| {
-                    attention(&self.pool, cache, &params, rows, Strided { data: x, stride }, out, scratch);
+                    let queries = Strided { data: &x[slice.start * stride..], stride };
+                    let out = &mut out[slice.start * width..slice.end * width];
+                    attention(&self.pool, cache, &params, rows, queries, out, scratch);
                 });
             }
             Op::Gate { x, activation, out } => {

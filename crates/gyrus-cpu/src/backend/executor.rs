@@ -1,12 +1,12 @@
 //! Runs the ops of a batch, all at once or in parts.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use gyrus_kernels::observe::{Observer, show};
 use gyrus_kernels::{BackendError, Batch, BufferId, HOST_LIMITS, MAX_KV_GROUPS, Op, Phases, Plan};
 
 use super::observe::Observable;
+use super::parts::{Mark, Parts};
 use super::{MAX_ROWS, Prepared};
 use crate::delta::{SequenceRows, StateStore};
 use crate::kv::{KvRow, KvStore};
@@ -37,14 +37,6 @@ pub(super) struct Executor {
 /// What stays from batch to batch: keys and values of each KV group, and records.
 type Stores<'a> = (&'a mut [KvStore], &'a mut StateStore);
 
-/// How ops are divided into parts of equal time.
-pub(super) struct Parts {
-    /// The seconds that each op took when it last ran in a part.
-    times: Vec<f64>,
-    /// The first op that has not run.
-    next: usize,
-}
-
 /// The mutable state of a forward pass, separate from the weights so both can be borrowed.
 pub(super) struct State {
     pub(super) buffers: Vec<Vec<f32>>,
@@ -52,26 +44,6 @@ pub(super) struct State {
     /// The rows of each sequence, for layers with a state.
     pub(super) sequence_rows: SequenceRows,
     pub(super) scratch: Scratch,
-}
-
-impl Parts {
-    pub(super) fn new(plan: &Plan) -> Parts {
-        Parts { times: vec![1.0; plan.forward.len()], next: 0 }
-    }
-
-    /// The op that ends a part: the one after which the ops' share of the time is next to the parts' share.
-    fn end(&self, part: usize, parts: usize) -> usize {
-        if part + 1 >= parts {
-            return self.times.len();
-        }
-        let share = self.times.iter().sum::<f64>() * (part + 1) as f64 / parts as f64;
-        let mut before = 0.0;
-        let end = self.times.iter().position(|time| {
-            before += time;
-            before - 0.5 * time >= share
-        });
-        end.unwrap_or(self.times.len()).max(self.next)
-    }
 }
 
 impl State {
@@ -132,11 +104,11 @@ impl Executor {
         let Executor { model, caches, states, state, .. } = self;
         let stores = (&mut caches[..], states);
         state.begin(model, batch);
-        let all = 0..model.plan.forward.len();
+        let all = Pieces { from: Mark::default(), to: Mark::end(&model.plan), slices: &|_| 1 };
         match observer {
             None => model.run_ops(all, batch, stores, state, &mut |_, _| {}),
-            Some(observer) => model.run_ops(all, batch, stores, state, &mut |op, mut state| {
-                show(&model.plan, op, batch.rows(), &mut state, observer);
+            Some(observer) => model.run_ops(all, batch, stores, state, &mut |mark, mut state| {
+                show(&model.plan, mark.op, batch.rows(), &mut state, observer);
             }),
         }
         Ok(state.logits(&model.plan, batch))
@@ -153,45 +125,54 @@ impl Executor {
         let Executor { model, caches, states, of_parts: state, parts: division, .. } = self;
         if part == 0 {
             state.begin(model, batch);
-            division.next = 0;
+            division.begin(batch.rows());
         }
-        let begun = division.next;
-        division.next = division.end(part, parts);
+        let (from, to) = division.advance(part, parts);
+        let (plan, rows) = (&model.plan, batch.rows());
+        let pieces = Pieces { from, to, slices: &|op| Parts::slices(&plan.forward[op], rows) };
         let mut last = Instant::now();
-        model.run_ops(begun..division.next, batch, (caches, states), state, &mut |op, _| {
+        model.run_ops(pieces, batch, (caches, states), state, &mut |mark, _| {
             let now = Instant::now();
-            division.times[op] = now.duration_since(last).as_secs_f64();
+            division.took(mark, now.duration_since(last).as_secs_f64());
             last = now;
         });
         Ok(if part + 1 < parts { &[] } else { state.logits(&model.plan, batch) })
     }
 }
 
+/// Ops, and slices of ops, to run.
+struct Pieces<'a> {
+    from: Mark,
+    to: Mark,
+    /// Into how many slices an op is divided.
+    slices: &'a dyn Fn(usize) -> usize,
+}
+
 impl Prepared {
-    /// Runs some ops of a sound batch, and calls `after` with each op's index and the state after it.
+    /// Runs some ops of a sound batch, and calls `after` with each op or slice that has run and the state after it.
     fn run_ops(
         &self,
-        ops: Range<usize>,
+        pieces: Pieces<'_>,
         batch: &Batch<'_>,
         (caches, states): Stores<'_>,
         state: &mut State,
-        after: &mut dyn FnMut(usize, Observable<'_>),
+        after: &mut dyn FnMut(Mark, Observable<'_>),
     ) {
         // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
         match batch.rows() {
-            ..=FEW_ROWS => self.run_ops_of::<FEW_ROWS>(ops, batch, (caches, states), state, after),
-            _ => self.run_ops_of::<BATCH_ROWS>(ops, batch, (caches, states), state, after),
+            ..=FEW_ROWS => self.run_ops_of::<FEW_ROWS>(pieces, batch, (caches, states), state, after),
+            _ => self.run_ops_of::<BATCH_ROWS>(pieces, batch, (caches, states), state, after),
         }
     }
 
     /// Runs some ops of a sound batch of at most `ROWS` rows.
     fn run_ops_of<const ROWS: usize>(
         &self,
-        ops: Range<usize>,
+        pieces: Pieces<'_>,
         batch: &Batch<'_>,
         (caches, states): Stores<'_>,
         state: &mut State,
-        after: &mut dyn FnMut(usize, Observable<'_>),
+        after: &mut dyn FnMut(Mark, Observable<'_>),
     ) {
         let plan = &self.plan;
         let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
@@ -201,9 +182,13 @@ impl Prepared {
             }
         }
         let rows = rows.each_ref().map(|rows| &rows[..batch.rows()]);
-        for i in ops {
-            self.run(&plan.forward[i], batch, &rows, caches, states, state);
-            after(i, Observable { model: self, batch, rows: &rows, caches, state });
+        let Pieces { from: mut mark, to, slices } = pieces;
+        while mark < to {
+            let slices = slices(mark.op);
+            let slice = mark.rows(slices, batch.rows());
+            self.run(&plan.forward[mark.op], batch, slice, &rows, caches, states, state);
+            after(mark, Observable { model: self, batch, rows: &rows, caches, state });
+            mark = mark.next(slices);
         }
     }
 }
