@@ -12,9 +12,6 @@ const TOGETHER: Duration = Duration::from_millis(16);
 const BETWEEN_STEPS: f64 = 2.0;
 /// The same on a backend that computes when it is called, which knows the times of parts better.
 const BETWEEN_HOST_STEPS: f64 = 2.7;
-/// The most rows of chunks between whose kernels such a backend runs steps. The attention of a layer is not divided: with
-/// 512 rows it takes longer than a step.
-const SPLIT_ROWS: usize = 256;
 /// The most steps among the kernels of a chunk, and their number when no time is known yet.
 const MOST_BETWEEN: usize = 24;
 const UNMEASURED_BETWEEN: usize = 4;
@@ -91,25 +88,35 @@ impl Pace {
     }
 
     /// Rows of chunks for the next submission: all that are possible if nobody decodes or the device computes on its own.
+    /// Else only as many as steps can be between.
     pub(crate) fn chunk_rows(&self, decoding: bool, limits: Limits, most: usize) -> usize {
-        if decoding && !limits.asynchronous { most.min(SPLIT_ROWS) } else { most }
+        let mut rows = most;
+        if decoding && !limits.asynchronous {
+            while rows > SIZES[0] && self.parts(rows, limits).is_some_and(|parts| parts > MOST_BETWEEN + 1) {
+                rows /= 2;
+            }
+        }
+        rows
     }
 
     /// Steps to run among the kernels of chunks of this many rows, so that sequences that decode do not wait for all of
     /// them.
     pub(crate) fn steps_between(&self, rows: usize, limits: Limits) -> usize {
+        match self.parts(rows, limits) {
+            Some(parts) => parts.saturating_sub(1).min(MOST_BETWEEN),
+            None => UNMEASURED_BETWEEN,
+        }
+    }
+
+    /// Into how many parts chunks of this many rows are divided, if times are known.
+    fn parts(&self, rows: usize, limits: Limits) -> Option<usize> {
         let steps = if limits.asynchronous { BETWEEN_STEPS } else { BETWEEN_HOST_STEPS };
         let at = SIZES.iter().position(|size| rows <= *size).unwrap_or(SIZES.len() - 1);
         let nearest = (at..SIZES.len()).chain((0..at).rev());
-        let row = nearest.filter_map(|at| Some(self.chunks[at].next()? / SIZES[at] as f64)).next();
-        match (self.step.0, row) {
-            (Some(step), Some(row)) if step > 0.0 => {
-                // A part that is a little longer is better than another step.
-                let parts = (row * rows as f64 / (steps * step) - 0.25).ceil();
-                (parts as usize).saturating_sub(1).min(MOST_BETWEEN)
-            }
-            _ => UNMEASURED_BETWEEN,
-        }
+        let row = nearest.filter_map(|at| Some(self.chunks[at].next()? / SIZES[at] as f64)).next()?;
+        let step = self.step.0.filter(|step| *step > 0.0)?;
+        // A part that is a little longer is better than another step.
+        Some((row * rows as f64 / (steps * step) - 0.25).ceil() as usize)
     }
 
     /// Steps to have in flight.
@@ -155,6 +162,25 @@ mod tests {
             let part = chunk(position) / (steps + 1) as f64;
             assert!(chunks < 8 || part < 2.8 * step, "{steps} steps at {position}");
             flying.push((position, steps));
+        }
+    }
+
+    /// A backend that computes when it is called divides chunks into no more parts than steps can be between them.
+    #[test]
+    fn chunks_on_the_host_are_short_where_they_take_long() {
+        let host = Limits { asynchronous: false, ..LIMITS };
+        let (mut pace, step) = (Pace::default(), 0.020);
+        assert_eq!(pace.chunk_rows(true, host, 512), 512, "no time is known");
+        pace.step_took(Duration::from_secs_f64(step));
+        for seconds in [0.3, 1.0, 2.0, 4.0, 8.0] {
+            let mut pace = Pace { step: pace.step, ..Pace::default() };
+            pace.chunk_took(512, 0, Duration::from_secs_f64(seconds));
+            let rows = pace.chunk_rows(true, host, 512);
+            let part = seconds * rows as f64 / 512.0 / (pace.steps_between(rows, host) + 1) as f64;
+            assert!(part < 3.5 * step, "{rows} rows of {seconds} s: parts of {part} s");
+            assert_eq!(rows == 512, seconds <= 1.0, "{rows} rows of {seconds} s");
+            assert_eq!(pace.chunk_rows(false, host, 512), 512);
+            assert_eq!(pace.chunk_rows(true, LIMITS, 512), 512);
         }
     }
 
