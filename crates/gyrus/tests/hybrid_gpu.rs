@@ -11,7 +11,7 @@ mod written;
 use std::path::Path;
 
 use adapter::adapter;
-use gyrus::{Config, Device, Model, Options, Precision};
+use gyrus::{Config, Device, Event, Model, Options, Precision, Prompt, Request};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend, MemoryNeed};
 use gyrus_kernels::{Backend, KvSize, Plan, RowKind};
@@ -112,6 +112,37 @@ fn sequences_in_slots_are_as_alone() {
             let Some(mut backend) = gpu(&path, precision, vulkan_recorder) else { return };
             println!("{precision:?}, {}", if vulkan_recorder { "Vulkan" } else { "wgpu" });
             check_schedules(&mut backend, 0..cases(4));
+        }
+    }
+}
+
+/// What `prefill` computed is not computed again when the session goes on, although a state cannot be shortened.
+#[test]
+fn a_session_goes_on_from_its_prefill() {
+    let (Some(path), Some(name)) = (data("tiny/qwen35"), adapter()) else { return };
+    for prefix_cache in [true, false] {
+        let options = Options {
+            device: Device::Gpu(Some(name.clone())),
+            precision: Precision::Fast,
+            context: Some(256),
+            prefix_cache,
+            ..Options::default()
+        };
+        let model = Model::open(&path, &options).unwrap();
+        for before in [1, 31, 32, 33, 63, 64, 100] {
+            let ids: Vec<u32> = (0..=before).map(|i| (i * 37 + 11) % model.plan().vocab as u32).collect();
+            let mut session = model.session();
+            session.prefill(&ids[..before as usize]).unwrap();
+            session.set_tokens(&ids).unwrap();
+            let request = Request::new(Prompt::Continue).max_tokens(2).ignore_end(true);
+            let mut generation = session.generate(request).unwrap();
+            let mut found = None;
+            while let Some(event) = generation.next().unwrap() {
+                if let Event::Prompt { cached, .. } = event {
+                    found = Some(cached);
+                }
+            }
+            assert_eq!(found, Some(before as usize), "prefix cache: {prefix_cache}");
         }
     }
 }
