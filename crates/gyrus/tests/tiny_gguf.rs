@@ -104,9 +104,9 @@ fn every_architecture_is_as_in_transformers_and_llama_cpp() {
         let reference = json("ref.json");
         let ids: Vec<u32> = serde_json::from_value(reference["ids"].clone()).unwrap();
         let tokens: Vec<u32> = serde_json::from_value(reference["greedy"].clone()).unwrap();
-        let convert = |scaling: &str| {
-            let file = folder.path().join(format!("{name}{scaling}.gguf"));
-            oracle("tiny_gguf.py", &[path.as_os_str(), file.as_os_str(), scaling.as_ref()]).map(|_| file)
+        let convert = |variant: &str| {
+            let file = folder.path().join(format!("{name}{variant}.gguf"));
+            oracle("tiny_gguf.py", &[path.as_os_str(), file.as_os_str(), variant.as_ref()]).map(|_| file)
         };
 
         let Some(mut file) = convert("") else { return };
@@ -118,6 +118,10 @@ fn every_architecture_is_as_in_transformers_and_llama_cpp() {
         assert!(far < 1e-4, "{name}: {far}");
         assert_eq!(greedy(&model, &ids, tokens.len()), tokens, "{name}");
 
+        if name == "qwen3next" {
+            let Some(old) = convert("grouped") else { return };
+            assert_eq!(logits(&open(&old), &ids), logits(&model, &ids), "{name} in one tensor");
+        }
         match in_llama_cpp(name, &json("config.json")) {
             LlamaCpp::AsPublished => {}
             LlamaCpp::WithoutScaling => {
