@@ -115,6 +115,12 @@ impl CpuBackend {
         let executor = Executor { model, caches, blocks, states, state, of_parts, parts };
         Ok(CpuBackend { executor, slots })
     }
+
+    /// Bytes that are mapped for keys, values and records of states.
+    pub fn cache_bytes(&self) -> usize {
+        let caches: usize = self.executor.caches.iter().map(KvStore::bytes).sum();
+        caches + self.executor.states.bytes()
+    }
 }
 
 impl Prepared {
