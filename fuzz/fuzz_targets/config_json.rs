@@ -34,6 +34,9 @@ const TENSORS: &[(&str, &[u8])] = tensors! {
     "\"top_k_experts\"" "gemma4moe"
     "\"gemma4_text\"" "gemma4"
     "\"qwen3_moe\"" "qwen3moe"
+    "\"qwen3_5_text\"" "qwen35"
+    "\"qwen3_5_moe_text\"" "qwen35moe"
+    "\"qwen3_next\"" "qwen3next"
     "\"mixtral\"" "mixtral"
     "\"gpt_oss\"" "gpt_oss"
     "\"phi3\"" "phi3"
@@ -54,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
             Ok((config, plan)) => {
                 assert_eq!(plan.layers.len(), config.layers.len());
                 assert!(config.layers.iter().all(|layer| {
-                    let attention = &layer.attention;
+                    let Some(attention) = layer.attention() else { return true };
                     attention.rope.is_none_or(|rope| rope < config.ropes.len())
                         && attention.kv_owner.is_none_or(|owner| owner < config.layers.len())
                         && attention.heads % attention.kv_heads == 0

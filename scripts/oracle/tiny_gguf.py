@@ -1,6 +1,8 @@
 """Converts a small model in Hugging Face's layout to GGUF with F32 weights, as llama.cpp's converters do.
 
-tiny_gguf.py FOLDER OUT.gguf [unscaled]      unscaled: without the scaling of the rope
+tiny_gguf.py FOLDER OUT.gguf [unscaled|grouped]
+
+unscaled: without the scaling of the rope; grouped: Qwen3-Next's projections in one tensor, as old files have them
 
 It shares no code with Gyrus: names and keys are those of the gguf package. Written for the models of tests/data/tiny,
 which have no tokenizer.
@@ -58,6 +60,8 @@ PARTS = {
     "linear_attn.in_proj_z.weight": "attn_gate.weight",
     "linear_attn.in_proj_b.weight": "ssm_beta.weight",
     "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
+    "linear_attn.in_proj_ba.weight": "ssm_ba.weight",
+    "linear_attn.in_proj_qkvz.weight": "ssm_in.weight",
     "linear_attn.conv1d.weight": "ssm_conv1d.weight",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
@@ -76,12 +80,13 @@ WHOLE = {
 }
 ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "mistral": "llama", "mixtral": "llama",
                  "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
-                 "qwen3_5_moe_text": "qwen35moe"}
+                 "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next"}
 # Converters permute the rows of Q and K of these.
 PERMUTED = {"llama", "granite", "smollm3"}
-# gpt-oss and Qwen 3.5 call the norm before the feed-forward so.
-POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "qwen35", "qwen35moe"}
-NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3", "qwen35", "qwen35moe"}
+HYBRIDS = {"qwen35", "qwen35moe", "qwen3next"}
+# gpt-oss and hybrids call the norm before the feed-forward so.
+POST_NORMS = {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss"} | HYBRIDS
+NORMS_MINUS_ONE = {"gemma", "gemma2", "gemma3"} | HYBRIDS
 
 
 def tensors(path):
@@ -119,9 +124,28 @@ def delta_net(part, weight, config):
         weight = -np.exp(weight)
     if part == "ssm_norm.weight":
         return weight
+    if config["model_type"] == "qwen3_next":
+        return weight
     axis = 1 if part == "ssm_out.weight" else 0
     first = keys if part in ("attn_qkv.weight", "ssm_conv1d.weight") else 0
     return tiled(weight, axis, first, key_heads, value_heads)
+
+
+def by_part(named, config):
+    """Qwen3-Next's projection of queries, keys, values and gates as two tensors. It has them for one key head after the
+    other, and the value heads that belong to it."""
+    key_dim, value_dim = config.get("linear_key_head_dim"), config.get("linear_value_head_dim")
+    for name, weight in named:
+        if not name.endswith("linear_attn.in_proj_qkvz.weight"):
+            yield name, weight
+            continue
+        key_heads = config["linear_num_key_heads"]
+        values = config["linear_num_value_heads"] // key_heads * value_dim
+        heads = weight.reshape(key_heads, -1, weight.shape[1])
+        ends = np.cumsum([key_dim, key_dim, values])
+        *qkv, z = (part.reshape(-1, weight.shape[1]) for part in np.split(heads, ends, axis=1))
+        yield name.replace("qkvz", "qkv"), np.concatenate(qkv)
+        yield name.replace("qkvz", "z"), z
 
 
 def renamed(name, arch):
@@ -160,7 +184,7 @@ def with_stacked_experts(named):
         yield f"{layer}.ffn_{kind}_exps.weight", np.stack([weights[i] for i in range(len(weights))])
 
 
-def main(folder, out, unscaled=None):
+def main(folder, out, variant=None):
     folder = pathlib.Path(folder)
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -191,7 +215,7 @@ def main(folder, out, unscaled=None):
         number("attention.head_count_kv", kv_heads)
     number("attention.key_length", global_dim)
     number("attention.value_length", global_dim)
-    rotated = int(global_dim * rope.get("partial_rotary_factor", 1.0)) if arch.startswith("qwen35") else global_dim
+    rotated = int(global_dim * rope.get("partial_rotary_factor", 1.0)) if arch in HYBRIDS else global_dim
     number("rope.dimension_count", rotated)
     real("attention.layer_norm_rms_epsilon", config["rms_norm_eps"])
     real("rope.freq_base", rope["rope_theta"])
@@ -217,13 +241,14 @@ def main(folder, out, unscaled=None):
         number("attention.value_length_swa", head_dim)
         number("rope.dimension_count_swa", head_dim)
         writer.add_array(f"{arch}.attention.sliding_window_pattern", local)
-    if arch.startswith("qwen35"):
+    if arch in HYBRIDS:
         number("ssm.conv_kernel", config["linear_conv_kernel_dim"])
         number("ssm.state_size", config["linear_key_head_dim"])
         number("ssm.group_count", config["linear_num_key_heads"])
         number("ssm.time_step_rank", config["linear_num_value_heads"])
         number("ssm.inner_size", config["linear_value_head_dim"] * config["linear_num_value_heads"])
         number("full_attention_interval", config["layer_types"].index("full_attention") + 1)
+    if arch.startswith("qwen35"):
         # Sections take turns. For text they all have the same position.
         writer.add_array(f"{arch}.rope.dimension_sections", [(rotated // 2 - i + 2) // 3 for i in range(3)] + [0])
     if local_rope:
@@ -249,7 +274,7 @@ def main(folder, out, unscaled=None):
     elif rope["rope_type"] == "proportional":
         rotated = int(global_dim / 2 * rope["partial_rotary_factor"])
         factors = np.where(np.arange(global_dim // 2) < rotated, 1.0, 1e30)
-    elif rope["rope_type"] == "yarn" and not unscaled:
+    elif rope["rope_type"] == "yarn" and variant != "unscaled":
         writer.add_string(f"{arch}.rope.scaling.type", "yarn")
         real("rope.scaling.factor", rope["factor"])
         number("rope.scaling.original_context_length", rope["original_max_position_embeddings"])
@@ -262,7 +287,10 @@ def main(folder, out, unscaled=None):
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
 
-    for name, weight in with_stacked_experts(tensors(folder / "model.safetensors")):
+    stored = tensors(folder / "model.safetensors")
+    if variant != "grouped":
+        stored = by_part(stored, config)
+    for name, weight in with_stacked_experts(stored):
         new = renamed(name, arch)
         # Layers that share keys and values do not use their own.
         part = new.split(".", 2)[-1]

@@ -62,6 +62,11 @@ CONFIGS = {
                                 linear_value_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
                                 layer_types=["linear_attention", GLOBAL], num_experts=4, num_experts_per_tok=2,
                                 moe_intermediate_size=8, shared_expert_intermediate_size=8),
+    # The same parts, with projections of Gated DeltaNet that are grouped by key head.
+    "qwen3next": lambda: config("Qwen3NextConfig", num_hidden_layers=2, head_dim=16, linear_key_head_dim=16,
+                                linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=6,
+                                layer_types=["linear_attention", GLOBAL], num_experts=4, num_experts_per_tok=2,
+                                moe_intermediate_size=8, shared_expert_intermediate_size=8),
     "ernie4_5": lambda: config("Ernie4_5Config", head_dim=16),
     "qwen3moe": lambda: config("Qwen3MoeConfig", num_hidden_layers=2, head_dim=16, num_experts=6, num_experts_per_tok=3, rope_theta=1e6,
                                moe_intermediate_size=16, norm_topk_prob=True),
@@ -86,7 +91,8 @@ def randomise(model):
     """Random parameters with values that BF16 has. The model stays in f32, so that no buffer of a rope is rounded."""
     kind = model.config.model_type
     # These norms multiply by 1 + weight.
-    centred = kind in ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text")
+    centred = kind in ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text",
+                       "qwen3_next")
     with torch.no_grad():
         for name, values in model.named_parameters():
             if values.ndim == 1:

@@ -36,6 +36,9 @@ pub const MAX_ROWS: usize = HOST_LIMITS.rows;
 /// Rows of a batch that one task rotates.
 const ROPE_ROWS: usize = 16;
 
+/// The most weights of a matmul.
+const MOST_WEIGHTS: usize = 6;
+
 /// A weight in the form that its op reads.
 enum Weight {
     Matrix(Matrix),
@@ -115,6 +118,12 @@ impl CpuBackend {
         let executor = Executor { model, caches, blocks, states, state, of_parts, parts };
         Ok(CpuBackend { executor, slots })
     }
+
+    /// Bytes that are mapped for keys, values and records of states.
+    pub fn cache_bytes(&self) -> usize {
+        let caches: usize = self.executor.caches.iter().map(KvStore::bytes).sum();
+        caches + self.executor.states.bytes()
+    }
 }
 
 impl Prepared {
@@ -181,13 +190,9 @@ impl Prepared {
                 }
             }
             Op::MatMul { x, weights, accumulate, out } => {
-                // Fused projections have two or three weights (gate and up; Q, K and V).
-                let mut several: [&Matrix; 4] = [self.matrix(weights[0]); 4];
-                assert!(
-                    weights.len() <= several.len(),
-                    "{} weights in one matmul, at most 4 are supported",
-                    weights.len()
-                );
+                // Fused projections have up to six weights (gate and up; Q, K and V; those of Gated DeltaNet).
+                let mut several = [self.matrix(weights[0]); MOST_WEIGHTS];
+                assert!(weights.len() <= MOST_WEIGHTS, "{} weights in one matmul", weights.len());
                 for (slot, id) in several.iter_mut().zip(weights) {
                     *slot = self.matrix(*id);
                 }

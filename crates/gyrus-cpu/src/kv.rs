@@ -97,6 +97,11 @@ impl KvStore {
         Ok(KvStore { group, blocks, layers })
     }
 
+    /// Bytes that it has mapped.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layers.iter().map(|layer| layer.keys.map.len() + layer.values.map.len()).sum()
+    }
+
     /// The group whose keys and values it holds.
     pub fn group(&self) -> KvGroup {
         self.group

@@ -44,7 +44,7 @@ pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, MAX_KV_GROUPS};
 pub use launch::{Access, Launch, LaunchError, Slot};
 pub use log_softmax::LogSoftmax;
 pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, RouteWeights, WeightId};
-pub use plan::{BufferSpec, FileLayout, LOGITS, Output, Plan, Precision, Rows, WeightSpec};
+pub use plan::{BufferSpec, FileLayout, LOGITS, Output, Plan, Precision, RowBlocks, Rows, WeightSpec};
 pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,

@@ -68,15 +68,24 @@ pub struct WeightSpec {
     pub shape: Shape,
     /// The first row of the file's tensor: files may have several weights in one tensor.
     pub first_row: usize,
-    /// It has every other block of this many rows of the file's tensor, from `first_row` on: files may interleave the
-    /// heads of two weights.
-    pub alternate: Option<usize>,
+    /// It has blocks of the rows of the file's tensor, from `first_row` on: files may interleave the heads of several
+    /// weights.
+    pub blocks: Option<RowBlocks>,
     /// What is added to the file's values. Some files store the weights of norms minus one. Vectors only.
     pub plus: f32,
     /// Whether the file does not have it: all values are `plus`.
     pub constant: bool,
     /// How the file's tensors are laid out.
     pub layout: FileLayout,
+}
+
+/// Blocks of rows at equal distances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowBlocks {
+    /// Rows of a block.
+    pub rows: usize,
+    /// Rows from the first of a block to the first of the next.
+    pub step: usize,
 }
 
 /// How the tensors of a file hold a weight.
@@ -111,7 +120,7 @@ impl WeightSpec {
             dtype,
             shape,
             first_row: 0,
-            alternate: None,
+            blocks: None,
             plus: 0.0,
             constant: false,
             layout: FileLayout::Rows,
@@ -155,20 +164,22 @@ impl WeightSpec {
         Some(first..first.checked_add(bytes)?)
     }
 
-    /// If it has alternate rows only: the weight with all rows that they are among.
+    /// If it has blocks of rows only: the weight with all rows that they are among.
     pub fn whole(&self) -> Option<WeightSpec> {
-        self.alternate?;
-        let shape = Shape::new(&[2 * self.shape.rows(), self.shape.row()]).ok()?;
-        Some(WeightSpec { shape, first_row: 0, alternate: None, ..self.clone() })
+        let RowBlocks { rows, step } = self.blocks?;
+        let all = self.shape.rows().checked_div(rows)?.checked_mul(step)?;
+        let shape = Shape::new(&[all, self.shape.row()]).ok()?;
+        Some(WeightSpec { shape, first_row: 0, blocks: None, ..self.clone() })
     }
 
-    /// Its alternate rows among those of [`WeightSpec::whole`].
+    /// Its blocks of rows among those of [`WeightSpec::whole`].
     pub fn gather(&self, whole: &[u8]) -> Option<Vec<u8>> {
-        let (block, rows) = (self.alternate.filter(|block| *block > 0)?, self.shape.rows());
-        let row_bytes = whole.len().checked_div(2 * rows)?;
+        let RowBlocks { rows, step } = self.blocks?;
+        let count = self.shape.rows().checked_div(rows)?;
+        let row_bytes = whole.len().checked_div(count.checked_mul(step)?)?;
         let from = whole.get(self.first_row.checked_mul(row_bytes)?..)?;
-        let blocks = from.chunks(2 * block * row_bytes).take(rows / block);
-        let gathered: Option<Vec<&[u8]>> = blocks.map(|blocks| blocks.get(..block * row_bytes)).collect();
+        let blocks = from.chunks((step * row_bytes).max(1)).take(count);
+        let gathered: Option<Vec<&[u8]>> = blocks.map(|block| block.get(..rows * row_bytes)).collect();
         Some(gathered?.concat())
     }
 

@@ -33,7 +33,7 @@ pub fn repository() -> &'static Path {
 }
 
 /// A small random model of each architecture: folders of `tiny` in the test data.
-pub const TINY_MODELS: [&str; 19] = [
+pub const TINY_MODELS: [&str; 20] = [
     "ernie4_5",
     "gemma",
     "gemma2",
@@ -52,6 +52,7 @@ pub const TINY_MODELS: [&str; 19] = [
     "qwen35",
     "qwen35moe",
     "qwen3moe",
+    "qwen3next",
     "smollm3",
 ];
 

@@ -56,13 +56,14 @@ pub(crate) struct Budget {
 }
 
 impl ContextChoice {
-    /// The requested context if there is one, else the model's maximum context or as much as `memory` bytes allow.
+    /// Tokens of the requested context if there is one, else of the model's maximum context or as many as `memory` bytes
+    /// allow, and what determined them.
     pub(crate) fn within(
         requested: Option<usize>,
         model: usize,
         budget: Budget,
         memory: Option<u64>,
-    ) -> Result<ContextChoice, Error> {
+    ) -> Result<(usize, ContextLimit), Error> {
         let (tokens, limit) = match (requested, memory) {
             (Some(requested), _) if requested > model => {
                 return Err(Error::Context { requested, max: model });
@@ -88,18 +89,11 @@ impl ContextChoice {
         } else {
             (tokens, limit)
         };
-        let (tokens, limit) = if tokens >= model && requested.is_none() {
+        Ok(if tokens >= model && requested.is_none() {
             (model, ContextLimit::Model)
         } else {
             (tokens, limit)
-        };
-        let cache_bytes = (tokens as u64).saturating_mul(budget.bytes_per_token as u64);
-        let cache_bytes = cache_bytes.saturating_add(budget.window_bytes).saturating_add(budget.state_bytes);
-        let sessions = budget.sessions.max(1);
-        let [cache_bytes, state_bytes] =
-            [cache_bytes, budget.state_bytes].map(|bytes| bytes.saturating_mul(sessions as u64));
-        let total_tokens = tokens.saturating_mul(sessions);
-        Ok(ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit })
+        })
     }
 }
 
@@ -151,7 +145,11 @@ fn container_memory() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn choose(requested: Option<usize>, model: usize, memory: Option<u64>) -> Result<ContextChoice, Error> {
+    fn choose(
+        requested: Option<usize>,
+        model: usize,
+        memory: Option<u64>,
+    ) -> Result<(usize, ContextLimit), Error> {
         let budget = Budget {
             bytes_per_token: 1000,
             window_bytes: 0,
@@ -188,8 +186,7 @@ mod tests {
 
     #[test]
     fn a_requested_context_is_used_up_to_the_model_maximum() {
-        let choice = choose(Some(100), 2048, Some(0)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (100, ContextLimit::Requested));
+        assert_eq!(choose(Some(100), 2048, Some(0)).unwrap(), (100, ContextLimit::Requested));
         let error = choose(Some(4096), 2048, None).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -200,18 +197,14 @@ mod tests {
 
     #[test]
     fn the_default_context_is_the_model_maximum_if_memory_allows() {
-        let choice = choose(None, 2048, Some(1 << 40)).unwrap();
-        assert_eq!((choice.tokens, choice.limit, choice.cache_bytes), (2048, ContextLimit::Model, 4_096_000));
+        let choice = |model, memory| choose(None, model, memory).unwrap();
+        assert_eq!(choice(2048, Some(1 << 40)), (2048, ContextLimit::Model));
         // 5 MB free, 1 MB of weights, half of the rest for the KV caches of two sessions, 1 kB for each token.
-        let choice = choose(None, 2048, Some(5_000_000)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (1000, ContextLimit::Memory));
-        let choice = choose(None, 2048, Some(10)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (MIN_DEFAULT, ContextLimit::Memory));
-        let choice = choose(None, 1 << 20, None).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (CAUTIOUS, ContextLimit::Unknown));
+        assert_eq!(choice(2048, Some(5_000_000)), (1000, ContextLimit::Memory));
+        assert_eq!(choice(2048, Some(10)), (MIN_DEFAULT, ContextLimit::Memory));
+        assert_eq!(choice(1 << 20, None), (CAUTIOUS, ContextLimit::Unknown));
         // More tokens than the device can address.
-        let choice = choose(None, 1 << 20, Some(1 << 40)).unwrap();
-        assert_eq!((choice.tokens, choice.limit), (30_000, ContextLimit::Memory));
-        assert_eq!(choose(None, 100, Some(0)).unwrap().limit, ContextLimit::Model);
+        assert_eq!(choice(1 << 20, Some(1 << 40)), (30_000, ContextLimit::Memory));
+        assert_eq!(choice(100, Some(0)), (100, ContextLimit::Model));
     }
 }

@@ -80,6 +80,15 @@ impl Loader<'_> {
         (self.plan.record_bytes() as u64).saturating_mul(size.records as u64)
     }
 
+    /// Bytes of the KV cache and of all records.
+    fn cache_bytes(&self, size: &KvSize) -> u64 {
+        let groups = self.plan.kv.iter().zip(&size.blocks);
+        let each = groups.map(|(group, blocks)| {
+            (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
+        });
+        each.fold(self.record_bytes(size), u64::saturating_add)
+    }
+
     /// The context in tokens, and the size of the KV cache for all sessions.
     fn choose_context(
         &self,
@@ -99,12 +108,22 @@ impl Loader<'_> {
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
         }
-        let mut context = ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
-        if context.limit == ContextLimit::Memory && context.tokens > KV_BLOCK {
+        let (mut tokens, limit) =
+            ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
+        if limit == ContextLimit::Memory && tokens > KV_BLOCK {
             // Whole blocks, of which none is beyond the memory.
-            context.tokens -= context.tokens % KV_BLOCK;
+            tokens -= tokens % KV_BLOCK;
         }
-        Ok((context, self.kv_size(context.tokens, sessions)))
+        let size = self.kv_size(tokens, sessions);
+        let context = ContextChoice {
+            tokens,
+            model: self.max_context,
+            total_tokens: tokens.saturating_mul(sessions),
+            cache_bytes: self.cache_bytes(&size),
+            state_bytes: self.record_bytes(&size),
+            limit,
+        };
+        Ok((context, size))
     }
 
     /// The largest KV cache of at most this many bytes. Groups with a window have blocks for as many sequences as have
@@ -126,18 +145,11 @@ impl Loader<'_> {
             }
             size
         };
-        let bytes_of = |size: &KvSize| {
-            let groups = self.plan.kv.iter().zip(&size.blocks);
-            let each = groups.map(|(group, blocks)| {
-                (group.bytes_per_block(self.plan.precision) as u64).saturating_mul(*blocks as u64)
-            });
-            each.fold(self.record_bytes(size), u64::saturating_add)
-        };
         // The largest number of blocks that fits, by bisection: more tokens never take fewer bytes.
         let (mut fits, mut too_many) = (0, (max_tokens / KV_BLOCK).min(1 << 32) + 1);
         while fits + 1 < too_many {
             let middle = fits + (too_many - fits) / 2;
-            match bytes_of(&size(middle * KV_BLOCK)) <= bytes {
+            match self.cache_bytes(&size(middle * KV_BLOCK)) <= bytes {
                 true => fits = middle,
                 false => too_many = middle,
             }
@@ -156,7 +168,7 @@ impl Loader<'_> {
             None => ContextLimit::Memory,
         };
         let (size, model) = (size(tokens), self.max_context);
-        let (cache_bytes, state_bytes) = (bytes_of(&size), self.record_bytes(&size));
+        let (cache_bytes, state_bytes) = (self.cache_bytes(&size), self.record_bytes(&size));
         let (tokens, total_tokens) = (longest.min(tokens), tokens);
         let choice = ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit };
         Ok((choice, size))
@@ -341,6 +353,40 @@ mod tests {
         let (_, memory) =
             sized(&Options { context: None, ..options }, Some((5 << 30) + 2 * choice.cache_bytes));
         assert_eq!((memory.positions, memory.records), (8192, 64));
+    }
+
+    /// What the table says of a cache is what the CPU maps, records and their checkpoints included.
+    #[test]
+    fn the_cpu_maps_the_bytes_of_the_table() {
+        for (name, has_states) in
+            [("qwen35", true), ("qwen35moe", true), ("qwen3next", true), ("gemma3", false)]
+        {
+            let Some(path) = gyrus_testkit::data(&format!("tiny/{name}")) else { return };
+            let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+            for (precision, sessions, context) in [
+                (Precision::Exact, 1, Some(100)),
+                (Precision::Fast, 16, Some(256)),
+                (Precision::Fast, 3, Some(33)),
+                (Precision::Exact, 2, None),
+            ] {
+                let (config, plan) = arch::build(&checkpoint, precision, None).unwrap();
+                let options = Options { sessions, context, ..Options::default() };
+                let (max_context, progress) = (config.context, &|_: u64, _: u64| {});
+                let loader =
+                    Loader { checkpoint: &checkpoint, plan: &plan, max_context, options: &options, progress };
+                // Memory for about a quarter of the model's context.
+                let memory = 2 * (sessions * (max_context / 4) * plan.kv_bytes_per_token()) as u64;
+                let (table, size) = loader.choose_context(0, usize::MAX, Some(memory)).unwrap();
+                let bytes = |spec: &WeightSpec| spec.data(|name| Some(checkpoint.tensor(name)?.data));
+                let backend = CpuBackend::new(plan.clone(), &size, 1, |spec| {
+                    Arc::new(bytes(spec).map_or(Vec::new(), |bytes| bytes.into_owned()))
+                });
+                let mapped = backend.unwrap().cache_bytes() as u64;
+                assert_eq!(mapped, table.cache_bytes, "{name}, {options:?}");
+                let records = if has_states { 4 * sessions * plan.record_bytes() } else { 0 };
+                assert_eq!((table.state_bytes, has_states), (records as u64, records > 0), "{name}");
+            }
+        }
     }
 
     /// The fallback of [`Device::Auto`]. A software adapter stands in for a GPU.

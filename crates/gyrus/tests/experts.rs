@@ -3,7 +3,7 @@
 
 mod folder;
 mod reference;
-mod small_experts;
+mod small_model;
 mod together;
 
 use folder::{Folder, error, exact, scored};
@@ -14,7 +14,7 @@ use reference::{distance, logits};
 use serde_json::json;
 use together::decode_together;
 
-const MODELS: [&str; 4] = ["gemma4moe", "gpt_oss", "mixtral", "qwen3moe"];
+const MODELS: [&str; 6] = ["gemma4moe", "gpt_oss", "mixtral", "qwen35moe", "qwen3moe", "qwen3next"];
 
 #[test]
 fn results_do_not_depend_on_chunks_and_threads() {
@@ -152,6 +152,8 @@ fn a_router_that_is_nan_is_an_error() {
         ("gpt_oss", "model.layers.1.mlp.router.bias"),
         ("gemma4moe", "model.layers.2.router.scale"),
         ("gemma4moe", "model.layers.0.router.per_expert_scale"),
+        ("qwen35moe", "model.layers.0.mlp.gate.weight"),
+        ("qwen3next", "model.layers.1.mlp.shared_expert_gate.weight"),
     ] {
         let Some(mut model) = Folder::of(name) else { continue };
         let bytes = &mut model.tensors.get_mut(router).unwrap().2;
@@ -177,7 +179,25 @@ fn what_is_wrong_with_experts_is_named() {
     };
     let lacks = |tensor: &'static str| move |model: &mut Folder| _ = model.tensors.remove(tensor);
     type Change = Box<dyn Fn(&mut Folder)>;
-    let cases: [(&str, Change, &str); 14] = [
+    // Ids of experts are computed, so a file has them in the names of tensors alone.
+    let has = |tensor: &'static str| move |model: &mut Folder| model.add(tensor);
+    let cases: [(&str, Change, &str); 18] = [
+        (
+            "qwen3moe",
+            Box::new(has("model.layers.1.mlp.experts.6.up_proj.weight")),
+            "experts.6.up_proj.weight' is not used",
+        ),
+        (
+            "qwen3next",
+            Box::new(has("model.layers.0.mlp.experts.4294967296.up_proj.weight")),
+            "experts.4294967296.up",
+        ),
+        (
+            "qwen3next",
+            Box::new(lacks("model.layers.0.linear_attn.in_proj_ba.weight")),
+            "linear_attn.in_proj_ba",
+        ),
+        ("qwen35moe", Box::new(lacks("model.layers.1.mlp.shared_expert_gate.weight")), "shared_expert_gate"),
         ("qwen3moe", Box::new(lacks("model.layers.1.mlp.experts.5.up_proj.weight")), "experts.5.up_proj"),
         ("mixtral", Box::new(lacks("model.layers.0.block_sparse_moe.gate.weight")), "block_sparse_moe.gate"),
         ("gpt_oss", Box::new(lacks("model.layers.1.self_attn.sinks")), "self_attn.sinks"),
@@ -218,7 +238,7 @@ fn prediction_layers_are_skipped_by_name() {
 #[test]
 fn what_is_wrong_with_experts_of_a_gguf_file_is_named() {
     let load = |numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usize])>| {
-        let bytes = Bytes::Owned(small_experts::file(numbers, skip, add));
+        let bytes = Bytes::Owned(small_model::with_experts(numbers, skip, add));
         let loaded = Model::load(Checkpoint::from_gguf("small.gguf", bytes).unwrap(), &exact());
         loaded.map(|model| model.config().skipped.join(" ")).map_err(|error| error.to_string())
     };

@@ -1,6 +1,6 @@
 //! Models with corrupted headers give an error or run, but never panic.
 
-mod small_experts;
+mod small_model;
 
 use gyrus::{Model, Options, Request};
 use gyrus_formats::{Bytes, Checkpoint};
@@ -8,7 +8,7 @@ use gyrus_testkit::{Rng, cases, data};
 
 #[test]
 fn a_corrupted_model_is_an_error_or_runs() {
-    let experts = small_experts::file(&[], "", None);
+    let experts = small_model::with_experts(&[], "", None);
     for (name, head) in [
         ("stories260K/stories260K.gguf", 12 << 10),
         ("tales/tales-7m-q8_0.gguf", 1 << 10),

@@ -46,5 +46,6 @@ matches_transformers! {
     qwen35 5e-5
     qwen35moe 1e-4
     qwen3moe 3e-5
+    qwen3next 5e-5
     smollm3 1e-4
 }

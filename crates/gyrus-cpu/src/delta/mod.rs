@@ -44,6 +44,11 @@ impl StateStore {
         Ok(StateStore { bytes, record, records, offsets, zeros })
     }
 
+    /// Bytes of all records.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.as_slice().len())
+    }
+
     /// Records of the pool.
     pub(crate) fn records(&self) -> usize {
         self.records

@@ -4,6 +4,7 @@ use gyrus_kernels::{CONV_TAPS, DELTA_UNIT, DeltaShape, MAX_DELTA_DIM};
 use serde_json::Value;
 
 use super::config::{dimension, heads};
+use super::description::DeltaTensors;
 use super::ropes::{GLOBAL, RECURRENT};
 use super::source::{Key, Source};
 use crate::Error;
@@ -22,16 +23,20 @@ const INTERVAL: Key = Key::new("full_attention_interval", &["full_attention_inte
 const DEFAULT_INTERVAL: u64 = 4;
 
 /// The shape of each of `count` layers that is Gated DeltaNet.
-pub(super) fn shapes(source: Source<'_>, count: usize) -> Result<Vec<Option<DeltaShape>>, Error> {
+pub(super) fn shapes(
+    source: Source<'_>,
+    tensors: DeltaTensors,
+    count: usize,
+) -> Result<Vec<Option<DeltaShape>>, Error> {
     let recurrent = recurrent(source, count)?;
     let shape = match recurrent.contains(&true) {
-        true => Some(shape(source)?),
+        true => Some(shape(source, tensors)?),
         false => None,
     };
     Ok(recurrent.into_iter().map(|recurrent| shape.filter(|_| recurrent)).collect())
 }
 
-fn shape(source: Source<'_>) -> Result<DeltaShape, Error> {
+fn shape(source: Source<'_>, tensors: DeltaTensors) -> Result<DeltaShape, Error> {
     let taps = source.require(TAPS)?;
     if taps != CONV_TAPS as u64 {
         return Err(Error::Unsupported(format!("a convolution of {taps} taps, not {CONV_TAPS},")));
@@ -55,7 +60,7 @@ fn shape(source: Source<'_>) -> Result<DeltaShape, Error> {
         key_dim: head_dim("key head size", source.require(KEY_DIM)?)?,
         value_dim: head_dim("value head size", value_dim)?,
         // llama.cpp's converter puts value heads in another order.
-        tiled: is_gguf,
+        tiled: is_gguf && tensors == DeltaTensors::ByPart,
     })
 }
 

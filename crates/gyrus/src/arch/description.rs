@@ -32,8 +32,8 @@ pub(crate) struct Arch {
     pub(crate) qkv_bias: Presence,
     /// Whether the results of attention have a gate.
     pub(crate) output_gate: bool,
-    /// Whether some layers are Gated DeltaNet.
-    pub(crate) delta: bool,
+    /// The tensors of Gated DeltaNet, if some layers are.
+    pub(crate) delta: Option<DeltaTensors>,
     /// Whether Q, K and V, and gate and up, are one tensor each.
     pub(crate) fused: bool,
     /// Which layers have a sliding window.
@@ -72,6 +72,17 @@ pub(crate) struct ExpertParts {
     pub(crate) biases: bool,
     /// Whether there is an expert that every row uses.
     pub(crate) shared: bool,
+}
+
+/// How files store the projections of Gated DeltaNet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeltaTensors {
+    /// Queries, keys and values, the output gate, and each gate of value heads have a tensor. GGUF files have one value
+    /// head of each key head in turn.
+    ByPart,
+    /// One tensor has queries, keys, values and output gate of one key head after the other, and one the gates of value
+    /// heads. GGUF files have the former by part, unless they are old, and value heads in the same order.
+    ByKeyHead,
 }
 
 /// Whether the weights of the chosen experts add up to 1.
@@ -138,7 +149,7 @@ const LLAMA: Arch = Arch {
     v_norm: false,
     qkv_bias: Presence::IfPresent,
     output_gate: false,
-    delta: false,
+    delta: None,
     fused: false,
     windows: Windows::All(None),
     embedding_scale: Scale::One,
@@ -295,7 +306,7 @@ const QWEN35: Arch = Arch {
     norms_minus_one: true,
     qk_norm: QkNorm::PerHead,
     output_gate: true,
-    delta: true,
+    delta: Some(DeltaTensors::ByPart),
     ffn_norm: LayerTensor::AttentionPostNorm,
     ..LLAMA
 };
@@ -314,13 +325,28 @@ const QWEN35_MOE: Arch = Arch {
     ..QWEN35
 };
 
+/// Qwen3-Next: the same parts, other tensors.
+const QWEN3_NEXT: Arch = Arch {
+    gguf: "qwen3next",
+    hugging_face: &["qwen3_next"],
+    delta: Some(DeltaTensors::ByKeyHead),
+    experts: Some(ExpertParts {
+        names: ExpertNames::Qwen,
+        renormalised: Renormalised::Given,
+        beside_dense: false,
+        biases: false,
+        shared: true,
+    }),
+    ..QWEN35
+};
+
 /// The dense models of ERNIE 4.5.
 const ERNIE: Arch = Arch { gguf: "ernie4_5", hugging_face: &["ernie4_5"], ..LLAMA };
 
 /// All architectures.
 pub(crate) const ARCHS: &[Arch] = &[
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT_OSS, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, SMOLLM3,
-    GRANITE, OLMO2, QWEN35, QWEN35_MOE, ERNIE,
+    GRANITE, OLMO2, QWEN35, QWEN35_MOE, QWEN3_NEXT, ERNIE,
 ];
 
 /// The architecture of a GGUF file. Several may have the same name; of these only some have experts.
@@ -402,7 +428,7 @@ pub(super) fn table() -> String {
             if arch.fused { "fused tensors" } else { "" },
             if arch.v_norm { "V norm" } else { "" },
             if arch.output_gate { "gated attention" } else { "" },
-            if arch.delta { "Gated DeltaNet layers" } else { "" },
+            if arch.delta.is_some() { "Gated DeltaNet layers" } else { "" },
             if arch.multipliers { "residual and logit scale" } else { "" },
             if arch.per_layer_parts { "per-layer inputs, shared KV, layer scale" } else { "" },
             match arch.experts {

@@ -223,8 +223,10 @@ impl Builder<'_> {
         }
         let (query, gate) = match attention.output_gate {
             true => {
-                let both = self.weights.alternating(i, LayerTensor::Q, (q, dim), attention.head_dim)?;
-                (both[0], Some(both[1]))
+                let blocks = [attention.head_dim; 2];
+                let [query, gate] =
+                    self.weights.interleaved(i, LayerTensor::Q, blocks, attention.heads, dim)?;
+                (query, Some(gate))
             }
             false => (self.weights.layer(i, LayerTensor::Q, &[q, dim])?, None),
         };

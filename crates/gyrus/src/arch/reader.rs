@@ -220,7 +220,10 @@ impl Reader<'_> {
             Some(cap) => Some(positive("the attention soft cap", cap)?),
             None => None,
         };
-        let delta = if arch.delta { delta_reader::shapes(source, count)? } else { vec![None; count] };
+        let delta = match arch.delta {
+            Some(tensors) => delta_reader::shapes(source, tensors, count)?,
+            None => vec![None; count],
+        };
         let output_gate = arch.output_gate && source.flag("attn_output_gate")? != Some(false);
         let mut layers: Vec<Layer> = Vec::with_capacity(count);
         for i in 0..count {
@@ -323,7 +326,7 @@ impl Reader<'_> {
             let is_local = |name: &&str| match *name {
                 LOCAL => Ok(true),
                 super::ropes::GLOBAL => Ok(false),
-                super::ropes::RECURRENT if self.arch.delta => Ok(false),
+                super::ropes::RECURRENT if self.arch.delta.is_some() => Ok(false),
                 other => Err(Error::Unsupported(format!("layer type '{other}'"))),
             };
             return types.iter().map(is_local).collect();

@@ -52,6 +52,10 @@ pub(crate) enum LayerTensor {
     DeltaGate,
     DeltaBeta,
     DeltaAlpha,
+    /// Queries, keys, values and output gate of one key head after the other.
+    DeltaQkvz,
+    /// The two gates of value heads, of one key head after the other.
+    DeltaBetaAlpha,
     DeltaTaps,
     DeltaA,
     DeltaBias,
@@ -189,6 +193,8 @@ fn gguf(part: LayerTensor) -> &'static str {
         LayerTensor::DeltaGate => "attn_gate",
         LayerTensor::DeltaBeta => "ssm_beta",
         LayerTensor::DeltaAlpha => "ssm_alpha",
+        LayerTensor::DeltaQkvz => "ssm_in",
+        LayerTensor::DeltaBetaAlpha => "ssm_ba",
         LayerTensor::DeltaTaps => "ssm_conv1d",
         LayerTensor::DeltaA => "ssm_a",
         LayerTensor::DeltaBias => "ssm_dt",
@@ -227,6 +233,8 @@ fn hugging_face(part: LayerTensor, post_norms: bool) -> &'static str {
         LayerTensor::DeltaGate => "linear_attn.in_proj_z",
         LayerTensor::DeltaBeta => "linear_attn.in_proj_b",
         LayerTensor::DeltaAlpha => "linear_attn.in_proj_a",
+        LayerTensor::DeltaQkvz => "linear_attn.in_proj_qkvz",
+        LayerTensor::DeltaBetaAlpha => "linear_attn.in_proj_ba",
         LayerTensor::DeltaTaps => "linear_attn.conv1d",
         LayerTensor::DeltaA => "linear_attn.A_log",
         LayerTensor::DeltaBias => "linear_attn.dt_bias",

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gyrus_formats::{Checkpoint, TensorView};
-use gyrus_kernels::{CONV_TAPS, WeightId, WeightSpec};
+use gyrus_kernels::{CONV_TAPS, RowBlocks, WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
 use super::quantization::{Quantization, Stored};
@@ -63,6 +63,11 @@ impl<'a> Weights<'a> {
         self.tensor(name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
     }
 
+    /// Whether the file has a tensor of a layer.
+    pub(super) fn has(&self, layer: usize, part: LayerTensor) -> bool {
+        self.tensor(&self.names.layer(layer, part)).is_some()
+    }
+
     /// A tensor of a layer.
     pub(super) fn layer(
         &mut self,
@@ -74,24 +79,27 @@ impl<'a> Weights<'a> {
         self.add(tensor, dims)
     }
 
-    /// Two weights whose blocks of `block` rows alternate in one tensor, each of `rows` rows.
-    pub(super) fn alternating(
+    /// Weights whose blocks of rows take turns in one tensor, `turns` times: `blocks` has the rows of each one's blocks.
+    pub(super) fn interleaved<const N: usize>(
         &mut self,
         layer: usize,
         part: LayerTensor,
-        (rows, cols): (usize, usize),
-        block: usize,
-    ) -> Result<[WeightId; 2], Error> {
+        blocks: [usize; N],
+        turns: usize,
+        cols: usize,
+    ) -> Result<[WeightId; N], Error> {
+        let step: usize = blocks.iter().sum();
         let tensor = self.find(&self.names.layer(layer, part))?;
-        let stored = self.checked(&tensor, &[2 * rows, cols])?;
-        let shape = Shape::new(&[rows, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
-        let dtype = self.dtype(&stored, shape)?;
-        let spec = |first_row| WeightSpec {
-            first_row,
-            alternate: Some(block),
-            ..WeightSpec::new(&stored.name, dtype, shape)
-        };
-        Ok([0, block].map(|first_row| self.push(spec(first_row))))
+        let stored = self.checked(&tensor, &[turns * step, cols])?;
+        let (mut first_row, mut ids) = (0, [WeightId(0); N]);
+        for (rows, id) in blocks.into_iter().zip(&mut ids) {
+            let shape = Shape::new(&[turns * rows, cols]).map_err(|e| Error::Unsupported(e.to_string()))?;
+            let dtype = self.dtype(&stored, shape)?;
+            let blocks = Some(RowBlocks { rows, step });
+            *id = self.push(WeightSpec { first_row, blocks, ..WeightSpec::new(&stored.name, dtype, shape) });
+            first_row += rows;
+        }
+        Ok(ids)
     }
 
     /// The taps of a layer's convolution, one after the other.

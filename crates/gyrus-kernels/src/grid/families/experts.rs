@@ -70,18 +70,76 @@ fn routes(noise: &mut Noise, rows: u32, experts: &Experts) -> Vec<f32> {
     routes
 }
 
-/// The products of one slot with its tolerances: rows of the expert's matrices, one for each projection.
-struct Slot<'a> {
-    weight: &'a Weight,
-    biases: Option<&'a [f32]>,
-    experts: &'a Experts,
-    /// The error of a product of these weights and inputs.
-    error: &'a dyn Fn(&[f32], &[f32]) -> f64,
+/// The error of a product of these weights and inputs.
+type ProductError = fn(&[f32], &[f32]) -> f64;
+
+/// A share of the sum of magnitudes.
+fn of_magnitudes(share: f64, w: &[f32], x: &[f32]) -> f64 {
+    share * w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum::<f64>()
 }
 
-impl Slot<'_> {
+fn in_f32(w: &[f32], x: &[f32]) -> f64 {
+    of_magnitudes(5e-7, w, x)
+}
+
+fn in_f16(w: &[f32], x: &[f32]) -> f64 {
+    of_magnitudes(2e-6, w, x)
+}
+
+fn in_int8(w: &[f32], x: &[f32]) -> f64 {
+    5e-7 * int8_magnitude(w, x)
+}
+
+/// The random experts of a case, and the routes of its rows.
+struct Mixture {
+    experts: Experts,
+    rows: usize,
+    k: usize,
+    weight: Weight,
+    biases: Vec<f32>,
+    routes: Vec<f32>,
+    error: ProductError,
+}
+
+impl Mixture {
+    /// Experts of `n` rows of `k` each.
+    fn new(
+        noise: &mut Noise,
+        (dtype, n, k): (DType, usize, usize),
+        experts: Experts,
+        rows: u32,
+        error: ProductError,
+    ) -> Mixture {
+        let all = n * experts.count as usize;
+        let weight = Weight::new(noise, dtype, all, k);
+        let biases = noise.floats(all, 2.0);
+        let routes = routes(noise, rows, &experts);
+        Mixture { experts, rows: rows as usize, k, weight, biases, routes, error }
+    }
+
+    /// Slots of all rows.
+    fn slots(&self) -> usize {
+        self.rows * self.experts.used as usize
+    }
+
+    /// Rows of inputs: one for the slots of a row, or one for each slot.
+    fn inputs(&self) -> usize {
+        if self.experts.shared { self.rows } else { self.slots() }
+    }
+
+    /// The row of inputs of a slot.
+    fn input(&self, slot: usize) -> usize {
+        if self.experts.shared { slot / self.experts.used as usize } else { slot }
+    }
+
+    /// The expert of each slot, and its weight.
+    fn routed(&self) -> impl Iterator<Item = (usize, f32)> {
+        self.routes.chunks_exact(2 * self.experts.used as usize).flat_map(scalar::routed)
+    }
+
+    /// The products of a slot with their tolerances: rows of the expert's matrices, one for each projection.
     fn products(&self, expert: usize, x: &[f32], factor: f64) -> Vec<(f64, f64)> {
-        let (k, count) = (x.len(), self.experts.count as usize);
+        let (k, count) = (self.k, self.experts.count as usize);
         let parts = self.experts.parts as usize;
         let n = self.weight.values.len() / k / count / parts;
         let mut all = Vec::new();
@@ -90,12 +148,33 @@ impl Slot<'_> {
             for row in first..first + n {
                 let w = &self.weight.values[row * k..][..k];
                 let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                let bias = self.biases.map_or(0.0, |biases| f64::from(biases[row]));
+                let bias = if self.experts.bias { f64::from(self.biases[row]) } else { 0.0 };
                 let tolerance = factor * (self.error)(w, x) + 1e-6 * (factor * sum).abs() + 1e-7 * bias.abs();
                 all.push((factor * sum + bias, tolerance));
             }
         }
         all
+    }
+
+    /// Sets the results of every slot, whose values and their factor `input` returns for a row of inputs.
+    fn fill(&self, y: &mut Output, gate: Option<Activation>, input: impl Fn(usize) -> (Vec<f32>, f64)) {
+        for (slot, (expert, _)) in self.routed().enumerate() {
+            let (x, factor) = input(self.input(slot));
+            let products = self.products(expert, &x, factor);
+            for (column, (value, tolerance)) in gated(&products, gate).into_iter().enumerate() {
+                y.set(slot, column, value as f32, tolerance);
+            }
+        }
+    }
+
+    /// The buffers of the case: weights, its own inputs, routes, biases and results.
+    fn buffers(&self, own: Vec<CaseBuffer>, y: Output) -> Vec<CaseBuffer> {
+        let mut buffers = self.weight.buffers();
+        buffers.extend(own);
+        buffers.push(CaseBuffer::floats("routes", &self.routes));
+        buffers.push(CaseBuffer::floats("biases", &self.biases));
+        buffers.push(y.buffer("y"));
+        buffers
     }
 }
 
@@ -166,40 +245,19 @@ pub(super) fn matvec(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
-        let weight = Weight::new(&mut noise, dtype, n * count as usize, k);
-        let biases = noise.floats(n * count as usize, 2.0);
-        let routes = routes(&mut noise, rows, &experts);
-        let (rows, used) = (rows as usize, used as usize);
-        let x_rows = if shared { rows } else { rows * used };
-        let x = gate_sized(&weight, exact_rows(&mut noise, x_rows, k), k);
+        let mixture = Mixture::new(&mut noise, (dtype, n, k), experts, rows, in_int8);
+        let x = gate_sized(&mixture.weight, exact_rows(&mut noise, mixture.inputs(), k), k);
         // Powers of two, so that products with the weights of a norm are exact.
         let norms: Vec<f32> = (0..k).map(|_| 2f32.powi(noise.below(4) as i32)).collect();
         let given: Vec<f32> =
             x.iter().enumerate().map(|(i, x)| if norm { x / norms[i % k] } else { *x }).collect();
-        let error = |w: &[f32], x: &[f32]| 5e-7 * int8_magnitude(w, x);
-        let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
-        let mut y = Output::new(&mut noise, rows * used, width + 3, 2, false);
-        for row in 0..rows {
-            for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
-                let at = if shared { row } else { row * used + s };
-                let x = scalar::quantize_rows(1, k, k, &x[at * k..][..k]).values(0);
-                let factor = if norm { scalar::inverse_rms(&given[at * k..][..k], EPS) } else { 1.0 };
-                let products = slot.products(expert, &x, factor);
-                for (column, (value, tolerance)) in gated(&products, gate).into_iter().enumerate() {
-                    y.set(row * used + s, column, value as f32, tolerance);
-                }
-            }
-        }
-        let mut buffers = weight.buffers();
-        buffers.extend([
-            CaseBuffer::floats("x", &given),
-            CaseBuffer::floats("norm_weight", &norms),
-            CaseBuffer::floats("routes", &routes),
-            CaseBuffer::floats("biases", &biases),
-            y.buffer("y"),
-        ]);
-        buffers
+        let mut y = Output::new(&mut noise, mixture.slots(), width + 3, 2, false);
+        mixture.fill(&mut y, gate, |at| {
+            let factor = if norm { scalar::inverse_rms(&given[at * k..][..k], EPS) } else { 1.0 };
+            (scalar::quantize_rows(1, k, k, &x[at * k..][..k]).values(0), factor)
+        });
+        let own = vec![CaseBuffer::floats("x", &given), CaseBuffer::floats("norm_weight", &norms)];
+        mixture.buffers(own, y)
     };
     let launch = call.launch(rungs).ok()?;
     Some(Case { workgroup_bytes: call.workgroup_bytes(), ..Case::new(format!("{call:?}"), launch, twin) })
@@ -226,20 +284,15 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
-        let weight = Weight::new(&mut noise, dtype, n * count as usize, k);
-        let biases = noise.floats(n * count as usize, 2.0);
-        let routes = routes(&mut noise, rows, &experts);
-        let (rows, used) = (rows as usize, used as usize);
-        let x = exact_rows(&mut noise, rows * used, k);
-        let error = |w: &[f32], x: &[f32]| 5e-7 * int8_magnitude(w, x);
-        let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
-        let mut y = Output::new(&mut noise, rows, n, 0, accumulate);
-        for row in 0..rows {
+        let mixture = Mixture::new(&mut noise, (dtype, n, k), experts, rows, in_int8);
+        let x = exact_rows(&mut noise, mixture.inputs(), k);
+        let mut y = Output::new(&mut noise, mixture.rows, n, 0, accumulate);
+        let mut slots = mixture.routed().enumerate();
+        for row in 0..mixture.rows {
             let mut sums: Vec<(f64, f64)> = (0..n).map(|column| (y.before(row, column), 0.0)).collect();
-            for (s, (expert, weight)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
-                let x = scalar::quantize_rows(1, k, k, &x[(row * used + s) * k..][..k]).values(0);
-                let products = slot.products(expert, &x, 1.0);
+            for (slot, (expert, weight)) in slots.by_ref().take(used as usize) {
+                let x = scalar::quantize_rows(1, k, k, &x[slot * k..][..k]).values(0);
+                let products = mixture.products(expert, &x, 1.0);
                 for (sum, (value, tolerance)) in sums.iter_mut().zip(products) {
                     sum.0 += f64::from(weight) * value;
                     sum.1 += f64::from(weight) * (tolerance + 1e-6 * value.abs());
@@ -250,14 +303,7 @@ pub(super) fn matvec_sum(point: &mut Point, rungs: Rungs) -> Option<Case> {
                 y.set(row, column, value as f32, tolerance + 1e-6 * before);
             }
         }
-        let mut buffers = weight.buffers();
-        buffers.extend([
-            CaseBuffer::floats("x", &x),
-            CaseBuffer::floats("routes", &routes),
-            CaseBuffer::floats("biases", &biases),
-            y.buffer("y"),
-        ]);
-        buffers
+        mixture.buffers(vec![CaseBuffer::floats("x", &x)], y)
     };
     let launch = call.launch(rungs).ok()?;
     Some(Case { workgroup_bytes: call.workgroup_bytes(), ..Case::new(format!("{call:?}"), launch, twin) })
@@ -282,33 +328,11 @@ pub(super) fn matmul(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
-        let weight = Weight::new(&mut noise, dtype, n * count as usize, k);
-        let biases = noise.floats(n * count as usize, 2.0);
-        let routes = routes(&mut noise, rows, &experts);
-        let (rows, used) = (rows as usize, used as usize);
-        let x = noise.floats(if shared { rows } else { rows * used } * k, 4.0);
-        let error =
-            |w: &[f32], x: &[f32]| 5e-7 * w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum::<f64>();
-        let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
-        let mut y = Output::new(&mut noise, rows * used, n + 2, 1, false);
-        for row in 0..rows {
-            for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
-                let at = if shared { row } else { row * used + s };
-                let products = slot.products(expert, &x[at * k..][..k], 1.0);
-                for (column, (value, tolerance)) in products.into_iter().enumerate() {
-                    y.set(row * used + s, column, value as f32, tolerance);
-                }
-            }
-        }
-        let mut buffers = weight.buffers();
-        buffers.extend([
-            CaseBuffer::floats("x", &x),
-            CaseBuffer::floats("routes", &routes),
-            CaseBuffer::floats("biases", &biases),
-            y.buffer("y"),
-        ]);
-        buffers
+        let mixture = Mixture::new(&mut noise, (dtype, n, k), experts, rows, in_f32);
+        let x = noise.floats(mixture.inputs() * k, 4.0);
+        let mut y = Output::new(&mut noise, mixture.slots(), n + 2, 1, false);
+        mixture.fill(&mut y, None, |at| (x[at * k..][..k].to_vec(), 1.0));
+        mixture.buffers(vec![CaseBuffer::floats("x", &x)], y)
     };
     Some(Case::new(format!("{call:?}"), call.launch(rungs, Default::default()).ok()?, twin))
 }
@@ -338,42 +362,22 @@ pub(super) fn tiles(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
-        let mut weight = Weight::new(&mut noise, dtype, n * count as usize, k);
-        let mut buffers = weight.buffers();
+        let mut mixture = Mixture::new(&mut noise, (dtype, n, k), experts, rows, in_f16);
         if rungs.cooperative {
-            weight.values.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
+            mixture.weight.values.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
         }
-        let biases = noise.floats(n * count as usize, 2.0);
-        let routes = routes(&mut noise, rows, &experts);
-        let used = used as usize;
-        let x_rows = rows * if shared { 1 } else { used as u32 };
-        let x = gate_sized(&weight, noise.floats(x_rows as usize * k, 1.0), k);
+        let x = gate_sized(&mixture.weight, noise.floats(mixture.inputs() * k, 1.0), k);
+        let x_rows = mixture.inputs() as u32;
         let of_rows = F16RowsCall { rows: x_rows, cols: k as u32, x_stride: k as u32, norm: None };
         let f16_rows = scalar::f16_rows(&of_rows, &x, &[]);
-        let error =
-            |w: &[f32], x: &[f32]| 2e-6 * w.iter().zip(x).map(|(w, x)| f64::from(w * x).abs()).sum::<f64>();
-        let biases_of = bias.then_some(biases.as_slice());
-        let slot = Slot { weight: &weight, biases: biases_of, experts: &experts, error: &error };
-        let mut y = Output::new(&mut noise, rows as usize * used, width + 3, 2, false);
-        for row in 0..rows as usize {
-            for (s, (expert, _)) in scalar::routed(&routes[row * 2 * used..][..2 * used]).enumerate() {
-                let at = if shared { row } else { row * used + s };
-                let factor = f64::from(f16_rows.scales[at]);
-                let products = slot.products(expert, &f16_rows.values(at)[..k], factor);
-                for (column, (value, tolerance)) in gated(&products, gate).into_iter().enumerate() {
-                    y.set(row * used + s, column, value as f32, tolerance);
-                }
-            }
-        }
-        buffers.extend([
+        let mut y = Output::new(&mut noise, mixture.slots(), width + 3, 2, false);
+        mixture.fill(&mut y, gate, |at| (f16_rows.values(at)[..k].to_vec(), f64::from(f16_rows.scales[at])));
+        let own = vec![
             CaseBuffer::read("x", f16_rows.h),
             CaseBuffer::floats("x_scales", &f16_rows.scales),
-            CaseBuffer::floats("routes", &routes),
-            CaseBuffer::floats("biases", &biases),
             CaseBuffer::scratch("order", experts.order_words(rows) as usize),
-            y.buffer("y"),
-        ]);
-        buffers
+        ];
+        mixture.buffers(own, y)
     };
     Some(Case::chain(format!("{call:?}"), steps, twin))
 }

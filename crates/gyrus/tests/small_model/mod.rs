@@ -1,4 +1,5 @@
-//! A GGUF file of one layer with experts, as llama.cpp's converter names its parts.
+//! A GGUF file of one layer, as llama.cpp's converter names its parts.
+#![allow(dead_code, reason = "tests use some of it")]
 
 use gyrus_formats::gguf::Writer;
 use gyrus_tensor::{DType, Shape};
@@ -17,7 +18,8 @@ const NUMBERS: [(&str, u32); 10] = [
     ("rope.dimension_count", 4),
 ];
 
-const TENSORS: [(&str, &[usize]); 12] = [
+/// Its tensors beside those of the feed-forward.
+pub(crate) const TENSORS: [(&str, &[usize]); 8] = [
     ("token_embd.weight", &[16, 8]),
     ("blk.0.attn_norm.weight", &[8]),
     ("blk.0.attn_q.weight", &[8, 8]),
@@ -25,15 +27,18 @@ const TENSORS: [(&str, &[usize]); 12] = [
     ("blk.0.attn_v.weight", &[4, 8]),
     ("blk.0.attn_output.weight", &[8, 8]),
     ("blk.0.ffn_norm.weight", &[8]),
+    ("output_norm.weight", &[8]),
+];
+
+const EXPERTS: [(&str, &[usize]); 4] = [
     ("blk.0.ffn_gate_inp.weight", &[3, 8]),
     ("blk.0.ffn_gate_exps.weight", &[3, 12, 8]),
     ("blk.0.ffn_up_exps.weight", &[3, 12, 8]),
     ("blk.0.ffn_down_exps.weight", &[3, 8, 12]),
-    ("output_norm.weight", &[8]),
 ];
 
-/// The file with other or further numbers, without a tensor, and with another one.
-pub(crate) fn file(numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usize])>) -> Vec<u8> {
+/// The file with experts, with other or further numbers, without a tensor, and with another one.
+pub(crate) fn with_experts(numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usize])>) -> Vec<u8> {
     let mut rng = Rng::new(41);
     let random: Vec<f32> = (0..1024).map(|_| rng.gaussian() as f32).collect();
     let bytes: Vec<u8> = random.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -43,7 +48,7 @@ pub(crate) fn file(numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usi
     for (key, number) in NUMBERS.iter().filter(|(key, _)| !is_changed(key)).chain(numbers) {
         writer.u32(&format!("llama.{key}"), *number);
     }
-    for (name, dims) in TENSORS.into_iter().filter(|(name, _)| *name != skip).chain(add) {
+    for (name, dims) in TENSORS.into_iter().chain(EXPERTS).filter(|(name, _)| *name != skip).chain(add) {
         let shape = Shape::new(dims).unwrap();
         writer.tensor(name, DType::F32, shape, &bytes[..4 * shape.elems()]).unwrap();
     }
