@@ -6,7 +6,7 @@ import anthropic
 
 client = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0)
 MESSAGES = [{"role": "user", "content": "Tell me a story about a fox."}]
-ASK = {"model": "tales", "max_tokens": 40, "temperature": 0.9, "messages": MESSAGES, "extra_body": {"seed": 7}}
+ASK = {"model": "tales", "max_tokens": 40, "messages": MESSAGES, "extra_body": {"temperature": 0.9, "seed": 7}}
 
 whole = client.messages.create(system="Be kind.", **ASK)
 assert whole.type == "message" and whole.content[0].type == "text" and len(whole.content[0].text) > 20

@@ -60,11 +60,12 @@ response = client.responses.create(
     model="tales", input="Tell me a story about a fox.", max_output_tokens=40, temperature=0.9, extra_body={"seed": 7})
 assert response.output_text == whole.choices[0].message.content
 assert response.usage.output_tokens > 0
-with client.responses.stream(
-        model="tales", input="Tell me a story about a fox.", max_output_tokens=40, temperature=0.9,
-        extra_body={"seed": 7}) as events:
+ask = {"model": "tales", "input": "Hello", "extra_body": {"seed": 7, "regex": "[a-z]{2,9}( [a-z]{2,9}){3}"}}
+response = client.responses.create(**ask)
+with client.responses.stream(**ask) as events:
     deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert deltas == events.get_final_response().output_text == response.output_text
+assert response.status == "completed" and deltas.count(" ") == 3
 tool = {"type": "function", **tools[0]["function"], "strict": True}
 response = client.responses.create(model="tales", input="Weather?", tools=[tool], tool_choice="required",
                                    parallel_tool_calls=False)

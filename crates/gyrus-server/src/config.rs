@@ -56,7 +56,7 @@ pub struct Config {
     pub manage: bool,
     /// Threads for connections. Models compute on their own.
     pub threads: usize,
-    /// Whether prompts and answers are logged.
+    /// Whether prompts are logged.
     pub log_prompts: bool,
 }
 

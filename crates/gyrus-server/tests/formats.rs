@@ -4,18 +4,27 @@ mod common;
 
 use common::client::{get, post, receive, send};
 use common::{TestSource, config, start, start_with};
-use gyrus::{Event, Message, Request, Sampler};
+use gyrus::{Event, Message, Request, Sampler, StopReason};
 use serde_json::{Value, json};
 
 fn answer(model: &gyrus::Model, request: Request) -> String {
+    ended(model, request).0
+}
+
+/// The text, the generated tokens, and whether the limit ended it.
+fn ended(model: &gyrus::Model, request: Request) -> (String, usize, bool) {
     let mut answer = model.answer(request).unwrap();
-    let mut all = String::new();
+    let (mut all, mut tokens, mut is_cut) = (String::new(), 0, false);
     while let Some(event) = answer.next().unwrap() {
-        if let Event::Text { text, .. } = event {
-            all.push_str(text);
+        match event {
+            Event::Text { text, .. } => all.push_str(text),
+            Event::Stop { reason, usage, .. } => {
+                (tokens, is_cut) = (usage.generated_tokens, reason == StopReason::MaxTokens);
+            }
+            _ => {}
         }
     }
-    all
+    (all, tokens, is_cut)
 }
 
 fn sampler() -> Sampler {
@@ -32,14 +41,18 @@ fn story() -> Request {
 fn anthropic_messages_equal_the_library() {
     let Some(source) = TestSource::tales() else { return };
     let model = source.model();
-    let expected = answer(&model, story());
+    let (expected, generated, is_cut) = ended(&model, story());
     let tokens = model.prompt_tokens(&story()).unwrap().len();
     let server = start_with(config(), source);
     let mut body = json!({ "model": "tales", "max_tokens": 32, "system": "Be kind.", "temperature": 0.9, "seed": 11,
         "messages": [{ "role": "user", "content": [{ "type": "text", "text": "Tell me of a fox." }] }] });
     let whole = post(server.address, "/v1/messages", &body).json();
     assert_eq!(whole["content"], json!([{ "type": "text", "text": expected }]));
-    assert_eq!((&whole["stop_reason"], &whole["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(32)));
+    let reason = if is_cut { "max_tokens" } else { "end_turn" };
+    assert_eq!(
+        (&whole["stop_reason"], &whole["usage"]["output_tokens"]),
+        (&json!(reason), &json!(generated))
+    );
     body["stream"] = true.into();
     let events = post(server.address, "/v1/messages", &body).events();
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
@@ -99,7 +112,8 @@ fn anthropic_tools_are_called() {
 fn ollama_answers_equal_the_library() {
     let Some(source) = TestSource::tales() else { return };
     let model = source.model();
-    let expected = answer(&model, story());
+    let (expected, generated, is_cut) = ended(&model, story());
+    let reason = if is_cut { "length" } else { "stop" };
     let raw = answer(&model, Request::text("Once upon a time").max_tokens(12));
     let server = start_with(config(), source);
     let options = json!({ "temperature": 0.9, "seed": 11, "num_predict": 32, "num_ctx": 2048 });
@@ -110,9 +124,9 @@ fn ollama_answers_equal_the_library() {
     let last = lines.last().unwrap();
     assert_eq!(
         (text, &last["done"], &last["done_reason"]),
-        (expected.clone(), &json!(true), &json!("length"))
+        (expected.clone(), &json!(true), &json!(reason))
     );
-    assert_eq!(last["eval_count"], 32);
+    assert_eq!(last["eval_count"], generated);
     body["stream"] = false.into();
     let whole = post(server.address, "/api/chat", &body).json();
     assert_eq!(

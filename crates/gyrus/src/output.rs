@@ -65,10 +65,11 @@ impl Output {
 
     /// Takes the next token.
     pub(crate) fn push(&mut self, id: u32) {
-        let hidden = self.tokenizer.as_ref().zip(self.dialog.as_ref()).is_some_and(|(tokenizer, (format, _))| {
-            let is_control = tokenizer.kind(id) == Some(TokenKind::Control);
-            is_control && !format.is_written_with(tokenizer.token_text(id).unwrap_or_default())
-        });
+        let hidden =
+            self.tokenizer.as_ref().zip(self.dialog.as_ref()).is_some_and(|(tokenizer, (format, _))| {
+                let is_control = tokenizer.kind(id) == Some(TokenKind::Control);
+                is_control && !format.is_written_with(tokenizer.token_text(id).unwrap_or_default())
+            });
         let Some(detokenizer) = self.detokenizer.as_mut().filter(|_| !hidden) else { return };
         match &mut self.dialog {
             None => detokenizer.push_into(id, &mut self.token_text),

@@ -8,28 +8,28 @@ use serde_json::Value;
 
 /// A response.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reply {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
     #[track_caller]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
     /// The server-sent events: their names and data.
-    pub fn events(&self) -> Vec<(String, String)> {
+    pub(crate) fn events(&self) -> Vec<(String, String)> {
         let blocks = self.text().split("\n\n").filter(|block| !block.is_empty() && !block.starts_with(':'));
         let field = |block: &str, name: &str| {
             let lines = block.lines().filter_map(|line| line.strip_prefix(name)).map(str::trim_start);
@@ -40,20 +40,20 @@ impl Reply {
 
     /// The JSON of all events but the last `[DONE]`.
     #[track_caller]
-    pub fn chunks(&self) -> Vec<Value> {
+    pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().map(|(_, data)| data).as_deref(), Some("[DONE]"), "{}", self.text());
         events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect()
     }
 
     /// The JSON of all lines.
-    pub fn lines(&self) -> Vec<Value> {
+    pub(crate) fn lines(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 /// Connects, and sends a request without waiting for its answer.
-pub fn send(
+pub(crate) fn send(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -78,7 +78,7 @@ pub fn send(
 }
 
 /// Reads a response.
-pub fn receive(stream: TcpStream) -> Reply {
+pub(crate) fn receive(stream: TcpStream) -> Reply {
     let mut reader = BufReader::new(stream);
     let (status, headers) = receive_head(&mut reader);
     let find = |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
@@ -95,7 +95,7 @@ pub fn receive(stream: TcpStream) -> Reply {
 }
 
 /// The status and the headers.
-pub fn receive_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
+pub(crate) fn receive_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
     let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("no status: {line:?}")).parse().unwrap();
@@ -110,7 +110,7 @@ pub fn receive_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, Str
 }
 
 /// The next chunk; `None` after the last one, or if the connection was cut.
-pub fn receive_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
+pub(crate) fn receive_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let length = usize::from_str_radix(line.trim(), 16).ok().filter(|length| *length > 0)?;
@@ -120,15 +120,15 @@ pub fn receive_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     Some(chunk)
 }
 
-pub fn get(address: SocketAddr, path: &str) -> Reply {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
     receive(send(address, "GET", path, &[], b""))
 }
 
-pub fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
     post_as(address, path, &[], body)
 }
 
-pub fn post_as(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+pub(crate) fn post_as(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
     let mut all = vec![("content-type", "application/json")];
     all.extend_from_slice(headers);
     receive(send(address, "POST", path, &all, body.to_string().as_bytes()))

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-pub mod client;
+pub(crate) mod client;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,29 +16,29 @@ use gyrus_server::{Config, Listed, Pulled, Server, Source, SourceError};
 use tokio::sync::oneshot;
 
 /// The models of tests: one of the repository under several names.
-pub struct TestSource {
+pub(crate) struct TestSource {
     path: PathBuf,
-    pub loads: Arc<AtomicUsize>,
-    pub options: Options,
+    pub(crate) loads: Arc<AtomicUsize>,
+    pub(crate) options: Options,
 }
 
 /// Bytes that a test model is said to need before it is loaded.
-pub const MEMORY: u64 = 8 << 20;
+pub(crate) const MEMORY: u64 = 8 << 20;
 
 impl TestSource {
     /// The test model, if its file is there.
-    pub fn tales() -> Option<TestSource> {
+    pub(crate) fn tales() -> Option<TestSource> {
         let path = gyrus_testkit::data("tales/tales-7m-q8_0.gguf")?;
         let options = Options { sessions: 8, context: Some(512), threads: Some(2), ..Options::default() };
         Some(TestSource { path, loads: Arc::default(), options })
     }
 
     /// Another model of the test data.
-    pub fn of(name: &str) -> Option<TestSource> {
+    pub(crate) fn of(name: &str) -> Option<TestSource> {
         Some(TestSource { path: gyrus_testkit::data(name)?, ..TestSource::tales()? })
     }
 
-    pub fn model(&self) -> Model {
+    pub(crate) fn model(&self) -> Model {
         Model::open(&self.path, &self.options).unwrap()
     }
 }
@@ -75,14 +75,14 @@ impl Source for TestSource {
 }
 
 /// A server that runs until it is dropped.
-pub struct Running {
-    pub address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Settings of tests: a free port, short times.
-pub fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         drain: Duration::from_secs(20),
@@ -93,11 +93,11 @@ pub fn config() -> Config {
 }
 
 /// Starts a server. `None` if the test data is not there.
-pub fn start(config: Config) -> Option<Running> {
+pub(crate) fn start(config: Config) -> Option<Running> {
     Some(start_with(config, TestSource::tales()?))
 }
 
-pub fn start_with(config: Config, source: TestSource) -> Running {
+pub(crate) fn start_with(config: Config, source: TestSource) -> Running {
     let (send, address) = mpsc::channel();
     let (stop, stopped) = oneshot::channel();
     let server = Server::new(config, Arc::new(source)).unwrap();
@@ -112,21 +112,21 @@ pub fn start_with(config: Config, source: TestSource) -> Running {
 
 impl Running {
     /// Tells the server to stop. It drains meanwhile.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
     }
 
     /// Waits until the server has stopped.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
     }
 
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
