@@ -13,6 +13,9 @@ model = ChatOpenAI(model="tales", base_url=sys.argv[1] + "/v1", api_key="none", 
 class Person(BaseModel):
     """A person."""
 
+    # Without this the schema allows any further field, and a small model would go on for ever.
+    model_config = {"extra": "forbid"}
+
     name: Literal["Ann", "Bob"]
     happy: bool
 

@@ -122,10 +122,7 @@ fn ollama_answers_equal_the_library() {
     let lines = post(server.address, "/api/chat", &body).lines();
     let text: String = lines.iter().filter_map(|line| line["message"]["content"].as_str()).collect();
     let last = lines.last().unwrap();
-    assert_eq!(
-        (text, &last["done"], &last["done_reason"]),
-        (expected.clone(), &json!(true), &json!(reason))
-    );
+    assert_eq!((text, &last["done"], &last["done_reason"]), (expected.clone(), &json!(true), &json!(reason)));
     assert_eq!(last["eval_count"], generated);
     body["stream"] = false.into();
     let whole = post(server.address, "/api/chat", &body).json();

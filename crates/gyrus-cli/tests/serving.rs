@@ -90,7 +90,11 @@ fn examples_of_the_readme_run() {
     let examples = examples();
     assert!(examples.len() >= 5, "{examples:?}");
     for example in examples {
-        let command = example.replace("http://127.0.0.1:8080", &server.url).replacen("curl", "curl -sS --fail-with-body", 1);
+        let command = example.replace("http://127.0.0.1:8080", &server.url).replacen(
+            "curl",
+            "curl -sS --fail-with-body",
+            1,
+        );
         let Some(text) = shell(&command) else { return };
         match &example {
             example if example.contains("/v1/models") => {
@@ -155,7 +159,10 @@ fn settings_are_checked() {
     std::fs::write(&file, format!("model = ['chat={model}']\nlisten = '127.0.0.1:0'\nqueue = 3\n")).unwrap();
     let output = gyrus().args(["serve", "--config", path, "--check"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && text.contains("the settings are sound") && text.contains("chat"), "{text}");
+    assert!(
+        output.status.success() && text.contains("the settings are sound") && text.contains("chat"),
+        "{text}"
+    );
     std::fs::write(&file, "quue = 3\n").unwrap();
     let text = refused(&["serve", model, "--config", path, "--check"], 2);
     assert!(text.contains("quue"), "{text}");
