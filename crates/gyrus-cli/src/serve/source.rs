@@ -257,7 +257,10 @@ mod tests {
     fn a_folder_has_models_and_other_things() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| fs::write(folder.path().join(name), "x").unwrap();
-        ["a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "notes.txt", ".hidden.gguf"].map(file);
+        for name in ["a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "notes.txt", ".hidden.gguf"]
+        {
+            file(name);
+        }
         for name in ["mlx", "empty"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }

@@ -38,7 +38,7 @@ pub(super) fn run(args: &BenchArgs, asked: &ServeArgs, url: &str) -> Result<()> 
     }
     let load = Load::draw(asked)?;
     let wanted = args.subject.model.as_ref().map(|model| model.to_string_lossy().into_owned());
-    let server = Server::find(url, wanted)?;
+    let mut server = Server::find(url, wanted.clone())?;
     let cancel = on_ctrl_c();
     if !args.no_warmup {
         let start = Instant::now();
@@ -46,6 +46,8 @@ pub(super) fn run(args: &BenchArgs, asked: &ServeArgs, url: &str) -> Result<()> 
         if let Some(failure) = warm.failure {
             bail!("{url}: {}", failure.message);
         }
+        // A server may know the vocabulary of a model that is loaded only.
+        server = Server::find(url, wanted)?;
     }
     let progress = (!args.report.quiet).then(|| Progress::new("serving"));
     let (done, all) = (AtomicU64::new(0), load.requests.len() as u64);
