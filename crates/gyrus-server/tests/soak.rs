@@ -57,10 +57,10 @@ fn every_finished_answer_is_the_librarys() {
                 let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
                 assert_eq!(unloaded.status, 200, "{}", unloaded.text());
             }
-            let connection =
-                send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
+            let ask = || send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
             if number % 3 == 0 {
                 // Leaves: at once, or in the middle of its answer.
+                let connection = ask();
                 if stream {
                     let mut reader = BufReader::new(connection);
                     receive_head(&mut reader);
@@ -72,11 +72,11 @@ fn every_finished_answer_is_the_librarys() {
                 cut.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let reply = receive(connection);
-            if reply.status == 429 {
+            let mut reply = receive(ask());
+            while reply.status == 429 {
                 full.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
+                std::thread::sleep(Duration::from_millis(20));
+                reply = receive(ask());
             }
             assert_eq!(reply.status, 200, "{}", reply.text());
             let text: String = match stream {
@@ -95,8 +95,8 @@ fn every_finished_answer_is_the_librarys() {
             scope.spawn(client);
         }
     });
-    let counts = [&finished, &full, &cut].map(|count| count.load(Ordering::Relaxed));
-    assert!(counts[0] > all / 8 && counts[1] > 0 && counts.iter().sum::<usize>() == all, "{counts:?}");
+    let [finished, full, cut] = [&finished, &full, &cut].map(|count| count.load(Ordering::Relaxed));
+    assert!(finished + cut == all && full > 0, "{finished} finished, {cut} cut off, {full} refused");
     // Everything returns to the start.
     let started = Instant::now();
     loop {
