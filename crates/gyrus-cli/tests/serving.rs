@@ -193,3 +193,26 @@ fn a_load_is_measured_over_http() {
     assert_eq!((&report["finished"], &report["requests"]), (&Value::from(6), &Value::from(6)), "{text}");
     assert!(report["generated_tokens"].as_u64().unwrap() > 6 && report["kv_cache"].is_null(), "{text}");
 }
+
+#[test]
+fn https_is_served_with_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] =
+        ["cert.pem", "key.pem"].map(|name| folder.path().join(name).display().to_string());
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return skip(Need::Extra, "openssl is not there to make a certificate");
+    }
+    let wrong = refused(&["serve", "tales-7m", "--check", "--tls-certificate", &key, "--tls-key", &key], 1);
+    assert!(wrong.contains("TLS") && wrong.contains("key.pem"), "{wrong}");
+    let flags = ["--tls-certificate", certificate.as_str(), "--tls-key", key.as_str()];
+    let Some(server) = Serving::start(&flags) else { return };
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let Some(text) = shell(&format!("curl -sS --fail-with-body --insecure {}/health", server.url)) else {
+        return;
+    };
+    assert!(text.contains("ok"), "{text}");
+}
