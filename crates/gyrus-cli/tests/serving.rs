@@ -130,17 +130,20 @@ fn examples_of_the_readme_run() {
 fn a_server_drains_after_sigterm_and_starts_again_after_a_kill() {
     let Some(mut server) = Serving::start(&["--drain", "20"]) else { return };
     let ask = format!(
-        "curl -sS --fail-with-body {}/v1/completions -d '{{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true}}'",
+        "curl -sS --fail-with-body {}/v1/completions -d '{{\"prompt\": \"Once\", \"max_tokens\": 450, \"n\": 4, \"ignore_eos\": true}}'",
         server.url
     );
-    if shell(&format!("curl -sS --fail-with-body {}/health", server.url)).is_none() {
+    if shell(&format!("curl -sS --fail-with-body {}/health/live", server.url)).is_none() {
         return;
     }
     let running = std::thread::spawn(move || shell(&ask).unwrap());
-    std::thread::sleep(Duration::from_millis(150));
+    let started = Instant::now();
+    while !shell(&format!("curl -sS {}/v1/metrics", server.url)).unwrap().contains("\"in_flight\":4") {
+        assert!(started.elapsed() < Duration::from_secs(20), "the request does not start");
+    }
     server.signal("TERM");
     let answer: Value = serde_json::from_str(&running.join().unwrap()).unwrap();
-    assert_eq!(answer["usage"]["completion_tokens"], 300, "a running request is answered");
+    assert_eq!(answer["usage"]["completion_tokens"], 1800, "a running request is answered");
     assert_eq!(server.wait(), Some(0));
     let mut killed = Serving::start(&[]).unwrap();
     killed.signal("KILL");
@@ -211,7 +214,8 @@ fn https_is_served_with_a_certificate() {
     let flags = ["--tls-certificate", certificate.as_str(), "--tls-key", key.as_str()];
     let Some(server) = Serving::start(&flags) else { return };
     assert!(server.url.starts_with("https://"), "{}", server.url);
-    let Some(text) = shell(&format!("curl -sS --fail-with-body --insecure {}/health", server.url)) else {
+    let Some(text) = shell(&format!("curl -sS --fail-with-body --insecure {}/health/live", server.url))
+    else {
         return;
     };
     assert!(text.contains("ok"), "{text}");
