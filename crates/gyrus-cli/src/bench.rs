@@ -41,7 +41,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(model), Some(path)) = (&args.subject.synthetic, &args.write) {
         return model.write(path);
     }
-    if args.load.serve {
+    if args.load.serve.is_some() {
         return serve::run(args);
     }
     let tests = tests(args);

@@ -1,5 +1,7 @@
 mod measure;
 mod serve;
+#[cfg(feature = "serve")]
+mod server;
 mod trace;
 
 use std::ffi::OsString;
@@ -14,6 +16,8 @@ use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
 pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
 pub(crate) use serve::ServeArgs;
+#[cfg(feature = "serve")]
+pub(crate) use server::{LogArg, ServerArgs};
 pub(crate) use trace::TraceArgs;
 
 const EXAMPLES: &str = "\
@@ -21,6 +25,7 @@ Examples:
   gyrus run \"Why is the sky blue?\"          ask the default model, downloaded on first use
   gyrus chat                                talk to it
   gyrus run model.gguf < question.txt       your own model, the prompt from stdin
+  gyrus serve smollm2-135m                  serve it at http://127.0.0.1:8080/v1
   gyrus complete tales-7m \"Once upon\"       the built-in story model
   gyrus inspect model.gguf                  what is in a file";
 
@@ -40,6 +45,9 @@ pub(crate) enum Command {
     Complete(RunArgs),
     /// Chat with a model
     Chat(ChatArgs),
+    /// Serve models over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp
+    #[cfg(feature = "serve")]
+    Serve(Box<ServerArgs>),
     /// Measure prefill and decode speed in tokens per second, or a load of many requests
     Bench(Box<BenchArgs>),
     /// Time each GPU kernel of a step
@@ -81,6 +89,8 @@ impl Command {
         let model = match self {
             Command::Run(args) | Command::Complete(args) => &args.model_options,
             Command::Chat(args) => &args.model_options,
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => &args.model_options,
             #[cfg(feature = "gpu")]
             Command::Bench(args) if args.kernels.is_some() => return true,
             Command::Bench(args) => &args.model_options,

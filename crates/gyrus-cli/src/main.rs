@@ -37,6 +37,8 @@ mod resolve;
 mod rope;
 mod run;
 mod screen;
+#[cfg(feature = "serve")]
+mod serve;
 mod size;
 mod source;
 mod svg;
@@ -107,6 +109,8 @@ fn run(command: cli::Command) -> Result<()> {
         cli::Command::Run(args) => run::run(&args),
         cli::Command::Complete(args) => run::run(&cli::RunArgs { raw: true, ..args }),
         cli::Command::Chat(args) => chat::run(&args),
+        #[cfg(feature = "serve")]
+        cli::Command::Serve(args) => serve::run(*args),
         cli::Command::Bench(args) => bench::run(&args),
         cli::Command::Profile(args) => profile::run(&args),
         cli::Command::Tune(args) => tune::run(&args),

@@ -1,5 +1,7 @@
 //! Decodes a stream of token ids to text without splitting characters.
 
+use std::ops::Deref;
+
 use crate::data::TextStart;
 use crate::tokenizer::Tokenizer;
 
@@ -9,10 +11,11 @@ const TOKEN_BYTES: usize = 256;
 /// Decodes a stream of token ids to a stream of text.
 ///
 /// Each [`push`](Self::push) returns the characters that are complete. The bytes of an incomplete character are held
-/// back. Bytes that no continuation can complete become U+FFFD. [`finish`](Self::finish) returns the rest.
+/// back. Bytes that no continuation can complete become U+FFFD. [`finish`](Self::finish) returns the rest. The tokenizer
+/// is borrowed or shared: a `&Tokenizer` or an `Arc<Tokenizer>`.
 #[derive(Debug, Clone)]
-pub struct Detokenizer<'t> {
-    tokenizer: &'t Tokenizer,
+pub struct Detokenizer<T> {
+    tokenizer: T,
     render_special: bool,
     /// What is still to be removed at the start: the space that the encoder adds.
     start: TextStart,
@@ -20,16 +23,16 @@ pub struct Detokenizer<'t> {
     tail: Vec<u8>,
 }
 
-impl<'t> Detokenizer<'t> {
+impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
     /// For a stream that starts with the beginning of a text: the space that the encoder adds is removed.
     /// `render_special` renders control tokens as text, else they are skipped.
-    pub fn new(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
+    pub fn new(tokenizer: T, render_special: bool) -> Self {
         let start = tokenizer.text_start();
         Self { tokenizer, render_special, start, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 
     /// For a stream that continues a text, such as a completion after its prompt: a leading space is kept.
-    pub fn continuing(tokenizer: &'t Tokenizer, render_special: bool) -> Self {
+    pub fn continuing(tokenizer: T, render_special: bool) -> Self {
         Self { tokenizer, render_special, start: TextStart::Keep, tail: Vec::with_capacity(TOKEN_BYTES) }
     }
 

@@ -14,7 +14,7 @@ fn vocabulary(name: &str) -> Option<PathBuf> {
 }
 
 /// The text of a stream of ids, pushed one by one.
-fn stream(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> String {
+fn stream(mut detokenizer: Detokenizer<&Tokenizer>, ids: &[u32]) -> String {
     let mut text = String::new();
     for &id in ids {
         text.push_str(&detokenizer.push(id));

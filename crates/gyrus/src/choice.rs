@@ -18,10 +18,10 @@ use crate::request::Request;
 use crate::serving::{Command, End, EventQueue, Handle, Job, JobEvent, SequenceId, Task, TokenMask};
 
 /// The job of a completion, and what is known of it so far.
-pub(crate) struct Choice<'a> {
+pub(crate) struct Choice {
     job: RunningJob,
-    tokenizer: Option<&'a Tokenizer>,
-    output: Output<'a>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    output: Output,
     repetition: Option<Repetition>,
     cancel: Cancel,
     max_tokens: Option<usize>,
@@ -63,16 +63,16 @@ enum State {
     Done,
 }
 
-impl<'a> Choice<'a> {
+impl Choice {
     /// Starts a completion of a sequence's tokens: that of this number, from 0.
     pub(crate) fn start(
-        model: &'a Model,
+        model: &Model,
         id: SequenceId,
         tokens: &[u32],
         (request, number): (&Request, usize),
         dialog: Option<Dialog>,
         constraint: Option<Box<dyn TokenMask>>,
-    ) -> Choice<'a> {
+    ) -> Choice {
         let remaining = model.context().tokens.saturating_sub(tokens.len());
         let wanted = request.max_tokens.map_or(remaining, |n| n.min(remaining));
         let nothing = match (request.max_tokens, remaining) {
@@ -82,9 +82,9 @@ impl<'a> Choice<'a> {
             _ => None,
         };
         let events = Arc::new(EventQueue::new());
-        let tokenizer = model.tokenizer();
+        let tokenizer = model.shared_tokenizer();
         if nothing.is_none() {
-            let ends = match tokenizer {
+            let ends = match &tokenizer {
                 Some(tokenizer) if !request.ignores_end() => tokenizer.ends().collect(),
                 _ => Vec::new(),
             };
@@ -110,8 +110,8 @@ impl<'a> Choice<'a> {
                 own_sequence: (number > 0).then_some(id),
                 has_ended: false,
             },
+            output: Output::new(tokenizer.clone(), dialog, request.stop.clone()),
             tokenizer,
-            output: Output::new(tokenizer, dialog, request.stop.clone()),
             repetition: request.stop_at_repetition.then(Repetition::new),
             cancel: request.cancel.clone(),
             max_tokens: request.max_tokens,
@@ -209,7 +209,7 @@ impl<'a> Choice<'a> {
     }
 
     fn token(&mut self, id: u32, logprob: Option<f32>) -> Happening {
-        let ends = !self.ignores_end && self.tokenizer.is_some_and(|tokenizer| tokenizer.is_end(id));
+        let ends = !self.ignores_end && self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_end(id));
         if ends {
             // An end token is no part of the completion.
             let reason = StopReason::EndToken(id);

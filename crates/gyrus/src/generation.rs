@@ -1,10 +1,10 @@
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::Error;
 use crate::choice::{Choice, Happening};
 use crate::event::Event;
 use crate::model::Model;
-use crate::request::Request;
 use crate::serving::Handle;
 
 /// A running generation: a stream of [`Event`]s, read with [`Generation::next`].
@@ -12,26 +12,14 @@ use crate::serving::Handle;
 /// It may be dropped at any time: the session keeps the tokens of choice 0 that were emitted, and the scheduler frees what
 /// the generation used. Dropping it does not wait for the device.
 pub struct Generation<'a> {
-    handle: Arc<Handle>,
+    choices: Choices,
     /// The session's tokens, which choice 0 continues.
     tokens: &'a mut Vec<u32>,
-    choices: Vec<Choice<'a>>,
-    /// The choice whose event comes next if it has one.
-    turn: usize,
 }
 
 impl<'a> Generation<'a> {
-    /// `choices`: the parts of the request that differ from choice to choice. The first one is the session's.
-    pub(crate) fn new(
-        model: &'a Model,
-        tokens: &'a mut Vec<u32>,
-        request: &Request,
-        choices: Vec<Choice<'a>>,
-    ) -> Generation<'a> {
-        let remaining = model.context().tokens.saturating_sub(tokens.len());
-        // Capacity for the whole completion, so that steady decoding does not allocate.
-        tokens.reserve(request.max_tokens.map_or(remaining, |n| n.min(remaining)));
-        Generation { handle: model.shared_handle(), tokens, choices, turn: 0 }
+    pub(crate) fn new(tokens: &'a mut Vec<u32>, choices: Choices) -> Generation<'a> {
+        Generation { choices, tokens }
     }
 
     /// The next event; `None` after the stop of the last choice.
@@ -39,6 +27,26 @@ impl<'a> Generation<'a> {
     /// On an error the session keeps the tokens that were emitted, and the other choices go on.
     #[allow(clippy::should_implement_trait, reason = "events borrow the generation's text")]
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
+        self.choices.next(self.tokens)
+    }
+}
+
+/// The choices of a generation that runs.
+pub(crate) struct Choices {
+    handle: Arc<Handle>,
+    /// The first one is the session's.
+    choices: Vec<Choice>,
+    /// The choice whose event comes next if it has one.
+    turn: usize,
+}
+
+impl Choices {
+    pub(crate) fn new(model: &Model, choices: Vec<Choice>) -> Choices {
+        Choices { handle: model.shared_handle(), choices, turn: 0 }
+    }
+
+    /// Waits for the next event; `None` after the last one. Tokens of choice 0 are appended to `tokens`.
+    pub(crate) fn next(&mut self, tokens: &mut Vec<u32>) -> Result<Option<Event<'_>>, Error> {
         let (at, happening) = loop {
             if let Some(found) = self.poll()? {
                 break found;
@@ -49,8 +57,40 @@ impl<'a> Generation<'a> {
             let choices = &self.choices;
             self.handle.wait(first.events(), is_single, || choices.iter().any(Choice::has_events));
         };
+        Ok(Some(self.event(at, happening, tokens)))
+    }
+
+    /// The next event if it has come. Else the task is woken when one comes.
+    pub(crate) fn poll_next(
+        &mut self,
+        tokens: &mut Vec<u32>,
+        context: &Context<'_>,
+    ) -> Poll<Result<Option<Event<'_>>, Error>> {
+        let (at, happening) = loop {
+            match self.poll() {
+                Ok(Some(found)) => break found,
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            let mut is_done = true;
+            let mut is_ready = false;
+            for choice in self.choices.iter().filter(|choice| !choice.is_done()) {
+                is_done = false;
+                // An event may have come since the poll.
+                is_ready |= !choice.events().register(context.waker());
+            }
+            match (is_done, is_ready) {
+                (true, _) => return Poll::Ready(Ok(None)),
+                (false, true) => {}
+                (false, false) => return Poll::Pending,
+            }
+        };
+        Poll::Ready(Ok(Some(self.event(at, happening, tokens))))
+    }
+
+    fn event(&self, at: usize, happening: Happening, tokens: &mut Vec<u32>) -> Event<'_> {
         let choice = &self.choices[at];
-        Ok(Some(match happening {
+        match happening {
             Happening::Progress { done } => {
                 Event::PrefillProgress { choice: at, done, total: choice.usage().prompt_tokens }
             }
@@ -60,7 +100,7 @@ impl<'a> Generation<'a> {
             }
             Happening::Token { id, logprob } => {
                 if at == 0 {
-                    self.tokens.push(id);
+                    tokens.push(id);
                 }
                 Event::Token { choice: at, id, logprob, top: choice.top() }
             }
@@ -71,7 +111,7 @@ impl<'a> Generation<'a> {
                 None => Event::Text { choice: at, text: choice.text() },
             },
             Happening::Stop(reason) => Event::Stop { choice: at, reason, usage: choice.usage() },
-        }))
+        }
     }
 
     /// What has happened to a choice, if anything has.

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod affine;
+mod answer;
 mod arch;
 mod cancel;
 mod chat;
@@ -66,6 +67,7 @@ pub mod rope {
     };
 }
 
+pub use answer::Answer;
 pub use arch::{Attention, Config, Experts, FeedForward, Layer, LayerRope, Mixer, ModelRopes, QkNorm};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;

@@ -10,6 +10,7 @@ use gyrus_tensor::DType;
 use gyrus_text::Tokenizer;
 
 use crate::Error;
+use crate::answer::Answer;
 use crate::arch::{self, Config};
 use crate::chat::ChatFormat;
 use crate::constraints::Constraints;
@@ -184,6 +185,14 @@ impl Model {
         Session::new(self.clone())
     }
 
+    /// Starts a generation that owns its session, so that it can be sent to another thread or awaited. The prompt must not
+    /// continue a session.
+    pub fn answer(&self, request: Request) -> Result<Answer, Error> {
+        let mut session = self.session();
+        let choices = session.start(&request)?;
+        Ok(Answer::new(session, choices))
+    }
+
     /// The model's hyperparameters.
     pub fn config(&self) -> &Config {
         &self.shared.config
@@ -197,6 +206,12 @@ impl Model {
     /// The context of a session, and why it was chosen.
     pub fn context(&self) -> ContextChoice {
         self.shared.context
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> u64 {
+        let weights = self.shared.plan.weights.iter();
+        weights.map(|spec| spec.dtype.bytes_of(&spec.shape).unwrap_or(0) as u64).sum()
     }
 
     /// The device that it runs on.
@@ -330,6 +345,10 @@ impl Model {
     /// Whether both are clones of one loaded model.
     pub(crate) fn is(&self, other: &Model) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(crate) fn shared_tokenizer(&self) -> Option<Arc<Tokenizer>> {
+        self.shared.tokenizer.clone()
     }
 
     pub(crate) fn handle(&self) -> &Handle {

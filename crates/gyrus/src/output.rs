@@ -1,6 +1,7 @@
 //! From the tokens of a completion to its parts: text, reasoning, tool calls.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use gyrus_dialog::{Call, Event as Piece, Format, Parser};
 use gyrus_text::{Detokenizer, TokenKind, Tokenizer};
@@ -12,9 +13,9 @@ use crate::stop_strings::StopStrings;
 const TOKEN_TEXT_BYTES: usize = 256;
 
 /// Decodes tokens, splits the text and looks for stop strings in the answer.
-pub(crate) struct Output<'a> {
-    tokenizer: Option<&'a Tokenizer>,
-    detokenizer: Option<Detokenizer<'a>>,
+pub(crate) struct Output {
+    tokenizer: Option<Arc<Tokenizer>>,
+    detokenizer: Option<Detokenizer<Arc<Tokenizer>>>,
     dialog: Option<(Format, Parser)>,
     stop_strings: StopStrings,
     stopped: Option<String>,
@@ -37,18 +38,20 @@ pub(crate) enum OutputPart {
     Call,
 }
 
-impl<'a> Output<'a> {
+impl Output {
     pub(crate) fn new(
-        tokenizer: Option<&'a Tokenizer>,
+        tokenizer: Option<Arc<Tokenizer>>,
         dialog: Option<Dialog>,
         stops: Vec<String>,
-    ) -> Output<'a> {
+    ) -> Output {
         let dialog = dialog
             .map(|dialog| (dialog.format, Parser::new(dialog.format, dialog.tools, dialog.in_reasoning)));
         Output {
-            tokenizer,
             // Reasoning and tool calls may be written with control tokens.
-            detokenizer: tokenizer.map(|tokenizer| Detokenizer::continuing(tokenizer, dialog.is_some())),
+            detokenizer: tokenizer
+                .clone()
+                .map(|tokenizer| Detokenizer::continuing(tokenizer, dialog.is_some())),
+            tokenizer,
             dialog,
             stop_strings: StopStrings::new(stops),
             stopped: None,
@@ -62,10 +65,11 @@ impl<'a> Output<'a> {
 
     /// Takes the next token.
     pub(crate) fn push(&mut self, id: u32) {
-        let hidden = self.tokenizer.zip(self.dialog.as_ref()).is_some_and(|(tokenizer, (format, _))| {
-            let is_control = tokenizer.kind(id) == Some(TokenKind::Control);
-            is_control && !format.is_written_with(tokenizer.token_text(id).unwrap_or_default())
-        });
+        let hidden =
+            self.tokenizer.as_ref().zip(self.dialog.as_ref()).is_some_and(|(tokenizer, (format, _))| {
+                let is_control = tokenizer.kind(id) == Some(TokenKind::Control);
+                is_control && !format.is_written_with(tokenizer.token_text(id).unwrap_or_default())
+            });
         let Some(detokenizer) = self.detokenizer.as_mut().filter(|_| !hidden) else { return };
         match &mut self.dialog {
             None => detokenizer.push_into(id, &mut self.token_text),

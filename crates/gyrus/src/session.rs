@@ -6,7 +6,7 @@ use gyrus_dialog::grammar;
 use crate::Error;
 use crate::choice::Choice;
 use crate::constraints::ConstraintOf;
-use crate::generation::Generation;
+use crate::generation::{Choices, Generation};
 use crate::model::Model;
 use crate::prompt::{Dialog, PreparedPrompt};
 use crate::request::{MAX_CHOICES, Request};
@@ -35,6 +35,10 @@ impl Session {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    pub(crate) fn tokens_mut(&mut self) -> &mut Vec<u32> {
+        &mut self.tokens
     }
 
     /// The tokens so far: prompts and completions.
@@ -66,14 +70,20 @@ impl Session {
     ///
     /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
+        let choices = self.start(&request)?;
+        Ok(Generation::new(&mut self.tokens, choices))
+    }
+
+    /// Appends the request's prompt and starts its jobs.
+    pub(crate) fn start(&mut self, request: &Request) -> Result<Choices, Error> {
         request.sampler.validate()?;
         if !(1..=MAX_CHOICES).contains(&request.choices) {
             let n = request.choices;
             return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));
         }
-        let prompt = PreparedPrompt::new(&self.model, &request, self.tokens.is_empty())?;
+        let prompt = PreparedPrompt::new(&self.model, request, self.tokens.is_empty())?;
         self.check_ids(&prompt.ids)?;
-        let constraint = self.constraint(&request, prompt.dialog.as_ref())?;
+        let constraint = self.constraint(request, prompt.dialog.as_ref())?;
         let before = if prompt.is_whole { 0 } else { self.tokens.len() };
         let tokens = before + prompt.ids.len();
         if tokens == 0 {
@@ -88,10 +98,13 @@ impl Session {
             let id = if choice == 0 { *id } else { model.handle().sequence() };
             let dialog = prompt.dialog.clone();
             let constraint = constraint.as_ref().map(ConstraintOf::start);
-            Choice::start(model, id, tokens, (&request, choice), dialog, constraint)
+            Choice::start(model, id, tokens, (request, choice), dialog, constraint)
         });
-        let choices = choices.collect();
-        Ok(Generation::new(model, tokens, &request, choices))
+        let choices = Choices::new(model, choices.collect());
+        let remaining = model.context().tokens.saturating_sub(tokens.len());
+        // Capacity for the whole completion, so that steady decoding does not allocate.
+        tokens.reserve(request.max_tokens.map_or(remaining, |n| n.min(remaining)));
+        Ok(choices)
     }
 
     /// The constraint that a request or its choice of tools asks for.

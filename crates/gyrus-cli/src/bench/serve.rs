@@ -1,4 +1,4 @@
-//! `gyrus bench --serve`: a load of many requests against the library itself.
+//! `gyrus bench --serve`: a load of many requests against the library itself, or against a server.
 //!
 //! The load is open: requests arrive at times that do not depend on what is served, and times count from the arrival. A
 //! closed loop would send fewer requests to a slow engine and hide how long they wait.
@@ -9,6 +9,8 @@ mod join;
 mod load;
 mod quantiles;
 mod random;
+#[cfg(feature = "download")]
+mod remote;
 mod report;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use gyrus::{Error, Model, Options, Precision, Prompt, Request, Sampler};
 
 pub(crate) use random::{Arrivals, Lengths};
 
-use self::client::Clients;
+use self::client::{Clients, Served};
 use self::load::Load;
 use self::report::{Measured, Report, Subject};
 use crate::cli::{BenchArgs, ServeArgs};
@@ -32,6 +34,12 @@ use crate::{diagnostics, load as loading};
 const MOST_SEQUENCES: usize = 128;
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(url) = args.load.serve.as_deref().filter(|url| !url.is_empty()) {
+        #[cfg(feature = "download")]
+        return remote::run(args, &args.load, url);
+        #[cfg(not(feature = "download"))]
+        return Err(anyhow!("{url}: this gyrus was built without the feature `download`"));
+    }
     match args.load.join {
         Some(tokens) => join::run(args, tokens as usize),
         None => run_load(args, &args.load),
@@ -63,9 +71,11 @@ fn run_load(args: &BenchArgs, asked: &ServeArgs) -> Result<()> {
     };
     let before = model.statistics();
     let sampler = super::sampler(args.sampled);
-    let clients =
-        Clients { concurrency: asked.concurrency.into(), in_turn, sampler, cancel: &cancel, ended: &ended };
-    let served = client::serve(&model, &load, clients)?;
+    let clients = Clients { concurrency: asked.concurrency.into(), in_turn, cancel: &cancel, ended: &ended };
+    let one = |index: usize, start, arrival| {
+        client::run(&model, &load, index, (&sampler, &cancel), (start, arrival))
+    };
+    let served = client::serve(&load, clients, &one)?;
     let after = model.statistics();
     drop(driver);
     drop(progress);
@@ -73,8 +83,14 @@ fn run_load(args: &BenchArgs, asked: &ServeArgs) -> Result<()> {
         return Err(Interrupted.into());
     }
     let (sampled, prefix_cache) = (args.sampled, !args.model_options.no_prefix_cache);
-    let measured = Measured { args: asked, load: &load, sampled, prefix_cache, counts: (before, after) };
+    let counts = Some((before, after));
+    let measured = Measured { args: asked, load: &load, sampled, prefix_cache: Some(prefix_cache), counts };
     let report = Report::new(Subject::new(source.name(), &model), &served, &measured);
+    print(args, &report, &served)
+}
+
+/// Prints a report, and draws it if that was asked for.
+fn print(args: &BenchArgs, report: &Report, served: &[Served]) -> Result<()> {
     let failure = served.iter().find_map(|one| one.failure.as_ref());
     if let Some(failure) = failure {
         if report.finished == 0 {
@@ -84,8 +100,8 @@ fn run_load(args: &BenchArgs, asked: &ServeArgs) -> Result<()> {
     }
     // Printed first, so that an error of writing the picture does not lose the results.
     report.print(args.report.output)?;
-    if let Some(path) = &asked.svg {
-        OutputFile::write(path, chart::draw(&report, &served))?;
+    if let Some(path) = &args.load.svg {
+        OutputFile::write(path, chart::draw(report, served))?;
     }
     Ok(())
 }

@@ -13,9 +13,10 @@ const MOST_REQUESTS: u32 = 100_000;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Load options")]
 pub(crate) struct ServeArgs {
-    /// Measure a load of many requests: throughput, time to first token and between tokens
-    #[arg(long, conflicts_with_all = ["prompts", "write", "prompt_tokens", "gen_tokens", "depth", "sequences", "repetitions"])]
-    pub(crate) serve: bool,
+    /// Measure a load of many requests: throughput, time to first token and between tokens. With the URL of a server that
+    /// speaks OpenAI's API, such as http://127.0.0.1:8080, the load is sent there, for the model MODEL of that server
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "", value_parser = address, conflicts_with_all = ["prompts", "write", "prompt_tokens", "gen_tokens", "depth", "sequences", "repetitions"])]
+    pub(crate) serve: Option<String>,
 
     /// Requests per second, at random (Poisson) times; `all` for all at once, `one` for one after another
     #[arg(long, value_name = "RATE", default_value_t = Arrivals::AllAtOnce, requires = "serve")]
@@ -66,6 +67,15 @@ pub(crate) struct ServeArgs {
     pub(crate) svg: Option<PathBuf>,
 }
 
+/// The URL of a server; empty for the library.
+fn address(text: &str) -> Result<String, String> {
+    let is_url = text.is_empty() || text.starts_with("http://") || text.starts_with("https://");
+    let url = is_url.then(|| text.trim_end_matches('/').to_owned());
+    url.ok_or_else(|| {
+        "a URL such as http://127.0.0.1:8080 is needed; a model comes before --serve".to_owned()
+    })
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let in_range = |seconds: &f64| *seconds > 0.0 && *seconds <= 86_400.0;
     text.parse().ok().filter(in_range).ok_or_else(|| "seconds above 0, at most 86400, are needed".to_owned())
@@ -109,12 +119,15 @@ mod tests {
         assert_eq!((args.shared_prefix, args.sharing, args.concurrency, args.seed), (64, 0.25, 8, 7));
         let join = parse("--serve --join 4000 --running 3 --prompt-length 64").unwrap();
         assert_eq!((join.join, join.running), (Some(4000), 3));
-        assert!(!parse("").unwrap().serve);
+        assert!(parse("").unwrap().serve.is_none());
+        let served = parse("--serve http://127.0.0.1:8080/").unwrap();
+        assert_eq!(served.serve.as_deref(), Some("http://127.0.0.1:8080"));
     }
 
     #[test]
     fn wrong_flags_are_named_with_their_values() {
         for (flags, parts) in [
+            ("--serve elsewhere", ["--serve", "'elsewhere'"]),
             ("--serve --rate 0", ["--rate", "'0'"]),
             ("--serve --rate nan", ["--rate", "'nan'"]),
             ("--serve --rate both", ["--rate", "'both'"]),

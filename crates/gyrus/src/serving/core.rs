@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gyrus_kernels::{Backend, BackendError, Plan, Records, Slots};
 
+use super::blocks::BlockPool;
 use super::counters::Counters;
 use super::job::{Job, JobEvent, SequenceId};
 use super::kv::{SequenceKv, Shortage};
@@ -59,7 +60,7 @@ impl Core {
     /// may be more to do at once.
     pub(crate) fn tick(&mut self, commands: &mut Vec<Command>, wait: Duration) -> bool {
         let done = catch_unwind(AssertUnwindSafe(|| self.try_tick(commands, wait)));
-        match done {
+        let more = match done {
             Ok(Ok(more)) => more,
             Ok(Err(error)) => {
                 self.fail(error);
@@ -74,7 +75,9 @@ impl Core {
                 self.scheduler.fail_running(|| Error::Panicked(text.clone()));
                 true
             }
-        }
+        };
+        self.scheduler.count();
+        more
     }
 
     fn try_tick(&mut self, commands: &mut Vec<Command>, wait: Duration) -> Result<bool, BackendError> {
@@ -165,6 +168,14 @@ impl Scheduler {
     /// Blocks of each KV group that no sequence uses and that hold nothing.
     pub(crate) fn free_blocks(&self) -> Vec<Vec<u32>> {
         self.kv.pools().iter().map(|pool| pool.free().to_vec()).collect()
+    }
+
+    /// Publishes what is going on now.
+    fn count(&self) {
+        let running = self.slots.iter().flatten().count();
+        let blocks = self.kv.pools().iter().map(BlockPool::len).sum::<usize>();
+        let available = self.kv.pools().iter().map(BlockPool::available).sum::<usize>();
+        self.counters.now(running, self.queue.len(), (blocks - available, blocks));
     }
 
     /// Takes blocks and records for a sequence that does not run here. Returns the records of rows from its end to

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since a model was loaded.
+/// Counts since a model was loaded, and what is going on now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -20,6 +20,14 @@ pub struct Statistics {
     pub preemptions: u64,
     /// How often the device was lost and opened again.
     pub rebuilds: u64,
+    /// Sequences that have a slot now.
+    pub running: u64,
+    /// Jobs that wait for one now.
+    pub waiting: u64,
+    /// Blocks of the KV cache.
+    pub blocks: u64,
+    /// How many of them sequences hold now. The others are free, or kept for their known tokens until they are needed.
+    pub used_blocks: u64,
 }
 
 impl Statistics {
@@ -38,6 +46,10 @@ pub(crate) struct Counters {
     steps: AtomicU64,
     preemptions: AtomicU64,
     rebuilds: AtomicU64,
+    running: AtomicU64,
+    waiting: AtomicU64,
+    blocks: AtomicU64,
+    used_blocks: AtomicU64,
 }
 
 impl Counters {
@@ -66,6 +78,15 @@ impl Counters {
         self.rebuilds.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// What is going on after a tick.
+    pub(super) fn now(&self, running: usize, waiting: usize, (used, blocks): (usize, usize)) {
+        let set = |gauge: &AtomicU64, value: usize| gauge.store(value as u64, Ordering::Relaxed);
+        set(&self.running, running);
+        set(&self.waiting, waiting);
+        set(&self.used_blocks, used);
+        set(&self.blocks, blocks);
+    }
+
     pub(crate) fn read(&self) -> Statistics {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Statistics {
@@ -76,6 +97,10 @@ impl Counters {
             steps: of(&self.steps),
             preemptions: of(&self.preemptions),
             rebuilds: of(&self.rebuilds),
+            running: of(&self.running),
+            waiting: of(&self.waiting),
+            blocks: of(&self.blocks),
+            used_blocks: of(&self.used_blocks),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use gyrus_kernels::Sampler;
@@ -86,17 +87,24 @@ pub(crate) enum End {
 /// The events of one job, from the scheduler to its client.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    events: Mutex<VecDeque<JobEvent>>,
+    inner: Mutex<Waiting>,
     ready: Condvar,
     waiting: AtomicUsize,
     cancelled: AtomicBool,
 }
 
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<JobEvent>,
+    /// The task to wake when an event comes.
+    waker: Option<Waker>,
+}
+
 impl EventQueue {
     /// A queue that does not allocate while the client keeps up.
     pub(crate) fn new() -> EventQueue {
-        let events = Mutex::new(VecDeque::with_capacity(MAX_WAITING_EVENTS / 4));
-        EventQueue { events, ..EventQueue::default() }
+        let events = VecDeque::with_capacity(MAX_WAITING_EVENTS / 4);
+        EventQueue { inner: Mutex::new(Waiting { events, waker: None }), ..EventQueue::default() }
     }
 
     /// Ends the job. The client does not read further events.
@@ -114,25 +122,41 @@ impl EventQueue {
     }
 
     pub(crate) fn push(&self, event: JobEvent) {
-        let mut events = self.lock();
-        events.push_back(event);
-        self.waiting.store(events.len(), Ordering::Relaxed);
-        drop(events);
+        let mut inner = self.lock();
+        inner.events.push_back(event);
+        self.waiting.store(inner.events.len(), Ordering::Relaxed);
+        let waker = inner.waker.take();
+        drop(inner);
         self.ready.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     pub(crate) fn pop(&self) -> Option<JobEvent> {
-        let mut events = self.lock();
-        let event = events.pop_front();
-        self.waiting.store(events.len(), Ordering::Relaxed);
+        let mut inner = self.lock();
+        let event = inner.events.pop_front();
+        self.waiting.store(inner.events.len(), Ordering::Relaxed);
         event
+    }
+
+    /// Wakes this task, instead of an earlier one, when the next event comes. `false` if an event waits already.
+    pub(crate) fn register(&self, waker: &Waker) -> bool {
+        let mut inner = self.lock();
+        if !inner.events.is_empty() {
+            return false;
+        }
+        if !inner.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            inner.waker = Some(waker.clone());
+        }
+        true
     }
 
     /// Waits until an event comes, [`EventQueue::wake`] is called, or the time is over.
     pub(crate) fn wait(&self, time: Duration) {
-        let events = self.lock();
-        if events.is_empty() {
-            drop(self.ready.wait_timeout(events, time));
+        let inner = self.lock();
+        if inner.events.is_empty() {
+            drop(self.ready.wait_timeout(inner, time));
         }
     }
 
@@ -143,7 +167,7 @@ impl EventQueue {
         self.ready.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<JobEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,10 +37,12 @@ pub(super) struct Failure {
 }
 
 /// Sends requests and waits until all have ended. At most `concurrency` are sent and not ended at any time.
+///
+/// `run` runs the request of a number, which has arrived at a time after the start.
 pub(super) fn serve(
-    model: &Model,
     load: &Load,
-    Clients { concurrency, in_turn, sampler, cancel, ended }: Clients<'_>,
+    Clients { concurrency, in_turn, cancel, ended }: Clients<'_>,
+    run: &(dyn Fn(usize, Instant, Duration) -> Served + Sync),
 ) -> Result<Vec<Served>> {
     let next = AtomicUsize::new(0);
     let served = Mutex::new(vec![Served::default(); load.requests.len()]);
@@ -50,15 +52,11 @@ pub(super) fn serve(
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(planned) = load.requests.get(index).filter(|_| !cancel.is_cancelled()) else { break };
-            let ids = load.prompt(index, model.plan().vocab);
             let arrival = if in_turn { start.elapsed() } else { planned.arrival };
             if !sleep_until(start + arrival, cancel) {
                 break;
             }
-            let sampler = Sampler { seed: index as u64, ..sampler.clone() };
-            let request = Request::ids(ids).max_tokens(planned.output).ignore_end(true).sampler(sampler);
-            let one = run(model, request.cancel(cancel.clone()), start, arrival);
-            let one = Served { prompt: planned.prompt, ..one };
+            let one = Served { prompt: planned.prompt, ..run(index, start, arrival) };
             if let Ok(mut served) = served.lock() {
                 served[index] = one;
                 ended();
@@ -85,14 +83,24 @@ pub(super) struct Clients<'a> {
     pub(super) concurrency: usize,
     /// Each request is sent when the one before it has ended.
     pub(super) in_turn: bool,
-    pub(super) sampler: Sampler,
     pub(super) cancel: &'a Cancel,
     /// Called when a request has ended.
     pub(super) ended: &'a (dyn Fn() + Sync),
 }
 
 /// Runs a request to its end.
-fn run(model: &Model, request: Request, start: Instant, arrival: Duration) -> Served {
+/// Runs a request of a load in the library.
+pub(super) fn run(
+    model: &Model,
+    load: &Load,
+    index: usize,
+    (sampler, cancel): (&Sampler, &Cancel),
+    (start, arrival): (Instant, Duration),
+) -> Served {
+    let sampler = Sampler { seed: index as u64, ..sampler.clone() };
+    let ids = load.prompt(index, model.plan().vocab);
+    let request = Request::ids(ids).max_tokens(load.requests[index].output).ignore_end(true);
+    let request = request.sampler(sampler).cancel(cancel.clone());
     let mut served = Served { arrival, ..Served::default() };
     let sent = start.elapsed();
     let mut session = model.session();

@@ -21,11 +21,19 @@ use crate::{foreign, json};
 #[derive(Debug, Serialize)]
 pub(super) struct Subject {
     pub(super) model: String,
-    architecture: String,
+    /// Of the library; a server does not tell.
+    #[serde(flatten)]
+    loaded: Option<Loaded>,
     device: String,
+    version: &'static str,
+}
+
+/// How the library has loaded a model.
+#[derive(Debug, Serialize)]
+struct Loaded {
+    architecture: String,
     threads: usize,
     precision: String,
-    version: &'static str,
     kv_cache: KvCache,
 }
 
@@ -33,19 +41,35 @@ impl Subject {
     pub(super) fn new(name: &str, model: &Model) -> Subject {
         Subject {
             model: name.to_owned(),
-            architecture: model.config().architecture.clone(),
+            loaded: Some(Loaded {
+                architecture: model.config().architecture.clone(),
+                threads: model.threads(),
+                precision: format!("{:?}", model.plan().precision).to_lowercase(),
+                kv_cache: KvCache::new(&model.context()),
+            }),
             device: load::device(model.device()),
-            threads: model.threads(),
-            precision: format!("{:?}", model.plan().precision).to_lowercase(),
             version: env!("CARGO_PKG_VERSION"),
-            kv_cache: KvCache::new(&model.context()),
+        }
+    }
+
+    /// A model of a server. What device it has is not known; its address stands there.
+    #[cfg(feature = "download")]
+    pub(super) fn remote(name: &str, url: &str) -> Subject {
+        Subject {
+            model: name.to_owned(),
+            loaded: None,
+            device: url.to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
         }
     }
 
     /// The lines above a table.
     pub(super) fn print(&self, out: &mut impl Write) -> Result<()> {
-        let Subject { model, architecture, device, threads, precision, kv_cache, .. } = self;
+        let Subject { model, loaded, device, .. } = self;
         let (model, device) = (foreign::markdown(model), foreign::markdown(device));
+        let Some(Loaded { architecture, threads, precision, kv_cache }) = loaded else {
+            return Ok(writeln!(out, "{model} · {device}")?);
+        };
         let threads = format!("{threads} thread{}", if *threads == 1 { "" } else { "s" });
         writeln!(out, "{model} · {architecture} · {device} · {threads} · {precision}")?;
         Ok(writeln!(out, "{kv_cache}")?)
@@ -65,7 +89,7 @@ struct Asked {
     concurrency: u16,
     sampled: bool,
     seed: u64,
-    prefix_cache: bool,
+    prefix_cache: Option<bool>,
 }
 
 /// The results of a load.
@@ -84,7 +108,7 @@ pub(super) struct Report {
     shortened: usize,
     /// Tokens of the prompts of finished requests, and those that were in the KV cache when their requests were admitted.
     prompt_tokens: usize,
-    cached_tokens: u64,
+    cached_tokens: Option<u64>,
     generated_tokens: usize,
     pub(super) generated_tokens_per_second: f64,
     prompt_tokens_per_second: f64,
@@ -97,9 +121,9 @@ pub(super) struct Report {
     pub(super) queue_seconds: Quantiles,
     request_seconds: Quantiles,
     /// The share of prompt tokens that were in the KV cache.
-    hit_rate: f64,
-    preemptions: u64,
-    steps: u64,
+    hit_rate: Option<f64>,
+    preemptions: Option<u64>,
+    steps: Option<u64>,
 }
 
 /// What a load was measured with.
@@ -107,14 +131,14 @@ pub(super) struct Measured<'a> {
     pub(super) args: &'a ServeArgs,
     pub(super) load: &'a Load,
     pub(super) sampled: bool,
-    pub(super) prefix_cache: bool,
+    pub(super) prefix_cache: Option<bool>,
     /// The scheduler's counts before and after the load.
-    pub(super) counts: (Statistics, Statistics),
+    pub(super) counts: Option<(Statistics, Statistics)>,
 }
 
 impl Report {
     pub(super) fn new(subject: Subject, served: &[Served], measured: &Measured<'_>) -> Report {
-        let Measured { args, load, sampled, prefix_cache, counts: (before, after) } = measured;
+        let Measured { args, load, sampled, prefix_cache, counts } = measured;
         let finished: Vec<&Served> = served.iter().filter(|one| one.failure.is_none()).collect();
         let mut failures = BTreeMap::new();
         for failure in served.iter().filter_map(|one| one.failure.as_ref()) {
@@ -129,7 +153,9 @@ impl Report {
         let seconds = served.iter().map(|one| one.end.as_secs_f64()).fold(0.0, f64::max);
         let prompt_tokens = finished.iter().map(|one| one.prompt).sum();
         let generated_tokens = finished.iter().map(|one| one.tokens.len()).sum();
-        let cached_tokens = after.cached_tokens - before.cached_tokens;
+        let count =
+            |of: fn(&Statistics) -> u64| counts.as_ref().map(|(before, after)| of(after) - of(before));
+        let cached_tokens = count(|all| all.cached_tokens);
         Report {
             subject,
             load: Asked {
@@ -158,9 +184,11 @@ impl Report {
             between_tokens_seconds: Quantiles::new(&between),
             queue_seconds: since_arrival(|one| one.admitted),
             request_seconds: since_arrival(|one| Some(one.end)),
-            hit_rate: ratio(cached_tokens as f64, (after.prompt_tokens - before.prompt_tokens) as f64),
-            preemptions: after.preemptions - before.preemptions,
-            steps: after.steps - before.steps,
+            hit_rate: cached_tokens
+                .zip(count(|all| all.prompt_tokens))
+                .map(|(cached, all)| ratio(cached as f64, all as f64)),
+            preemptions: count(|all| all.preemptions),
+            steps: count(|all| all.steps),
         }
     }
 
@@ -200,7 +228,7 @@ impl Report {
         writeln!(out, "| | |\n|---|---:|")?;
         let failures: Vec<String> = self.failures.iter().map(|(kind, n)| format!("{n} × {kind}")).collect();
         let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
-        let batch = ratio(self.generated_tokens as f64, self.steps as f64);
+        let batch = self.steps.map(|steps| ratio(self.generated_tokens as f64, steps as f64));
         for (name, value) in [
             ("generated tokens/s", format!("{:.1}", self.generated_tokens_per_second)),
             ("prompt tokens/s, cached ones included", format!("{:.1}", self.prompt_tokens_per_second)),
@@ -209,11 +237,20 @@ impl Report {
             ("finished", format!("{} of {}", self.finished, self.requests)),
             ("failures", failures),
             ("shortened to the context", self.shortened.to_string()),
-            ("prompt tokens from the prefix cache", format!("{:.1} %", 100.0 * self.hit_rate)),
-            ("preemptions", self.preemptions.to_string()),
-            ("sequences per decode step", format!("{batch:.1}")),
         ] {
             writeln!(out, "| {name} | {value} |")?;
+        }
+        for (name, value) in [
+            (
+                "prompt tokens from the prefix cache",
+                self.hit_rate.map(|rate| format!("{:.1} %", 100.0 * rate)),
+            ),
+            ("preemptions", self.preemptions.map(|n| n.to_string())),
+            ("sequences per decode step", batch.map(|batch| format!("{batch:.1}"))),
+        ] {
+            if let Some(value) = value {
+                writeln!(out, "| {name} | {value} |")?;
+            }
         }
         writeln!(out, "\n| | p50 | p90 | p99 | max | mean |\n|---|---:|---:|---:|---:|---:|")?;
         for (name, times) in [
@@ -222,6 +259,9 @@ impl Report {
             ("queueing time", &self.queue_seconds),
             ("whole request", &self.request_seconds),
         ] {
+            if times.count == 0 {
+                continue;
+            }
             let Quantiles { p50, p90, p99, max, mean, .. } = *times;
             let [p50, p90, p99, max, mean] = [p50, p90, p99, max, mean].map(milliseconds);
             writeln!(out, "| {name} | {p50} | {p90} | {p99} | {max} | {mean} |")?;
@@ -242,7 +282,7 @@ impl Report {
             self.generated_tokens_per_second,
             self.prompt_tokens_per_second,
             self.requests_per_second,
-            self.hit_rate,
+            self.hit_rate.unwrap_or(0.0),
         ];
         let times = [&self.first_token_seconds, &self.between_tokens_seconds, &self.queue_seconds];
         let times = times.into_iter().flat_map(|times| [times.p50, times.p90, times.p99]);
@@ -252,7 +292,7 @@ impl Report {
         let (model, device) = (foreign::csv(model), foreign::csv(device));
         let (rate, requests, finished) = (&self.load.rate, self.requests, self.finished);
         let (numbers, times) = (joined(&mut numbers.into_iter()), joined(&mut times.into_iter()));
-        let preemptions = self.preemptions;
+        let preemptions = self.preemptions.unwrap_or(0);
         Ok(writeln!(out, "{model},{device},{rate},{requests},{finished},{numbers},{preemptions},{times}")?)
     }
 }
@@ -297,18 +337,21 @@ pub(super) mod tests {
         let kv_cache = KvCache { bytes: 1 << 20, state_bytes: 0, total_tokens: 64, longest_sequence: 32 };
         let subject = Subject {
             model: "a \"model\"".to_owned(),
-            architecture: "llama".to_owned(),
+            loaded: Some(Loaded {
+                architecture: "llama".to_owned(),
+                threads: 2,
+                precision: "fast".to_owned(),
+                kv_cache,
+            }),
             device: "cpu".to_owned(),
-            threads: 2,
-            precision: "fast".to_owned(),
             version: "0",
-            kv_cache,
         };
         let mut after = Statistics::default();
         (after.prompt_tokens, after.cached_tokens, after.preemptions, after.steps) = (20, 5, 3, 4);
         let load = Load::draw(&args).unwrap();
-        let counts = (Statistics::default(), after);
-        let measured = Measured { args: &args, load: &load, sampled: false, prefix_cache: true, counts };
+        let counts = Some((Statistics::default(), after));
+        let measured =
+            Measured { args: &args, load: &load, sampled: false, prefix_cache: Some(true), counts };
         (Report::new(subject, &served, &measured), served)
     }
 

@@ -1,0 +1,222 @@
+//! `gyrus serve`: the examples of the README, settings, signals, and a load over HTTP.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{gyrus, refused};
+use gyrus_testkit::{Need, data, repository, skip, tempfile};
+use serde_json::Value;
+
+/// A server that is killed when it is dropped.
+struct Serving {
+    child: Child,
+    url: String,
+}
+
+impl Serving {
+    /// Starts `gyrus serve` on a free port, with the test model under the name of the README's.
+    fn start(flags: &[&str]) -> Option<Serving> {
+        let model = data("tales/tales-7m-q8_0.gguf")?;
+        let named = format!("smollm2-135m={}", model.display());
+        let mut child = gyrus()
+            .args(["serve", &named, "--listen", "127.0.0.1:0", "--device", "cpu", "--ctx", "512"])
+            .args(flags)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut all = String::new();
+        let url = loop {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "the server ended:\n{all}");
+            all.push_str(&line);
+            if let Some((_, url)) = line.split_once("serving at ") {
+                break url.split("/v1").next().unwrap().to_owned();
+            }
+        };
+        // The log goes on; nobody reads it, and the pipe must not fill up.
+        std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
+        Some(Serving { child, url })
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The commands with `curl` of the README.
+fn examples() -> Vec<String> {
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let blocks = readme.split("```").skip(1).step_by(2).map(|block| block.trim().to_owned());
+    blocks.filter(|block| block.starts_with("curl")).collect()
+}
+
+fn shell(command: &str) -> Option<String> {
+    if Command::new("curl").arg("--version").output().is_err() {
+        skip(Need::Extra, "curl is not there");
+        return None;
+    }
+    let output = Command::new("sh").args(["-c", command]).env("NO_PROXY", "*").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{command}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
+}
+
+#[test]
+fn examples_of_the_readme_run() {
+    let Some(server) = Serving::start(&[]) else { return };
+    let examples = examples();
+    assert!(examples.len() >= 5, "{examples:?}");
+    for example in examples {
+        let command = example.replace("http://127.0.0.1:8080", &server.url).replacen(
+            "curl",
+            "curl -sS --fail-with-body",
+            1,
+        );
+        let Some(text) = shell(&command) else { return };
+        match &example {
+            example if example.contains("/v1/models") => {
+                assert!(text.contains("\"id\":\"smollm2-135m\""), "{text}");
+            }
+            example if example.contains("\"stream\": true") => {
+                let pieces = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+                let pieces = pieces.map(|json| serde_json::from_str::<Value>(&format!("{{{json}")).unwrap());
+                let whole: String = pieces
+                    .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+                    .collect();
+                let found: Value = serde_json::from_str(&whole).unwrap();
+                assert!(["red", "blue"].contains(&found["name"].as_str().unwrap()), "{whole}");
+            }
+            example if example.contains("/v1/chat/completions") => {
+                let value: Value = serde_json::from_str(&text).unwrap();
+                assert!(!value["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{text}");
+            }
+            example if example.contains("/v1/messages") => {
+                let value: Value = serde_json::from_str(&text).unwrap();
+                assert!(!value["content"][0]["text"].as_str().unwrap().is_empty(), "{text}");
+            }
+            _ => {
+                let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+                assert_eq!(last["done"], true, "{text}");
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_server_drains_after_sigterm_and_starts_again_after_a_kill() {
+    let Some(mut server) = Serving::start(&["--drain", "20"]) else { return };
+    let ask = format!(
+        "curl -sS --fail-with-body {}/v1/completions -d '{{\"prompt\": \"Once\", \"max_tokens\": 450, \"n\": 4, \"ignore_eos\": true}}'",
+        server.url
+    );
+    if shell(&format!("curl -sS --fail-with-body {}/health/live", server.url)).is_none() {
+        return;
+    }
+    let running = std::thread::spawn(move || shell(&ask).unwrap());
+    let started = Instant::now();
+    while !shell(&format!("curl -sS {}/v1/metrics", server.url)).unwrap().contains("\"in_flight\":4") {
+        assert!(started.elapsed() < Duration::from_secs(20), "the request does not start");
+    }
+    server.signal("TERM");
+    let answer: Value = serde_json::from_str(&running.join().unwrap()).unwrap();
+    assert_eq!(answer["usage"]["completion_tokens"], 1800, "a running request is answered");
+    assert_eq!(server.wait(), Some(0));
+    let mut killed = Serving::start(&[]).unwrap();
+    killed.signal("KILL");
+    assert_eq!(killed.wait(), None);
+    let again = Serving::start(&[]).unwrap();
+    assert!(shell(&format!("curl -sS --fail-with-body {}/health/live", again.url)).unwrap().contains("ok"));
+}
+
+#[test]
+fn settings_are_checked() {
+    let Some(model) = data("tales/tales-7m-q8_0.gguf") else { return };
+    let model = model.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("server.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, format!("model = ['chat={model}']\nlisten = '127.0.0.1:0'\nqueue = 3\n")).unwrap();
+    let output = gyrus().args(["serve", "--config", path, "--check"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && text.contains("the settings are sound") && text.contains("chat"),
+        "{text}"
+    );
+    std::fs::write(&file, "quue = 3\n").unwrap();
+    let text = refused(&["serve", model, "--config", path, "--check"], 2);
+    assert!(text.contains("quue"), "{text}");
+    let text = refused(&["serve", model, "--listen", "0.0.0.0:0", "--check"], 1);
+    assert!(text.contains("--insecure"), "{text}");
+    let text = refused(&["serve", model, "--keys", path, "--check"], 1);
+    assert!(text.contains("server.toml"), "{text}");
+    let text = refused(&["serve", model, "--alias", "gpt=nothing", "--check"], 1);
+    assert!(text.contains("nothing"), "{text}");
+    let broken = folder.path().join("broken.gguf");
+    std::fs::write(&broken, "GGUF").unwrap();
+    let text = refused(&["serve", broken.to_str().unwrap(), "--check"], 1);
+    assert!(text.contains("broken"), "{text}");
+}
+
+#[test]
+fn a_load_is_measured_over_http() {
+    let Some(server) = Serving::start(&["--parallel", "4"]) else { return };
+    let output = gyrus()
+        .args(["bench", "smollm2-135m", "--serve", &server.url, "--requests", "6", "--prompt-length", "8"])
+        .args(["--output-length", "5", "-q", "-o", "json"])
+        .env("NO_PROXY", "*")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["finished"], &report["requests"]), (&Value::from(6), &Value::from(6)), "{text}");
+    assert!(report["generated_tokens"].as_u64().unwrap() > 6 && report["kv_cache"].is_null(), "{text}");
+}
+
+#[test]
+fn https_is_served_with_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] =
+        ["cert.pem", "key.pem"].map(|name| folder.path().join(name).display().to_string());
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return skip(Need::Extra, "openssl is not there to make a certificate");
+    }
+    let wrong = refused(&["serve", "tales-7m", "--check", "--tls-certificate", &key, "--tls-key", &key], 1);
+    assert!(wrong.contains("TLS") && wrong.contains("key.pem"), "{wrong}");
+    let flags = ["--tls-certificate", certificate.as_str(), "--tls-key", key.as_str()];
+    let Some(server) = Serving::start(&flags) else { return };
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let Some(text) = shell(&format!("curl -sS --fail-with-body --insecure {}/health/live", server.url))
+    else {
+        return;
+    };
+    assert!(text.contains("ok"), "{text}");
+}

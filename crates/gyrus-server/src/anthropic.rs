@@ -1,0 +1,200 @@
+//! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
+
+mod blocks;
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use axum::response::Response;
+use gyrus::tools::{ToolChoice, Tools};
+use serde_json::{Value, json};
+
+use self::blocks::MessageStream;
+use crate::failure::{Failure, json_response};
+use crate::fields::Fields;
+use crate::messages::{messages, text_of};
+use crate::routes::Call;
+use crate::running::start;
+use crate::stream::{Format, respond};
+use crate::wanted::{Wanted, WantedPrompt};
+
+/// Fields that would change the answer.
+const REFUSED: &[&str] = &["mcp_servers", "container", "context_management", "output_format"];
+
+/// The request of a body, and whether it streams. `counts`: its tokens are only to be counted.
+pub(crate) fn parse(body: &[u8], counts: bool) -> Result<(Wanted, bool), Failure> {
+    let mut fields = Fields::parse(body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let mut list = Vec::new();
+    match fields.take("system") {
+        None => {}
+        Some(Value::String(text)) => list.push(json!({ "role": "system", "content": text })),
+        Some(Value::Array(parts)) => {
+            list.push(json!({ "role": "system", "content": text_of(&parts, "system")? }));
+        }
+        Some(_) => return Err(fields.wrong("system", "it must be a string or a list of text blocks")),
+    }
+    let asked = fields.list("messages")?.ok_or_else(|| fields.wrong("messages", "it is missing"))?;
+    if asked.is_empty() {
+        return Err(fields.wrong("messages", "there are no messages"));
+    }
+    if asked.last().is_some_and(|last| last["role"] == "assistant") {
+        let message = "the last message must be the user's: the start of an answer cannot be given";
+        return Err(fields.wrong("messages", message));
+    }
+    for (at, message) in asked.into_iter().enumerate() {
+        translate(message, &format!("messages[{at}]"), &mut list)?;
+    }
+    let mut wanted = Wanted::new(model, WantedPrompt::Messages(messages(list, "messages")?));
+    wanted.take_stops(&mut fields, "stop_sequences")?;
+    let stops = std::mem::take(&mut wanted.stop);
+    wanted.take_common(&mut fields)?;
+    wanted.stop.extend(stops);
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    wanted.max_tokens = fields.count("max_tokens")?;
+    if wanted.max_tokens.is_none() && !counts {
+        return Err(fields.wrong("max_tokens", "it is missing"));
+    }
+    take_tools(&mut wanted, &mut fields)?;
+    if let Some(mut thinking) = fields.object("thinking")? {
+        let kind = thinking.string("type")?.unwrap_or_default();
+        wanted.reasoning = match kind.as_str() {
+            "enabled" | "adaptive" => Some(true),
+            "disabled" => Some(false),
+            _ => return Err(thinking.wrong("type", "it must be enabled or disabled")),
+        };
+    }
+    wanted.take_variables(&mut fields)?;
+    fields.refuse(REFUSED)?;
+    fields.ignore(&["metadata", "service_tier", "cache_control", "anthropic_version", "betas"]);
+    fields.finish()?;
+    Ok((wanted, stream))
+}
+
+/// Turns a message with blocks into messages of a chat: results of tools are messages of their own.
+fn translate(message: Value, path: &str, list: &mut Vec<Value>) -> Result<(), Failure> {
+    let role = message["role"].as_str().unwrap_or_default();
+    if !matches!(role, "user" | "assistant") {
+        return Err(Failure::field(format!("{path}.role"), "it must be user or assistant"));
+    }
+    let blocks = match &message["content"] {
+        Value::String(text) => {
+            list.push(json!({ "role": role, "content": text }));
+            return Ok(());
+        }
+        Value::Array(blocks) => blocks,
+        _ => {
+            return Err(Failure::field(format!("{path}.content"), "it must be a string or a list of blocks"));
+        }
+    };
+    let (mut texts, mut calls, mut reasoning) = (Vec::new(), Vec::new(), String::new());
+    for (at, block) in blocks.iter().enumerate() {
+        let path = format!("{path}.content[{at}]");
+        match block["type"].as_str().unwrap_or_default() {
+            "tool_use" => {
+                let function = json!({ "name": block["name"], "arguments": block["input"] });
+                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+            }
+            "tool_result" => {
+                let content = match &block["content"] {
+                    Value::Null => String::new(),
+                    Value::String(text) => text.clone(),
+                    Value::Array(parts) => text_of(parts, &format!("{path}.content"))?,
+                    _ => {
+                        return Err(Failure::field(
+                            format!("{path}.content"),
+                            "it must be text or a list of blocks",
+                        ));
+                    }
+                };
+                list.push(
+                    json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }),
+                );
+            }
+            "thinking" => reasoning.push_str(block["thinking"].as_str().unwrap_or_default()),
+            "redacted_thinking" => {}
+            _ => texts.push(text_of(std::slice::from_ref(block), &path)?),
+        }
+    }
+    if texts.is_empty() && calls.is_empty() {
+        return Ok(());
+    }
+    let mut translated = json!({ "role": role, "content": texts.join("\n") });
+    if !calls.is_empty() {
+        translated["tool_calls"] = Value::from(calls);
+    }
+    if !reasoning.is_empty() {
+        translated["reasoning_content"] = reasoning.into();
+    }
+    list.push(translated);
+    Ok(())
+}
+
+fn take_tools(wanted: &mut Wanted, fields: &mut Fields) -> Result<(), Failure> {
+    if let Some(tools) = fields.list("tools")? {
+        let mut functions = Vec::new();
+        for (at, tool) in tools.into_iter().enumerate() {
+            if tool.get("type").is_some_and(|kind| kind != "custom" && !kind.is_null()) {
+                return Err(Failure::field(format!("tools[{at}].type"), "there are no built-in tools"));
+            }
+            functions.push(json!({ "type": "function", "function": { "name": tool["name"],
+                "description": tool["description"], "parameters": tool["input_schema"] } }));
+        }
+        let tools = Tools::from_value(&Value::from(functions));
+        wanted.tools = Some(tools.map_err(|error| Failure::field("tools", error.to_string()))?);
+    }
+    if let Some(mut choice) = fields.object("tool_choice")? {
+        let kind = choice.string("type")?.unwrap_or_default();
+        wanted.tool_choice = match kind.as_str() {
+            "auto" => ToolChoice::Auto,
+            "any" => ToolChoice::Required,
+            "none" => ToolChoice::None,
+            "tool" => {
+                let name = choice.string("name")?;
+                ToolChoice::Named(name.ok_or_else(|| choice.wrong("name", "it is missing"))?)
+            }
+            _ => return Err(choice.wrong("type", "it must be auto, any, tool or none")),
+        };
+        wanted.parallel_calls = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+        choice.finish()?;
+        let needs = matches!(wanted.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        if needs && wanted.tools.as_ref().is_none_or(Tools::is_empty) {
+            return Err(Failure::field("tool_choice", "there are no tools to choose from"));
+        }
+    }
+    Ok(())
+}
+
+/// Answers a conversation.
+pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
+    let (wanted, stream) = parse(&call.body, false)?;
+    let mut running = start(&call.state, &call.caller, wanted).await?;
+    let mut format = MessageStream::new(running.name());
+    if stream {
+        return Ok(respond(running, format));
+    }
+    let model = running.model().clone();
+    // The pieces are not sent; the message that they add up to is.
+    let mut pieces = Vec::new();
+    poll_fn(|context| {
+        loop {
+            pieces.clear();
+            match running.poll_event(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(Some(event))) => format.event(&event, &model, &mut pieces),
+            }
+        }
+    })
+    .await?;
+    format.end(&mut pieces);
+    Ok(json_response(&format.message()))
+}
+
+/// Counts the tokens of a conversation.
+pub(crate) async fn count_tokens(call: Call) -> Result<Response, Failure> {
+    let (wanted, _) = parse(&call.body, true)?;
+    let tokens = crate::running::prompt_tokens(&call.state, &call.caller, wanted).await?;
+    Ok(json_response(&json!({ "input_tokens": tokens.len() })))
+}

@@ -1,0 +1,127 @@
+//! Answers as a whole.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use gyrus::tools::Call;
+use gyrus::{Event, Model, StopReason, Usage};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::running::Running;
+
+/// A generation that has ended.
+#[derive(Debug)]
+pub(crate) struct Collected {
+    pub(crate) choices: Vec<Choice>,
+}
+
+/// One of its choices.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) stop: Option<StopReason>,
+    pub(crate) usage: Usage,
+}
+
+/// A generated token, with its log-probabilities if they were asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) id: u32,
+    pub(crate) logprob: Option<f32>,
+    pub(crate) top: Vec<(u32, f32)>,
+}
+
+impl Collected {
+    /// Waits for the end of a generation of this many choices.
+    pub(crate) async fn wait(running: &mut Running, choices: usize) -> Result<Collected, Failure> {
+        let mut all: Vec<Choice> = Vec::new();
+        all.resize_with(choices, Choice::default);
+        poll_fn(|context| {
+            loop {
+                match running.poll_event(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
+                    Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
+                    Poll::Ready(Ok(Some(event))) => add(&mut all, event),
+                }
+            }
+        })
+        .await?;
+        Ok(Collected { choices: all })
+    }
+
+    /// Tokens of the prompt, tokens of it that were cached, and generated tokens.
+    pub(crate) fn usage(&self) -> Counts {
+        let mut counts = Counts::default();
+        for choice in &self.choices {
+            counts.add(&choice.usage);
+        }
+        counts
+    }
+}
+
+fn add(choices: &mut [Choice], event: Event<'_>) {
+    match event {
+        Event::Token { choice, id, logprob, top } => {
+            choices[choice].tokens.push(Token { id, logprob, top: top.to_vec() });
+        }
+        Event::Text { choice, text } => choices[choice].text.push_str(text),
+        Event::Reasoning { choice, text } => choices[choice].reasoning.push_str(text),
+        Event::ToolCall { choice, call } => choices[choice].calls.push(call.clone()),
+        Event::Stop { choice, reason, usage } => {
+            choices[choice].stop = Some(reason);
+            choices[choice].usage = usage;
+        }
+        _ => {}
+    }
+}
+
+/// The tokens of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) prompt: usize,
+    pub(crate) cached: usize,
+    pub(crate) generated: usize,
+    /// Those of the first choice, for its times.
+    first: Option<Usage>,
+}
+
+impl Counts {
+    /// Adds the usage of a choice. The prompt is counted once.
+    pub(crate) fn add(&mut self, usage: &Usage) {
+        self.prompt = usage.prompt_tokens;
+        self.cached = self.cached.max(usage.cached_tokens);
+        self.generated += usage.generated_tokens;
+        self.first.get_or_insert(*usage);
+    }
+
+    /// The times of the first choice, as llama.cpp writes them.
+    pub(crate) fn timings(&self) -> Value {
+        let usage = self.first.unwrap_or_default();
+        let computed = usage.prompt_tokens - usage.cached_tokens;
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        json!({
+            "cache_n": usage.cached_tokens,
+            "prompt_n": computed,
+            "prompt_ms": ms(usage.prompt_time),
+            "prompt_per_second": usage.prompt_speed(),
+            "predicted_n": usage.generated_tokens,
+            "predicted_ms": ms(usage.decode_time),
+            "predicted_per_second": usage.decode_speed(),
+        })
+    }
+}
+
+/// The text of a token on its own, and its bytes.
+pub(crate) fn token_text(model: &Model, id: u32) -> (String, Vec<u8>) {
+    let bytes = match model.tokenizer() {
+        // Control tokens have a text but no bytes of an answer.
+        Some(tokenizer) if (id as usize) < tokenizer.vocab_size() => tokenizer.token_bytes(id).to_vec(),
+        _ => Vec::new(),
+    };
+    (String::from_utf8_lossy(&bytes).into_owned(), bytes)
+}

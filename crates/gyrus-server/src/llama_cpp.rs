@@ -1,0 +1,258 @@
+//! The routes of llama.cpp's server that clients use.
+
+use axum::response::Response;
+use gyrus::{Event, Model, StopReason};
+use serde_json::{Value, json};
+
+use crate::collected::{Collected, Counts, token_text};
+use crate::failure::{Failure, Wire, json_response};
+use crate::fields::Fields;
+use crate::messages::messages;
+use crate::native::encode;
+use crate::openai::completions::prompt;
+use crate::routes::Call;
+use crate::running::{prompt_tokens, start};
+use crate::stream::{Format, respond, sse};
+use crate::wanted::{Wanted, WantedPrompt};
+
+/// Fields that change nothing about an answer.
+const IGNORED: &[&str] = &[
+    "t_max_predict_ms",
+    "post_sampling_probs",
+    "return_tokens",
+    "timings_per_token",
+    "return_progress",
+    "n_indent",
+];
+
+/// The request of a completion, and whether it streams.
+pub(crate) fn parse_completion(body: &[u8]) -> Result<(Wanted, bool), Failure> {
+    let mut fields = Fields::parse(body)?;
+    let value = fields.require("prompt")?;
+    let prompt =
+        prompt(&value).ok_or_else(|| fields.wrong("prompt", "it must be a string or a list of token ids"))?;
+    finish(fields, prompt)
+}
+
+/// The request of a gap in code.
+pub(crate) fn parse_infill(body: &[u8]) -> Result<(Wanted, bool), Failure> {
+    let mut fields = Fields::parse(body)?;
+    let prefix =
+        fields.string("input_prefix")?.ok_or_else(|| fields.wrong("input_prefix", "it is missing"))?;
+    let suffix =
+        fields.string("input_suffix")?.ok_or_else(|| fields.wrong("input_suffix", "it is missing"))?;
+    let prompt = fields.string("prompt")?.unwrap_or_default();
+    fields.refuse(&["input_extra"])?;
+    finish(fields, WantedPrompt::Infill { prefix, suffix, prompt })
+}
+
+fn finish(mut fields: Fields, prompt: WantedPrompt) -> Result<(Wanted, bool), Failure> {
+    let mut wanted = Wanted::new(fields.string("model")?.unwrap_or_default(), prompt);
+    wanted.take_common(&mut fields)?;
+    let limit = fields.integer("n_predict", -2, i64::from(u32::MAX))?;
+    let other = fields.integer("max_tokens", -1, i64::from(u32::MAX))?;
+    wanted.max_tokens = limit.or(other).and_then(|limit| usize::try_from(limit).ok());
+    wanted.logprobs = fields.integer("n_probs", 0, 20)?.filter(|n| *n > 0).map(|n| n as usize);
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    fields.refuse(&["image_data", "lora", "multimodal_data"])?;
+    fields.ignore(IGNORED);
+    fields.finish()?;
+    Ok((wanted, stream))
+}
+
+/// `/completion`.
+pub(crate) async fn completion(call: Call) -> Result<Response, Failure> {
+    let (wanted, stream) = parse_completion(&call.body)?;
+    complete(call, wanted, stream).await
+}
+
+/// `/infill`.
+pub(crate) async fn infill(call: Call) -> Result<Response, Failure> {
+    let (wanted, stream) = parse_infill(&call.body)?;
+    complete(call, wanted, stream).await
+}
+
+async fn complete(call: Call, wanted: Wanted, stream: bool) -> Result<Response, Failure> {
+    let probabilities = wanted.logprobs;
+    let mut running = start(&call.state, &call.caller, wanted).await?;
+    if stream {
+        let format = CompletionStream { name: running.name().to_owned(), last: Value::Null };
+        return Ok(respond(running, format));
+    }
+    let collected = Collected::wait(&mut running, 1).await?;
+    let counts = collected.usage();
+    let Some(choice) = collected.choices.into_iter().next() else {
+        return Err(Failure::server("there is no completion"));
+    };
+    let mut value = ended(running.name(), &choice.text, choice.stop.as_ref(), &counts);
+    value["tokens"] = choice.tokens.iter().map(|token| token.id).collect();
+    if probabilities.is_some() {
+        let model = running.model();
+        let one = |id: u32, logprob: f32| {
+            let (token, bytes) = token_text(model, id);
+            json!({ "id": id, "token": token, "bytes": bytes, "logprob": logprob.max(-9999.0) })
+        };
+        let tokens = choice.tokens.iter().map(|token| {
+            let mut value = one(token.id, token.logprob.unwrap_or(f32::NEG_INFINITY));
+            value["top_logprobs"] = token.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
+            value
+        });
+        value["completion_probabilities"] = tokens.collect();
+    }
+    Ok(json_response(&value))
+}
+
+fn ended(name: &str, text: &str, stop: Option<&StopReason>, counts: &Counts) -> Value {
+    let (kind, word) = match stop {
+        Some(StopReason::EndToken(_)) => ("eos", ""),
+        Some(StopReason::StopString(word)) => ("word", word.as_str()),
+        Some(StopReason::MaxTokens | StopReason::ContextFull) => ("limit", ""),
+        _ => ("none", ""),
+    };
+    json!({
+        "content": text,
+        "stop": true,
+        "model": name,
+        "stop_type": kind,
+        "stopping_word": word,
+        "tokens_predicted": counts.generated,
+        "tokens_evaluated": counts.prompt,
+        "tokens_cached": counts.cached,
+        "truncated": stop == Some(&StopReason::ContextFull),
+        "timings": counts.timings(),
+    })
+}
+
+/// A completion that streams.
+struct CompletionStream {
+    name: String,
+    /// What is sent at the end.
+    last: Value,
+}
+
+impl Format for CompletionStream {
+    fn event(&mut self, event: &Event<'_>, _: &Model, out: &mut Vec<u8>) {
+        match event {
+            Event::Text { text, .. } => sse(out, None, &json!({ "content": text, "stop": false })),
+            Event::Stop { reason, usage, .. } => {
+                let mut counts = Counts::default();
+                counts.add(usage);
+                self.last = ended(&self.name, "", Some(reason), &counts);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        sse(out, None, &self.last);
+    }
+
+    fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
+        sse(out, None, &failure.to_json(Wire::LlamaCpp));
+    }
+}
+
+/// `/tokenize`.
+pub(crate) async fn tokenize(call: Call) -> Result<Response, Failure> {
+    let mut fields = Fields::parse(&call.body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let text = fields.string("content")?.ok_or_else(|| fields.wrong("content", "it is missing"))?;
+    let add_special = fields.boolean("add_special")?.unwrap_or(false);
+    let special = fields.boolean("parse_special")?.unwrap_or(true);
+    fields.refuse(&["with_pieces"])?;
+    fields.finish()?;
+    let tokens = encode(&call, &model, text, special, add_special).await?;
+    Ok(json_response(&json!({ "tokens": tokens })))
+}
+
+/// `/detokenize`.
+pub(crate) async fn detokenize(call: Call) -> Result<Response, Failure> {
+    let mut fields = Fields::parse(&call.body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let value = fields.require("tokens")?;
+    let Some(WantedPrompt::Ids(ids)) = prompt(&value) else {
+        return Err(fields.wrong("tokens", "it must be a list of token ids"));
+    };
+    fields.finish()?;
+    let text = decode(&call, &model, ids).await?;
+    Ok(json_response(&json!({ "content": text })))
+}
+
+/// Decodes tokens on a thread for CPU work.
+async fn decode(call: &Call, model: &str, ids: Vec<u32>) -> Result<String, Failure> {
+    let listed = call.state.find(&call.caller, model).await?;
+    let lease = call.state.models.lease(&listed).await?;
+    let decode = move || -> Result<String, Failure> {
+        let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
+        let vocab = tokenizer.vocab_size();
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => Err(gyrus::Error::TokenId { id: *id, vocab }.into()),
+            None => Ok(tokenizer.decode(&ids, true)),
+        }
+    };
+    let decoded = tokio::task::spawn_blocking(decode).await;
+    decoded.map_err(|error| Failure::server(format!("the tokens could not be decoded: {error}")))?
+}
+
+/// `/apply-template`.
+pub(crate) async fn apply_template(call: Call) -> Result<Response, Failure> {
+    let mut fields = Fields::parse(&call.body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let list = fields.list("messages")?.ok_or_else(|| fields.wrong("messages", "it is missing"))?;
+    let mut wanted = Wanted::new(model.clone(), WantedPrompt::Messages(messages(list, "messages")?));
+    if let Some(tools) = fields.take("tools") {
+        let tools = gyrus::tools::Tools::from_value(&tools);
+        wanted.tools = Some(tools.map_err(|error| fields.wrong("tools", error.to_string()))?);
+    }
+    wanted.take_variables(&mut fields)?;
+    fields.finish()?;
+    let ids = prompt_tokens(&call.state, &call.caller, wanted).await?;
+    let text = decode(&call, &model, ids).await?;
+    Ok(json_response(&json!({ "prompt": text })))
+}
+
+/// `/props`: the default model, which is loaded for it.
+pub(crate) async fn props(call: Call) -> Result<Response, Failure> {
+    let listed = call.state.find(&call.caller, "").await?;
+    let lease = call.state.models.lease(&listed).await?;
+    let model = lease.model();
+    let sampler = crate::sampling::SamplerFields::default().sampler(model.sampling());
+    let settings = json!({
+        "n_ctx": model.context().tokens,
+        "params": {
+            "temperature": sampler.temperature,
+            "top_k": sampler.top_k,
+            "top_p": sampler.top_p,
+            "min_p": sampler.min_p,
+            "repeat_penalty": sampler.repetition_penalty,
+            "repeat_last_n": sampler.penalty_window,
+        },
+    });
+    let template = model.chat_format().ok().map(|format| format.source().to_owned());
+    let text =
+        |id: Option<u32>| id.and_then(|id| model.tokenizer()?.token_text(id)).unwrap_or_default().to_owned();
+    let tokenizer = model.tokenizer();
+    Ok(json_response(&json!({
+        "default_generation_settings": settings,
+        "total_slots": call.state.config.parallel,
+        "model_alias": lease.name(),
+        "model_path": lease.name(),
+        "chat_template": template.unwrap_or_default(),
+        "bos_token": text(tokenizer.and_then(|tokenizer| tokenizer.bos())),
+        "eos_token": text(tokenizer.and_then(|tokenizer| tokenizer.eos())),
+        "modalities": { "vision": false, "audio": false },
+        "build_info": concat!("gyrus ", env!("CARGO_PKG_VERSION")),
+    })))
+}
+
+/// `/slots`: as many as sequences run at once. Which of them runs which request is not told.
+pub(crate) async fn slots(call: Call) -> Result<Response, Failure> {
+    let mut slots = Vec::new();
+    for now in call.state.now() {
+        for number in 0..call.state.config.parallel as u64 {
+            let is_processing = number < now.statistics.running;
+            slots.push(json!({ "id": slots.len(), "model": now.model, "is_processing": is_processing }));
+        }
+    }
+    Ok(json_response(&slots))
+}

@@ -1,0 +1,257 @@
+//! Counts and times of what was served, for `/metrics` and `/v1/metrics`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Bounds of histograms of times, in seconds.
+const BOUNDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
+
+/// All counts.
+pub(crate) struct Metrics {
+    started: Instant,
+    /// Responses by route and status.
+    responses: Mutex<BTreeMap<(String, u16), u64>>,
+    models: Mutex<BTreeMap<String, ModelCounts>>,
+    pub(crate) first_token: Histogram,
+    pub(crate) between_tokens: Histogram,
+    pub(crate) queue: Histogram,
+    pub(crate) duration: Histogram,
+    /// Requests whose client went away.
+    pub(crate) disconnected: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) refused: AtomicU64,
+}
+
+/// Counts of one model.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ModelCounts {
+    pub(crate) requests: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) completion_tokens: u64,
+}
+
+/// A histogram of times.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BOUNDS.len()],
+    count: AtomicU64,
+    /// In microseconds.
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn add(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        if let Some(at) = BOUNDS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[at].fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The mean in seconds; 0 if there were none.
+    pub(crate) fn mean(&self) -> f64 {
+        let count = self.count.load(Ordering::Relaxed);
+        self.sum.load(Ordering::Relaxed) as f64 / 1e6 / count.max(1) as f64
+    }
+
+    fn print(&self, out: &mut String, name: &str, help: &str) {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let mut below = 0;
+        for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
+            below += bucket.load(Ordering::Relaxed);
+            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {below}");
+        }
+        let count = self.count.load(Ordering::Relaxed);
+        let sum = self.sum.load(Ordering::Relaxed) as f64 / 1e6;
+        let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}");
+    }
+}
+
+/// What a model does now.
+pub(crate) struct Now {
+    pub(crate) model: String,
+    pub(crate) statistics: gyrus::Statistics,
+    pub(crate) bytes: u64,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        Metrics {
+            started: Instant::now(),
+            responses: Mutex::default(),
+            models: Mutex::default(),
+            first_token: Histogram::default(),
+            between_tokens: Histogram::default(),
+            queue: Histogram::default(),
+            duration: Histogram::default(),
+            disconnected: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a response. `route` is a path of the route table, so that there are few of them.
+    pub(crate) fn response(&self, route: &str, status: u16) {
+        *lock(&self.responses).entry((route.to_owned(), status)).or_insert(0) += 1;
+    }
+
+    /// Adds the counts of a request.
+    pub(crate) fn add(&self, model: &str, counts: ModelCounts) {
+        let mut models = lock(&self.models);
+        let all = models.entry(model.to_owned()).or_default();
+        all.requests += counts.requests;
+        all.prompt_tokens += counts.prompt_tokens;
+        all.cached_tokens += counts.cached_tokens;
+        all.completion_tokens += counts.completion_tokens;
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The JSON of `/v1/metrics`.
+    pub(crate) fn to_json(&self, now: &[Now]) -> Value {
+        let models = lock(&self.models).clone();
+        let sum = |of: fn(&ModelCounts) -> u64| models.values().map(of).sum::<u64>();
+        let each = models.iter().map(|(name, counts)| {
+            let mut value = json!({
+                "total_requests": counts.requests,
+                "total_prompt_tokens": counts.prompt_tokens,
+                "total_cached_tokens": counts.cached_tokens,
+                "total_completion_tokens": counts.completion_tokens,
+            });
+            if let Some(now) = now.iter().find(|now| now.model == *name) {
+                value["running"] = now.statistics.running.into();
+                value["waiting"] = now.statistics.waiting.into();
+                value["kv_blocks"] = now.statistics.blocks.into();
+                value["kv_blocks_used"] = now.statistics.used_blocks.into();
+                value["hit_rate"] = now.statistics.hit_rate().into();
+                value["memory_bytes"] = now.bytes.into();
+            }
+            (name.clone(), value)
+        });
+        json!({
+            "total_requests": sum(|counts| counts.requests),
+            "total_prompt_tokens": sum(|counts| counts.prompt_tokens),
+            "total_cached_tokens": sum(|counts| counts.cached_tokens),
+            "total_completion_tokens": sum(|counts| counts.completion_tokens),
+            "uptime_seconds": self.uptime().as_secs_f64(),
+            "disconnected": self.disconnected.load(Ordering::Relaxed),
+            "connections": self.connections.load(Ordering::Relaxed),
+            "first_token_seconds_mean": self.first_token.mean(),
+            "between_tokens_seconds_mean": self.between_tokens.mean(),
+            "models": each.collect::<serde_json::Map<String, Value>>(),
+        })
+    }
+
+    /// The text of `/metrics`, in the format of Prometheus.
+    pub(crate) fn to_text(&self, now: &[Now], in_flight: usize) -> String {
+        let mut out = String::new();
+        let head = |out: &mut String, name: &str, kind: &str, help: &str| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        };
+        head(&mut out, "gyrus_uptime_seconds", "gauge", "Time since the server started.");
+        let _ = writeln!(out, "gyrus_uptime_seconds {}", self.uptime().as_secs_f64());
+        head(&mut out, "gyrus_http_responses_total", "counter", "Responses by route and status.");
+        for ((route, status), count) in lock(&self.responses).iter() {
+            let route = escaped(route);
+            let _ =
+                writeln!(out, "gyrus_http_responses_total{{route=\"{route}\",status=\"{status}\"}} {count}");
+        }
+        for (name, kind, help, value) in [
+            ("gyrus_connections", "gauge", "Open connections.", self.connections.load(Ordering::Relaxed)),
+            (
+                "gyrus_connections_refused_total",
+                "counter",
+                "Connections beyond the limit.",
+                self.refused.load(Ordering::Relaxed),
+            ),
+            (
+                "gyrus_disconnected_total",
+                "counter",
+                "Requests whose client went away.",
+                self.disconnected.load(Ordering::Relaxed),
+            ),
+            ("gyrus_sequences_in_flight", "gauge", "Sequences, running or waiting.", in_flight as u64),
+        ] {
+            head(&mut out, name, kind, help);
+            let _ = writeln!(out, "{name} {value}");
+        }
+        let models = lock(&self.models).clone();
+        type Counted = (&'static str, &'static str, fn(&ModelCounts) -> u64);
+        const COUNTED: [Counted; 4] = [
+            ("gyrus_requests_total", "Generations.", |counts| counts.requests),
+            ("gyrus_prompt_tokens_total", "Tokens of prompts.", |counts| counts.prompt_tokens),
+            ("gyrus_cached_tokens_total", "Tokens of prompts from the cache.", |counts| counts.cached_tokens),
+            ("gyrus_generated_tokens_total", "Generated tokens.", |counts| counts.completion_tokens),
+        ];
+        for (name, help, of) in COUNTED {
+            head(&mut out, name, "counter", help);
+            for (model, counts) in &models {
+                let _ = writeln!(out, "{name}{{model=\"{}\"}} {}", escaped(model), of(counts));
+            }
+        }
+        type Gauge = (&'static str, &'static str, fn(&Now) -> u64);
+        const GAUGES: [Gauge; 5] = [
+            ("gyrus_running_sequences", "Sequences that have a slot.", |now| now.statistics.running),
+            ("gyrus_waiting_sequences", "Sequences that wait for one.", |now| now.statistics.waiting),
+            ("gyrus_kv_blocks", "Blocks of the KV cache.", |now| now.statistics.blocks),
+            ("gyrus_kv_blocks_used", "Blocks that sequences hold.", |now| now.statistics.used_blocks),
+            ("gyrus_model_memory_bytes", "Weights and KV cache.", |now| now.bytes),
+        ];
+        for (name, help, of) in GAUGES {
+            head(&mut out, name, "gauge", help);
+            for one in now {
+                let _ = writeln!(out, "{name}{{model=\"{}\"}} {}", escaped(&one.model), of(one));
+            }
+        }
+        self.first_token.print(&mut out, "gyrus_first_token_seconds", "Time to the first token.");
+        self.between_tokens.print(&mut out, "gyrus_between_tokens_seconds", "Time between tokens.");
+        self.queue.print(&mut out, "gyrus_queue_seconds", "Time until a sequence has a slot.");
+        self.duration.print(&mut out, "gyrus_request_seconds", "Time of a whole generation.");
+        out
+    }
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histograms_are_cumulative() {
+        let metrics = Metrics::new();
+        metrics.first_token.add(Duration::from_millis(2));
+        metrics.first_token.add(Duration::from_secs(100));
+        metrics.response("/v1/models", 200);
+        metrics.add("a\"b", ModelCounts { requests: 1, completion_tokens: 7, ..ModelCounts::default() });
+        let text = metrics.to_text(&[], 3);
+        for line in [
+            "gyrus_first_token_seconds_bucket{le=\"0.001\"} 0",
+            "gyrus_first_token_seconds_bucket{le=\"60\"} 1",
+            "gyrus_first_token_seconds_bucket{le=\"+Inf\"} 2",
+            "gyrus_http_responses_total{route=\"/v1/models\",status=\"200\"} 1",
+            "gyrus_generated_tokens_total{model=\"a\\\"b\"} 7",
+            "gyrus_sequences_in_flight 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+        }
+        assert_eq!(metrics.to_json(&[])["models"]["a\"b"]["total_completion_tokens"], 7);
+    }
+}

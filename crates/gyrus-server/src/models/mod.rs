@@ -1,0 +1,11 @@
+//! The models of a server: which there are, which are loaded, and when they go.
+
+mod entry;
+mod lease;
+mod registry;
+mod source;
+
+pub(crate) use entry::StateName;
+pub(crate) use lease::Lease;
+pub(crate) use registry::Registry;
+pub use source::{Listed, Pulled, Source, SourceError};

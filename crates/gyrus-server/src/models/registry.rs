@@ -1,0 +1,264 @@
+//! All models of a server under one memory budget.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::entry::{Claim, Entry, Loaded, StateName};
+use super::lease::Lease;
+use super::source::{Listed, Source};
+use crate::failure::{Failure, Kind};
+use crate::keep_alive::KeepAlive;
+use crate::names::nearest;
+
+/// How often idle models are looked for.
+const IDLE_TICK: Duration = Duration::from_millis(500);
+
+/// How long the source's list is used.
+const LIST_TIME: Duration = Duration::from_secs(1);
+
+/// The models of a server.
+pub(crate) struct Registry {
+    source: Arc<dyn Source>,
+    /// What the source has, and when it was asked.
+    listed: Mutex<Option<(Instant, Arc<Vec<Listed>>)>>,
+    entries: Mutex<BTreeMap<String, Arc<Entry>>>,
+    aliases: BTreeMap<String, String>,
+    /// Bytes that all loaded models may take together.
+    budget: Option<u64>,
+    keep_alive: KeepAlive,
+    /// One model is loaded at a time, so that the budget is counted right.
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Registry {
+    pub(crate) fn new(
+        source: Arc<dyn Source>,
+        aliases: BTreeMap<String, String>,
+        budget: Option<u64>,
+        keep_alive: KeepAlive,
+    ) -> Arc<Registry> {
+        Arc::new(Registry {
+            source,
+            listed: Mutex::new(None),
+            entries: Mutex::new(BTreeMap::new()),
+            aliases,
+            budget,
+            keep_alive,
+            loading: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn source(&self) -> Arc<dyn Source> {
+        Arc::clone(&self.source)
+    }
+
+    pub(crate) fn aliases(&self) -> &BTreeMap<String, String> {
+        &self.aliases
+    }
+
+    /// All models that there are. A new file is seen after a second.
+    pub(crate) async fn list(&self) -> Result<Arc<Vec<Listed>>, Failure> {
+        let cached = || self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, listed)) = &*cached()
+            && at.elapsed() < LIST_TIME
+        {
+            return Ok(Arc::clone(listed));
+        }
+        let source = self.source();
+        let listed = tokio::task::spawn_blocking(move || Arc::new(source.list())).await;
+        let listed =
+            listed.map_err(|error| Failure::server(format!("the models cannot be listed: {error}")))?;
+        *cached() = Some((Instant::now(), Arc::clone(&listed)));
+        Ok(listed)
+    }
+
+    /// Asks the source again for what it has, since that has changed.
+    pub(crate) fn forget_list(&self) {
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The model of a name: exact, an alias, or in another case; with Ollama's `:latest` or without. An empty name is the
+    /// default model.
+    pub(crate) async fn find(&self, name: &str) -> Result<Listed, Failure> {
+        let listed = self.list().await?;
+        let name = self.aliases.get(name).map_or(name, String::as_str);
+        let short = name.strip_suffix(":latest").unwrap_or(name);
+        let short = self.aliases.get(short).map_or(short, String::as_str);
+        let found = match short {
+            "" | "default" => listed.iter().find(|one| one.is_present),
+            _ => {
+                let exact = listed.iter().find(|one| one.name == short);
+                exact.or_else(|| listed.iter().find(|one| one.name.eq_ignore_ascii_case(short)))
+            }
+        };
+        if let Some(found) = found {
+            return Ok(found.clone());
+        }
+        let shown: String = name.chars().take(100).collect();
+        let names = listed.iter().filter(|one| one.is_present).map(|one| one.name.as_str());
+        let near = nearest(short, names.chain(self.aliases.keys().map(String::as_str)));
+        let hint = match near.is_empty() {
+            true => "GET /v1/models lists the models".to_owned(),
+            false => format!("near are {}", near.join(", ")),
+        };
+        let message = format!("there is no model {shown:?}; {hint}");
+        let failure = Failure::new(Kind::NotFound, message).with_code("model_not_found");
+        Err(Failure { param: Some("model".to_owned()), ..failure })
+    }
+
+    /// The entry of a model that can be loaded.
+    fn entry(&self, listed: &Listed) -> Result<Arc<Entry>, Failure> {
+        if !listed.is_present {
+            let message = format!("{} has to be downloaded first: POST /api/pull", listed.name);
+            return Err(Failure::new(Kind::NotFound, message).with_code("model_not_found"));
+        }
+        let mut entries = self.entries();
+        let entry = entries.entry(listed.name.clone());
+        let new = || Arc::new(Entry::new(listed.name.clone(), self.keep_alive));
+        Ok(Arc::clone(entry.or_insert_with(new)))
+    }
+
+    /// The entry of a model that was asked for before.
+    pub(crate) fn known(&self, name: &str) -> Option<Arc<Entry>> {
+        self.entries().get(name).cloned()
+    }
+
+    /// Takes a model into use, and loads it if it is not loaded.
+    pub(crate) async fn lease(self: &Arc<Registry>, listed: &Listed) -> Result<Lease, Failure> {
+        let entry = self.entry(listed)?;
+        let mut changes = entry.subscribe();
+        let mut waited = None;
+        loop {
+            changes.mark_unchanged();
+            match entry.claim(waited) {
+                Claim::Held(model) => return Ok(Lease::new(entry, model)),
+                Claim::Failed(failure) => return Err(failure),
+                Claim::Wait(attempt) => waited = Some(attempt),
+                Claim::Load(attempt) => {
+                    waited = Some(attempt);
+                    // A task of its own: if this client goes away, others still want the model.
+                    let (registry, entry, listed) = (Arc::clone(self), Arc::clone(&entry), listed.clone());
+                    tokio::spawn(async move {
+                        let result = registry.load(&entry, &listed).await;
+                        if let Err(failure) = &result {
+                            warn!(model = %entry.name, "not loaded: {}", failure.message);
+                        }
+                        entry.loaded(result, registry.keep_alive);
+                    });
+                }
+            }
+            if changes.changed().await.is_err() {
+                return Err(Failure::server("the model is gone"));
+            }
+        }
+    }
+
+    async fn load(&self, entry: &Entry, listed: &Listed) -> Result<Loaded, Failure> {
+        let _guard = self.loading.lock().await;
+        self.make_room(entry, listed.memory).await?;
+        let started = Instant::now();
+        let (source, name) = (self.source(), entry.name.clone());
+        let load = move || -> Result<Loaded, Failure> {
+            let model = source.load(&name).map_err(|error| Failure::server(error.message))?;
+            Ok(Loaded::new(model)?)
+        };
+        let loaded = tokio::task::spawn_blocking(load).await;
+        let loaded = loaded.map_err(|error| Failure::server(format!("loading failed: {error}")))??;
+        if let Err(failure) = self.make_room(entry, loaded.bytes).await {
+            drop_elsewhere(loaded).await;
+            return Err(failure);
+        }
+        let context = loaded.model.context();
+        info!(
+            model = %entry.name,
+            ms = started.elapsed().as_millis() as u64,
+            bytes = loaded.bytes,
+            context = context.tokens,
+            cache_tokens = context.total_tokens,
+            "loaded"
+        );
+        Ok(loaded)
+    }
+
+    /// Unloads idle models, the longest unused first, until this many bytes fit the budget.
+    async fn make_room(&self, entry: &Entry, bytes: u64) -> Result<(), Failure> {
+        let Some(budget) = self.budget else { return Ok(()) };
+        let name = &entry.name;
+        if bytes > budget {
+            let message = format!("{name} needs {bytes} bytes of memory, the budget is {budget}");
+            return Err(Failure::new(Kind::Unavailable, message));
+        }
+        loop {
+            let others: Vec<Arc<Entry>> =
+                self.entries().values().filter(|other| other.name != *name).cloned().collect();
+            let taken: u64 = others.iter().filter_map(|other| other.model()).map(|(_, bytes)| bytes).sum();
+            if taken.saturating_add(bytes) <= budget {
+                return Ok(());
+            }
+            let mut idle: Vec<_> = others.iter().filter(|other| other.users() == 0).collect();
+            idle.sort_by_key(|other| other.last_used());
+            let Some(victim) = idle.iter().find(|other| other.begin_unload(true)) else {
+                let message = format!(
+                    "{name} needs {bytes} bytes of memory, and models in use leave {} of {budget}",
+                    budget.saturating_sub(taken)
+                );
+                return Err(Failure::new(Kind::Unavailable, message).with_retry(5));
+            };
+            self.finish_unload(victim).await;
+        }
+    }
+
+    /// Waits until nobody uses a model, and frees its memory.
+    async fn finish_unload(&self, entry: &Entry) {
+        if let Some(loaded) = entry.drained().await {
+            drop_elsewhere(loaded).await;
+            entry.unloaded();
+            info!(model = %entry.name, "unloaded");
+        }
+    }
+
+    /// Unloads a model when its running requests have ended. Returns its state before.
+    pub(crate) async fn unload(self: &Arc<Registry>, name: &str) -> StateName {
+        let Some(entry) = self.known(name) else { return StateName::Unloaded };
+        let before = entry.name_of_state();
+        if entry.begin_unload(false) {
+            let registry = Arc::clone(self);
+            // A task of its own: the unload must end even if this client goes away.
+            let task = tokio::spawn(async move { registry.finish_unload(&entry).await });
+            let _ = task.await;
+        }
+        before
+    }
+
+    /// Unloads models whose time is over, for ever.
+    pub(crate) async fn unload_idle(self: Arc<Registry>) {
+        let mut tick = tokio::time::interval(IDLE_TICK);
+        loop {
+            tick.tick().await;
+            let entries: Vec<Arc<Entry>> = self.entries().values().cloned().collect();
+            for entry in entries {
+                let is_over = entry.expires().is_some_and(|expires| expires <= Instant::now());
+                if is_over && entry.begin_unload(true) {
+                    self.finish_unload(&entry).await;
+                }
+            }
+        }
+    }
+
+    /// All models that were asked for.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries().values().cloned().collect()
+    }
+}
+
+/// Frees a model on a thread that may block.
+async fn drop_elsewhere(loaded: Loaded) {
+    let _ = tokio::task::spawn_blocking(move || drop(loaded)).await;
+}

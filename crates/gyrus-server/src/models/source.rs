@@ -1,0 +1,59 @@
+use std::time::SystemTime;
+
+use gyrus::Model;
+
+/// Where a server's models come from. The server itself knows neither files nor downloads.
+///
+/// Clients choose among the names of [`Source::list`]; no other string of a client reaches the source.
+pub trait Source: Send + Sync + 'static {
+    /// All models, the default one first. It is called often and should not read model files.
+    fn list(&self) -> Vec<Listed>;
+
+    /// Loads a model of the list. It may take long.
+    fn load(&self, name: &str) -> Result<Model, SourceError>;
+
+    /// Downloads a model of the list that is not there. `progress` gets bytes that have come, and bytes in all if they are
+    /// known; it returns whether to go on.
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulled) -> bool) -> Result<(), SourceError>;
+}
+
+/// A model that a server may load.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The name that clients use.
+    pub name: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Bytes of memory that it needs once it is loaded, as far as that is known before.
+    pub memory: u64,
+    /// Whether it can be loaded without a download.
+    pub is_present: bool,
+    /// When its file was changed.
+    pub modified: Option<SystemTime>,
+    /// Which model it is, in words.
+    pub description: String,
+}
+
+/// How far a download is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulled {
+    /// Bytes that have come.
+    pub done: u64,
+    /// Bytes in all, if they are known.
+    pub total: Option<u64>,
+}
+
+/// Why a model cannot be loaded or downloaded.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct SourceError {
+    /// The reason with its causes.
+    pub message: String,
+}
+
+impl SourceError {
+    /// An error with this text.
+    pub fn new(message: impl Into<String>) -> SourceError {
+        SourceError { message: message.into() }
+    }
+}

@@ -1,0 +1,231 @@
+//! A generation that runs for a client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use gyrus::{Answer, Event, Model, StopReason, Usage};
+use tracing::info;
+
+use crate::failure::{Failure, Kind};
+use crate::gate::Ticket;
+use crate::keys::Slot;
+use crate::metrics::ModelCounts;
+use crate::models::Lease;
+use crate::state::{Caller, Phase, State};
+use crate::wanted::{Wanted, WantedPrompt};
+
+/// A running generation. When it is dropped, also while it waits, the engine frees what it used.
+pub(crate) struct Running {
+    // Dropped first, so that its jobs have ended when the model is given back.
+    answer: Answer,
+    meter: Meter,
+    lease: Lease,
+    /// Ready when the server ends running requests.
+    ending: Pin<Box<dyn Future<Output = ()> + Send>>,
+    #[allow(dead_code, reason = "places are given back when they are dropped")]
+    places: (Ticket, Option<Slot>),
+}
+
+/// Starts a generation: finds the model, enters the queue, loads the model if needed, and prepares the prompt on a thread
+/// for CPU work.
+pub(crate) async fn start(
+    state: &Arc<State>,
+    caller: &Arc<Caller>,
+    mut wanted: Wanted,
+) -> Result<Running, Failure> {
+    let listed = state.find(caller, &wanted.model).await?;
+    let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
+    let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
+    let started = Instant::now();
+    let lease = state.models.lease(&listed).await?.keep_alive(wanted.keep_alive);
+    let most = state.config.request_timeout;
+    wanted.time_limit = Some(wanted.time_limit.map_or(most, |limit| limit.min(most)));
+    if state.config.log_prompts {
+        log_prompt(&caller.id, &wanted.prompt);
+    }
+    let longest = state.config.max_tokens;
+    let (of_thread, config_state) = (Arc::clone(caller), Arc::clone(state));
+    let prepare = move || -> Result<Running, Failure> {
+        let request = wanted.request(lease.model(), longest)?;
+        let request = request.client(of_thread.client()).tenant(of_thread.tenant());
+        let answer = lease.model().answer(request)?;
+        let mut phase = config_state.phase.subscribe();
+        let ending = Box::pin(async move {
+            // The state outlives every request.
+            let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
+        });
+        let meter = Meter::new(config_state, of_thread, lease.name(), started);
+        Ok(Running { answer, meter, lease, ending, places: (ticket, slot) })
+    };
+    // If the client goes away meanwhile, the thread's result is dropped, and with it the generation.
+    let prepared = tokio::task::spawn_blocking(prepare).await;
+    prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
+}
+
+impl Running {
+    pub(crate) fn model(&self) -> &Model {
+        self.lease.model()
+    }
+
+    /// The name of the model that answers.
+    pub(crate) fn name(&self) -> &str {
+        self.lease.name()
+    }
+
+    /// The next event if it has come; `None` after the last one.
+    pub(crate) fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Event<'_>>, Failure>> {
+        if self.ending.as_mut().poll(context).is_ready() {
+            self.meter.outcome = "ended";
+            let failure = Failure::new(Kind::Unavailable, "the server is shutting down").with_retry(5);
+            return Poll::Ready(Err(failure));
+        }
+        let event = match self.answer.poll_next(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(event) => event,
+        };
+        match event {
+            Ok(Some(Event::Stop { reason: StopReason::TimeLimit, .. })) => {
+                self.meter.outcome = "timeout";
+                let failure = Failure::new(Kind::Timeout, "the time limit of the request has passed");
+                Poll::Ready(Err(failure))
+            }
+            Ok(Some(event)) => {
+                self.meter.see(&event);
+                Poll::Ready(Ok(Some(event)))
+            }
+            Ok(None) => {
+                self.meter.outcome = "finished";
+                Poll::Ready(Ok(None))
+            }
+            Err(error) => {
+                self.meter.outcome = "failed";
+                Poll::Ready(Err(error.into()))
+            }
+        }
+    }
+}
+
+/// Counts and times of a generation. They are written when it ends, however it ends.
+struct Meter {
+    state: Arc<State>,
+    caller: Arc<Caller>,
+    model: String,
+    started: Instant,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    prompt: usize,
+    cached: usize,
+    generated: usize,
+    usage: Option<Usage>,
+    outcome: &'static str,
+}
+
+impl Meter {
+    fn new(state: Arc<State>, caller: Arc<Caller>, model: &str, started: Instant) -> Meter {
+        Meter {
+            state,
+            caller,
+            model: model.to_owned(),
+            started,
+            first_token: None,
+            last_token: None,
+            prompt: 0,
+            cached: 0,
+            generated: 0,
+            usage: None,
+            outcome: "disconnected",
+        }
+    }
+
+    fn see(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Prompt { choice: 0, tokens, cached } => (self.prompt, self.cached) = (*tokens, *cached),
+            Event::Token { choice, .. } => {
+                self.generated += 1;
+                if *choice == 0 {
+                    let now = Instant::now();
+                    let metrics = &self.state.metrics;
+                    match self.last_token.replace(now) {
+                        None => {
+                            self.first_token = Some(now);
+                            metrics.first_token.add(now - self.started);
+                        }
+                        Some(last) => metrics.between_tokens.add(now - last),
+                    }
+                }
+            }
+            Event::Stop { choice: 0, usage, .. } => self.usage = Some(*usage),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        let metrics = &self.state.metrics;
+        if self.outcome == "disconnected" {
+            metrics.disconnected.fetch_add(1, Ordering::Relaxed);
+        }
+        let time = self.started.elapsed();
+        metrics.duration.add(time);
+        if let Some(usage) = &self.usage {
+            metrics.queue.add(usage.queue_time);
+        }
+        let counts = ModelCounts {
+            requests: 1,
+            prompt_tokens: self.prompt as u64,
+            cached_tokens: self.cached as u64,
+            completion_tokens: self.generated as u64,
+        };
+        metrics.add(&self.model, counts);
+        if let Some(key) = &self.caller.key {
+            key.count(self.prompt + self.generated);
+        }
+        info!(
+            id = %self.caller.id,
+            client = %self.caller.client(),
+            model = %self.model,
+            prompt_tokens = self.prompt,
+            cached_tokens = self.cached,
+            completion_tokens = self.generated,
+            first_token_ms = self.first_token.map(|at| (at - self.started).as_millis() as u64),
+            ms = time.as_millis() as u64,
+            "{}", self.outcome
+        );
+    }
+}
+
+/// Logs a prompt, which is done only if the server was asked to.
+fn log_prompt(id: &str, prompt: &WantedPrompt) {
+    match prompt {
+        WantedPrompt::Messages(messages) => {
+            info!(id = %id, messages = %serde_json::Value::from(messages.clone()), "prompt");
+        }
+        WantedPrompt::Text(text) => info!(id = %id, text = %text, "prompt"),
+        WantedPrompt::Ids(ids) => info!(id = %id, tokens = ?ids, "prompt"),
+        WantedPrompt::Infill { prefix, suffix, .. } => info!(id = %id, %prefix, %suffix, "prompt"),
+    }
+}
+
+/// The tokens of a prompt, without a generation.
+pub(crate) async fn prompt_tokens(
+    state: &Arc<State>,
+    caller: &Arc<Caller>,
+    wanted: Wanted,
+) -> Result<Vec<u32>, Failure> {
+    let listed = state.find(caller, &wanted.model).await?;
+    let lease = state.models.lease(&listed).await?;
+    let prepare = move || -> Result<Vec<u32>, Failure> {
+        let request = wanted.request(lease.model(), None)?;
+        Ok(lease.model().prompt_tokens(&request)?)
+    };
+    let prepared = tokio::task::spawn_blocking(prepare).await;
+    prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
+}

@@ -1,0 +1,83 @@
+//! A server: state, routes and a runtime.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::middleware::from_fn_with_state;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tracing::info;
+
+use crate::config::{Config, SetupError};
+use crate::front::front;
+use crate::http;
+use crate::models::Source;
+use crate::routes::router;
+use crate::state::State;
+
+/// Threads that prepare prompts and load models. More requests wait for one.
+const BLOCKING_THREADS: usize = 32;
+
+/// A server that is set up but not started.
+pub struct Server {
+    state: Arc<State>,
+    runtime: Runtime,
+}
+
+impl Server {
+    /// Checks the settings and sets a server up.
+    pub fn new(config: Config, source: Arc<dyn Source>) -> Result<Server, SetupError> {
+        let state = State::new(config, source)?;
+        #[cfg(feature = "tls")]
+        http::tls::acceptor(&state.config)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(state.config.threads)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("gyrus-server")
+            .enable_all()
+            .build()
+            .map_err(SetupError::Runtime)?;
+        Ok(Server { state, runtime })
+    }
+
+    /// The number of API keys.
+    pub fn keys(&self) -> usize {
+        self.state.keys.len()
+    }
+
+    /// Listens and serves until `stop` is ready, then drains. `ready` is called with the address once requests are taken.
+    /// `preload`: models to load at once; the others are loaded when they are asked for.
+    pub fn run(
+        self,
+        preload: Vec<String>,
+        stop: impl Future<Output = ()>,
+        ready: impl FnOnce(SocketAddr),
+    ) -> Result<(), SetupError> {
+        let Server { state, runtime } = self;
+        let served = runtime.block_on(async {
+            let address = state.config.listen;
+            let wrong = |source| SetupError::Listen { address, source };
+            let listener = TcpListener::bind(address).await.map_err(wrong)?;
+            let address = listener.local_addr().map_err(wrong)?;
+            info!(%address, "listening");
+            tokio::spawn(Arc::clone(&state.models).unload_idle());
+            for name in preload {
+                let models = Arc::clone(&state.models);
+                tokio::spawn(async move {
+                    // A failure was logged, and whoever asks for the model gets it too.
+                    if let Ok(listed) = models.find(&name).await {
+                        let _ = models.lease(&listed).await;
+                    }
+                });
+            }
+            let front = from_fn_with_state(Arc::clone(&state), front);
+            let router = router(&state).layer(front);
+            ready(address);
+            http::listen(listener, router, Arc::clone(&state), stop).await
+        });
+        // Threads that still prepare a prompt are not waited for.
+        runtime.shutdown_background();
+        served
+    }
+}

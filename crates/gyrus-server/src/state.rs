@@ -1,0 +1,118 @@
+//! What all requests share.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::config::{Config, SetupError};
+use crate::failure::{Failure, Kind};
+use crate::gate::Gate;
+use crate::keys::{Key, Keys};
+use crate::metrics::{Metrics, Now};
+use crate::models::{Listed, Registry, Source};
+
+/// What all requests of a server share.
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) keys: Keys,
+    pub(crate) models: Arc<Registry>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) metrics: Metrics,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+/// Where a server is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Serving,
+    /// No new work; running requests go on.
+    Draining,
+    /// Running requests are ended with an error.
+    Ending,
+}
+
+/// Who sends a request.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) key: Option<Arc<Key>>,
+    /// The client's address, without its port.
+    pub(crate) address: String,
+    /// The id of the request.
+    pub(crate) id: String,
+}
+
+impl State {
+    pub(crate) fn new(config: Config, source: Arc<dyn Source>) -> Result<Arc<State>, SetupError> {
+        config.validate()?;
+        let mut keys = match &config.keys {
+            Some(path) => Keys::read(path)?,
+            None => Keys::default(),
+        };
+        if let Some(key) = &config.api_key {
+            if !keys.is_empty() {
+                let message = "a file of keys and a single key exclude each other".to_owned();
+                return Err(SetupError::Setting { name: "api_key", message });
+            }
+            keys = Keys::single(key).map_err(SetupError::Key)?;
+        }
+        let models = Registry::new(source, config.aliases.clone(), config.memory, config.keep_alive);
+        let gate = Gate::new(config.parallel + config.queue);
+        let (phase, _) = watch::channel(Phase::Serving);
+        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), phase }))
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// The model of a name, if the caller may use it.
+    pub(crate) async fn find(&self, caller: &Caller, name: &str) -> Result<Listed, Failure> {
+        let listed = self.models.find(name).await?;
+        match &caller.key {
+            Some(key) if !key.allows(&listed.name) => {
+                let message = format!("the key {:?} may not use the model {}", key.name, listed.name);
+                Err(Failure::new(Kind::Permission, message))
+            }
+            _ => Ok(listed),
+        }
+    }
+
+    /// The queue is full.
+    pub(crate) fn full(&self) -> Failure {
+        let message = format!("{} sequences run or wait already: try again later", self.gate.taken());
+        let seconds = self.metrics.duration.mean().clamp(1.0, 60.0).ceil() as u64;
+        Failure::new(Kind::RateLimit, message).with_code("queue_full").with_retry(seconds)
+    }
+
+    /// What the loaded models do now.
+    pub(crate) fn now(&self) -> Vec<Now> {
+        let all = self.models.all().into_iter();
+        let loaded =
+            all.filter_map(|entry| entry.model().map(|(model, bytes)| (entry.name.clone(), model, bytes)));
+        loaded
+            .map(|(name, model, bytes)| Now { model: name, statistics: model.statistics(), bytes })
+            .collect()
+    }
+
+    /// Whether the clients may manage models.
+    pub(crate) fn check_managed(&self) -> Result<(), Failure> {
+        match self.config.manage {
+            true => Ok(()),
+            false => {
+                Err(Failure::new(Kind::Permission, "this server does not let clients manage its models"))
+            }
+        }
+    }
+}
+
+impl Caller {
+    /// What fair shares are counted by: the key, or else the address.
+    pub(crate) fn client(&self) -> &str {
+        self.key.as_ref().map_or(&self.address, |key| &key.name)
+    }
+
+    /// Whose prefixes are shared. Without keys all clients share them.
+    pub(crate) fn tenant(&self) -> &str {
+        self.key.as_ref().map_or("", |key| &key.name)
+    }
+}

@@ -1,0 +1,230 @@
+//! What a client wants, whatever wire format it speaks.
+
+use std::time::Duration;
+
+use gyrus::constrain::Source;
+use gyrus::tools::{ToolChoice, Tools};
+use gyrus::{Message, Model, Prompt, Request};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+use crate::fields::Fields;
+use crate::keep_alive::KeepAlive;
+use crate::sampling::SamplerFields;
+
+/// A generation that a client wants.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// The name of the model; empty for the default one.
+    pub(crate) model: String,
+    pub(crate) prompt: WantedPrompt,
+    pub(crate) sampling: SamplerFields,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_end: bool,
+    pub(crate) choices: usize,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) constraint: Option<Source>,
+    pub(crate) tools: Option<Tools>,
+    pub(crate) tool_choice: ToolChoice,
+    pub(crate) parallel_calls: bool,
+    pub(crate) reasoning: Option<bool>,
+    pub(crate) variables: Map<String, Value>,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) priority: i32,
+    pub(crate) keep_alive: Option<KeepAlive>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum WantedPrompt {
+    /// Messages as chat templates take them.
+    Messages(Vec<Value>),
+    Text(String),
+    Ids(Vec<u32>),
+    /// The code before and after a gap, for models that have tokens for it.
+    Infill {
+        prefix: String,
+        suffix: String,
+        prompt: String,
+    },
+}
+
+/// The most stop strings of a request.
+const MOST_STOPS: usize = 64;
+/// The most bytes of a stop string.
+const LONGEST_STOP: usize = 4096;
+
+impl Wanted {
+    /// A generation with everything as it is by default.
+    pub(crate) fn new(model: String, prompt: WantedPrompt) -> Wanted {
+        Wanted {
+            model,
+            prompt,
+            sampling: SamplerFields::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_end: false,
+            choices: 1,
+            logprobs: None,
+            constraint: None,
+            tools: None,
+            tool_choice: ToolChoice::Auto,
+            parallel_calls: true,
+            reasoning: None,
+            variables: Map::new(),
+            time_limit: None,
+            priority: 0,
+            keep_alive: None,
+        }
+    }
+
+    /// Takes the fields that all formats write alike: sampling, stops, and the extensions of this server.
+    pub(crate) fn take_common(&mut self, fields: &mut Fields) -> Result<(), Failure> {
+        self.sampling = SamplerFields::take(fields)?;
+        if let Some(stop) = fields.strings("stop", MOST_STOPS)? {
+            self.stop = check_stops(fields, "stop", stop)?;
+        }
+        self.ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
+        self.take_constraint(fields)?;
+        if let Some(seconds) = fields.number("timeout")? {
+            let valid = |seconds: &f64| *seconds > 0.0 && *seconds <= 86_400.0;
+            let seconds = Some(seconds).filter(valid);
+            let seconds = seconds
+                .ok_or_else(|| fields.wrong("timeout", "it must be seconds, above 0 and at most 86400"))?;
+            self.time_limit = Some(Duration::from_secs_f64(seconds));
+        }
+        self.priority = fields.integer("priority", -1000, 1000)?.unwrap_or(0) as i32;
+        if let Some(value) = fields.take("keep_alive") {
+            self.keep_alive =
+                Some(KeepAlive::from_json(&value).map_err(|why| fields.wrong("keep_alive", why))?);
+        }
+        // The cache of prefixes is shared by all requests of a key; there is nothing to switch per request.
+        fields.ignore(&["cache_prompt", "id_slot", "n_keep", "slot_id", "samplers", "n_probs_sum"]);
+        Ok(())
+    }
+
+    /// Takes `grammar`, `regex` and `json_schema`.
+    fn take_constraint(&mut self, fields: &mut Fields) -> Result<(), Failure> {
+        if let Some(text) = fields.string("grammar")?.filter(|text| !text.is_empty()) {
+            self.constrain(Source::Gbnf(text), "grammar")?;
+        }
+        if let Some(text) = fields.string("regex")? {
+            self.constrain(Source::Regex(text), "regex")?;
+        }
+        if let Some(schema) = fields.take("json_schema") {
+            self.constrain(Source::Schema(schema.to_string()), "json_schema")?;
+        }
+        Ok(())
+    }
+
+    /// Sets the constraint, of which there can be one.
+    pub(crate) fn constrain(&mut self, source: Source, field: &str) -> Result<(), Failure> {
+        match self.constraint.replace(source) {
+            None => Ok(()),
+            Some(_) => Err(Failure::field(field, "another field constrains the answer already")),
+        }
+    }
+
+    /// Takes variables of the chat template. Those that switch reasoning also do so where the template has no switch.
+    pub(crate) fn take_variables(&mut self, fields: &mut Fields) -> Result<(), Failure> {
+        self.variables = fields.map("chat_template_kwargs")?.unwrap_or_default();
+        for name in ["enable_thinking", "thinking"] {
+            self.reasoning = self.reasoning.or(self.variables.get(name).and_then(Value::as_bool));
+        }
+        if let Some(effort) = fields.string("reasoning_effort")? {
+            match effort.as_str() {
+                "none" => self.reasoning = Some(false),
+                _ => drop(self.variables.insert("reasoning_effort".to_owned(), Value::from(effort))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes stop strings of a field with another name.
+    pub(crate) fn take_stops(&mut self, fields: &mut Fields, name: &str) -> Result<(), Failure> {
+        if let Some(stop) = fields.strings(name, MOST_STOPS)? {
+            self.stop = check_stops(fields, name, stop)?;
+        }
+        Ok(())
+    }
+
+    /// The request of the engine.
+    pub(crate) fn request(self, model: &Model, longest: Option<usize>) -> Result<Request, Failure> {
+        let sampler = self.sampling.sampler(model.sampling());
+        let mut request = Request::new(self.prompt.prompt(model)?)
+            .sampler(sampler)
+            .stop(self.stop)
+            .ignore_end(self.ignore_end)
+            .choices(self.choices)
+            .priority(self.priority)
+            .parallel_calls(self.parallel_calls)
+            .tool_choice(self.tool_choice);
+        if let Some(tokens) = self.max_tokens.or(longest) {
+            request = request.max_tokens(tokens);
+        }
+        if let Some(n) = self.logprobs {
+            request = request.top_logprobs(n);
+        }
+        if let Some(source) = self.constraint {
+            request = request.constraint(source);
+        }
+        if let Some(tools) = self.tools.filter(|tools| !tools.is_empty()) {
+            request = request.tools(tools);
+        }
+        if let Some(reasoning) = self.reasoning {
+            request = request.reasoning(reasoning);
+        }
+        for (name, value) in self.variables {
+            request = request.variable(name, value);
+        }
+        if let Some(limit) = self.time_limit {
+            request = request.time_limit(limit);
+        }
+        Ok(request)
+    }
+}
+
+impl WantedPrompt {
+    fn prompt(self, model: &Model) -> Result<Prompt, Failure> {
+        Ok(match self {
+            WantedPrompt::Messages(messages) => {
+                Prompt::Messages(messages.into_iter().map(Message::from).collect())
+            }
+            WantedPrompt::Text(text) => Prompt::Text(text),
+            WantedPrompt::Ids(ids) => Prompt::Ids(ids),
+            WantedPrompt::Infill { prefix, suffix, prompt } => {
+                Prompt::Ids(infill(model, [prefix, suffix, prompt])?)
+            }
+        })
+    }
+}
+
+/// The tokens of a gap in code: prefix and suffix behind their markers, then the marker of the middle.
+fn infill(model: &Model, [prefix, suffix, prompt]: [String; 3]) -> Result<Vec<u32>, Failure> {
+    use gyrus::text::Special::Literal;
+    let tokenizer = model.tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
+    let special = tokenizer.special_ids();
+    let (Some(before), Some(after), Some(middle)) =
+        (special.fim_prefix, special.fim_suffix, special.fim_middle)
+    else {
+        return Err(Failure::field("model", "it has no tokens to fill in the middle with"));
+    };
+    let mut ids = Vec::new();
+    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
+        ids.push(bos);
+    }
+    ids.push(before);
+    tokenizer.encode_into(&prefix, Literal, false, &mut ids);
+    ids.push(after);
+    tokenizer.encode_into(&suffix, Literal, false, &mut ids);
+    ids.push(middle);
+    tokenizer.encode_into(&prompt, Literal, false, &mut ids);
+    Ok(ids)
+}
+
+fn check_stops(fields: &Fields, name: &str, stop: Vec<String>) -> Result<Vec<String>, Failure> {
+    match stop.iter().any(|stop| stop.len() > LONGEST_STOP) {
+        true => Err(fields.wrong(name, format!("a stop string has at most {LONGEST_STOP} bytes"))),
+        false => Ok(stop),
+    }
+}

@@ -1,0 +1,280 @@
+//! OpenAI's API: what is answered is what the engine answers.
+
+mod common;
+
+use common::client::{get, post};
+use common::{TestSource, config, start, start_with};
+use gyrus::{Event, Message, Request, Sampler};
+use serde_json::{Value, json};
+
+/// The sampler that a request with this seed and temperature has.
+fn sampler(seed: u64) -> Sampler {
+    Sampler { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.05, seed, ..Sampler::default() }
+}
+
+/// What the library answers.
+fn answer(model: &gyrus::Model, request: Request) -> Vec<String> {
+    let mut answer = model.answer(request).unwrap();
+    let mut texts = vec![String::new(); 128];
+    while let Some(event) = answer.next().unwrap() {
+        if let Event::Text { choice, text } = event {
+            texts[choice].push_str(text);
+        }
+    }
+    texts
+}
+
+#[test]
+fn chats_equal_the_library_streamed_or_not() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    for seed in 0..4 {
+        let n = 1 + seed as usize % 3;
+        let request = Request::messages([Message::user("Tell me a story about a fox.")]);
+        let expected = answer(&model, request.max_tokens(48).choices(n).sampler(sampler(seed)));
+        let mut body = json!({
+            "model": "tales",
+            "messages": [{ "role": "user", "content": "Tell me a story about a fox." }],
+            "max_completion_tokens": 48, "temperature": 0.9, "seed": seed, "n": n,
+        });
+        let reply = post(server.address, "/v1/chat/completions", &body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let whole = reply.json();
+        for choice in 0..n {
+            assert_eq!(whole["choices"][choice]["message"]["content"], expected[choice].as_str());
+        }
+        assert_eq!(whole["object"], "chat.completion");
+        let generated = whole["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!((1..=48 * n as u64).contains(&generated), "{whole}");
+        body["stream"] = true.into();
+        body["stream_options"] = json!({ "include_usage": true });
+        let reply = post(server.address, "/v1/chat/completions", &body);
+        assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+        let chunks = reply.chunks();
+        let mut texts = vec![String::new(); n];
+        let mut reasons = vec![Value::Null; n];
+        for chunk in &chunks[..chunks.len() - 1] {
+            assert_eq!((&chunk["id"], &chunk["usage"]), (&chunks[0]["id"], &Value::Null));
+            let choice = &chunk["choices"][0];
+            let index = choice["index"].as_u64().unwrap() as usize;
+            assert!(reasons[index].is_null(), "nothing follows the end of a choice");
+            texts[index].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+            reasons[index] = choice["finish_reason"].clone();
+        }
+        assert_eq!(texts, expected[..n]);
+        assert!(reasons.iter().all(|reason| reason == "length" || reason == "stop"), "{reasons:?}");
+        assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], generated);
+        assert_eq!(chunks.last().unwrap()["choices"], json!([]));
+    }
+}
+
+#[test]
+fn completions_take_text_ids_and_lists() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    let greedy = |request: Request| answer(&model, request.max_tokens(16))[0].clone();
+    let expected = greedy(Request::text("Once upon a time"));
+    let body = json!({ "prompt": "Once upon a time", "temperature": 0, "logprobs": 2 });
+    let whole = post(server.address, "/v1/completions", &body).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["text"], expected.as_str());
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 16);
+    assert_eq!(logprobs["text_offset"][0], 0);
+    for (at, token) in logprobs["tokens"].as_array().unwrap().iter().enumerate() {
+        let top = logprobs["top_logprobs"][at].as_object().unwrap();
+        let best = top.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+        assert_eq!(logprobs["token_logprobs"][at].as_f64(), Some(best), "greedy: {token} is the most likely");
+    }
+    let ids = model.prompt_tokens(&Request::text("Once upon a time")).unwrap();
+    let other = greedy(Request::text("The dog"));
+    let body = json!({ "prompt": [ids], "temperature": 0 });
+    assert_eq!(
+        post(server.address, "/v1/completions", &body).json()["choices"][0]["text"],
+        expected.as_str()
+    );
+    let body = json!({ "prompt": ["Once upon a time", "The dog"], "temperature": 0 });
+    let whole = post(server.address, "/v1/completions", &body).json();
+    assert_eq!(
+        (&whole["choices"][0]["text"], &whole["choices"][1]["text"]),
+        (&json!(expected), &json!(other))
+    );
+    assert_eq!(whole["usage"]["completion_tokens"], 32);
+    let body = json!({ "prompt": "Once upon a time", "temperature": 0, "stream": true, "logprobs": 0 });
+    let chunks = post(server.address, "/v1/completions", &body).chunks();
+    let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, expected);
+    let tokens = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["tokens"].as_array());
+    assert_eq!(tokens.flatten().count(), 16);
+}
+
+#[test]
+fn stops_end_the_text_before_them() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    let expected = answer(&model, Request::text("Once upon a time").max_tokens(40))[0].clone();
+    let stop = expected.split_whitespace().nth(6).unwrap();
+    let body = json!({ "prompt": "Once upon a time", "temperature": 0, "max_tokens": 40, "stop": [stop] });
+    let whole = post(server.address, "/v1/completions", &body).json();
+    let text = whole["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert_eq!(Some(text.len()), expected.find(stop));
+}
+
+#[test]
+fn answers_keep_to_schemas_regexes_and_grammars() {
+    let Some(server) = start(config()) else { return };
+    let messages = json!([{ "role": "user", "content": "Who?" }]);
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string", "maxLength": 12 },
+        "age": { "type": "integer", "minimum": 1, "maximum": 99 } },
+        "required": ["name", "age"], "additionalProperties": false });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "who", "schema": schema, "strict": true } });
+    for (field, value, check) in [
+        ("response_format", format, "object"),
+        ("response_format", json!({ "type": "json_object" }), "json"),
+        ("regex", json!("[0-9]{3}-[0-9]{4}"), "regex"),
+        ("grammar", json!("root ::= \"yes\" | \"no\""), "grammar"),
+    ] {
+        let mut body = json!({ "messages": messages, "seed": 3, "max_tokens": 200 });
+        body[field] = value;
+        let reply = post(server.address, "/v1/chat/completions", &body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let whole = reply.json();
+        let text = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        match check {
+            "object" => {
+                let found: Value = serde_json::from_str(&text).unwrap();
+                assert!(
+                    found["name"].is_string() && (1..=99).contains(&found["age"].as_i64().unwrap()),
+                    "{text}"
+                );
+            }
+            // It may be cut by the limit.
+            "json" if whole["choices"][0]["finish_reason"] == "length" => assert!(text.starts_with('{')),
+            "json" => assert!(serde_json::from_str::<Value>(&text).unwrap().is_object()),
+            "regex" => assert!(text.len() == 8 && text.as_bytes()[3] == b'-', "{text}"),
+            _ => assert!(text == "yes" || text == "no", "{text}"),
+        }
+    }
+    let body = json!({ "messages": messages, "regex": "a", "grammar": "root ::= \"b\"" });
+    assert_eq!(post(server.address, "/v1/chat/completions", &body).json()["error"]["param"], "regex");
+    let body = json!({ "messages": messages, "regex": "(" });
+    let reply = post(server.address, "/v1/chat/completions", &body);
+    assert_eq!(reply.status, 400, "{}", reply.text());
+}
+
+#[test]
+fn a_tool_that_must_be_called_is_called() {
+    let Some(server) = start(config()) else { return };
+    let parameters = json!({ "type": "object", "properties": { "city": { "enum": ["Kyoto", "Oslo"] } },
+        "required": ["city"], "additionalProperties": false });
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "Weather?" }],
+        "tools": [{ "type": "function", "function": { "name": "weather", "parameters": parameters } }],
+        "tool_choice": { "type": "function", "function": { "name": "weather" } },
+        "parallel_tool_calls": false, "seed": 1,
+    });
+    let whole = post(server.address, "/v1/chat/completions", &body).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!((&call["type"], &call["function"]["name"]), (&json!("function"), &json!("weather")));
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["city"] == "Kyoto" || arguments["city"] == "Oslo", "{arguments}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    body["stream"] = true.into();
+    let chunks = post(server.address, "/v1/chat/completions", &body).chunks();
+    let calls: Vec<&Value> =
+        chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0]).collect();
+    let streamed = calls.iter().find(|call| !call.is_null()).unwrap();
+    assert_eq!((&streamed["index"], &streamed["function"]["name"]), (&json!(0), &json!("weather")));
+    // The answer is given back, and the conversation goes on.
+    body["messages"] = json!([
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": call["id"], "content": "sunny" },
+    ]);
+    body["tool_choice"] = "none".into();
+    body["stream"] = false.into();
+    body["max_tokens"] = 8.into();
+    let reply = post(server.address, "/v1/chat/completions", &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[test]
+fn models_are_listed_and_typos_are_answered_with_names() {
+    let mut config = config();
+    config.aliases.insert("gpt-4o".to_owned(), "tales".to_owned());
+    let Some(server) = start(config) else { return };
+    let list = get(server.address, "/v1/models").json();
+    let ids: Vec<&str> =
+        list["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(ids, ["tales", "second", "broken", "gpt-4o"], "a model that is not there is not listed");
+    assert_eq!(list["data"][0]["status"], "unloaded");
+    let body = |model: &str| json!({ "model": model, "prompt": "The", "max_tokens": 1 });
+    for (model, status, part) in [
+        ("gpt-4o", 200, "tales"),
+        ("TALES", 200, "tales"),
+        ("tales:latest", 200, "tales"),
+        ("", 200, "tales"),
+        ("talse", 404, "near are tales"),
+        ("../tales", 404, "there is no model"),
+        ("/etc/passwd", 404, "there is no model"),
+        ("tales\u{0}", 404, "there is no model"),
+        ("remote", 404, "has to be downloaded"),
+        ("broken", 500, "the file is damaged"),
+    ] {
+        let reply = post(server.address, "/v1/completions", &body(model));
+        assert_eq!(reply.status, status, "{model}: {}", reply.text());
+        assert!(reply.text().contains(part), "{model}: {}", reply.text());
+    }
+    assert_eq!(get(server.address, "/v1/models/tales").json()["status"], "ready");
+    assert_eq!(get(server.address, "/v1/models/talse").status, 404);
+    for path in ["/v1/embeddings", "/v1/audio/transcriptions"] {
+        let reply = post(server.address, path, &json!({ "model": "tales", "input": "x" }));
+        assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("model")));
+    }
+}
+
+#[test]
+fn responses_equal_the_library_streamed_or_not() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    let request = Request::messages([Message::system("Be brief."), Message::user("Tell me of a fox.")]);
+    let expected = answer(&model, request.max_tokens(24).sampler(sampler(5)))[0].clone();
+    let mut body = json!({ "model": "tales", "instructions": "Be brief.", "input": "Tell me of a fox.",
+        "max_output_tokens": 24, "temperature": 0.9, "seed": 5 });
+    let whole = post(server.address, "/v1/responses", &body).json();
+    assert_eq!(whole["output"][0]["content"][0]["text"], expected.as_str(), "{whole}");
+    assert_eq!(whole["status"], "incomplete");
+    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(whole["usage"]["output_tokens"], 24);
+    body["stream"] = true.into();
+    let events = post(server.address, "/v1/responses", &body).events();
+    let parsed: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    for (at, ((name, _), value)) in events.iter().zip(&parsed).enumerate() {
+        assert_eq!((&value["type"], &value["sequence_number"]), (&json!(name), &json!(at)));
+    }
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names[..4],
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added"
+        ]
+    );
+    assert_eq!(names.last(), Some(&"response.incomplete"));
+    let deltas = parsed.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let text: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(text, expected);
+    let refused =
+        post(server.address, "/v1/responses", &json!({ "input": "x", "previous_response_id": "resp_1" }));
+    assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+}

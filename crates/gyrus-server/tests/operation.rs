@@ -1,0 +1,362 @@
+//! Limits, keys, disconnects, shutdown.
+
+mod common;
+
+use std::io::{BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::client::{get, post, post_as, receive, receive_chunk, receive_head, send};
+use common::{config, start};
+use gyrus_server::{Config, KeepAlive};
+use gyrus_testkit::tempfile;
+use serde_json::{Value, json};
+
+/// A body whose answer takes long.
+fn long(stream: bool) -> Value {
+    json!({ "prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": true, "stream": stream })
+}
+
+fn metrics(address: SocketAddr) -> Value {
+    get(address, "/v1/metrics").json()
+}
+
+/// Waits until the metrics are so.
+#[track_caller]
+fn wait_for(address: SocketAddr, is_so: impl Fn(&Value) -> bool) {
+    let started = Instant::now();
+    loop {
+        let now = metrics(address);
+        if is_so(&now) {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{now}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Nothing runs, waits or holds blocks.
+fn is_idle(now: &Value) -> bool {
+    let models = now["models"].as_object().unwrap();
+    let idle = |model: &Value| ["running", "waiting", "kv_blocks_used"].iter().all(|name| model[name] == 0);
+    now["in_flight"] == 0 && models.values().all(|model| model.get("running").is_none() || idle(model))
+}
+
+#[test]
+fn a_full_queue_refuses_before_any_work() {
+    let Some(server) = start(Config { parallel: 2, queue: 1, ..config() }) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let running: Vec<TcpStream> = (0..3)
+        .map(|_| send(server.address, "POST", "/v1/completions", &[], long(true).to_string().as_bytes()))
+        .collect();
+    wait_for(server.address, |now| now["in_flight"] == 3);
+    let refused = post(server.address, "/v1/completions", &long(false));
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert_eq!(refused.json()["error"]["code"], "queue_full");
+    // A body that is never sent is not waited for.
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+        .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+        .unwrap();
+    assert_eq!(receive_head(&mut BufReader::new(stream)).0, 429);
+    // More choices than there are places.
+    for stream in running {
+        let reply = receive(stream);
+        assert_eq!((reply.status, reply.chunks().is_empty()), (200, false));
+    }
+    wait_for(server.address, is_idle);
+    let many = post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1, "n": 4 }));
+    assert_eq!(many.status, 429);
+    assert_eq!(
+        post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1, "n": 3 })).status,
+        200
+    );
+}
+
+#[test]
+fn clients_that_go_away_free_their_slots() {
+    let Some(server) = start(Config { parallel: 2, queue: 30, ..config() }) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let mut connections: Vec<TcpStream> = Vec::new();
+    for at in 0..20 {
+        connections.push(send(
+            server.address,
+            "POST",
+            "/v1/completions",
+            &[],
+            long(at % 2 == 0).to_string().as_bytes(),
+        ));
+    }
+    wait_for(server.address, |now| now["in_flight"] == 20);
+    for connection in connections {
+        connection.shutdown(Shutdown::Both).unwrap();
+    }
+    wait_for(server.address, is_idle);
+    assert!(metrics(server.address)["disconnected"].as_u64().unwrap() > 10);
+    let reply = post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    assert_eq!(reply.status, 200);
+}
+
+#[test]
+fn a_client_that_never_reads_loses_its_slot() {
+    let patience = Duration::from_millis(500);
+    let Some(server) = start(Config { write_timeout: patience, parallel: 1, queue: 8, ..config() }) else {
+        return;
+    };
+    // Many choices with many alternatives each: more than the buffers of both sides hold.
+    let mut body = long(true);
+    body["logprobs"] = 20.into();
+    body["n"] = 8.into();
+    let stream = send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
+    wait_for(server.address, |now| now["in_flight"] == 8);
+    // It is dropped though the connection is open; or it has been written as a whole.
+    wait_for(server.address, is_idle);
+    drop(stream);
+}
+
+#[test]
+fn keys_are_needed_and_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.toml");
+    let text = "
+        [[key]]
+        name = 'one'
+        key = 'sk-one-0123456789'
+        requests_per_minute = 4
+        models = ['tales']
+        [[key]]
+        name = 'two'
+        key = 'sk-two-0123456789'
+        concurrent = 1
+    ";
+    std::fs::write(&keys, text).unwrap();
+    let Some(server) = start(Config { keys: Some(keys), ..config() }) else { return };
+    let body = json!({ "model": "tales", "prompt": "a", "max_tokens": 1 });
+    let as_key =
+        |header: &str, value: &str| post_as(server.address, "/v1/completions", &[(header, value)], &body);
+    for (header, value) in [
+        ("authorization", "Bearer sk-one-012345678"),
+        ("authorization", "Basic sk-one-0123456789"),
+        ("x-api-key", ""),
+        ("x-other", "sk-one-0123456789"),
+    ] {
+        let reply = as_key(header, value);
+        assert_eq!((reply.status, reply.header("www-authenticate")), (401, Some("Bearer")));
+        assert!(!reply.text().contains("0123456"), "a key is not repeated");
+    }
+    assert_eq!(get(server.address, "/v1/models").status, 401);
+    assert_eq!(get(server.address, "/health").status, 200, "health needs no key");
+    assert_eq!(as_key("authorization", "Bearer sk-one-0123456789").status, 200);
+    assert_eq!(as_key("x-api-key", "sk-one-0123456789").status, 200);
+    let other = json!({ "model": "second", "prompt": "a", "max_tokens": 1 });
+    let key = [("authorization", "Bearer sk-one-0123456789")];
+    assert_eq!(post_as(server.address, "/v1/completions", &key, &other).status, 403);
+    let listed = receive(send(server.address, "GET", "/v1/models", &key, b"")).json();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 1);
+    assert_eq!(as_key("x-api-key", "sk-one-0123456789").status, 200);
+    let refused = as_key("x-api-key", "sk-one-0123456789");
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (429, Some("rate_limit_exceeded"))
+    );
+    assert!(refused.header("retry-after").is_some());
+    // One request at a time.
+    let two = [("authorization", "Bearer sk-two-0123456789")];
+    let running = send(server.address, "POST", "/v1/completions", &two, long(true).to_string().as_bytes());
+    let mut reader = BufReader::new(running);
+    assert_eq!(receive_head(&mut reader).0, 200);
+    assert_eq!(post_as(server.address, "/v1/completions", &two, &body).status, 429);
+    drop(reader);
+    let started = Instant::now();
+    while post_as(server.address, "/v1/completions", &two, &body).status != 200 {
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn origins_and_hosts_are_checked() {
+    let cors = vec!["https://chat.example".to_owned()];
+    let Some(server) = start(Config { cors, ..config() }) else { return };
+    let get_as = |headers: &[(&str, &str)]| receive(send(server.address, "GET", "/v1/models", headers, b""));
+    let allowed = get_as(&[("origin", "https://chat.example")]);
+    assert_eq!(
+        (allowed.status, allowed.header("access-control-allow-origin")),
+        (200, Some("https://chat.example"))
+    );
+    let own = format!("http://{}", server.address);
+    assert_eq!(get_as(&[("origin", own.as_str())]).status, 200);
+    for origin in ["https://evil.example", "null", "https://chat.example.evil"] {
+        let refused = get_as(&[("origin", origin)]);
+        assert_eq!((refused.status, refused.header("access-control-allow-origin")), (403, None), "{origin}");
+    }
+    // A page that points its own name to this machine.
+    assert_eq!(get_as(&[("host", "evil.example:8080")]).status, 403);
+    assert_eq!(get_as(&[("host", "localhost:8080")]).status, 200);
+    let preflight = [
+        ("origin", "https://chat.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization, content-type"),
+    ];
+    let reply = receive(send(server.address, "OPTIONS", "/v1/chat/completions", &preflight, b""));
+    assert_eq!(reply.status, 204);
+    assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type"));
+}
+
+#[test]
+fn running_requests_end_before_the_server_does() {
+    let Some(mut server) = start(config()) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let mut streams: Vec<TcpStream> = Vec::new();
+    for at in 0..6 {
+        streams.push(send(
+            server.address,
+            "POST",
+            "/v1/completions",
+            &[],
+            long(at % 2 == 0).to_string().as_bytes(),
+        ));
+    }
+    wait_for(server.address, |now| now["in_flight"] == 6);
+    let idle = send_kept(server.address);
+    server.stop();
+    for (at, stream) in streams.into_iter().enumerate() {
+        let reply = receive(stream);
+        assert_eq!(reply.status, 200);
+        let reason = match at % 2 {
+            0 => reply.chunks().last().unwrap()["choices"][0]["finish_reason"].clone(),
+            _ => reply.json()["choices"][0]["finish_reason"].clone(),
+        };
+        assert_eq!(reason, "length", "no answer is lost");
+    }
+    server.wait();
+    drop(idle);
+}
+
+/// A connection that stays open after a request.
+fn send_kept(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut some = [0; 64];
+    assert!(stream.read(&mut some).unwrap() > 0);
+    stream
+}
+
+#[test]
+fn what_runs_beyond_the_deadline_is_told_so() {
+    let drain = Duration::from_millis(100);
+    let Some(mut server) = start(Config { drain, parallel: 1, ..config() }) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let mut body = long(true);
+    body["n"] = 8.into();
+    let stream = send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
+    let mut reader = BufReader::new(stream);
+    assert_eq!(receive_head(&mut reader).0, 200);
+    server.stop();
+    let mut all = Vec::new();
+    while let Some(chunk) = receive_chunk(&mut reader) {
+        all.extend(chunk);
+    }
+    let text = String::from_utf8(all).unwrap();
+    assert!(text.contains("shutting down") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    let started = Instant::now();
+    server.wait();
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn models_come_and_go() {
+    let Some(server) = start(Config { keep_alive: KeepAlive::For(Duration::from_millis(300)), ..config() })
+    else {
+        return;
+    };
+    let state = |name: &str| get(server.address, &format!("/v1/models/{name}")).json()["status"].clone();
+    let loaded = post(server.address, "/v1/models/load", &json!({ "model": "tales" }));
+    assert_eq!((loaded.status, loaded.json()["context"].as_u64()), (200, Some(512)));
+    assert_eq!(state("tales"), "ready");
+    let started = Instant::now();
+    while state("tales") != "unloaded" {
+        assert!(started.elapsed() < Duration::from_secs(20), "an idle model goes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Ollama's field keeps it, and a request is not cut by an unload.
+    let body = json!({ "model": "tales", "prompt": "Once", "raw": true, "keep_alive": -1,
+        "options": { "num_predict": 100 }, "stream": false });
+    let running = send(server.address, "POST", "/api/generate", &[], body.to_string().as_bytes());
+    wait_for(server.address, |now| now["in_flight"] == 1);
+    let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": "tales" }));
+    assert_eq!(unloaded.json()["status"], "unloaded");
+    let reply = receive(running).json();
+    assert_eq!(
+        (&reply["done"], reply["response"].as_str().is_some_and(|text| text.len() > 20)),
+        (&json!(true), true)
+    );
+    assert_eq!(post(server.address, "/v1/models/unload", &json!({ "model": "nothing" })).status, 404);
+}
+
+#[test]
+fn models_share_a_budget() {
+    let Some(source) = common::TestSource::tales() else { return };
+    let model = source.model();
+    let one = model.weight_bytes() + model.context().cache_bytes;
+    let server = common::start_with(Config { memory: Some(one + one / 2), ..config() }, source);
+    let state = |name: &str| get(server.address, &format!("/v1/models/{name}")).json()["status"].clone();
+    let ask = |model: &str| {
+        post(server.address, "/v1/completions", &json!({ "model": model, "prompt": "a", "max_tokens": 1 }))
+    };
+    assert_eq!(ask("tales").status, 200);
+    assert_eq!(ask("second").status, 200);
+    assert_eq!((state("tales"), state("second")), (json!("unloaded"), json!("ready")));
+    // A model in use stays.
+    let mut body = long(true);
+    body["model"] = "second".into();
+    let stream = send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
+    wait_for(server.address, |now| now["in_flight"] == 1);
+    let refused = ask("tales");
+    assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true), "{}", refused.text());
+    assert_eq!(receive(stream).status, 200);
+    assert_eq!(ask("tales").status, 200);
+}
+
+#[test]
+fn health_metrics_and_ids_are_told() {
+    let Some(server) = start(config()) else { return };
+    for path in ["/health", "/health/live", "/health/ready"] {
+        assert_eq!(get(server.address, path).json()["status"], "ok", "{path}");
+    }
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let headers = [("x-request-id", "mine-1"), ("traceparent", trace)];
+    let reply = receive(send(server.address, "GET", "/v1/models", &headers, b""));
+    assert_eq!((reply.header("x-request-id"), reply.header("traceparent")), (Some("mine-1"), Some(trace)));
+    post(
+        server.address,
+        "/v1/completions",
+        &json!({ "prompt": "Once upon", "max_tokens": 5, "ignore_eos": true }),
+    );
+    let text = get(server.address, "/metrics");
+    assert!(text.header("content-type").unwrap().starts_with("text/plain"));
+    for line in [
+        "gyrus_generated_tokens_total{model=\"tales\"} 5",
+        "gyrus_requests_total{model=\"tales\"} 1",
+        "gyrus_http_responses_total{route=\"/v1/completions\",status=\"200\"} 1",
+        "gyrus_first_token_seconds_count 1",
+    ] {
+        assert!(text.text().lines().any(|found| found == line), "{line}\n{}", text.text());
+    }
+    assert_eq!(metrics(server.address)["total_completion_tokens"], 5);
+}
+
+#[test]
+fn a_request_has_a_time_limit() {
+    let Some(server) = start(config()) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let mut body = long(false);
+    body["timeout"] = 0.005.into();
+    let reply = post(server.address, "/v1/completions", &body);
+    assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (408, Some("timeout_error")));
+    let mut body = long(true);
+    body["timeout"] = 0.005.into();
+    let text = post(server.address, "/v1/completions", &body).text().to_owned();
+    assert!(text.contains("time limit"), "{text}");
+}
