@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::sync::Arc;
 
 use gyrus_constrain::Source;
@@ -10,6 +11,7 @@ use crate::generation::Generation;
 use crate::model::Model;
 use crate::prompt::{Dialog, PreparedPrompt};
 use crate::request::{MAX_CHOICES, Request};
+use crate::saved;
 use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task};
 
 /// One sequence of tokens and its part of the KV cache.
@@ -30,6 +32,32 @@ impl Session {
     pub(crate) fn new(model: Model) -> Session {
         let id = model.handle().sequence();
         Session { model, id, is_known: false, tokens: Vec::new() }
+    }
+
+    /// A session whose sequence the scheduler has.
+    pub(crate) fn restored(model: Model, id: SequenceId, tokens: Vec<u32>) -> Session {
+        Session { model, id, is_known: true, tokens }
+    }
+
+    /// Another session with the same tokens. It shares the blocks of the KV cache that are complete; a last one that is
+    /// not, and a recurrent state, are copied. Nothing is computed again.
+    pub fn fork(&self) -> Result<Session, Error> {
+        let id = self.model.handle().sequence();
+        if self.is_known {
+            self.model.exclusively(|backend, scheduler| {
+                Ok(scheduler.fork(self.id, id, &self.tokens, backend)?)
+            })?;
+        }
+        Ok(Session { model: self.model.clone(), id, is_known: self.is_known, tokens: self.tokens.clone() })
+    }
+
+    /// Writes the session to a file: its tokens, its part of the KV cache, its recurrent state, and `attachment`, of which
+    /// it knows nothing. [`Model::load_session`] reads it. The model must have been loaded with
+    /// [`Options::session_files`](crate::Options::session_files).
+    ///
+    /// What the cache no longer has is computed again when the loaded session goes on.
+    pub fn save(&self, out: &mut dyn Write, attachment: &[u8]) -> Result<(), Error> {
+        saved::save(&self.model, self.id, &self.tokens, out, attachment)
     }
 
     /// The model.

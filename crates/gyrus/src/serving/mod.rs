@@ -21,6 +21,7 @@ mod pace;
 mod prefix;
 mod queue;
 mod records;
+mod saved;
 mod scheduler;
 mod sequence;
 #[cfg(test)]
@@ -36,4 +37,5 @@ pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
 pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};
+pub(crate) use saved::Outline;
 pub(crate) use scheduler::{Scheduler, Settings};
