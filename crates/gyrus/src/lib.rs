@@ -87,7 +87,7 @@ pub use message::Message;
 pub use model::{Model, Options};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
-pub use saved::{SessionFileError, check_session_file};
+pub use saved::{SessionFileError, check_session_file, seal_session_file};
 pub use serving::{Driver, Statistics};
 pub use session::Session;
 pub use trace::{Difference, Summary, Trace, TraceSide, TracedChunk, TracedResult};

@@ -127,6 +127,27 @@ impl<'r> Reader<'r> {
     }
 }
 
+/// Gives the parts of a file the checksums that they must have, as far as its header can be read: what damage leaves to
+/// the other checks.
+pub(crate) fn seal(file: &mut [u8]) {
+    let length = file.get(FIXED - 4..FIXED).and_then(|word| word.first_chunk().copied());
+    let end = length.map_or(usize::MAX, |word| FIXED.saturating_add(u32::from_le_bytes(word) as usize));
+    if file.len() < end.saturating_add(SUM as usize) {
+        return;
+    }
+    let sum = digest(b"header", &file[..end]);
+    file[end..end + SUM as usize].copy_from_slice(&sum);
+    let whole = file.len() as u64;
+    let Ok(Reader { header, .. }) = Reader::open(&mut &*file, whole) else { return };
+    let mut at = end + SUM as usize;
+    for (number, bytes) in header.parts().enumerate() {
+        let next = at + bytes as usize;
+        let of_part = digest(&seed(&sum, number as u64), &file[at..next]);
+        file[next..next + SUM as usize].copy_from_slice(&of_part);
+        at = next + SUM as usize;
+    }
+}
+
 /// What the checksum of a part covers beside its bytes.
 fn seed(header: &Digest, part: u64) -> [u8; 24] {
     let mut seed = [0; 24];

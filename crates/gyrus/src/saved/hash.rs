@@ -4,17 +4,15 @@
 const LANES: usize = 8;
 /// Bytes of a stripe: a word for each lane.
 const STRIPE: usize = 8 * LANES;
-/// Odd factors, so that a product tells all words apart.
+/// Odd factors.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 const FINAL: [u64; 2] = [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB];
 
 /// The hash of some bytes.
 pub(crate) type Digest = [u8; 16];
 
-/// Hashes bytes in pieces of any size.
-///
-/// Each word goes into its lane by a bijection of the lane, so that two inputs of one length that differ in words of one
-/// lane by a single word always have different lanes.
+/// Hashes bytes in pieces of any size. A word is mixed into its lane by a product of 128 bits, whose halves are joined, so
+/// that each of its bits changes about half of the lane.
 #[derive(Debug, Clone)]
 pub(crate) struct Hasher {
     lanes: [u64; LANES],
@@ -74,7 +72,9 @@ impl Hasher {
 fn absorb(lanes: &mut [u64; LANES], stripe: &[u8; STRIPE]) {
     let (words, _) = stripe.as_chunks::<8>();
     for (lane, word) in lanes.iter_mut().zip(words) {
-        *lane = (lane.rotate_left(29) ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR);
+        let product = u128::from(*lane ^ u64::from_le_bytes(*word)) * u128::from(FACTOR);
+        // The rotation makes words of a lane count in their order.
+        *lane = (product as u64 ^ (product >> 64) as u64).rotate_left(29) ^ *lane;
     }
 }
 

@@ -122,6 +122,18 @@ impl Header {
         Some(all)
     }
 
+    /// Bytes of each part behind the header, for a file that has them all.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = u64> + '_ {
+        let words = 4 * (self.tokens + self.kind_words());
+        let record = self.has_record.then_some(self.identity.record_bytes);
+        let groups = (0..self.identity.groups.len()).flat_map(move |group| {
+            let (blocks, batch) = (self.blocks(group), self.batch(group));
+            let firsts = (0..blocks).step_by(usize::try_from(batch).unwrap_or(usize::MAX));
+            firsts.map(move |first| (blocks - first).min(batch) * self.block_bytes(group))
+        });
+        [words, self.attachment].into_iter().chain(record).chain(groups)
+    }
+
     pub(crate) fn to_json(&self) -> Vec<u8> {
         let Identity { model, precision, quantize, device, elements, groups, record_bytes } = &self.identity;
         let digest: String = model.digest.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -7,6 +7,7 @@ use gyrus_testkit::data;
 pub(crate) const KINDS: [&str; 4] = ["llama", "gemma3", "qwen35", "gpt_oss"];
 
 /// Prompts around the ends of blocks, and beyond windows of 16 and the blocks that are kept beside them.
+#[allow(dead_code, reason = "on a GPU there are fewer")]
 pub(crate) const LENGTHS: [usize; 14] = [1, 2, 30, 31, 32, 33, 63, 64, 65, 129, 190, 255, 289, 320];
 
 pub(crate) fn open(name: &str, device: &Device, precision: Precision) -> Option<Model> {
@@ -70,9 +71,9 @@ pub(crate) fn resumes_bit_for_bit(device: &Device, name: &str, precision: Precis
                 assert_eq!((again.tokens(), &attachment[..]), (&tokens[..], &b"attached"[..]), "{what}");
                 assert!(saved(&again, b"attached") == file, "{what}: saved again");
                 let mut first = session.fork().unwrap();
-                let (expected, cached) = go_on(&mut first, Prompt::Continue, 40);
+                let (expected, cached) = go_on(&mut first, Prompt::Continue, 34);
                 assert_eq!(cached, tokens.len() - 1, "{what}: forked");
-                let (found, cached) = go_on(&mut again, Prompt::Continue, 40);
+                let (found, cached) = go_on(&mut again, Prompt::Continue, 34);
                 assert_eq!(cached, tokens.len() - 1, "{what}: loaded");
                 assert!(found == expected, "{what}: {found:?} {expected:?}");
             }
