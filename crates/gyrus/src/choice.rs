@@ -33,18 +33,42 @@ pub(crate) struct Choice<'a> {
     sent: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
+    /// What goes on when the context was shifted, if it may be.
+    shift: Option<Shift>,
     state: State,
+}
+
+/// What a job needs to go on behind tokens that were dropped.
+#[derive(Debug)]
+struct Shift {
+    id: SequenceId,
+    /// Tokens that are kept at the beginning.
+    keep: usize,
+    sampler: Sampler,
+    ends: Vec<u32>,
+    logprobs: Option<usize>,
+    client: u64,
+    priority: i32,
+    tenant: u64,
+    deadline: Option<Instant>,
 }
 
 /// What has happened to a choice. Texts and calls are those of the choice.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Happening {
-    Progress { done: usize },
+    Progress {
+        done: usize,
+    },
     Prompt,
-    Token { id: u32, logprob: Option<f32> },
+    Token {
+        id: u32,
+        logprob: Option<f32>,
+    },
     Text,
     Reasoning,
     Call,
+    /// The context is full and may be shifted.
+    Full,
     Stop(StopReason),
 }
 
@@ -83,6 +107,7 @@ impl<'a> Choice<'a> {
         };
         let events = Arc::new(EventQueue::new());
         let tokenizer = model.tokenizer();
+        let mut shift = None;
         if nothing.is_none() {
             let ends = match tokenizer {
                 Some(tokenizer) if !request.ignores_end() => tokenizer.ends().collect(),
@@ -90,13 +115,25 @@ impl<'a> Choice<'a> {
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
             let sampler = Sampler { seed, ..request.sampler.clone() };
+            let deadline = request.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+            shift = request.context_shift.map(|keep| Shift {
+                id,
+                keep,
+                sampler: sampler.clone(),
+                ends: ends.clone(),
+                logprobs: request.logprobs,
+                client: request.client,
+                priority: request.priority,
+                tenant: request.tenant,
+                deadline,
+            });
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,
                 task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint },
                 client: request.client,
                 priority: request.priority,
-                deadline: request.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
+                deadline,
                 tenant: request.tenant,
                 events: Arc::clone(&events),
             };
@@ -121,6 +158,7 @@ impl<'a> Choice<'a> {
             sent: Instant::now(),
             started: None,
             first_token: None,
+            shift,
             state: State::Prompt(nothing),
         }
     }
@@ -189,11 +227,52 @@ impl<'a> Choice<'a> {
                     self.top = top;
                     return Ok(Some(self.token(id, logprob)));
                 }
-                JobEvent::Done(end) => return Ok(self.stop(self.reason(end))),
+                JobEvent::Done(end) => {
+                    let reason = self.reason(end);
+                    if self.shift.is_some() && end == End::Complete && reason == StopReason::ContextFull {
+                        return Ok(Some(Happening::Full));
+                    }
+                    return Ok(self.stop(reason));
+                }
                 JobEvent::Failed(error) => return Err(error),
                 JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Logits { .. } => {}
             }
         }
+    }
+
+    /// The sequence whose context is full, and how many tokens it keeps.
+    pub(crate) fn shifted(&self) -> Option<(SequenceId, usize)> {
+        self.shift.as_ref().map(|shift| (shift.id, shift.keep))
+    }
+
+    /// Goes on with these tokens after the context was shifted; without any it stops.
+    pub(crate) fn go_on(&mut self, tokens: Option<&[u32]>, context: usize) {
+        let (Some(tokens), Some(shift)) = (tokens, &mut self.shift) else {
+            self.state = self.ended(StopReason::ContextFull);
+            return;
+        };
+        // Positions come again, and their draws must be others.
+        shift.sampler.seed = shift.sampler.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+        let left = self.max_tokens.map_or(usize::MAX, |n| n - self.usage.generated_tokens.min(n));
+        let events = Arc::new(EventQueue::new());
+        let job = Job {
+            tokens: tokens.to_vec(),
+            max_len: tokens.len().saturating_add(left).min(context),
+            task: Task::Generate {
+                sampler: shift.sampler.clone(),
+                ends: shift.ends.clone(),
+                logprobs: shift.logprobs,
+                constraint: None,
+            },
+            client: shift.client,
+            priority: shift.priority,
+            deadline: shift.deadline,
+            tenant: shift.tenant,
+            events: Arc::clone(&events),
+        };
+        (self.job.events, self.job.has_ended) = (events, false);
+        self.job.handle.start(shift.id, job);
+        self.state = State::Tokens;
     }
 
     /// Why the scheduler has ended the job.

@@ -18,6 +18,8 @@ pub struct Generation<'a> {
     choices: Vec<Choice<'a>>,
     /// The choice whose event comes next if it has one.
     turn: usize,
+    /// Tokens of the context.
+    context: usize,
 }
 
 impl<'a> Generation<'a> {
@@ -31,7 +33,13 @@ impl<'a> Generation<'a> {
         let remaining = model.context().tokens.saturating_sub(tokens.len());
         // Capacity for the whole completion, so that steady decoding does not allocate.
         tokens.reserve(request.max_tokens.map_or(remaining, |n| n.min(remaining)));
-        Generation { handle: model.shared_handle(), tokens, choices, turn: 0 }
+        Generation {
+            handle: model.shared_handle(),
+            tokens,
+            choices,
+            turn: 0,
+            context: model.context().tokens,
+        }
     }
 
     /// The next event; `None` after the stop of the last choice.
@@ -40,8 +48,13 @@ impl<'a> Generation<'a> {
     #[allow(clippy::should_implement_trait, reason = "events borrow the generation's text")]
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
         let (at, happening) = loop {
-            if let Some(found) = self.poll()? {
-                break found;
+            match self.poll()? {
+                Some((at, Happening::Full)) => {
+                    self.shift(at)?;
+                    continue;
+                }
+                Some(found) => break found,
+                None => {}
             }
             let mut running = self.choices.iter().filter(|choice| !choice.is_done());
             let Some(first) = running.next() else { return Ok(None) };
@@ -70,8 +83,22 @@ impl<'a> Generation<'a> {
                 Some(call) => Event::ToolCall { choice: at, call },
                 None => Event::Text { choice: at, text: choice.text() },
             },
+            // It was dealt with above.
+            Happening::Full => return Ok(None),
             Happening::Stop(reason) => Event::Stop { choice: at, reason, usage: choice.usage() },
         }))
+    }
+
+    /// Drops tokens of a choice whose context is full, and lets it go on.
+    fn shift(&mut self, at: usize) -> Result<(), Error> {
+        let Some((id, keep)) = self.choices[at].shifted() else { return Ok(()) };
+        let dropped = self.handle.exclusively(|backend, scheduler| scheduler.shift(id, keep, backend))?;
+        let is_shorter = dropped.is_some();
+        if let Some(range) = dropped {
+            self.tokens.drain(range);
+        }
+        self.choices[at].go_on(is_shorter.then_some(&self.tokens[..]), self.context);
+        Ok(())
     }
 
     /// What has happened to a choice, if anything has.

@@ -2,7 +2,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use gyrus_constrain::Source;
-use gyrus_dialog::grammar;
+use gyrus_dialog::{ToolChoice, grammar};
 
 use crate::Error;
 use crate::choice::Choice;
@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::prompt::{Dialog, PreparedPrompt};
 use crate::request::{MAX_CHOICES, Request};
 use crate::saved;
-use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task};
+use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task, unsound_shift};
 
 /// One sequence of tokens and its part of the KV cache.
 ///
@@ -37,6 +37,11 @@ impl Session {
     /// A session whose sequence the scheduler has.
     pub(crate) fn restored(model: Model, id: SequenceId, tokens: Vec<u32>) -> Session {
         Session { model, id, is_known: true, tokens }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> SequenceId {
+        self.id
     }
 
     /// Another session with the same tokens. It shares the blocks of the KV cache that are complete; a last one that is
@@ -99,6 +104,7 @@ impl Session {
             let n = request.choices;
             return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));
         }
+        self.check_shift(&request)?;
         let prompt = PreparedPrompt::new(&self.model, &request, self.tokens.is_empty())?;
         self.check_ids(&prompt.ids)?;
         let constraint = self.constraint(&request, prompt.dialog.as_ref())?;
@@ -141,6 +147,21 @@ impl Session {
         };
         let trigger = after.map(|dialog| dialog.format.reasoning_end());
         Ok(Some(ConstraintOf::new(&source, self.model.compile(&source, trigger)?)))
+    }
+
+    /// Whether the request's context can be shifted, if it asks for that.
+    fn check_shift(&self, request: &Request) -> Result<(), Error> {
+        let Some(keep) = request.context_shift else { return Ok(()) };
+        let context = self.model.context().tokens;
+        let must_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let why = match unsound_shift(self.model.plan()) {
+            Some(why) => format!("the model has {why}"),
+            None if request.choices > 1 => "there are several choices".to_owned(),
+            None if request.constraint.is_some() || must_call => "there is a constraint".to_owned(),
+            None if keep > context / 2 => format!("{keep} tokens to keep are more than half of {context}"),
+            None => return Ok(()),
+        };
+        Err(Error::Request(format!("the context cannot be shifted: {why}")))
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {

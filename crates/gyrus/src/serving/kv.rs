@@ -1,5 +1,7 @@
 //! The paged KV cache: the blocks of all KV groups, and the part of it that a sequence has.
 
+use std::ops::Range;
+
 use gyrus_kernels::{KV_BLOCK, KvGroup, KvSize, MAX_KV_GROUPS, RowKind};
 
 use super::blocks::{BlockPool, Label};
@@ -336,6 +338,36 @@ impl KvCache {
         }
         (kv.kinds, kv.known) = (outline.kinds.clone(), outline.known);
         Ok(kv)
+    }
+
+    /// Removes blocks from the middle of a sequence. Those behind them are yet to be rotated to their new positions. It has a
+    /// chain of its own from now on.
+    pub(crate) fn drop_blocks(
+        &mut self,
+        kv: &mut SequenceKv,
+        blocks: Range<usize>,
+        salt: impl IntoIterator<Item = u64>,
+    ) {
+        for (pool, table) in self.pools.iter_mut().zip(&mut kv.tables) {
+            table.drain(blocks.clone()).for_each(|block| pool.release(block));
+        }
+        kv.kinds.drain(blocks.clone());
+        kv.known -= blocks.len() * KV_BLOCK;
+        kv.len -= blocks.len() * KV_BLOCK;
+        kv.links.clear();
+        kv.first = Link::first(salt);
+    }
+
+    /// Puts a free block in the place of one of a sequence, and returns both. The one before is still in use. `None` if no
+    /// block is free.
+    pub(crate) fn replace(&mut self, kv: &mut SequenceKv, group: usize, index: usize) -> Option<(u32, u32)> {
+        let block = self.pools[group].take()?;
+        Some((std::mem::replace(&mut kv.tables[group][index], block), block))
+    }
+
+    /// Returns a block.
+    pub(crate) fn release_block(&mut self, group: usize, block: u32) {
+        self.pools[group].release(block);
     }
 
     /// Registers the complete blocks of a sequence among the first `landed` positions, whose tokens are `tokens`.

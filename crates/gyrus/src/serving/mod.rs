@@ -24,6 +24,7 @@ mod records;
 mod saved;
 mod scheduler;
 mod sequence;
+mod shift;
 #[cfg(test)]
 mod simulation;
 mod submission;
@@ -39,3 +40,4 @@ pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};
 pub(crate) use saved::Outline;
 pub(crate) use scheduler::{Scheduler, Settings};
+pub(crate) use shift::unsound as unsound_shift;

@@ -56,6 +56,8 @@ pub(crate) struct Scheduler {
     clock: u64,
     /// How often the device was lost, and with it what the cache had.
     pub(super) losses: u64,
+    /// How often a sequence was shifted.
+    pub(super) shifts: u64,
     /// When the last submission was complete.
     pub(super) completed: Option<Instant>,
 }
@@ -118,6 +120,7 @@ impl Scheduler {
             epoch: 0,
             clock: 0,
             losses: 0,
+            shifts: 0,
             completed: None,
         }
     }
