@@ -74,7 +74,7 @@ fn absorb(lanes: &mut [u64; LANES], stripe: &[u8; STRIPE]) {
     for (lane, word) in lanes.iter_mut().zip(words) {
         let product = u128::from(*lane ^ u64::from_le_bytes(*word)) * u128::from(FACTOR);
         // The rotation makes words of a lane count in their order.
-        *lane = (product as u64 ^ (product >> 64) as u64).rotate_left(29) ^ *lane;
+        *lane ^= (product as u64 ^ (product >> 64) as u64).rotate_left(29);
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn pieces_do_not_matter_and_every_bit_does() {
-        let bytes: Vec<u8> = (0..300u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..300u32).map(|i| ((i * i) >> 3) as u8).collect();
         let mut seen = HashSet::new();
         for length in 0..=bytes.len() {
             let whole = digest(b"seed", &bytes[..length]);

@@ -102,7 +102,10 @@ impl Scheduler {
             let written = match self.acquire_for_state(&mut state) {
                 true => write(self.records.at(&state, outline.positions)),
                 // Without a record its positions are computed again.
-                false => Ok(self.kv.rewind(&mut kv, 0)),
+                false => {
+                    self.kv.rewind(&mut kv, 0);
+                    Ok(())
+                }
             };
             if let Err(error) = written {
                 self.records.release(&mut state);
