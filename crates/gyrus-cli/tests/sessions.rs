@@ -75,7 +75,8 @@ fn run_and_complete_continue_their_sessions() {
     assert!(said.contains("tale.gyrus: it is the session of a text"), "{said}");
     // The context is shifted where an answer fills it.
     let shift = ["--ctx", "128", "-n", "250", "--context-shift", "--allow-repetition"];
-    let long = gyrus(&[&["complete", "tales-7m", "Once upon a time", "--temp", "0.9"][..], &shift].concat(), "");
+    let long =
+        gyrus(&[&["complete", "tales-7m", "Once upon a time", "--temp", "0.9"][..], &shift].concat(), "");
     let said = text(&long.stderr);
     assert!(long.status.success() && !said.contains("context full"), "{said}");
 }

@@ -31,8 +31,7 @@ impl Branches {
 
     /// The branches, one to a line; `talk` is the one that goes on.
     pub(crate) fn list(&self, talk: &Talk) -> String {
-        let others = self.others.iter().map(|(name, talk)| (name, talk));
-        let mut all: Vec<(&String, &Talk)> = others.chain([(&self.current, talk)]).collect();
+        let mut all: Vec<(&String, &Talk)> = self.others.iter().chain([(&self.current, talk)]).collect();
         all.sort_by_key(|(name, _)| *name);
         let mut text = String::new();
         for (name, talk) in all {
