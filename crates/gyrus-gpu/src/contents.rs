@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use gyrus_kernels::{BackendError, CacheContents, DeltaLayer, KvLayer};
+use gyrus_kernels::call::{KvCopyCall, KvShiftCall, engine};
+use gyrus_kernels::{BackendError, CacheContents, DeltaLayer, KV_BLOCK, KvLayer, Rope};
 use wgpu::{BufferUsages, MapMode};
 
 use crate::backend::GpuBackend;
 use crate::buffer::Buffer;
 use crate::error::GpuError;
 use crate::lower::Operand;
+use crate::step::buffers_of;
 
 /// A part of a buffer, and where it is among the bytes of the caller.
 struct Place<'a> {
@@ -84,6 +86,60 @@ impl GpuBackend {
         Ok(())
     }
 
+    /// Rotates keys and moves values of blocks, layer by layer.
+    fn shift_on_device(
+        &self,
+        group: usize,
+        moves: &[[u32; 2]],
+        by: i32,
+        length: u32,
+    ) -> Result<(), GpuError> {
+        let gpu = &self.gpu;
+        let cache = self.buffers.paged()[group].cache;
+        let slots = |[from, to]: &[u32; 2]| {
+            let (from, to) = (from * KV_BLOCK as u32, to * KV_BLOCK as u32);
+            (0..KV_BLOCK as u32).map(move |slot| [from + slot, to + slot])
+        };
+        let slots: Vec<[u32; 2]> = moves.iter().flat_map(slots).collect();
+        let mut lists: Vec<(&Rope, Buffer, Buffer)> = Vec::new();
+        for (rope, index) in self.plan.key_ropes(group).into_iter().zip(0..) {
+            let layer = KvLayer { group: group as u8, index };
+            let [keys, values] =
+                [self.buffers.get(&Operand::Keys(layer))?, self.buffers.get(&Operand::Values(layer))?];
+            let Some(rope) = rope else {
+                let copy = KvCopyCall { cache, pairs: u32::try_from(moves.len()).unwrap_or(u32::MAX) };
+                let pairs = gpu.upload(bytemuck::cast_slice(&copy.pairs(moves)?))?;
+                let launch = copy.launch(gpu.rungs())?;
+                let named = [("k_cache", keys.clone()), ("v_cache", values.clone()), ("pairs", pairs)];
+                gpu.run(&[&gpu.bind(&launch, &buffers_of(&launch, &named)?)?])?;
+                continue;
+            };
+            let call = KvShiftCall {
+                in_place: false,
+                ..KvShiftCall::new(cache, rope, by, u32::try_from(slots.len()).unwrap_or(u32::MAX))
+            };
+            // One list serves all layers, and one of frequencies all layers of a rope.
+            if !lists.iter().any(|(known, ..)| std::ptr::eq(*known, rope)) {
+                let moves = gpu.upload(bytemuck::cast_slice(&call.moves(&slots)?))?;
+                let turns = gpu.upload(bytemuck::cast_slice(&engine::turns(rope, length as usize)))?;
+                lists.push((rope, moves, turns));
+            }
+            let Some((_, moved, turns)) = lists.iter().find(|(known, ..)| std::ptr::eq(*known, rope)) else {
+                continue;
+            };
+            let launch = call.launch(gpu.rungs())?;
+            let named = [
+                ("k_cache", keys.clone()),
+                ("v_cache", values.clone()),
+                ("moves", moved.clone()),
+                ("turns", turns.clone()),
+            ];
+            let dispatch = gpu.bind(&launch, &buffers_of(&launch, &named)?)?;
+            gpu.run(&[&dispatch])?;
+        }
+        gpu.flush()
+    }
+
     fn write_places(&self, places: &[Place<'_>], bytes: &[u8]) -> Result<(), GpuError> {
         for place in places {
             self.gpu.write_at(place.buffer, place.at, &bytes[place.bytes.clone()])?;
@@ -101,6 +157,21 @@ impl CacheContents for GpuBackend {
     fn write_blocks(&mut self, group: usize, blocks: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
         self.slots.settle(&self.gpu)?;
         Ok(self.write_places(&self.block_places(group, blocks, bytes.len())?, bytes)?)
+    }
+
+    fn shift_blocks(
+        &mut self,
+        group: usize,
+        moves: &[[u32; 2]],
+        by: i32,
+        length: u32,
+    ) -> Result<(), BackendError> {
+        self.slots.settle(&self.gpu)?;
+        let pool = self.kv.blocks.get(group).copied().unwrap_or(0);
+        if moves.as_flattened().iter().any(|block| *block as usize >= pool) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        Ok(self.shift_on_device(group, moves, by, length)?)
     }
 
     fn read_record(&mut self, record: u32, bytes: &mut [u8]) -> Result<(), BackendError> {

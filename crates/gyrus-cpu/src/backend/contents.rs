@@ -1,6 +1,6 @@
 //! The contents of the cache in the layout that all backends share.
 
-use gyrus_kernels::{BackendError, CacheContents};
+use gyrus_kernels::{Backend, BackendError, CacheContents};
 
 use super::CpuBackend;
 
@@ -42,6 +42,23 @@ impl CacheContents for CpuBackend {
         for (i, part) in bytes.chunks_exact(2 * one).enumerate() {
             let (keys, values) = part.split_at(one);
             store.write_block(i % layers, blocks[i / layers], keys, values);
+        }
+        Ok(())
+    }
+
+    fn shift_blocks(
+        &mut self,
+        group: usize,
+        moves: &[[u32; 2]],
+        by: i32,
+        length: u32,
+    ) -> Result<(), BackendError> {
+        let Some(spec) = self.plan().kv.get(group) else { return Err(BackendError::UnsoundBatch) };
+        let mut bytes = vec![0; spec.bytes_per_block(self.plan().precision)];
+        for [from, to] in moves {
+            self.read_blocks(group, &[*from], &mut bytes)?;
+            self.plan().shift_block(group, &mut bytes, by, length);
+            self.write_blocks(group, &[*to], &bytes)?;
         }
         Ok(())
     }

@@ -429,6 +429,10 @@ impl CacheContents for Fake {
         Ok(())
     }
 
+    fn shift_blocks(&mut self, _: usize, _: &[[u32; 2]], _: i32, _: u32) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
     fn read_record(&mut self, record: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
         bytes[..8].copy_from_slice(&self.records[record as usize].to_le_bytes());
         Ok(())

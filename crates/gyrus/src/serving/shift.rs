@@ -2,10 +2,8 @@
 //! positions.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use gyrus_kernels::call::KvShiftCall;
-use gyrus_kernels::{Backend, CacheContents, KV_BLOCK, KvShape, Op, Plan, Rope, scalar};
+use gyrus_kernels::{Backend, KV_BLOCK, Plan};
 
 use super::job::SequenceId;
 use super::scheduler::Scheduler;
@@ -54,96 +52,47 @@ impl Scheduler {
         if sequence.phase != Phase::Idle || range.is_empty() {
             return Ok(None);
         }
-        let plan = Arc::clone(&self.plan);
-        let rope_of = ropes(&plan);
         self.shifts += 1;
         sequence.tokens.drain(range.clone());
         sequence.has_own_chain = true;
         let salt = [u64::MAX, u64::MAX, self.shifts];
         self.kv.drop_blocks(&mut sequence.kv, range.start / KV_BLOCK..range.end / KV_BLOCK, salt);
         let blocks = sequence.kv.capacity() / KV_BLOCK;
-        for block in range.start / KV_BLOCK..blocks {
-            for (group, ropes) in rope_of.iter().enumerate() {
-                while self.kv.pools()[group].available() == 0 {
-                    if !self.reclaim_idle(at) {
-                        break;
-                    }
-                }
+        let (by, length) = (-(range.len() as i32), sequence.length);
+        for group in 0..self.kv.groups().len() {
+            let mut next = range.start / KV_BLOCK;
+            while next < blocks {
                 let Some(sequence) = &mut self.sequences[at] else { return Ok(None) };
-                // Others may read the block as it is.
-                let Some((from, to)) = self.kv.replace(&mut sequence.kv, group, block) else {
+                // Others may read the blocks as they are, so that the keys are rotated into others.
+                let replaced = (next..blocks).map_while(|at| self.kv.replace(&mut sequence.kv, group, at));
+                let moves: Vec<[u32; 2]> = replaced.map(|(from, to)| [from, to]).collect();
+                if moves.is_empty() {
+                    if self.reclaim_idle(at) {
+                        continue;
+                    }
                     // It is computed again.
-                    self.kv.release(&mut sequence.kv);
+                    if let Some(sequence) = &mut self.sequences[at] {
+                        self.kv.release(&mut sequence.kv);
+                    }
                     return Ok(Some(range));
-                };
-                let moved = Moved { group, from, to, by: -(range.len() as i32) };
-                let done = moved.rotate(&plan, ropes, sequence.length, contents);
-                self.kv.release_block(group, from);
-                if let Err(error) = done {
-                    self.kv.release(&mut sequence.kv);
-                    return Err(error);
                 }
+                let shifted = contents.shift_blocks(group, &moves, by, length);
+                moves.iter().for_each(|[from, _]| self.kv.release_block(group, *from));
+                if let Err(error) = shifted {
+                    self.kv.release(&mut sequence.kv);
+                    return Err(error.into());
+                }
+                next += moves.len();
             }
         }
         Ok(Some(range))
     }
 }
 
-/// The rope of each layer of each KV group; `None` where keys are not rotated.
-fn ropes(plan: &Plan) -> Vec<Vec<Option<&Rope>>> {
-    let mut all: Vec<Vec<Option<&Rope>>> = plan.kv.iter().map(|group| vec![None; group.layers]).collect();
-    for op in &plan.forward {
-        if let Op::RopeWrite { kv, write: true, rope: Some(rope), .. } = op {
-            all[usize::from(kv.group)][usize::from(kv.index)] = plan.ropes.get(usize::from(rope.0));
-        }
-    }
-    all
-}
-
-/// A block whose keys move to other positions.
-struct Moved {
-    group: usize,
-    from: u32,
-    to: u32,
-    by: i32,
-}
-
-impl Moved {
-    /// Copies the block with its keys rotated, by the scalar definition.
-    fn rotate(
-        &self,
-        plan: &Plan,
-        ropes: &[Option<&Rope>],
-        length: u32,
-        contents: &mut dyn CacheContents,
-    ) -> Result<(), Error> {
-        let group = &plan.kv[self.group];
-        let one = group.block_bytes(plan.precision);
-        let mut bytes = vec![0; group.bytes_per_block(plan.precision)];
-        contents.read_blocks(self.group, &[self.from], &mut bytes)?;
-        let moves: Vec<[u32; 2]> = (0..KV_BLOCK as u32).map(|slot| [slot, slot]).collect();
-        for (layer, rope) in bytes.chunks_exact_mut(2 * one).zip(ropes) {
-            let Some(rope) = rope else { continue };
-            let cache = KvShape::of(group, plan.precision, 1);
-            let call = KvShiftCall::new(cache, rope, self.by, moves.len() as u32);
-            let (keys, values) = layer.split_at_mut(one);
-            let (mut k, mut v) = (words(keys), words(values));
-            scalar::kv_shift(&call, rope, length as usize, &mut k, &mut v, &moves);
-            keys.chunks_exact_mut(4).zip(k).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-        }
-        Ok(contents.write_blocks(self.group, &[self.to], &bytes)?)
-    }
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    let (words, _) = bytes.as_chunks::<4>();
-    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Model, Options, Precision, Session};
+    use crate::{Device, Model, Options, Precision, Session};
 
     #[test]
     fn whole_blocks_are_dropped_behind_what_is_kept() {
@@ -174,7 +123,8 @@ mod tests {
             let mut bytes = vec![0; blocks * one];
             backend.contents().unwrap().read_blocks(0, &kv.table(0)[..blocks], &mut bytes)?;
             scheduler.release_blocks(&mut kv);
-            let values: Vec<f32> = words(&bytes).into_iter().map(f32::from_bits).collect();
+            let (words, _) = bytes.as_chunks::<4>();
+            let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
             Ok(values
                 .chunks_exact(values.len() / blocks / model.plan().kv[0].layers / 2)
                 .map(<[f32]>::to_vec)
@@ -187,9 +137,24 @@ mod tests {
     /// shorter sequence computes.
     #[test]
     fn rotated_keys_are_those_of_the_new_positions() {
+        check_rotation(&Device::Cpu, 2e-6);
+    }
+
+    #[cfg(feature = "gpu")]
+    #[test]
+    fn rotated_keys_are_those_of_the_new_positions_on_a_gpu() {
+        let named = std::env::var("GYRUS_TEST_ADAPTER").ok();
+        match named.or_else(|| gyrus_gpu::adapters().first().map(|adapter| adapter.name.clone())) {
+            Some(name) => check_rotation(&Device::Gpu(Some(name)), 2e-6),
+            None => gyrus_testkit::skip(gyrus_testkit::Need::Gpu, "no GPU was found"),
+        }
+    }
+
+    fn check_rotation(device: &Device, bound: f32) {
         for name in ["llama", "qwen2", "smollm3"] {
             let Some(path) = gyrus_testkit::data(&format!("tiny/{name}")) else { return };
             let options = Options {
+                device: device.clone(),
                 precision: Precision::Exact,
                 context: Some(192),
                 sessions: 3,
@@ -225,7 +190,7 @@ mod tests {
                 for (found, expected) in found.chunks(KV_BLOCK * row).zip(expected.chunks(KV_BLOCK * row)) {
                     let (found, expected) = (&found[..used * row], &expected[..used * row]);
                     let distance = far(found, expected);
-                    assert!(distance < 2e-6, "{name}, block {block}, value {is_value}: {distance}");
+                    assert!(distance < bound, "{name}, block {block}, value {is_value}: {distance}");
                     assert!(!is_value || found == expected, "values do not change");
                 }
             }
