@@ -156,6 +156,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=20))]
     pub(crate) logprobs: Option<u16>,
 
+    /// Go on with the session in this file, if it exists, and save the session to it at the end: the conversation and its
+    /// KV cache, so that no token is computed twice. The model's files are hashed, to recognise the model
+    #[arg(long, value_name = "FILE", conflicts_with = "verify")]
+    pub(crate) session: Option<PathBuf>,
+
+    /// When an answer fills the context, drop the older half of it behind the system prompt and go on. The keys that remain
+    /// are rotated to their new positions; what they have seen of dropped tokens stays in them
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+
     /// Compare the logits of fast and exact precision on this prompt, and generate nothing
     #[arg(long)]
     pub(crate) verify: bool,
@@ -200,6 +210,20 @@ pub(crate) struct ChatArgs {
     /// What to do when the conversation no longer fits the context
     #[arg(long, value_enum, default_value_t = OnFull::Drop)]
     pub(crate) on_full: OnFull,
+
+    /// Go on with the session in this file, if it exists, and save the session to it at the end: the conversation and its
+    /// KV cache, so that no token is computed twice. The model's files are hashed, to recognise the model
+    #[arg(long, value_name = "FILE")]
+    pub(crate) session: Option<PathBuf>,
+
+    /// When an answer fills the context, drop the older half of it behind the system prompt and go on. The keys that remain
+    /// are rotated to their new positions; what they have seen of dropped tokens stays in them
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+
+    /// Do not keep what is typed for the next chat, and do not offer what was typed before
+    #[arg(long)]
+    pub(crate) no_history: bool,
 
     /// Print nothing but the answers, and errors
     #[arg(short, long)]

@@ -107,6 +107,15 @@ impl DecodingArgs {
 }
 
 impl Decoding {
+    /// Whether reasoning is switched on or off; `None` for the template's own.
+    pub(crate) fn reasoning(&self) -> Option<bool> {
+        self.reasoning
+    }
+
+    pub(crate) fn set_reasoning(&mut self, enabled: Option<bool>) {
+        self.reasoning = enabled;
+    }
+
     /// Adds the flags to a request.
     pub(crate) fn apply(&self, request: Request) -> Request {
         let mut request = request.stop(self.stop.clone()).tool_choice(self.tool_choice.clone());

@@ -13,6 +13,7 @@ mod cache;
 mod catalogue;
 mod chat;
 mod cli;
+mod context_shift;
 mod decoding;
 mod diagnostics;
 mod display;
@@ -39,6 +40,7 @@ mod run;
 mod screen;
 #[cfg(feature = "serve")]
 mod serve;
+mod session_file;
 mod size;
 mod source;
 mod svg;

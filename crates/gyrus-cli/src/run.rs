@@ -4,20 +4,22 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gyrus::{Message, Model, Precision, Prompt, Request, StopReason};
+use gyrus::{Message, Model, Precision, Prompt, Request, Session, StopReason};
 use gyrus_formats::FormatError;
 
 use crate::answer::{self, Answer, Shown};
 use crate::catalogue::DEFAULT;
+use crate::chat::History;
 use crate::cli::{Output, RunArgs};
 use crate::decoding::Decoding;
 use crate::load::load_opened;
 use crate::pieces::Pieces;
 use crate::resolve::{Missing, looks_like_model};
 use crate::screen::Screen;
+use crate::session_file::SessionFile;
 use crate::source::Source;
 use crate::usage::usage;
-use crate::{cache, diagnostics, interrupt, json};
+use crate::{cache, context_shift, diagnostics, interrupt, json};
 
 const NO_PROMPT: &str = "no prompt: give it as an argument or on stdin (gyrus chat starts a conversation)";
 
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         return Err(usage(NO_PROMPT));
     }
     let mut options = args.model_options.options(Precision::Fast);
+    options.session_files = args.session.is_some();
     if args.verify {
         options.precision = Precision::Fast;
     }
@@ -64,7 +67,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if args.verify {
         return crate::verify::run(&source, &options, &model, &prompt, args);
     }
-    let prompt = prepare(&model, &prompt, args)?;
+    let Resumed { mut session, history, file } = Resumed::new(&model, args)?;
+    let (prompt, history) = match history {
+        Some(mut history) => {
+            history.ask(&prompt);
+            (Prompt::Messages(history.messages().to_vec()), Some(history))
+        }
+        None => (prepare(&model, &prompt, args)?, None),
+    };
+    let request_is_text = matches!(prompt, Prompt::Text(_));
     let cancel = interrupt::on_ctrl_c();
     let mut request = Request::new(prompt)
         .sampler(args.sampler.sampler(model.sampling()))
@@ -74,10 +85,59 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if let Some(most) = args.max_tokens {
         request = request.max_tokens(most);
     }
+    if args.context_shift {
+        let keep = match request_is_text {
+            true => 1,
+            false => context_shift::kept(&model, &decoding, args.system.as_deref())?,
+        };
+        request = request.context_shift(keep);
+    }
     if let Some(n) = args.logprobs {
         request = request.top_logprobs(usize::from(n));
     }
-    answer(&model, decoding.apply(request), &decoding, args)
+    let answers = answer(&mut session, decoding.apply(request), &decoding, args)?;
+    if let Some(file) = file {
+        let mut history = history;
+        if let (Some(history), Some(answer)) = (&mut history, answers.first()) {
+            history.answer(answer);
+        }
+        file.save(&session, history.as_ref())?;
+    }
+    if answers.iter().any(|answer| answer.reason == Some(StopReason::Cancelled)) {
+        return Err(interrupt::Interrupted.into());
+    }
+    Ok(())
+}
+
+/// The session that an answer continues, and its conversation if a file keeps one.
+struct Resumed {
+    session: Session,
+    history: Option<History>,
+    file: Option<SessionFile>,
+}
+
+impl Resumed {
+    fn new(model: &Model, args: &RunArgs) -> Result<Resumed> {
+        let Some(path) = &args.session else {
+            return Ok(Resumed { session: model.session(), history: None, file: None });
+        };
+        let file = SessionFile::new(path);
+        let is_text = is_text(model, args)?;
+        let (session, history) = match file.load(model)? {
+            Some((_, None)) if !is_text => {
+                bail!("{}: it is the session of a text; --raw continues it", file.name())
+            }
+            Some((_, Some(_))) if is_text => {
+                bail!("{}: it is the session of a conversation, which --raw cannot continue", file.name())
+            }
+            Some((session, history)) => {
+                file.check_system(history.as_ref(), args.system.as_deref())?;
+                (session, history)
+            }
+            None => (model.session(), (!is_text).then(|| History::new(args.system.as_deref()))),
+        };
+        Ok(Resumed { session, history, file: Some(file) })
+    }
 }
 
 /// The model and the prompt among the positional arguments. A single argument is a model if it looks like one.
@@ -106,12 +166,18 @@ fn read_prompt() -> Result<String> {
     String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")
 }
 
+/// Whether the prompt is a text to complete: the model has no chat template, or `--raw` is set.
+fn is_text(model: &Model, args: &RunArgs) -> Result<bool> {
+    let is_text = args.raw || (!model.has_chat_template() && args.decoding.needs_template().is_none());
+    if is_text && args.system.is_some() {
+        bail!("--system needs a model with a chat template");
+    }
+    Ok(is_text)
+}
+
 /// Applies the model's chat template to the prompt, if it has one, unless `--raw` is set.
 fn prepare(model: &Model, prompt: &str, args: &RunArgs) -> Result<Prompt> {
-    if args.raw || (!model.has_chat_template() && args.decoding.needs_template().is_none()) {
-        if args.system.is_some() {
-            bail!("--system needs a model with a chat template");
-        }
+    if is_text(model, args)? {
         return Ok(Prompt::Text(prompt.to_owned()));
     }
     let system = args.system.as_deref().map(Message::system);
@@ -123,9 +189,13 @@ pub(crate) fn prompt_ids(model: &Model, prompt: &str, args: &RunArgs) -> Result<
     Ok(model.prompt_tokens(&Request::new(prepare(model, prompt, args)?))?)
 }
 
-fn answer(model: &Model, request: Request, decoding: &Decoding, args: &RunArgs) -> Result<()> {
+fn answer(
+    session: &mut Session,
+    request: Request,
+    decoding: &Decoding,
+    args: &RunArgs,
+) -> Result<Vec<Answer>> {
     let mut out = Screen::stdout();
-    let mut session = model.session();
     let mut pieces = Pieces::new(args.quiet);
     let generation = session.generate(request).map_err(|error| decoding.explain(error))?;
     let answers = answer::generate(generation, args.quiet, |piece| {
@@ -145,10 +215,7 @@ fn answer(model: &Model, request: Request, decoding: &Decoding, args: &RunArgs) 
     if !args.quiet {
         answers.iter().for_each(|answer| diagnostics::aside(answer.statistics()));
     }
-    if answers.iter().any(|answer| answer.reason == Some(StopReason::Cancelled)) {
-        return Err(interrupt::Interrupted.into());
-    }
-    Ok(())
+    Ok(answers)
 }
 
 /// Prints what was not printed while the answer was decoded.

@@ -1,6 +1,7 @@
 //! The CPU implementation of [`Backend`]: executes a plan op by op. Weights are prepared once; activation
 //! buffers grow to the largest batch and never shrink.
 
+mod contents;
 mod delta;
 mod executor;
 mod experts;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, HOST_LIMITS, HeadNorms, HostSlots, KvGroup, KvSize,
-    MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, CacheContents, HOST_LIMITS, HeadNorms, HostSlots, KvGroup,
+    KvSize, MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -376,6 +377,10 @@ impl Backend for CpuBackend {
 
     fn slots(&mut self) -> &mut dyn Slots {
         self
+    }
+
+    fn contents(&mut self) -> Option<&mut dyn CacheContents> {
+        Some(self)
     }
 }
 

@@ -163,6 +163,51 @@ impl KvStore {
         }
     }
 
+    /// Reads a block of a layer: its keys and its values, each `[kv_heads, KV_BLOCK, head_dim]`, as bytes of elements.
+    pub(crate) fn read_block(&self, layer: usize, block: u32, keys: &mut [u8], values: &mut [u8]) {
+        let Layer { keys: stored, values: stored_values } = &self.layers[layer];
+        let range = self.block_bytes(block, stored.storage);
+        match stored.storage {
+            Storage::F32 => self.read_keys::<4>(&stored.map[range.clone()], keys),
+            _ => self.read_keys::<2>(&stored.map[range.clone()], keys),
+        }
+        values.copy_from_slice(&stored_values.map[range]);
+    }
+
+    /// Writes a block of a layer, as [`KvStore::read_block`] reads it.
+    pub(crate) fn write_block(&mut self, layer: usize, block: u32, keys: &[u8], values: &[u8]) {
+        let storage = self.layers[layer].keys.storage;
+        let range = self.block_bytes(block, storage);
+        let places = self.key_places();
+        let Layer { keys: stored, values: stored_values } = &mut self.layers[layer];
+        let stored = &mut stored.map[range.clone()];
+        match storage {
+            Storage::F32 => write_keys::<4>(places, stored, keys),
+            _ => write_keys::<2>(places, stored, keys),
+        }
+        stored_values.map[range].copy_from_slice(values);
+    }
+
+    /// The bytes of a block in a buffer of a layer.
+    fn block_bytes(&self, block: u32, storage: Storage) -> std::ops::Range<usize> {
+        let bytes = KV_BLOCK * self.group.row() * storage.bytes() as usize;
+        block as usize * bytes..(block as usize + 1) * bytes
+    }
+
+    fn read_keys<const BYTES: usize>(&self, stored: &[u8], keys: &mut [u8]) {
+        let ((stored, _), (keys, _)) = (stored.as_chunks::<BYTES>(), keys.as_chunks_mut::<BYTES>());
+        self.key_places().zip(keys).for_each(|(at, key)| *key = stored[at]);
+    }
+
+    /// The place in a key block of each element of `[kv_heads, KV_BLOCK, head_dim]`.
+    fn key_places(&self) -> impl Iterator<Item = usize> + use<> {
+        let KvGroup { kv_heads, head_dim, .. } = self.group;
+        let head = KV_BLOCK * head_dim;
+        (0..kv_heads).flat_map(move |h| {
+            (0..KV_BLOCK).flat_map(move |slot| (0..head_dim).map(move |i| h * head + i * KV_BLOCK + slot))
+        })
+    }
+
     /// Keys (`[head_dim, KV_BLOCK]`) and values (`[KV_BLOCK, head_dim]`) of a head in a block.
     pub(crate) fn block(&self, layer: usize, block: u32, head: usize) -> (Stored<'_>, Stored<'_>) {
         let size = KV_BLOCK * self.group.head_dim;
@@ -170,6 +215,11 @@ impl KvStore {
         let layer = &self.layers[layer];
         (layer.keys.range(at..at + size), layer.values.range(at..at + size))
     }
+}
+
+fn write_keys<const BYTES: usize>(places: impl Iterator<Item = usize>, stored: &mut [u8], keys: &[u8]) {
+    let ((stored, _), (keys, _)) = (stored.as_chunks_mut::<BYTES>(), keys.as_chunks::<BYTES>());
+    places.zip(keys).for_each(|(at, key)| stored[at] = *key);
 }
 
 impl Stored<'_> {

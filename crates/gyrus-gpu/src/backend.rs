@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
-use gyrus_kernels::{Backend, BackendError, Batch, Instruments, KvSize, Plan, RowKind, Slots, WeightSpec};
+use gyrus_kernels::{
+    Backend, BackendError, Batch, CacheContents, Instruments, KvSize, Plan, RowKind, Slots, WeightSpec,
+};
 use wgpu::BufferUsages;
 
 use crate::buffer::Buffer;
@@ -169,6 +171,10 @@ impl Backend for GpuBackend {
 
     fn slots(&mut self) -> &mut dyn Slots {
         self
+    }
+
+    fn contents(&mut self) -> Option<&mut dyn CacheContents> {
+        Some(self)
     }
 
     fn instruments(&mut self) -> Option<&mut dyn Instruments> {

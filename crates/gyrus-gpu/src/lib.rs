@@ -20,6 +20,7 @@ mod buffer;
 mod buffers;
 mod busy;
 mod cache_file;
+mod contents;
 mod device;
 mod dispatch;
 mod error;

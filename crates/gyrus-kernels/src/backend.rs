@@ -1,4 +1,5 @@
 use crate::batch::Batch;
+use crate::contents::CacheContents;
 use crate::observe::Observer;
 use crate::plan::Plan;
 use crate::profile::Instruments;
@@ -26,6 +27,11 @@ pub trait Backend: Send {
 
     /// Slots: chunks of prompts and decode steps in flight.
     fn slots(&mut self) -> &mut dyn Slots;
+
+    /// The contents of its cache, if the backend can give and take them.
+    fn contents(&mut self) -> Option<&mut dyn CacheContents> {
+        None
+    }
 
     /// Profiling and tuning, if the backend has that.
     fn instruments(&mut self) -> Option<&mut dyn Instruments> {

@@ -33,7 +33,24 @@ pub(crate) struct Choice {
     sent: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
+    /// What goes on when the context was shifted, if it may be.
+    shift: Option<Shift>,
     state: State,
+}
+
+/// What a job needs to go on behind tokens that were dropped.
+#[derive(Debug)]
+struct Shift {
+    id: SequenceId,
+    /// Tokens that are kept at the beginning.
+    keep: usize,
+    sampler: Sampler,
+    ends: Vec<u32>,
+    logprobs: Option<usize>,
+    client: u64,
+    priority: i32,
+    tenant: u64,
+    deadline: Option<Instant>,
 }
 
 /// What has happened to a choice. Texts and calls are those of the choice.
@@ -60,6 +77,8 @@ enum State {
     Tokens,
     /// A token may have completed parts that are to be told, before the completion stops for this reason.
     Parts(Option<StopReason>),
+    /// The context is full and may be shifted.
+    Full,
     Done,
 }
 
@@ -83,6 +102,7 @@ impl Choice {
         };
         let events = Arc::new(EventQueue::new());
         let tokenizer = model.shared_tokenizer();
+        let mut shift = None;
         if nothing.is_none() {
             let ends = match &tokenizer {
                 Some(tokenizer) if !request.ignores_end() => tokenizer.ends().collect(),
@@ -90,13 +110,25 @@ impl Choice {
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
             let sampler = Sampler { seed, ..request.sampler.clone() };
+            let deadline = request.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+            shift = request.context_shift.map(|keep| Shift {
+                id,
+                keep,
+                sampler: sampler.clone(),
+                ends: ends.clone(),
+                logprobs: request.logprobs,
+                client: request.client,
+                priority: request.priority,
+                tenant: request.tenant,
+                deadline,
+            });
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,
                 task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint },
                 client: request.client,
                 priority: request.priority,
-                deadline: request.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
+                deadline,
                 tenant: request.tenant,
                 events: Arc::clone(&events),
             };
@@ -121,6 +153,7 @@ impl Choice {
             sent: Instant::now(),
             started: None,
             first_token: None,
+            shift,
             state: State::Prompt(nothing),
         }
     }
@@ -135,6 +168,10 @@ impl Choice {
                 Some(happening) => Ok(Some(happening)),
                 None => self.step(),
             },
+            State::Full => {
+                self.state = State::Full;
+                Ok(None)
+            }
             State::Done => Ok(None),
         }
     }
@@ -189,11 +226,54 @@ impl Choice {
                     self.top = top;
                     return Ok(Some(self.token(id, logprob)));
                 }
-                JobEvent::Done(end) => return Ok(self.stop(self.reason(end))),
+                JobEvent::Done(end) => {
+                    let reason = self.reason(end);
+                    if self.shift.is_some() && end == End::Complete && reason == StopReason::ContextFull {
+                        self.state = State::Full;
+                        return Ok(None);
+                    }
+                    return Ok(self.stop(reason));
+                }
                 JobEvent::Failed(error) => return Err(error),
                 JobEvent::Admitted { .. } | JobEvent::Progress { .. } | JobEvent::Logits { .. } => {}
             }
         }
+    }
+
+    /// The sequence, and how many tokens it keeps, if the choice waits for its full context to be shifted.
+    pub(crate) fn full(&self) -> Option<(SequenceId, usize)> {
+        let shift = self.shift.as_ref().filter(|_| matches!(self.state, State::Full))?;
+        Some((shift.id, shift.keep))
+    }
+
+    /// Goes on with these tokens after the context was shifted; without any it stops.
+    pub(crate) fn go_on(&mut self, tokens: Option<&[u32]>, context: usize) {
+        let (Some(tokens), Some(shift)) = (tokens, &mut self.shift) else {
+            self.state = self.ended(StopReason::ContextFull);
+            return;
+        };
+        // Positions come again, and their draws must be others.
+        shift.sampler.seed = shift.sampler.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+        let left = self.max_tokens.map_or(usize::MAX, |n| n - self.usage.generated_tokens.min(n));
+        let events = Arc::new(EventQueue::new());
+        let job = Job {
+            tokens: tokens.to_vec(),
+            max_len: tokens.len().saturating_add(left).min(context),
+            task: Task::Generate {
+                sampler: shift.sampler.clone(),
+                ends: shift.ends.clone(),
+                logprobs: shift.logprobs,
+                constraint: None,
+            },
+            client: shift.client,
+            priority: shift.priority,
+            deadline: shift.deadline,
+            tenant: shift.tenant,
+            events: Arc::clone(&events),
+        };
+        (self.job.events, self.job.has_ended) = (events, false);
+        self.job.handle.start(shift.id, job);
+        self.state = State::Tokens;
     }
 
     /// Why the scheduler has ended the job.

@@ -177,6 +177,9 @@ pub enum Error {
     /// Parts of a request exclude each other or are out of range.
     #[error("{0}")]
     Request(String),
+    /// A session could not be saved or loaded.
+    #[error("the session: {0}")]
+    SessionFile(#[from] crate::saved::SessionFileError),
     /// A trace cannot run with these options.
     #[error("{0}")]
     Trace(String),

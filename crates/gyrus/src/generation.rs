@@ -38,17 +38,19 @@ pub(crate) struct Choices {
     choices: Vec<Choice>,
     /// The choice whose event comes next if it has one.
     turn: usize,
+    /// Tokens of the context.
+    context: usize,
 }
 
 impl Choices {
     pub(crate) fn new(model: &Model, choices: Vec<Choice>) -> Choices {
-        Choices { handle: model.shared_handle(), choices, turn: 0 }
+        Choices { handle: model.shared_handle(), choices, turn: 0, context: model.context().tokens }
     }
 
     /// Waits for the next event; `None` after the last one. Tokens of choice 0 are appended to `tokens`.
     pub(crate) fn next(&mut self, tokens: &mut Vec<u32>) -> Result<Option<Event<'_>>, Error> {
         let (at, happening) = loop {
-            if let Some(found) = self.poll()? {
+            if let Some(found) = self.poll(tokens)? {
                 break found;
             }
             let mut running = self.choices.iter().filter(|choice| !choice.is_done());
@@ -67,7 +69,7 @@ impl Choices {
         context: &Context<'_>,
     ) -> Poll<Result<Option<Event<'_>>, Error>> {
         let (at, happening) = loop {
-            match self.poll() {
+            match self.poll(tokens) {
                 Ok(Some(found)) => break found,
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -114,16 +116,36 @@ impl Choices {
         }
     }
 
-    /// What has happened to a choice, if anything has.
-    fn poll(&mut self) -> Result<Option<(usize, Happening)>, Error> {
-        let n = self.choices.len();
-        for at in (0..n).map(|i| (self.turn + i) % n.max(1)) {
-            if let Some(happening) = self.choices[at].poll()? {
-                // A choice tells all of a token before the next choice has its turn.
-                self.turn = if self.choices[at].is_between_tokens() { at + 1 } else { at };
-                return Ok(Some((at, happening)));
+    /// What has happened to a choice, if anything has. A choice whose context is full goes on with fewer tokens, which waits
+    /// for the scheduler.
+    fn poll(&mut self, tokens: &mut Vec<u32>) -> Result<Option<(usize, Happening)>, Error> {
+        loop {
+            let n = self.choices.len();
+            for at in (0..n).map(|i| (self.turn + i) % n.max(1)) {
+                if let Some(happening) = self.choices[at].poll()? {
+                    // A choice tells all of a token before the next choice has its turn.
+                    self.turn = if self.choices[at].is_between_tokens() { at + 1 } else { at };
+                    return Ok(Some((at, happening)));
+                }
+            }
+            if !self.shift(tokens)? {
+                return Ok(None);
             }
         }
-        Ok(None)
+    }
+
+    /// Drops tokens of a choice whose context is full, and lets it go on. `false` if there is none.
+    fn shift(&mut self, tokens: &mut Vec<u32>) -> Result<bool, Error> {
+        let Some(at) = self.choices.iter().position(|choice| choice.full().is_some()) else {
+            return Ok(false);
+        };
+        let Some((id, keep)) = self.choices[at].full() else { return Ok(false) };
+        let dropped = self.handle.exclusively(|backend, scheduler| scheduler.shift(id, keep, backend))?;
+        let is_shorter = dropped.is_some();
+        if let Some(range) = dropped {
+            tokens.drain(range);
+        }
+        self.choices[at].go_on(is_shorter.then_some(&tokens[..]), self.context);
+        Ok(true)
     }
 }

@@ -1,9 +1,10 @@
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gyrus_constrain::{Constraint, Source};
-use gyrus_cpu::MAX_ROWS;
+use gyrus_cpu::{MAX_ROWS, Pool};
 use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::{Backend, KvSize, Plan, Precision, Profile, Trial, Workload};
 use gyrus_tensor::DType;
@@ -21,6 +22,7 @@ use crate::prompt::PreparedPrompt;
 use crate::quantized;
 use crate::request::Request;
 use crate::sampling::Sampling;
+use crate::saved::{self, Fingerprint};
 use crate::serving::{
     CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
 };
@@ -65,6 +67,9 @@ pub struct Options {
     /// The block format that matrices of floats are quantised to while they are loaded. Vectors, and weights that are
     /// quantised in the file, are loaded as they are.
     pub quantize: Option<DType>,
+    /// Whether sessions are saved to files or loaded from them, for which all bytes of the model's files are hashed while
+    /// it is loaded. It is off by default.
+    pub session_files: bool,
 }
 
 impl Default for Options {
@@ -85,6 +90,7 @@ impl Default for Options {
             pipelines: None,
             access: Access::Map,
             quantize: None,
+            session_files: false,
         }
     }
 }
@@ -105,6 +111,9 @@ struct Shared {
     chat: OnceLock<Arc<ChatFormat>>,
     template: Option<String>,
     sampling: Sampling,
+    /// For session files.
+    fingerprint: Option<Fingerprint>,
+    quantize: Option<DType>,
     handle: Arc<Handle>,
 }
 
@@ -143,6 +152,8 @@ impl Model {
             });
         }
         let sampling = Sampling::read(&checkpoint)?;
+        let threads = options.threads.unwrap_or_else(Pool::available_threads);
+        let fingerprint = options.session_files.then(|| Fingerprint::of(&checkpoint, threads)).transpose()?;
         let checkpoint = Arc::new(checkpoint);
         let loader = Loader {
             checkpoint: &checkpoint,
@@ -175,6 +186,8 @@ impl Model {
             chat: OnceLock::new(),
             template,
             sampling,
+            fingerprint,
+            quantize: options.quantize,
             handle,
         };
         Ok(Model { shared: Arc::new(shared) })
@@ -191,6 +204,17 @@ impl Model {
         let mut session = self.session();
         let choices = session.start(&request)?;
         Ok(Answer::new(session, choices))
+    }
+
+    /// Loads a session that [`Session::save`] has written, and what was attached to it, from a file of this many bytes. It
+    /// goes on with the bits that it was saved with.
+    ///
+    /// A file that is damaged, of another model, or computed in another way is an error that says so. The model must have
+    /// been loaded with [`Options::session_files`].
+    pub fn load_session(&self, input: &mut dyn Read, bytes: u64) -> Result<(Session, Vec<u8>), Error> {
+        let id = self.handle().sequence();
+        let (tokens, attachment) = saved::load(self, id, input, bytes)?;
+        Ok((Session::restored(self.clone(), id, tokens), attachment))
     }
 
     /// The model's hyperparameters.
@@ -349,6 +373,14 @@ impl Model {
 
     pub(crate) fn shared_tokenizer(&self) -> Option<Arc<Tokenizer>> {
         self.shared.tokenizer.clone()
+    }
+
+    pub(crate) fn fingerprint(&self) -> Option<&Fingerprint> {
+        self.shared.fingerprint.as_ref()
+    }
+
+    pub(crate) fn quantize(&self) -> Option<DType> {
+        self.shared.quantize
     }
 
     pub(crate) fn handle(&self) -> &Handle {

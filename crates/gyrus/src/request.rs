@@ -51,6 +51,7 @@ pub struct Request {
     pub(crate) parallel_calls: bool,
     pub(crate) reasoning: Option<bool>,
     pub(crate) variables: Map<String, Value>,
+    pub(crate) context_shift: Option<usize>,
 }
 
 impl Request {
@@ -76,6 +77,7 @@ impl Request {
             parallel_calls: true,
             reasoning: None,
             variables: Map::new(),
+            context_shift: None,
         }
     }
 
@@ -209,6 +211,17 @@ impl Request {
     /// A variable of the chat template, such as `reasoning_effort`.
     pub fn variable(mut self, name: impl Into<String>, value: Value) -> Request {
         self.variables.insert(name.into(), value);
+        self
+    }
+
+    /// When the context is full, drops the older half of the tokens behind the first `keep`, in whole blocks of 32, and goes
+    /// on. Keys that remain are rotated to their new positions. They have seen tokens that were dropped, so the text is
+    /// another than that of a prompt without them.
+    ///
+    /// Models with recurrent states, with windows, or with frequencies that depend on the length are refused, and so are
+    /// constraints and several choices.
+    pub fn context_shift(mut self, keep: usize) -> Request {
+        self.context_shift = Some(keep);
         self
     }
 

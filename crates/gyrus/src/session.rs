@@ -1,7 +1,8 @@
+use std::io::Write;
 use std::sync::Arc;
 
 use gyrus_constrain::Source;
-use gyrus_dialog::grammar;
+use gyrus_dialog::{ToolChoice, grammar};
 
 use crate::Error;
 use crate::choice::Choice;
@@ -10,7 +11,8 @@ use crate::generation::{Choices, Generation};
 use crate::model::Model;
 use crate::prompt::{Dialog, PreparedPrompt};
 use crate::request::{MAX_CHOICES, Request};
-use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task};
+use crate::saved;
+use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task, unsound_shift};
 
 /// One sequence of tokens and its part of the KV cache.
 ///
@@ -30,6 +32,37 @@ impl Session {
     pub(crate) fn new(model: Model) -> Session {
         let id = model.handle().sequence();
         Session { model, id, is_known: false, tokens: Vec::new() }
+    }
+
+    /// A session whose sequence the scheduler has.
+    pub(crate) fn restored(model: Model, id: SequenceId, tokens: Vec<u32>) -> Session {
+        Session { model, id, is_known: true, tokens }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> SequenceId {
+        self.id
+    }
+
+    /// Another session with the same tokens. It shares the blocks of the KV cache that are complete; a last one that is
+    /// not, and a recurrent state, are copied. Nothing is computed again.
+    pub fn fork(&self) -> Result<Session, Error> {
+        let id = self.model.handle().sequence();
+        if self.is_known {
+            self.model.exclusively(|backend, scheduler| {
+                Ok(scheduler.fork(self.id, id, &self.tokens, backend)?)
+            })?;
+        }
+        Ok(Session { model: self.model.clone(), id, is_known: self.is_known, tokens: self.tokens.clone() })
+    }
+
+    /// Writes the session to a file: its tokens, its part of the KV cache, its recurrent state, and `attachment`, of which
+    /// it knows nothing. [`Model::load_session`] reads it. The model must have been loaded with
+    /// [`Options::session_files`](crate::Options::session_files).
+    ///
+    /// What the cache no longer has is computed again when the loaded session goes on.
+    pub fn save(&self, out: &mut dyn Write, attachment: &[u8]) -> Result<(), Error> {
+        saved::save(&self.model, self.id, &self.tokens, out, attachment)
     }
 
     /// The model.
@@ -81,6 +114,7 @@ impl Session {
             let n = request.choices;
             return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));
         }
+        self.check_shift(request)?;
         let prompt = PreparedPrompt::new(&self.model, request, self.tokens.is_empty())?;
         self.check_ids(&prompt.ids)?;
         let constraint = self.constraint(request, prompt.dialog.as_ref())?;
@@ -126,6 +160,21 @@ impl Session {
         };
         let trigger = after.map(|dialog| dialog.format.reasoning_end());
         Ok(Some(ConstraintOf::new(&source, self.model.compile(&source, trigger)?)))
+    }
+
+    /// Whether the request's context can be shifted, if it asks for that.
+    fn check_shift(&self, request: &Request) -> Result<(), Error> {
+        let Some(keep) = request.context_shift else { return Ok(()) };
+        let context = self.model.context().tokens;
+        let must_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let why = match unsound_shift(self.model.plan()) {
+            Some(why) => format!("the model has {why}"),
+            None if request.choices > 1 => "there are several choices".to_owned(),
+            None if request.constraint.is_some() || must_call => "there is a constraint".to_owned(),
+            None if keep > context / 2 => format!("{keep} tokens to keep are more than half of {context}"),
+            None => return Ok(()),
+        };
+        Err(Error::Request(format!("the context cannot be shifted: {why}")))
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {

@@ -16,7 +16,7 @@ const LEAST_FREE: usize = 8;
 const FREED: usize = 4;
 
 /// All messages of a chat, and those that prompts are made of.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct History {
     messages: Vec<Message>,
     /// Messages before this one are dropped from prompts, except the system prompt.
@@ -34,6 +34,45 @@ pub(crate) struct Fitted {
 impl History {
     pub(crate) fn new(system: Option<&str>) -> History {
         History { messages: system.map(Message::system).into_iter().collect(), first: 0 }
+    }
+
+    /// A conversation that goes on. `first`: messages before this one are dropped from prompts.
+    pub(crate) fn resumed(messages: Vec<Message>, first: usize) -> History {
+        let first = first.min(messages.len());
+        History { messages, first }
+    }
+
+    /// All messages.
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The first message that is not dropped from prompts.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Where the last exchange begins: its user message.
+    fn last_question(&self) -> Option<usize> {
+        self.messages.iter().rposition(|message| message.json["role"] == "user")
+    }
+
+    /// Removes what answers the last user message. `false` if there is no answer.
+    pub(crate) fn take_answer(&mut self) -> bool {
+        let Some(end) = self.last_question().map(|at| at + 1).filter(|end| *end < self.messages.len()) else {
+            return false;
+        };
+        self.messages.truncate(end);
+        self.first = self.first.min(end - 1);
+        true
+    }
+
+    /// Removes the last user message and what answers it, and returns the message. `None` if there is none.
+    pub(crate) fn undo(&mut self) -> Option<Message> {
+        let at = self.last_question()?;
+        let question = self.messages.drain(at..).next();
+        self.first = self.first.min(self.messages.len());
+        question
     }
 
     pub(crate) fn ask(&mut self, text: &str) {
@@ -171,6 +210,26 @@ mod tests {
         }
         history.ask("question");
         history
+    }
+
+    #[test]
+    fn answers_and_exchanges_are_taken_back() {
+        let mut history = talk(Some("kind"), 2);
+        assert!(!history.take_answer(), "the last question has no answer yet");
+        history.answer(&answer());
+        assert!(history.take_answer() && !history.take_answer());
+        assert_eq!(history.all().len(), 6);
+        for left in [5, 3, 1] {
+            assert_eq!(history.undo().unwrap().json["content"], "question");
+            assert_eq!(history.all().len(), left);
+        }
+        assert!(history.undo().is_none() && history.system() == Some("kind"));
+        // Messages that were dropped from prompts are there again.
+        let mut history = talk(None, 9);
+        fit(&mut history, 80, OnFull::Drop).unwrap();
+        assert!(history.first() > 0);
+        while history.undo().is_some() {}
+        assert_eq!((history.first(), history.all().len()), (0, 0));
     }
 
     #[test]

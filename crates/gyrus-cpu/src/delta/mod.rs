@@ -79,10 +79,38 @@ impl StateStore {
         }
     }
 
+    /// Reads a record: the inputs and the matrices of each layer, matrices by columns, `[value_heads, value_dim, key_dim]`.
+    pub(crate) fn read_record(&self, shapes: &[DeltaShape], record: u32, out: &mut [f32]) {
+        let stored = &self.elems()[record as usize * self.record..][..self.record];
+        record_places(shapes).zip(out).for_each(|(at, out)| *out = stored[at]);
+    }
+
+    /// Writes a record, as [`StateStore::read_record`] reads it.
+    pub(crate) fn write_record(&mut self, shapes: &[DeltaShape], record: u32, values: &[f32]) {
+        let (first, elems) = (record as usize * self.record, self.record);
+        let stored = &mut self.elems_mut()[first..][..elems];
+        record_places(shapes).zip(values).for_each(|(at, value)| stored[at] = *value);
+    }
+
     /// The first element of a layer in a record.
     fn at(&self, record: u32, layer: usize) -> usize {
         record as usize * self.record + self.offsets[layer]
     }
+}
+
+/// The place in a record of each element of the layout that [`StateStore::read_record`] reads.
+fn record_places(shapes: &[DeltaShape]) -> impl Iterator<Item = usize> + '_ {
+    let mut first = 0;
+    shapes.iter().flat_map(move |shape| {
+        let at = first;
+        first += shape.state_elems();
+        let (matrices, n, columns) = (at + shape.conv_elems(), shape.key_dim, shape.value_width());
+        let column = move |column: usize| {
+            let block = matrices + column / COLUMNS * n * COLUMNS;
+            (0..n).map(move |i| block + i * COLUMNS + column % COLUMNS)
+        };
+        (at..matrices).chain((0..columns).flat_map(column))
+    })
 }
 
 /// The rows of each sequence of a batch, in memory that is reused.

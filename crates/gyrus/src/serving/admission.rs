@@ -156,7 +156,7 @@ impl Scheduler {
     }
 
     /// Frees the blocks of the least recently used sequence that does not run. `false` if there is none.
-    fn reclaim_idle(&mut self, except: usize) -> bool {
+    pub(super) fn reclaim_idle(&mut self, except: usize) -> bool {
         let idle = self.sequences.iter().enumerate().filter_map(|(at, sequence)| {
             let sequence = sequence.as_ref().filter(|sequence| sequence.running().is_none())?;
             (at != except && sequence.kv.capacity() > 0).then_some((sequence.used, at))

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, Chunk, Decode, DeltaShape, KV_BLOCK, KvGroup, Landed, Limits, LogitRows,
-    Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
+    Backend, BackendError, Batch, CacheContents, Chunk, Decode, DeltaShape, KV_BLOCK, KvGroup, Landed,
+    Limits, LogitRows, Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
 };
 
 use super::fake_masks::first_allowed;
@@ -395,5 +395,52 @@ impl Backend for Fake {
 
     fn slots(&mut self) -> &mut dyn Slots {
         self
+    }
+
+    fn contents(&mut self) -> Option<&mut dyn CacheContents> {
+        assert!(self.landed.is_empty(), "something is in flight");
+        Some(self)
+    }
+}
+
+/// Entries are at the beginning of a block's or record's bytes.
+impl CacheContents for Fake {
+    fn read_blocks(&mut self, group: usize, blocks: &[u32], bytes: &mut [u8]) -> Result<(), BackendError> {
+        let one = self.plan.kv[group].bytes_per_block(self.plan.precision);
+        assert_eq!(bytes.len(), blocks.len() * one);
+        for (block, bytes) in blocks.iter().zip(bytes.chunks_exact_mut(one)) {
+            let entries = &self.cache[group][*block as usize * KV_BLOCK..][..KV_BLOCK];
+            bytes
+                .chunks_exact_mut(8)
+                .zip(entries)
+                .for_each(|(to, entry)| to.copy_from_slice(&entry.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn write_blocks(&mut self, group: usize, blocks: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
+        let one = self.plan.kv[group].bytes_per_block(self.plan.precision);
+        assert_eq!(bytes.len(), blocks.len() * one);
+        for (block, bytes) in blocks.iter().zip(bytes.chunks_exact(one)) {
+            let entries = &mut self.cache[group][*block as usize * KV_BLOCK..][..KV_BLOCK];
+            let (words, _) = bytes.as_chunks::<8>();
+            entries.iter_mut().zip(words).for_each(|(entry, word)| *entry = u64::from_le_bytes(*word));
+        }
+        Ok(())
+    }
+
+    fn shift_blocks(&mut self, _: usize, _: &[[u32; 2]], _: i32, _: u32) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn read_record(&mut self, record: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
+        bytes[..8].copy_from_slice(&self.records[record as usize].to_le_bytes());
+        Ok(())
+    }
+
+    fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        let (words, _) = bytes.as_chunks::<8>();
+        self.records[record as usize] = u64::from_le_bytes(words[0]);
+        Ok(())
     }
 }

@@ -1,9 +1,12 @@
 //! The paged KV cache: the blocks of all KV groups, and the part of it that a sequence has.
 
+use std::ops::Range;
+
 use gyrus_kernels::{KV_BLOCK, KvGroup, KvSize, MAX_KV_GROUPS, RowKind};
 
 use super::blocks::{BlockPool, Label};
 use super::prefix::Link;
+use super::saved::Outline;
 
 /// Positions that a sequence keeps beyond its windows, so that the last tokens can be taken back without computing the
 /// window again.
@@ -97,6 +100,22 @@ impl SequenceKv {
         let mut tables = [&[] as &[u32]; MAX_KV_GROUPS];
         tables.iter_mut().zip(&self.tables).for_each(|(to, table)| *to = table);
         (tables, self.tables.len())
+    }
+
+    /// The block table of a KV group.
+    pub(crate) fn table(&self, group: usize) -> &[u32] {
+        &self.tables[group]
+    }
+
+    /// The blocks of all KV groups at an index of the tables.
+    pub(crate) fn blocks_at(&self, index: usize) -> Vec<u32> {
+        self.tables.iter().map(|table| table[index]).collect()
+    }
+
+    /// Its blocks have the contents of this many positions.
+    pub(crate) fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.known && len <= self.capacity(), "{len} positions without blocks or kinds");
+        self.len = len;
     }
 
     /// The salt of its chain.
@@ -257,6 +276,98 @@ impl KvCache {
         self.shorten(kv, len.div_ceil(KV_BLOCK));
         kv.links.truncate(len / KV_BLOCK);
         kv.len = len;
+    }
+
+    /// A sequence with the first `len` positions of another, or as many as that has, in the same blocks. Neither may write
+    /// to them. It has none if the blocks of a window are missing. They have `common` tokens in common, whose kinds it
+    /// knows.
+    pub(crate) fn share(&mut self, kv: &SequenceKv, len: usize, common: usize) -> SequenceKv {
+        let mut other = SequenceKv::new(self.groups.len(), 0, []);
+        (other.first, other.known) = (kv.first, kv.known);
+        other.kinds.clone_from(&kv.kinds);
+        other.forget_kinds(common);
+        let len = len.min(kv.len);
+        if kv.tables.is_empty() || !kv.holds_windows(&self.groups, len) {
+            return other;
+        }
+        let blocks = len.div_ceil(KV_BLOCK);
+        for (group, pool) in self.pools.iter_mut().enumerate() {
+            let first = kv.first_held[group].min(blocks);
+            other.tables[group].extend_from_slice(&kv.tables[group][..blocks]);
+            other.first_held[group] = first;
+            other.tables[group][first..].iter().for_each(|block| pool.share(*block));
+        }
+        let registered = kv.links.len().min(len / KV_BLOCK);
+        other.links.extend_from_slice(&kv.links[..registered]);
+        other.len = len;
+        other
+    }
+
+    /// What is known of a sequence's positions. Blocks that have left the windows are returned.
+    pub(crate) fn outline(&mut self, kv: &mut SequenceKv) -> Outline {
+        self.free_outside_windows(kv);
+        Outline {
+            positions: kv.len,
+            first_blocks: kv.first_held.clone(),
+            kinds: kv.kinds.clone(),
+            known: kv.known,
+            length: 0,
+        }
+    }
+
+    /// Takes blocks for a sequence of which this is known. Its contents are yet to be written: it has no positions. On a
+    /// shortage nothing is taken.
+    pub(crate) fn restore(
+        &mut self,
+        outline: &Outline,
+        positions: usize,
+        salt: impl IntoIterator<Item = u64>,
+    ) -> Result<SequenceKv, Shortage> {
+        let blocks = outline.positions.div_ceil(KV_BLOCK);
+        for (pool, first) in self.pools.iter().zip(&outline.first_blocks) {
+            let (needed, available) = (blocks - first, pool.available());
+            if needed > available {
+                return Err(Shortage { needed, available });
+            }
+        }
+        let mut kv = SequenceKv::new(self.groups.len(), positions, salt);
+        for (group, (pool, first)) in self.pools.iter_mut().zip(&outline.first_blocks).enumerate() {
+            kv.tables[group].resize(*first, 0);
+            kv.first_held[group] = *first;
+            kv.tables[group].extend((*first..blocks).map_while(|_| pool.take()));
+        }
+        (kv.kinds, kv.known) = (outline.kinds.clone(), outline.known);
+        Ok(kv)
+    }
+
+    /// Removes blocks from the middle of a sequence. Those behind them are yet to be rotated to their new positions. It has a
+    /// chain of its own from now on.
+    pub(crate) fn drop_blocks(
+        &mut self,
+        kv: &mut SequenceKv,
+        blocks: Range<usize>,
+        salt: impl IntoIterator<Item = u64>,
+    ) {
+        for (pool, table) in self.pools.iter_mut().zip(&mut kv.tables) {
+            table.drain(blocks.clone()).for_each(|block| pool.release(block));
+        }
+        kv.kinds.drain(blocks.clone());
+        kv.known -= blocks.len() * KV_BLOCK;
+        kv.len -= blocks.len() * KV_BLOCK;
+        kv.links.clear();
+        kv.first = Link::first(salt);
+    }
+
+    /// Puts a free block in the place of one of a sequence, and returns both. The one before is still in use. `None` if no
+    /// block is free.
+    pub(crate) fn replace(&mut self, kv: &mut SequenceKv, group: usize, index: usize) -> Option<(u32, u32)> {
+        let block = self.pools[group].take()?;
+        Some((std::mem::replace(&mut kv.tables[group][index], block), block))
+    }
+
+    /// Returns a block.
+    pub(crate) fn release_block(&mut self, group: usize, block: u32) {
+        self.pools[group].release(block);
     }
 
     /// Registers the complete blocks of a sequence among the first `landed` positions, whose tokens are `tokens`.

@@ -211,6 +211,7 @@ impl Scheduler {
     /// affected.
     pub(crate) fn fail_running(&mut self, mut error: impl FnMut() -> Error) {
         self.flights.clear();
+        self.losses += 1;
         for at in 0..self.sequences.len() {
             let Some(sequence) = &mut self.sequences[at] else { continue };
             self.kv.release(&mut sequence.kv);

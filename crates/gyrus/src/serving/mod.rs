@@ -21,8 +21,10 @@ mod pace;
 mod prefix;
 mod queue;
 mod records;
+mod saved;
 mod scheduler;
 mod sequence;
+mod shift;
 #[cfg(test)]
 mod simulation;
 mod submission;
@@ -36,4 +38,6 @@ pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
 pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};
+pub(crate) use saved::Outline;
 pub(crate) use scheduler::{Scheduler, Settings};
+pub(crate) use shift::unsound as unsound_shift;

@@ -54,6 +54,10 @@ pub(crate) struct Scheduler {
     pub(super) admitted: u64,
     pub(super) epoch: u64,
     clock: u64,
+    /// How often the device was lost, and with it what the cache had.
+    pub(super) losses: u64,
+    /// How often a sequence was shifted.
+    pub(super) shifts: u64,
     /// When the last submission was complete.
     pub(super) completed: Option<Instant>,
 }
@@ -115,6 +119,8 @@ impl Scheduler {
             admitted: 0,
             epoch: 0,
             clock: 0,
+            losses: 0,
+            shifts: 0,
             completed: None,
         }
     }
@@ -177,15 +183,18 @@ impl Scheduler {
         // differ, nothing is, so that the output depends on the request alone.
         let length = u32::try_from(job.max_len).unwrap_or(u32::MAX);
         let class = |len: u32| plan.ropes.iter().map(move |rope| rope.length_class(len as usize));
-        let same = class(length).eq(class(sequence.length)) && sequence.tenant == job.tenant;
+        let is_own = sequence.tenant == job.tenant || sequence.has_own_chain;
+        let same = class(length).eq(class(sequence.length)) && is_own;
         if !same || sequence.kv.is_new() {
             kv.release(&mut sequence.kv);
             let salt = class(length).map(|class| class as u64).chain([job.tenant]);
             let capacity = job.max_len.max(job.tokens.len());
             sequence.kv = SequenceKv::new(kv.groups().len(), capacity, salt);
-            (sequence.length, sequence.tenant) = (length, job.tenant);
+            sequence.length = length;
+            sequence.has_own_chain = false;
         }
-        let common = sequence.tokens.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
+        sequence.tenant = job.tenant;
+        let common = sequence.common(&job.tokens);
         // The last token is computed again, since its logits are needed.
         let keep = match job.task {
             Task::Generate { .. } => common.min(job.tokens.len().saturating_sub(1)),
@@ -223,6 +232,29 @@ impl Scheduler {
         self.remove(at);
     }
 
+    /// Adds a sequence without a job that has these blocks and this state, in place of one of this name. `length` and
+    /// tenant are those that its blocks were computed for.
+    pub(super) fn adopt_sequence(
+        &mut self,
+        id: SequenceId,
+        tokens: &[u32],
+        kv: SequenceKv,
+        state: SequenceState,
+        (length, tenant): (u32, u64),
+        has_own_chain: bool,
+    ) {
+        if let Some(&at) = self.by_id.get(&id) {
+            self.remove(at);
+        }
+        self.clock += 1;
+        let at = self.insert(id);
+        if let Some(sequence) = &mut self.sequences[at] {
+            sequence.tokens.extend_from_slice(tokens);
+            (sequence.kv, sequence.state) = (kv, state);
+            (sequence.length, sequence.tenant, sequence.has_own_chain) = (length, tenant, has_own_chain);
+        }
+    }
+
     fn insert(&mut self, id: SequenceId) -> usize {
         let sequence = Sequence {
             id,
@@ -231,6 +263,7 @@ impl Scheduler {
             state: SequenceState::default(),
             length: 0,
             tenant: 0,
+            has_own_chain: false,
             job: None,
             phase: Phase::Idle,
             mask: None,

@@ -19,6 +19,8 @@ pub(super) struct Sequence {
     /// The length for which the ropes' frequencies were chosen.
     pub(super) length: u32,
     pub(super) tenant: u64,
+    /// Whether the chain of its blocks is its own and its forks', since they came from a file. No tenant finds them.
+    pub(super) has_own_chain: bool,
     pub(super) job: Option<Job>,
     pub(super) phase: Phase,
     /// Rows from this position on are generated rows.
@@ -84,6 +86,11 @@ impl Sequence {
             Phase::Running(running) => Some(running),
             _ => None,
         }
+    }
+
+    /// How many tokens it begins with as these do.
+    pub(super) fn common(&self, tokens: &[u32]) -> usize {
+        self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
     /// Sends an event to the job's client.

@@ -1,5 +1,5 @@
-//! A seeded simulation of clients: they join, leave, cancel, read slowly and come back, blocks run out, and the device is
-//! lost. Every sequence must get the tokens that it would get alone, and no block may be lost or shared by mistake.
+//! A seeded simulation of clients: they join, leave, cancel, read slowly, come back and fork, blocks run out, and the device
+//! is lost. Every sequence must get the tokens that it would get alone, and no block may be lost or shared by mistake.
 //!
 //! `GYRUS_SCHEDULES` sets how many random schedules run. A failure names the seed, which repeats it.
 
@@ -286,6 +286,32 @@ impl Simulation {
         self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false };
     }
 
+    /// A client forks its session and goes on with the fork, and the session is closed or goes on with another client.
+    fn fork(&mut self, at: usize) {
+        let (parent, child) = (self.clients[at].id, SequenceId(self.next_id));
+        let tokens = self.clients[at].tokens.clone();
+        // As a handle does before it gives the backend away.
+        self.core.tick(&mut self.commands, Duration::ZERO);
+        let keep = self.below(tokens.len() + 1);
+        let forked = self
+            .core
+            .exclusively(|backend, scheduler| Ok(scheduler.fork(parent, child, &tokens[..keep], backend)?));
+        forked.unwrap();
+        self.next_id += 1;
+        let to = self.below(self.clients.len());
+        let to = if self.clients[to].running.is_some() || to == at {
+            self.commands.push(Command::Close(parent));
+            at
+        } else {
+            if self.clients[to].known {
+                self.commands.push(Command::Close(self.clients[to].id));
+            }
+            to
+        };
+        let tokens = tokens[..keep].to_vec();
+        self.clients[to] = Client { id: child, tokens, running: None, jobs: 0, known: true };
+    }
+
     fn act(&mut self, more: bool) {
         let at = self.below(self.clients.len());
         match (self.below(40), self.clients[at].running.is_some()) {
@@ -300,6 +326,7 @@ impl Simulation {
             (1, _) if self.clients[at].known => {
                 self.close(at);
             }
+            (2..5, false) if self.clients[at].known && !self.world.kinds_differ => self.fork(at),
             (_, true) => self.read(at),
             _ => {}
         }
