@@ -5,12 +5,13 @@ use std::time::Duration;
 use gyrus_constrain::{Constraint, Source};
 use gyrus_cpu::MAX_ROWS;
 use gyrus_formats::{Access, Checkpoint};
-use gyrus_kernels::{Backend, KvSize, Plan, Precision, Profile, Trial, Workload};
+use gyrus_kernels::{Backend, Breakers, KvSize, Plan, Precision, Profile, Sampler, Trial, Workload};
 use gyrus_tensor::DType;
 use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::arch::{self, Config};
+use crate::breakers::{BreakerCache, DEFAULT_BREAKERS};
 use crate::chat::ChatFormat;
 use crate::constraints::Constraints;
 use crate::context::ContextChoice;
@@ -101,6 +102,7 @@ struct Shared {
     context: ContextChoice,
     tokenizer: Option<Arc<Tokenizer>>,
     constraints: Constraints,
+    breakers: BreakerCache,
     chat: OnceLock<Arc<ChatFormat>>,
     template: Option<String>,
     sampling: Sampling,
@@ -171,12 +173,31 @@ impl Model {
             context,
             tokenizer: tokenizer.map(Arc::new),
             constraints: Constraints::default(),
+            breakers: BreakerCache::default(),
             chat: OnceLock::new(),
             template,
             sampling,
             handle,
         };
         Ok(Model { shared: Arc::new(shared) })
+    }
+
+    /// The sampler of a request, with DRY's sequence breakers as tokens.
+    pub(crate) fn sampler(&self, request: &Request) -> Result<Sampler, Error> {
+        request.sampler.validate_for(self.plan().vocab)?;
+        let mut sampler = request.sampler.clone();
+        let is_set = *sampler.dry.breakers != Breakers::default() && request.dry_breakers.is_none();
+        if !sampler.dry.is_active() || is_set {
+            return Ok(sampler);
+        }
+        let defaults = || DEFAULT_BREAKERS.map(str::to_owned).to_vec();
+        let strings = request.dry_breakers.clone().unwrap_or_else(defaults);
+        match self.tokenizer() {
+            Some(tokenizer) => sampler.dry.breakers = self.shared.breakers.get(tokenizer, &strings)?,
+            None if request.dry_breakers.is_some() => return Err(Error::NoTokenizer),
+            None => {}
+        }
+        Ok(sampler)
     }
 
     /// Creates an empty session.

@@ -66,7 +66,7 @@ impl Session {
     ///
     /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
-        request.sampler.validate()?;
+        let request = Request { sampler: self.model.sampler(&request)?, ..request };
         if !(1..=MAX_CHOICES).contains(&request.choices) {
             let n = request.choices;
             return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));
