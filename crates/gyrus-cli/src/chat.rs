@@ -18,6 +18,7 @@ use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
 use crate::pieces::Pieces;
+use crate::samplers::MoreSamplerArgs;
 use crate::screen;
 use crate::source::Source;
 use crate::usage::usage;
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let chat = Chat {
         session: model.session(),
         sampler: args.sampler.sampler(model.sampling()),
+        more: args.sampler.more.clone(),
         decoding,
         stop_at_repetition: !args.sampler.allow_repetition,
         max_tokens: args.max_tokens,
@@ -63,6 +65,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
 struct Chat {
     session: Session,
     sampler: Sampler,
+    more: MoreSamplerArgs,
     decoding: Decoding,
     stop_at_repetition: bool,
     max_tokens: Option<usize>,
@@ -192,6 +195,7 @@ impl Chat {
         if let Some(most) = self.max_tokens {
             request = request.max_tokens(most);
         }
+        request = self.more.with_breakers(request);
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let mut pieces = Pieces::new(self.quiet);
         let request = self.decoding.apply(request);

@@ -36,6 +36,7 @@ mod pull;
 mod resolve;
 mod rope;
 mod run;
+mod samplers;
 mod screen;
 mod size;
 mod source;

@@ -77,7 +77,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if let Some(n) = args.logprobs {
         request = request.top_logprobs(usize::from(n));
     }
-    answer(&model, decoding.apply(request), &decoding, args)
+    let request = decoding.apply(args.sampler.more.with_breakers(request));
+    answer(&model, request, &decoding, args)
 }
 
 /// The model and the prompt among the positional arguments. A single argument is a model if it looks like one.
