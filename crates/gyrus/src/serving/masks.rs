@@ -186,13 +186,15 @@ impl Scheduler {
     /// rows; then the sequence decodes again.
     fn force(&mut self, at: usize, forced: &[u32], slots: &mut dyn Slots) {
         let Some(sequence) = &mut self.sequences[at] else { return };
-        let Some(Job { task: Task::Generate { ends, .. }, max_len, events, client, .. }) = &sequence.job
+        let Some(Job { task: Task::Generate { ends, sampler, .. }, max_len, events, client, .. }) =
+            &sequence.job
         else {
             return;
         };
         let mut end = None;
         for &id in forced {
             sequence.tokens.push(id);
+            sequence.mirostat.forced(sampler);
             events.push(JobEvent::Token { id, logprob: None, top: Vec::new() });
             self.counters.tokens(1);
             self.queue.charge(*client, 1);

@@ -31,6 +31,11 @@ impl MirostatTrail {
         }
     }
 
+    /// A token was appended that was not sampled: the state stays.
+    pub(super) fn forced(&mut self, sampler: &Sampler) {
+        self.mus.extend(sampler.mirostat.map(|mirostat| mirostat.mu()));
+    }
+
     /// A token was sampled.
     pub(super) fn landed(&mut self, sampler: &mut Sampler, mu: f32) {
         if let Some(mirostat) = &mut sampler.mirostat {
@@ -58,6 +63,9 @@ mod tests {
             trail.landed(&mut first, mu);
         }
         assert_eq!(first.mirostat.unwrap().mu, Some(7.0), "preempted and started again");
+        trail.forced(&first);
+        assert_eq!(trail.mus, [9.0, 8.0, 7.0, 7.0]);
+        trail.mus.pop();
         let mut mu_after = |length: usize, common: usize, tau: f32| {
             let mut next = sampler(tau);
             trail.begin(Some(&mut next), common, length);
