@@ -138,7 +138,7 @@ fn samplers_keep_what_those_of_llama_cpp_keep() {
 fn log_probabilities_match_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let (model, logits) = (folder.path().join("model.gguf"), folder.path().join("logits.npy"));
-    std::fs::write(&model, tiny_llama::file(16, &|_| {}, &[])).unwrap();
+    std::fs::write(&model, tiny_llama::file(16, |_| {}, &[])).unwrap();
     let options = Options { precision: Precision::Exact, ..Options::default() };
     let prompt: Vec<u32> = (0..20).map(|i| (i * 29 + 7) % tiny_llama::VOCAB as u32).collect();
     let mut session = Model::open(&model, &options).unwrap().session();
