@@ -22,6 +22,7 @@ use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
 use crate::pieces::Pieces;
+use crate::samplers::MoreSamplerArgs;
 use crate::screen;
 use crate::session_file::SessionFile;
 use crate::source::Source;
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
             decoding,
             max_tokens: args.max_tokens,
         },
+        more: args.sampler.more.clone(),
         stop_at_repetition: !args.sampler.allow_repetition,
         on_full: args.on_full,
         context_shift: args.context_shift,
@@ -90,6 +92,7 @@ struct Chat {
     talk: Talk,
     branches: Branches,
     settings: Settings,
+    more: MoreSamplerArgs,
     stop_at_repetition: bool,
     on_full: OnFull,
     context_shift: bool,
@@ -269,6 +272,7 @@ impl Chat {
         if let Some(most) = self.settings.max_tokens {
             request = request.max_tokens(most);
         }
+        request = self.more.with_breakers(request);
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let mut pieces = Pieces::new(self.quiet);
         let decoding = &self.settings.decoding;

@@ -37,6 +37,7 @@ mod pull;
 mod resolve;
 mod rope;
 mod run;
+mod samplers;
 mod screen;
 #[cfg(feature = "serve")]
 mod serve;

@@ -9,6 +9,7 @@ use gyrus_tensor::can_quantize;
 
 use crate::cache;
 use crate::environment::Environment;
+use crate::samplers::{MoreSamplerArgs, number};
 use crate::source::Source;
 use crate::synthetic::Synthetic;
 
@@ -211,6 +212,9 @@ pub(crate) struct SamplerArgs {
     /// and --raw never stop for that
     #[arg(long)]
     pub(crate) allow_repetition: bool,
+
+    #[command(flatten)]
+    pub(crate) more: MoreSamplerArgs,
 }
 
 impl SamplerArgs {
@@ -220,7 +224,7 @@ impl SamplerArgs {
         // A model with settings of its own was made to run without a penalty unless it names one. Greedy decoding must
         // return the most likely token.
         let penalty = if model.is_empty() && temperature > 0.0 { 1.1 } else { 1.0 };
-        Sampler {
+        let sampler = Sampler {
             temperature,
             top_k: self.top_k.or(model.top_k).unwrap_or(40),
             top_p: self.top_p.or(model.top_p).unwrap_or(0.95),
@@ -230,19 +234,9 @@ impl SamplerArgs {
             frequency_penalty: self.frequency_penalty,
             penalty_window: self.penalty_window.or(model.penalty_window).unwrap_or(64),
             seed: self.seed.unwrap_or_else(any_seed),
-        }
-    }
-}
-
-/// Parses a number for one field of a sampler, with the sampler's own range check.
-fn number(
-    put: fn(&mut Sampler, f32),
-) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let value = text.parse().map_err(|_| "a number is needed".to_owned())?;
-        let mut sampler = Sampler::default();
-        put(&mut sampler, value);
-        sampler.validate().map(|()| value).map_err(|error| error.to_string())
+            ..Sampler::default()
+        };
+        self.more.add_to(sampler)
     }
 }
 

@@ -95,7 +95,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if let Some(n) = args.logprobs {
         request = request.top_logprobs(usize::from(n));
     }
-    let answers = answer(&mut session, decoding.apply(request), &decoding, args)?;
+    let request = decoding.apply(args.sampler.more.with_breakers(request));
+    let answers = answer(&mut session, request, &decoding, args)?;
     if let Some(file) = file {
         let mut history = history;
         if let (Some(history), Some(answer)) = (&mut history, answers.first()) {

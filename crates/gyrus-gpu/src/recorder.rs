@@ -13,6 +13,21 @@ use crate::{vulkan_recorder, wgpu_recorder};
 /// Bytes of the ring of sampled tokens of a group of slots.
 pub(crate) const RING: u64 = 4 * (SELECT_EMITTED * SELECT_ROWS) as u64;
 
+/// A part of a buffer that a submission copies to the host, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied<'a> {
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Copied<'_> {
+    /// All of a buffer.
+    pub(crate) fn whole(buffer: &Buffer) -> Copied<'_> {
+        Copied { buffer, offset: 0, bytes: buffer.bytes() }
+    }
+}
+
 /// Records commands, and submits them. Between [`Recorder::begin`] and [`Recorder::submit`] it takes commands.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a backend has one")]
@@ -72,8 +87,8 @@ impl Recorder {
         }
     }
 
-    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
+    /// Submits the commands; `copied` is copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<Submission, GpuError> {
         Ok(match self {
             Recorder::Vulkan(recorder) => Submission::Vulkan(recorder.submit(gpu, copied)?),
             Recorder::Wgpu(recorder) => Submission::Wgpu(recorder.submit(gpu, copied)?),

@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::{Dispatch, Recorded};
 use crate::error::GpuError;
-use crate::recorder::{RING, read_words};
+use crate::recorder::{Copied, RING, read_words};
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
@@ -69,8 +69,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
+    /// Submits the commands; `copied` is copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<Submission, GpuError> {
         let kernels = self.open.take().ok_or_else(closed)?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let (mut pass, queries) = gpu.begin_pass(&mut encoder);
@@ -79,14 +79,15 @@ impl Recorder {
         gpu.end_pass(&mut encoder, queries)?;
         let mut readback = None;
         if !copied.is_empty() {
-            let bytes = copied.iter().map(|(_, bytes)| bytes).sum();
+            let bytes = copied.iter().map(|copied| copied.bytes).sum();
             let buffer = match self.idle.pop() {
                 Some(buffer) if buffer.bytes() >= bytes => buffer,
                 _ => gpu.create(bytes.max(RING), BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
             };
             let mut offset = 0;
-            for (from, bytes) in copied {
-                encoder.copy_buffer_to_buffer(&from.inner, 0, &buffer.inner, offset, *bytes);
+            for from in copied {
+                let (to, bytes) = (&buffer.inner, from.bytes);
+                encoder.copy_buffer_to_buffer(&from.buffer.inner, from.offset, to, offset, bytes);
                 offset += bytes;
             }
             readback = Some((buffer, bytes));

@@ -255,6 +255,34 @@ fn large_vocabularies() {
     }
 }
 
+/// A draw from a flat row is decided by few tokens, of which it is one: the bins are fine enough, however flat the row is
+/// and whatever its temperature.
+#[test]
+fn flat_draws_are_decided_by_few_tokens() {
+    on_every_rung(|runner| {
+        for (scale, temperature) in [(0.5, 0.8), (0.5, 100.0), (0.01, 1.0), (3.0, 1.0)] {
+            let logits = gaussian(31, 40_001, scale);
+            for (top_p, min_p) in [(0.95, 0.0), (1.0, 0.0), (0.5, 0.01), (1.0, 0.01)] {
+                let sampler = Sampler { temperature, top_p, min_p, seed: 9, ..Sampler::default() };
+                let call = call_of([&sampler], logits.len());
+                let state = state(5, Counts::new());
+                let chain = Chain::new(runner, call, &[(&logits, &sampler, &state)]);
+                let token = chain.steps(1)[0][0];
+                let bins = chain.read("bins");
+                let is_left = bins[0] == 1;
+                assert!(is_left || scale > 1.0, "{sampler:?}");
+                if is_left {
+                    let gathered = bins[1] as usize;
+                    assert!((1..=200).contains(&gathered), "{gathered} of {sampler:?}");
+                    let tokens = &bins[bins.len() - 2 * 1024..][..2 * gathered];
+                    assert!(tokens.chunks(2).any(|pair| pair[1] == token), "{sampler:?}");
+                }
+                check(&sampler, &logits, &Counts::new(), 6, token);
+            }
+        }
+    });
+}
+
 /// Rows with NaN or infinity emit no token; extreme rows that are finite do.
 #[test]
 fn rows_that_are_not_finite_emit_no_token() {

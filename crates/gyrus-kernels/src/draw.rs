@@ -5,7 +5,8 @@
 //! probabilities is in f32, with a bound on its error. If the bound, or what lies below the threshold, could change the
 //! token, there is no result, and the definition is used.
 
-use crate::select::{Counts, Descending, NEGLIGIBLE, Sampler, more_likely};
+use crate::sampler::Sampler;
+use crate::select::{Counts, Descending, NEGLIGIBLE, more_likely};
 
 /// Tokens of a chunk. A threshold is the maximum of a chunk.
 const CHUNK: usize = 32;
@@ -86,7 +87,7 @@ fn sum(lanes: &[f32; CHUNK]) -> f32 {
 }
 
 /// The exponential of a number that is not positive, with a relative error below 5e-7; about 1e-38 from -87 down.
-fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     /// Adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;

@@ -30,6 +30,7 @@ mod plan;
 mod profile;
 mod random;
 mod rope;
+mod sampler;
 pub mod scalar;
 mod select;
 pub mod shader;
@@ -52,7 +53,9 @@ pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,
     Yarn, rotate_pair,
 };
-pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
+pub use sampler::chain::{Drawn, Past, SamplerScratch};
+pub use sampler::{Breakers, Dry, DynamicTemperature, Mirostat, Order, Sampler, SamplerError, Stage, Xtc};
+pub use select::{Counts, argmax, log_softmax_at};
 pub use slots::{
     Chunk, Decode, Landed, Limits, LogitRows, MAX_ENDS, MAX_TOP, Outcome, RowKind, Slots, TopTokens, Work,
 };

@@ -2,94 +2,13 @@ use std::collections::HashMap;
 
 use crate::log_softmax::LogSoftmax;
 use crate::random::random;
-
-/// How the next token is chosen: penalties → temperature → top-k → top-p → min-p → draw.
-///
-/// The default is greedy. Ties go to the lowest id.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampler {
-    /// 0 is greedy; larger flattens the distribution.
-    pub temperature: f32,
-    /// Keep this many most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the most likely tokens until their probabilities reach this sum; 1 keeps all.
-    pub top_p: f32,
-    /// Drop tokens less likely than this fraction of the most likely one; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens that occurred.
-    pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens, for each time they occurred.
-    pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties count.
-    pub penalty_window: u32,
-    /// The seed of the draws: the same seed gives the same completion.
-    pub seed: u64,
-}
-
-impl Default for Sampler {
-    fn default() -> Sampler {
-        Sampler {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalty_window: 64,
-            seed: 0,
-        }
-    }
-}
-
-/// A sampler parameter that means nothing.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{name} is {value}, it must be {expected}")]
-pub struct SamplerError {
-    /// Which parameter.
-    pub name: &'static str,
-    /// Its value.
-    pub value: f32,
-    /// What is possible.
-    pub expected: &'static str,
-}
+use crate::sampler::Sampler;
+use crate::sampler::chain::uniform;
 
 /// How often each token occurred within the penalty window.
 pub type Counts = HashMap<u32, u32>;
 
 impl Sampler {
-    /// Whether every parameter is in its range.
-    pub fn validate(&self) -> Result<(), SamplerError> {
-        let check = |ok: bool, name, value, expected| {
-            if ok { Ok(()) } else { Err(SamplerError { name, value, expected }) }
-        };
-        let finite = f32::is_finite;
-        check(
-            finite(self.temperature) && self.temperature >= 0.0,
-            "temperature",
-            self.temperature,
-            "0 or more",
-        )?;
-        check(self.top_p > 0.0 && self.top_p <= 1.0, "top-p", self.top_p, "above 0 and at most 1")?;
-        check((0.0..=1.0).contains(&self.min_p), "min-p", self.min_p, "from 0 to 1")?;
-        let penalty = self.repetition_penalty;
-        check(finite(penalty) && penalty > 0.0, "repetition penalty", penalty, "above 0")?;
-        check(finite(self.presence_penalty), "presence penalty", self.presence_penalty, "a number")?;
-        check(finite(self.frequency_penalty), "frequency penalty", self.frequency_penalty, "a number")
-    }
-
-    /// Whether the sampler is greedy.
-    pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0
-    }
-
-    /// Whether any penalty is set.
-    pub fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
-    }
-
     /// Counts how often each token of a sequence occurs within the window; empty without penalties.
     pub fn count(&self, text: &[u32], counts: &mut Counts) {
         counts.clear();
@@ -99,7 +18,8 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. Logits of tokens that are not allowed are -infinity. `step` numbers the draws of a sequence; with the seed it determines the random number.
+    /// Chooses a token with a sampler that [is plain](Sampler::is_plain). Logits of tokens that are not allowed are
+    /// -infinity. `step` numbers the draws of a sequence; with the seed it determines the random number.
     /// `scratch` is reused from call to call so that steady decoding does not allocate.
     pub fn draw(&self, logits: &[f32], counts: &Counts, step: u64, scratch: &mut Vec<(f32, u32)>) -> u32 {
         if self.is_greedy() && !self.has_penalties() {
@@ -112,53 +32,10 @@ impl Sampler {
 
     /// The number in `[0, 1)` that decides draw `step`.
     pub fn number(&self, step: u64) -> f64 {
-        uniform(self.seed, step)
+        uniform(random(self.seed, step))
     }
 
-    /// The tokens that are kept, the most likely first, with their probabilities, by definition in f64; and whether a cut
-    /// is so close that rounding may decide it. For tests of implementations in f32.
-    pub fn exact(&self, logits: &[f32], counts: &Counts) -> (Vec<(u32, f64)>, bool) {
-        let penalised = |id: u32, logit: f32| match counts.get(&id) {
-            Some(&n) if self.has_penalties() => {
-                let by = f64::from(self.repetition_penalty);
-                let scaled = if logit > 0.0 { f64::from(logit) / by } else { f64::from(logit) * by };
-                scaled - f64::from(self.presence_penalty) - f64::from(self.frequency_penalty) * f64::from(n)
-            }
-            _ => f64::from(logit),
-        };
-        let numbered = logits.iter().zip(0u32..).filter(|(logit, _)| !logit.is_nan());
-        let mut kept: Vec<(u32, f64)> = numbered.map(|(&logit, id)| (id, penalised(id, logit))).collect();
-        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        if self.top_k > 0 {
-            kept.truncate(self.top_k as usize);
-        }
-        let Some(&(_, most)) = kept.first() else { return (kept, false) };
-        kept.iter_mut().for_each(|(_, p)| *p = ((*p - most) / f64::from(self.temperature)).exp());
-        let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        let mut close = false;
-        let mut count = kept.len();
-        if self.top_p < 1.0 {
-            let goal = f64::from(self.top_p) * total;
-            let mut sum = 0.0;
-            let enough = kept.iter().position(|(_, p)| {
-                sum += p;
-                close |= (sum - goal).abs() < 1e-5 * total;
-                sum >= goal
-            });
-            count = enough.map_or(count, |n| n + 1);
-        }
-        if self.min_p > 0.0 {
-            close |= kept.iter().any(|(_, p)| (p / f64::from(self.min_p) - 1.0).abs() < 1e-5);
-            let dropped = kept.iter().position(|(_, p)| *p < f64::from(self.min_p));
-            count = count.min(dropped.unwrap_or(count)).max(1);
-        }
-        kept.truncate(count);
-        let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        kept.iter_mut().for_each(|(_, p)| *p /= total);
-        (kept, close)
-    }
-
-    /// The definition of a draw.
+    /// The definition of a draw of a plain sampler.
     pub(crate) fn choose(
         &self,
         logits: &[f32],
@@ -285,11 +162,6 @@ pub fn log_softmax_at(logits: &[f32], id: u32) -> f32 {
     logits.get(id as usize).map_or(f32::NEG_INFINITY, |&logit| LogSoftmax::new(logits).of(logit))
 }
 
-/// A uniform number in `[0, 1)` from seed and step alone.
-fn uniform(seed: u64, step: u64) -> f64 {
-    (random(seed, step) >> 11) as f64 / (1u64 << 53) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,7 +237,7 @@ mod tests {
             }
             let mut scratch = Vec::new();
             for step in 0..500 {
-                let goal = uniform(0, step) * sum;
+                let goal = sampler.number(step) * sum;
                 let expected = kept.iter().find(|(sum, _)| *sum > goal).unwrap().1;
                 assert_eq!(
                     sampler.draw(&logits, &Counts::new(), step, &mut scratch),
@@ -395,14 +267,5 @@ mod tests {
         };
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));
-    }
-
-    #[test]
-    fn parameters_are_checked_by_name() {
-        let bad = Sampler { top_p: 0.0, ..Sampler::default() };
-        assert_eq!(bad.validate().unwrap_err().to_string(), "top-p is 0, it must be above 0 and at most 1");
-        let bad = Sampler { temperature: f32::NAN, ..Sampler::default() };
-        assert!(bad.validate().is_err());
-        assert_eq!(Sampler::default().validate(), Ok(()));
     }
 }

@@ -20,6 +20,12 @@
 //! holds computes the same again. A backend that is not [asynchronous](Limits::asynchronous) computes no row of a slot that
 //! holds; there both may be the same record.
 //!
+//! **Samplers.** An [asynchronous](Limits::asynchronous) backend draws with [plain](Sampler::is_plain) samplers on the
+//! device. With others it draws on the host when a step lands: the slot's row is computed, the step holds it on the device,
+//! and the host draws from its logits. The token is the step's outcome, and the next submission computes its row. Steps
+//! that were in flight meanwhile compute the same row again and hold it. So such a slot advances once for each submission
+//! that was made after its last token had landed. Other slots are not affected.
+//!
 //! **Order.** Calls take effect in the order in which they are made. So the blocks of a closed slot can be given to another
 //! sequence at once. A slot may advance in a step in flight where it would have held without a later [`Slots::extend`] or
 //! [`Slots::mask`].
@@ -28,7 +34,7 @@ use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::delta::Records;
-use crate::select::Sampler;
+use crate::sampler::Sampler;
 
 /// The most alternatives to a token whose log-probabilities a slot can ask for.
 pub const MAX_TOP: usize = 20;
@@ -167,6 +173,8 @@ pub enum Outcome {
         id: u32,
         /// The natural logarithm of its probability; NaN if it was not asked for.
         logprob: f32,
+        /// Mirostat's state after it; NaN for samplers without.
+        mu: f32,
     },
     /// The logits are not finite. The slot has ended.
     NotFinite,

@@ -150,6 +150,18 @@ pub(crate) fn json_response(value: &impl serde::Serialize) -> Response {
     response
 }
 
+/// The field of a request that a sampler's error is about.
+fn sampler_field(error: &gyrus::SamplerError) -> String {
+    use gyrus::SamplerError;
+    match error {
+        SamplerError::Range { name, .. } => name.replace(['-', ' '], "_"),
+        SamplerError::Bias { .. } | SamplerError::BiasToken { .. } | SamplerError::BiasTwice { .. } => {
+            "logit_bias".into()
+        }
+        _ => "samplers".into(),
+    }
+}
+
 impl From<gyrus::Error> for Failure {
     fn from(error: gyrus::Error) -> Failure {
         use gyrus::Error;
@@ -159,8 +171,7 @@ impl From<gyrus::Error> for Failure {
                 Failure::new(Kind::Invalid, message).with_code("context_length_exceeded")
             }
             Error::Sampler(error) => {
-                let name = error.name.replace(['-', ' '], "_");
-                Failure { param: Some(name), ..Failure::new(Kind::Invalid, message) }
+                Failure { param: Some(sampler_field(&error)), ..Failure::new(Kind::Invalid, message) }
             }
             Error::Template(_)
             | Error::NoTokenizer

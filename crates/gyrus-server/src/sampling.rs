@@ -1,6 +1,7 @@
 //! The sampler of a request. Each parameter is one line of the table.
 
-use gyrus::{Sampler, Sampling};
+use gyrus::{Mirostat, Sampler, Sampling};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::fields::Fields;
@@ -24,42 +25,44 @@ const PARAMETERS: &[Parameter] = &[
     (&["penalty_window", "repeat_last_n"], |s, v| {
         s.penalty_window = if v < 0.0 { u32::MAX } else { v as u32 }
     }),
+    (&["typical_p"], |s, v| s.typical_p = v as f32),
+    (&["top_n_sigma"], |s, v| s.top_n_sigma = v.max(0.0) as f32),
+    (&["xtc_probability"], |s, v| s.xtc.probability = v as f32),
+    (&["xtc_threshold"], |s, v| s.xtc.threshold = v as f32),
+    (&["dynatemp_range"], |s, v| s.dynamic_temperature.range = v as f32),
+    (&["dynatemp_exponent"], |s, v| s.dynamic_temperature.exponent = v as f32),
+    (&["dry_multiplier"], |s, v| s.dry.multiplier = v as f32),
+    (&["dry_base"], |s, v| s.dry.base = v as f32),
+    (&["dry_allowed_length"], |s, v| s.dry.allowed_length = v.max(0.0) as u32),
+    (&["dry_penalty_last_n"], |s, v| s.dry.window = if v < 0.0 { u32::MAX } else { v as u32 }),
+];
+
+/// Parameters of mirostat, which count if it is on.
+const MIROSTAT: &[Parameter] = &[
+    (&["mirostat_tau"], |s, v| s.mirostat.iter_mut().for_each(|mirostat| mirostat.tau = v as f32)),
+    (&["mirostat_eta"], |s, v| s.mirostat.iter_mut().for_each(|mirostat| mirostat.eta = v as f32)),
 ];
 
 /// Samplers of other engines. A request that uses one is refused.
 const UNSUPPORTED: &[&str] = &[
-    "logit_bias",
-    "typical_p",
     "tfs_z",
-    "mirostat",
-    "dynatemp_range",
-    "xtc_probability",
-    "dry_multiplier",
     "top_a",
-    "top_n_sigma",
     "min_tokens",
     "bad_words",
     "use_beam_search",
     "length_penalty",
+    "dry_sequence_breakers",
+    "samplers",
 ];
 
-/// Parameters of samplers that are refused: alone they change nothing.
-const WITHOUT_EFFECT: &[&str] = &[
-    "mirostat_tau",
-    "mirostat_eta",
-    "dynatemp_exponent",
-    "xtc_threshold",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "penalize_nl",
-];
+/// Parameters that change nothing here.
+const WITHOUT_EFFECT: &[&str] = &["penalize_nl"];
 
 /// The sampling parameters of a request; those that it does not have come from the model.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SamplerFields {
     set: Vec<(Put, f64)>,
+    logit_bias: Vec<(u32, f32)>,
     seed: Option<u64>,
 }
 
@@ -67,23 +70,27 @@ impl SamplerFields {
     /// Takes all sampling parameters.
     pub(crate) fn take(fields: &mut Fields) -> Result<SamplerFields, Failure> {
         let mut set = Vec::new();
-        for (names, put) in PARAMETERS {
+        if let Some(version) = fields.integer("mirostat", 0, 2)? {
+            let put: Put = match version {
+                0 => |s, _| s.mirostat = None,
+                2 => |s, _| s.mirostat = Some(Mirostat::default()),
+                _ => return Err(fields.wrong("mirostat", "version 1 is not supported, only 2 is")),
+            };
+            set.push((put, 0.0));
+        }
+        for (names, put) in PARAMETERS.iter().chain(MIROSTAT) {
             for name in *names {
                 if let Some(value) = fields.number(name)? {
                     set.push((*put, value));
                 }
             }
         }
-        // `typical_p` is off at 1, unlike the others.
-        if fields.number("typical_p")?.is_some_and(|value| value != 1.0) {
-            let failure = fields.wrong("typical_p", "it is not supported, and the answer would depend on it");
-            return Err(failure.with_code("unsupported_parameter"));
-        }
+        let logit_bias = logit_bias(fields)?;
         fields.refuse(UNSUPPORTED)?;
         fields.ignore(WITHOUT_EFFECT);
         // A negative seed of llama.cpp and Ollama is a random one; OpenAI's may be any number.
         let seed = fields.integer("seed", i64::MIN, i64::MAX)?.filter(|seed| *seed != -1);
-        Ok(SamplerFields { set, seed: seed.map(|seed| seed as u64) })
+        Ok(SamplerFields { set, logit_bias, seed: seed.map(|seed| seed as u64) })
     }
 
     /// The sampler of a model.
@@ -95,12 +102,34 @@ impl SamplerFields {
             min_p: model.min_p.unwrap_or(0.05),
             repetition_penalty: model.repetition_penalty.unwrap_or(1.0),
             penalty_window: model.penalty_window.unwrap_or(64),
+            logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random::number),
             ..Sampler::default()
         };
         self.set.iter().for_each(|(put, value)| put(&mut sampler, *value));
         sampler
     }
+}
+
+/// Biases of tokens: `{"ID": BIAS}`, or a list of `[ID, BIAS]` in which `false` forbids a token.
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Failure> {
+    let name = "logit_bias";
+    let pairs: Vec<(Option<u64>, Option<f64>)> = match fields.take(name) {
+        None => Vec::new(),
+        Some(Value::Object(map)) => map.iter().map(|(id, bias)| (id.parse().ok(), bias.as_f64())).collect(),
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|pair| match pair.as_array().map(Vec::as_slice) {
+                Some([id, Value::Bool(false)]) => (id.as_u64(), Some(f64::NEG_INFINITY)),
+                Some([id, bias]) => (id.as_u64(), bias.as_f64()),
+                _ => (None, None),
+            })
+            .collect(),
+        Some(_) => return Err(fields.wrong(name, "it must be an object, or a list of pairs")),
+    };
+    let pair = |(id, bias): (Option<u64>, Option<f64>)| Some((u32::try_from(id?).ok()?, bias? as f32));
+    let pairs: Option<Vec<(u32, f32)>> = pairs.into_iter().map(pair).collect();
+    pairs.ok_or_else(|| fields.wrong(name, "each entry must have a token id and a number"))
 }
 
 #[cfg(test)]
@@ -120,8 +149,38 @@ mod tests {
     }
 
     #[test]
+    fn every_sampler_has_its_field() {
+        let body = br#"{"typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "dynatemp_range": 0.3,
+            "dry_multiplier": 0.8, "dry_penalty_last_n": -1, "mirostat_tau": 4, "mirostat": 2, "logit_bias": {"7": -100}}"#;
+        let mut fields = Fields::parse(body).unwrap();
+        let sampler = SamplerFields::take(&mut fields).unwrap().sampler(&Sampling::default());
+        fields.finish().unwrap();
+        assert_eq!((sampler.typical_p, sampler.top_n_sigma, sampler.dry.multiplier), (0.9, 1.5, 0.8));
+        assert_eq!((sampler.xtc.probability, sampler.xtc.threshold), (0.5, 0.2));
+        assert_eq!((sampler.dynamic_temperature.range, sampler.dry.window), (0.3, u32::MAX));
+        assert_eq!(sampler.mirostat.map(|mirostat| mirostat.tau), Some(4.0));
+        assert_eq!(sampler.logit_bias, [(7, -100.0)]);
+    }
+
+    #[test]
+    fn biases_are_maps_or_lists() {
+        let biases = |body: &str| logit_bias(&mut Fields::parse(body.as_bytes()).unwrap());
+        assert_eq!(
+            biases(r#"{"logit_bias": [[3, 1.5], [4, false]]}"#).unwrap(),
+            [(3, 1.5), (4, f32::NEG_INFINITY)]
+        );
+        assert_eq!(biases("{}").unwrap(), []);
+        for wrong in
+            [r#"{"x": 1}"#, r#"{"1": "a"}"#, "[[1]]", "[1]", "3", r#"[["a", 1]]"#, r#"{"5000000000": 1}"#]
+        {
+            let error = biases(&format!(r#"{{"logit_bias": {wrong}}}"#)).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("logit_bias"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn other_samplers_are_refused_by_name() {
-        for (body, name) in [(r#"{"mirostat": 2}"#, "mirostat"), (r#"{"typical_p": 0.9}"#, "typical_p")] {
+        for (body, name) in [(r#"{"mirostat": 1}"#, "mirostat"), (r#"{"tfs_z": 0.9}"#, "tfs_z")] {
             let mut fields = Fields::parse(body.as_bytes()).unwrap();
             assert_eq!(SamplerFields::take(&mut fields).unwrap_err().param.as_deref(), Some(name));
         }

@@ -25,6 +25,7 @@
 mod affine;
 mod answer;
 mod arch;
+mod breakers;
 mod cancel;
 mod chat;
 mod choice;
@@ -80,8 +81,9 @@ pub use generation::Generation;
 pub use gyrus_formats::Access;
 pub use gyrus_kernels::observe::OpResult;
 pub use gyrus_kernels::{
-    Bandwidth, KvLayer, Level, Plan, Precision, Profile, ProfileEntry, Sampler, SamplerError, Traffic, Trial,
-    WeightSpec, Workload, argmax, log_softmax_at,
+    Bandwidth, Breakers, Dry, DynamicTemperature, KvLayer, Level, Mirostat, Order, Plan, Precision, Profile,
+    ProfileEntry, Sampler, SamplerError, Stage, Traffic, Trial, WeightSpec, Workload, Xtc, argmax,
+    log_softmax_at,
 };
 pub use gyrus_tensor::DType;
 pub use gyrus_text as text;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use gyrus_constrain::{Constraint, Source};
 use gyrus_cpu::{MAX_ROWS, Pool};
 use gyrus_formats::{Access, Checkpoint};
-use gyrus_kernels::{Backend, KvSize, Plan, Precision, Profile, Trial, Workload};
+use gyrus_kernels::{Backend, Breakers, KvSize, Plan, Precision, Profile, Sampler, Trial, Workload};
 use gyrus_tensor::DType;
 use gyrus_text::Tokenizer;
 
 use crate::Error;
 use crate::answer::Answer;
 use crate::arch::{self, Config};
+use crate::breakers::{BreakerCache, DEFAULT_BREAKERS};
 use crate::chat::ChatFormat;
 use crate::constraints::Constraints;
 use crate::context::ContextChoice;
@@ -108,6 +109,7 @@ struct Shared {
     context: ContextChoice,
     tokenizer: Option<Arc<Tokenizer>>,
     constraints: Constraints,
+    breakers: BreakerCache,
     chat: OnceLock<Arc<ChatFormat>>,
     template: Option<String>,
     sampling: Sampling,
@@ -183,6 +185,7 @@ impl Model {
             context,
             tokenizer: tokenizer.map(Arc::new),
             constraints: Constraints::default(),
+            breakers: BreakerCache::default(),
             chat: OnceLock::new(),
             template,
             sampling,
@@ -191,6 +194,24 @@ impl Model {
             handle,
         };
         Ok(Model { shared: Arc::new(shared) })
+    }
+
+    /// The sampler of a request, with DRY's sequence breakers as tokens.
+    pub(crate) fn sampler(&self, request: &Request) -> Result<Sampler, Error> {
+        request.sampler.validate_for(self.plan().vocab)?;
+        let mut sampler = request.sampler.clone();
+        let is_set = *sampler.dry.breakers != Breakers::default() && request.dry_breakers.is_none();
+        if !sampler.dry.is_active() || is_set {
+            return Ok(sampler);
+        }
+        let defaults = || DEFAULT_BREAKERS.map(str::to_owned).to_vec();
+        let strings = request.dry_breakers.clone().unwrap_or_else(defaults);
+        match self.tokenizer() {
+            Some(tokenizer) => sampler.dry.breakers = self.shared.breakers.get(tokenizer, &strings)?,
+            None if request.dry_breakers.is_some() => return Err(Error::NoTokenizer),
+            None => {}
+        }
+        Ok(sampler)
     }
 
     /// Creates an empty session.
@@ -202,7 +223,7 @@ impl Model {
     /// continue a session.
     pub fn answer(&self, request: Request) -> Result<Answer, Error> {
         let mut session = self.session();
-        let choices = session.start(&request)?;
+        let choices = session.start(request)?;
         Ok(Answer::new(session, choices))
     }
 

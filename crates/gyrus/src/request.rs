@@ -34,6 +34,7 @@ pub enum Prompt {
 pub struct Request {
     pub(crate) prompt: Prompt,
     pub(crate) sampler: Sampler,
+    pub(crate) dry_breakers: Option<Vec<String>>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_end: bool,
@@ -60,6 +61,7 @@ impl Request {
         Request {
             prompt,
             sampler: Sampler::default(),
+            dry_breakers: None,
             max_tokens: None,
             stop: Vec::new(),
             ignore_end: false,
@@ -104,6 +106,13 @@ impl Request {
     /// Sets the sampler.
     pub fn sampler(mut self, sampler: Sampler) -> Request {
         self.sampler = sampler;
+        self
+    }
+
+    /// Texts that repetitions do not reach over, if the sampler has DRY. The default is a line break, a colon, a quotation
+    /// mark and an asterisk, unless the sampler has [`Breakers`](crate::Breakers) of its own.
+    pub fn dry_breakers(mut self, texts: impl IntoIterator<Item = String>) -> Request {
+        self.dry_breakers = Some(texts.into_iter().collect());
         self
     }
 

@@ -103,13 +103,14 @@ impl Session {
     ///
     /// A prompt that exceeds the context is an error and leaves the tokens unchanged.
     pub fn generate(&mut self, request: Request) -> Result<Generation<'_>, Error> {
-        let choices = self.start(&request)?;
+        let choices = self.start(request)?;
         Ok(Generation::new(&mut self.tokens, choices))
     }
 
     /// Appends the request's prompt and starts its jobs.
-    pub(crate) fn start(&mut self, request: &Request) -> Result<Choices, Error> {
-        request.sampler.validate()?;
+    pub(crate) fn start(&mut self, mut request: Request) -> Result<Choices, Error> {
+        request.sampler = self.model.sampler(&request)?;
+        let request = &request;
         if !(1..=MAX_CHOICES).contains(&request.choices) {
             let n = request.choices;
             return Err(Error::Request(format!("{n} choices: a request has 1 to {MAX_CHOICES}")));

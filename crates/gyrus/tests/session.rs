@@ -1,6 +1,9 @@
 //! Sessions: their state after every kind of stop, their limits, and recovery from errors.
 
-use gyrus::{Cancel, Error, Event, Model, Options, Precision, Prompt, Request, Sampler, Session, StopReason};
+use gyrus::{
+    Cancel, Dry, Error, Event, Mirostat, Model, Options, Precision, Prompt, Request, Sampler, Session,
+    StopReason,
+};
 use gyrus_testkit::data;
 
 fn tales(options: Options) -> Option<Model> {
@@ -29,10 +32,17 @@ fn sampled(seed: u64) -> Sampler {
     Sampler { temperature: 0.9, top_k: 50, top_p: 0.95, repetition_penalty: 1.1, seed, ..Sampler::default() }
 }
 
+/// A sampler whose state depends on the tokens and logits so far.
+fn with_state(seed: u64) -> Sampler {
+    let mirostat = Some(Mirostat { tau: 4.0, eta: 0.5, mu: None });
+    let dry = Dry { multiplier: 1.0, allowed_length: 1, ..Dry::default() };
+    Sampler { temperature: 1.2, seed, mirostat, dry, ..Sampler::default() }
+}
+
 #[test]
 fn a_continued_generation_equals_an_uninterrupted_one() {
     let Some(model) = fast() else { return };
-    for sampler in [Sampler::default(), sampled(3)] {
+    for sampler in [Sampler::default(), sampled(3), with_state(4)] {
         let request = |prompt| Request::new(prompt).sampler(sampler.clone()).ignore_end(true);
         let start = Prompt::Text("Once upon a time".to_owned());
         let mut whole = model.session();
@@ -44,6 +54,10 @@ fn a_continued_generation_equals_an_uninterrupted_one() {
             ids.extend(run(&mut session, request(Prompt::Continue).max_tokens(40 - cut)).0);
             assert_eq!(ids, expected, "cut at {cut}");
             assert_eq!(session.tokens(), whole.tokens());
+            // The same from a place within what was generated.
+            session.truncate(whole.tokens().len() - 25);
+            let (again, _) = run(&mut session, request(Prompt::Continue).max_tokens(25));
+            assert_eq!(again, expected[15..], "truncated");
         }
     }
 }
@@ -220,6 +234,15 @@ fn an_invalid_request_is_an_error_and_leaves_the_session_unchanged() {
     assert_eq!(
         refused(Request::ids(vec![1; 1025])),
         "the prompt has 1025 tokens, which does not fit into the context of 1024"
+    );
+    let biased = Sampler { logit_bias: vec![(1 << 30, 1.0)], ..Sampler::default() };
+    assert_eq!(
+        refused(Request::text("a").sampler(biased)),
+        "a logit bias is of token 1073741824, but the vocabulary has 4096 tokens"
+    );
+    assert_eq!(
+        refused(Request::text("a").sampler(with_state(1)).dry_breakers([String::new()])),
+        "the DRY sequence breaker \"\" has 0 bytes, it must have 1 to 40"
     );
     let bad = Sampler { min_p: 2.0, ..Sampler::default() };
     assert_eq!(refused(Request::text("a").sampler(bad)), "min-p is 2, it must be from 0 to 1");

@@ -281,7 +281,7 @@ fn log_probabilities_are_of_the_logits() {
         let near = |id: u32, logprob: f32| (f64::from(logprob) - expected[id as usize]).abs() < 1e-4;
         let slots: &[usize] = if beside { &[0, 20] } else { &[0] };
         for slot in slots {
-            let Outcome::Token { id, logprob } = outcomes[*slot] else { panic!("{:?}", outcomes[*slot]) };
+            let Outcome::Token { id, logprob, .. } = outcomes[*slot] else { panic!("{:?}", outcomes[*slot]) };
             assert!(near(id, logprob), "slot {slot}: {logprob}, {}", expected[id as usize]);
         }
         if beside {

@@ -10,10 +10,12 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gyrus::{Precision, Sampler};
+use gyrus::{Dry, DynamicTemperature, Mirostat, Precision, Sampler, Xtc};
 use gyrus_gpu::GpuBackend;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Chunk, Decode, KV_BLOCK, LogitRows, Outcome, RowKind, Slots, Work};
+use gyrus_kernels::{
+    Chunk, Counts, Decode, KV_BLOCK, Landed, LogitRows, Outcome, Past, RowKind, SamplerScratch, Slots, Work,
+};
 use gyrus_testkit::Rng;
 use slot_jobs_gpu::*;
 
@@ -86,6 +88,100 @@ fn slots_beside_others_are_as_if_alone() {
     }
     // Distinct texts, so that a mix-up would show.
     assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "{expected:?}");
+}
+
+/// Samplers that the device cannot run.
+fn host_samplers() -> Vec<Sampler> {
+    let base = Sampler { temperature: 1.5, seed: 12, ..Sampler::default() };
+    vec![
+        Sampler { typical_p: 0.7, top_n_sigma: 3.0, ..base.clone() },
+        Sampler { xtc: Xtc { probability: 0.6, threshold: 0.02 }, presence_penalty: 0.5, ..base.clone() },
+        Sampler { mirostat: Some(Mirostat { tau: 4.0, eta: 0.3, mu: None }), ..base.clone() },
+        Sampler {
+            dry: Dry { multiplier: 3.0, allowed_length: 0, ..Dry::default() },
+            dynamic_temperature: DynamicTemperature { range: 1.0, exponent: 1.0 },
+            ..base.clone()
+        },
+        Sampler {
+            top_k: 50,
+            top_p: 0.8,
+            logit_bias: vec![(3, 5.0), (7, f32::NEG_INFINITY)],
+            order: "top_k;top_p;temperature".parse().unwrap(),
+            ..base
+        },
+    ]
+}
+
+/// The tokens that a sampler draws from the logits of a sequence, one after the other.
+fn drawn_from(logits: &[f32], sampler: &Sampler, prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    let (mut counts, mut scratch) = (Counts::new(), SamplerScratch::default());
+    let mut mu = sampler.mirostat.map_or(f32::NAN, |mirostat| mirostat.mu());
+    for row in logits.chunks(logits.len() / count) {
+        sampler.count(&tokens, &mut counts);
+        let past = Past { counts: &counts, tokens: &tokens, mu };
+        let drawn = sampler.sample(row, past, tokens.len() as u64, &mut scratch);
+        tokens.push(drawn.id);
+        mu = drawn.mu;
+    }
+    tokens.split_off(prompt.len())
+}
+
+/// The host draws from the slot's own logits what the sampler means, and slots that the device samples go on beside it
+/// with the tokens that they have alone.
+#[test]
+fn the_host_samples_what_the_device_cannot() {
+    const TOKENS: usize = 10;
+    let Some(mut backend) = fast(EACH * 4) else { return };
+    let beside = job(1, 3 * TOKENS);
+    let expected_beside = alone(&mut backend, &beside);
+    let blocks = |first: usize| (0..EACH as u32).map(|block| (first * EACH) as u32 + block).collect();
+    for sampler in host_samplers() {
+        let job = Job { sampler, tokens: TOKENS, ..job(4, TOKENS) };
+        let mut hosted = Running::begin(&mut backend, job.clone(), 0, blocks(0), 512);
+        let mut other = Running::begin(&mut backend, beside.clone(), 1, blocks(1), 512);
+        let mut in_flight = 0;
+        while !hosted.is_done() || !other.is_done() {
+            // Two steps in flight: what the second computes of the hosted slot is not new.
+            while in_flight < 2 {
+                Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 1 }).unwrap();
+                in_flight += 1;
+            }
+            let outcomes = step(&mut backend);
+            in_flight -= 1;
+            if let Outcome::Token { id, .. } = outcomes[0] {
+                hosted.found.push(id);
+            }
+            let Outcome::Token { id, .. } = outcomes[1] else { panic!("{outcomes:?}") };
+            other.found.push(id);
+        }
+        assert_eq!(other.found[..3 * TOKENS], expected_beside);
+        while backend.poll(WAIT).unwrap().is_some() {}
+        backend.reset();
+        // The logits of the same rows.
+        let all = [&job.prompt[..], &hosted.found[..TOKENS]].concat();
+        let read = job.prompt.len() - 1;
+        let table: Vec<u32> = blocks(2);
+        backend.open(2, CONTEXT).unwrap();
+        backend.extend(2, &[&table], CONTEXT).unwrap();
+        let chunk = |position: usize, tokens, kind, logits| Chunk {
+            slot: 2,
+            position: position as u32,
+            tokens,
+            kind,
+            logits,
+            records: None,
+        };
+        let chunks = [
+            chunk(0, &all[..read], RowKind::Prompt, LogitRows::None),
+            chunk(read, &all[read..read + TOKENS], RowKind::Generated, LogitRows::All),
+        ];
+        Slots::submit(&mut backend, &Work { chunks: &chunks, between: 0, steps: 0 }).unwrap();
+        let Some(Landed::Chunks { logits, .. }) = backend.poll(WAIT).unwrap() else { panic!("no logits") };
+        let expected = drawn_from(logits, &job.sampler, &job.prompt, TOKENS);
+        assert_eq!(hosted.found[..TOKENS], expected, "{:?}", job.sampler);
+        backend.reset();
+    }
 }
 
 /// Two sequences whose first block is the same one.

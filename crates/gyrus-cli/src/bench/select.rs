@@ -41,7 +41,11 @@ pub(super) fn timed() -> Vec<Timed> {
             ("top-k 40, top-p 0.95, penalties", &repelled(&top_k), 3.0),
             ("top-p 0.95", &top_p, 3.0),
             ("temperature", &drawn, 3.0),
+            ("top-p 0.95, peaked", &top_p, 8.0),
             ("top-p 0.95, flat", &top_p, 0.5),
+            ("top-p 0.95, almost uniform", &top_p, 0.02),
+            ("top-p 0.95, min-p 0.02, flat", &Sampler { min_p: 0.02, ..top_p.clone() }, 0.5),
+            ("top-p 0.95, penalties, flat", &repelled(&top_p), 0.5),
             ("temperature, flat", &drawn, 0.5),
             ("top-k 1000", &Sampler { top_k: 1000, ..drawn.clone() }, 3.0),
         ] {

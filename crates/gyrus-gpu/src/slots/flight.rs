@@ -7,6 +7,7 @@ use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HELD, SELECT_NOT_FINITE};
 use gyrus_kernels::{BackendError, MAX_TOP, Outcome};
 
 use super::GROUPS;
+use super::host::HostSlots;
 use super::select::logprobs;
 use super::slot::Slot;
 use crate::buffers::MATVEC_ROWS;
@@ -65,6 +66,18 @@ pub(super) struct GroupSteps {
     /// A bit for each slot that wants log-probabilities, and where their ring is.
     pub(super) wants_logprobs: u16,
     pub(super) logprobs: usize,
+    /// A bit for each slot that the host samples, and where their logits are.
+    pub(super) hosted: u16,
+    pub(super) kept: usize,
+}
+
+/// What the host knows of slots when it reads a step.
+pub(super) struct HostState<'a> {
+    pub(super) slots: &'a mut [Slot],
+    pub(super) hosts: &'a mut HostSlots,
+    pub(super) vocab: usize,
+    /// The number of the next submission.
+    pub(super) next: u64,
 }
 
 /// A part that can be returned.
@@ -143,14 +156,14 @@ impl Flights {
         &mut self,
         gpu: &Gpu,
         recorder: &mut Option<Recorder>,
-        slots: &mut [Slot],
+        state: &mut HostState<'_>,
         wait: Duration,
     ) -> Result<Option<Part>, BackendError> {
         let (deadline, patience) = (Instant::now().checked_add(wait), gpu.patience());
         loop {
             if let Some(part) = self.landed.as_mut().and_then(Landing::next) {
                 if let (Part::Step(_), Some(landing)) = (part, self.landed) {
-                    self.read_step(&landing, slots);
+                    self.read_step(&landing, state);
                 }
                 return Ok(Some(part));
             }
@@ -187,8 +200,9 @@ impl Flights {
     }
 
     /// Reads the outcomes of the last step that a landing has returned.
-    fn read_step(&mut self, landing: &Landing, slots: &mut [Slot]) {
+    fn read_step(&mut self, landing: &Landing, state: &mut HostState<'_>) {
         let Flights { words, outcomes, top, .. } = self;
+        let HostState { slots, hosts, vocab, next } = state;
         outcomes.clear();
         top.clear();
         for (index, group) in landing.groups.iter().enumerate().filter(|(_, group)| group.decoding != 0) {
@@ -196,20 +210,29 @@ impl Flights {
             let ring = group.ring + step as usize * MATVEC_ROWS;
             let first = index * MATVEC_ROWS;
             outcomes.resize(first + MATVEC_ROWS, Outcome::Held);
+            if group.hosted != 0 {
+                hosts.sample((index, group), landing, words, (*vocab, *next));
+            }
             for row in (0..MATVEC_ROWS).filter(|row| group.decoding >> row & 1 != 0) {
                 let wanted = group.wants_logprobs >> row & 1 != 0;
                 let logprob = wanted.then(|| logprobs(words, group.logprobs, step, row));
-                let outcome = match words.get(ring + row).copied() {
-                    None | Some(SELECT_HELD) => Outcome::Held,
-                    Some(SELECT_NOT_FINITE) => Outcome::NotFinite,
-                    Some(id) => Outcome::Token { id, logprob: logprob.map_or(f32::NAN, |found| found.0) },
+                let host = if group.hosted >> row & 1 != 0 { hosts.get(first + row) } else { None };
+                let outcome = match (&host, words.get(ring + row).copied()) {
+                    (Some(host), _) => host.outcome(),
+                    (_, None | Some(SELECT_HELD)) => Outcome::Held,
+                    (_, Some(SELECT_NOT_FINITE)) => Outcome::NotFinite,
+                    (_, Some(id)) => {
+                        let logprob = logprob.map_or(f32::NAN, |found| found.0);
+                        Outcome::Token { id, logprob, mu: f32::NAN }
+                    }
                 };
                 outcomes[first + row] = outcome;
                 let advanced = matches!(outcome, Outcome::Token { .. });
-                if let Some((_, found)) = logprob.filter(|_| advanced) {
+                let of_device = logprob.as_ref().filter(|_| advanced).map_or(&[][..], |(_, top)| top);
+                let found = host.map_or(of_device, |host| host.top());
+                if !found.is_empty() {
                     top.resize((first + MATVEC_ROWS) * MAX_TOP, (0, f32::NAN));
-                    let entries = top[(first + row) * MAX_TOP..].iter_mut();
-                    entries.zip(found).for_each(|(entry, found)| *entry = found);
+                    top[(first + row) * MAX_TOP..][..found.len()].copy_from_slice(found);
                 }
                 let decoding = slots[first + row].decoding.as_mut();
                 if let Some(decoding) = decoding.filter(|decoding| decoding.since <= landing.number) {
@@ -227,6 +250,11 @@ fn timed_out(gpu: &Gpu) -> BackendError {
 impl Landing {
     pub(super) fn new(number: u64, chunks: bool, steps: usize) -> Landing {
         Landing { number, chunks, steps: steps as u32, ..Landing::default() }
+    }
+
+    /// The number of its submission.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Its next part.

@@ -126,6 +126,13 @@ impl SlotGroup {
         self.selects.set_state(writes, row, state);
     }
 
+    /// Advances the row of a slot that the host samples.
+    pub(super) fn advance_row(&self, writes: &mut Writes, slot: usize, token: u32, position: u32) {
+        let row = slot % MATVEC_ROWS;
+        writes.push(self.tokens(), row, &[token]);
+        writes.push(self.rows(), 2 * row, &[position]);
+    }
+
     /// Takes a row from its slot.
     pub(super) fn clear_row(&self, writes: &mut Writes, slot: usize, kv: &KvSize) {
         let row = slot % MATVEC_ROWS;

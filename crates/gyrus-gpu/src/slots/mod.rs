@@ -10,6 +10,7 @@ mod compile;
 mod copies;
 mod flight;
 mod group;
+mod host;
 mod record;
 mod select;
 mod slot;
@@ -25,8 +26,9 @@ use gyrus_kernels::{
 
 use self::compile::Compiler;
 pub(crate) use self::compile::compile_first;
-use self::flight::{Flights, Part};
+use self::flight::{Flights, HostState, Part};
 use self::group::SlotGroup;
+use self::host::HostSlots;
 use self::record::Splits;
 pub(crate) use self::select::{Named, Selects};
 use self::slot::{Decoding, Needs, Slot};
@@ -55,6 +57,8 @@ pub(crate) struct SlotPool {
     /// Entries from one slot's block table to the next.
     stride: usize,
     slots: Vec<Slot>,
+    /// Those that the host samples.
+    hosts: HostSlots,
     /// Groups that were needed so far.
     groups: Vec<Option<SlotGroup>>,
     /// Buffers that the groups' kernels of sampling share.
@@ -81,6 +85,7 @@ impl SlotPool {
         SlotPool {
             stride: slot_stride(kv),
             slots: vec![Slot::default(); SLOTS],
+            hosts: HostSlots::new(SLOTS),
             groups: (0..GROUPS).map(|_| None).collect(),
             scratch: Named::new(),
             chunks: None,
@@ -248,8 +253,10 @@ impl GpuBackend {
         {
             decoding.limit = limit;
             let is_new = decoding.since > self.slots.submissions;
-            let SlotPool { groups, writes, late, .. } = &mut self.slots;
-            if let Some(group) = &groups[slot / MATVEC_ROWS] {
+            let SlotPool { groups, writes, late, hosts, .. } = &mut self.slots;
+            if let Some(host) = hosts.get(slot) {
+                host.row.set_limit(limit);
+            } else if let Some(group) = &groups[slot / MATVEC_ROWS] {
                 let (row, writes) = (slot % MATVEC_ROWS, if is_new { late } else { writes });
                 group.selects.set_state_word(writes, row, SlotState::LIMIT, limit);
             }
@@ -266,7 +273,7 @@ impl GpuBackend {
         let needs = Needs::of(decode.sampler, decode.masked, decode.logprobs.is_some());
         let index = self.group(slot)?;
         let GpuBackend { gpu, plan, kv, slots: pool, .. } = self;
-        let SlotPool { groups, scratch, slots, late: writes, submissions, after_wgpu, .. } = pool;
+        let SlotPool { groups, scratch, slots, hosts, late: writes, submissions, after_wgpu, .. } = pool;
         let Some(group) = &mut groups[index] else { return Err(BackendError::UnsoundBatch) };
         let call = needs.call(1, plan.vocab, kv.positions);
         if group.selects.allocate(gpu, scratch, call)? {
@@ -274,14 +281,19 @@ impl GpuBackend {
         }
         let [.., last] = decode.tokens else { return Err(BackendError::UnsoundBatch) };
         let position = decode.tokens.len() as u32 - 1;
-        let state = SlotState::new(
-            decode.sampler,
-            group.steps,
-            decode.limit,
-            decode.ends,
-            decode.logprobs,
-            decode.masked,
-        );
+        let state = if needs.keeps {
+            hosts.start(slot, decode, slots[slot].length, *submissions + 1)?;
+            SlotState::on_host(group.steps)
+        } else {
+            SlotState::new(
+                decode.sampler,
+                group.steps,
+                decode.limit,
+                decode.ends,
+                decode.logprobs,
+                decode.masked,
+            )
+        };
         group.set_row(writes, (slot, kv), (*last, position), &state);
         group.set_ropes(writes, plan, slot, slots[slot].length);
         group.set_records(writes, slot, decode.records);
@@ -345,12 +357,16 @@ impl Slots for GpuBackend {
         self.gpu.take_error()?;
         let is_masked = self.slots.open_slot(slot)?.decoding.is_some_and(|slot| slot.needs.masked);
         let is_new = self.slots.slots[slot].decoding.is_some_and(|slot| slot.since > self.slots.submissions);
-        let SlotPool { groups, writes, late, .. } = &mut self.slots;
+        let words = mask_words(self.plan.vocab);
+        let SlotPool { groups, writes, late, hosts, .. } = &mut self.slots;
+        if let Some(host) = hosts.get(slot).filter(|_| allowed.len() == words) {
+            return host.row.set_mask(position, allowed);
+        }
         let writes = if is_new { late } else { writes };
         let (Some(group), true) = (&groups[slot / MATVEC_ROWS], is_masked) else {
             return Err(BackendError::UnsoundBatch);
         };
-        if allowed.len() != mask_words(self.plan.vocab) {
+        if allowed.len() != words {
             return Err(BackendError::UnsoundBatch);
         }
         let row = slot % MATVEC_ROWS;
@@ -368,8 +384,9 @@ impl Slots for GpuBackend {
     }
 
     fn close(&mut self, slot: usize) {
-        let SlotPool { slots, groups, writes, late, submissions, .. } = &mut self.slots;
+        let SlotPool { slots, hosts, groups, writes, late, submissions, .. } = &mut self.slots;
         let Some(known) = slots.get_mut(slot) else { return };
+        hosts.close(slot);
         if let (Some(decoding), Some(group)) = (known.decoding, &groups[slot / MATVEC_ROWS]) {
             let writes = if decoding.since > *submissions { late } else { writes };
             group.clear_row(writes, slot, &self.kv);
@@ -395,8 +412,16 @@ impl Slots for GpuBackend {
     fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError> {
         self.gpu.take_error()?;
         self.compile_later();
-        let SlotPool { flights, recorder, slots, .. } = &mut self.slots;
-        let part = flights.next(&self.gpu, recorder, slots, wait)?;
+        let SlotPool { flights, recorder, slots, hosts, submissions, groups, writes, .. } = &mut self.slots;
+        let mut state = HostState { slots, hosts, vocab: self.plan.vocab, next: *submissions + 1 };
+        let part = flights.next(&self.gpu, recorder, &mut state, wait)?;
+        if let Some(Part::Step(_)) = part {
+            for (slot, token, position) in hosts.take_sampled() {
+                if let Some(group) = &groups[slot / MATVEC_ROWS] {
+                    group.advance_row(writes, slot, token, position);
+                }
+            }
+        }
         Ok(part.map(|part| match part {
             Part::Chunks(submission) => Landed::Chunks { submission, logits: flights.logits() },
             Part::Step(submission) => Landed::Step {

@@ -191,19 +191,21 @@ impl GpuBackend {
         let mut offset = 0;
         for lane in lanes.iter().flatten() {
             let Some(group) = &mut groups[lane.group] else { continue };
-            let mut rings = group.selects.rings(&lane.call).map(|ring| {
+            let mut copied = group.selects.copied(&lane.call, lane.hosted).map(|copied| {
                 let at = offset;
-                offset += ring.bytes() as usize / 4;
+                offset += copied.bytes as usize / 4;
                 at
             });
             landing.groups[lane.group] = GroupSteps {
                 decoding: lane.decoding,
                 wants_logprobs: lane.wants_logprobs,
+                hosted: lane.hosted,
                 first: group.steps,
-                ring: rings.next().unwrap_or(0),
-                logprobs: rings.next().unwrap_or(0),
+                ring: copied.next().unwrap_or(0),
+                logprobs: if lane.call.logprobs { copied.next().unwrap_or(0) } else { 0 },
+                kept: copied.next().unwrap_or(0),
             };
-            drop(rings);
+            copied.for_each(drop);
             // Slots that were started are counted when they take part.
             let counted = group.uncounted.filter(|(first, _)| *first <= lane.submission);
             if let Some((_, last)) = counted {

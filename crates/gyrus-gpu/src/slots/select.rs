@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gyrus_kernels::call::{SELECT_LOGPROBS, SELECT_ROWS, SelectCall};
+use gyrus_kernels::call::{SELECT_LOGPROBS, SELECT_ROWS, SelectCall, draws_from_all};
 use gyrus_kernels::params::SlotState;
 use gyrus_kernels::{MAX_TOP, Sampler};
 
@@ -12,10 +12,11 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::recorder::Copied;
 use crate::step::buffers_of;
 
 /// Buffers that are used within a step only, so that all groups share them.
-const SCRATCH: [&str; 2] = ["partials", "adjusted"];
+const SCRATCH: [&str; 3] = ["partials", "adjusted", "bins"];
 
 /// Buffers by the names of their slots.
 pub(crate) type Named = Vec<(&'static str, Buffer)>;
@@ -39,15 +40,18 @@ pub(crate) struct Bound {
 impl Needs {
     /// What a slot with this sampler needs.
     pub(super) fn of(sampler: &Sampler, masked: bool, logprobs: bool) -> Needs {
+        if !sampler.is_plain() {
+            return Needs { keeps: true, ..Needs::NONE };
+        }
         let (greedy, penalties) = (sampler.is_greedy(), sampler.has_penalties());
-        Needs { greedy, penalties, masked, logprobs }
+        Needs { greedy, penalties, masked, logprobs, whole: draws_from_all(sampler), keeps: false }
     }
 
     /// The call that samples `rows` rows of sequences of up to `length` tokens.
     pub(super) fn call(self, rows: u32, vocab: usize, length: usize) -> SelectCall {
-        let Needs { greedy, penalties, masked: masks, logprobs } = self;
+        let Needs { greedy, penalties, masked: masks, logprobs, whole, keeps } = self;
         let history = if penalties { history(length) } else { 0 };
-        SelectCall { rows, vocab: vocab as u32, greedy, penalties, history, masks, logprobs }
+        SelectCall { rows, vocab: vocab as u32, greedy, penalties, history, masks, logprobs, whole, keeps }
     }
 }
 
@@ -69,10 +73,18 @@ impl Selects {
         self.buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer)
     }
 
-    /// The rings that steps of a call write: tokens, and log-probabilities if it has them.
-    pub(super) fn rings(&self, call: &SelectCall) -> impl Iterator<Item = &Buffer> {
+    /// What a submission with steps of a call copies to the host: the rings of tokens and, if it has them, of
+    /// log-probabilities; then the logits of the rows that the host samples, a bit for each.
+    pub(super) fn copied(&self, call: &SelectCall, hosted: u16) -> impl Iterator<Item = Copied<'_>> {
         let logprobs = if call.logprobs { self.buffer("logprobs") } else { None };
-        self.buffer("emitted").into_iter().chain(logprobs)
+        let rings = self.buffer("emitted").into_iter().chain(logprobs).map(Copied::whole);
+        let bytes = 4 * u64::from(call.vocab);
+        let rows = (0..u64::from(SELECT_ROWS)).filter(move |row| hosted >> row & 1 != 0);
+        let kept = self.buffer("kept").into_iter();
+        let kept = kept.flat_map(move |buffer| {
+            rows.clone().map(move |row| Copied { buffer, offset: row * bytes, bytes })
+        });
+        rings.chain(kept)
     }
 
     /// The kernels of a call, if they were bound.

@@ -37,11 +37,16 @@ pub(super) struct Needs {
     pub(super) penalties: bool,
     pub(super) masked: bool,
     pub(super) logprobs: bool,
+    /// Whether it draws without a top-k.
+    pub(super) whole: bool,
+    /// Whether the host samples it, from logits that are kept.
+    pub(super) keeps: bool,
 }
 
 impl Needs {
     /// What no slot needs.
-    pub(super) const NONE: Needs = Needs { greedy: true, penalties: false, masked: false, logprobs: false };
+    pub(super) const NONE: Needs =
+        Needs { greedy: true, penalties: false, masked: false, logprobs: false, whole: false, keeps: false };
 
     /// What slots need together.
     pub(super) fn and(self, other: Needs) -> Needs {
@@ -50,6 +55,8 @@ impl Needs {
             penalties: self.penalties || other.penalties,
             masked: self.masked || other.masked,
             logprobs: self.logprobs || other.logprobs,
+            whole: self.whole || other.whole,
+            keeps: self.keeps || other.keeps,
         }
     }
 }
@@ -62,13 +69,17 @@ impl Decoding {
     /// A step was submitted.
     pub(super) fn submit(&mut self) {
         self.ahead += 1;
-        self.predicted += u32::from(self.predicted + 1 < self.limit);
+        // The device does not advance a slot that the host samples.
+        self.predicted += u32::from(!self.needs.keeps && self.predicted + 1 < self.limit);
     }
 
     /// A step was read.
     pub(super) fn read(&mut self, advanced: bool) {
         self.ahead = self.ahead.saturating_sub(1);
         self.confirmed += u32::from(advanced);
+        if self.needs.keeps {
+            self.predicted = self.confirmed;
+        }
         // A masked slot may have held.
         if self.needs.masked {
             self.predicted = self.predicted.min(self.confirmed.saturating_add(self.ahead));

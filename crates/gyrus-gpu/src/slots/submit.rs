@@ -16,7 +16,7 @@ use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::forward::Lists;
 use crate::lower::{Lowering, Operand};
-use crate::recorder::Recorder;
+use crate::recorder::{Copied, Recorder};
 use crate::step::{BatchShape, Step};
 use crate::tables::ChunkTables;
 
@@ -28,6 +28,8 @@ pub(super) struct Lane {
     pub(super) decoding: u16,
     /// A bit for each slot that wants log-probabilities.
     pub(super) wants_logprobs: u16,
+    /// A bit for each slot that the host samples.
+    pub(super) hosted: u16,
     /// Rows that are computed.
     pub(super) rows: u32,
     /// Whether they are the first slot alone, whose kernels take its position from the host.
@@ -88,13 +90,14 @@ impl GpuBackend {
         let SlotPool { recorder, flights, groups, .. } = &mut self.slots;
         let Some(recorder) = recorder else { return Err(unbound()) };
         let lanes = lanes.iter().flatten();
-        let rings = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
-        let rings = rings.flat_map(|(lane, group)| group.selects.rings(&lane.call));
+        let of_lanes = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
+        let of_lanes = of_lanes.flat_map(|(lane, group)| group.selects.copied(&lane.call, lane.hosted));
         let of_chunks = self.buffers.get(&Operand::Scratch(self.plan.logits()))?;
-        let mut copied = [(of_chunks, 4 * landing.logits as u64); 2 * GROUPS + 1];
+        let bytes = 4 * landing.logits as u64;
+        let mut copied = [Copied { buffer: of_chunks, offset: 0, bytes }; 2 * GROUPS + SLOTS + 1];
         let mut count = usize::from(landing.logits > 0);
-        for ring in rings {
-            copied[count] = (ring, ring.bytes());
+        for of_lane in of_lanes {
+            copied[count] = of_lane;
             count += 1;
         }
         let submission = recorder.submit(&self.gpu, &copied[..count])?;
@@ -123,10 +126,12 @@ impl GpuBackend {
         let mut last = 0;
         for (group, slots) in self.slots.slots.chunks_exact(MATVEC_ROWS).enumerate() {
             let (mut decoding, mut wants_logprobs, mut needs) = (0u16, 0u16, Needs::NONE);
+            let mut hosted = 0u16;
             for (row, slot) in slots.iter().enumerate() {
                 if let Some(slot) = slot.decoding.as_ref().filter(|slot| slot.since <= submission) {
                     decoding |= 1 << row;
                     wants_logprobs |= u16::from(slot.needs.logprobs) << row;
+                    hosted |= u16::from(slot.needs.keeps) << row;
                     needs = needs.and(slot.needs);
                 }
             }
@@ -138,7 +143,8 @@ impl GpuBackend {
             // Groups run one after the other, so that the first slot is single whatever other groups do. A masked slot may
             // hold, so that the host does not know its position.
             let is_single = group == 0 && decoding == 1 && !needs.masked;
-            lanes[last] = Some(Lane { group, decoding, wants_logprobs, rows, is_single, submission, call });
+            lanes[last] =
+                Some(Lane { group, decoding, wants_logprobs, hosted, rows, is_single, submission, call });
             last += 1;
         }
         lanes

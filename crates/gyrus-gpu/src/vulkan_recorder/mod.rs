@@ -31,7 +31,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::recorder::{RING, read_words};
+use crate::recorder::{Copied, RING, read_words};
 
 type Vulkan = hal::api::Vulkan;
 
@@ -240,18 +240,18 @@ impl Recorder {
         Ok(())
     }
 
-    /// Submits the commands; the first bytes of `copied` are copied to the host, one after the other.
-    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
+    /// Submits the commands; `copied` is copied to the host, one after the other.
+    pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<Submission, GpuError> {
         let Some(Recording { mut submission, raw }) = self.open.take() else { return Err(closed()) };
-        submission.copied = copied.iter().map(|(_, bytes)| bytes).sum();
+        submission.copied = copied.iter().map(|copied| copied.bytes).sum();
         if submission.readback.bytes() < submission.copied {
             submission.readback = gpu.create(submission.copied, READBACK)?;
         }
         let mut offset = 0;
-        for (buffer, bytes) in copied {
+        for Copied { buffer, offset: first, bytes } in copied {
             let (from, to) = (handle(buffer)?, handle(&submission.readback)?);
             self.synchronize(raw, &[from], &[]);
-            let region = vk::BufferCopy { src_offset: 0, dst_offset: offset, size: *bytes };
+            let region = vk::BufferCopy { src_offset: *first, dst_offset: offset, size: *bytes };
             // SAFETY: both buffers are at least as large as the region and have copy usages.
             unsafe { self.raw.cmd_copy_buffer(raw, from, to, &[region]) };
             offset += bytes;

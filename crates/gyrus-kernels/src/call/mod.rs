@@ -44,6 +44,7 @@ pub use norm::{Columns, Norm, NormCall};
 pub use quantize::{QuantizeCall, Source, Target};
 pub use select::{
     SELECT_EMITTED, SELECT_HELD, SELECT_LOGPROBS, SELECT_NOT_FINITE, SELECT_ROWS, SelectCall, SelectTuning,
+    draws_from_all,
 };
 pub use storage::Storage;
 pub use sum_tiles::SumTilesCall;

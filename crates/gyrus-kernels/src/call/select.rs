@@ -1,6 +1,6 @@
 use crate::launch::{Access, Launch, LaunchError, Slot};
 use crate::params::{SelectParams, SlotState};
-use crate::select::Sampler;
+use crate::sampler::Sampler;
 use crate::shader::{Rungs, Variant};
 use crate::slots::MAX_TOP;
 
@@ -18,8 +18,10 @@ pub const SELECT_HELD: u32 = u32::MAX - 1;
 /// Logits that one run of neighbouring invocations reads.
 const RUN: u32 = 256;
 const SLICES: u32 = 64;
-/// Largest keys of chunks, then largest key and sum of slices.
-const PARTIALS: u32 = SLICES * RUN / 8 + 2 * SLICES;
+/// Largest keys of chunks, then largest key and sum of slices, then smallest keys of slices, then what is left of the row.
+const PARTIALS: u32 = SLICES * RUN / 8 + 3 * SLICES + 4;
+/// Masses of bins and of runs of bins with four words before them, and tokens that were gathered.
+const BIN_WORDS: u32 = 4 + 2 * (64 + 4096) + 2 * 1024;
 /// Far above every vocabulary; indices and fixed-point sums do not overflow up to it.
 const MOST_VOCAB: u32 = 1 << 22;
 /// Above every context; indices do not overflow up to it.
@@ -43,7 +45,8 @@ const MOST_HISTORY: u32 = 1 << 24;
 /// | `counts` | `[rows, vocab]` u32: how often each token occurred in the window; with penalties |
 /// | `masks` | `[rows, ceil(vocab / 32)]` u32: bit `i % 32` of word `i / 32` is set if token `i` may be chosen; with masks, for rows with `MASKED` |
 /// | `logprobs` | `[SELECT_EMITTED, SELECT_ROWS, SELECT_LOGPROBS]` u32: log-probabilities of the token and of the `top` most likely ones go to `logprobs[step % SELECT_EMITTED][row]`; with log-probabilities, of rows with `LOGPROBS` that advanced |
-/// | `partials`, `adjusted` | scratch between a list's launches |
+/// | `kept` | `[rows, vocab]` f32: the logits of rows with `HOST`; with rows that the host samples |
+/// | `partials`, `adjusted`, `bins` | scratch between a list's launches |
 ///
 /// When a sequence with penalties begins, the host fills `history` and runs [`count`](SelectCall::count) before the first
 /// step; each step then slides the window. A row's token does not depend on the other rows.
@@ -55,8 +58,10 @@ const MOST_HISTORY: u32 = 1 << 24;
 /// Log-probabilities are of the logits before penalties, masks and temperature; equal ones are in the order of ids.
 /// `(u32::MAX, -infinity)` stands for tokens beyond the vocabulary.
 ///
-/// Two launches, and two more for log-probabilities. Rows that keep at most 256 tokens, or whose draw is among a few hundred, read a few thousand logits in
-/// the second; others read their logits several times in one workgroup, which is slower.
+/// Two launches, and two more for log-probabilities. Rows that keep at most 256 tokens, or whose draw is among a few
+/// hundred, read a few thousand logits in the second. For other rows there are three more launches with
+/// [`whole`](SelectCall::whole): a histogram by many workgroups finds the few tokens that decide. Without, and for a top-k
+/// above 256, such rows read their logits several times in one workgroup, which is slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
@@ -74,6 +79,10 @@ pub struct SelectCall {
     pub masks: bool,
     /// Whether some row wants log-probabilities.
     pub logprobs: bool,
+    /// Whether some row draws without a top-k, so that a draw among many tokens must be fast.
+    pub whole: bool,
+    /// Whether the host samples some row, so that its logits are kept.
+    pub keeps: bool,
 }
 
 /// Tuning; `None` chooses.
@@ -94,6 +103,7 @@ impl SelectCall {
         for sampler in samplers {
             call.rows += 1;
             call.greedy &= sampler.is_greedy();
+            call.whole |= draws_from_all(sampler);
             if sampler.has_penalties() {
                 call.penalties = true;
                 call.history = call.history.max(sampler.penalty_window.min(length));
@@ -166,7 +176,7 @@ impl SelectCall {
                 &[
                     (logits, 0, Access::Read),
                     ("slots", 1, Access::ReadWrite),
-                    ("partials", 2, Access::Read),
+                    ("partials", 2, if self.whole { Access::ReadWrite } else { Access::Read }),
                     ("tokens", 3, Access::ReadWrite),
                     ("rows", 4, Access::ReadWrite),
                     ("emitted", 5, Access::ReadWrite),
@@ -175,10 +185,14 @@ impl SelectCall {
                 ],
             );
             draw.variant.overrides = vec![("WORKGROUP", workgroup.into())];
-            vec![self.survey(rungs, false), draw]
+            let mut launches = vec![self.survey(rungs, false), draw];
+            if self.whole {
+                launches.extend(self.finish(rungs, workgroup));
+            }
+            launches
         };
         if self.logprobs {
-            let raw = SelectCall { penalties: false, masks: false, ..*self };
+            let raw = SelectCall { penalties: false, masks: false, whole: false, ..*self };
             launches.push(raw.survey(rungs, true));
             launches.push(raw.launch(
                 rungs,
@@ -194,7 +208,53 @@ impl SelectCall {
                 ],
             ));
         }
+        if self.keeps {
+            launches.push(self.launch(
+                rungs,
+                ("select_keep", "select/keep.wgsl"),
+                3,
+                [slices, self.rows],
+                &[("logits", 0, Access::Read), ("slots", 1, Access::Read), ("kept", 2, Access::ReadWrite)],
+            ));
+        }
         Ok(launches)
+    }
+
+    /// The launches that draw for rows that candidates do not suffice for.
+    fn finish(&self, rungs: Rungs, workgroup: u32) -> [Launch; 3] {
+        let slices = self.params().slices;
+        let logits = if self.has_adjusted() { "adjusted" } else { "logits" };
+        let histogram = [
+            (logits, 0, Access::Read),
+            ("slots", 1, Access::Read),
+            ("partials", 2, Access::Read),
+            ("bins", 4, Access::ReadWrite),
+        ];
+        let gather = [
+            (logits, 0, Access::Read),
+            ("slots", 1, Access::Read),
+            ("rows", 2, Access::Read),
+            ("bins", 4, Access::ReadWrite),
+        ];
+        let finish = [
+            (logits, 0, Access::Read),
+            ("slots", 1, Access::ReadWrite),
+            ("bins", 2, Access::ReadWrite),
+            ("tokens", 3, Access::ReadWrite),
+            ("rows", 4, Access::ReadWrite),
+            ("emitted", 5, Access::ReadWrite),
+            ("history", 7, Access::ReadWrite),
+            ("counts", 8, Access::ReadWrite),
+        ];
+        let grid = [slices, self.rows];
+        let mut last =
+            self.launch(rungs, ("select_finish", "select/finish.wgsl"), 6, [self.rows, 1], &finish);
+        last.variant.overrides = vec![("WORKGROUP", workgroup.into())];
+        [
+            self.launch(rungs, ("select_histogram", "select/histogram.wgsl"), 3, grid, &histogram),
+            self.launch(rungs, ("select_gather", "select/gather.wgsl"), 3, grid, &gather),
+            last,
+        ]
     }
 
     /// `raw`: for log-probabilities.
@@ -211,6 +271,7 @@ impl SelectCall {
                 ("counts", 4, Access::Read),
                 ("adjusted", 5, Access::ReadWrite),
                 ("masks", 6, Access::Read),
+                ("bins", 7, Access::ReadWrite),
             ],
         );
         launch.variant.constants.push(("RAW", u32::from(raw).to_string()));
@@ -286,6 +347,8 @@ impl SelectCall {
             }
             "counts" if self.penalties => Some(logits),
             "adjusted" if self.has_adjusted() => Some(logits),
+            "kept" if self.keeps => Some(logits),
+            "bins" if self.whole && !self.greedy => Some(4 * rows * u64::from(BIN_WORDS)),
             "masks" if self.masks => Some(4 * rows * u64::from(self.vocab.div_ceil(32))),
             "history" if self.penalties => Some(4 * rows * u64::from(self.history)),
             _ => None,
@@ -312,6 +375,7 @@ impl SelectCall {
                 constants: vec![
                     flag("PENALTIES", self.penalties),
                     flag("MASKS", self.masks),
+                    flag("WHOLE", self.whole),
                     flag("IMMEDIATES", rungs.immediates),
                     flag("SUBGROUPS", rungs.subgroups),
                 ],
@@ -324,4 +388,9 @@ impl SelectCall {
             groups: [x, y, 1],
         }
     }
+}
+
+/// Whether a sampler draws from all tokens, so that candidates may not suffice.
+pub fn draws_from_all(sampler: &Sampler) -> bool {
+    !sampler.is_greedy() && sampler.top_k == 0
 }

@@ -1,7 +1,7 @@
 use std::mem::offset_of;
 
 use crate::params::SlotState;
-use crate::select::Sampler;
+use crate::sampler::Sampler;
 use crate::slots::{MAX_ENDS, MAX_TOP};
 
 /// No token, no position.
@@ -27,6 +27,8 @@ impl SlotState {
     pub const LOGPROBS: u32 = 8;
     /// A flag: the penalty window is to be counted.
     pub const COUNT: u32 = 16;
+    /// A flag: the host samples from the slot's logits, which are kept.
+    pub const HOST: u32 = 32;
 
     /// The state of a slot that decodes. `step` is the number of select launches so far. The first [`MAX_ENDS`] end tokens
     /// are recognised, and at most [`MAX_TOP`] alternatives are given. A masked slot holds until its first mask arrives. With
@@ -78,6 +80,11 @@ impl SlotState {
     /// The state of a slot that does not decode.
     pub fn inactive(step: u32) -> SlotState {
         SlotState { flags: 0, ..SlotState::new(&Sampler::default(), step, 0, &[], None, false) }
+    }
+
+    /// The state of a slot whose tokens the host samples. The device holds it.
+    pub fn on_host(step: u32) -> SlotState {
+        SlotState { flags: SlotState::HOST, ..SlotState::inactive(step) }
     }
 
     /// The end tokens.

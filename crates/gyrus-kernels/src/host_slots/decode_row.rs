@@ -1,14 +1,11 @@
 //! The decode state of one slot, and what a step does with its logits.
 
-use std::cell::RefCell;
-
 use super::RESERVED;
-use super::penalty_window::PenaltyWindow;
 use crate::backend::BackendError;
 use crate::batch::are_finite;
 use crate::delta::Records;
 use crate::log_softmax::{LogSoftmax, top_tokens};
-use crate::select::Sampler;
+use crate::sampler::row::RowSampler;
 use crate::slots::{Decode, MAX_ENDS, MAX_TOP, Outcome};
 
 /// A slot's decode state. A backend calls [`DecodeRow::sample`] of all of them, on any threads.
@@ -21,7 +18,7 @@ pub struct DecodeRow {
     token: u32,
     position: u32,
     limit: u32,
-    sampler: Sampler,
+    sampler: RowSampler,
     ends: [u32; MAX_ENDS],
     n_ends: usize,
     logprobs: Option<usize>,
@@ -30,35 +27,22 @@ pub struct DecodeRow {
     /// The position that `mask` is for.
     mask_position: Option<u32>,
     mask: Vec<u32>,
-    window: PenaltyWindow,
     /// The row of the logits from which the next token is sampled.
     logits_row: Option<usize>,
     outcome: Outcome,
     top: [(u32, f32); MAX_TOP],
 }
 
-/// Buffers of the size of a vocabulary.
-#[derive(Default)]
-struct Scratch {
-    candidates: Vec<(f32, u32)>,
-    masked: Vec<f32>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
 impl DecodeRow {
     /// Begins to decode with this submission. `length` is the length that the sequence may reach.
-    pub(super) fn start(&mut self, decode: &Decode<'_>, length: u32, since: u64) -> Result<(), BackendError> {
+    pub fn start(&mut self, decode: &Decode<'_>, length: u32, since: u64) -> Result<(), BackendError> {
         let Some(&token) = decode.tokens.last() else { return Err(BackendError::UnsoundBatch) };
         let Ok(position) = u32::try_from(decode.tokens.len() - 1) else {
             return Err(BackendError::UnsoundBatch);
         };
-        self.sampler.clone_from(decode.sampler);
+        self.sampler.start(decode.sampler, decode.tokens, length as usize);
         self.n_ends = decode.ends.len().min(MAX_ENDS);
         self.ends[..self.n_ends].copy_from_slice(&decode.ends[..self.n_ends]);
-        self.window.fill(decode.sampler, decode.tokens, length as usize);
         (self.decodes, self.ended, self.since) = (true, false, since);
         (self.token, self.position, self.limit) = (token, position, decode.limit);
         self.logprobs = decode.logprobs.map(|n| n.min(MAX_TOP));
@@ -75,12 +59,13 @@ impl DecodeRow {
         self.since
     }
 
-    pub(super) fn set_limit(&mut self, limit: u32) {
+    /// The slot advances while the next position is below this.
+    pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
     }
 
     /// Stores the tokens that may be sampled for a position.
-    pub(super) fn set_mask(&mut self, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
+    pub fn set_mask(&mut self, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
         if !self.decodes || !self.masked {
             return Err(BackendError::UnsoundBatch);
         }
@@ -91,13 +76,18 @@ impl DecodeRow {
     }
 
     /// The input token and its position, if the slot advances with the next step.
-    pub(super) fn next_input(&self) -> Option<(u32, u32)> {
+    pub fn next_input(&self) -> Option<(u32, u32)> {
         let next = self.position.checked_add(1)?;
         let advances = self.decodes
             && !self.ended
             && next < self.limit
             && (!self.masked || self.mask_position == Some(next));
         advances.then_some((self.token, self.position))
+    }
+
+    /// The input token of the next step, and its position.
+    pub fn input(&self) -> (u32, u32) {
+        (self.token, self.position)
     }
 
     /// The records that a step at its position reads and writes.
@@ -119,7 +109,7 @@ impl DecodeRow {
     }
 
     /// The next token is sampled from this row of the logits; the slot holds if there is none.
-    pub(super) fn expect(&mut self, logits_row: Option<usize>) {
+    pub fn expect(&mut self, logits_row: Option<usize>) {
         self.logits_row = logits_row;
         self.outcome = Outcome::Held;
     }
@@ -130,12 +120,12 @@ impl DecodeRow {
     }
 
     /// What the last step did.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
     /// The most likely tokens of the last step, if it sampled and they were asked for.
-    pub(super) fn top(&self) -> &[(u32, f32)] {
+    pub fn top(&self) -> &[(u32, f32)] {
         match self.outcome {
             Outcome::Token { .. } => &self.top[..self.logprobs.unwrap_or(0)],
             _ => &[],
@@ -157,7 +147,9 @@ impl DecodeRow {
             self.outcome = Outcome::NotFinite;
             return;
         }
-        let id = self.draw(logits);
+        let mask = self.masked.then_some(&self.mask[..]);
+        let drawn = self.sampler.draw(logits, mask, u64::from(self.position) + 1);
+        let id = drawn.id;
         let mut logprob = f32::NAN;
         if let Some(n) = self.logprobs {
             let all = log_softmax(logits);
@@ -165,42 +157,15 @@ impl DecodeRow {
             top_tokens(logits, &mut self.top[..n]);
             self.top[..n].iter_mut().for_each(|(_, logit)| *logit = all.of(*logit));
         }
-        self.window.push(id);
+        self.sampler.commit(drawn);
         self.ended = self.ends[..self.n_ends].contains(&id);
         (self.token, self.position) = (id, self.position + 1);
-        self.outcome = Outcome::Token { id, logprob };
-    }
-
-    fn draw(&self, logits: &[f32]) -> u32 {
-        // A nested call would get new buffers instead of a panic.
-        let mut scratch = SCRATCH.take();
-        let number = u64::from(self.position) + 1;
-        let logits = if self.masked {
-            // NaN is never chosen, whatever the penalties and the temperature.
-            scratch.masked.clear();
-            scratch.masked.extend_from_slice(logits);
-            for (logits, word) in scratch.masked.chunks_mut(32).zip(&self.mask) {
-                match *word {
-                    u32::MAX => {}
-                    0 => logits.fill(f32::NAN),
-                    word => {
-                        let bits = logits.iter_mut().enumerate();
-                        bits.filter(|(bit, _)| word >> bit & 1 == 0).for_each(|(_, logit)| *logit = f32::NAN);
-                    }
-                }
-            }
-            &scratch.masked[..]
-        } else {
-            logits
-        };
-        let id = self.sampler.draw(logits, self.window.counts(), number, &mut scratch.candidates);
-        SCRATCH.set(scratch);
-        id
+        self.outcome = Outcome::Token { id, logprob, mu: drawn.mu };
     }
 }
 
 /// Entries to reserve for what can be at most this long. A caller's number does not size an allocation beyond
 /// [`RESERVED`].
-pub(super) fn reserved(most: usize) -> usize {
+pub(crate) fn reserved(most: usize) -> usize {
     most.min(RESERVED)
 }

@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use batch_rows::{BatchRows, wanted};
 pub use decode_row::DecodeRow;
-use decode_row::reserved;
+pub(crate) use decode_row::reserved;
 use landed_queue::LandedQueue;
+pub(crate) use penalty_window::PenaltyWindow;
 use split_chunks::SplitChunks;
 
 use crate::backend::BackendError;

@@ -1,11 +1,12 @@
 use std::collections::VecDeque;
 
 use super::decode_row::reserved;
-use crate::select::{Counts, Sampler};
+use crate::sampler::Sampler;
+use crate::select::Counts;
 
 /// The tokens that a sampler's penalties count, and how often each occurs. It slides with each token.
 #[derive(Debug, Default)]
-pub(super) struct PenaltyWindow {
+pub(crate) struct PenaltyWindow {
     /// 0 without penalties.
     size: usize,
     tokens: VecDeque<u32>,
@@ -14,7 +15,7 @@ pub(super) struct PenaltyWindow {
 
 impl PenaltyWindow {
     /// Counts the last tokens of a sequence, which may grow to `length`.
-    pub(super) fn fill(&mut self, sampler: &Sampler, tokens: &[u32], length: usize) {
+    pub(crate) fn fill(&mut self, sampler: &Sampler, tokens: &[u32], length: usize) {
         self.size = if sampler.has_penalties() { sampler.penalty_window as usize } else { 0 };
         self.tokens.clear();
         sampler.count(tokens, &mut self.counts);
@@ -28,7 +29,7 @@ impl PenaltyWindow {
         }
     }
 
-    pub(super) fn push(&mut self, token: u32) {
+    pub(crate) fn push(&mut self, token: u32) {
         if self.size == 0 {
             return;
         }
@@ -45,7 +46,7 @@ impl PenaltyWindow {
         }
     }
 
-    pub(super) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 }

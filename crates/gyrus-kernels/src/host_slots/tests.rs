@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::select::Sampler;
+use crate::sampler::Sampler;
 use crate::slots::{Chunk, LogitRows, Outcome, RowKind};
 
 const VOCAB: usize = 70;
@@ -75,7 +75,7 @@ fn steps(steps: usize) -> Work<'static> {
 fn landed(backend: &mut Backend, slot: usize) -> Option<u32> {
     match backend.poll(Duration::ZERO).unwrap() {
         Some(Landed::Step { outcomes, .. }) => match outcomes[slot] {
-            Outcome::Token { id, logprob } => {
+            Outcome::Token { id, logprob, .. } => {
                 assert!(logprob.is_nan());
                 Some(id)
             }
@@ -157,7 +157,9 @@ fn a_row_that_is_not_finite_ends_its_slot_alone() {
     start(&mut backend, 0, &[BAD - 1], 20);
     start(&mut backend, 1, &[1], 20);
     backend.submit(&steps(3)).unwrap();
-    for expected in [[Outcome::Token { id: BAD, logprob: 0.0 }; 1], [Outcome::NotFinite], [Outcome::Held]] {
+    for expected in
+        [[Outcome::Token { id: BAD, logprob: 0.0, mu: 0.0 }; 1], [Outcome::NotFinite], [Outcome::Held]]
+    {
         let Some(Landed::Step { outcomes, .. }) = backend.poll(Duration::ZERO).unwrap() else {
             panic!("a step");
         };

@@ -27,4 +27,4 @@ pub use norm::norm;
 pub use ops::{activate, gate, gated, inverse_rms, matmul, read_sums, rms_norm, soft_cap};
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
-pub use select::{SelectState, allowed, emitted_at, logprobs};
+pub use select::{SelectState, allowed, emitted_at, kept_logits, logprobs};

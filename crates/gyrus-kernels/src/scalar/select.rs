@@ -89,6 +89,14 @@ pub fn logprobs(logits: &[f32], token: u32, top: usize) -> (f64, Vec<(u32, f64)>
     (of(token), ids.into_iter().take(top).map(|id| (id, of(id))).collect())
 }
 
+/// What `kept` holds of a row after a step: its logits if the host samples it, else what it held before.
+pub fn kept_logits(slot: &SlotState, logits: &[f32], before: &[u32]) -> Vec<u32> {
+    match slot.flags & SlotState::HOST {
+        0 => before.to_vec(),
+        _ => logits.iter().map(|logit| logit.to_bits()).collect(),
+    }
+}
+
 /// The index in `emitted` of what a row emits in a step.
 pub fn emitted_at(step: u32, row: u32) -> usize {
     ((step % SELECT_EMITTED) * SELECT_ROWS + row) as usize

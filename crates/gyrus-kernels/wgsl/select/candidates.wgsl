@@ -119,32 +119,6 @@ fn gather(listed: u32, last: u32) -> u32 {
     return workgroupUniformLoad(&broadcast);
 }
 
-// Sorts the candidates: the rank of each is the number of candidates before it.
-fn sort(count: u32) {
-    var own: array<vec2<u32>, CANDIDATES_PER_INVOCATION>;
-    var ranks: array<u32, CANDIDATES_PER_INVOCATION>;
-    for (var i = 0u; i < CANDIDATES_PER_INVOCATION; i += 1u) {
-        if (i * WORKGROUP + lane < count) {
-            let candidate = candidates[i * WORKGROUP + lane];
-            var rank = 0u;
-            for (var j = 0u; j < count; j += 1u) {
-                let other = candidates[j];
-                let is_before = other.x > candidate.x || (other.x == candidate.x && other.y < candidate.y);
-                rank += select(0u, 1u, is_before);
-            }
-            own[i] = candidate;
-            ranks[i] = rank;
-        }
-    }
-    workgroupBarrier();
-    for (var i = 0u; i < CANDIDATES_PER_INVOCATION; i += 1u) {
-        if (i * WORKGROUP + lane < count) {
-            candidates[ranks[i]] = own[i];
-        }
-    }
-    workgroupBarrier();
-}
-
 // The mass of the whole row, from the sums of its slices.
 fn row_mass(partial: u32) -> vec2<u32> {
     if (lane < params.slices) {

@@ -2,7 +2,7 @@
 //
 //   0  logits    [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
 //   1  slots     [rows] SlotState, advanced
-//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote
+//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote; with WHOLE what is left of the row is written
 //   3  tokens    [rows] u32, advanced
 //   4  rows      [rows] (position, first entry in block_table), advanced
 //   5  emitted   [EMITTED, MAX_ROWS] u32, written at the row's step
@@ -16,7 +16,8 @@
 // maxima. So the kernel reads only these chunks, collects the tokens that are at least that large (the candidates), and
 // sorts them by rank counting. The candidates are a prefix of the row in descending order, equal logits by id. top-k,
 // top-p and min-p all cut that order to a prefix. If the candidates do not suffice (many tokens are wanted, or too many
-// have equal logits for the buffer), radix.wgsl finds the token in several passes over the row.
+// have equal logits for the buffer), radix.wgsl finds the token in several passes over the row. With WHOLE the kernels
+// select_histogram, select_gather and select_finish do that instead; `partials` tells them which rows are left.
 //
 // Sums are in fixed point, hence exact: a row's token does not depend on the order in which candidates were found.
 
@@ -26,15 +27,13 @@
 #include "lib/params.wgsl"
 #include "select/slot.wgsl"
 
-// A power of two from 256 on.
-override WORKGROUP: u32 = 256u;
-// The capacity of the candidate buffer, and the most candidates that an invocation sorts.
-const CANDIDATES: u32 = 1024u;
-const CANDIDATES_PER_INVOCATION: u32 = 4u;
-
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read_write> slots: array<SlotState>;
+#if WHOLE
+@group(0) @binding(2) var<storage, read_write> partials: array<vec4<u32>>;
+#else
 @group(0) @binding(2) var<storage, read> partials: array<vec4<u32>>;
+#endif
 @group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read_write> emitted: array<u32>;
@@ -48,88 +47,14 @@ const CANDIDATES_PER_INVOCATION: u32 = 4u;
 #include "select/mass.wgsl"
 #include "select/advance.wgsl"
 
-const NONE: u32 = 0xffffffffu;
+#include "select/random.wgsl"
+#include "select/row.wgsl"
+
 // Bins of 1/16 octave for a key's distance from the largest key.
 const DISTANCE_BINS: u32 = 464u;
-// 256 bins of four words for the radix passes. Candidates need DISTANCE_BINS bins of one word, then a list of chunks.
-const BINS: u32 = 1024u;
-
-// The state of the row.
-var<private> lane: u32;
-var<private> base: u32;
-var<private> max_key: u32;
-var<private> max_logit: f32;
-var<private> inverse: f32;
 // The largest keys of chunks 4·lane to 4·lane + 3, and of the chunks 4·WORKGROUP after them.
 var<private> chunk_max: vec4<u32>;
 var<private> chunk_max_high: vec4<u32>;
-#if SUBGROUPS
-// Shuffles reach lanes at a distance below this: the subgroup size, or 1 if shuffles cannot be used.
-var<private> shuffle_width: u32;
-var<private> subgroup_lane: u32;
-#endif
-
-var<workgroup> bins: array<atomic<u32>, BINS>;
-// (key, token).
-var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
-var<workgroup> scan_low: array<u32, WORKGROUP>;
-var<workgroup> scan_high: array<u32, WORKGROUP>;
-var<workgroup> largest: atomic<u32>;
-var<workgroup> found: atomic<u32>;
-var<workgroup> chosen: atomic<u32>;
-var<workgroup> sum_low: atomic<u32>;
-var<workgroup> sum_high: atomic<u32>;
-// Values that one invocation broadcasts to the workgroup.
-var<workgroup> broadcast_slot: SlotState;
-var<workgroup> broadcast: u32;
-var<workgroup> broadcast_mass: vec2<u32>;
-
-// Inclusive prefix sum over the workgroup. All invocations must call it. Values are exchanged by shuffles within a
-// subgroup and through workgroup memory between subgroups.
-fn scan(value: vec2<u32>) -> vec2<u32> {
-    var sum = value;
-    var stride = 1u;
-#if SUBGROUPS
-    for (; stride < shuffle_width; stride *= 2u) {
-        let other = vec2<u32>(subgroupShuffleUp(sum.x, stride), subgroupShuffleUp(sum.y, stride));
-        if (subgroup_lane >= stride) {
-            sum = add64(sum, other);
-        }
-    }
-    // Now add the totals of the preceding subgroups, each of `stride` invocations.
-    let block = lane / stride;
-    workgroupBarrier();
-    if (lane % stride == stride - 1u) {
-        scan_low[block] = sum.x;
-        scan_high[block] = sum.y;
-    }
-    workgroupBarrier();
-    for (var i = 0u; i < block; i += 1u) {
-        sum = add64(sum, vec2<u32>(scan_low[i], scan_high[i]));
-    }
-#else
-    for (; stride < WORKGROUP; stride *= 2u) {
-        workgroupBarrier();
-        scan_low[lane] = sum.x;
-        scan_high[lane] = sum.y;
-        workgroupBarrier();
-        if (lane >= stride) {
-            sum = add64(sum, vec2<u32>(scan_low[lane - stride], scan_high[lane - stride]));
-        }
-    }
-#endif
-    return sum;
-}
-
-// Adds to the 64-bit sum in workgroup memory.
-fn add_shared(value: vec2<u32>) {
-    let old = atomicAdd(&sum_low, value.x);
-    atomicAdd(&sum_high, value.y + select(0u, 1u, old + value.x < old));
-}
-
-fn shared_sum() -> vec2<u32> {
-    return vec2<u32>(atomicLoad(&sum_low), atomicLoad(&sum_high));
-}
 
 fn bin_of(key: u32) -> u32 {
     let distance = max_key - key;
@@ -140,41 +65,10 @@ fn bin_of(key: u32) -> u32 {
     return (octave - 3u) * 16u + ((distance >> (octave - 4u)) & 15u);
 }
 
-fn mass_of(key: u32) -> vec2<u32> {
-    return mass(relative_probability(distance_to_max(key, max_logit, inverse)));
-}
-
-// 64 random bits, a hash of seed and step, the same as on the CPU.
-fn random(seed: vec2<u32>, step: u32) -> vec2<u32> {
-    var z = multiply64(vec2<u32>(step, 0u), vec2<u32>(0x7F4A7C15u, 0x9E3779B9u));
-    z = seed ^ add64(z, vec2<u32>(0xD192ED03u, 0xD1B54A32u));
-    for (var i = 0u; i < 2u; i += 1u) {
-        z = multiply64(z ^ shift_right64(z, 30u), vec2<u32>(0x1CE4E5B9u, 0xBF58476Du));
-        z = multiply64(z ^ shift_right64(z, 27u), vec2<u32>(0x133111EBu, 0x94D049BBu));
-        z ^= shift_right64(z, 31u);
-    }
-    return z;
-}
-
-// A random mass below `total`: the random fraction z of it.
-fn random_mass(total: vec2<u32>, z: vec2<u32>) -> vec2<u32> {
-    return add64(fraction64(total, z.y), vec2<u32>(fraction64(total, z.x).y, 0u));
-}
-
-// The mass that top-p keeps at least. The most likely token is always kept.
-fn top_p_mass(total: vec2<u32>, top_p: f32) -> vec2<u32> {
-    let target_mass = fraction64(total, u32(top_p * 4294967296.0));
-    return select(target_mass, vec2<u32>(1u, 0u), all(target_mass == vec2<u32>()));
-}
-
-// Keys of four tokens of the row, NO_KEY for those beyond the vocabulary or not allowed.
-fn keys_at(at: vec4<u32>) -> vec4<u32> {
-    let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
-    return keys_of(vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]), at);
-}
-
 #include "select/candidates.wgsl"
+#if !WHOLE
 #include "select/radix.wgsl"
+#endif
 
 fn first_of(at: vec4<u32>, keys: vec4<u32>) -> u32 {
     let tokens_at = select(vec4<u32>(NONE), at, keys == vec4<u32>(max_key));
@@ -201,6 +95,27 @@ fn argmax(chunk: u32, keys: vec4<u32>) {
     argmax_of_chunk(chunk + 2u, keys.z);
     argmax_of_chunk(chunk + 3u, keys.w);
 }
+
+#if WHOLE
+// Leaves the row to select_finish, with its largest and its smallest key.
+fn leave_row(slot: SlotState, partial: u32) {
+    if (lane == 0u) {
+        atomicStore(&found, NOT_FINITE);
+    }
+    workgroupBarrier();
+    if (lane < params.slices) {
+        let four = partials[partial + (SMALLEST + lane) / 4u];
+        atomicMin(&found, four[lane % 4u]);
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        let keeps_all = slot.top_k == 0u || slot.top_k >= params.vocab;
+        let by_bins = keeps_all && needs_full_mass(slot.temperature, slot.top_k);
+        let left = select(LEFT_TO_RADIX, LEFT_TO_BINS, by_bins);
+        partials[partial + LEFT / 4u] = vec4<u32>(left, max_key, atomicLoad(&found), 0u);
+    }
+}
+#endif
 
 @compute @workgroup_size(WORKGROUP)
 fn KERNEL(
@@ -245,6 +160,11 @@ fn KERNEL(
     // These loads are barriers.
     let slot = workgroupUniformLoad(&broadcast_slot);
     let position = workgroupUniformLoad(&broadcast);
+#if WHOLE
+    if (lane == 0u) {
+        partials[partial + LEFT / 4u] = vec4<u32>(LEFT_NOTHING, 0u, 0u, 0u);
+    }
+#endif
     if (position == HELD) {
         if (lane == 0u) {
             emit(row, slot, HELD);
@@ -288,10 +208,18 @@ fn KERNEL(
         if (lane == 0u) {
             broadcast = atomicLoad(&chosen);
         }
-        if (workgroupUniformLoad(&broadcast) == NONE) {
+        let drawn = workgroupUniformLoad(&broadcast);
+#if WHOLE
+        if (drawn == NONE) {
+            leave_row(slot, partial);
+            return;
+        }
+#else
+        if (drawn == NONE) {
             draw_row(slot, z);
         }
         workgroupBarrier();
+#endif
         if (lane == 0u) {
             advance(row, slot, position, min(atomicLoad(&chosen), params.vocab - 1u));
         }

@@ -8,6 +8,7 @@
 //   4  counts    [rows, vocab] u32, read: how often each token occurred; only with PENALTIES
 //   5  adjusted  [rows, vocab] f32, written: logits after penalties and masks; only with PENALTIES or MASKS
 //   6  masks     [rows, vocab / 32] u32, read: a bit for each token that may be chosen; only with MASKS
+//   7  bins      [rows, BIN_WORDS] u32, cleared; only with WHOLE
 //
 // With RAW it is for select_logprobs: of every row that wants log-probabilities, with a temperature of 1.
 //
@@ -32,6 +33,10 @@
 #if MASKS
 @group(0) @binding(6) var<storage, read> masks: array<u32>;
 #endif
+#if WHOLE
+@group(0) @binding(7) var<storage, read_write> row_bins: array<atomic<u32>>;
+#include "select/bins.wgsl"
+#endif
 #include "lib/u64.wgsl"
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
@@ -40,6 +45,7 @@
 
 var<workgroup> keys: array<u32, RUN>;
 var<workgroup> sums: array<f32, RUN>;
+var<workgroup> smallest: atomic<u32>;
 
 #if PENALTIES || MASKS
 fn store4(base: u32, at: vec4<u32>, bits: vec4<u32>) {
@@ -78,7 +84,16 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
 #endif
     let base = group.y * params.vocab;
     let out = group.y * PARTIALS;
+#if WHOLE
+    for (var i = group.x * RUN + lane; i < BIN_CLEARED; i += params.slices * RUN) {
+        atomicStore(&row_bins[group.y * BIN_WORDS + i], 0u);
+    }
+#endif
     var four = vec4<u32>(NO_KEY);
+    var least = vec4<u32>(NOT_FINITE);
+    if (lane == 0u) {
+        atomicStore(&smallest, NOT_FINITE);
+    }
     for (var run = 0u; run < params.each; run += 8u) {
         let at = token_indices(token_at(group.x, run, lane));
         let low = load4(base, at.low, group.y);
@@ -87,7 +102,11 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         store4(base, at.low, low);
         store4(base, at.high, high);
 #endif
-        four = max(four, max(keys_of(low, at.low), keys_of(high, at.high)));
+        let low_keys = keys_of(low, at.low);
+        let high_keys = keys_of(high, at.high);
+        four = max(four, max(low_keys, high_keys));
+        // A key that is missing becomes the largest one.
+        least = min(least, min(low_keys - vec4<u32>(1u), high_keys - vec4<u32>(1u)));
     }
     let key = max(max(four.x, four.y), max(four.z, four.w));
     keys[lane] = key;
@@ -100,6 +119,7 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         partials[out + group.x * CHUNKS_OF_SLICE + lane] = largest;
     }
     if (needs_sum) {
+        atomicMin(&smallest, min(min(least.x, least.y), min(least.z, least.w)));
         workgroupBarrier();
         for (var stride = RUN / 2u; stride > 0u; stride /= 2u) {
             if (lane < stride) {
@@ -128,6 +148,9 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
         if (lane == 0u) {
             partials[out + CHUNKS + 2u * group.x] = largest;
             partials[out + CHUNKS + 2u * group.x + 1u] = bitcast<u32>(sums[0]);
+            // NOT_FINITE stays for a slice without tokens.
+            let before = atomicLoad(&smallest);
+            partials[out + SMALLEST + group.x] = select(before + 1u, NOT_FINITE, before == NOT_FINITE);
         }
     }
 }

@@ -129,7 +129,7 @@ mod tests {
             body
         };
         for (field, value) in [
-            ("logit_bias", json!({ "50256": -100 })),
+            ("logit_bias", json!({ "a": -100 })),
             ("functions", json!([{}])),
             ("modalities", json!(["text", "audio"])),
             ("n", json!(0)),

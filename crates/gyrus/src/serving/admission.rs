@@ -71,6 +71,7 @@ impl Scheduler {
             decodes: Decodes::No,
             sent_limit: 0,
             sent_blocks: 0,
+            host_step: None,
             follows,
         });
         self.slots[slot] = Some(at);

@@ -229,7 +229,7 @@ impl Fake {
         decode.token = id;
         decode.position += 1;
         decode.ended = decode.ends.contains(&id);
-        Outcome::Token { id, logprob: f32::NAN }
+        Outcome::Token { id, logprob: f32::NAN, mu: f32::NAN }
     }
 }
 

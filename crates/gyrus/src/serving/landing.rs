@@ -167,7 +167,7 @@ impl Scheduler {
                 Some(Running { decodes: Decodes::Since(first), .. }) if *first <= submission => {}
                 _ => continue,
             }
-            let (id, logprob) = match outcome {
+            let (id, logprob, mu) = match outcome {
                 Outcome::Held => continue,
                 Outcome::NotFinite => {
                     let (position, precision) = (sequence.tokens.len() - 1, self.plan.precision);
@@ -175,7 +175,7 @@ impl Scheduler {
                     self.finish(at, JobEvent::Failed(error), slots);
                     continue;
                 }
-                Outcome::Token { id, logprob } => (*id, *logprob),
+                Outcome::Token { id, logprob, mu } => (*id, *logprob, *mu),
             };
             let kind = if self.limits.kinds_differ { RowKind::Generated } else { RowKind::Prompt };
             sequence.kv.computed(1, kind);
@@ -183,12 +183,14 @@ impl Scheduler {
             let landed = sequence.kv.len();
             if let Some(running) = sequence.running_mut() {
                 running.landed = landed;
+                running.host_step = None;
             }
             if landed.is_multiple_of(gyrus_kernels::KV_BLOCK) {
                 self.kv.register(&mut sequence.kv, &sequence.tokens, landed);
             }
-            let Some(job) = &sequence.job else { continue };
-            let Task::Generate { ends, logprobs, .. } = &job.task else { continue };
+            let Some(job) = &mut sequence.job else { continue };
+            let Task::Generate { ends, logprobs, sampler, .. } = &mut job.task else { continue };
+            sequence.mirostat.landed(sampler, mu);
             self.queue.charge(job.client, 1);
             self.counters.tokens(1);
             let top = logprobs.map_or_else(Vec::new, |n| top.of(slot, n).to_vec());

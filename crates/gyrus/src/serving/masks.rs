@@ -15,7 +15,8 @@ use super::scheduler::Scheduler;
 use super::sequence::{Decodes, Sequence};
 use crate::Error;
 
-/// Steps in flight while a constrained sequence decodes beside others: its mask takes effect behind them.
+/// Steps in flight while a sequence that is constrained, or whose tokens the host samples, decodes beside others: its
+/// mask or its token takes effect behind them.
 const STEPS_BESIDE: usize = 2;
 
 /// How long a backend that computes at once waits for masks, so that their sequences are in the same step as others.
@@ -185,13 +186,15 @@ impl Scheduler {
     /// rows; then the sequence decodes again.
     fn force(&mut self, at: usize, forced: &[u32], slots: &mut dyn Slots) {
         let Some(sequence) = &mut self.sequences[at] else { return };
-        let Some(Job { task: Task::Generate { ends, .. }, max_len, events, client, .. }) = &sequence.job
+        let Some(Job { task: Task::Generate { ends, sampler, .. }, max_len, events, client, .. }) =
+            &sequence.job
         else {
             return;
         };
         let mut end = None;
         for &id in forced {
             sequence.tokens.push(id);
+            sequence.mirostat.forced(sampler);
             events.push(JobEvent::Token { id, logprob: None, top: Vec::new() });
             self.counters.tokens(1);
             self.queue.charge(*client, 1);
@@ -239,8 +242,10 @@ impl Scheduler {
     }
 
     /// The most steps in flight while these sequences decode.
-    pub(super) fn steps_with_masks(&self, target: usize) -> usize {
-        let is_masked = |sequence: &Sequence| sequence.decodes() && sequence.mask.is_some();
-        if self.sequences.iter().flatten().any(is_masked) { target.min(STEPS_BESIDE) } else { target }
+    pub(super) fn steps_beside(&self, target: usize) -> usize {
+        let samples = |sequence: &Sequence| self.limits.asynchronous && sequence.has_host_sampler();
+        let needs_host =
+            |sequence: &Sequence| sequence.decodes() && (sequence.mask.is_some() || samples(sequence));
+        if self.sequences.iter().flatten().any(needs_host) { target.min(STEPS_BESIDE) } else { target }
     }
 }

@@ -17,6 +17,7 @@ mod kv;
 mod landing;
 mod mask_workers;
 mod masks;
+mod mirostat;
 mod pace;
 mod prefix;
 mod queue;

@@ -10,6 +10,7 @@ use super::counters::Counters;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
 use super::kv::{KvCache, SequenceKv};
 use super::masks::Masks;
+use super::mirostat::MirostatTrail;
 use super::pace::Pace;
 use super::queue::Queue;
 use super::records::{RecordPool, SequenceState};
@@ -195,6 +196,11 @@ impl Scheduler {
         }
         sequence.tenant = job.tenant;
         let common = sequence.common(&job.tokens);
+        let sampler = match &mut job.task {
+            Task::Generate { sampler, .. } => Some(sampler),
+            Task::Prefill | Task::Score => None,
+        };
+        sequence.mirostat.begin(sampler, common, job.tokens.len());
         // The last token is computed again, since its logits are needed.
         let keep = match job.task {
             Task::Generate { .. } => common.min(job.tokens.len().saturating_sub(1)),
@@ -267,6 +273,7 @@ impl Scheduler {
             job: None,
             phase: Phase::Idle,
             mask: None,
+            mirostat: MirostatTrail::default(),
             generated_from: usize::MAX,
             used: self.clock,
             closed: false,

@@ -5,6 +5,7 @@ use gyrus_kernels::{LogitRows, RowKind};
 use super::job::{Job, JobEvent, SequenceId, Task};
 use super::kv::SequenceKv;
 use super::masks::SequenceMask;
+use super::mirostat::MirostatTrail;
 use super::records::{RecordPool, SequenceState};
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
@@ -27,6 +28,8 @@ pub(super) struct Sequence {
     pub(super) generated_from: usize,
     /// The constraint of its job.
     pub(super) mask: Option<SequenceMask>,
+    /// Mirostat's state along its tokens.
+    pub(super) mirostat: MirostatTrail,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.
@@ -59,6 +62,8 @@ pub(super) struct Running {
     /// The limit and the blocks that its slot knows.
     pub(super) sent_limit: u32,
     pub(super) sent_blocks: usize,
+    /// If the host samples it: the first submission with steps since its last token, if there was one.
+    pub(super) host_step: Option<u64>,
     /// A sequence that computes the same prefix, and the tokens that they have in common.
     pub(super) follows: Option<(SequenceId, usize)>,
 }
@@ -134,6 +139,14 @@ impl Sequence {
             _ => LogitRows::None,
         };
         Some((count, kind, logits))
+    }
+
+    /// Whether its sampler is not for every backend's own steps.
+    pub(super) fn has_host_sampler(&self) -> bool {
+        match self.job.as_ref().map(|job| &job.task) {
+            Some(Task::Generate { sampler, .. }) => !sampler.is_plain(),
+            _ => false,
+        }
     }
 
     /// Whether its prompt is to be computed.

@@ -33,7 +33,7 @@ impl Scheduler {
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
         let wanted = self.wanted_steps();
         let target = self.pace.steps_in_flight(self.limits, self.settings.steps_in_flight, decoding);
-        let target = self.steps_with_masks(target).min(in_flight + wanted);
+        let target = self.steps_beside(target).min(in_flight + wanted);
         // One submission holds a quarter of the steps: the others keep the device busy while it is recorded. Several
         // sequences take long enough for a submission each, so that their tokens come evenly.
         let each = if decoding > 1 { 1 } else { (target / 4).clamp(1, 8) };
@@ -62,12 +62,23 @@ impl Scheduler {
                 .as_ref()
                 .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
             let readable = sequence.remaining().min(free_events);
-            match self.masked_steps(sequence) {
+            match self.masked_steps(sequence).or_else(|| self.host_steps(sequence)) {
                 Some(steps) => steps.min(readable),
                 None => readable.saturating_sub(self.in_flight(sequence)),
             }
         };
         self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).map(wanted).max().unwrap_or(0)
+    }
+
+    /// The steps after those in flight that a sequence needs whose tokens the host samples: one for each token. `None` if
+    /// the backend samples them in its steps.
+    fn host_steps(&self, sequence: &Sequence) -> Option<usize> {
+        if !self.limits.asynchronous || !sequence.has_host_sampler() {
+            return None;
+        }
+        let Some(first) = sequence.running()?.host_step else { return Some(1) };
+        let own = self.flights.iter().filter(|flight| flight.submission >= first);
+        Some(1usize.saturating_sub(own.map(|flight| flight.steps_left).sum()))
     }
 
     /// Steps in flight in which a sequence takes part.
@@ -420,6 +431,11 @@ impl Scheduler {
         for sequence in self.sequences.iter_mut().flatten() {
             if let Some(running) = sequence.running_mut().filter(|running| running.decodes == Decodes::Next) {
                 running.decodes = Decodes::Since(submission);
+            }
+            if let Some(running) = sequence.running_mut().filter(|running| running.decodes != Decodes::No)
+                && steps > 0
+            {
+                running.host_step.get_or_insert(submission);
             }
             if let Some(mask) = sequence.mask.as_mut().filter(|_| steps > 0) {
                 mask.flown(submission);

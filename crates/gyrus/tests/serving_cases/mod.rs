@@ -1,8 +1,8 @@
 //! What many requests at once must get, on any device.
 
 use gyrus::{
-    ContextChoice, Device, Error, Event, Generation, Model, Options, Precision, Prompt, Request, Sampler,
-    Session, StopReason,
+    ContextChoice, Device, Dry, DynamicTemperature, Error, Event, Generation, Mirostat, Model, Options,
+    Precision, Prompt, Request, Sampler, Session, StopReason, Xtc,
 };
 
 use gyrus_formats::Checkpoint;
@@ -79,6 +79,35 @@ pub(crate) fn tokens(mut generation: Generation<'_>) -> Result<Vec<u32>, Error> 
     Ok(ids)
 }
 
+/// Samplers of which some have a state, and some are not for devices.
+fn sampler(n: u32) -> Sampler {
+    let drawn = Sampler { temperature: 2.0, seed: n.into(), ..Sampler::default() };
+    match n % 7 {
+        0 => Sampler::default(),
+        1 => Sampler { top_k: 40, ..drawn },
+        2 => Sampler { temperature: 1.5, repetition_penalty: 1.3, ..drawn },
+        3 => Sampler { mirostat: Some(Mirostat { tau: 3.0, eta: 0.4, mu: None }), ..drawn },
+        4 => Sampler {
+            dry: Dry { multiplier: 2.0, allowed_length: 1, ..Dry::default() },
+            xtc: Xtc { probability: 0.5, threshold: 0.05 },
+            ..drawn
+        },
+        5 => Sampler {
+            typical_p: 0.8,
+            top_n_sigma: 2.0,
+            presence_penalty: 1.0,
+            logit_bias: vec![(3, 4.0), (5, f32::NEG_INFINITY)],
+            order: "penalties;top_n_sigma;typ_p;temperature".parse().unwrap(),
+            ..drawn
+        },
+        _ => Sampler {
+            top_p: 0.9,
+            dynamic_temperature: DynamicTemperature { range: 1.0, exponent: 1.5 },
+            ..drawn
+        },
+    }
+}
+
 /// Requests whose prompts begin with `shared` common tokens.
 pub(crate) fn asks(count: u32, shared: u32, tokens: usize) -> Vec<Ask> {
     let ask = |n: u32| Ask {
@@ -86,11 +115,7 @@ pub(crate) fn asks(count: u32, shared: u32, tokens: usize) -> Vec<Ask> {
             .map(|i| (i * 31 + 7) % VOCAB)
             .chain((0..3 + n * 7 % 40).map(|i| (i * 37 + 11 * n + 3) % VOCAB))
             .collect(),
-        sampler: match n % 3 {
-            0 => Sampler::default(),
-            1 => Sampler { temperature: 2.0, top_k: 40, seed: n.into(), ..Sampler::default() },
-            _ => Sampler { temperature: 1.5, repetition_penalty: 1.3, seed: n.into(), ..Sampler::default() },
-        },
+        sampler: sampler(n),
         tokens: tokens + n as usize % 5,
     };
     (0..count).map(ask).collect()

@@ -260,7 +260,7 @@ pub(crate) fn run(
                         match outcomes.get(running.slot).copied().unwrap_or_default() {
                             Outcome::Held => {}
                             Outcome::NotFinite => panic!("slot {} is not finite", running.slot),
-                            Outcome::Token { id, logprob } => {
+                            Outcome::Token { id, logprob, .. } => {
                                 assert!(running.started && !running.ended);
                                 let n = jobs[running.job].logprobs.unwrap_or(0);
                                 let top = top.of(running.slot, n).to_vec();

@@ -7,8 +7,9 @@ use crate::grid::case::{Case, CaseBuffer, Rule, Step, UNTOUCHED};
 use crate::grid::family::Point;
 use crate::grid::noise::Noise;
 use crate::params::SlotState;
-use crate::scalar::{SelectState, allowed, emitted_at, logprobs};
-use crate::select::{Counts, Sampler};
+use crate::sampler::Sampler;
+use crate::scalar::{SelectState, allowed, emitted_at, kept_logits, logprobs};
+use crate::select::Counts;
 use crate::shader::Rungs;
 use crate::slots::MAX_TOP;
 
@@ -82,9 +83,12 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         frequency_penalty,
         penalty_window: window,
         seed: 0,
+        ..Sampler::default()
     };
     let masks = point.of(&[None, Some(Mask::Half), Some(Mask::Few), None, Some(Mask::None)]);
     let top = point.of(&[None, Some(5), Some(MAX_TOP), Some(0)]);
+    let keeps = point.of(&[false, true]);
+    let whole = point.of(&[true, false]);
     let history = if penalties { history } else { 0 };
     let call = SelectCall {
         rows: rows as u32,
@@ -94,6 +98,8 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         history,
         masks: masks.is_some(),
         logprobs: top.is_some(),
+        keeps,
+        whole,
     };
     let mut launches = call.tuned(rungs, tuning).ok()?;
     if count {
@@ -102,11 +108,12 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let scratch: Vec<(&'static str, usize)> = launches
         .iter()
         .flat_map(|launch| launch.slots())
-        .filter(|slot| ["partials", "adjusted"].contains(&slot.name))
+        .filter(|slot| ["partials", "adjusted", "bins"].contains(&slot.name))
         .map(|slot| (slot.name, slot.bytes as usize / 4))
         .collect();
-    let name =
-        format!("{logits:?} of {vocab}, {rows} rows, {sampler:?}, {masks:?}, logprobs {top:?}, {tuning:?}");
+    let name = format!(
+        "{logits:?} of {vocab}, {rows} rows, {sampler:?}, {masks:?}, logprobs {top:?}, {tuning:?}, keeps {keeps}, whole {whole}"
+    );
     let seed = point.seed;
     let inputs = Inputs { logits, call, sampler, count, masks, top };
     let twin = move || {
@@ -165,7 +172,8 @@ fn slot_of(noise: &mut Noise, sampler: &Sampler, position: u32, token: u32) -> S
     let ends = &ends[noise.pick(&[8, 7, 0])..];
     let limit = noise.pick(&[position + 2, u32::MAX]);
     let slot = SlotState::new(sampler, step, limit, ends, None, false);
-    match noise.below(10) {
+    match noise.below(11) {
+        10 => SlotState::on_host(step),
         0 => SlotState::inactive(step),
         1 => SlotState { flags: slot.flags | SlotState::ENDED, ..slot },
         2 => SlotState { limit: position + noise.below(2), ..slot },
@@ -179,7 +187,7 @@ fn twin(noise: &mut Noise, inputs: &Inputs) -> Vec<CaseBuffer> {
     let Inputs { logits, call, ref sampler, count, masks, top } = *inputs;
     let (rows, vocab) = (call.rows as usize, call.vocab as usize);
     let (mut all, mut slots, mut states, mut counted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut all_masks = Vec::new();
+    let (mut all_masks, mut kept) = (Vec::new(), Vec::new());
     let mut ring = empty_ring();
     let mut emitted = vec![0xaaaa_5555; (SELECT_EMITTED * SELECT_ROWS) as usize];
     let emitted_before = emitted.clone();
@@ -224,6 +232,7 @@ fn twin(noise: &mut Noise, inputs: &Inputs) -> Vec<CaseBuffer> {
         if slot.flags & SlotState::LOGPROBS != 0 && word < SELECT_HELD {
             put_logprobs(&mut ring, at, &raw, word, slot.top as usize);
         }
+        kept.extend(kept_logits(&slot, &raw, &vec![UNTOUCHED; vocab]));
         all.extend(raw);
         all_masks.extend(mask);
         slots.push((slot, slot_after));
@@ -247,6 +256,9 @@ fn twin(noise: &mut Noise, inputs: &Inputs) -> Vec<CaseBuffer> {
     ];
     if call.logprobs {
         buffers.push(ring);
+    }
+    if call.keeps {
+        buffers.push(CaseBuffer::exact("kept", vec![UNTOUCHED; kept.len()], kept));
     }
     if call.masks {
         buffers.push(CaseBuffer::read("masks", all_masks));
