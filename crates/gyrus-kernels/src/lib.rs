@@ -52,6 +52,7 @@ pub use rope::{
 };
 pub use select::{Counts, Sampler, SamplerError, argmax, log_softmax_at};
 pub use slots::{
-    Chunk, Decode, Landed, Limits, LogitRows, MAX_ENDS, MAX_TOP, Outcome, RowKind, Slots, TopTokens, Work,
+    Chunk, Decode, Draft, Landed, Limits, LogitRows, MAX_ENDS, MAX_TOP, Outcome, RowKind, Slots, TopTokens,
+    Work,
 };
 pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

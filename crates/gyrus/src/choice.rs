@@ -16,6 +16,7 @@ use crate::prompt::Dialog;
 use crate::repetition::Repetition;
 use crate::request::Request;
 use crate::serving::{Command, End, EventQueue, Handle, Job, JobEvent, SequenceId, Task, TokenMask};
+use crate::speculation::Speculator;
 
 /// The job of a completion, and what is known of it so far.
 pub(crate) struct Choice<'a> {
@@ -90,10 +91,11 @@ impl<'a> Choice<'a> {
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
             let sampler = Sampler { seed, ..request.sampler.clone() };
+            let speculator = request.speculation.as_ref().map(|how| Speculator::new(how.drafter(tokens)));
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,
-                task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint },
+                task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint, speculator },
                 client: request.client,
                 priority: request.priority,
                 deadline: request.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
@@ -280,7 +282,8 @@ impl<'a> Choice<'a> {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        self.usage
+        let (drafted_tokens, accepted_tokens) = self.job.events.drafts();
+        Usage { drafted_tokens, accepted_tokens, ..self.usage }
     }
 
     pub(crate) fn top(&self) -> &[(u32, f32)] {

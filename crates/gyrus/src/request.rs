@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::cancel::Cancel;
 use crate::message::Message;
+use crate::speculation::Speculation;
 
 /// The most choices of a request.
 pub(crate) const MAX_CHOICES: usize = 128;
@@ -51,6 +52,7 @@ pub struct Request {
     pub(crate) parallel_calls: bool,
     pub(crate) reasoning: Option<bool>,
     pub(crate) variables: Map<String, Value>,
+    pub(crate) speculation: Option<Speculation>,
 }
 
 impl Request {
@@ -76,6 +78,7 @@ impl Request {
             parallel_calls: true,
             reasoning: None,
             variables: Map::new(),
+            speculation: None,
         }
     }
 
@@ -209,6 +212,13 @@ impl Request {
     /// A variable of the chat template, such as `reasoning_effort`.
     pub fn variable(mut self, name: impl Into<String>, value: Value) -> Request {
         self.variables.insert(name.into(), value);
+        self
+    }
+
+    /// Guesses tokens and verifies several of them in one pass where that is faster. The tokens are those without it,
+    /// greedy or sampled. Models with a recurrent state decode without it.
+    pub fn speculation(mut self, speculation: Speculation) -> Request {
+        self.speculation = Some(speculation);
         self
     }
 

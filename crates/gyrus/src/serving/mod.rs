@@ -7,6 +7,7 @@ mod admission;
 mod blocks;
 mod core;
 mod counters;
+mod drafts;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod pace;
 mod prefix;
 mod queue;
 mod records;
+mod row_times;
 mod scheduler;
 mod sequence;
 #[cfg(test)]

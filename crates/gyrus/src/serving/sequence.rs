@@ -6,6 +6,7 @@ use super::job::{Job, JobEvent, SequenceId, Task};
 use super::kv::SequenceKv;
 use super::masks::SequenceMask;
 use super::records::{RecordPool, SequenceState};
+use crate::speculation::Speculator;
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Sequence {
     pub(super) generated_from: usize,
     /// The constraint of its job.
     pub(super) mask: Option<SequenceMask>,
+    /// Guesses the next tokens of its job.
+    pub(super) speculator: Option<Speculator>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.
@@ -69,6 +72,10 @@ pub(super) enum Decodes {
     Next,
     /// It has begun with this submission.
     Since(u64),
+    /// It has left the steps, of which those up to this submission are in flight.
+    Stops { since: u64, last: u64 },
+    /// Drafts of it are verified.
+    Drafts { in_flight: bool },
 }
 
 impl Sequence {
@@ -134,8 +141,13 @@ impl Sequence {
         self.running().is_some_and(|running| running.decodes == Decodes::No)
     }
 
-    /// Whether its slot decodes.
+    /// Whether its slot takes part in the next step.
     pub(super) fn decodes(&self) -> bool {
+        self.running().is_some_and(|running| matches!(running.decodes, Decodes::Next | Decodes::Since(_)))
+    }
+
+    /// Whether its prompt is computed, and steps or drafts give it tokens.
+    pub(super) fn generates(&self) -> bool {
         self.running().is_some_and(|running| running.decodes != Decodes::No)
     }
 
