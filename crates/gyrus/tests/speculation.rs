@@ -43,7 +43,7 @@ fn request(number: usize) -> Request {
         1 => Sampler { temperature: 0.8, top_p: 0.95, seed: number as u64, ..Sampler::default() },
         _ => Sampler { repetition_penalty: 1.1, temperature: 0.5, seed: number as u64, ..Sampler::default() },
     };
-    let request = Request::messages([Message::user(prompt(number))]).sampler(sampler).max_tokens(96);
+    let request = Request::messages([Message::user(&prompt(number))]).sampler(sampler).max_tokens(96);
     let request = if number % 4 == 3 { request.top_logprobs(2) } else { request };
     match number % 5 {
         4 => request.constraint(Source::Regex("([a-z]+ ){3,40}(the end)?\\.".to_owned())),
