@@ -5,6 +5,7 @@
 //! decodes by steps again. A guess counts if it is the token that was sampled at its position, so that the tokens are those
 //! of steps. While a prompt is read, all sequences decode by steps.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gyrus_kernels::{BackendError, Draft, KV_BLOCK, Outcome, Slots, TopTokens, Work};
@@ -248,6 +249,10 @@ impl Scheduler {
                 continue;
             };
             running.decodes = Decodes::Drafts { in_flight: false };
+            // Counted before the event that may end the job.
+            let events = sequence.job.as_ref().map(|job| Arc::clone(&job.events));
+            let count = |guesses, right| events.iter().for_each(|events| events.count_drafts(guesses, right));
+            count(rows - 1, 0);
             let mut right = 0;
             for (i, outcome) in outcomes.iter().enumerate() {
                 let (id, logprob) = match outcome {
@@ -262,6 +267,7 @@ impl Scheduler {
                 };
                 let is_right = self.guess(at, i) == Some(id);
                 right += usize::from(is_right);
+                count(0, usize::from(is_right));
                 let goes_on = self.token_landed(at, id, logprob, |n| top.of(first + i, n), slots);
                 if !is_right || !goes_on {
                     break;
@@ -299,9 +305,6 @@ impl Scheduler {
         let step = self.pace.step_seconds().unwrap_or(0.0);
         let cost = self.pace.rows.seconds(rows, step, self.limits.asynchronous);
         let Some(sequence) = &mut self.sequences[at] else { return };
-        if let Some(job) = &sequence.job {
-            job.events.count_drafts(rows - 1, right);
-        }
         if let Some(speculator) = &mut sequence.speculator {
             speculator.ended((right + 1) as f64 * step >= cost);
         }
