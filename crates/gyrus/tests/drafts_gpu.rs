@@ -17,6 +17,6 @@ fn drafts_give_the_tokens_of_steps() {
     for (precision, vulkan) in [(Precision::Fast, true), (Precision::Fast, false), (Precision::Exact, true)] {
         let Some(mut backend) = backend_of(short, precision, vulkan, EACH * 128) else { return };
         let mut rng = Rng::new(3);
-        draft_jobs::compare(&mut backend, 12, 20, &mut rng);
+        draft_jobs::compare(&mut backend, 8, 12, &mut rng);
     }
 }
