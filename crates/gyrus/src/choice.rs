@@ -91,7 +91,8 @@ impl<'a> Choice<'a> {
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
             let sampler = Sampler { seed, ..request.sampler.clone() };
-            let speculator = request.speculation.as_ref().map(|how| Speculator::new(how.drafter(tokens)));
+            let speculator =
+                request.speculation.as_ref().map(|how| Box::new(Speculator::new(how.drafter(tokens))));
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,

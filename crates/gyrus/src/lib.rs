@@ -89,5 +89,5 @@ pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use serving::{Driver, Statistics};
 pub use session::Session;
-pub use speculation::{Drafter, Lookup, MODEL_EVIDENCE, Speculation};
+pub use speculation::{Drafter, Lookup, MODEL_EVIDENCE, NewDrafter, Speculation};
 pub use trace::{Difference, Summary, Trace, TraceSide, TracedChunk, TracedResult};

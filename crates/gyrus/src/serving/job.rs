@@ -48,7 +48,7 @@ pub(crate) enum Task {
         /// What the tokens must keep to. The sequence takes it when the job starts.
         constraint: Option<Box<dyn TokenMask>>,
         /// Guesses tokens that are verified together. The sequence takes it when the job starts.
-        speculator: Option<Speculator>,
+        speculator: Option<Box<Speculator>>,
     },
     /// Compute all tokens.
     Prefill,

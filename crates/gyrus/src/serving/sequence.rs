@@ -27,7 +27,7 @@ pub(super) struct Sequence {
     /// The constraint of its job.
     pub(super) mask: Option<SequenceMask>,
     /// Guesses the next tokens of its job.
-    pub(super) speculator: Option<Speculator>,
+    pub(super) speculator: Option<Box<Speculator>>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.

@@ -256,7 +256,7 @@ impl Simulation {
             let drafter = FakeDrafter { tokens: tokens.clone(), pushed: 0, random, evidence: 0 };
             let mut speculator = Speculator::new(Box::new(drafter));
             speculator.eager = true;
-            speculator
+            Box::new(speculator)
         });
         let job = Job {
             tokens: prompt.clone(),

@@ -15,6 +15,9 @@ use crate::model::Model;
 pub use lookup::Lookup;
 pub(crate) use policy::{PassTimes, Speculator};
 
+/// Makes the drafter of a sequence that has these tokens.
+pub type NewDrafter = dyn Fn(&[u32]) -> Box<dyn Drafter> + Send + Sync;
+
 /// Where guesses of the next tokens come from. What is generated does not depend on it: a guess counts only if it is the
 /// token that would have been sampled without it.
 #[derive(Clone)]
@@ -23,7 +26,7 @@ pub enum Speculation {
     /// The text goes on as it did where its last tokens occurred before, in the prompt or in the output.
     Lookup,
     /// Drafters of the caller's own. The function gets the tokens of the prompt.
-    Custom(Arc<dyn Fn(&[u32]) -> Box<dyn Drafter> + Send + Sync>),
+    Custom(Arc<NewDrafter>),
 }
 
 impl Speculation {
