@@ -12,7 +12,7 @@ use gyrus::{Model, Options, Request, Speculation};
 
 use crate::foreign;
 use crate::load::load;
-use crate::source::Source;
+use crate::source;
 use crate::usage::usage;
 
 /// The most bytes of a schema, grammar or tools file: those of the engine's own limit.
@@ -147,7 +147,7 @@ impl Decoding {
         quiet: bool,
     ) -> Result<()> {
         let Some(name) = &args.draft else { return Ok(()) };
-        let source = Source::resolve(Some(name)).context("--draft")?;
+        let source = source::Source::resolve(Some(name)).context("--draft")?;
         let draft = load(&source, options, quiet).context("--draft")?;
         self.speculation = Some(Speculation::model(model, draft).context("--draft")?);
         Ok(())

@@ -97,7 +97,7 @@ fn of_prompts(tokens: usize) -> Vec<Case> {
     let case = |(set, name, text): &(Set, &str, &str)| Case {
         set: set.name().to_owned(),
         name: (*name).to_owned(),
-        request: Request::messages([Message::user(*text)]).max_tokens(tokens),
+        request: Request::messages([Message::user(text)]).max_tokens(tokens),
         recording: None,
     };
     PROMPTS.iter().map(case).collect()
