@@ -94,8 +94,12 @@ impl Answer {
     pub(crate) fn statistics(&self) -> String {
         let usage = &self.usage;
         let fresh = usage.prompt_tokens - usage.cached_tokens;
+        let guesses = match usage.drafted_tokens {
+            0 => String::new(),
+            drafted => format!(", {} of {drafted} guesses right", usage.accepted_tokens),
+        };
         format!(
-            "{fresh} prompt tokens at {}/s · {} tokens at {}/s · {}",
+            "{fresh} prompt tokens at {}/s · {} tokens at {}/s{guesses} · {}",
             rate(usage.prompt_speed(), 0),
             usage.generated_tokens,
             rate(usage.decode_speed(), 1),
@@ -124,6 +128,10 @@ impl Answer {
             "prompt_tokens_per_second": usage.prompt_speed(),
             "tokens_per_second": usage.decode_speed(),
         });
+        if usage.drafted_tokens > 0 {
+            document["drafted_tokens"] = Value::from(usage.drafted_tokens);
+            document["accepted_tokens"] = Value::from(usage.accepted_tokens);
+        }
         if !self.reasoning.is_empty() {
             document["reasoning"] = Value::from(&*self.reasoning);
         }

@@ -13,6 +13,7 @@ mod rows;
 #[cfg(feature = "gpu")]
 mod select;
 mod serve;
+mod speculate;
 #[cfg(feature = "gpu")]
 mod tiles;
 
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         return serve::run(args);
     }
     let tests = tests(args);
-    if tests.is_empty() && !args.prompts {
+    if tests.is_empty() && !args.prompts && !args.speculation.speculate {
         return Err(usage("nothing to measure: -p and -n are both 0"));
     }
     let source = args.subject.source()?;
@@ -61,6 +62,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let model = load(&source, &options, args.report.quiet)?;
     if args.prompts {
         return prompts::run(&model, source.name(), args);
+    }
+    if args.speculation.speculate {
+        return speculate::run(&model, args);
     }
     let runs = (tests.len() * args.repetitions) as u64;
     let progress = (!args.report.quiet).then(|| Progress::new("measuring"));

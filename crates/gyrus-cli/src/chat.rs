@@ -37,11 +37,12 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     if args.decoding.reads_stdin() {
         return Err(usage("stdin has the conversation: name a file for the schema or grammar"));
     }
-    let decoding = args.decoding.read()?;
+    let mut decoding = args.decoding.read()?;
     let source = Source::resolve(args.model.as_deref())?;
     let mut options = args.model_options.options(Precision::Fast);
     options.session_files = args.session.is_some();
     let model = load(&source, &options, args.quiet)?;
+    decoding.load_draft(&args.decoding, &model, &options, args.quiet)?;
     let format = model.chat_format()?;
     if let Some(name) = format.fallback().filter(|_| !args.quiet) {
         diagnostics::note(format!("the model has no chat template, using the {name} template"));

@@ -1,15 +1,18 @@
 //! Flags of what an answer must look like: constraints, stop strings, tools, reasoning.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use gyrus::Request;
 use gyrus::constrain::Source;
 use gyrus::tools::{ToolChoice, Tools};
+use gyrus::{Model, Options, Request, Speculation};
 
 use crate::foreign;
+use crate::load::load;
+use crate::source;
 use crate::usage::usage;
 
 /// The most bytes of a schema, grammar or tools file: those of the engine's own limit.
@@ -43,6 +46,14 @@ pub(crate) struct DecodingArgs {
     #[arg(long, value_name = "CHOICE", requires = "tools")]
     pub(crate) tool_choice: Option<String>,
 
+    /// Guess tokens that the prompt or the answer has had before, and verify several in one pass. The answer is the same
+    #[arg(long)]
+    pub(crate) speculate: bool,
+
+    /// A smaller model of the same vocabulary that guesses tokens, too; implies --speculate
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft: Option<OsString>,
+
     /// Switch reasoning on or off, if the model's chat template can [default: the template's own]
     #[arg(long, value_enum, value_name = "on|off")]
     pub(crate) think: Option<Switch>,
@@ -62,6 +73,7 @@ pub(crate) struct Decoding {
     tools: Option<(String, Tools)>,
     tool_choice: ToolChoice,
     reasoning: Option<bool>,
+    speculation: Option<Speculation>,
 }
 
 impl DecodingArgs {
@@ -102,7 +114,8 @@ impl DecodingArgs {
             return Err(usage("--tool-choice with a call that must be made excludes other constraints"));
         }
         let reasoning = self.think.map(|switch| switch == Switch::On);
-        Ok(Decoding { constraint, stop: self.stop.clone(), tools, tool_choice, reasoning })
+        let (stop, speculation) = (self.stop.clone(), self.speculate.then_some(Speculation::Lookup));
+        Ok(Decoding { constraint, stop, tools, tool_choice, reasoning, speculation })
     }
 }
 
@@ -125,10 +138,28 @@ impl Decoding {
         if let Some((_, tools)) = &self.tools {
             request = request.tools(tools.clone());
         }
+        if let Some(speculation) = &self.speculation {
+            request = request.speculation(speculation.clone());
+        }
         match self.reasoning {
             Some(enabled) => request.reasoning(enabled),
             None => request,
         }
+    }
+
+    /// Loads the draft model of a model that was loaded with these options, if there is one.
+    pub(crate) fn load_draft(
+        &mut self,
+        args: &DecodingArgs,
+        model: &Model,
+        options: &Options,
+        quiet: bool,
+    ) -> Result<()> {
+        let Some(name) = &args.draft else { return Ok(()) };
+        let source = source::Source::resolve(Some(name)).context("--draft")?;
+        let draft = load(&source, options, quiet).context("--draft")?;
+        self.speculation = Some(Speculation::model(model, draft).context("--draft")?);
+        Ok(())
     }
 
     /// The error of a request with the name of the file that it is about.

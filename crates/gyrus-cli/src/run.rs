@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             "stdin has the schema or grammar: give the prompt as an argument, behind the model",
         ));
     }
-    let decoding = args.decoding.read()?;
+    let mut decoding = args.decoding.read()?;
     if model.is_none() && prompt.is_none() && std::io::stdin().is_terminal() {
         return Err(usage(NO_PROMPT));
     }
@@ -64,6 +64,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         None => read_prompt()?,
     };
     let model = load_opened(checkpoint, source.name(), &options, args.quiet)?;
+    decoding.load_draft(&args.decoding, &model, &options, args.quiet)?;
     if args.verify {
         return crate::verify::run(&source, &options, &model, &prompt, args);
     }

@@ -26,6 +26,13 @@
 //! that were in flight meanwhile compute the same row again and hold it. So such a slot advances once for each submission
 //! that was made after its last token had landed. Other slots are not affected.
 //!
+//! **Drafts.** A slot that does not decode can have a [draft](Slots::draft): guesses of its next tokens. One pass computes the
+//! rows of its last token and of all guesses, as generated rows, and samples a token from each as a step at that position
+//! would: by the draw of its position, with the penalties of the tokens before it, and under its own mask. So the token of
+//! the first row is that of a step, and the token of each later row too, if all guesses before it are right. The caller
+//! compares them. Rows of wrong guesses leave keys and values behind the end of the sequence, where they are overwritten
+//! before anything reads them.
+//!
 //! **Order.** Calls take effect in the order in which they are made. So the blocks of a closed slot can be given to another
 //! sequence at once. A slot may advance in a step in flight where it would have held without a later [`Slots::extend`] or
 //! [`Slots::mask`].
@@ -53,6 +60,9 @@ pub struct Limits {
     pub logit_rows: usize,
     /// Steps in flight.
     pub steps: usize,
+    /// Rows of all drafts of a submission together. Slots of plans with a state have no drafts: a state cannot be taken
+    /// back.
+    pub draft_rows: usize,
     /// Whether submissions run while the caller goes on. If not, more than one step at a time only delays its token.
     pub asynchronous: bool,
     /// Whether rows of a prompt and generated rows are computed with different roundings. If so, the same tokens give
@@ -161,6 +171,55 @@ pub struct Decode<'a> {
     pub records: [u32; 2],
 }
 
+/// Guesses of the tokens that follow those of a sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Draft<'a> {
+    /// The sequence's tokens, then the guesses.
+    pub tokens: &'a [u32],
+    /// How many of them are guesses.
+    pub guesses: usize,
+    /// How tokens are sampled. The draw for position `p` has the number `p`.
+    pub sampler: &'a Sampler,
+    /// As in [`Decode::logprobs`].
+    pub logprobs: Option<usize>,
+    /// The allowed tokens of each row, as in [`Slots::mask`], one row after the other; empty without masks.
+    pub masks: &'a [u32],
+}
+
+impl<'a> Draft<'a> {
+    /// Rows that it takes: those of the last known token and of the guesses.
+    pub fn rows(&self) -> usize {
+        self.guesses + 1
+    }
+
+    /// The position of its first row.
+    pub fn position(&self) -> Option<usize> {
+        self.tokens.len().checked_sub(self.guesses + 1)
+    }
+
+    /// The mask of a row over this many words, if it has masks.
+    pub fn mask(&self, row: usize, words: usize) -> Option<&'a [u32]> {
+        self.masks.get(row * words..(row + 1) * words)
+    }
+
+    /// Whether a slot with blocks for this many positions can compute it.
+    pub fn is_sound(&self, vocab: usize, positions: usize) -> bool {
+        let words = vocab.div_ceil(32);
+        // The last word may have bits beyond the vocabulary.
+        let in_vocab = |index: usize| match vocab - 32 * index {
+            bits @ ..32 => (1 << bits) - 1,
+            _ => u32::MAX,
+        };
+        let allows = |mask: &[u32]| mask.iter().enumerate().any(|(index, word)| word & in_vocab(index) != 0);
+        self.position().is_some()
+            && self.tokens.len() <= positions
+            && self.tokens.iter().all(|&token| (token as usize) < vocab)
+            && self.logprobs.is_none_or(|top| top <= MAX_TOP)
+            && (self.masks.is_empty() || self.masks.len() == self.rows() * words)
+            && self.masks.chunks_exact(words.max(1)).all(allows)
+    }
+}
+
 /// What a step did with a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Outcome {
@@ -180,8 +239,8 @@ pub enum Outcome {
     NotFinite,
 }
 
-/// A completed part of a submission. Parts complete in the order of submission: each step between chunks, the chunks, each
-/// step after them.
+/// A completed part of a submission. Parts complete in the order of submission: each step between chunks, the chunks, the
+/// drafts, each step after them.
 #[derive(Debug, Clone, Copy)]
 pub enum Landed<'a> {
     /// All chunks of a submission.
@@ -190,6 +249,15 @@ pub enum Landed<'a> {
         submission: u64,
         /// The wanted logits, `[rows, vocab]` in the order of the chunks. The caller checks whether they are finite.
         logits: &'a [f32],
+    },
+    /// All drafts of a submission.
+    Drafts {
+        /// The submission.
+        submission: u64,
+        /// What was sampled from each row, in the order of the drafts and their rows. No row holds.
+        outcomes: &'a [Outcome],
+        /// The most likely tokens of the rows of drafts that asked for them.
+        top: TopTokens<'a>,
     },
     /// One step.
     Step {
@@ -202,7 +270,7 @@ pub enum Landed<'a> {
     },
 }
 
-/// The most likely tokens of each slot, the most likely first.
+/// The most likely tokens of each slot, or of each row of drafts, the most likely first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TopTokens<'a> {
     /// `[slots, MAX_TOP]` of token and log-probability; empty if no slot asked for any.
@@ -239,6 +307,14 @@ pub trait Slots {
 
     /// The tokens that a masked slot may sample for a position: bit `i % 32` of word `i / 32` for token `i`.
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError>;
+
+    /// Ends the decoding of a slot, which keeps its blocks and can have chunks and drafts, or be started again. Steps in
+    /// flight still compute its row.
+    fn stop(&mut self, slot: usize) -> Result<(), BackendError>;
+
+    /// Verifies guesses of a slot's next tokens with the next submission, which has no chunks. The slot has blocks for all
+    /// rows, does not decode, and has no other draft. All drafts together have at most [`Limits::draft_rows`] rows.
+    fn draft(&mut self, slot: usize, draft: &Draft<'_>) -> Result<(), BackendError>;
 
     /// Copies a record of the state, or zeros if there is none, in the order of submissions: what was submitted before
     /// writes it first, what is submitted later reads the copy. A sequence of one token begins with a record of zeros.

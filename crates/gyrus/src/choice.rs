@@ -16,6 +16,7 @@ use crate::prompt::Dialog;
 use crate::repetition::Repetition;
 use crate::request::Request;
 use crate::serving::{Command, End, EventQueue, Handle, Job, JobEvent, SequenceId, Task, TokenMask};
+use crate::speculation::{Speculation, Speculator};
 
 /// The job of a completion, and what is known of it so far.
 pub(crate) struct Choice {
@@ -51,6 +52,7 @@ struct Shift {
     priority: i32,
     tenant: u64,
     deadline: Option<Instant>,
+    speculation: Option<Speculation>,
 }
 
 /// What has happened to a choice. Texts and calls are those of the choice.
@@ -121,11 +123,13 @@ impl Choice {
                 priority: request.priority,
                 tenant: request.tenant,
                 deadline,
+                speculation: request.speculation.clone(),
             });
+            let speculator = speculator(request.speculation.as_ref(), tokens);
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,
-                task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint },
+                task: Task::Generate { sampler, ends, logprobs: request.logprobs, constraint, speculator },
                 client: request.client,
                 priority: request.priority,
                 deadline,
@@ -264,6 +268,7 @@ impl Choice {
                 ends: shift.ends.clone(),
                 logprobs: shift.logprobs,
                 constraint: None,
+                speculator: speculator(shift.speculation.as_ref(), tokens),
             },
             client: shift.client,
             priority: shift.priority,
@@ -360,7 +365,8 @@ impl Choice {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        self.usage
+        let (drafted_tokens, accepted_tokens) = self.job.events.drafts();
+        Usage { drafted_tokens, accepted_tokens, ..self.usage }
     }
 
     pub(crate) fn top(&self) -> &[(u32, f32)] {
@@ -409,4 +415,9 @@ impl Drop for RunningJob {
             self.handle.send(Command::Close(id));
         }
     }
+}
+
+/// What guesses the tokens that follow these.
+fn speculator(speculation: Option<&Speculation>, tokens: &[u32]) -> Option<Box<Speculator>> {
+    speculation.map(|how| Box::new(Speculator::new(how.drafter(tokens))))
 }

@@ -91,6 +91,10 @@ impl TokenMask for Constrained {
         self.state.commit(token).map_err(|error| self.failed(error))
     }
 
+    fn take_back(&mut self, tokens: usize) -> Result<(), Error> {
+        self.state.rollback(tokens).map_err(|error| self.failed(error))
+    }
+
     fn forced(&mut self) -> Vec<u32> {
         self.state.forced()
     }

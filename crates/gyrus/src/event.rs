@@ -98,6 +98,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated tokens.
     pub generated_tokens: usize,
+    /// Guesses of speculation that were verified.
+    pub drafted_tokens: usize,
+    /// How many of them were right: tokens that took no step of their own.
+    pub accepted_tokens: usize,
     /// Time from the request until the scheduler gave it a place in the batch.
     pub queue_time: Duration,
     /// Time to the first token; zero if there was no prefill.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::cancel::Cancel;
 use crate::message::Message;
+use crate::speculation::Speculation;
 
 /// The most choices of a request.
 pub(crate) const MAX_CHOICES: usize = 128;
@@ -53,6 +54,7 @@ pub struct Request {
     pub(crate) reasoning: Option<bool>,
     pub(crate) variables: Map<String, Value>,
     pub(crate) context_shift: Option<usize>,
+    pub(crate) speculation: Option<Speculation>,
 }
 
 impl Request {
@@ -80,6 +82,7 @@ impl Request {
             reasoning: None,
             variables: Map::new(),
             context_shift: None,
+            speculation: None,
         }
     }
 
@@ -231,6 +234,13 @@ impl Request {
     /// constraints and several choices.
     pub fn context_shift(mut self, keep: usize) -> Request {
         self.context_shift = Some(keep);
+        self
+    }
+
+    /// Guesses tokens and verifies several of them in one pass where that is faster. The tokens are those without it,
+    /// greedy or sampled. Models with a recurrent state decode without it.
+    pub fn speculation(mut self, speculation: Speculation) -> Request {
+        self.speculation = Some(speculation);
         self
     }
 

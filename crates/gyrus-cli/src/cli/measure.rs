@@ -75,6 +75,9 @@ pub(crate) struct BenchArgs {
     pub(crate) prompts: bool,
 
     #[command(flatten)]
+    pub(crate) speculation: SpeculationArgs,
+
+    #[command(flatten)]
     pub(crate) load: ServeArgs,
 
     #[command(flatten)]
@@ -82,6 +85,23 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,
+}
+
+/// A measurement of speculation.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Speculation")]
+pub(crate) struct SpeculationArgs {
+    /// Decode prompts that edit code and prompts for novel text with and without speculation
+    #[arg(long, conflicts_with_all = ["prompts", "serve"])]
+    pub(crate) speculate: bool,
+
+    /// Write how often guesses were right, token by token
+    #[arg(long, value_name = "FILE", requires = "speculate", conflicts_with = "replay")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// Instead of prompts: guesses that are right as often as those of a recording. Any model will do
+    #[arg(long, value_name = "FILE", requires = "speculate")]
+    pub(crate) replay: Option<PathBuf>,
 }
 
 fn repetitions(text: &str) -> Result<usize, String> {

@@ -78,7 +78,7 @@ fn of_round(generated: bool, chunks: &[(&Chunk<'_>, usize)]) -> Vec<ChunkBatch> 
 }
 
 impl ChunkBatch {
-    fn new(kind: RowKind) -> ChunkBatch {
+    pub(super) fn new(kind: RowKind) -> ChunkBatch {
         let [tokens, positions, slots, logits] = [(); 4].map(|()| Vec::new());
         let (wanted, records) = (Vec::new(), Vec::new());
         ChunkBatch { kind, tokens, positions, slots, logits, wanted, records }

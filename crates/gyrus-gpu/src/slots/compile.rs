@@ -53,7 +53,9 @@ impl GpuBackend {
         if submitted < STEPS_BEFORE + pool.flights.steps() {
             return;
         }
-        let steps = self.tables.sequences.iter().chain(&self.tables.logits_of_all);
+        // Drafts are chunks of generated rows.
+        let tables = &self.tables;
+        let steps = tables.sequences.iter().chain(&tables.logits_of_all).chain(&tables.chunks.short_chunk);
         let calls = steps.map(|step| step.call.clone()).collect();
         let vulkan = pool.recorder.as_ref().is_some_and(Recorder::is_vulkan);
         pool.compiler = Some(Compiler::start(Arc::clone(&self.gpu), calls, vulkan));

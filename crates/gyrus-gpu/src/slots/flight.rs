@@ -52,6 +52,21 @@ pub(super) struct Landing {
     /// Logits of its chunks that are copied to the host; 0 if they were read before, or there are none.
     pub(super) logits: usize,
     pub(super) groups: [GroupSteps; GROUPS],
+    /// Its drafts, if they were not returned yet.
+    pub(super) drafts: Option<DraftRows>,
+}
+
+/// The rows of drafts in a submission.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DraftRows {
+    pub(super) rows: usize,
+    /// A bit for each row that wants log-probabilities.
+    pub(super) wants_logprobs: u16,
+    /// The number of their step.
+    pub(super) step: u32,
+    /// Where their rings of tokens and of log-probabilities are among the words that were copied.
+    pub(super) ring: usize,
+    pub(super) logprobs: usize,
 }
 
 /// The steps of a group in a submission.
@@ -84,6 +99,7 @@ pub(super) struct HostState<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Chunks(u64),
+    Drafts(u64),
     Step(u64),
 }
 
@@ -162,8 +178,17 @@ impl Flights {
         let (deadline, patience) = (Instant::now().checked_add(wait), gpu.patience());
         loop {
             if let Some(part) = self.landed.as_mut().and_then(Landing::next) {
-                if let (Part::Step(_), Some(landing)) = (part, self.landed) {
-                    self.read_step(&landing, state);
+                match (part, &mut self.landed) {
+                    (Part::Step(_), Some(landing)) => {
+                        let landing = *landing;
+                        self.read_step(&landing, state);
+                    }
+                    (Part::Drafts(_), Some(landing)) => {
+                        if let Some(drafts) = landing.drafts.take() {
+                            self.read_drafts(&drafts);
+                        }
+                    }
+                    _ => {}
                 }
                 return Ok(Some(part));
             }
@@ -197,6 +222,30 @@ impl Flights {
             self.logits = logits;
         }
         Ok(())
+    }
+
+    /// Reads the outcomes of drafts.
+    fn read_drafts(&mut self, drafts: &DraftRows) {
+        let Flights { words, outcomes, top, .. } = self;
+        outcomes.clear();
+        top.clear();
+        let step = drafts.step % SELECT_EMITTED;
+        for row in 0..drafts.rows {
+            let wanted = drafts.wants_logprobs >> row & 1 != 0;
+            let logprob = wanted.then(|| logprobs(words, drafts.logprobs, step, row));
+            outcomes.push(match words.get(drafts.ring + step as usize * MATVEC_ROWS + row).copied() {
+                None | Some(SELECT_HELD) => Outcome::Held,
+                Some(SELECT_NOT_FINITE) => Outcome::NotFinite,
+                Some(id) => {
+                    let logprob = logprob.map_or(f32::NAN, |found| found.0);
+                    Outcome::Token { id, logprob, mu: f32::NAN }
+                }
+            });
+            if let Some((_, found)) = logprob {
+                top.resize(drafts.rows * MAX_TOP, (0, f32::NAN));
+                top[row * MAX_TOP..].iter_mut().zip(found).for_each(|(entry, found)| *entry = found);
+            }
+        }
     }
 
     /// Reads the outcomes of the last step that a landing has returned.
@@ -261,6 +310,9 @@ impl Landing {
     fn next(&mut self) -> Option<Part> {
         if std::mem::take(&mut self.chunks) {
             return Some(Part::Chunks(self.number));
+        }
+        if self.drafts.is_some() {
+            return Some(Part::Drafts(self.number));
         }
         (self.returned < self.steps).then(|| {
             self.returned += 1;

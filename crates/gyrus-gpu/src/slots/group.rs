@@ -133,6 +133,19 @@ impl SlotGroup {
         writes.push(self.rows(), 2 * row, &[position]);
     }
 
+    /// Gives a row to a token of a draft, of which one token is sampled.
+    pub(super) fn set_draft_row(
+        &self,
+        writes: &mut Writes,
+        row: usize,
+        (token, position): (u32, u32),
+        state: &SlotState,
+    ) {
+        writes.push(self.tokens(), row, &[token]);
+        writes.push(self.rows(), 2 * row, &[position]);
+        self.selects.set_state(writes, row, state);
+    }
+
     /// Takes a row from its slot.
     pub(super) fn clear_row(&self, writes: &mut Writes, slot: usize, kv: &KvSize) {
         let row = slot % MATVEC_ROWS;

@@ -8,6 +8,7 @@
 mod chunks;
 mod compile;
 mod copies;
+mod drafts;
 mod flight;
 mod group;
 mod host;
@@ -21,11 +22,13 @@ use std::time::Duration;
 
 use gyrus_kernels::params::SlotState;
 use gyrus_kernels::{
-    BackendError, Chunk, Decode, KV_BLOCK, KvSize, Landed, Limits, MAX_TOP, Precision, Slots, TopTokens, Work,
+    BackendError, Chunk, Decode, Draft, KV_BLOCK, KvSize, Landed, Limits, MAX_TOP, Precision, Slots,
+    TopTokens, Work,
 };
 
 use self::compile::Compiler;
 pub(crate) use self::compile::compile_first;
+use self::drafts::Drafts;
 use self::flight::{Flights, HostState, Part};
 use self::group::SlotGroup;
 use self::host::HostSlots;
@@ -66,6 +69,7 @@ pub(crate) struct SlotPool {
     /// Kernels of chunks.
     chunks: Option<ChunkTables>,
     splits: Splits,
+    drafts: Drafts,
     writes: Writes,
     /// Writes to slots that were started since the last submission. They come after its chunks.
     late: Writes,
@@ -90,6 +94,7 @@ impl SlotPool {
             scratch: Named::new(),
             chunks: None,
             splits: Splits::default(),
+            drafts: Drafts::default(),
             writes: Writes::default(),
             late: Writes::default(),
             flights: Flights::default(),
@@ -116,7 +121,8 @@ impl SlotPool {
     /// Forgets kernels, which must be bound again. Nothing is in flight.
     pub(crate) fn forget_kernels(&mut self) {
         self.chunks = None;
-        self.groups.iter_mut().flatten().for_each(|group| group.kernels = None);
+        let groups = self.groups.iter_mut().flatten().chain(&mut self.drafts.group);
+        groups.for_each(|group| group.kernels = None);
     }
 
     /// The kernels of chunks, which were bound.
@@ -268,6 +274,18 @@ impl GpuBackend {
         Ok(())
     }
 
+    /// Takes the row of a slot that decodes.
+    fn clear_row(&mut self, slot: usize) {
+        let SlotPool { slots, groups, writes, late, submissions, .. } = &mut self.slots;
+        let decoding = slots.get(slot).and_then(|slot| slot.decoding);
+        if let (Some(decoding), Some(group)) =
+            (decoding, groups.get(slot / MATVEC_ROWS).and_then(Option::as_ref))
+        {
+            let writes = if decoding.since > *submissions { late } else { writes };
+            group.clear_row(writes, slot, &self.kv);
+        }
+    }
+
     /// Begins to decode as was checked.
     pub(crate) fn begin_decoding(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
         let needs = Needs::of(decode.sampler, decode.masked, decode.logprobs.is_some());
@@ -300,7 +318,8 @@ impl GpuBackend {
         if needs.penalties {
             let row = slot % MATVEC_ROWS;
             let window = decode.sampler.penalty_window;
-            group.selects.set_history(writes, row, decode.tokens, window, kv.positions);
+            let known = (decode.tokens, decode.tokens.len());
+            group.selects.set_history(writes, row, known, window, kv.positions);
             let since = *submissions + 1;
             group.uncounted = Some((group.uncounted.map_or(since, |(first, _)| first), since));
         }
@@ -317,6 +336,7 @@ impl Slots for GpuBackend {
             rows: MAX_ROWS,
             logit_rows: MAX_ROWS,
             steps: MAX_IN_FLIGHT,
+            draft_rows: MATVEC_ROWS,
             asynchronous: true,
             kinds_differ: self.plan.precision == Precision::Fast,
         }
@@ -375,6 +395,27 @@ impl Slots for GpuBackend {
         Ok(())
     }
 
+    fn stop(&mut self, slot: usize) -> Result<(), BackendError> {
+        self.gpu.take_error()?;
+        self.slots.open_slot(slot)?;
+        self.clear_row(slot);
+        (self.slots.slots[slot].decoding, self.slots.slots[slot].records) = (None, None);
+        Ok(())
+    }
+
+    fn draft(&mut self, slot: usize, draft: &Draft<'_>) -> Result<(), BackendError> {
+        self.gpu.take_error()?;
+        let known = self.slots.open_slot(slot)?;
+        let positions = known.blocks * KV_BLOCK;
+        if known.decoding.is_some()
+            || !self.plan.delta.is_empty()
+            || !draft.is_sound(self.plan.vocab, positions)
+        {
+            return Err(BackendError::UnsoundBatch);
+        }
+        self.slots.drafts.push(slot, draft)
+    }
+
     fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
         self.gpu.take_error()?;
         if self.record_pool().is_none_or(|pool| from.unwrap_or(to).max(to) as usize >= pool) {
@@ -384,14 +425,12 @@ impl Slots for GpuBackend {
     }
 
     fn close(&mut self, slot: usize) {
-        let SlotPool { slots, hosts, groups, writes, late, submissions, .. } = &mut self.slots;
-        let Some(known) = slots.get_mut(slot) else { return };
-        hosts.close(slot);
-        if let (Some(decoding), Some(group)) = (known.decoding, &groups[slot / MATVEC_ROWS]) {
-            let writes = if decoding.since > *submissions { late } else { writes };
-            group.clear_row(writes, slot, &self.kv);
+        self.slots.hosts.close(slot);
+        self.clear_row(slot);
+        self.slots.drafts.remove(slot);
+        if let Some(known) = self.slots.slots.get_mut(slot) {
+            *known = Slot::default();
         }
-        *known = Slot::default();
     }
 
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
@@ -403,6 +442,7 @@ impl Slots for GpuBackend {
         if self.slots.flights.steps() + work.between + work.steps > MAX_IN_FLIGHT
             || !work.chunks.iter().all(|chunk| self.is_sound(chunk))
             || !Chunk::have_sound_records(work.chunks, self.record_pool())
+            || (!work.chunks.is_empty() && !self.slots.drafts.is_empty())
         {
             return Err(BackendError::UnsoundBatch);
         }
@@ -424,6 +464,11 @@ impl Slots for GpuBackend {
         }
         Ok(part.map(|part| match part {
             Part::Chunks(submission) => Landed::Chunks { submission, logits: flights.logits() },
+            Part::Drafts(submission) => Landed::Drafts {
+                submission,
+                outcomes: &flights.outcomes,
+                top: TopTokens { entries: &flights.top },
+            },
             Part::Step(submission) => Landed::Step {
                 submission,
                 outcomes: &flights.outcomes,

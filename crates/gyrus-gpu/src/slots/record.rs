@@ -114,7 +114,7 @@ impl GpuBackend {
     fn step_between(&mut self, early: &[Option<Lane>; GROUPS], number: u64) -> Result<(), GpuError> {
         let mut landing = Landing::new(number, false, 1);
         self.record_steps(early, 1, false, &mut landing)?;
-        self.submit_recorded(early, landing, Vec::new())?;
+        self.submit_recorded(early, None, landing, Vec::new())?;
         match &mut self.slots.recorder {
             Some(recorder) => recorder.begin(&self.gpu, false),
             None => Err(unbound()),

@@ -156,22 +156,24 @@ impl Selects {
         self.set(writes, "slots", row * size_of::<SlotState>() / 4 + offset / 4, &[word]);
     }
 
-    /// Sets the history of a row: the tokens of the penalty window by their positions, in a ring.
+    /// Sets the history of a row: the tokens of the penalty window by their positions, in a ring. `tokens` are those before
+    /// the position `end`, at least as far as the window reaches.
     pub(super) fn set_history(
         &self,
         writes: &mut Writes,
         row: usize,
-        tokens: &[u32],
+        (tokens, end): (&[u32], usize),
         window: u32,
         length: usize,
     ) {
         let ring = history(length) as usize;
-        let mut position = tokens.len().saturating_sub(ring.min(window as usize));
-        while position < tokens.len() {
-            let at = position % ring;
-            let end = tokens.len().min(position + ring - at);
-            self.set(writes, "history", row * ring + at, &tokens[position..end]);
-            position = end;
+        let counted = tokens.len().min(ring).min(window as usize);
+        let mut left = &tokens[tokens.len() - counted..];
+        while !left.is_empty() {
+            let at = (end - left.len()) % ring;
+            let (now, later) = left.split_at(left.len().min(ring - at));
+            self.set(writes, "history", row * ring + at, now);
+            left = later;
         }
     }
 

@@ -6,6 +6,7 @@ use gyrus_kernels::call::{SelectCall, engine};
 use gyrus_kernels::{BackendError, Batch, Work};
 
 use super::chunks::{ChunkBatch, batches, logit_rows};
+use super::drafts::DraftPass;
 use super::flight::Landing;
 use super::slot::Needs;
 use super::{GROUPS, SlotPool, row_class};
@@ -43,22 +44,26 @@ impl GpuBackend {
     /// Records and submits work that was checked.
     pub(super) fn submit_work(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
         let number = self.slots.submissions + 1;
-        if work.chunks.is_empty() && work.between + work.steps == 0 {
+        if work.chunks.is_empty() && work.between + work.steps == 0 && self.slots.drafts.is_empty() {
             self.slots.flush_late(&self.gpu)?;
             self.slots.submissions = number;
             return Ok(number);
         }
+        let of_chunks = batches(work.chunks);
         let lanes = self.lanes(work.steps, number);
         // Slots that decoded before.
         let early = self.lanes(work.between, number - 1);
-        let chunk_batches = batches(work.chunks);
-        let copied_rows = copied_rows(work, &chunk_batches);
+        let drafts = self.take_drafts()?;
+        let (chunk_batches, copied_rows) = match &drafts {
+            Some(pass) => (std::slice::from_ref(&pass.batch), pass.batch.tokens.len()),
+            None => (&of_chunks[..], copied_rows(work, &of_chunks)),
+        };
         let logits = if copied_rows == 0 && work.chunks.iter().any(|chunk| logit_rows(chunk) > 0) {
-            self.compute_chunks(&chunk_batches)?
+            self.compute_chunks(chunk_batches)?
         } else {
             Vec::new()
         };
-        let recorded = if logits.is_empty() { &chunk_batches[..] } else { &[] };
+        let recorded = if logits.is_empty() { chunk_batches } else { &[] };
         self.bind_all(&early, &[])?;
         self.bind_all(&lanes, recorded)?;
         self.bind_logits(recorded, copied_rows)?;
@@ -74,8 +79,11 @@ impl GpuBackend {
         }
         let mut landing = Landing::new(number, !work.chunks.is_empty(), work.steps);
         self.record_logits(recorded, copied_rows, &mut landing)?;
+        if let Some(pass) = &drafts {
+            self.record_drafts(pass, &mut landing)?;
+        }
         self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), &mut landing)?;
-        self.submit_recorded(&lanes, landing, logits)?;
+        self.submit_recorded(&lanes, drafts.as_ref(), landing, logits)?;
         self.slots.submissions = number;
         Ok(number)
     }
@@ -84,21 +92,33 @@ impl GpuBackend {
     pub(super) fn submit_recorded(
         &mut self,
         lanes: &[Option<Lane>; GROUPS],
-        landing: Landing,
+        pass: Option<&DraftPass>,
+        mut landing: Landing,
         logits: Vec<f32>,
     ) -> Result<(), GpuError> {
-        let SlotPool { recorder, flights, groups, .. } = &mut self.slots;
+        let SlotPool { recorder, flights, groups, drafts, .. } = &mut self.slots;
         let Some(recorder) = recorder else { return Err(unbound()) };
         let lanes = lanes.iter().flatten();
         let of_lanes = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
         let of_lanes = of_lanes.flat_map(|(lane, group)| group.selects.copied(&lane.call, lane.hosted));
         let of_chunks = self.buffers.get(&Operand::Scratch(self.plan.logits()))?;
         let bytes = 4 * landing.logits as u64;
-        let mut copied = [Copied { buffer: of_chunks, offset: 0, bytes }; 2 * GROUPS + SLOTS + 1];
+        let mut copied = [Copied { buffer: of_chunks, offset: 0, bytes }; 2 * GROUPS + SLOTS + 3];
         let mut count = usize::from(landing.logits > 0);
         for of_lane in of_lanes {
             copied[count] = of_lane;
             count += 1;
+        }
+        // Those of drafts come last.
+        let of_drafts = pass.and_then(|pass| Some((&pass.call, drafts.group.as_ref()?)));
+        if let (Some((call, group)), Some(rows)) = (of_drafts, &mut landing.drafts) {
+            let mut offset = copied[..count].iter().map(|copied| copied.bytes as usize / 4).sum();
+            for (ring, place) in group.selects.copied(call, 0).zip([&mut rows.ring, &mut rows.logprobs]) {
+                *place = offset;
+                offset += ring.bytes as usize / 4;
+                copied[count] = ring;
+                count += 1;
+            }
         }
         let submission = recorder.submit(&self.gpu, &copied[..count])?;
         flights.push(submission, Some(landing), logits);

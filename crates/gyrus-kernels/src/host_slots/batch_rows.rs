@@ -90,6 +90,13 @@ impl BatchRows {
         }
     }
 
+    /// Adds a row whose logits are wanted, and returns their number.
+    pub(super) fn push_with_logits(&mut self, token: u32, position: u32, slot: usize) -> usize {
+        self.logits.push(self.tokens.len() as u32);
+        self.push(token, position, slot);
+        self.logits.len() - 1
+    }
+
     /// Adds a row for each slot that advances and takes part in steps of submission `before`. Rows of sequences that begin
     /// with the same block are adjacent, so that attention reads their common blocks once.
     pub(super) fn push_decode_rows(
@@ -100,18 +107,15 @@ impl BatchRows {
         has_state: bool,
     ) {
         self.slots.clear();
-        self.slots.extend(0..rows.len());
+        self.slots.extend(0..sequences.len());
         self.slots.sort_unstable_by_key(|&slot| (sequences[slot].first_block(), slot));
-        for i in 0..rows.len() {
+        for i in 0..sequences.len() {
             let slot = self.slots[i];
             let input = rows[slot].next_input().filter(|_| rows[slot].since() <= before);
-            rows[slot].expect(input.map(|_| self.logits.len()));
-            if let Some((token, position)) = input {
-                self.logits.push(self.tokens.len() as u32);
-                self.push(token, position, slot);
-                if has_state {
-                    self.continue_records(slot, rows[slot].records());
-                }
+            let logits = input.map(|(token, position)| self.push_with_logits(token, position, slot));
+            rows[slot].expect(logits);
+            if logits.is_some() && has_state {
+                self.continue_records(slot, rows[slot].records());
             }
         }
     }

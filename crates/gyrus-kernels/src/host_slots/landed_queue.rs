@@ -25,6 +25,7 @@ struct Part {
 enum PartKind {
     #[default]
     Step,
+    Drafts,
     Chunks,
 }
 
@@ -56,7 +57,15 @@ impl LandedQueue {
     }
 
     pub(super) fn push_step(&mut self, submission: u64, rows: &[DecodeRow]) {
-        let part = self.push(submission, PartKind::Step);
+        self.push_outcomes(submission, PartKind::Step, rows);
+    }
+
+    pub(super) fn push_drafts(&mut self, submission: u64, rows: &[DecodeRow]) {
+        self.push_outcomes(submission, PartKind::Drafts, rows);
+    }
+
+    fn push_outcomes(&mut self, submission: u64, kind: PartKind, rows: &[DecodeRow]) {
+        let part = self.push(submission, kind);
         part.outcomes.extend(rows.iter().map(DecodeRow::outcome));
         if rows.iter().any(DecodeRow::wants_top) {
             part.top.resize(rows.len() * MAX_TOP, (0, f32::NEG_INFINITY));
@@ -74,6 +83,9 @@ impl LandedQueue {
         Some(match *kind {
             PartKind::Step => {
                 Landed::Step { submission: *submission, outcomes, top: TopTokens { entries: top } }
+            }
+            PartKind::Drafts => {
+                Landed::Drafts { submission: *submission, outcomes, top: TopTokens { entries: top } }
             }
             PartKind::Chunks => Landed::Chunks { submission: *submission, logits },
         })

@@ -8,6 +8,7 @@
 
 mod batch_rows;
 mod decode_row;
+mod drafts;
 mod landed_queue;
 mod penalty_window;
 mod split_chunks;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use batch_rows::{BatchRows, wanted};
 pub use decode_row::DecodeRow;
 pub(crate) use decode_row::reserved;
+use drafts::Drafts;
 use landed_queue::LandedQueue;
 pub(crate) use penalty_window::PenaltyWindow;
 use split_chunks::SplitChunks;
@@ -27,11 +29,18 @@ use crate::backend::BackendError;
 use crate::batch::Batch;
 use crate::delta::Records;
 use crate::kv::KV_BLOCK;
-use crate::slots::{Chunk, Decode, Landed, Limits, Slots, Work};
+use crate::slots::{Chunk, Decode, Draft, Landed, Limits, Slots, Work};
 
 /// What backends on the host can run at once. They compute when work is submitted, so more steps gain nothing.
-pub const HOST_LIMITS: Limits =
-    Limits { slots: 128, rows: 512, logit_rows: 512, steps: 32, asynchronous: false, kinds_differ: false };
+pub const HOST_LIMITS: Limits = Limits {
+    slots: 128,
+    rows: 512,
+    logit_rows: 512,
+    steps: 32,
+    draft_rows: 32,
+    asynchronous: false,
+    kinds_differ: false,
+};
 
 /// The most entries that are reserved in advance.
 const RESERVED: usize = 1 << 16;
@@ -69,8 +78,9 @@ pub struct HostSlots {
     /// Records of the state, if the plan has one.
     records: Option<usize>,
     sequences: Vec<Sequence>,
-    /// One for each slot.
+    /// One for each slot, then one for each row of drafts.
     rows: Vec<DecodeRow>,
+    drafts: Drafts,
     batch: BatchRows,
     /// Chunks that are computed in parts.
     split: SplitChunks,
@@ -91,14 +101,15 @@ impl HostSlots {
     /// Closed slots for a vocabulary and a cache of these numbers of blocks, one for each KV group. `records`: records of
     /// the state, if the plan has one.
     pub fn new(vocab: usize, blocks: &[usize], records: Option<usize>) -> HostSlots {
-        let Limits { slots, rows, .. } = HOST_LIMITS;
+        let Limits { slots, rows, draft_rows, .. } = HOST_LIMITS;
         let sequence = || Sequence { tables: vec![Vec::new(); blocks.len()], ..Sequence::default() };
         HostSlots {
             vocab,
             blocks: blocks.to_vec(),
             records,
             sequences: (0..slots).map(|_| sequence()).collect(),
-            rows: (0..slots).map(|_| DecodeRow::default()).collect(),
+            rows: (0..slots + draft_rows).map(|_| DecodeRow::default()).collect(),
+            drafts: Drafts::default(),
             batch: BatchRows::with_capacity(rows + slots * HOST_LIMITS.steps),
             split: SplitChunks::default(),
             landed: LandedQueue::default(),
@@ -189,10 +200,25 @@ impl HostSlots {
         Ok(())
     }
 
+    fn stop(&mut self, slot: usize) -> Result<(), BackendError> {
+        self.opened(slot).map(|(_, row)| row.stop())
+    }
+
+    fn draft(&mut self, slot: usize, draft: &Draft<'_>) -> Result<(), BackendError> {
+        let (vocab, has_state) = (self.vocab, self.records.is_some());
+        let (sequence, row) = self.opened(slot)?;
+        let (length, positions) = (sequence.length, sequence.positions());
+        if row.decodes() || has_state || !draft.is_sound(vocab, positions) {
+            return Err(BackendError::UnsoundBatch);
+        }
+        self.drafts.push(slot, draft, length, vocab.div_ceil(32), &mut self.rows[HOST_LIMITS.slots..])
+    }
+
     fn close(&mut self, slot: usize) {
         if let Ok((sequence, row)) = self.opened(slot) {
             sequence.open = false;
             row.stop();
+            self.drafts.remove(slot, &mut self.rows[HOST_LIMITS.slots..]);
             self.split.slot_closed(slot);
         }
     }
@@ -219,6 +245,10 @@ impl HostSlots {
         submission: u64,
         forward: &mut dyn HostForward,
     ) -> Result<(), BackendError> {
+        if !self.drafts.is_empty() {
+            self.verify(submission, work.steps > 0, forward)?;
+            return (1..work.steps).try_for_each(|_| self.step(submission, submission, forward));
+        }
         if work.chunks.is_empty() {
             return (0..work.steps).try_for_each(|_| self.step(submission, submission, forward));
         }
@@ -230,9 +260,34 @@ impl HostSlots {
         let logits = self.batch.compute(&self.sequences, &mut self.rows, forward)?;
         self.landed.push_chunks(submission, &logits[..chunk_logits * self.vocab]);
         if work.steps > 0 {
-            self.landed.push_step(submission, &self.rows);
+            self.landed.push_step(submission, &self.rows[..HOST_LIMITS.slots]);
         }
         (1..work.steps).try_for_each(|_| self.step(submission, submission, forward))
+    }
+
+    /// Computes all drafts, and a step together with them if there is one.
+    fn verify(
+        &mut self,
+        submission: u64,
+        with_step: bool,
+        forward: &mut dyn HostForward,
+    ) -> Result<(), BackendError> {
+        self.batch.clear();
+        self.drafts.push_rows(&mut self.batch, &mut self.rows[HOST_LIMITS.slots..]);
+        if with_step {
+            self.batch.push_decode_rows(&self.sequences, &mut self.rows, submission, false);
+        }
+        let computed = self.batch.compute(&self.sequences, &mut self.rows, forward).map(drop);
+        let rows = &mut self.rows[HOST_LIMITS.slots..][..self.drafts.rows()];
+        if computed.is_ok() {
+            self.landed.push_drafts(submission, rows);
+        }
+        self.drafts.clear(rows);
+        computed?;
+        if with_step {
+            self.landed.push_step(submission, &self.rows[..HOST_LIMITS.slots]);
+        }
+        Ok(())
     }
 
     /// Computes a step of the slots that were started before submission `before` or with it.
@@ -247,7 +302,7 @@ impl HostSlots {
         if !self.batch.tokens.is_empty() {
             self.batch.compute(&self.sequences, &mut self.rows, forward)?;
         }
-        self.landed.push_step(submission, &self.rows);
+        self.landed.push_step(submission, &self.rows[..HOST_LIMITS.slots]);
         Ok(())
     }
 
@@ -293,7 +348,8 @@ impl HostSlots {
         self.batch.clear();
         let all_steps = work.between.saturating_add(work.steps);
         let mut sound = self.landed.steps().saturating_add(all_steps) <= steps
-            && (work.between == 0 || !work.chunks.is_empty());
+            && (work.between == 0 || !work.chunks.is_empty())
+            && (self.drafts.is_empty() || work.chunks.is_empty());
         let (mut of_chunks, mut with_logits) = (0usize, 0usize);
         for chunk in work.chunks {
             of_chunks = of_chunks.saturating_add(chunk.tokens.len());
@@ -314,7 +370,7 @@ impl HostSlots {
             // The backend checks each batch. After the first, what it refuses would no longer leave the slots as
             // they were. So the rows of all steps are checked together.
             self.batch.push_chunks(work.chunks);
-            for (slot, row) in self.rows.iter().enumerate() {
+            for (slot, row) in self.rows[..HOST_LIMITS.slots].iter().enumerate() {
                 row.positions(all_steps).for_each(|position| self.batch.push(0, position, slot));
             }
             let sound = self.batch.number(&self.sequences, |batch| batch.is_sound(self.vocab, &self.blocks));
@@ -326,7 +382,8 @@ impl HostSlots {
 
     /// Whether no two decoding slots have a record in common.
     fn has_own_records(&self) -> bool {
-        let decoding = || self.rows.iter().filter(|row| row.decodes()).map(DecodeRow::records);
+        let slots = &self.rows[..HOST_LIMITS.slots];
+        let decoding = || slots.iter().filter(|row| row.decodes()).map(DecodeRow::records);
         let of = |records: Records| [records.from, Some(records.to)];
         self.records.is_none()
             || decoding().enumerate().all(|(i, records)| {
@@ -338,6 +395,7 @@ impl HostSlots {
 
     fn reset(&mut self) {
         self.sequences.iter_mut().for_each(|sequence| sequence.open = false);
+        self.drafts.clear(&mut self.rows[HOST_LIMITS.slots..]);
         self.rows.iter_mut().for_each(DecodeRow::stop);
         self.split.stop();
         self.landed.clear();
@@ -358,6 +416,14 @@ impl Sequence {
 impl<B: HostBackend> Slots for B {
     fn limits(&self) -> Limits {
         HOST_LIMITS
+    }
+
+    fn stop(&mut self, slot: usize) -> Result<(), BackendError> {
+        self.host_slots().0.stop(slot)
+    }
+
+    fn draft(&mut self, slot: usize, draft: &Draft<'_>) -> Result<(), BackendError> {
+        self.host_slots().0.draft(slot, draft)
     }
 
     fn open(&mut self, slot: usize, length: u32) -> Result<(), BackendError> {

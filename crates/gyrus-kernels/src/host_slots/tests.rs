@@ -332,3 +332,89 @@ fn chunks_of_several_slots_are_completed_before_blocks_change() {
     let nothing = Work { chunks: &[], between: 1, steps: 1 };
     assert!(matches!(backend.submit(&nothing), Err(BackendError::UnsoundBatch)));
 }
+
+/// What drafts have sampled.
+fn drafted(backend: &mut Backend) -> Vec<Outcome> {
+    match backend.poll(Duration::ZERO).unwrap() {
+        Some(Landed::Drafts { outcomes, .. }) => outcomes.to_vec(),
+        other => panic!("drafts, not {other:?}"),
+    }
+}
+
+fn draft<'a>(tokens: &'a [u32], guesses: usize, sampler: &'a Sampler) -> Draft<'a> {
+    Draft { tokens, guesses, sampler, logprobs: None, masks: &[] }
+}
+
+#[test]
+fn drafts_and_a_step_are_one_batch() {
+    let (mut backend, sampler) = (backend(), Sampler::default());
+    open(&mut backend, 2, &[0, 1], 64);
+    open(&mut backend, 5, &[2], 32);
+    open(&mut backend, 9, &[3], 32);
+    start(&mut backend, 2, &[1], 64);
+    start(&mut backend, 9, &[20], 32);
+    backend.stop(9).unwrap();
+    backend.draft(5, &draft(&[7, 8, 9, 40], 2, &sampler)).unwrap();
+    // A mask for each row: the second one allows token 50 alone.
+    let mut masks = vec![u32::MAX; 6];
+    masks[3..].copy_from_slice(&[0, 1 << 18, 0]);
+    let masked = Draft { masks: &masks, ..draft(&[BAD - 3, BAD - 2], 1, &sampler) };
+    backend.draft(9, &masked).unwrap();
+    backend.submit(&steps(2)).unwrap();
+    let first = vec![(8, 1), (9, 2), (40, 3), (BAD - 3, 0), (BAD - 2, 1), (1, 0)];
+    assert_eq!(backend.fake.batches, [first, vec![(2, 1)]]);
+    let token = |outcome: &Outcome| match outcome {
+        Outcome::Token { id, .. } => Some(*id),
+        _ => None,
+    };
+    let found: Vec<_> = drafted(&mut backend).iter().map(token).collect();
+    assert_eq!(found, [Some(9), Some(10), Some(41), Some(BAD - 2), Some(50)]);
+    assert_eq!([landed(&mut backend, 2), landed(&mut backend, 2)], [Some(2), Some(3)]);
+    // The slots do not decode, and a submission without a step has drafts alone.
+    backend.draft(5, &draft(&[BAD], 0, &sampler)).unwrap();
+    backend.submit(&steps(0)).unwrap();
+    assert_eq!(drafted(&mut backend), [Outcome::NotFinite]);
+    assert!(backend.poll(Duration::ZERO).unwrap().is_none());
+    // A draft goes with its slot, and the others stay in order.
+    backend.draft(5, &draft(&[1, 2], 1, &sampler)).unwrap();
+    backend.draft(9, &draft(&[30, 31], 1, &sampler)).unwrap();
+    backend.close(5);
+    backend.submit(&steps(0)).unwrap();
+    assert_eq!(drafted(&mut backend).iter().map(token).collect::<Vec<_>>(), [Some(31), Some(32)]);
+}
+
+#[test]
+fn unsound_drafts_are_refused() {
+    let (mut backend, sampler) = (backend(), Sampler::default());
+    let unsound =
+        |result: Result<(), BackendError>| assert!(matches!(result, Err(BackendError::UnsoundBatch)));
+    unsound(backend.draft(0, &draft(&[1], 0, &sampler)));
+    unsound(backend.stop(0));
+    open(&mut backend, 0, &[0], 32);
+    open(&mut backend, 1, &[1], 32);
+    let long: Vec<u32> = vec![1; 33];
+    let words = [u32::MAX; 3];
+    for refused in [
+        draft(&[], 0, &sampler),
+        draft(&[1, 2], 2, &sampler),
+        draft(&[1, VOCAB as u32], 1, &sampler),
+        draft(&long, 3, &sampler),
+        Draft { masks: &words, ..draft(&[1, 2], 1, &sampler) },
+        // Only bits beyond the vocabulary.
+        Draft { masks: &[0, 0, !0 << (VOCAB - 64)], ..draft(&[1], 0, &sampler) },
+        Draft { logprobs: Some(21), ..draft(&[1], 0, &sampler) },
+    ] {
+        unsound(backend.draft(0, &refused));
+    }
+    backend.draft(0, &draft(&long[..32], 31, &sampler)).unwrap();
+    unsound(backend.draft(0, &draft(&[1], 0, &sampler)));
+    // More rows than there may be, and drafts beside chunks.
+    unsound(backend.draft(1, &draft(&[1], 0, &sampler)));
+    let chunks = [chunk(1, 0, &[5], LogitRows::None)];
+    unsound(backend.submit(&Work { chunks: &chunks, between: 0, steps: 0 }).map(drop));
+    backend.submit(&steps(0)).unwrap();
+    assert_eq!(drafted(&mut backend).len(), 32);
+    // A slot that decodes has no draft.
+    start(&mut backend, 1, &[1], 32);
+    unsound(backend.draft(1, &draft(&[1, 2], 1, &sampler)));
+}

@@ -143,7 +143,7 @@ impl Scheduler {
     /// for each sequence that decodes.
     fn has_blocks(&self, at: usize, positions: usize) -> bool {
         let running = || self.sequences.iter().flatten().filter(|other| other.running().is_some());
-        let watermark = running().filter(|other| other.decodes()).count();
+        let watermark = running().filter(|other| other.generates()).count();
         let Some(sequence) = &self.sequences[at] else { return false };
         (0..self.kv.pools().len()).all(|group| {
             let needs = |sequence: &Sequence, positions: usize| {

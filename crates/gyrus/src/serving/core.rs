@@ -218,6 +218,7 @@ impl Slots for NoSlots {
             rows: 0,
             logit_rows: 0,
             steps: 0,
+            draft_rows: 0,
             asynchronous: false,
             kinds_differ: false,
         }
@@ -236,6 +237,14 @@ impl Slots for NoSlots {
     }
 
     fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn stop(&mut self, _: usize) -> Result<(), BackendError> {
+        Err(BackendError::UnsoundBatch)
+    }
+
+    fn draft(&mut self, _: usize, _: &gyrus_kernels::Draft<'_>) -> Result<(), BackendError> {
         Err(BackendError::UnsoundBatch)
     }
 

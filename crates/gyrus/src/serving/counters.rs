@@ -16,6 +16,10 @@ pub struct Statistics {
     pub generated_tokens: u64,
     /// Decode steps.
     pub steps: u64,
+    /// Guesses of speculation that were verified.
+    pub drafted_tokens: u64,
+    /// How many of them were right: tokens that took no step of their own.
+    pub accepted_tokens: u64,
     /// How often a sequence had to give back its blocks, to compute them again later.
     pub preemptions: u64,
     /// How often the device was lost and opened again.
@@ -44,6 +48,8 @@ pub(crate) struct Counters {
     cached_tokens: AtomicU64,
     generated_tokens: AtomicU64,
     steps: AtomicU64,
+    drafted_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
     preemptions: AtomicU64,
     rebuilds: AtomicU64,
     running: AtomicU64,
@@ -68,6 +74,11 @@ impl Counters {
 
     pub(super) fn steps(&self, n: u64) {
         self.steps.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn drafts(&self, guesses: usize, right: usize) {
+        self.drafted_tokens.fetch_add(guesses as u64, Ordering::Relaxed);
+        self.accepted_tokens.fetch_add(right as u64, Ordering::Relaxed);
     }
 
     pub(super) fn preemptions(&self, n: u64) {
@@ -95,6 +106,8 @@ impl Counters {
             cached_tokens: of(&self.cached_tokens),
             generated_tokens: of(&self.generated_tokens),
             steps: of(&self.steps),
+            drafted_tokens: of(&self.drafted_tokens),
+            accepted_tokens: of(&self.accepted_tokens),
             preemptions: of(&self.preemptions),
             rebuilds: of(&self.rebuilds),
             running: of(&self.running),

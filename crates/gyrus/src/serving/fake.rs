@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, CacheContents, Chunk, Decode, DeltaShape, KV_BLOCK, KvGroup, Landed,
+    Backend, BackendError, Batch, CacheContents, Chunk, Decode, DeltaShape, Draft, KV_BLOCK, KvGroup, Landed,
     Limits, LogitRows, Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
 };
 
@@ -79,6 +79,17 @@ struct Slot {
     decode: Option<State>,
     /// Whether it was started since the last submission.
     is_new: bool,
+    draft: Option<Drafted>,
+}
+
+/// A draft of the next submission.
+#[derive(Debug, Clone)]
+struct Drafted {
+    order: usize,
+    tokens: Vec<u32>,
+    guesses: usize,
+    seed: u64,
+    masks: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,6 +107,7 @@ struct State {
 }
 
 enum Part {
+    Drafts(u64, Vec<Outcome>),
     Chunks(u64, usize),
     Step(u64, Vec<Outcome>),
 }
@@ -123,7 +135,7 @@ pub(super) fn plan(windows: &[Option<u32>], hybrid: bool) -> Plan {
 }
 
 pub(super) fn limits(slots: usize, steps: usize, kinds_differ: bool) -> Limits {
-    Limits { slots, rows: 64, logit_rows: 16, steps, asynchronous: steps > 1, kinds_differ }
+    Limits { slots, rows: 64, logit_rows: 16, steps, draft_rows: 8, asynchronous: steps > 1, kinds_differ }
 }
 
 impl Fake {
@@ -195,6 +207,34 @@ impl Fake {
         (0..slots).map(outcome).collect()
     }
 
+    /// Computes the rows of all drafts, in the order in which they were given.
+    fn verify(&mut self) -> Vec<Outcome> {
+        let drafts =
+            self.slots.iter_mut().enumerate().filter_map(|(at, slot)| Some((slot.draft.take()?, at)));
+        let mut drafts: Vec<(Drafted, usize)> = drafts.collect();
+        drafts.sort_by_key(|(draft, _)| draft.order);
+        let mut outcomes = Vec::new();
+        for (Drafted { tokens, guesses, seed, masks, .. }, slot) in drafts {
+            let first = tokens.len() - guesses - 1;
+            for (row, position) in (first..tokens.len()).enumerate() {
+                let input = (tokens[position], position);
+                let (attended, _) = self.row(slot, input, RowKind::Generated, None);
+                let id = next_token(attended, seed, position + 1);
+                let id = match masks.chunks_exact(VOCAB.div_ceil(32)).nth(row) {
+                    Some(words) => first_allowed(id, |id| words[id as usize / 32] >> (id % 32) & 1 == 1),
+                    None => id,
+                };
+                let bad = draw(&mut self.random) % 10_000 < self.faults.not_finite;
+                outcomes.push(if bad {
+                    Outcome::NotFinite
+                } else {
+                    Outcome::Token { id, logprob: f32::NAN, mu: f32::NAN }
+                });
+            }
+        }
+        outcomes
+    }
+
     fn step_slot(&mut self, slot: usize) -> Outcome {
         let Some(state) = self.slots[slot].decode.clone() else { return Outcome::Held };
         // A row that holds is computed again, as on a GPU.
@@ -241,7 +281,7 @@ impl Slots for Fake {
     fn open(&mut self, slot: usize, _: u32) -> Result<(), BackendError> {
         assert!(!self.slots[slot].open, "slot {slot} is open");
         let tables = vec![Vec::new(); self.blocks.len()];
-        self.slots[slot] = Slot { open: true, tables, decode: None, is_new: false };
+        self.slots[slot] = Slot { open: true, tables, decode: None, is_new: false, draft: None };
         Ok(())
     }
 
@@ -288,6 +328,30 @@ impl Slots for Fake {
         Ok(())
     }
 
+    fn stop(&mut self, slot: usize) -> Result<(), BackendError> {
+        assert!(self.slots[slot].open && self.slots[slot].decode.is_some(), "slot {slot} does not decode");
+        self.slots[slot].decode = None;
+        Ok(())
+    }
+
+    fn draft(&mut self, slot: usize, draft: &Draft<'_>) -> Result<(), BackendError> {
+        assert!(self.slots[slot].open && self.slots[slot].decode.is_none(), "slot {slot} decodes");
+        assert!(self.plan.delta.is_empty(), "a draft of a plan with a state");
+        let positions = self.slots[slot].tables[0].len() * KV_BLOCK;
+        assert!(draft.is_sound(VOCAB, positions), "{draft:?}");
+        let drafts = self.slots.iter().filter_map(|slot| slot.draft.as_ref());
+        let (order, rows) = drafts.fold((0, 0), |(n, rows), draft| (n + 1, rows + draft.guesses + 1));
+        assert!(rows + draft.rows() <= self.limits.draft_rows, "{rows} rows of drafts");
+        self.slots[slot].draft = Some(Drafted {
+            order,
+            tokens: draft.tokens.to_vec(),
+            guesses: draft.guesses,
+            seed: draft.sampler.seed,
+            masks: draft.masks.to_vec(),
+        });
+        Ok(())
+    }
+
     fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
         self.records[to as usize] = from.map_or(0, |from| self.records[from as usize]);
         Ok(())
@@ -305,7 +369,9 @@ impl Slots for Fake {
         self.submission += 1;
         let rows: usize = work.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         assert!(rows <= self.limits.rows, "{rows} rows");
-        assert!(rows + work.steps > 0, "an empty submission");
+        let has_drafts = self.slots.iter().any(|slot| slot.draft.is_some());
+        assert!(rows + work.steps > 0 || has_drafts, "an empty submission");
+        assert!(rows == 0 || !has_drafts, "drafts beside chunks");
         assert!(work.between == 0 || rows > 0);
         for _ in 0..work.between {
             let outcomes = self.step(false);
@@ -335,6 +401,10 @@ impl Slots for Fake {
         if !work.chunks.is_empty() {
             self.landed.push_back(Part::Chunks(self.submission, wanted));
         }
+        if has_drafts {
+            let outcomes = self.verify();
+            self.landed.push_back(Part::Drafts(self.submission, outcomes));
+        }
         for _ in 0..work.steps {
             let outcomes = self.step(true);
             self.landed.push_back(Part::Step(self.submission, outcomes));
@@ -358,6 +428,10 @@ impl Slots for Fake {
                 self.logits.clear();
                 self.logits.resize(rows * VOCAB, 1.0);
                 Some(Landed::Chunks { submission, logits: &self.logits })
+            }
+            Some(Part::Drafts(submission, outcomes)) => {
+                self.outcomes = outcomes;
+                Some(Landed::Drafts { submission, outcomes: &self.outcomes, top: TopTokens::default() })
             }
             Some(Part::Step(submission, outcomes)) => {
                 self.outcomes = outcomes;

@@ -11,6 +11,8 @@ use crate::Error;
 #[derive(Debug, Clone)]
 pub(super) struct FakeMask {
     hash: u64,
+    /// Those before each token.
+    before: Vec<u64>,
     /// After this many tokens it fails.
     fails: Option<usize>,
     committed: usize,
@@ -18,7 +20,7 @@ pub(super) struct FakeMask {
 
 impl FakeMask {
     pub(super) fn new(seed: u64, fails: Option<usize>) -> FakeMask {
-        FakeMask { hash: seed, fails, committed: 0 }
+        FakeMask { hash: seed, before: Vec::new(), fails, committed: 0 }
     }
 
     pub(super) fn allows(&self, id: u32) -> bool {
@@ -27,6 +29,7 @@ impl FakeMask {
 
     pub(super) fn push(&mut self, token: u32) {
         assert!(self.allows(token), "token {token} was not allowed");
+        self.before.push(self.hash);
         self.hash = mix(self.hash, u64::from(token) + 1);
         self.committed += 1;
     }
@@ -56,7 +59,19 @@ impl TokenMask for FakeMask {
     }
 
     fn commit(&mut self, token: u32) -> Result<(), Error> {
+        // Only guesses may be refused: what was sampled is allowed.
+        if !self.allows(token) {
+            return Err(Error::Request("not allowed".into()));
+        }
         self.push(token);
+        Ok(())
+    }
+
+    fn take_back(&mut self, tokens: usize) -> Result<(), Error> {
+        for _ in 0..tokens {
+            self.hash = self.before.pop().expect("a token to take back");
+            self.committed -= 1;
+        }
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use gyrus_kernels::Sampler;
 
 use super::masks::TokenMask;
 use crate::Error;
+use crate::speculation::Speculator;
 
 /// Events that wait for a client before its sequence holds.
 pub(crate) const MAX_WAITING_EVENTS: usize = 512;
@@ -47,6 +48,8 @@ pub(crate) enum Task {
         logprobs: Option<usize>,
         /// What the tokens must keep to. The sequence takes it when the job starts.
         constraint: Option<Box<dyn TokenMask>>,
+        /// Guesses tokens that are verified together. The sequence takes it when the job starts.
+        speculator: Option<Box<Speculator>>,
     },
     /// Compute all tokens.
     Prefill,
@@ -91,6 +94,9 @@ pub(crate) struct EventQueue {
     ready: Condvar,
     waiting: AtomicUsize,
     cancelled: AtomicBool,
+    /// Guesses that were verified, and those that were right.
+    drafted: AtomicUsize,
+    accepted: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +125,17 @@ impl EventQueue {
     /// Events that the client has not taken.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Counts the guesses of a draft, and those that were right.
+    pub(crate) fn count_drafts(&self, guesses: usize, right: usize) {
+        self.drafted.fetch_add(guesses, Ordering::Relaxed);
+        self.accepted.fetch_add(right, Ordering::Relaxed);
+    }
+
+    /// Guesses that were verified so far, and those that were right.
+    pub(crate) fn drafts(&self) -> (usize, usize) {
+        (self.drafted.load(Ordering::Relaxed), self.accepted.load(Ordering::Relaxed))
     }
 
     pub(crate) fn push(&self, event: JobEvent) {

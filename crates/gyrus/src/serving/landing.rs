@@ -12,16 +12,26 @@ use crate::Error;
 /// What has landed, to be dealt with when the backend is no longer borrowed.
 #[derive(Debug, Default)]
 pub(crate) struct Landing {
-    outcomes: Vec<Outcome>,
-    top: Vec<(u32, f32)>,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) top: Vec<(u32, f32)>,
     logits: Vec<f32>,
     /// For each row of logits whether it has a value that is not finite.
     not_finite: Vec<bool>,
 }
 
+impl Landing {
+    fn set(&mut self, outcomes: &[Outcome], top: TopTokens<'_>) {
+        self.outcomes.clear();
+        self.outcomes.extend_from_slice(outcomes);
+        self.top.clear();
+        self.top.extend_from_slice(top.entries);
+    }
+}
+
 /// The kind of a part that has landed.
 enum Part {
     Chunks,
+    Drafts,
     Step,
 }
 
@@ -50,11 +60,12 @@ impl Scheduler {
                     }
                     Part::Chunks
                 }
+                Some(Landed::Drafts { outcomes, top, .. }) => {
+                    landing.set(outcomes, top);
+                    Part::Drafts
+                }
                 Some(Landed::Step { outcomes, top, .. }) => {
-                    landing.outcomes.clear();
-                    landing.outcomes.extend_from_slice(outcomes);
-                    landing.top.clear();
-                    landing.top.extend_from_slice(top.entries);
+                    landing.set(outcomes, top);
                     Part::Step
                 }
             };
@@ -62,6 +73,7 @@ impl Scheduler {
             wait = Duration::ZERO;
             match part {
                 Part::Chunks => self.chunks_landed(landing, slots),
+                Part::Drafts => self.drafts_landed(landing, slots),
                 Part::Step => self.step_landed(landing, slots),
             }
             self.complete_flight();
@@ -71,7 +83,7 @@ impl Scheduler {
 
     /// Removes the first flight if all of it has landed, and learns from its time.
     fn complete_flight(&mut self) {
-        let done = |flight: &Flight| flight.chunks_landed && flight.steps_left == 0;
+        let done = |flight: &Flight| flight.chunks_landed && flight.drafts_landed && flight.steps_left == 0;
         if !self.flights.front().is_some_and(done) {
             return;
         }
@@ -80,8 +92,12 @@ impl Scheduler {
         let begun = self.completed.map_or(flight.at, |completed| completed.max(flight.at));
         let time = now.saturating_duration_since(begun);
         self.completed = Some(now);
+        if flight.draft_rows > 0 {
+            self.pace.drafts_took(flight.draft_rows, flight.steps, flight.decoding, self.limits, time);
+            return;
+        }
         match (flight.rows, flight.steps) {
-            (0, steps @ 1..) => self.pace.step_took(time / steps as u32),
+            (0, steps @ 1..) => self.pace.step_took(time / steps as u32, flight.decoding, self.limits),
             (1.., steps) => self.pace.chunk_took(flight.rows, steps, time),
             _ => {}
         }
@@ -165,6 +181,8 @@ impl Scheduler {
             let Some(sequence) = &mut self.sequences[at] else { continue };
             match sequence.running() {
                 Some(Running { decodes: Decodes::Since(first), .. }) if *first <= submission => {}
+                Some(Running { decodes: Decodes::Stops { since, last }, .. })
+                    if (*since..=*last).contains(&submission) => {}
                 _ => continue,
             }
             let (id, logprob, mu) = match outcome {
@@ -177,36 +195,53 @@ impl Scheduler {
                 }
                 Outcome::Token { id, logprob, mu } => (*id, *logprob, *mu),
             };
-            let kind = if self.limits.kinds_differ { RowKind::Generated } else { RowKind::Prompt };
-            sequence.kv.computed(1, kind);
-            sequence.tokens.push(id);
-            let landed = sequence.kv.len();
-            if let Some(running) = sequence.running_mut() {
-                running.landed = landed;
-                running.host_step = None;
-            }
-            if landed.is_multiple_of(gyrus_kernels::KV_BLOCK) {
-                self.kv.register(&mut sequence.kv, &sequence.tokens, landed);
-            }
-            let Some(job) = &mut sequence.job else { continue };
-            let Task::Generate { ends, logprobs, sampler, .. } = &mut job.task else { continue };
-            sequence.mirostat.landed(sampler, mu);
-            self.queue.charge(job.client, 1);
-            self.counters.tokens(1);
-            let top = logprobs.map_or_else(Vec::new, |n| top.of(slot, n).to_vec());
-            let logprob = logprobs.map(|_| logprob);
-            let (ended, full) = (ends.contains(&id), sequence.tokens.len() >= job.max_len);
-            job.events.push(JobEvent::Token { id, logprob, top });
-            if ended {
-                self.end(at, End::Token, slots);
-            } else if full {
-                self.end(at, End::Complete, slots);
-            } else if let Some(mask) = &mut sequence.mask
-                && let Err(error) = mask.landed(&mut self.masks, id)
-            {
-                self.finish(at, JobEvent::Failed(error), slots);
-            }
+            self.token_landed(at, id, (logprob, mu), |n| top.of(slot, n), slots);
+            self.mask_landed(at, slots);
         }
+    }
+
+    /// Appends a token that was sampled to its sequence. Returns whether the job goes on.
+    pub(super) fn token_landed<'t>(
+        &mut self,
+        at: usize,
+        id: u32,
+        (logprob, mu): (f32, f32),
+        top: impl FnOnce(usize) -> &'t [(u32, f32)],
+        slots: &mut dyn Slots,
+    ) -> bool {
+        let Some(sequence) = &mut self.sequences[at] else { return false };
+        let kind = if self.limits.kinds_differ { RowKind::Generated } else { RowKind::Prompt };
+        sequence.kv.computed(1, kind);
+        sequence.tokens.push(id);
+        let landed = sequence.kv.len();
+        if let Some(running) = sequence.running_mut() {
+            running.landed = landed;
+            running.host_step = None;
+        }
+        if landed.is_multiple_of(gyrus_kernels::KV_BLOCK) {
+            self.kv.register(&mut sequence.kv, &sequence.tokens, landed);
+        }
+        if let Some(speculator) = &mut sequence.speculator {
+            speculator.landed(id);
+        }
+        if let Some(mask) = &mut sequence.mask {
+            mask.landed(id);
+        }
+        let Some(job) = &mut sequence.job else { return false };
+        let Task::Generate { ends, logprobs, sampler, .. } = &mut job.task else { return false };
+        sequence.mirostat.landed(sampler, mu);
+        self.queue.charge(job.client, 1);
+        self.counters.tokens(1);
+        let top = logprobs.map_or_else(Vec::new, |n| top(n).to_vec());
+        let logprob = logprobs.map(|_| logprob);
+        let (ended, full) = (ends.contains(&id), sequence.tokens.len() >= job.max_len);
+        job.events.push(JobEvent::Token { id, logprob, top });
+        if ended {
+            self.end(at, End::Token, slots);
+        } else if full {
+            self.end(at, End::Complete, slots);
+        }
+        !ended && !full
     }
 
     /// Fails all jobs that run, because the device has failed. Nothing is in the cache any more; jobs that wait are not
@@ -222,7 +257,7 @@ impl Scheduler {
                 self.slots[slot] = None;
                 sequence.phase = super::sequence::Phase::Idle;
                 sequence.tell(JobEvent::Failed(error()));
-                (sequence.job, sequence.mask) = (None, None);
+                (sequence.job, sequence.mask, sequence.speculator) = (None, None, None);
             }
         }
         self.kv.forget();

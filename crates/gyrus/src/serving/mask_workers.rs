@@ -17,10 +17,14 @@ pub(super) struct MaskWork {
     sequence: usize,
     job: u64,
     state: Box<dyn TokenMask>,
-    /// The mask of the next position.
+    /// The mask of the next position, then those after each guess that is allowed; `each` words a mask.
     words: Vec<u32>,
-    /// The token to commit first.
-    token: Option<u32>,
+    each: usize,
+    /// The tokens to commit first.
+    tokens: Vec<u32>,
+    /// Guesses of the tokens that follow. The first `allowed` of them have masks.
+    guesses: Vec<u32>,
+    allowed: usize,
     /// Whether tokens without an alternative are committed without being sampled, and those that were.
     forces: bool,
     forced: Vec<u32>,
@@ -32,21 +36,38 @@ impl MaskWork {
     pub(super) fn new(
         (sequence, job): (usize, u64),
         state: Box<dyn TokenMask>,
-        words: Vec<u32>,
+        each: usize,
         forces: bool,
     ) -> MaskWork {
-        MaskWork { sequence, job, state, words, token: None, forces, forced: Vec::new(), error: None }
+        MaskWork {
+            sequence,
+            job,
+            state,
+            words: vec![0; each],
+            each,
+            tokens: Vec::new(),
+            guesses: Vec::new(),
+            allowed: 0,
+            forces,
+            forced: Vec::new(),
+            error: None,
+        }
     }
 
-    /// The same work after this token.
-    pub(super) fn after(self, token: u32) -> MaskWork {
-        MaskWork { token: Some(token), ..self }
+    /// The same work after these tokens, with guesses of those that follow.
+    pub(super) fn after(mut self, tokens: &[u32], guesses: &[u32]) -> MaskWork {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        self.guesses.clear();
+        self.guesses.extend_from_slice(guesses);
+        self
     }
 
     /// Computes the mask. A panic is an error.
     pub(super) fn compute(mut self) -> MaskWork {
         let done = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(token) = self.token.take() {
+            self.allowed = 0;
+            for token in self.tokens.drain(..) {
                 self.state.commit(token)?;
             }
             if self.forces {
@@ -55,13 +76,36 @@ impl MaskWork {
                 let fit = self.forced.iter().take_while(|token| state.commit(**token).is_ok()).count();
                 self.forced.truncate(fit);
             }
-            self.state.mask(&mut self.words)
+            self.words.resize(self.each, 0);
+            self.state.mask(&mut self.words)?;
+            if self.forced.is_empty() { self.guess() } else { Ok(()) }
         }));
         self.error = match done {
             Ok(done) => done.err(),
             Err(_) => Some(Error::Panicked("a constraint panicked".into())),
         };
         self
+    }
+
+    /// Computes the masks after the guesses, as far as these are allowed, and takes the guesses back.
+    fn guess(&mut self) -> Result<(), Error> {
+        let MaskWork { state, words, each, guesses, allowed, forces, .. } = self;
+        for guess in guesses.iter() {
+            if state.commit(*guess).is_err() {
+                break;
+            }
+            // The token after a guess is sampled: a guess is not verified if that one would be forced, or if there is no
+            // mask for it. Where the guess is sampled, the latter is the error.
+            let first = words.len();
+            words.resize(first + *each, 0);
+            if (*forces && !state.forced().is_empty()) || state.mask(&mut words[first..]).is_err() {
+                words.truncate(first);
+                state.take_back(1)?;
+                break;
+            }
+            *allowed += 1;
+        }
+        state.take_back(*allowed)
     }
 
     pub(super) fn sequence(&self) -> usize {
@@ -72,8 +116,23 @@ impl MaskWork {
         self.job
     }
 
+    /// The mask of the next position.
     pub(super) fn words(&self) -> &[u32] {
-        &self.words
+        &self.words[..self.each]
+    }
+
+    /// The first masks, of this many rows of a draft.
+    pub(super) fn draft_words(&self, rows: usize) -> &[u32] {
+        &self.words[..(rows * self.each).min(self.words.len())]
+    }
+
+    /// Guesses that are allowed.
+    pub(super) fn allowed(&self) -> usize {
+        self.allowed
+    }
+
+    pub(super) fn forget_guesses(&mut self) {
+        self.allowed = 0;
     }
 
     /// Tokens that come before the position of the mask.

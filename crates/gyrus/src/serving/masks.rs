@@ -35,6 +35,9 @@ pub(crate) trait TokenMask: Debug + Send {
         Vec::new()
     }
 
+    /// Takes back the last tokens.
+    fn take_back(&mut self, tokens: usize) -> Result<(), Error>;
+
     /// Writes the tokens that may come next: bit `i % 32` of word `i / 32` for token `i`. There is at least one.
     fn mask(&mut self, words: &mut [u32]) -> Result<(), Error>;
 }
@@ -47,6 +50,8 @@ pub(super) struct SequenceMask {
     /// `None` while a worker has it.
     work: Option<MaskWork>,
     sent: Sent,
+    /// Tokens that have landed since the work was started.
+    landed: Vec<u32>,
 }
 
 /// Whether the slot has the mask of its next position.
@@ -85,9 +90,8 @@ impl Masks {
         forces: bool,
     ) -> Result<SequenceMask, Error> {
         self.jobs += 1;
-        let words = vec![0; vocab.div_ceil(32)];
-        self.start(MaskWork::new((at, self.jobs), state, words, forces))?;
-        Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No })
+        self.start(MaskWork::new((at, self.jobs), state, vocab.div_ceil(32), forces))?;
+        Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No, landed: Vec::new() })
     }
 
     fn start(&mut self, work: MaskWork) -> Result<(), Error> {
@@ -112,12 +116,39 @@ impl Masks {
 }
 
 impl SequenceMask {
-    /// A token has landed: the mask of the next position is computed.
-    pub(super) fn landed(&mut self, masks: &mut Masks, token: u32) -> Result<(), Error> {
+    /// A token has landed.
+    pub(super) fn landed(&mut self, token: u32) {
+        self.landed.push(token);
+    }
+
+    /// The mask of the next position is computed, and those after guesses.
+    fn next(&mut self, masks: &mut Masks, guesses: &[u32]) -> Result<(), Error> {
         self.sent = Sent::No;
-        match self.work.take() {
-            Some(work) => masks.start(work.after(token)),
-            None => Err(Error::Panicked("a constrained sequence has decoded without a mask".into())),
+        let Some(work) = self.work.take() else {
+            return Err(Error::Panicked("a constrained sequence has decoded without a mask".into()));
+        };
+        let work = work.after(&self.landed, guesses);
+        self.landed.clear();
+        masks.start(work)
+    }
+
+    /// Guesses that can be verified: they are allowed, their masks have come, and no step has its mask.
+    pub(super) fn guesses(&self) -> usize {
+        match (&self.work, self.sent) {
+            (Some(work), Sent::No) if work.forced().is_empty() => work.allowed(),
+            _ => 0,
+        }
+    }
+
+    /// The masks of this many rows of a draft.
+    pub(super) fn draft_words(&self, rows: usize) -> &[u32] {
+        self.work.as_ref().map_or(&[], |work| work.draft_words(rows))
+    }
+
+    /// The guesses are not verified.
+    pub(super) fn forget_guesses(&mut self) {
+        if let Some(work) = &mut self.work {
+            work.forget_guesses();
         }
     }
 
@@ -134,7 +165,7 @@ impl SequenceMask {
     }
 
     /// Whether a worker computes its mask.
-    fn is_away(&self) -> bool {
+    pub(super) fn is_away(&self) -> bool {
         self.work.is_none()
     }
 }
@@ -157,13 +188,14 @@ impl Sequence {
 impl Scheduler {
     /// Takes masks that workers have computed, and sends them to the slots that decode. A backend that computes at once
     /// waits for those of sequences that decode, but not long.
-    pub(super) fn send_masks(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
+    /// `drafts`: sequences whose guesses are allowed verify them instead.
+    pub(super) fn send_masks(&mut self, drafts: bool, slots: &mut dyn Slots) -> Result<(), BackendError> {
         let masked = |sequence: &Sequence| sequence.mask.as_ref().is_some_and(SequenceMask::is_away);
         let started = (!self.limits.asynchronous).then(Instant::now);
         loop {
             self.masks.wait(Duration::ZERO);
             self.masks_done(slots);
-            let is_missing = self.sequences.iter().flatten().any(|s| s.decodes() && masked(s));
+            let is_missing = self.sequences.iter().flatten().any(|s| s.generates() && masked(s));
             let left = started.and_then(|started| TOGETHER.checked_sub(started.elapsed()));
             match left.filter(|_| is_missing && self.masks.is_waiting()) {
                 Some(left) => self.masks.wait(left),
@@ -171,12 +203,15 @@ impl Scheduler {
             }
         }
         for at in 0..self.sequences.len() {
-            let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| sequence.decodes()) else {
+            let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| sequence.generates()) else {
                 continue;
             };
-            match sequence.mask.as_mut().and_then(|mask| mask.work.as_mut()).map(MaskWork::take_forced) {
+            let decodes = sequence.decodes();
+            let Some(mask) = &mut sequence.mask else { continue };
+            match mask.work.as_mut().map(MaskWork::take_forced) {
                 Some(forced) if !forced.is_empty() => self.force(at, &forced, slots),
-                _ => sequence.send_mask(slots)?,
+                _ if decodes && !(drafts && mask.guesses() > 0) => sequence.send_mask(slots)?,
+                _ => {}
             }
         }
         Ok(())
@@ -195,6 +230,9 @@ impl Scheduler {
         for &id in forced {
             sequence.tokens.push(id);
             sequence.mirostat.forced(sampler);
+            if let Some(speculator) = &mut sequence.speculator {
+                speculator.landed(id);
+            }
             events.push(JobEvent::Token { id, logprob: None, top: Vec::new() });
             self.counters.tokens(1);
             self.queue.charge(*client, 1);
@@ -211,6 +249,27 @@ impl Scheduler {
             self.end(at, end, slots);
         } else if let Some(running) = sequence.running_mut() {
             running.decodes = Decodes::No;
+        }
+    }
+
+    /// Begins to compute the mask after tokens that have landed, if the sequence is constrained and its job goes on.
+    pub(super) fn mask_landed(&mut self, at: usize, slots: &mut dyn Slots) {
+        let Some(sequence) = self.sequences[at].as_ref().filter(|sequence| sequence.mask.is_some()) else {
+            return;
+        };
+        let guesses = self.worthwhile(sequence, 0, false);
+        let vocab = self.plan.vocab;
+        let Some(sequence) = &mut self.sequences[at] else { return };
+        let Some(mask) = &mut sequence.mask else { return };
+        let guesses = match &mut sequence.speculator {
+            Some(speculator) => {
+                speculator.draft(guesses, vocab);
+                speculator.guesses()
+            }
+            None => &[],
+        };
+        if let Err(error) = mask.next(&mut self.masks, guesses) {
+            self.finish(at, JobEvent::Failed(error), slots);
         }
     }
 

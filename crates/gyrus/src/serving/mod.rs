@@ -7,6 +7,7 @@ mod admission;
 mod blocks;
 mod core;
 mod counters;
+mod drafts;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod pace;
 mod prefix;
 mod queue;
 mod records;
+mod row_times;
 mod saved;
 mod scheduler;
 mod sequence;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gyrus_kernels::Limits;
 
+use super::row_times::RowTimes;
+
 /// The most device time that the steps in flight of a single sequence may take. A stop wastes up to this much work.
 const ALONE: Duration = Duration::from_millis(64);
 /// The same if several sequences run: a request that joins waits for it.
@@ -27,6 +29,8 @@ pub(crate) struct Pace {
     step: Mean,
     /// Of chunks of up to each size, without the step that came with them.
     chunks: [Trend; SIZES.len()],
+    /// Of passes of a few rows: on a device that computes on its own those of drafts, otherwise those of steps, too.
+    pub(crate) rows: RowTimes,
     /// The present limit of steps in flight. It starts low, so that the first token comes early and a stop wastes little
     /// work, and doubles.
     limit: usize,
@@ -74,9 +78,36 @@ impl Pace {
         self.limit = 2;
     }
 
-    /// A step without chunks took this long.
-    pub(crate) fn step_took(&mut self, time: Duration) {
+    /// A step without chunks, of this many sequences, took this long.
+    pub(crate) fn step_took(&mut self, time: Duration, sequences: usize, limits: Limits) {
         self.step.add(time.as_secs_f64());
+        self.rows.stepped();
+        if !limits.asynchronous {
+            self.rows.took(sequences, time);
+        }
+    }
+
+    /// Drafts of this many rows took this long, together with steps of this many sequences.
+    pub(crate) fn drafts_took(
+        &mut self,
+        rows: usize,
+        steps: usize,
+        sequences: usize,
+        limits: Limits,
+        time: Duration,
+    ) {
+        if limits.asynchronous {
+            let step = Duration::from_secs_f64(steps as f64 * self.step.0.unwrap_or(0.0));
+            self.rows.took(rows, time.saturating_sub(step));
+        } else {
+            // One pass computes all rows.
+            self.rows.took(rows + steps.min(1) * sequences, time);
+        }
+    }
+
+    /// Seconds of a step without chunks, if one was measured.
+    pub(crate) fn step_seconds(&self) -> Option<f64> {
+        self.step.0
     }
 
     /// Chunks of this many rows took this long together with this many steps.
@@ -141,15 +172,22 @@ mod tests {
     use super::*;
     use gyrus_kernels::Limits;
 
-    const LIMITS: Limits =
-        Limits { slots: 4, rows: 512, logit_rows: 16, steps: 64, asynchronous: true, kinds_differ: true };
+    const LIMITS: Limits = Limits {
+        slots: 4,
+        rows: 512,
+        logit_rows: 16,
+        steps: 64,
+        draft_rows: 16,
+        asynchronous: true,
+        kinds_differ: true,
+    };
 
     /// Chunks become slower with the position: the parts between steps stay near the time of two steps, although two chunks
     /// are in flight.
     #[test]
     fn steps_between_follow_the_time_of_chunks() {
         let (mut pace, step) = (Pace::default(), 0.001);
-        pace.step_took(Duration::from_secs_f64(step));
+        pace.step_took(Duration::from_secs_f64(step), 1, LIMITS);
         let chunk = |position: usize| 0.013 + 0.002 * (position / 512) as f64;
         // Another prompt came before.
         let mut flying: Vec<(usize, usize)> = Vec::new();
@@ -171,7 +209,7 @@ mod tests {
         let host = Limits { asynchronous: false, ..LIMITS };
         let (mut pace, step) = (Pace::default(), 0.020);
         assert_eq!(pace.chunk_rows(true, host, 512), 512, "no time is known");
-        pace.step_took(Duration::from_secs_f64(step));
+        pace.step_took(Duration::from_secs_f64(step), 8, host);
         for seconds in [0.3, 1.0, 2.0, 4.0, 8.0] {
             let mut pace = Pace { step: pace.step, ..Pace::default() };
             pace.chunk_took(512, 0, Duration::from_secs_f64(seconds));
@@ -194,7 +232,7 @@ mod tests {
             pace.submitted();
         }
         assert_eq!(seen, [2, 4, 8, 16, 32, 32]);
-        pace.step_took(Duration::from_millis(16));
+        pace.step_took(Duration::from_millis(16), 1, LIMITS);
         assert_eq!(pace.steps_in_flight(LIMITS, 32, 1), 4);
         assert_eq!(pace.steps_in_flight(LIMITS, 32, 3), 2);
         let one = Limits { asynchronous: false, ..LIMITS };

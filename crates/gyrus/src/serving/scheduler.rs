@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, MAX_ENDS, Plan, Slots};
 
 use super::counters::Counters;
+use super::drafts::FlightDraft;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
 use super::kv::{KvCache, SequenceKv};
 use super::masks::Masks;
@@ -70,7 +71,13 @@ pub(super) struct Flight {
     pub(super) at: Instant,
     pub(super) chunks: Vec<FlightChunk>,
     pub(super) chunks_landed: bool,
+    pub(super) drafts: Vec<FlightDraft>,
+    pub(super) drafts_landed: bool,
+    /// Rows of chunks, and of drafts.
     pub(super) rows: usize,
+    pub(super) draft_rows: usize,
+    /// Sequences that take part in its steps.
+    pub(super) decoding: usize,
     pub(super) steps: usize,
     pub(super) steps_left: usize,
 }
@@ -179,6 +186,11 @@ impl Scheduler {
                 Err(error) => return job.events.push(JobEvent::Failed(error)),
             }
         }
+        if let Task::Generate { speculator, sampler, .. } = &mut job.task {
+            // A state cannot be taken back, neither a layer's nor a sampler's.
+            let can_draft = plan.delta.is_empty() && sampler.is_plain();
+            sequence.speculator = speculator.take().filter(|_| can_draft);
+        }
         job.max_len = job.max_len.min(longest).max(job.tokens.len().min(longest));
         // The cache of the common prefix is kept. Some ropes choose their frequencies by the longest length: if they
         // differ, nothing is, so that the output depends on the request alone.
@@ -274,6 +286,7 @@ impl Scheduler {
             phase: Phase::Idle,
             mask: None,
             mirostat: MirostatTrail::default(),
+            speculator: None,
             generated_from: usize::MAX,
             used: self.clock,
             closed: false,
@@ -332,7 +345,7 @@ impl Scheduler {
         }
         sequence.phase = Phase::Idle;
         sequence.tell(event);
-        (sequence.job, sequence.mask) = (None, None);
+        (sequence.job, sequence.mask, sequence.speculator) = (None, None, None);
         self.clock += 1;
         sequence.used = self.clock;
     }

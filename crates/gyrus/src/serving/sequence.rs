@@ -7,6 +7,7 @@ use super::kv::SequenceKv;
 use super::masks::SequenceMask;
 use super::mirostat::MirostatTrail;
 use super::records::{RecordPool, SequenceState};
+use crate::speculation::Speculator;
 
 /// The tokens of a sequence, its part of the KV cache, and the job that runs on it.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Sequence {
     pub(super) mask: Option<SequenceMask>,
     /// Mirostat's state along its tokens.
     pub(super) mirostat: MirostatTrail,
+    /// Guesses the next tokens of its job.
+    pub(super) speculator: Option<Box<Speculator>>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
     /// Whether its session is closed: it is removed when its job has ended.
@@ -76,6 +79,10 @@ pub(super) enum Decodes {
     Next,
     /// It has begun with this submission.
     Since(u64),
+    /// It has left the steps, of which those up to this submission are in flight.
+    Stops { since: u64, last: u64 },
+    /// Drafts of it are verified.
+    Drafts { in_flight: bool },
 }
 
 impl Sequence {
@@ -154,8 +161,13 @@ impl Sequence {
         self.running().is_some_and(|running| running.decodes == Decodes::No)
     }
 
-    /// Whether its slot decodes.
+    /// Whether its slot takes part in the next step.
     pub(super) fn decodes(&self) -> bool {
+        self.running().is_some_and(|running| matches!(running.decodes, Decodes::Next | Decodes::Since(_)))
+    }
+
+    /// Whether its prompt is computed, and steps or drafts give it tokens.
+    pub(super) fn generates(&self) -> bool {
         self.running().is_some_and(|running| running.decodes != Decodes::No)
     }
 

@@ -17,6 +17,7 @@ use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 use super::masks::TokenMask;
 use super::scheduler::Settings;
 use crate::Error;
+use crate::speculation::{Drafter, Speculator};
 
 /// What a schedule is made of.
 #[derive(Debug, Clone)]
@@ -34,6 +35,37 @@ struct World {
     longest: usize,
     /// One in so many masks is computed at each look.
     late: u64,
+    /// One in so many jobs speculates.
+    speculates: usize,
+}
+
+/// Guesses the tokens that a job must give, and sometimes others.
+#[derive(Debug)]
+struct FakeDrafter {
+    tokens: Vec<u32>,
+    pushed: usize,
+    random: u64,
+    evidence: usize,
+}
+
+impl Drafter for FakeDrafter {
+    fn push(&mut self, token: u32) {
+        assert_eq!(self.tokens.get(self.pushed), Some(&token), "the drafter sees every token once");
+        self.pushed += 1;
+        self.evidence = draw(&mut self.random) as usize % 9;
+    }
+
+    fn evidence(&self) -> usize {
+        self.evidence
+    }
+
+    fn guess(&mut self, most: usize, guesses: &mut Vec<u32>) {
+        for i in 0..most {
+            let right = self.tokens.get(self.pushed + i).copied();
+            let wrong = (draw(&mut self.random) % (fake::VOCAB as u64 + 1)) as u32;
+            guesses.push(right.filter(|_| !draw(&mut self.random).is_multiple_of(6)).unwrap_or(wrong));
+        }
+    }
 }
 
 /// A client: a session, and what its job must give.
@@ -218,6 +250,14 @@ impl Simulation {
         let has_ended = tokens.last().is_some_and(|last| ends.contains(last));
         let fails = !is_full && !has_ended && after.is_some_and(|mask| mask.has_failed());
         let events = Arc::new(EventQueue::new());
+        let speculates = self.world.speculates;
+        let speculator = (speculates > 0 && self.below(speculates) == 0).then(|| {
+            let random = draw(&mut self.random);
+            let drafter = FakeDrafter { tokens: tokens.clone(), pushed: 0, random, evidence: 0 };
+            let mut speculator = Speculator::new(Box::new(drafter));
+            speculator.eager = true;
+            Box::new(speculator)
+        });
         let job = Job {
             tokens: prompt.clone(),
             max_len,
@@ -226,6 +266,7 @@ impl Simulation {
                 ends: ends.clone(),
                 logprobs: None,
                 constraint: mask.map(|mask| Box::new(mask) as Box<dyn TokenMask>),
+                speculator,
             },
             client: self.below(3) as u64,
             priority: self.below(2) as i32,
@@ -408,22 +449,24 @@ fn world(seed: u64) -> World {
         clients,
         longest,
         late: [1, 2, 5, 40][below(4) as usize],
+        speculates: [0, 1, 1, 3][below(4) as usize],
     }
 }
 
-fn run(seed: u64) -> (u64, u64) {
+fn run(seed: u64) -> [u64; 4] {
     let rows = Arc::new(AtomicU64::new(0));
     let mut simulation = Simulation::new(seed, world(seed), &rows);
     simulation.run(120);
-    (simulation.counters.read().preemptions, simulation.counters.read().cached_tokens)
+    let done = simulation.counters.read();
+    [done.preemptions, done.cached_tokens, done.drafted_tokens, done.accepted_tokens]
 }
 
-/// Runs schedules and returns preemptions and cached tokens.
-fn run_all(seeds: std::ops::Range<u64>) -> (u64, u64) {
-    let mut all = (0, 0);
+/// Runs schedules and returns preemptions, cached tokens, guesses and right guesses.
+fn run_all(seeds: std::ops::Range<u64>) -> [u64; 4] {
+    let mut all = [0; 4];
     for seed in seeds {
         match std::panic::catch_unwind(|| run(seed)) {
-            Ok((preemptions, cached)) => all = (all.0 + preemptions, all.1 + cached),
+            Ok(done) => all.iter_mut().zip(done).for_each(|(all, done)| *all += done),
             Err(_) => panic!("schedule {seed} failed: {:?}", world(seed)),
         }
     }
@@ -454,6 +497,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             clients: 1,
             longest: 400,
             late: 0,
+            speculates: usize::from(ticks % 3 == 0),
         };
         let mut simulation = Simulation::new(ticks, world, &Arc::default());
         simulation.prefixes = vec![vec![3; 200]];
@@ -476,18 +520,22 @@ fn every_sequence_gets_the_tokens_that_it_gets_alone() {
     let (schedules, first) = (variable("GYRUS_SCHEDULES", 10_000), variable("GYRUS_SEED", 0));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let each = schedules.div_ceil(threads);
-    let (preemptions, cached) = std::thread::scope(|scope| {
+    let [preemptions, cached, drafted, accepted] = std::thread::scope(|scope| {
         let ranges = (0..threads).map(|n| first + n * each..(first + (n + 1) * each).min(first + schedules));
         let running: Vec<_> = ranges.map(|range| scope.spawn(|| run_all(range))).collect();
-        running.into_iter().fold((0, 0), |(preemptions, cached), thread| {
+        running.into_iter().fold([0; 4], |all, thread| {
             let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (preemptions + done.0, cached + done.1)
+            std::array::from_fn(|i| all[i] + done[i])
         })
     });
-    println!("{schedules} schedules: {preemptions} preemptions, {cached} cached tokens");
+    println!(
+        "{schedules} schedules: {preemptions} preemptions, {cached} cached tokens, {accepted} of {drafted} guesses"
+    );
     // Otherwise the schedules would not test much.
     if schedules >= 1000 {
         assert!(preemptions > schedules / 10, "{preemptions} preemptions");
         assert!(cached > 10 * schedules, "{cached} cached tokens");
+        assert!(accepted > 10 * schedules, "{accepted} right guesses");
+        assert!(drafted - accepted > 10 * schedules, "{accepted} of {drafted} guesses are right");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, Records, RowKind, Slots, Work};
 
+use super::drafts::FlightDraft;
 use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
 use super::scheduler::{Flight, FlightChunk, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
@@ -15,30 +16,34 @@ impl Scheduler {
     /// Submits what is useful now. Returns whether anything was submitted.
     pub(crate) fn submit(&mut self, now: Instant, slots: &mut dyn Slots) -> Result<bool, BackendError> {
         self.follow(slots)?;
-        self.send_masks(slots)?;
-        let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
         let reading = self
             .sequences
             .iter()
             .flatten()
             .any(|s| s.reads() && s.running().is_some_and(|r| r.follows.is_none()));
+        self.send_masks(!reading, slots)?;
+        let drafted = self.speculate(reading, now, slots)?;
+        if drafted && !self.limits.asynchronous {
+            return Ok(true);
+        }
+        let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
         let most = if self.limits.asynchronous { 2 } else { 1 };
         if reading && self.flights.len() < most {
             let rows = self.pace.chunk_rows(decoding > 0, self.limits, self.chunk());
             return self.submit_chunks(rows, now, slots);
         }
         if reading || decoding == 0 {
-            return Ok(false);
+            return Ok(drafted);
         }
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
         let wanted = self.wanted_steps();
         let target = self.pace.steps_in_flight(self.limits, self.settings.steps_in_flight, decoding);
-        let target = self.steps_beside(target).min(in_flight + wanted);
+        let target = self.steps_with_drafts(self.steps_beside(target)).min(in_flight + wanted);
         // One submission holds a quarter of the steps: the others keep the device busy while it is recorded. Several
         // sequences take long enough for a submission each, so that their tokens come evenly.
         let each = if decoding > 1 { 1 } else { (target / 4).clamp(1, 8) };
         if wanted == 0 || (in_flight > 0 && in_flight + each > target) {
-            return Ok(false);
+            return Ok(drafted);
         }
         let more = target - in_flight;
         self.grant(in_flight + more, slots)?;
@@ -55,7 +60,7 @@ impl Scheduler {
     }
 
     /// The most steps after those in flight that any sequence needs.
-    fn wanted_steps(&self) -> usize {
+    pub(super) fn wanted_steps(&self) -> usize {
         let wanted = |sequence: &Sequence| {
             let free_events = sequence
                 .job
@@ -83,8 +88,12 @@ impl Scheduler {
 
     /// Steps in flight in which a sequence takes part.
     pub(super) fn in_flight(&self, sequence: &Sequence) -> usize {
-        let Some(Running { decodes: Decodes::Since(first), .. }) = sequence.running() else { return 0 };
-        let own = self.flights.iter().filter(|flight| flight.submission >= *first);
+        let (first, last) = match sequence.running().map(|running| running.decodes) {
+            Some(Decodes::Since(first)) => (first, u64::MAX),
+            Some(Decodes::Stops { since, last }) => (since, last),
+            _ => return 0,
+        };
+        let own = self.flights.iter().filter(|flight| (first..=last).contains(&flight.submission));
         own.map(|flight| flight.steps_left).sum()
     }
 
@@ -213,10 +222,12 @@ impl Scheduler {
         }
     }
 
-    /// Begins to decode a sequence whose prompt is submitted.
-    fn start_decoding(&mut self, at: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
+    /// Begins to decode a sequence whose prompt is submitted, or which comes back from drafts.
+    pub(super) fn start_decoding(&mut self, at: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
         let ready = |sequence: &Sequence| {
-            sequence.reads() && sequence.kv.len() == sequence.to_read() && sequence.remaining() > 0
+            (sequence.reads() || sequence.awaits_draft())
+                && sequence.kv.len() == sequence.to_read()
+                && sequence.remaining() > 0
         };
         // The block of the last token.
         loop {
@@ -258,7 +269,7 @@ impl Scheduler {
 
     /// Makes sure that every sequence that decodes has a block for its next token, and if there are enough for all steps
     /// in flight. Preempts the youngest sequences if there are too few.
-    fn grant(&mut self, steps: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
+    pub(super) fn grant(&mut self, steps: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for number in 0..self.slots.len() {
             let Some(at) = self.slots[number] else { continue };
             while let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) {
@@ -428,6 +439,18 @@ impl Scheduler {
     }
 
     fn flown(&mut self, submission: u64, chunks: Vec<FlightChunk>, steps: usize, now: Instant) {
+        self.flown_with(submission, chunks, Vec::new(), steps, now);
+    }
+
+    /// The same with drafts.
+    pub(super) fn flown_with(
+        &mut self,
+        submission: u64,
+        chunks: Vec<FlightChunk>,
+        drafts: Vec<FlightDraft>,
+        steps: usize,
+        now: Instant,
+    ) {
         for sequence in self.sequences.iter_mut().flatten() {
             if let Some(running) = sequence.running_mut().filter(|running| running.decodes == Decodes::Next) {
                 running.decodes = Decodes::Since(submission);
@@ -442,9 +465,20 @@ impl Scheduler {
             }
         }
         let rows = chunks.iter().map(|chunk| chunk.count).sum();
-        let chunks_landed = chunks.is_empty();
-        let flight = Flight { submission, at: now, chunks, chunks_landed, rows, steps, steps_left: steps };
-        self.flights.push_back(flight);
+        let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
+        self.flights.push_back(Flight {
+            submission,
+            at: now,
+            chunks_landed: chunks.is_empty(),
+            chunks,
+            drafts_landed: drafts.is_empty(),
+            draft_rows: drafts.iter().map(|draft| draft.rows).sum(),
+            drafts,
+            rows,
+            decoding,
+            steps,
+            steps_left: steps,
+        });
     }
 
     /// Lets sequences go on whose prefix another one has computed, or no longer computes.

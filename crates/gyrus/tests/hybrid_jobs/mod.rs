@@ -171,6 +171,7 @@ pub(crate) fn generate(backend: &mut dyn Backend, prompts: &[Prompt], on: Schedu
             match slots.poll(Duration::from_secs(60)).unwrap() {
                 None => break,
                 Some(Landed::Chunks { .. }) => {}
+                Some(Landed::Drafts { .. }) => panic!("a plan with a state has no drafts"),
                 Some(Landed::Step { outcomes, .. }) => {
                     in_flight -= 1;
                     land(&mut running, outcomes);

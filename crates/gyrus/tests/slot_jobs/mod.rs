@@ -254,6 +254,7 @@ pub(crate) fn run(
                     // Nobody wants the logits of slots that were all closed.
                     assert!(logits.len() == wanted * vocab || (between > 0 && logits.is_empty()));
                 }
+                Landed::Drafts { .. } => panic!("drafts were not asked for"),
                 Landed::Step { submission, outcomes, top } => {
                     assert!(submission == number && (part != between || !has_chunks));
                     for running in running.iter_mut().filter(|running| !running.closed) {

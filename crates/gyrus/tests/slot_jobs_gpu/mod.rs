@@ -134,6 +134,7 @@ pub(crate) fn step(backend: &mut GpuBackend) -> Vec<Outcome> {
         match backend.poll(WAIT).unwrap().expect("a step is in flight") {
             Landed::Step { outcomes, .. } => return outcomes.to_vec(),
             Landed::Chunks { logits, .. } => assert!(logits.is_empty()),
+            Landed::Drafts { .. } => panic!("drafts were not asked for"),
         }
     }
 }
