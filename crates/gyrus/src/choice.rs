@@ -89,7 +89,7 @@ impl<'a> Choice<'a> {
                 _ => Vec::new(),
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
-            let sampler = Sampler { seed, ..request.sampler.clone() };
+            let sampler = Box::new(Sampler { seed, ..request.sampler.clone() });
             let job = Job {
                 tokens: tokens.to_vec(),
                 max_len: tokens.len() + wanted,

@@ -23,7 +23,6 @@ fn cases() -> Vec<(Sampler, Value)> {
         allowed_length: 1,
         window: 64,
         breakers: Arc::new(Breakers::new(breakers.to_vec())),
-        ..Dry::default()
     };
     let dried = |breakers: &[Vec<u32>]| {
         (Sampler { dry: dry(breakers), ..base.clone() }, json!([["dry", 0.9, 1.5, 1, 64, breakers]]))

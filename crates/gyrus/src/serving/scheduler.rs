@@ -188,7 +188,7 @@ impl Scheduler {
         }
         let common = sequence.tokens.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
         let sampler = match &mut job.task {
-            Task::Generate { sampler, .. } => Some(sampler),
+            Task::Generate { sampler, .. } => Some(&mut **sampler),
             Task::Prefill | Task::Score => None,
         };
         sequence.mirostat.begin(sampler, common, job.tokens.len());
