@@ -52,7 +52,6 @@ KINDS = {
     "temp_ext": [c_float, c_float, c_float],
     "xtc": [c_float, c_float, c_size_t, c_uint32],
     "top_n_sigma": [c_float],
-    "penalties": [c_int32, c_float, c_float, c_float],
     "mirostat_v2": [c_uint32, c_float, c_float],
 }
 

@@ -45,7 +45,7 @@ struct Shift {
     id: SequenceId,
     /// Tokens that are kept at the beginning.
     keep: usize,
-    sampler: Sampler,
+    sampler: Box<Sampler>,
     ends: Vec<u32>,
     logprobs: Option<usize>,
     client: u64,
@@ -111,7 +111,7 @@ impl Choice {
                 _ => Vec::new(),
             };
             let seed = request.sampler.seed.wrapping_add(number as u64);
-            let sampler = Sampler { seed, ..request.sampler.clone() };
+            let sampler = Box::new(Sampler { seed, ..request.sampler.clone() });
             let deadline = request.time_limit.and_then(|limit| Instant::now().checked_add(limit));
             shift = request.context_shift.map(|keep| Shift {
                 id,

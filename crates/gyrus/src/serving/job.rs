@@ -42,7 +42,7 @@ pub(crate) struct Job {
 pub(crate) enum Task {
     /// Sample tokens until an end token or the longest length.
     Generate {
-        sampler: Sampler,
+        sampler: Box<Sampler>,
         ends: Vec<u32>,
         /// Whether log-probabilities are wanted, and of how many alternatives.
         logprobs: Option<usize>,

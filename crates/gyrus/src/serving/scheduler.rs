@@ -209,7 +209,7 @@ impl Scheduler {
         sequence.tenant = job.tenant;
         let common = sequence.common(&job.tokens);
         let sampler = match &mut job.task {
-            Task::Generate { sampler, .. } => Some(sampler),
+            Task::Generate { sampler, .. } => Some(&mut **sampler),
             Task::Prefill | Task::Score => None,
         };
         sequence.mirostat.begin(sampler, common, job.tokens.len());

@@ -262,7 +262,7 @@ impl Simulation {
             tokens: prompt.clone(),
             max_len,
             task: Task::Generate {
-                sampler: Sampler { seed, ..Sampler::default() },
+                sampler: Box::new(Sampler { seed, ..Sampler::default() }),
                 ends: ends.clone(),
                 logprobs: None,
                 constraint: mask.map(|mask| Box::new(mask) as Box<dyn TokenMask>),
