@@ -20,7 +20,9 @@ pub(crate) struct Past {
 
 /// Logits in which several tokens are likely, and tokens that repeat each other.
 pub(crate) fn text() -> Past {
-    let logits = Noise::new(21).gaussians(200).iter().map(|logit| 1.6 * logit).collect();
+    let mut logits: Vec<f32> = Noise::new(21).gaussians(200).iter().map(|logit| 1.6 * logit).collect();
+    // What would continue a repetition is likely.
+    (logits[9], logits[33]) = (3.4, 3.1);
     Past { logits, tokens: vec![3, 14, 15, 9, 2, 6, 14, 15, 33, 2, 3, 14, 15] }
 }
 
@@ -53,8 +55,8 @@ pub(crate) fn cases() -> Vec<Case> {
         ("penalties over a window", of(|s| (s.frequency_penalty, s.penalty_window) = (0.5, 4))),
         ("typical-p", of(|s| s.typical_p = 0.5)),
         ("top-n-sigma", of(|s| s.top_n_sigma = 1.2)),
-        ("XTC", of(|s| s.xtc = Xtc { probability: 0.4, threshold: 0.05 })),
-        ("XTC always", of(|s| s.xtc = Xtc { probability: 1.0, threshold: 0.02 })),
+        ("XTC", of(|s| s.xtc = Xtc { probability: 0.4, threshold: 0.025 })),
+        ("XTC always", of(|s| s.xtc = Xtc { probability: 1.0, threshold: 0.015 })),
         ("DRY", Sampler { dry: dry(&[]), ..base.clone() }),
         ("DRY with breakers", Sampler { dry: dry(&[14]), ..base.clone() }),
         (
@@ -124,7 +126,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Sampler {
                 temperature: 0.8,
                 top_p: 0.6,
-                xtc: Xtc { probability: 0.5, threshold: 0.05 },
+                xtc: Xtc { probability: 0.5, threshold: 0.025 },
                 order: "xtc;top_p;temperature".parse().unwrap(),
                 ..base.clone()
             },
