@@ -147,9 +147,12 @@ fn temporary(target: PathBuf, replaced: Option<&Metadata>) -> io::Result<Sink> {
             let path = path.clone();
             move || drop(fs::remove_file(&path))
         };
+        // Before the file exists, so that no signal can come between. A file of this name that exists was left by a
+        // process of the same number, so that it may be removed, too.
+        let undo = interrupt::undo(undo);
         match File::options().write(true).create_new(true).open(&path) {
             Ok(file) => {
-                let temporary = Temporary { path, renamed: false, _undo: interrupt::undo(undo) };
+                let temporary = Temporary { path, renamed: false, _undo: undo };
                 if let Some(replaced) = replaced {
                     keep_rights(&file, replaced)?;
                 }
