@@ -1,6 +1,6 @@
 //! The grid's comparison accepts what the twin computes and nothing else.
 
-use gyrus_kernels::grid::{Case, CaseBuffer, Rule, RunError, Runner, check, families};
+use gyrus_kernels::grid::{Case, CaseBuffer, Rule, RunError, Runner, check, families, largest};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Access, Launch};
 
@@ -51,6 +51,16 @@ fn checked(buffer: &CaseBuffer) -> Option<usize> {
                 tolerances.iter().enumerate().filter_map(|(i, t)| Some((i, t.filter(|t| t.is_finite())?)));
             let (element, _) = closed.min_by(|a, b| a.1.total_cmp(&b.1))?;
             Some(element * storage.bytes() as usize / 4)
+        }
+        Rule::Int8(int8) => {
+            // The row whose values are known best.
+            let rows = int8.values.chunks(int8.cols).zip(&int8.errors).enumerate();
+            let bounds = rows.map(|(row, (values, error))| {
+                (row, f64::from(*error) / largest(values).max(f64::from(f32::MIN_POSITIVE)))
+            });
+            let (row, _) = bounds.min_by(|a, b| a.1.total_cmp(&b.1))?;
+            let words = int8.cols / 4;
+            (row * words..(row + 1) * words).find(|at| buffer.before[*at] != buffer.after[*at])
         }
         _ => (0..buffer.after.len()).find(|at| buffer.before[*at] != buffer.after[*at]),
     }

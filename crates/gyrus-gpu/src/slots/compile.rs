@@ -99,12 +99,13 @@ fn launches(gpu: &Gpu, calls: &[Call], rows: u32) -> Vec<Launch> {
     runs.filter_map(|call| call.launch(rungs, rows).ok()).collect()
 }
 
-/// The launches that sample: greedily, or as samplers do with and without penalties. All numbers of rows have the same
-/// kernels.
+/// The launches that sample: greedily, or as samplers do with and without penalties and top-k. All numbers of rows have the
+/// same kernels.
 fn sampling(rungs: Rungs, vocab: usize, length: usize) -> Result<Vec<Launch>, LaunchError> {
     let mut launches = Vec::new();
-    for (greedy, penalties) in [(true, false), (false, false), (false, true)] {
-        let call = Needs { greedy, penalties, ..Needs::NONE }.call(1, vocab, length);
+    let kinds = [(true, false), (false, false), (false, true)];
+    for (greedy, penalties, whole) in kinds.iter().flat_map(|(g, p)| [(*g, *p, false), (*g, *p, !*g)]) {
+        let call = Needs { greedy, penalties, whole, ..Needs::NONE }.call(1, vocab, length);
         launches.extend(call.launches(rungs)?);
         launches.extend(call.count(rungs)?);
     }
