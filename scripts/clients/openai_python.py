@@ -75,7 +75,7 @@ for error, call in [
     (openai.BadRequestError, lambda: client.embeddings.create(model="tales", input="x")),
     (openai.NotFoundError, lambda: client.chat.completions.create(model="talse", messages=MESSAGES)),
     (openai.BadRequestError, lambda: client.chat.completions.create(
-        model="tales", messages=MESSAGES, logit_bias={"5": 1})),
+        model="tales", messages=MESSAGES, logit_bias={"99999999": 1})),
 ]:
     try:
         call()
