@@ -102,7 +102,7 @@ mod tests {
         let prompt = [1, 2, 3, 4, 5, 6];
         let completion = [2, 3, 4, 9, 5, 6, 2, 3];
         let recording = Recording::of("set", "name", &prompt, &completion);
-        assert_eq!(recording.right, [0, 1, 1, 0, 0, 1, 0, 1]);
+        assert_eq!(recording.right, [0, 1, 1, 0, 0, 1, 1, 1]);
         let other: Vec<u32> = (20..28).collect();
         let Speculation::Custom(new) = Replay::of(Arc::new(recording), other, 30) else { panic!() };
         let mut drafter = new(&prompt);
