@@ -48,7 +48,7 @@ impl Recorder {
         match *self {}
     }
 
-    pub(crate) fn submit(&mut self, _: &Gpu, _: &[(&Buffer, u64)]) -> Result<Submission, GpuError> {
+    pub(crate) fn submit(&mut self, _: &Gpu, _: &[crate::recorder::Copied<'_>]) -> Result<Submission, GpuError> {
         match *self {}
     }
 }
