@@ -48,7 +48,11 @@ impl Recorder {
         match *self {}
     }
 
-    pub(crate) fn submit(&mut self, _: &Gpu, _: &[crate::recorder::Copied<'_>]) -> Result<Submission, GpuError> {
+    pub(crate) fn submit(
+        &mut self,
+        _: &Gpu,
+        _: &[crate::recorder::Copied<'_>],
+    ) -> Result<Submission, GpuError> {
         match *self {}
     }
 }
