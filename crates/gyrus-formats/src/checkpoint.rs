@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::ggml::Ggml;
 use crate::gguf::{Gguf, Metadata};
 use crate::quote::Quote;
 use crate::safetensors::{Index, SafeTensors};
@@ -26,6 +27,8 @@ enum Files {
     Gguf(Vec<(PathBuf, Gguf)>),
     /// All shards of a SafeTensors model.
     SafeTensors(Vec<(PathBuf, SafeTensors)>),
+    /// A Whisper model of whisper.cpp.
+    Ggml(PathBuf, Box<Ggml>),
 }
 
 /// The container a checkpoint came in.
@@ -35,10 +38,12 @@ pub enum Format {
     Gguf,
     /// SafeTensors.
     SafeTensors,
+    /// The GGML files of whisper.cpp.
+    WhisperGgml,
 }
 
 impl Checkpoint {
-    /// Opens a GGUF or SafeTensors file, all parts of a split model given any one of them, or the model
+    /// Opens a GGUF, SafeTensors or Whisper GGML file, all parts of a split model given any one of them, or the model
     /// in a folder. The format is detected from the content, not from the file name.
     ///
     /// Files are mapped. They must not be shortened while the checkpoint, or a model loaded from it, is in use: access to
@@ -70,8 +75,23 @@ impl Checkpoint {
                 let single = SafeTensors::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
                 Checkpoint::of_safetensors(path, vec![(file, single)])
             }
+            Ok(Format::WhisperGgml) => {
+                let ggml = Ggml::parse(bytes).map_err(|e| FormatError::new(&file, e))?;
+                Ok(Checkpoint::of_ggml(path.to_owned(), file, ggml))
+            }
             Err(problem) => Err(FormatError::new(&file, problem)),
         }
+    }
+
+    /// A Whisper GGML file that is already in memory.
+    pub fn from_ggml(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+        let path = PathBuf::from(name);
+        let file = Ggml::parse(bytes).map_err(|e| FormatError::new(&path, e))?;
+        Ok(Checkpoint::of_ggml(path.clone(), path, file))
+    }
+
+    fn of_ggml(path: PathBuf, file: PathBuf, ggml: Ggml) -> Checkpoint {
+        Checkpoint { path, files: Files::Ggml(file, Box::new(ggml)), config: None, generation_config: None }
     }
 
     /// A GGUF file that is already in memory, for example one inside the program.
@@ -111,6 +131,7 @@ impl Checkpoint {
         match self.files {
             Files::Gguf(_) => Format::Gguf,
             Files::SafeTensors(_) => Format::SafeTensors,
+            Files::Ggml(..) => Format::WhisperGgml,
         }
     }
 
@@ -123,6 +144,7 @@ impl Checkpoint {
             Files::SafeTensors(shards) => {
                 shards.iter().map(|(path, file)| (path.as_path(), file.file_bytes())).collect()
             }
+            Files::Ggml(path, file) => vec![(path.as_path(), file.file_bytes())],
         }
     }
 
@@ -130,7 +152,15 @@ impl Checkpoint {
     pub fn gguf(&self) -> Option<Metadata<'_>> {
         match &self.files {
             Files::Gguf(parts) => parts.first().map(|(_, file)| file.metadata()),
-            Files::SafeTensors(_) => None,
+            Files::SafeTensors(_) | Files::Ggml(..) => None,
+        }
+    }
+
+    /// The Whisper file of whisper.cpp, if it is one.
+    pub fn ggml(&self) -> Option<&Ggml> {
+        match &self.files {
+            Files::Ggml(_, file) => Some(file),
+            Files::Gguf(_) | Files::SafeTensors(_) => None,
         }
     }
 
@@ -174,6 +204,7 @@ impl Checkpoint {
         match &self.files {
             Files::Gguf(parts) => parts.get(shard).map(|(_, file)| file.raw()),
             Files::SafeTensors(shards) => shards.get(shard).map(|(_, file)| file.raw()),
+            Files::Ggml(_, file) => (shard == 0).then(|| file.raw()),
         }
     }
 
@@ -189,6 +220,7 @@ impl Checkpoint {
             Files::SafeTensors(shards) => Box::new(
                 shards.iter().enumerate().flat_map(|(n, (_, file))| file.tensors().map(with_shard(n))),
             ),
+            Files::Ggml(_, file) => Box::new(file.tensors()),
         }
     }
 
@@ -200,6 +232,7 @@ impl Checkpoint {
         match &self.files {
             Files::Gguf(parts) => first(parts.iter().map(|(_, file)| file.tensor(name))),
             Files::SafeTensors(shards) => first(shards.iter().map(|(_, file)| file.tensor(name))),
+            Files::Ggml(_, file) => file.tensor(name),
         }
     }
 }
@@ -212,15 +245,19 @@ fn sniff(bytes: &[u8]) -> Result<Format, Problem> {
     if bytes.starts_with(b"GGUF") || b"GGUF".starts_with(bytes) {
         return Ok(Format::Gguf);
     }
+    if bytes.starts_with(b"lmgg") {
+        return Ok(Format::WhisperGgml);
+    }
     // A SafeTensors header is JSON, so its ninth byte is a brace and the length before it is small.
     if bytes.get(8) == Some(&b'{') && bytes[5..8] == [0, 0, 0] {
         return Ok(Format::SafeTensors);
     }
     let begins = match bytes {
-        [b'l', b'm', b'g', b'g', ..] => {
-            "the magic of a Whisper GGML file, which is not supported yet".to_owned()
+        [b'P', b'K', 3, 4, ..] => {
+            "the magic of a zip archive, such as a PyTorch checkpoint, which may run code when it is read; convert it to \
+             SafeTensors with transformers, or a Whisper model with whisper.cpp's convert-pt-to-ggml.py"
+                .to_owned()
         }
-        [b'P', b'K', 3, 4, ..] => "the magic of a zip archive, such as a PyTorch checkpoint".to_owned(),
         [0x1f, 0x8b, ..] => "the magic of a gzip archive".to_owned(),
         _ => format!("\"{}\"", bytes[..bytes.len().min(16)].escape_ascii()),
     };

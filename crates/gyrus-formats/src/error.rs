@@ -1,6 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::ggml::GgmlError;
 use crate::gguf::GgufError;
 use crate::safetensors::SafeTensorsError;
 
@@ -30,8 +31,8 @@ pub enum Problem {
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// The file is neither GGUF nor SafeTensors.
-    #[error("not a GGUF or SafeTensors file (it begins with {begins})")]
+    /// The file is of no format that is known.
+    #[error("not a GGUF, SafeTensors or Whisper GGML file (it begins with {begins})")]
     Unrecognised {
         /// Its first bytes, or the format they identify.
         begins: String,
@@ -48,6 +49,9 @@ pub enum Problem {
     /// A malformed GGUF file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// A malformed GGML file.
+    #[error(transparent)]
+    Ggml(#[from] GgmlError),
     /// A malformed SafeTensors file.
     #[error(transparent)]
     SafeTensors(#[from] SafeTensorsError),

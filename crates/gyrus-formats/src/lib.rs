@@ -1,6 +1,6 @@
-//! Readers of GGUF and SafeTensors files from untrusted sources.
+//! Readers of GGUF, SafeTensors and Whisper GGML files from untrusted sources.
 //!
-//! [`Checkpoint::open`] takes a path (a GGUF file, a SafeTensors file, one part of a split model, or a model
+//! [`Checkpoint::open`] takes a path (a GGUF, SafeTensors or Whisper GGML file, one part of a split model, or a model
 //! folder) and provides tensors as views into the mapped files. A file is validated before use: names are
 //! unique, sizes do not overflow, and tensors are inside the file and do not overlap. No allocation is larger
 //! than the file can justify: counts are checked against the bytes that remain.
@@ -26,6 +26,7 @@
 mod bytes;
 mod checkpoint;
 mod error;
+pub mod ggml;
 pub mod gguf;
 mod quote;
 pub mod safetensors;

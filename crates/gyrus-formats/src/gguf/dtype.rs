@@ -40,7 +40,7 @@ const IDS: &[(u32, DType)] = &[
 ];
 
 /// The type of a GGUF type id.
-pub(super) fn dtype_of(id: u32) -> Option<DType> {
+pub(crate) fn dtype_of(id: u32) -> Option<DType> {
     IDS.iter().find(|(i, _)| *i == id).map(|(_, dtype)| *dtype)
 }
 

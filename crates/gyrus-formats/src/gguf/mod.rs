@@ -20,3 +20,5 @@ pub use metadata::{FromValue, Metadata};
 pub use parse::Gguf;
 pub use value::{Array, Number, Value, ValueType};
 pub use writer::{WriteError, Writer};
+
+pub(crate) use dtype::dtype_of;
