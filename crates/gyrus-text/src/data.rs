@@ -117,6 +117,21 @@ pub struct TokenizerData {
     pub prefix: Vec<u32>,
     /// Tokens added after every text.
     pub suffix: Vec<u32>,
+    /// Tokens added to a pair of texts, if there are pairs.
+    pub pair: Option<PairTokens>,
+}
+
+/// The tokens that are added to a pair of texts: a query and a document.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PairTokens {
+    /// Tokens before the first text.
+    pub prefix: Vec<u32>,
+    /// Tokens between them.
+    pub between: Vec<u32>,
+    /// Tokens after the second.
+    pub suffix: Vec<u32>,
+    /// The types of the first text, with what is before and after it, and of the second.
+    pub types: [u32; 2],
 }
 
 /// The algorithm that encodes a piece of text.

@@ -1,8 +1,8 @@
 //! Tokenizers in GGUF files. The strings that name a family and a pre-tokenizer are resolved here.
 
 use crate::data::{
-    BertOptions, Bpe, Decoder, Form, Matching, MergeRule, Model, Normalizer, Pattern, PreTokenizer, Spaces,
-    SpecialIds, Spelling, TextStart, TokenKind, TokenizerData, WordMarks,
+    BertOptions, Bpe, Decoder, Form, Matching, MergeRule, Model, Normalizer, PairTokens, Pattern,
+    PreTokenizer, Spaces, SpecialIds, Spelling, TextStart, TokenKind, TokenizerData, WordMarks,
 };
 use crate::error::TokenizerError;
 use crate::pretokenizer::{self, NamedPreTokenizer};
@@ -144,7 +144,9 @@ impl Vocabulary {
                 Model::Unigram { byte_fallback: true, double_precision: false, pieces: usize::MAX }
             }
         };
+        let pair = pair(family, &self.ids, &prefix, &suffix);
         Ok(TokenizerData {
+            pair,
             tokens: self.tokens,
             kinds: self.kinds,
             scores: self.scores.into_iter().map(f64::from).collect(),
@@ -270,4 +272,17 @@ impl Vocabulary {
         }
         Vec::new()
     }
+}
+
+/// The tokens of a pair of texts: those of BERT, and of RoBERTa with SentencePiece's vocabularies.
+fn pair(family: Family, ids: &SpecialIds, prefix: &[u32], suffix: &[u32]) -> Option<PairTokens> {
+    let (between, types) = match family {
+        Family::WordPiece => (suffix.to_vec(), [0, 1]),
+        Family::Unigram => {
+            let separator: Vec<u32> = ids.sep.or(ids.eos).into_iter().collect();
+            ([suffix, &separator].concat(), [0, 0])
+        }
+        _ => return None,
+    };
+    Some(PairTokens { prefix: prefix.to_vec(), between, suffix: suffix.to_vec(), types })
 }

@@ -54,8 +54,8 @@ mod vocab;
 mod wordpiece;
 
 pub use data::{
-    Behavior, BertOptions, Bpe, Decoder, Form, Matching, MergeRule, Model, Normalizer, Pattern, PreTokenizer,
-    Prepend, Spaces, SpecialIds, Spelling, TextStart, TokenKind, TokenizerData, WordMarks,
+    Behavior, BertOptions, Bpe, Decoder, Form, Matching, MergeRule, Model, Normalizer, PairTokens, Pattern,
+    PreTokenizer, Prepend, Spaces, SpecialIds, Spelling, TextStart, TokenKind, TokenizerData, WordMarks,
 };
 pub use detokenizer::Detokenizer;
 pub use error::TokenizerError;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::bpe::{ByteLevelBpe, CharBpe};
-use crate::data::{Model, SpecialIds, TextStart, TokenKind, TokenizerData};
+use crate::data::{Model, PairTokens, SpecialIds, TextStart, TokenKind, TokenizerData};
 use crate::detokenizer::Detokenizer;
 use crate::end_tokens::{end_tokens, is_end_name};
 use crate::error::TokenizerError;
@@ -57,6 +57,7 @@ pub struct Tokenizer {
     ends: BTreeSet<u32>,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    pair: Option<PairTokens>,
     start: TextStart,
 }
 
@@ -95,6 +96,9 @@ impl Tokenizer {
         let named = ids.named().into_iter().filter_map(|(name, id)| Some((name, id?)));
         let others = [("added", &data.prefix), ("added", &data.suffix), ("end", &data.ends)];
         let others = others.into_iter().flat_map(|(name, ids)| ids.iter().map(move |&id| (name, id)));
+        let of_pairs = data.pair.iter().flat_map(|pair| [&pair.prefix, &pair.between, &pair.suffix]);
+        let of_pairs = of_pairs.flat_map(|ids| ids.iter().map(|&id| ("added", id)));
+        let others = others.chain(of_pairs);
         let matched = data.matching.iter().map(|&(id, _)| ("special", id));
         let bpe = match &data.model {
             Model::ByteLevelBpe(bpe) | Model::CharacterBpe(bpe) => bpe.unknown,
@@ -147,8 +151,19 @@ impl Tokenizer {
             ends,
             prefix: data.prefix,
             suffix: data.suffix,
+            pair: data.pair,
             start: data.decoder.start,
         })
+    }
+
+    /// The tokens that are added before and after a text.
+    pub fn added(&self) -> (&[u32], &[u32]) {
+        (&self.prefix, &self.suffix)
+    }
+
+    /// The tokens that are added to a pair of texts, if the tokenizer takes pairs.
+    pub fn pair(&self) -> Option<&PairTokens> {
+        self.pair.as_ref()
     }
 
     /// Encodes `text`. `add_special` adds the vocabulary's BOS, EOS, CLS and SEP tokens.

@@ -103,8 +103,9 @@ pub fn read(files: &Files<'_>) -> Result<TokenizerData, TokenizerError> {
         bpe.unknown = unknown;
     }
     let model = by_bytes(model, &normalizers, &mut pre_tokenizers);
-    let (prefix, suffix) =
-        post_processor::read(&Node::new(FILE, "post_processor", &json.post_processor), &id_of)?;
+    let post_processor = Node::new(FILE, "post_processor", &json.post_processor);
+    let (prefix, suffix) = post_processor::read(&post_processor, &id_of)?;
+    let pair = post_processor::read_pair(&post_processor, &id_of)?;
     let decoder = decoder::read(&Node::new(FILE, "decoder", &json.decoder))?;
     let mut data = TokenizerData {
         tokens,
@@ -119,6 +120,7 @@ pub fn read(files: &Files<'_>) -> Result<TokenizerData, TokenizerError> {
         ends: Vec::new(),
         prefix,
         suffix,
+        pair,
     };
     data.ids.unk = unknown;
     config::apply(files, &mut data)?;
