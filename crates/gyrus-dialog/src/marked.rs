@@ -30,6 +30,10 @@ impl Marked {
         Marked { table, tools, pending: String::new(), mode, content, reasoning }
     }
 
+    pub(crate) fn is_in_reasoning(&self) -> bool {
+        self.mode == Mode::Reasoning
+    }
+
     pub(crate) fn push(&mut self, text: &str, is_end: bool, events: &mut Vec<Event>) {
         self.pending.push_str(text);
         while self.step(is_end, events) {}

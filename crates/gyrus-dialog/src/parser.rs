@@ -33,6 +33,14 @@ impl Parser {
         self.take(text, false)
     }
 
+    /// Whether the output so far ends inside the reasoning.
+    pub fn is_in_reasoning(&self) -> bool {
+        match &self.kind {
+            Kind::Marked(parser) => parser.is_in_reasoning(),
+            Kind::Harmony(parser) => parser.is_in_reasoning(),
+        }
+    }
+
     /// Ends the output and returns what was held back.
     pub fn finish(mut self) -> Vec<Event> {
         self.take("", true)

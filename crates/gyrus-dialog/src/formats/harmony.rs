@@ -78,6 +78,10 @@ impl Harmony {
         }
     }
 
+    pub(crate) fn is_in_reasoning(&self) -> bool {
+        self.body == Some(Body::Reasoning)
+    }
+
     pub(crate) fn push(&mut self, text: &str, is_end: bool, events: &mut Vec<Event>) {
         self.pending.push_str(text);
         while self.step(is_end, events) {}
