@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gyrus_gpu::{Buffer, Dispatch, Gpu};
-use gyrus_kernels::Sampler;
 use gyrus_kernels::call::{SelectCall, SelectTuning};
+use gyrus_kernels::{Launch, Sampler};
+
 use gyrus_kernels::params::SlotState;
+use gyrus_kernels::shader::Rungs;
 
 const VOCAB: u32 = 128_256;
 
@@ -22,10 +24,13 @@ pub(super) struct Timed {
     /// Standard deviation of the logits.
     spread: f32,
     tuning: SelectTuning,
+    /// How many of the launches are timed, from the first on; `None` for all.
+    launches: Option<usize>,
 }
 
-/// Every configuration.
-pub(super) fn timed() -> Vec<Timed> {
+/// Every configuration, or with `by_launch` also the first launch of each, the first two and so on. `workgroup`: only
+/// that one.
+pub(super) fn timed(workgroup: Option<u32>, by_launch: bool) -> Result<Vec<Timed>> {
     let greedy = Sampler::default();
     let drawn = Sampler { temperature: 0.8, ..Sampler::default() };
     let top_k = Sampler { top_k: 40, top_p: 0.95, ..drawn.clone() };
@@ -49,26 +54,43 @@ pub(super) fn timed() -> Vec<Timed> {
             ("temperature, flat", &drawn, 0.5),
             ("top-k 1000", &Sampler { top_k: 1000, ..drawn.clone() }, 3.0),
         ] {
-            for workgroup in [256, 512, 1024] {
-                if workgroup > 256 && sampler.is_greedy() {
-                    continue;
-                }
-                all.push(Timed {
+            let workgroups = if sampler.is_greedy() { vec![256] } else { vec![256, 512, 1024] };
+            for workgroup in workgroups.into_iter().filter(|of| workgroup.is_none_or(|only| only == *of)) {
+                let timed = Timed {
                     name: format!("select {name}"),
                     shape: format!("{rows} × {VOCAB}, workgroup {workgroup}, in a chain"),
                     bytes: u64::from(rows) * u64::from(VOCAB) * 4,
                     sampler: sampler.clone(),
                     rows,
                     spread,
-                    tuning: SelectTuning { workgroup: Some(workgroup) },
-                });
+                    tuning: SelectTuning { workgroup: Some(workgroup), ..SelectTuning::default() },
+                    launches: None,
+                };
+                if by_launch {
+                    all.extend(timed.prefixes()?);
+                }
+                all.push(timed);
             }
         }
     }
-    all
+    Ok(all)
 }
 
 impl Timed {
+    /// The same for fewer launches. The difference of two is what a launch costs in the chain.
+    fn prefixes(&self) -> Result<Vec<Timed>> {
+        let samplers = vec![self.sampler.clone(); self.rows as usize];
+        let launches = SelectCall::of(&samplers, VOCAB, 1024)?.tuned(Rungs::NONE, self.tuning)?;
+        let prefix = |(at, launch): (usize, &Launch)| Timed {
+            name: format!("{}, up to {}", self.name, launch.variant().name),
+            shape: self.shape.clone(),
+            sampler: self.sampler.clone(),
+            launches: Some(at + 1),
+            ..*self
+        };
+        Ok(launches.iter().enumerate().take(launches.len() - 1).map(prefix).collect())
+    }
+
     /// The time of sampling in one step. Random numbers differ between steps, since positions advance.
     pub(super) fn time(&self, gpu: &Gpu, repetitions: usize) -> Result<Duration> {
         let samplers: Vec<Sampler> =
@@ -95,6 +117,7 @@ impl Timed {
         }
         let dispatches: Vec<Dispatch> = launches
             .iter()
+            .take(self.launches.unwrap_or(launches.len()))
             .map(|launch| {
                 let bound: Vec<&Buffer> = launch.slots().iter().map(|slot| &buffers[slot.name]).collect();
                 gpu.bind(launch, &bound)

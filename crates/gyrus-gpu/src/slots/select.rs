@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gyrus_kernels::call::{SELECT_LOGPROBS, SELECT_ROWS, SelectCall, draws_from_all};
+use gyrus_kernels::call::{SELECT_EMITTED, SELECT_LOGPROBS, SELECT_ROWS, SelectCall, draws_from_all};
 use gyrus_kernels::params::SlotState;
 use gyrus_kernels::{MAX_TOP, Sampler};
 
@@ -16,10 +16,33 @@ use crate::recorder::Copied;
 use crate::step::buffers_of;
 
 /// Buffers that are used within a step only, so that all groups share them.
-const SCRATCH: [&str; 3] = ["partials", "adjusted", "bins"];
+const SCRATCH: [&str; 3] = ["partials", "adjusted", "surveyed"];
 
 /// Buffers by the names of their slots.
 pub(crate) type Named = Vec<(&'static str, Buffer)>;
+
+/// Steps of the rings that are copied to the host, one after the other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RingSteps {
+    first: u32,
+    count: u32,
+}
+
+impl RingSteps {
+    /// Of steps from this number on: all of a ring if they go beyond its end.
+    pub(super) fn new(number: u32, count: u32) -> RingSteps {
+        let first = number % SELECT_EMITTED;
+        match first + count <= SELECT_EMITTED {
+            true => RingSteps { first, count },
+            false => RingSteps { first: 0, count: SELECT_EMITTED },
+        }
+    }
+
+    /// Where a step is among those that were copied.
+    pub(super) fn place(self, number: u32) -> u32 {
+        number % SELECT_EMITTED - self.first
+    }
+}
 
 /// The kernels that sample for a group, by what its slots need.
 #[derive(Debug)]
@@ -27,6 +50,8 @@ pub(crate) struct Selects {
     /// Buffers are allocated when a call first needs them, for all rows, and never again.
     buffers: Named,
     bound: HashMap<SelectCall, Bound>,
+    /// What the buffer of masks holds, `[SELECT_ROWS, words]`: only words that change are written.
+    masks: Vec<u32>,
 }
 
 /// Kernels of a call.
@@ -65,7 +90,7 @@ impl Selects {
     pub(crate) fn new(gpu: &Gpu, given: [(&'static str, Buffer); 3]) -> Result<Selects, GpuError> {
         let mut buffers = given.to_vec();
         buffers.push(("slots", gpu.buffer(u64::from(SELECT_ROWS) * size_of::<SlotState>() as u64)?));
-        Ok(Selects { buffers, bound: HashMap::new() })
+        Ok(Selects { buffers, bound: HashMap::new(), masks: Vec::new() })
     }
 
     /// A buffer by its name, if a call has needed it.
@@ -73,11 +98,20 @@ impl Selects {
         self.buffers.iter().find(|(of, _)| *of == name).map(|(_, buffer)| buffer)
     }
 
-    /// What a submission with steps of a call copies to the host: the rings of tokens and, if it has them, of
-    /// log-probabilities; then the logits of the rows that the host samples, a bit for each.
-    pub(super) fn copied(&self, call: &SelectCall, hosted: u16) -> impl Iterator<Item = Copied<'_>> {
+    /// What a submission with steps of a call copies to the host: of the rings of tokens and, if it has them, of
+    /// log-probabilities what these steps write; then the logits of the rows that the host samples, a bit for each.
+    pub(super) fn copied(
+        &self,
+        call: &SelectCall,
+        hosted: u16,
+        steps: RingSteps,
+    ) -> impl Iterator<Item = Copied<'_>> {
         let logprobs = if call.logprobs { self.buffer("logprobs") } else { None };
-        let rings = self.buffer("emitted").into_iter().chain(logprobs).map(Copied::whole);
+        let ring = move |buffer| {
+            let step = Copied::whole(buffer).bytes / u64::from(SELECT_EMITTED);
+            Copied { buffer, offset: u64::from(steps.first) * step, bytes: u64::from(steps.count) * step }
+        };
+        let rings = self.buffer("emitted").into_iter().chain(logprobs).map(ring);
         let bytes = 4 * u64::from(call.vocab);
         let rows = (0..u64::from(SELECT_ROWS)).filter(move |row| hosted >> row & 1 != 0);
         let kept = self.buffer("kept").into_iter();
@@ -105,7 +139,8 @@ impl Selects {
         self.allocate(gpu, scratch, call)?;
         let buffers: Named = self.buffers.iter().chain(&*scratch).cloned().collect();
         let bind = |launch| gpu.bind(&launch, &buffers_of(&launch, &buffers)?);
-        let steps = call.launches(gpu.rungs())?.into_iter().map(bind).collect::<Result<_, _>>()?;
+        let launches = call.tuned(gpu.rungs(), gpu.capabilities().select_tuning())?;
+        let steps = launches.into_iter().map(bind).collect::<Result<_, _>>()?;
         let count = call.count(gpu.rungs())?.map(bind).transpose()?;
         self.bound.insert(call, Bound { count, steps });
         Ok(true)
@@ -118,8 +153,9 @@ impl Selects {
         scratch: &mut Named,
         call: SelectCall,
     ) -> Result<bool, GpuError> {
-        // The largest size that a buffer of this name has: of all rows, and with or without samplers.
-        let calls = [true, false].map(|greedy| SelectCall { rows: SELECT_ROWS, greedy, ..call });
+        // The largest size that a buffer of this name has: of all rows, and with or without samplers of any kind.
+        let calls =
+            [true, false].map(|greedy| SelectCall { rows: SELECT_ROWS, greedy, whole: !greedy, ..call });
         let mut sizes: Vec<(&'static str, u64)> = Vec::new();
         for call in calls {
             for launch in call.launches(gpu.rungs())?.into_iter().chain(call.count(gpu.rungs())?) {
@@ -133,6 +169,9 @@ impl Selects {
             if !buffers.iter().any(|(of, _)| *of == name) {
                 buffers.push((name, gpu.buffer(bytes)?));
                 is_new = true;
+                if name == "masks" {
+                    self.masks.resize(bytes as usize / 4, 0);
+                }
             }
         }
         Ok(is_new)
@@ -178,8 +217,14 @@ impl Selects {
     }
 
     /// Sets the tokens that a row may sample.
-    pub(super) fn set_mask(&self, writes: &mut Writes, row: usize, allowed: &[u32]) {
-        self.set(writes, "masks", row * allowed.len(), allowed);
+    pub(super) fn set_mask(&mut self, writes: &mut Writes, row: usize, allowed: &[u32]) {
+        let first = row * allowed.len();
+        let Some(known) = self.masks.get_mut(first..first + allowed.len()) else { return };
+        let differs = |(known, new): (&u32, &u32)| known != new;
+        let Some(from) = known.iter().zip(allowed).position(differs) else { return };
+        let to = known.iter().zip(allowed).rposition(differs).unwrap_or(from) + 1;
+        known[from..to].copy_from_slice(&allowed[from..to]);
+        self.set(writes, "masks", first + from, &allowed[from..to]);
     }
 
     fn set(&self, writes: &mut Writes, name: &str, offset: usize, words: &[u32]) {
@@ -189,7 +234,7 @@ impl Selects {
     }
 }
 
-/// The log-probability of a row's token and of the most likely tokens, in a ring that begins at the word `first`.
+/// The log-probability of a row's token and of the most likely tokens of a step, the ring's steps from the word `first` on.
 pub(super) fn logprobs(words: &[u32], first: usize, step: u32, row: usize) -> (f32, [(u32, f32); MAX_TOP]) {
     let each = SELECT_LOGPROBS as usize;
     let at = first + (step as usize * SELECT_ROWS as usize + row) * each;

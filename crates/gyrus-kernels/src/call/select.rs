@@ -18,10 +18,16 @@ pub const SELECT_HELD: u32 = u32::MAX - 1;
 /// Logits that one run of neighbouring invocations reads.
 const RUN: u32 = 256;
 const SLICES: u32 = 64;
-/// Largest keys of chunks, then largest key and sum of slices, then smallest keys of slices, then what is left of the row.
-const PARTIALS: u32 = SLICES * RUN / 8 + 3 * SLICES + 4;
-/// Masses of bins and of runs of bins with four words before them, and tokens that were gathered.
-const BIN_WORDS: u32 = 4 + 2 * (64 + 4096) + 2 * 1024;
+/// Largest keys of chunks, then largest keys of slices, then smallest keys or sums of slices.
+const PARTIALS: u32 = SLICES * RUN / 8 + 2 * SLICES;
+/// Counters and cuts, masses of runs of bins and of bins, and tokens that were gathered.
+const BIN_WORDS: u32 = 20 + 2 * (256 + 16_384) + 2 * 1024;
+/// Logits that a workgroup of the kernels of bins reads at once.
+const BLOCK: u32 = 4 * RUN;
+/// Workgroups of a kernel of bins, for all rows together.
+const BLOCK_GROUPS: u32 = 512;
+/// Logits from which on masses of bins are added for the runs alone that decide: below, one more launch takes longer.
+const MANY_LOGITS: u32 = 1 << 19;
 /// Far above every vocabulary; indices and fixed-point sums do not overflow up to it.
 const MOST_VOCAB: u32 = 1 << 22;
 /// Above every context; indices do not overflow up to it.
@@ -46,7 +52,7 @@ const MOST_HISTORY: u32 = 1 << 24;
 /// | `masks` | `[rows, ceil(vocab / 32)]` u32: bit `i % 32` of word `i / 32` is set if token `i` may be chosen; with masks, for rows with `MASKED` |
 /// | `logprobs` | `[SELECT_EMITTED, SELECT_ROWS, SELECT_LOGPROBS]` u32: log-probabilities of the token and of the `top` most likely ones go to `logprobs[step % SELECT_EMITTED][row]`; with log-probabilities, of rows with `LOGPROBS` that advanced |
 /// | `kept` | `[rows, vocab]` f32: the logits of rows with `HOST`; with rows that the host samples |
-/// | `partials`, `adjusted`, `bins` | scratch between a list's launches |
+/// | `partials`, `adjusted`, `surveyed` | scratch between a list's launches |
 ///
 /// When a sequence with penalties begins, the host fills `history` and runs [`count`](SelectCall::count) before the first
 /// step; each step then slides the window. A row's token does not depend on the other rows.
@@ -58,10 +64,10 @@ const MOST_HISTORY: u32 = 1 << 24;
 /// Log-probabilities are of the logits before penalties, masks and temperature; equal ones are in the order of ids.
 /// `(u32::MAX, -infinity)` stands for tokens beyond the vocabulary.
 ///
-/// Two launches, and two more for log-probabilities. Rows that keep at most 256 tokens, or whose draw is among a few
-/// hundred, read a few thousand logits in the second. For other rows there are three more launches with
-/// [`whole`](SelectCall::whole): a histogram by many workgroups finds the few tokens that decide. Without, and for a top-k
-/// above 256, such rows read their logits several times in one workgroup, which is slower.
+/// Two launches, and two more for log-probabilities. Rows that keep at most 256 tokens read a few thousand logits in the
+/// second. With [`whole`](SelectCall::whole) there are two or three more before it for rows without top-k: a histogram by
+/// many workgroups finds the few tokens that decide. Without, for a top-k above 256, and if more than a thousand logits at a cut
+/// are equal, such rows read their logits several times in one workgroup, which is slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SelectCall {
     /// Rows, at most [`SELECT_ROWS`].
@@ -90,6 +96,8 @@ pub struct SelectCall {
 pub struct SelectTuning {
     /// Invocations of the workgroup that draws: a power of two from 256 on.
     pub workgroup: Option<u32>,
+    /// Whether a launch of its own adds the masses of bins, after those of runs of bins are known.
+    pub refine: Option<bool>,
 }
 
 impl SelectCall {
@@ -176,7 +184,7 @@ impl SelectCall {
                 &[
                     (logits, 0, Access::Read),
                     ("slots", 1, Access::ReadWrite),
-                    ("partials", 2, if self.whole { Access::ReadWrite } else { Access::Read }),
+                    ("partials", 2, Access::Read),
                     ("tokens", 3, Access::ReadWrite),
                     ("rows", 4, Access::ReadWrite),
                     ("emitted", 5, Access::ReadWrite),
@@ -185,15 +193,18 @@ impl SelectCall {
                 ],
             );
             draw.variant.overrides = vec![("WORKGROUP", workgroup.into())];
-            let mut launches = vec![self.survey(rungs, false), draw];
+            let mut launches = vec![self.survey(rungs, false)];
             if self.whole {
-                launches.extend(self.finish(rungs, workgroup));
+                launches.extend(self.bins(rungs, tuning.refine));
             }
+            launches.push(draw);
             launches
         };
         if self.logprobs {
             let raw = SelectCall { penalties: false, masks: false, whole: false, ..*self };
-            launches.push(raw.survey(rungs, true));
+            // It shares no buffer that is written with the launches that choose tokens, and is first, so that a device can
+            // run it beside them.
+            launches.insert(0, raw.survey(rungs, true));
             launches.push(raw.launch(
                 rungs,
                 ("select_logprobs", "select/logprobs.wgsl"),
@@ -202,7 +213,7 @@ impl SelectCall {
                 &[
                     ("logits", 0, Access::Read),
                     ("slots", 1, Access::Read),
-                    ("partials", 2, Access::Read),
+                    ("surveyed", 2, Access::Read),
                     ("emitted", 3, Access::Read),
                     ("logprobs", 5, Access::ReadWrite),
                 ],
@@ -220,41 +231,26 @@ impl SelectCall {
         Ok(launches)
     }
 
-    /// The launches that draw for rows that candidates do not suffice for.
-    fn finish(&self, rungs: Rungs, workgroup: u32) -> [Launch; 3] {
-        let slices = self.params().slices;
+    /// The launches that find the tokens that decide, for rows without top-k.
+    fn bins(&self, rungs: Rungs, refine: Option<bool>) -> Vec<Launch> {
         let logits = if self.has_adjusted() { "adjusted" } else { "logits" };
-        let histogram = [
+        let buffers = [
             (logits, 0, Access::Read),
             ("slots", 1, Access::Read),
-            ("partials", 2, Access::Read),
-            ("bins", 4, Access::ReadWrite),
+            ("partials", 2, Access::ReadWrite),
+            ("rows", 4, Access::Read),
         ];
-        let gather = [
-            (logits, 0, Access::Read),
-            ("slots", 1, Access::Read),
-            ("rows", 2, Access::Read),
-            ("bins", 4, Access::ReadWrite),
-        ];
-        let finish = [
-            (logits, 0, Access::Read),
-            ("slots", 1, Access::ReadWrite),
-            ("bins", 2, Access::ReadWrite),
-            ("tokens", 3, Access::ReadWrite),
-            ("rows", 4, Access::ReadWrite),
-            ("emitted", 5, Access::ReadWrite),
-            ("history", 7, Access::ReadWrite),
-            ("counts", 8, Access::ReadWrite),
-        ];
-        let grid = [slices, self.rows];
-        let mut last =
-            self.launch(rungs, ("select_finish", "select/finish.wgsl"), 6, [self.rows, 1], &finish);
-        last.variant.overrides = vec![("WORKGROUP", workgroup.into())];
-        [
-            self.launch(rungs, ("select_histogram", "select/histogram.wgsl"), 3, grid, &histogram),
-            self.launch(rungs, ("select_gather", "select/gather.wgsl"), 3, grid, &gather),
-            last,
-        ]
+        let grid = [self.vocab.div_ceil(BLOCK).min(BLOCK_GROUPS / self.rows), self.rows];
+        let refine = refine.unwrap_or(self.rows.saturating_mul(self.vocab) > MANY_LOGITS);
+        let mut histogram =
+            self.launch(rungs, ("select_histogram", "select/histogram.wgsl"), 3, grid, &buffers[..3]);
+        histogram.variant.constants.push(("FINE", u32::from(!refine).to_string()));
+        let mut launches = vec![histogram];
+        if refine {
+            launches.push(self.launch(rungs, ("select_refine", "select/refine.wgsl"), 3, grid, &buffers));
+        }
+        launches.push(self.launch(rungs, ("select_gather", "select/gather.wgsl"), 3, grid, &buffers));
+        launches
     }
 
     /// `raw`: for log-probabilities.
@@ -267,11 +263,10 @@ impl SelectCall {
             &[
                 ("logits", 0, Access::Read),
                 ("slots", 1, Access::Read),
-                ("partials", 2, Access::ReadWrite),
+                (if raw { "surveyed" } else { "partials" }, 2, Access::ReadWrite),
                 ("counts", 4, Access::Read),
                 ("adjusted", 5, Access::ReadWrite),
                 ("masks", 6, Access::Read),
-                ("bins", 7, Access::ReadWrite),
             ],
         );
         launch.variant.constants.push(("RAW", u32::from(raw).to_string()));
@@ -339,8 +334,10 @@ impl SelectCall {
             "tokens" => Some(4 * rows),
             "rows" => Some(8 * rows),
             "emitted" => Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS)),
-            "partials" if self.greedy && !self.logprobs => Some(8 * rows * u64::from(SLICES)),
+            "partials" if self.greedy => Some(8 * rows * u64::from(SLICES)),
+            "partials" if self.whole && !self.greedy => Some(4 * rows * u64::from(PARTIALS + BIN_WORDS)),
             "partials" => Some(4 * rows * u64::from(PARTIALS)),
+            "surveyed" if self.logprobs => Some(4 * rows * u64::from(PARTIALS)),
             "slots" => Some(rows * size_of::<SlotState>() as u64),
             "logprobs" if self.logprobs => {
                 Some(4 * u64::from(SELECT_EMITTED * SELECT_ROWS * SELECT_LOGPROBS))
@@ -348,7 +345,6 @@ impl SelectCall {
             "counts" if self.penalties => Some(logits),
             "adjusted" if self.has_adjusted() => Some(logits),
             "kept" if self.keeps => Some(logits),
-            "bins" if self.whole && !self.greedy => Some(4 * rows * u64::from(BIN_WORDS)),
             "masks" if self.masks => Some(4 * rows * u64::from(self.vocab.div_ceil(32))),
             "history" if self.penalties => Some(4 * rows * u64::from(self.history)),
             _ => None,
@@ -375,7 +371,7 @@ impl SelectCall {
                 constants: vec![
                     flag("PENALTIES", self.penalties),
                     flag("MASKS", self.masks),
-                    flag("WHOLE", self.whole),
+                    flag("WHOLE", self.whole && !self.greedy),
                     flag("IMMEDIATES", rungs.immediates),
                     flag("SUBGROUPS", rungs.subgroups),
                 ],

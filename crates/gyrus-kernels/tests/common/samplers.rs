@@ -42,6 +42,19 @@ pub(crate) fn cases() -> Vec<Case> {
         ..Dry::default()
     };
     let llama_cpp = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature".parse().unwrap();
+    let everything = Sampler {
+        temperature: 1.3,
+        top_k: 60,
+        top_p: 0.9,
+        min_p: 0.02,
+        typical_p: 0.9,
+        top_n_sigma: 2.0,
+        presence_penalty: 0.3,
+        xtc: Xtc { probability: 0.3, threshold: 0.06 },
+        dry: dry(&[9]),
+        logit_bias: vec![(7, 1.0)],
+        ..base.clone()
+    };
     let all = [
         ("nothing", base.clone()),
         ("temperature", of(|s| s.temperature = 0.6)),
@@ -73,39 +86,8 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         ("logit bias", of(|s| s.logit_bias = vec![(5, 2.0), (41, -1.5), (14, f32::NEG_INFINITY)])),
         ("top-k, then top-p and min-p", of(|s| (s.top_k, s.top_p, s.min_p) = (30, 0.9, 0.08))),
-        (
-            "everything, in the default order",
-            Sampler {
-                temperature: 1.3,
-                top_k: 60,
-                top_p: 0.9,
-                min_p: 0.02,
-                typical_p: 0.9,
-                top_n_sigma: 2.0,
-                presence_penalty: 0.3,
-                xtc: Xtc { probability: 0.3, threshold: 0.06 },
-                dry: dry(&[9]),
-                logit_bias: vec![(7, 1.0)],
-                ..base.clone()
-            },
-        ),
-        (
-            "everything, in the order of llama.cpp",
-            Sampler {
-                temperature: 1.3,
-                top_k: 60,
-                top_p: 0.9,
-                min_p: 0.02,
-                typical_p: 0.9,
-                top_n_sigma: 2.0,
-                presence_penalty: 0.3,
-                xtc: Xtc { probability: 0.3, threshold: 0.06 },
-                dry: dry(&[9]),
-                logit_bias: vec![(7, 1.0)],
-                order: llama_cpp,
-                ..base.clone()
-            },
-        ),
+        ("everything, in the default order", everything.clone()),
+        ("everything, in the order of llama.cpp", Sampler { order: llama_cpp, ..everything }),
         (
             "penalties after the cuts and a temperature",
             Sampler {

@@ -1,5 +1,5 @@
-// The draw among the candidates, the tokens with the largest logits. Sets `chosen`, or leaves it if they do not
-// suffice.
+// The draw among the candidates, the tokens with the largest logits, for a small top-k. Sets `chosen`, or leaves it if too
+// many logits are equal.
 
 // The token at an offset of a chunk, in a run of its slice. It may be beyond the vocabulary.
 fn chunk_token(chunk: u32, run: u32, offset: u32) -> u32 {
@@ -119,25 +119,8 @@ fn gather(listed: u32, last: u32) -> u32 {
     return workgroupUniformLoad(&broadcast);
 }
 
-// The mass of the whole row, from the sums of its slices.
-fn row_mass(partial: u32) -> vec2<u32> {
-    if (lane < params.slices) {
-        let two = partials[partial + (CHUNKS + 2u * lane) / 4u];
-        let slice = select(two.xy, two.zw, lane % 2u == 1u);
-        add_shared(mass(bitcast<f32>(slice.y) * relative_probability(distance_to_max(slice.x, max_logit, inverse))));
-    }
-    workgroupBarrier();
-    if (lane == 0u) {
-        broadcast_mass = shared_sum();
-    }
-    return workgroupUniformLoad(&broadcast_mass);
-}
-
-fn draw_candidates(slot: SlotState, partial: u32, full_mass: bool, z: vec2<u32>) {
-    let top_k = slot.top_k;
-    let top_p = slot.top_p;
-    let min_p = slot.min_p;
-    let last = last_bin_of(select(top_k, MAX_CANDIDATE_K, full_mass));
+fn draw_candidates(slot: SlotState, z: vec2<u32>) {
+    let last = last_bin_of(slot.top_k);
     let listed = list_chunks(last);
     if (listed == NONE) {
         return;
@@ -147,9 +130,7 @@ fn draw_candidates(slot: SlotState, partial: u32, full_mass: bool, z: vec2<u32>)
         return;
     }
     sort(gathered);
-    let count = select(min(gathered, top_k), gathered, full_mass);
-    // Whether the candidates include every token that the sampler keeps.
-    let complete = !full_mass || last == DISTANCE_BINS;
+    let count = min(gathered, slot.top_k);
     let each = (count + WORKGROUP - 1u) / WORKGROUP;
     let first = lane * each;
     let end = min(first + each, count);
@@ -164,44 +145,31 @@ fn draw_candidates(slot: SlotState, partial: u32, full_mass: bool, z: vec2<u32>)
         broadcast_mass = prefix_sum;
     }
     if (lane == 0u) {
-        atomicStore(&found, select(NONE, count, complete));
+        atomicStore(&found, count);
     }
-    var total = workgroupUniformLoad(&broadcast_mass);
-    if (!complete) {
-        total = row_mass(partial);
-    }
-    let target_mass = top_p_mass(total, top_p);
+    let target_mass = top_p_mass(workgroupUniformLoad(&broadcast_mass), slot.top_p);
     var sum = before;
     for (var i = first; i < end; i += 1u) {
         let probability = relative_probability(distance_to_max(candidates[i].x, max_logit, inverse));
         let next = add64(sum, mass(probability));
-        if (top_p < 1.0 && less64(sum, target_mass) && !less64(next, target_mass)) {
+        if (slot.top_p < 1.0 && less64(sum, target_mass) && !less64(next, target_mass)) {
             atomicMin(&found, i + 1u);
         }
-        if (probability < min_p) {
+        if (probability < slot.min_p) {
             atomicMin(&found, max(i, 1u));
         }
         sum = next;
     }
     workgroupBarrier();
     let kept = atomicLoad(&found);
-    if (kept != NONE) {
-        sum = before;
-        for (var i = first; i < end; i += 1u) {
-            sum = add64(sum, mass_of(candidates[i].x));
-            if (i + 1u == kept) {
-                broadcast_mass = sum;
-            }
+    sum = before;
+    for (var i = first; i < end; i += 1u) {
+        sum = add64(sum, mass_of(candidates[i].x));
+        if (i + 1u == kept) {
+            broadcast_mass = sum;
         }
-    } else if (lane == 0u) {
-        // No cut was found among the candidates: the draw is over the whole row, or the cut is beyond the candidates.
-        broadcast_mass = select(total, vec2<u32>(), top_p < 1.0 || min_p > 0.0);
     }
-    let kept_mass = workgroupUniformLoad(&broadcast_mass);
-    if (all(kept_mass == vec2<u32>())) {
-        return;
-    }
-    let drawn_mass = random_mass(kept_mass, z);
+    let drawn_mass = random_mass(workgroupUniformLoad(&broadcast_mass), z);
     sum = before;
     for (var i = first; i < min(end, kept); i += 1u) {
         let next = add64(sum, mass_of(candidates[i].x));

@@ -2,7 +2,7 @@
 //
 //   0  logits    [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
 //   1  slots     [rows] SlotState, advanced
-//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote; with WHOLE what is left of the row is written
+//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote and, with WHOLE, select_gather
 //   3  tokens    [rows] u32, advanced
 //   4  rows      [rows] (position, first entry in block_table), advanced
 //   5  emitted   [EMITTED, MAX_ROWS] u32, written at the row's step
@@ -12,12 +12,12 @@
 //
 // Grid: (rows), a workgroup a row. Twins: Sampler::draw, scalar::SelectState.
 //
-// Each of the k largest logits is in one of the k chunks with the largest maxima, and is at least the smallest of these
-// maxima. So the kernel reads only these chunks, collects the tokens that are at least that large (the candidates), and
-// sorts them by rank counting. The candidates are a prefix of the row in descending order, equal logits by id. top-k,
-// top-p and min-p all cut that order to a prefix. If the candidates do not suffice (many tokens are wanted, or too many
-// have equal logits for the buffer), radix.wgsl finds the token in several passes over the row. With WHOLE the kernels
-// select_histogram, select_gather and select_finish do that instead; `partials` tells them which rows are left.
+// For a small top-k: each of the k largest logits is in one of the k chunks with the largest maxima, and is at least the
+// smallest of these maxima. So the kernel reads only these chunks, collects the tokens that are at least that large (the
+// candidates), and sorts them by rank counting. The candidates are a prefix of the row in descending order, equal logits
+// by id. top-k, top-p and min-p all cut that order to a prefix. With WHOLE, rows of which all tokens may be drawn have
+// their candidates from select_histogram and select_gather. If the candidates do not suffice (a large top-k, or too many
+// equal logits for the buffer), radix.wgsl finds the token in several passes over the row.
 //
 // Sums are in fixed point, hence exact: a row's token does not depend on the order in which candidates were found.
 
@@ -26,14 +26,11 @@
 #define PARAMS_BINDING 6
 #include "lib/params.wgsl"
 #include "select/slot.wgsl"
+#include "lib/invocation.wgsl"
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read_write> slots: array<SlotState>;
-#if WHOLE
-@group(0) @binding(2) var<storage, read_write> partials: array<vec4<u32>>;
-#else
 @group(0) @binding(2) var<storage, read> partials: array<vec4<u32>>;
-#endif
 @group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> rows: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read_write> emitted: array<u32>;
@@ -46,8 +43,11 @@
 #include "select/layout.wgsl"
 #include "select/mass.wgsl"
 #include "select/advance.wgsl"
-
 #include "select/random.wgsl"
+
+// A power of two from 256 on.
+override WORKGROUP: u32 = 256u;
+#include "select/scan.wgsl"
 #include "select/row.wgsl"
 
 // Bins of 1/16 octave for a key's distance from the largest key.
@@ -66,9 +66,10 @@ fn bin_of(key: u32) -> u32 {
 }
 
 #include "select/candidates.wgsl"
-#if !WHOLE
-#include "select/radix.wgsl"
+#if WHOLE
+#include "select/gathered.wgsl"
 #endif
+#include "select/radix.wgsl"
 
 fn first_of(at: vec4<u32>, keys: vec4<u32>) -> u32 {
     let tokens_at = select(vec4<u32>(NONE), at, keys == vec4<u32>(max_key));
@@ -96,49 +97,10 @@ fn argmax(chunk: u32, keys: vec4<u32>) {
     argmax_of_chunk(chunk + 3u, keys.w);
 }
 
-#if WHOLE
-// Leaves the row to select_finish, with its largest and its smallest key.
-fn leave_row(slot: SlotState, partial: u32) {
-    if (lane == 0u) {
-        atomicStore(&found, NOT_FINITE);
-    }
-    workgroupBarrier();
-    if (lane < params.slices) {
-        let four = partials[partial + (SMALLEST + lane) / 4u];
-        atomicMin(&found, four[lane % 4u]);
-    }
-    workgroupBarrier();
-    if (lane == 0u) {
-        let keeps_all = slot.top_k == 0u || slot.top_k >= params.vocab;
-        let by_bins = keeps_all && needs_full_mass(slot.temperature, slot.top_k);
-        let left = select(LEFT_TO_RADIX, LEFT_TO_BINS, by_bins);
-        partials[partial + LEFT / 4u] = vec4<u32>(left, max_key, atomicLoad(&found), 0u);
-    }
-}
-#endif
-
 @compute @workgroup_size(WORKGROUP)
-fn KERNEL(
-    @builtin(local_invocation_index) index: u32,
-    @builtin(workgroup_id) group: vec3<u32>,
-#if SUBGROUPS
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-    @builtin(subgroup_invocation_id) lane_id: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
-#endif
-) {
-    let row = group.x;
-    lane = index;
-#if SUBGROUPS
-    shuffle_width = 1u;
-    subgroup_lane = lane_id;
-    // If subgroups are full, invocations are numbered subgroup by subgroup.
-    if (subgroups * subgroup_size == WORKGROUP) {
-        shuffle_width = subgroup_size;
-        lane = subgroup * subgroup_size + lane_id;
-    }
-#endif
+fn KERNEL(here: Invocation) {
+    let row = here.workgroup.x;
+    number_lanes(here);
     base = row * params.vocab;
     let partial = row * (PARTIALS / 4u);
     chunk_max = load_chunk_max(partial, lane);
@@ -160,11 +122,6 @@ fn KERNEL(
     // These loads are barriers.
     let slot = workgroupUniformLoad(&broadcast_slot);
     let position = workgroupUniformLoad(&broadcast);
-#if WHOLE
-    if (lane == 0u) {
-        partials[partial + LEFT / 4u] = vec4<u32>(LEFT_NOTHING, 0u, 0u, 0u);
-    }
-#endif
     if (position == HELD) {
         if (lane == 0u) {
             emit(row, slot, HELD);
@@ -200,26 +157,22 @@ fn KERNEL(
         }
     } else {
         let z = random(vec2<u32>(slot.seed_low, slot.seed_high), position);
-        let full_mass = needs_full_mass(slot.temperature, slot.top_k);
-        if (!full_mass || slot.top_k == 0u || slot.top_k >= params.vocab) {
-            draw_candidates(slot, partial, full_mass, z);
+        if (slot.top_k > 0u && slot.top_k <= MAX_CANDIDATE_K) {
+            draw_candidates(slot, z);
         }
+#if WHOLE
+        if (is_binned(slot)) {
+            draw_gathered(slot, 4u * partial + ROW_BINS, z);
+        }
+#endif
         workgroupBarrier();
         if (lane == 0u) {
             broadcast = atomicLoad(&chosen);
         }
-        let drawn = workgroupUniformLoad(&broadcast);
-#if WHOLE
-        if (drawn == NONE) {
-            leave_row(slot, partial);
-            return;
-        }
-#else
-        if (drawn == NONE) {
+        if (workgroupUniformLoad(&broadcast) == NONE) {
             draw_row(slot, z);
         }
         workgroupBarrier();
-#endif
         if (lane == 0u) {
             advance(row, slot, position, min(atomicLoad(&chosen), params.vocab - 1u));
         }

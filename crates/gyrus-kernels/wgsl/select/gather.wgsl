@@ -1,67 +1,96 @@
-// select_gather: the tokens of the bins that decide the cuts and the draw of rows that select_draw has left.
+// select_gather: the tokens of the bins that decide the cuts and the draw of rows whose tokens are found by bins.
 //
-//   0  logits  [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
-//   1  slots   [rows] SlotState, read
-//   2  rows    [rows] (position, first entry in block_table), read
-//   3  params  SelectParams (immediates where the device has them)
-//   4  bins    [rows, BIN_WORDS] u32: masses are read, tokens are added in any order
+//   0  logits    [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
+//   1  slots     [rows] SlotState, read
+//   2  partials  [rows, PARTIALS] u32: masses are read, cuts are written, tokens are added in any order
+//   3  params    SelectParams (immediates where the device has them)
+//   4  rows      [rows] (position, first entry in block_table), read
 //
-// Grid: (slices, rows). Rows of which nothing is left to bins are skipped. If there are more than MAX_GATHERED tokens,
-// they are only counted. Twin: Sampler::draw, together with select_histogram and select_finish.
+// Grid: (any, rows); blocks of a row are dealt to the workgroups round-robin. If there are more than MAX_GATHERED tokens,
+// they are only counted. Twin: Sampler::draw, together with select_histogram and select_draw.
 
 #include "params/SelectParams"
 #define PARAMS SelectParams
 #define PARAMS_BINDING 3
 #include "lib/params.wgsl"
 #include "select/slot.wgsl"
+#include "lib/invocation.wgsl"
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read> slots: array<SlotState>;
-@group(0) @binding(2) var<storage, read> rows: array<vec2<u32>>;
-@group(0) @binding(4) var<storage, read_write> row_bins: array<atomic<u32>>;
+@group(0) @binding(2) var<storage, read_write> partials: array<atomic<u32>>;
+@group(0) @binding(4) var<storage, read> rows: array<vec2<u32>>;
 #include "lib/u64.wgsl"
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
 #include "select/mass.wgsl"
 #include "select/random.wgsl"
-#include "select/bins.wgsl"
+#include "select/block.wgsl"
+
+const WORKGROUP: u32 = BIN_RUNS;
+#include "select/scan.wgsl"
+#define RUNS 0
 #include "select/cuts.wgsl"
+#include "select/binned.wgsl"
 
-var<workgroup> broadcast: u32;
+fn store_mass(word: u32, value: vec2<u32>) {
+    atomicStore(&partials[word], value.x);
+    atomicStore(&partials[word + 1u], value.y);
+}
 
-@compute @workgroup_size(256)
-fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let at = group.y * BIN_WORDS;
-    if (lane == 0u) {
-        broadcast = atomicLoad(&row_bins[at + BIN_LEFT]);
+fn store_bin(word: u32, value: BinMass) {
+    atomicStore(&partials[word], value.bin);
+    store_mass(word + 1u, value.before);
+}
+
+fn add_token(at: u32, key: u32, token: u32) {
+    let place = atomicAdd(&partials[at + BIN_GATHERED], 1u);
+    if (place < MAX_GATHERED) {
+        atomicStore(&partials[at + BIN_TOKENS + 2u * place], key);
+        atomicStore(&partials[at + BIN_TOKENS + 2u * place + 1u], token);
     }
-    if (workgroupUniformLoad(&broadcast) != LEFT_TO_BINS) {
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn KERNEL(here: Invocation) {
+    let row = here.workgroup.y;
+    let slot = slots[row];
+    if (!is_binned(slot)) {
         return;
     }
-    let top_p = slots[group.y].top_p;
-    let min_p = slots[group.y].min_p;
-    let inverse = slots[group.y].inverse_temperature;
-    let max_logit = value_of(atomicLoad(&row_bins[at + BIN_MAX_KEY]));
-    let smallest = atomicLoad(&row_bins[at + BIN_MIN_KEY]);
-    let per_unit = bins_per_unit(distance_to_max(smallest, max_logit, inverse));
-    // The row has not advanced yet.
-    let seed = vec2<u32>(slots[group.y].seed_low, slots[group.y].seed_high);
-    let z = random(seed, rows[group.y].x + 1u);
-    let cuts = find_cuts(lane, at, top_p, min_p, per_unit, z);
-    let base = group.y * params.vocab;
-    for (var run = 0u; run < params.each; run += 1u) {
-        let token = token_at(group.x, run, lane);
-        if (token < params.vocab) {
-            let key = key_of(logits[base + token]);
-            let distance = distance_to_max(key, max_logit, inverse);
-            let has_mass = key != NO_KEY && any(mass(relative_probability(distance)) != vec2<u32>());
-            if (has_mass && is_wanted(row_bin(distance, per_unit), cuts, top_p, min_p)) {
-                let place = atomicAdd(&row_bins[at + BIN_GATHERED], 1u);
-                if (place < MAX_GATHERED) {
-                    atomicStore(&row_bins[at + BIN_TOKENS + 2u * place], key);
-                    atomicStore(&row_bins[at + BIN_TOKENS + 2u * place + 1u], token);
+    number_lanes(here);
+    // The first block is loaded while the cuts are found.
+    let base = row * params.vocab;
+    var tokens_at = block_tokens(here.workgroup.x, lane);
+    var keys = block_keys(base, tokens_at);
+    let at = row * PARTIALS + ROW_BINS;
+    let max_key = row_max_key(at);
+    if (max_key == NO_KEY) {
+        return;
+    }
+    let scale = row_scale(at, max_key, slot);
+    let z = row_random(row, slot);
+    let cuts = find_cuts(at, slot, scale.per_unit, z);
+    if (here.workgroup.x == 0u && lane == 0u) {
+        store_mass(at + CUT_TOTAL, cuts.total);
+        store_mass(at + CUT_GOAL, cuts.top_p);
+        store_bin(at + CUT_TOP, cuts.top);
+        store_bin(at + CUT_LEAST, cuts.least);
+        store_bin(at + CUT_FIRST, cuts.first);
+        atomicStore(&partials[at + CUT_LAST], cuts.last.bin);
+    }
+    for (var block = here.workgroup.x; block * BLOCK < params.vocab; block += here.num_workgroups.x) {
+        let next_at = block_tokens(block + here.num_workgroups.x, lane);
+        let next = block_keys(base, next_at);
+        for (var i = 0u; i < 4u; i += 1u) {
+            let distance = distance_to_max(keys[i], scale.max_logit, scale.inverse);
+            if (keys[i] != NO_KEY && is_wanted(bin_at(distance, scale.per_unit), cuts, slot)) {
+                if (any(mass(relative_probability(distance)) != vec2<u32>())) {
+                    add_token(at, keys[i], tokens_at[i]);
                 }
             }
         }
+        tokens_at = next_at;
+        keys = next;
     }
 }

@@ -1,13 +1,13 @@
-// select_histogram: the masses of the bins of rows that select_draw has left, and of runs of bins.
+// select_histogram: the masses of the runs of bins of rows whose tokens are found by bins; with FINE those of the bins, too.
 //
 //   0  logits    [rows, vocab] f32, read; with PENALTIES or MASKS `adjusted`, which select_survey wrote
 //   1  slots     [rows] SlotState, read
-//   2  partials  [rows, PARTIALS] u32, read: what select_draw has left
+//   2  partials  [rows, PARTIALS] u32: what select_survey wrote is read; masses are added to the bins
 //   3  params    SelectParams (immediates where the device has them)
-//   4  bins      [rows, BIN_WORDS] u32, added to; select_survey has cleared them
 //
-// Grid: (slices, rows). Rows of which nothing is left to bins are skipped. Masses are in fixed point: their sums do not
-// depend on the order. Twin: Sampler::draw, together with select_gather and select_finish.
+// Grid: (any, rows); blocks of a row are dealt to the workgroups round-robin. Masses are in fixed point: their sums do not
+// depend on the order. Runs are summed in workgroup memory, bins in `partials`: for many rows that is slower than a
+// select_refine for the few bins that matter. Twin: Sampler::draw, together with select_gather and select_draw.
 
 #include "params/SelectParams"
 #define PARAMS SelectParams
@@ -17,84 +17,116 @@
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;
 @group(0) @binding(1) var<storage, read> slots: array<SlotState>;
-@group(0) @binding(2) var<storage, read> partials: array<u32>;
-@group(0) @binding(4) var<storage, read_write> row_bins: array<atomic<u32>>;
+@group(0) @binding(2) var<storage, read_write> partials: array<atomic<u32>>;
 #include "lib/u64.wgsl"
 #include "select/keys.wgsl"
 #include "select/layout.wgsl"
 #include "select/mass.wgsl"
-#include "select/bins.wgsl"
+#include "select/block.wgsl"
+#include "select/add.wgsl"
 
-var<workgroup> broadcast: u32;
-var<workgroup> run_mass: array<atomic<u32>, 2u * BIN_RUNS>;
+var<workgroup> largest: atomic<u32>;
+var<workgroup> smallest: atomic<u32>;
+var<workgroup> broadcast: vec2<u32>;
+// Low and high words of the masses of runs.
+var<workgroup> run_low: array<atomic<u32>, BIN_RUNS>;
+var<workgroup> run_high: array<atomic<u32>, BIN_RUNS>;
 
-// Adds to a 64-bit sum of two words in `bins`.
-fn add_global(word: u32, value: vec2<u32>) {
-    let old = atomicAdd(&row_bins[word], value.x);
-    let high = value.y + select(0u, 1u, old + value.x < old);
-    if (high > 0u) {
-        atomicAdd(&row_bins[word + 1u], high);
+// The state of the row.
+var<private> max_logit: f32;
+var<private> inverse: f32;
+var<private> per_unit: f32;
+
+// Adds to a run, and returns what its low word was.
+fn add_low(run: u32, value: u32) -> u32 {
+    if (value == 0u) {
+        return 0u;
+    }
+    return atomicAdd(&run_low[run], value);
+}
+
+fn add_high(run: u32, value: u32) {
+    if (value > 0u) {
+        atomicAdd(&run_high[run], value);
     }
 }
 
-fn add_token(key: u32, at: u32, max_logit: f32, inverse: f32, per_unit: f32) {
-    if (key == NO_KEY) {
-        return;
-    }
-    let distance = distance_to_max(key, max_logit, inverse);
-    let own = mass(relative_probability(distance));
-    if (all(own == vec2<u32>())) {
-        return;
-    }
-    let bin = row_bin(distance, per_unit);
-    add_global(at + BIN_MASS + 2u * bin, own);
-    let bin_run = 2u * (bin / BINS_OF_RUN);
-    let old = atomicAdd(&run_mass[bin_run], own.x);
-    atomicAdd(&run_mass[bin_run + 1u], own.y + select(0u, 1u, old + own.x < old));
-}
-
-fn load_keys(base: u32, at: vec4<u32>) -> vec4<u32> {
-    let inside = vec4<u32>(base) + min(at, vec4<u32>(params.vocab - 1u));
-    return keys_of(vec4<u32>(logits[inside.x], logits[inside.y], logits[inside.z], logits[inside.w]), at);
+fn add_tokens(at: u32, keys: vec4<u32>) {
+    let four = masses_of(keys, max_logit, inverse, per_unit);
+#if FINE
+    let old_of_bins = add_low4(at, four);
+#endif
+    let runs = four.bins / BINS_OF_RUN;
+    let old = vec4<u32>(
+        add_low(runs.x, four.low.x),
+        add_low(runs.y, four.low.y),
+        add_low(runs.z, four.low.z),
+        add_low(runs.w, four.low.w));
+    let carried = four.high + select(vec4<u32>(), vec4<u32>(1u), old + four.low < old);
+    add_high(runs.x, carried.x);
+    add_high(runs.y, carried.y);
+    add_high(runs.z, carried.z);
+    add_high(runs.w, carried.w);
+#if FINE
+    add_high4(at, four, old_of_bins);
+#endif
 }
 
 @compute @workgroup_size(256)
-fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let left = group.y * PARTIALS + LEFT;
-    let at = group.y * BIN_WORDS;
-    if (lane == 0u) {
-        broadcast = partials[left];
-        if (group.x == 0u) {
-            atomicStore(&row_bins[at + BIN_LEFT], broadcast);
-            atomicStore(&row_bins[at + BIN_MAX_KEY], partials[left + 1u]);
-            atomicStore(&row_bins[at + BIN_MIN_KEY], partials[left + 2u]);
-        }
-    }
-    if (workgroupUniformLoad(&broadcast) != LEFT_TO_BINS) {
+fn KERNEL(
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let row = group.y;
+    if (!is_binned(slots[row])) {
         return;
     }
-    if (lane < 2u * BIN_RUNS) {
-        atomicStore(&run_mass[lane], 0u);
+    // The first block is loaded while the slices are reduced.
+    let base = row * params.vocab;
+    var keys = block_keys(base, block_tokens(group.x, lane));
+    let partial = row * PARTIALS;
+    let at = partial + ROW_BINS;
+    if (lane == 0u) {
+        atomicStore(&largest, NO_KEY);
+        atomicStore(&smallest, NOT_FINITE);
+    }
+    for (var i = lane; i < BIN_RUNS; i += RUN) {
+        atomicStore(&run_low[i], 0u);
+        atomicStore(&run_high[i], 0u);
     }
     workgroupBarrier();
-    let max_logit = value_of(partials[left + 1u]);
-    let inverse = slots[group.y].inverse_temperature;
-    let per_unit = bins_per_unit(distance_to_max(partials[left + 2u], max_logit, inverse));
-    let base = group.y * params.vocab;
-    for (var run = 0u; run < params.each; run += 8u) {
-        let tokens_at = token_indices(token_at(group.x, run, lane));
-        let low = load_keys(base, tokens_at.low);
-        let high = load_keys(base, tokens_at.high);
-        for (var i = 0u; i < 4u; i += 1u) {
-            add_token(low[i], at, max_logit, inverse, per_unit);
-            add_token(high[i], at, max_logit, inverse, per_unit);
-        }
+    if (lane < params.slices) {
+        atomicMax(&largest, atomicLoad(&partials[partial + LARGEST + lane]));
+        atomicMin(&smallest, atomicLoad(&partials[partial + SMALLEST + lane]));
     }
     workgroupBarrier();
-    if (lane < BIN_RUNS) {
-        let own = vec2<u32>(atomicLoad(&run_mass[2u * lane]), atomicLoad(&run_mass[2u * lane + 1u]));
-        if (any(own != vec2<u32>())) {
-            add_global(at + BIN_RUN_MASS + 2u * lane, own);
-        }
+    if (lane == 0u) {
+        broadcast = vec2<u32>(atomicLoad(&largest), atomicLoad(&smallest));
+    }
+    let extremes = workgroupUniformLoad(&broadcast);
+    if (extremes.x == NOT_FINITE || extremes.x == NO_KEY) {
+        return;
+    }
+    if (group.x == 0u && lane == 0u) {
+        atomicStore(&partials[at + BIN_MAX_KEY], extremes.x);
+        atomicStore(&partials[at + BIN_MIN_KEY], extremes.y);
+    }
+    max_logit = value_of(extremes.x);
+    inverse = slots[row].inverse_temperature;
+    let most = distance_to_max(extremes.y, max_logit, inverse);
+    per_unit = bins_per_unit(most);
+    mass_scale = mass_scale_of(most);
+    for (var block = group.x; block * BLOCK < params.vocab; block += groups.x) {
+        let next = block_keys(base, block_tokens(block + groups.x, lane));
+        add_tokens(at, keys);
+        keys = next;
+    }
+    workgroupBarrier();
+    for (var i = lane; i < BIN_RUNS; i += RUN) {
+        let low = atomicLoad(&run_low[i]);
+        let word = at + BIN_RUN_MASS + 2u * i;
+        let old = add_global(word, low);
+        add_global(word + 1u, atomicLoad(&run_high[i]) + select(0u, 1u, old + low < old));
     }
 }

@@ -1,4 +1,4 @@
-// How a row's logits are divided among workgroups. Runs of RUN tokens are dealt to the slices round-robin, `each` runs
+// How a row of logits is divided among workgroups. Runs of RUN tokens are dealt to the slices round-robin, `each` runs
 // a slice, since tokens with large logits are often neighbours in the vocabulary. A chunk is CHUNK neighbouring tokens
 // of each run of its slice.
 
@@ -7,16 +7,18 @@ const CHUNK: u32 = 8u;
 const SLICES: u32 = 64u;
 const CHUNKS_OF_SLICE: u32 = RUN / CHUNK;
 const CHUNKS: u32 = SLICES * CHUNKS_OF_SLICE;
-// Words of a row in `partials`: the largest key of each chunk, then the largest key and the sum of each slice, then the
-// smallest key of each slice, then what select_draw leaves of the row: LEFT_*, the largest and the smallest key.
-const SMALLEST: u32 = CHUNKS + 2u * SLICES;
-const LEFT: u32 = SMALLEST + SLICES;
-const PARTIALS: u32 = LEFT + 4u;
-
-// Nothing is left; the token is to be found by bins, or by radix.wgsl.
-const LEFT_NOTHING: u32 = 0u;
-const LEFT_TO_BINS: u32 = 1u;
-const LEFT_TO_RADIX: u32 = 2u;
+// Words of a row in `partials`: the largest key of each chunk, then the largest key of each slice, then the smallest key
+// or the sum of each slice, then with WHOLE the bins of the row.
+const LARGEST: u32 = CHUNKS;
+const SMALLEST: u32 = LARGEST + SLICES;
+const SUMS: u32 = SMALLEST;
+const ROW_BINS: u32 = SMALLEST + SLICES;
+#if WHOLE
+#include "select/bins.wgsl"
+const PARTIALS: u32 = ROW_BINS + BIN_WORDS;
+#else
+const PARTIALS: u32 = ROW_BINS;
+#endif
 
 // Token `offset` of a slice's run. It may be beyond the vocabulary.
 fn token_at(slice: u32, run: u32, offset: u32) -> u32 {

@@ -3,7 +3,7 @@
 //
 //   0  logits    [rows, vocab] f32, read
 //   1  slots     [rows] SlotState, read: their steps are one ahead
-//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote
+//   2  partials  [rows, PARTIALS] u32, read: what select_survey wrote to `surveyed`
 //   3  emitted   [EMITTED, MAX_ROWS] u32, read
 //   4  params    SelectParams (immediates where the device has them)
 //   5  logprobs  [EMITTED, MAX_ROWS, 1 + 2 · MAX_TOP] u32, written: the log-probability's bits, then pairs of token and
@@ -42,6 +42,9 @@ var<workgroup> sums: array<f32, SLICES>;
 // (key, token).
 var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
 var<workgroup> found: atomic<u32>;
+// Chunks that have a candidate.
+var<workgroup> wanted: array<u32, CANDIDATES>;
+var<workgroup> wanted_count: atomic<u32>;
 var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_token: atomic<u32>;
 // Values that one invocation broadcasts to the workgroup.
@@ -61,10 +64,15 @@ fn logprob(key: u32, largest: f32, log_sum: f32) -> u32 {
     return bitcast<u32>((value_of(key) - largest) - log_sum);
 }
 
-// Collects the tokens of a chunk whose keys are at least this.
-fn collect(base: u32, chunk: u32, least: u32) {
-    for (var i = 0u; i < params.each * CHUNK; i += 1u) {
-        let token = token_at(chunk / CHUNKS_OF_SLICE, i / CHUNK, (chunk % CHUNKS_OF_SLICE) * CHUNK + i % CHUNK);
+// Collects the tokens of `count` wanted chunks whose keys are at least this. All invocations read each chunk together: one
+// alone would wait for every logit in turn.
+fn collect(lane: u32, base: u32, count: u32, least: u32) {
+    let each = params.each * CHUNK;
+    for (var i = lane; i < count * each; i += WORKGROUP) {
+        let chunk = wanted[i / each];
+        let own = i % each;
+        let offset = (chunk % CHUNKS_OF_SLICE) * CHUNK + own % CHUNK;
+        let token = token_at(chunk / CHUNKS_OF_SLICE, own / CHUNK, offset);
         if (token < params.vocab) {
             let key = key_at(base, token);
             if (key >= least) {
@@ -126,17 +134,20 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     if (lane == 0u) {
         atomicStore(&best_key, NO_KEY);
         atomicStore(&found, 0u);
+        atomicStore(&wanted_count, 0u);
         broadcast = NO_KEY;
     }
     workgroupBarrier();
     atomicMax(&best_key, own);
     // The `top`-th largest of the invocations' keys, by their ranks.
-    var rank = 0u;
-    for (var i = 0u; i < WORKGROUP; i += 1u) {
-        rank += select(0u, 1u, is_before(vec2<u32>(keys[i], i), vec2<u32>(own, lane)));
-    }
-    if (rank + 1u == top) {
-        broadcast = own;
+    if (top > 0u) {
+        var rank = 0u;
+        for (var i = 0u; i < WORKGROUP; i += 1u) {
+            rank += select(0u, 1u, is_before(vec2<u32>(keys[i], i), vec2<u32>(own, lane)));
+        }
+        if (rank + 1u == top) {
+            broadcast = own;
+        }
     }
     workgroupBarrier();
     // Fewer invocations have chunks than tokens are wanted: all tokens, but not what is missing.
@@ -145,8 +156,8 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     if (lane < SLICES) {
         var sum = 0.0;
         if (lane < params.slices) {
-            let slice = partial + CHUNKS + 2u * lane;
-            sum = bitcast<f32>(partials[slice + 1u]) * exp(value_of(partials[slice]) - largest);
+            let slice = partial + lane;
+            sum = bitcast<f32>(partials[slice + SUMS]) * exp(value_of(partials[slice + LARGEST]) - largest);
         }
         sums[lane] = sum;
     }
@@ -166,12 +177,21 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     }
     for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
         if (partials[partial + chunk] >= least) {
-            collect(base, chunk, least);
+            let at = atomicAdd(&wanted_count, 1u);
+            if (at < CANDIDATES) {
+                wanted[at] = chunk;
+            }
         }
     }
     workgroupBarrier();
+    // Each of these chunks has a candidate: more chunks than candidates are too many of these, too.
+    let chunks_wanted = atomicLoad(&wanted_count);
+    if (chunks_wanted <= CANDIDATES) {
+        collect(lane, base, chunks_wanted, least);
+    }
+    workgroupBarrier();
     if (lane == 0u) {
-        broadcast = atomicLoad(&found);
+        broadcast = max(atomicLoad(&found), chunks_wanted);
     }
     let count = workgroupUniformLoad(&broadcast);
     if (count <= CANDIDATES) {

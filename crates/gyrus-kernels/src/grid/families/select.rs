@@ -70,7 +70,11 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let (window, history) = point.of(&[(64, 64), (5, 1024), (0, 1), (1024, 1024), (u32::MAX, 2048)]);
     let count = point.of(&[true, false]);
     let rows: usize = point.of(&[4, 1, 16]);
-    let tuning = point.of(&[SelectTuning { workgroup: None }, SelectTuning { workgroup: Some(512) }]);
+    let tuning = point.of(&[
+        SelectTuning { workgroup: None, refine: Some(true) },
+        SelectTuning { workgroup: Some(512), refine: Some(false) },
+        SelectTuning { workgroup: Some(1024), refine: None },
+    ]);
     let [repetition_penalty, presence_penalty, frequency_penalty] =
         if penalties { [1.3, 0.4, 0.25] } else { [1.0, 0.0, 0.0] };
     let sampler = Sampler {
@@ -108,7 +112,7 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let scratch: Vec<(&'static str, usize)> = launches
         .iter()
         .flat_map(|launch| launch.slots())
-        .filter(|slot| ["partials", "adjusted", "bins"].contains(&slot.name))
+        .filter(|slot| ["partials", "adjusted", "surveyed"].contains(&slot.name))
         .map(|slot| (slot.name, slot.bytes as usize / 4))
         .collect();
     let name = format!(
