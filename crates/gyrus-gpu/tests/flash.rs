@@ -8,7 +8,7 @@ use gyrus_kernels::call::engine::Paged;
 use gyrus_kernels::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
 use gyrus_kernels::scalar;
 use gyrus_kernels::shader::Rungs;
-use gyrus_kernels::{Batch, KV_BLOCK, KvShape};
+use gyrus_kernels::{Batch, Demands, KV_BLOCK, KvShape};
 use gyrus_testkit::Rng;
 
 /// Marks words that must not be written.
@@ -71,7 +71,7 @@ impl Scene {
     }
 
     /// The device's results for some of the case's rows, given by their numbers.
-    fn run(&self, runner: &GpuRunner, case: &Case, chosen: &[usize]) -> Vec<u32> {
+    fn run(&self, runner: &GpuRunner, case: &Case, tuning: FlashTuning, chosen: &[usize]) -> Vec<u32> {
         let all = case.rows();
         let positions: Vec<u32> = chosen.iter().map(|row| all[*row].1).collect();
         let sequences: Vec<u32> = chosen.iter().map(|row| all[*row].0 as u32).collect();
@@ -87,8 +87,9 @@ impl Scene {
             tables: &tables,
             lengths: &lengths,
             records: &[],
+            inputs: Default::default(),
         };
-        assert!(batch.is_sound(1, &[self.blocks as usize]));
+        assert!(batch.is_sound(1, &[self.blocks as usize], &Demands::of_decoder(1)));
         let entries = self.tables.concat();
         let mut call = FlashCall {
             n_heads: case.heads as u32,
@@ -112,9 +113,9 @@ impl Scene {
             tiles: 0,
         };
         let mut tiles: Vec<Tile> = Vec::new();
-        push_tiles(&batch, call.tile_rows(FlashTuning::default()).unwrap(), true, &mut tiles);
+        push_tiles(&batch, call.tile_rows(tuning).unwrap(), None, &mut tiles);
         call.tiles = tiles.len() as u32;
-        let launch = call.launch(runner.gpu().rungs(), FlashTuning::default()).unwrap();
+        let launch = call.launch(runner.gpu().rungs(), tuning).unwrap();
         let firsts: Vec<u32> =
             (0..tables.len()).map(|s| tables[..s].iter().map(|t| t.len() as u32).sum()).collect();
         let rows = positions.iter().zip(&sequences).flat_map(|(p, s)| [*p, firsts[*s as usize]]).collect();
@@ -144,18 +145,23 @@ fn words(values: &[f32]) -> Vec<u32> {
 #[test]
 fn neighbours_change_no_bit() {
     let Some(runner) = device(Rungs::ALL) else { return };
-    for (head_dim, window) in [(64, 0), (128, 40)] {
+    // Tensor cores where the device has them.
+    let tunings = [false, true].map(|cooperative| FlashTuning { cooperative, ..Default::default() });
+    let tunings =
+        tunings.into_iter().filter(|tuning| !tuning.cooperative || runner.gpu().rungs().cooperative);
+    for (tuning, (head_dim, window)) in tunings.flat_map(|tuning| [(64, 0), (128, 40)].map(|of| (tuning, of)))
+    {
         let case = Case { heads: 6, kv_heads: 2, head_dim, window, sequences: vec![(20, 50), (0, 33)] };
         let scene = Scene::new(&case, &mut Rng::new(3));
         let width = case.heads * case.head_dim;
-        let whole = scene.run(&runner, &case, &(0..83).collect::<Vec<_>>());
+        let whole = scene.run(&runner, &case, tuning, &(0..83).collect::<Vec<_>>());
         let interleaved: Vec<usize> = (0..33).flat_map(|i| [50 + i, i]).collect();
         for rows in
             [(0..17).collect(), (17..50).collect(), vec![49], vec![60], (50..83).collect(), interleaved]
         {
-            let found = scene.run(&runner, &case, &rows);
+            let found = scene.run(&runner, &case, tuning, &rows);
             for (row, found) in rows.iter().zip(found.chunks_exact(width)) {
-                assert_eq!(found, &whole[row * width..(row + 1) * width], "row {row}");
+                assert_eq!(found, &whole[row * width..(row + 1) * width], "row {row}, {tuning:?}");
             }
         }
     }

@@ -10,8 +10,8 @@
 //   7  order     EXPERTS: tiles of slots of one expert each, and the slots, as expert_tiles writes them
 //   8  biases    BIAS: [rows of the matrix] f32
 //
-// Epilogue: ACTIVATION none writes the products. silu or gelu_tanh writes f(gate)·up; the weights then have 2·n rows,
-// the gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the
+// Epilogue: the bias is added, then the function ACTIVATION (lib/activation.wgsl) is applied unless it is none. GATED
+// writes f(gate)·up; the weights then have 2·n rows, the gate's first. SPLITS > 1 is split-K: as many workgroups share the sum of an output, and sum_tiles adds the
 // partial sums.
 //
 // EXPERTS: the weights are those of EXPERT_COUNT experts (lib/expert_rows.wgsl). Rows of y are slots, USED for each of the
@@ -57,11 +57,11 @@ struct F16x8 {
 #endif
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
-#if EXPERTS
-@group(0) @binding(7) var<storage, read> order: array<u32>;
 #if BIAS
 @group(0) @binding(8) var<storage, read> biases: array<f32>;
 #endif
+#if EXPERTS
+@group(0) @binding(7) var<storage, read> order: array<u32>;
 #include "lib/expert_rows.wgsl"
 // The expert of this workgroup's tile, and its slots.
 var<private> expert: u32;
@@ -70,11 +70,13 @@ var<workgroup> tile_slots: array<u32, TILE_ROWS>;
 var<workgroup> slot_count: u32;
 #endif
 
-#if ACTIVATION == none
-#define OUT_COLUMNS TILE_COLUMNS
-#else
+#if ACTIVATION != none
 #include "lib/activation.wgsl"
+#endif
+#if GATED
 const OUT_COLUMNS: u32 = TILE_COLUMNS / 2u;
+#else
+#define OUT_COLUMNS TILE_COLUMNS
 #endif
 
 // Groups of 16 weights in a staged row, and groups of 8 elements in a staged row of x.
@@ -83,7 +85,7 @@ const X_GROUPS: u32 = STEP / 8u;
 
 // The weight row of a tile's column. Columns beyond the end repeat the last one and are not written.
 fn weight_row(column: u32, first_column: u32) -> u32 {
-#if ACTIVATION == none
+#if !GATED
     let row = min(first_column + column, params.n - 1u);
     let rows = params.n;
 #else
@@ -184,7 +186,7 @@ fn with_bias(value: f32, column: u32, tile: Tile) -> f32 {
 #endif
 }
 
-#if ACTIVATION == none
+#if !GATED
 fn write(tile_row: u32, column: u32, sum: f32, tile: Tile) {
 #else
 fn write(tile_row: u32, column: u32, gate: f32, up: f32, tile: Tile) {
@@ -205,15 +207,17 @@ fn write(tile_row: u32, column: u32, gate: f32, up: f32, tile: Tile) {
     let at = row * params.y_stride + params.y_offset + column;
     let scale = x_scales[scale_row];
     let own_column = column - tile.first_column;
-#if ACTIVATION == none
+#if GATED
+    y[at] = gated(
+        with_bias(gate * scale, own_column, tile), with_bias(up * scale, own_column + OUT_COLUMNS, tile));
+#elif ACTIVATION != none
+    y[at] = activated(with_bias(sum * scale, own_column, tile));
+#else
     if (params.accumulate != 0u) {
-        y[at] = fma(sum, scale, y[at]);
+        y[at] = with_bias(fma(sum, scale, y[at]), own_column, tile);
     } else {
         y[at] = with_bias(sum * scale, own_column, tile);
     }
-#else
-    y[at] = gated(
-        with_bias(gate * scale, own_column, tile), with_bias(up * scale, own_column + OUT_COLUMNS, tile));
 #endif
 #endif
 }

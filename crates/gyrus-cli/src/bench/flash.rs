@@ -1,4 +1,5 @@
-//! `gyrus bench --kernels flash`: prefill attention in every tile shape.
+//! `gyrus bench --kernels flash`: prefill attention in every tile shape. `flash_default`: in those that are chosen by
+//! default, with and without cooperative matrices.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::cli::BenchArgs;
 use crate::text::ratio;
 
 /// Query heads, key heads and elements of a head.
-const HEADS: [(u32, u32, u32); 3] = [(32, 8, 64), (16, 8, 128), (32, 8, 128)];
+const HEADS: [(u32, u32, u32); 4] = [(32, 8, 64), (16, 8, 128), (32, 8, 128), (20, 20, 64)];
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -41,7 +42,8 @@ struct Prompt {
     buffers: [Buffer; 6],
 }
 
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
+/// Times tiles of every shape, or only those that are chosen by default if `short`.
+pub(super) fn run(args: &BenchArgs, short: bool) -> Result<()> {
     let options = Options { adapter: args.adapter.clone(), checked: false, ..Options::default() };
     let runner = GpuRunner::new(Gpu::open(&options)?);
     let software = runner.gpu().adapter().kind == AdapterKind::Software;
@@ -51,7 +53,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     for (heads, kv_heads, head_dim) in HEADS {
         for depth in depths {
             let prompt = Prompt::new(runner.gpu(), [heads, kv_heads, head_dim], tokens, depth)?;
-            prompt.measure(&runner, args.repetitions, software, &mut rows)?;
+            prompt.measure(&runner, args.repetitions, software || short, &mut rows)?;
         }
     }
     table(&rows, args.report.output)
@@ -124,11 +126,11 @@ impl Prompt {
             scale: self.call.scale,
             ..Default::default()
         };
-        let launch = attention(gpu.rungs(), params, false, self.call.paged)?;
+        let launch = attention(gpu.rungs(), params, false, false, self.call.paged)?;
         let (time, expected) = self.time(gpu, &launch, None, repetitions)?;
         rows.push(self.row("attention", "a workgroup per row and head".to_owned(), time, 0.0, runner));
         let mut seen = BTreeSet::new();
-        for tuning in tunings(short) {
+        for tuning in tunings(short, gpu.rungs().cooperative) {
             let Ok(tile_rows) = self.call.tile_rows(tuning) else { continue };
             let tiles = self.tiles(tile_rows);
             let launch = FlashCall { tiles: tiles.len() as u32, ..self.call }.launch(gpu.rungs(), tuning)?;
@@ -156,6 +158,7 @@ impl Prompt {
                 of("KEY_DIMS"),
                 of("VALUE_KEYS")
             );
+            let division = if tuning.cooperative { "f16 cooperative matrices".to_owned() } else { division };
             rows.push(self.row("flash", division, time, difference, runner));
         }
         Ok(())
@@ -174,9 +177,10 @@ impl Prompt {
             tables: &[],
             lengths: &[],
             records: &[],
+            inputs: Default::default(),
         };
         let mut tiles = Vec::new();
-        push_tiles(&batch, tile_rows, self.call.causal, &mut tiles);
+        push_tiles(&batch, tile_rows, None, &mut tiles);
         tiles
     }
 
@@ -219,8 +223,11 @@ impl Prompt {
     }
 }
 
-fn tunings(short: bool) -> Vec<FlashTuning> {
+fn tunings(short: bool, cooperative: bool) -> Vec<FlashTuning> {
     let mut tunings = vec![FlashTuning::default()];
+    if cooperative {
+        tunings.push(FlashTuning { cooperative, ..Default::default() });
+    }
     if short {
         return tunings;
     }

@@ -4,6 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::Storage;
 use super::engine::{Paged, check_cache};
 use crate::batch::Batch;
 use crate::kv::KvShape;
@@ -63,7 +64,19 @@ pub struct FlashTuning {
     pub ahead: Option<bool>,
     /// Bytes of workgroup memory that may be used; 32 KiB if absent.
     pub memory: Option<u32>,
+    /// Whether f16 cooperative matrices compute what they can, with a division of their own: a cache in f16, heads of up to
+    /// 128 elements, and no tree. It changes the order of sums, and rounds queries and weights to f16.
+    pub cooperative: bool,
+    /// Whether the kernel with cooperative matrices emulates them, in smaller tiles: for tests on devices without them, with
+    /// heads of up to 96 elements.
+    pub emulated: bool,
 }
+
+/// Queries of a subgroup with cooperative matrices.
+const SUBGROUP_QUERIES: u32 = 16;
+
+/// Bytes of workgroup memory that cooperative matrices may take, which devices that have them offer.
+pub const COOPERATIVE_MEMORY: u32 = 48 << 10;
 
 /// A tile of rows: of one sequence, in order of position.
 #[repr(C)]
@@ -86,9 +99,9 @@ impl Tile {
 
 /// Cuts a valid batch into tiles of at most `most` rows and appends them.
 ///
-/// Consecutive rows of a sequence in order of position share tiles; other rows get tiles of their own. Without
-/// causality a row attends to its sequence up to the batch's last row of it.
-pub fn push_tiles(batch: &Batch<'_>, most: u32, causal: bool, tiles: &mut Vec<Tile>) {
+/// Consecutive rows of a sequence in order of position share tiles; other rows get tiles of their own. Rows see positions
+/// up to their own, or those of the sequence's extent in the KV group `of_extent`.
+pub fn push_tiles(batch: &Batch<'_>, most: u32, of_extent: Option<u8>, tiles: &mut Vec<Tile>) {
     let (positions, sequences) = (batch.positions, batch.sequences);
     let mut first = 0;
     while first < positions.len() {
@@ -100,12 +113,11 @@ pub fn push_tiles(batch: &Batch<'_>, most: u32, causal: bool, tiles: &mut Vec<Ti
         {
             last += 1;
         }
-        let of_sequence = || positions.iter().zip(sequences).filter(|(_, s)| **s == sequences[first]);
-        let seen = if causal { None } else { of_sequence().map(|(position, _)| *position).max() };
+        let extent = of_extent.map(|group| batch.extent(first, group));
         tiles.push(Tile {
             first: first as u32,
             rows: (last + 1 - first) as u32,
-            end: seen.unwrap_or(positions[last]).saturating_add(1),
+            end: extent.unwrap_or(positions[last].saturating_add(1)),
             base: Tile::NO_TREE,
         });
         first = last + 1;
@@ -151,6 +163,13 @@ impl FlashCall {
     /// The most rows of a tile.
     pub fn tile_rows(&self, tuning: FlashTuning) -> Result<u32, LaunchError> {
         self.shape(tuning).map(|shape| shape.queries / shape.heads)
+    }
+
+    /// Whether cooperative matrices compute it.
+    fn is_cooperative(&self, tuning: FlashTuning) -> bool {
+        let KvShape { kv, head_dim, .. } = self.paged.cache;
+        let most = if tuning.emulated { 96 } else { 128 };
+        tuning.cooperative && !self.tree && kv == Storage::F16 && head_dim <= most
     }
 
     /// Checks the call: whether there is a kernel for it in this form, whatever the device.
@@ -229,6 +248,9 @@ impl FlashCall {
             cap: self.soft_cap * LOG2_E,
             _pad0: 0,
         };
+        if self.is_cooperative(tuning) {
+            return self.launch_cooperative(rungs, tuning.emulated, shape, slots, params);
+        }
         let held = if tuning.ahead.unwrap_or(false) {
             shape.loads(head_dim, paged.cache.kv.bytes() as u32)
         } else {
@@ -262,6 +284,45 @@ impl FlashCall {
         })
     }
 
+    /// The launch of the kernel with cooperative matrices.
+    fn launch_cooperative(
+        &self,
+        rungs: Rungs,
+        emulated: bool,
+        shape: Shape,
+        slots: Vec<Slot>,
+        params: FlashParams,
+    ) -> Result<Launch, LaunchError> {
+        let name = "flash_cooperative";
+        if !((rungs.cooperative || emulated) && rungs.f16 && rungs.subgroups) {
+            let storage = "devices without f16 cooperative matrices";
+            return Err(LaunchError::Storage { kernel: name.to_owned(), storage });
+        }
+        let KvShape { n_kv_heads, head_dim, .. } = self.paged.cache;
+        let mut constants = self.paged.constants();
+        constants.extend([
+            ("SINKS", u32::from(self.sinks).to_string()),
+            ("KEYS", format!("{}u", shape.keys)),
+            ("HEADS", format!("{}u", shape.heads)),
+            ("EMULATED", u32::from(emulated).to_string()),
+            ("SUBGROUP_COUNT", format!("{}u", shape.queries / SUBGROUP_QUERIES)),
+            ("HEAD_FRAGMENTS", (head_dim / 16).to_string()),
+            ("KEY_FRAGMENTS", (shape.keys / 16).to_string()),
+            ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
+            // Emulated, lanes are those of the workgroup.
+            ("SUBGROUPS", if emulated { 1 } else { 32 }.to_string()),
+        ]);
+        let file = "engine/flash_cooperative.wgsl";
+        Ok(Launch {
+            groups: [n_kv_heads * shape.parts, self.tiles, 1],
+            variant: Variant { name: name.to_owned(), file, constants, overrides: Vec::new() },
+            slots,
+            uniforms: Vec::new(),
+            rope: None,
+            params: Some((3, bytemuck::bytes_of(&params).to_vec())),
+        })
+    }
+
     /// Divides the work as the tuning asks, else with the largest stages that fit in workgroup memory.
     fn shape(&self, tuning: FlashTuning) -> Result<Shape, LaunchError> {
         let (n_heads, KvShape { n_kv_heads, head_dim, .. }) = (self.n_heads, self.paged.cache);
@@ -276,6 +337,14 @@ impl FlashCall {
         if head_dim > 256 {
             let (what, count) = ("elements of a head", head_dim.into());
             return Err(LaunchError::Large { kernel: kernel(), what, count });
+        }
+        if self.is_cooperative(tuning) {
+            let queries = if tuning.emulated { 2 } else { 4 } * SUBGROUP_QUERIES;
+            let (heads, parts) = self.heads(queries);
+            // Keys and values of a tile, queries and scores are in workgroup memory together.
+            let keys = if head_dim <= if tuning.emulated { 32 } else { 64 } { 64 } else { 32 };
+            let (key_dims, value_keys) = (head_dim, keys);
+            return Ok(Shape { queries, keys, key_dims, value_keys, heads, parts });
         }
         let refused = |name, value, needed| LaunchError::Tuning { kernel: kernel(), name, value, needed };
         // An invocation accumulates at most four vectors of a query's output, `head_dim / keys`.
@@ -346,6 +415,7 @@ impl FlashCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Inputs;
     use crate::call::Storage;
 
     fn call(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> FlashCall {
@@ -374,12 +444,13 @@ mod tests {
             sequences,
             kind: crate::RowKind::Prompt,
             logits: &[],
-            tables: &[],
-            lengths: &[],
+            tables: &[&[], &[]],
+            lengths: &[0, 0],
             records: &[],
+            inputs: Inputs { extents: &[40, 5], ..Inputs::default() },
         };
         let mut tiles = Vec::new();
-        push_tiles(&batch, most, causal, &mut tiles);
+        push_tiles(&batch, most, (!causal).then_some(0), &mut tiles);
         tiles.iter().map(|tile| [tile.first, tile.rows, tile.end]).collect()
     }
 
@@ -390,7 +461,7 @@ mod tests {
         let found = tiles(&positions, &sequences, 4, true);
         assert_eq!(found, [[0, 4, 11], [4, 1, 12], [5, 2, 5], [7, 1, 13]]);
         let found = tiles(&positions, &sequences, 4, false);
-        assert_eq!(found, [[0, 4, 13], [4, 1, 13], [5, 2, 5], [7, 1, 13]]);
+        assert_eq!(found, [[0, 4, 40], [4, 1, 40], [5, 2, 5], [7, 1, 40]]);
         // Rows out of order get tiles of their own.
         assert_eq!(tiles(&[5, 4, 6], &[0, 0, 0], 4, true), [[0, 1, 6], [1, 2, 7]]);
     }

@@ -29,6 +29,11 @@ pub struct TileCall {
     /// Writes `f(gate)·up`, half as many columns as the weight has rows: the gate's rows come first, then those of the
     /// up projection.
     pub gate: Option<Activation>,
+    /// Whether a bias is added to each column: `biases`, one for each row of the weight. Not with splits; experts have
+    /// their own.
+    pub bias: bool,
+    /// The function of each output. Not with `accumulate`, splits, a gate or experts.
+    pub activation: Option<Activation>,
     /// Split-K: workgroups that share the sum of an output, for products with too few outputs to keep a device busy; at
     /// least 1. With more than one the launch has no `x_scales` and its `y` is `[splits, rows, n]`, which a
     /// [`SumTilesCall`](super::SumTilesCall) reduces. Unlike tuning this changes bits, so it must not depend on the
@@ -101,6 +106,8 @@ impl TileCall {
             y_offset: 0,
             accumulate: false,
             gate: None,
+            bias: false,
+            activation: None,
             splits: 1,
             experts: None,
             tuning: TileTuning::default(),
@@ -156,6 +163,15 @@ impl TileCall {
                 return Err(refused("splits", splits, "1 with a gate"));
             }
         }
+        let alone = splits == 1 && experts.is_none();
+        if (self.bias && !alone) || (self.activation.is_some() && !(alone && self.gate.is_none())) {
+            let (name, needed) = ("splits", "1 without experts for a bias or an activation");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: splits, needed });
+        }
+        if self.activation.is_some() && self.accumulate {
+            let (name, needed) = ("accumulate", "0 with an activation");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: 1, needed });
+        }
         let product = Product { kernel: name, rows, n, k, y_stride, y_offset };
         let y = product.y_elements()?;
         let m = u64::from(rows);
@@ -174,9 +190,10 @@ impl TileCall {
         push("y", 5, Access::ReadWrite, 4 * y);
         if let Some(experts) = &experts {
             push("order", 7, Access::Read, 4 * experts.order_words(self.rows));
-            if experts.bias {
-                push("biases", 8, Access::Read, 4 * u64::from(weight.rows()));
-            }
+        }
+        let bias = self.bias || experts.is_some_and(|experts| experts.bias);
+        if bias {
+            push("biases", 8, Access::Read, 4 * u64::from(weight.rows()));
         }
 
         let shape = self.shape();
@@ -189,10 +206,13 @@ impl TileCall {
             return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.columns, needed });
         }
         constants.extend(Experts::constants(experts.as_ref()));
+        constants.retain(|(name, _)| *name != "BIAS");
         constants.extend([
+            ("BIAS", u32::from(bias).to_string()),
+            ("GATED", u32::from(self.gate.is_some()).to_string()),
             ("EXPERTS", u32::from(experts.is_some()).to_string()),
             ("WEIGHT", weight.constant()),
-            ("ACTIVATION", gate_name(self.gate).to_owned()),
+            ("ACTIVATION", gate_name(self.gate.or(self.activation)).to_owned()),
             ("SPLITS", splits.to_string()),
             ("COOPERATIVE", u32::from(cooperative).to_string()),
             ("TILE_ROWS", format!("{}u", shape.rows)),

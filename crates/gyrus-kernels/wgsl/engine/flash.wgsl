@@ -303,6 +303,8 @@ fn KERNEL(here: Invocation) {
     let query3 = query_of(first_query + 3u, tile, first_head, heads);
     // Rows are in order of position, so the first attends farthest back.
     let begin = visible_range(rows[tile.x].x, end).x;
+    // The last attends farthest ahead.
+    let loop_end = visible_range(rows[tile.x + tile.y - 1u].x, end).y;
     // The positions that all queries of this invocation attend to: no mask is needed within.
     let all_from = max(max(query0.start, query1.start), max(query2.start, query3.start));
     let all_to = min(min(query0.end, query1.end), min(query2.end, query3.end));
@@ -330,7 +332,7 @@ fn KERNEL(here: Invocation) {
 #if PREFETCH > 0
     var prefetched = prefetch_keys(cache, begin / KEYS * KEYS, 0u, lane);
 #endif
-    for (var start = begin / KEYS * KEYS; start < end; start += KEYS) {
+    for (var start = begin / KEYS * KEYS; start < loop_end; start += KEYS) {
         var scores = mat4x4<f32>();
         for (var dims = 0u; dims < HEAD_DIM; dims += KEY_DIMS) {
             workgroupBarrier();

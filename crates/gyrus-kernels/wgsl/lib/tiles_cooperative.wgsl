@@ -119,7 +119,7 @@ fn stage_x(group: u32, values: F16x8, stage: u32) {
 // Writes fragment (i, j) of all subgroups to y.
 fn store_fragments(lane: u32, i: u32, j: u32, tile: Tile) {
     workgroupBarrier();
-#if ACTIVATION == none
+#if !GATED
     for (var e = lane; e < SUBGROUP_COUNT * AREA; e += WORKGROUP) {
         let subgroup_row = e / AREA / SUBGROUP_COLUMNS;
         let subgroup_column = e / AREA % SUBGROUP_COLUMNS;
@@ -132,7 +132,7 @@ fn store_fragments(lane: u32, i: u32, j: u32, tile: Tile) {
 #endif
         let row = tile.first_row + (subgroup_row * MATRIX_ROWS + i) * SIDE + e % AREA / SIDE;
         let column = tile.first_column + (subgroup_column * MATRIX_COLUMNS + j) * SIDE + e % SIDE;
-#if ACTIVATION == none
+#if !GATED
         write(row, column, fragments[e], tile);
 #else
         write(row, column, fragments[at], fragments[at + SUBGROUP_COLUMNS / 2u * AREA], tile);

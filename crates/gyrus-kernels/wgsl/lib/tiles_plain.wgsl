@@ -62,7 +62,7 @@ fn KERNEL(here: Invocation) {
     }
     for (var i = 0u; i < ROWS_PER_INVOCATION; i += 1u) {
         let row = first_row + own_row + 16u * i;
-#if ACTIVATION == none
+#if !GATED
         for (var j = 0u; j < COLUMNS_PER_INVOCATION; j += 1u) {
             write(row, first_column + own_column + 16u * j, sums[i * COLUMNS_PER_INVOCATION + j], tile);
         }

@@ -1,19 +1,33 @@
 //! Flash attention of many rows: head sizes, groups of heads, windows, prefixes, sequences and draft trees.
 
 use super::paged::{Cache, paged};
-use crate::batch::Batch;
-use crate::call::{FlashCall, FlashTuning, Storage, Tile, push_tiles};
+use half::f16;
+
+use crate::batch::{Batch, Inputs};
+use crate::call::{COOPERATIVE_MEMORY, FlashCall, FlashTuning, Storage, Tile, push_tiles};
 use crate::grid::case::{Case, CaseBuffer, largest};
 use crate::grid::family::Point;
 use crate::grid::noise::Noise;
 use crate::kv::KvGroup;
 use crate::shader::Rungs;
 
-const DEFAULT: FlashTuning =
-    FlashTuning { queries: None, keys: None, key_dims: None, value_keys: None, ahead: None, memory: None };
+const DEFAULT: FlashTuning = FlashTuning {
+    queries: None,
+    keys: None,
+    key_dims: None,
+    value_keys: None,
+    ahead: None,
+    memory: None,
+    cooperative: false,
+    emulated: false,
+};
 
-const TUNINGS: [FlashTuning; 8] = [
+const TUNINGS: [FlashTuning; 12] = [
     DEFAULT,
+    FlashTuning { cooperative: true, ..DEFAULT },
+    FlashTuning { cooperative: true, emulated: true, ..DEFAULT },
+    FlashTuning { cooperative: true, ..DEFAULT },
+    FlashTuning { cooperative: true, emulated: true, ..DEFAULT },
     FlashTuning { ahead: Some(true), ..DEFAULT },
     FlashTuning { queries: Some(64), ..DEFAULT },
     FlashTuning { keys: Some(16), ..DEFAULT },
@@ -65,11 +79,19 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let tiles = tiles(&call, tuning, sequences, &rows)?;
     call.tiles = tiles.len() as u32;
     let launch = call.launch(rungs, tuning).ok()?;
+    let cooperative = launch.variant().name == "flash_cooperative";
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
         let cache = Cache::new(&mut noise, spec, kv, &lengths);
         let qkv = noise.gaussians(rows.len() * stride);
+        // Cooperative matrices multiply queries that are scaled and rounded to f16.
+        let query_scale =
+            if soft_cap == 0.0 { call.scale * std::f32::consts::LOG2_E } else { call.scale / soft_cap };
+        let rounded = |q: &f32| match cooperative {
+            true => f16::from_f32(q * query_scale).to_f32() / query_scale,
+            false => *q,
+        };
         let of_heads = noise.floats(heads, 6.0);
         let mut out = Vec::new();
         let mut branches: Vec<u64> = Vec::new();
@@ -81,12 +103,13 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
             let in_branch =
                 |p: &u32| !tree || *p < prefix || branch(position - prefix) >> (p - prefix) & 1 == 1;
             let seen: Vec<usize> = (0..end).filter(near).filter(in_branch).map(|p| p as usize).collect();
-            let (q, scale) = (&qkv[..heads * head_dim], (call.scale, soft_cap));
-            out.extend(cache.attend(q, sequence, &seen, scale, sinks.then_some(&of_heads)));
+            let q: Vec<f32> = qkv[..heads * head_dim].iter().map(rounded).collect();
+            let scale = (call.scale, soft_cap);
+            out.extend(cache.attend(&q, sequence, &seen, scale, sinks.then_some(&of_heads)));
         }
         // Scores are sums of up to 256 products in f32 and reach about 5: their error, which is that of a weight, stays
-        // below 3e-6.
-        let most = largest(&out);
+        // below 3e-6. Weights in f16 are within 2^-11.
+        let most = if cooperative { 3e2 * largest(&out).max(1.0) } else { largest(&out) };
         let branches = branches.iter().flat_map(|b| [*b as u32, (*b >> 32) as u32]).collect();
         let mut buffers = cache.buffers(&qkv, &rows);
         buffers.extend([
@@ -98,7 +121,10 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
         buffers
     };
     Some(Case {
-        workgroup_bytes: 32 << 10,
+        workgroup_bytes: match cooperative && !tuning.emulated {
+            true => COOPERATIVE_MEMORY.into(),
+            false => 32 << 10,
+        },
         ..Case::new(format!("{call:?}, {tuning:?}, {sequences:?}"), launch, twin)
     })
 }
@@ -123,6 +149,7 @@ fn tiles(
     let numbers: Vec<u32> = rows.iter().map(|(sequence, _)| *sequence as u32).collect();
     let tables: Vec<&[u32]> = vec![&[]; sequences.len()];
     let (tokens, lengths) = (vec![0; rows.len()], vec![0; sequences.len()]);
+    let extents: Vec<u32> = sequences.iter().map(|(prefix, n)| prefix + n).collect();
     let batch = Batch {
         tokens: &tokens,
         positions: &positions,
@@ -132,9 +159,10 @@ fn tiles(
         tables: &tables,
         lengths: &lengths,
         records: &[],
+        inputs: Inputs { extents: &extents, ..Inputs::default() },
     };
     let mut tiles = Vec::new();
-    push_tiles(&batch, call.tile_rows(tuning).ok()?, call.causal, &mut tiles);
+    push_tiles(&batch, call.tile_rows(tuning).ok()?, (!call.causal).then_some(0), &mut tiles);
     if call.tree {
         tiles.iter_mut().for_each(|tile| tile.base = sequences[numbers[tile.first as usize] as usize].0);
     }

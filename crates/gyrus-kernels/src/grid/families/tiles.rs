@@ -44,6 +44,8 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     });
     let (rows, n): (usize, usize) = point.of(&[(17, 70), (130, 34), (64, 64)]);
     let gate = point.of(&[None, None, Some(Activation::Silu), Some(Activation::GeluTanh)]);
+    let bias = point.of(&[false, true]);
+    let activation = point.of(&[None, None, Some(Activation::Gelu), Some(Activation::Relu)]);
     let splits = point.of(&[1, 1, 3, 4]);
     let (offset, padding, accumulate) = point.of(&[(0, 0, false), (3, 2, true), (1, 0, false)]);
     let shape = point.of(&SHAPES);
@@ -54,7 +56,9 @@ pub(super) fn case(point: &mut Point, rungs: Rungs) -> Option<Case> {
     }
     let mut call =
         TileCall { gate, splits, ..TileCall::new(WeightLayout::new(dtype, n, k).ok()?, rows as u32) };
-    call.accumulate = accumulate && gate.is_none();
+    call.bias = bias && splits == 1;
+    call.activation = activation.filter(|_| gate.is_none() && splits == 1);
+    call.accumulate = accumulate && gate.is_none() && call.activation.is_none();
     call.y_offset = offset;
     call.y_stride = call.columns() + offset + padding;
     call.tuning = TileTuning { shape: Some(shape), ..Default::default() };
@@ -86,6 +90,7 @@ fn twin(noise: &mut Noise, call: TileCall, cooperative: bool) -> Vec<CaseBuffer>
     if cooperative {
         values.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32());
     }
+    let biases = if call.bias { noise.gaussians(values.len() / k) } else { vec![0.0; values.len() / k] };
     let mut y = Output::new(noise, rows, call.y_stride as usize, call.y_offset as usize, call.accumulate);
     for row in 0..rows {
         let x = f16_rows.values(row);
@@ -93,15 +98,24 @@ fn twin(noise: &mut Noise, call: TileCall, cooperative: bool) -> Vec<CaseBuffer>
         // The product, and the sum of magnitudes, which its error is relative to.
         let products: Vec<(f64, f64)> = values
             .chunks_exact(k)
-            .map(|w| {
+            .zip(&biases)
+            .map(|(w, bias)| {
+                let bias = f64::from(*bias);
                 let terms = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x) * scale);
-                terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()))
+                terms.fold((bias, bias.abs()), |(sum, all), term| (sum + term, all + term.abs()))
             })
             .collect();
         for column in 0..n {
             let before = y.before(row, column);
             let (value, magnitude) = match call.gate {
-                None => (products[column].0 + before, products[column].1 + before.abs()),
+                None => match call.activation {
+                    None => (products[column].0 + before, products[column].1 + before.abs()),
+                    Some(activation) => {
+                        let (sum, all) = products[column];
+                        // Neither activation is steeper than 1.2.
+                        (scalar::activate(activation, sum as f32).into(), 2.0 * (all + sum.abs()))
+                    }
+                },
                 Some(activation) => {
                     let (gate, up) = (products[column], products[n + column]);
                     let mut out = [0.0];
@@ -119,6 +133,7 @@ fn twin(noise: &mut Noise, call: TileCall, cooperative: bool) -> Vec<CaseBuffer>
     let mut buffers = weight.buffers();
     buffers.push(CaseBuffer::read("x", f16_rows.h));
     buffers.push(CaseBuffer::floats("x_scales", &f16_rows.scales));
+    buffers.push(CaseBuffer::floats("biases", &biases));
     if call.splits > 1 {
         buffers.push(CaseBuffer::scratch("parts", call.splits as usize * rows * n));
     }
