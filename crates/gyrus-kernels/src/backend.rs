@@ -13,13 +13,24 @@ pub trait Backend: Send {
     /// Blocks of each KV group in its cache.
     fn kv_blocks(&self) -> &[usize];
 
+    /// The most rows of a batch of whole texts.
+    fn batch_rows(&self) -> usize;
+
     /// Records of the states of layers that have one.
     fn records(&self) -> usize {
         0
     }
 
-    /// Runs the forward pass and returns the logits, `[batch.logits, vocab]`, all of them finite.
+    /// Runs the forward pass and returns its [result](Plan::result), `[batch.logits, width]`, all values finite: logits, or
+    /// the hidden rows or scores of an encoder.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
+
+    /// Runs [`Plan::encode`], whose keys and values later forward passes attend to. Returns the output
+    /// [`ENCODED`](crate::ENCODED) of the rows that `batch.logits` names, all values finite; nothing if the plan has no such
+    /// output.
+    fn encode(&mut self, _batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        Err(BackendError::NoEncoder)
+    }
 
     /// Runs the forward pass as [`Backend::forward`] does, with the same kernels, and shows every result to the
     /// observer. Values that are not finite are no error here. A GPU refuses more than 16 rows of logits.
@@ -60,6 +71,9 @@ pub enum BackendError {
         /// The row of the batch.
         row: usize,
     },
+    /// The plan has no encoder, or the backend runs none.
+    #[error("the plan has no encoder that this device runs")]
+    NoEncoder,
     /// The device has not completed its work in this time.
     #[error("the device has not completed its work in {seconds} s")]
     TimedOut {

@@ -9,7 +9,7 @@ use crate::sampler::Sampler;
 use crate::select::{Counts, Descending, NEGLIGIBLE, more_likely};
 
 /// Tokens of a chunk. A threshold is the maximum of a chunk.
-const CHUNK: usize = 32;
+pub(crate) const CHUNK: usize = 32;
 /// Candidates at first, at least.
 const FEW: usize = 128;
 /// The second threshold, in units of temperature below the largest logit.
@@ -68,7 +68,8 @@ impl Row<'_> {
     }
 }
 
-fn largest_of(chunk: &[f32; CHUNK]) -> f32 {
+/// The largest logit of a chunk, in lanes that compilers vectorise. NaN is not larger than any.
+pub(crate) fn largest_of(chunk: &[f32; CHUNK]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; 8];
     for eight in chunk.as_chunks::<8>().0 {
         for (lane, logit) in lanes.iter_mut().zip(eight) {

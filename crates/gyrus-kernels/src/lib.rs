@@ -39,15 +39,18 @@ mod weights;
 
 pub use backend::{Backend, BackendError};
 pub use bandwidth::{Bandwidth, Level, Traffic};
-pub use batch::Batch;
+pub use batch::{Batch, Demands, Inputs};
 pub use contents::CacheContents;
 pub use delta::{CONV_TAPS, DELTA_UNIT, DeltaLayer, DeltaShape, L2_EPS, MAX_DELTA_DIM, Records};
-pub use host_slots::{DecodeRow, HOST_LIMITS, HostBackend, HostForward, HostSlots};
+pub use host_slots::{DecodeRow, HOST_LIMITS, HostBackend, HostForward, HostSlots, PartEnd};
 pub use kv::{KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, MAX_KV_GROUPS};
 pub use launch::{Access, Launch, LaunchError, Slot};
-pub use log_softmax::LogSoftmax;
-pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, RouteWeights, WeightId};
-pub use plan::{BufferSpec, FileLayout, LOGITS, Output, Plan, Precision, RowBlocks, Rows, WeightSpec};
+pub use log_softmax::{LogSoftmax, add_to_top};
+pub use op::{Activation, BufferId, HeadNorms, Op, RopeId, RouteWeights, Span, WeightId};
+pub use plan::{
+    BufferSpec, ENCODED, FileLayout, HIDDEN, LOGITS, Output, Plan, Precision, RowBlocks, Rows, SCORES,
+    WeightSpec,
+};
 pub use profile::{Instruments, Profile, ProfileEntry, Trial, Workload};
 pub use rope::{
     Direction, LongRope, Magnitude, Pairing, Phases, Rope, RopeError, RopeSpec, Scaling, Sections, Spectrum,

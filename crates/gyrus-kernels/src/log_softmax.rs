@@ -1,3 +1,5 @@
+use crate::draw::{CHUNK, largest_of};
+
 /// What turns a row's logits into log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogSoftmax {
@@ -15,33 +17,43 @@ impl LogSoftmax {
         LogSoftmax { largest, log_sum: sum.ln() }
     }
 
+    /// The same, and the largest logits, in descending order, and of equals the lowest token first. `top` has at most as
+    /// many places as there are logits; further ones are not filled.
+    pub fn with_top(logits: &[f32], top: &mut [(u32, f32)]) -> LogSoftmax {
+        top_tokens(logits, top);
+        LogSoftmax::new(logits)
+    }
+
     /// The natural logarithm of the probability of a token with this logit.
     pub fn of(&self, logit: f32) -> f32 {
         (f64::from(logit - self.largest) - self.log_sum) as f32
     }
 }
 
-/// Tokens whose largest logit is found before they are compared one by one.
-const CHUNK: usize = 32;
-
-/// The largest logits, in descending order, and of equals the lowest token first. `top` has at most as many places as
-/// there are logits; further ones are not filled.
-pub(crate) fn top_tokens(logits: &[f32], top: &mut [(u32, f32)]) {
-    top.fill((0, f32::NEG_INFINITY));
+/// Replaces the largest logits so far, which are sorted, by those of a chunk that are larger. The chunk's first token is
+/// `first`, and all so far are before it. `largest`: the largest logit of the chunk, or more.
+pub fn add_to_top(chunk: &[f32], first: u32, largest: f32, top: &mut [(u32, f32)]) {
     let Some(last) = top.len().checked_sub(1) else { return };
-    for (chunk, first) in logits.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
-        // Most chunks have none of the largest.
-        if chunk.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit)) <= top[last].1 {
-            continue;
-        }
-        for (&logit, id) in chunk.iter().zip(first..) {
-            if logit > top[last].1 {
-                let at = top.partition_point(|(_, other)| *other >= logit);
-                top[at..].rotate_right(1);
-                top[at] = (id, logit);
-            }
+    // Most chunks have none of the largest.
+    if largest <= top[last].1 {
+        return;
+    }
+    for (&logit, id) in chunk.iter().zip(first..) {
+        if logit > top[last].1 {
+            let at = top.partition_point(|(_, other)| *other >= logit);
+            top[at..].rotate_right(1);
+            top[at] = (id, logit);
         }
     }
+}
+
+fn top_tokens(logits: &[f32], top: &mut [(u32, f32)]) {
+    top.fill((0, f32::NEG_INFINITY));
+    let (chunks, rest) = logits.as_chunks::<CHUNK>();
+    for (chunk, first) in chunks.iter().zip((0u32..).step_by(CHUNK)) {
+        add_to_top(chunk, first, largest_of(chunk), top);
+    }
+    add_to_top(rest, (logits.len() - rest.len()) as u32, f32::INFINITY, top);
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ impl Op {
     /// Its results that can be observed.
     pub fn results(&self) -> impl Iterator<Item = OpResult> + use<> {
         let results = match *self {
+            Op::RopeWrite { kv, write: true, heads: 0, .. } => {
+                [None, Some(OpResult::Keys(kv)), Some(OpResult::Values(kv))]
+            }
             Op::RopeWrite { kv, write: true, .. } => {
                 [Some(OpResult::Queries), Some(OpResult::Keys(kv)), Some(OpResult::Values(kv))]
             }
@@ -129,11 +132,13 @@ pub fn show(plan: &Plan, op: usize, rows: usize, state: &mut dyn HostState, obse
     match plan.forward[op] {
         ref op @ Op::RopeWrite { qkv, kv, write, .. } => {
             let (stride, width) = (plan.buffer(qkv).width, plan.result_width(op, OpResult::Queries));
-            let buffer = state.buffer(qkv);
-            let mut queries = columns(buffer, stride, width);
-            if see(OpResult::Queries, &mut queries, 0.0) {
-                let rows = buffer.chunks_exact_mut(stride).zip(queries.chunks_exact(width));
-                rows.for_each(|(row, queries)| row[..width].copy_from_slice(queries));
+            if width > 0 {
+                let buffer = state.buffer(qkv);
+                let mut queries = columns(buffer, stride, width);
+                if see(OpResult::Queries, &mut queries, 0.0) {
+                    let rows = buffer.chunks_exact_mut(stride).zip(queries.chunks_exact(width));
+                    rows.for_each(|(row, queries)| row[..width].copy_from_slice(queries));
+                }
             }
             if !write {
                 return;

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 
 use crate::delta::DeltaLayer;
 use crate::kv::KvLayer;
@@ -30,6 +31,44 @@ pub enum Activation {
     ClampedSwish,
     /// `1 / (1 + e⁻ˣ)`: of gates, not of feed-forward layers.
     Sigmoid,
+    /// `max(x, 0)`.
+    Relu,
+    /// The hyperbolic tangent: of the heads of classifiers.
+    Tanh,
+}
+
+/// Which positions of its sequence a row attends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Span {
+    /// Those up to its own and, with the window of the KV group, only the last of them.
+    Causal,
+    /// All that the batch's [extent](crate::Inputs::extents) of the sequence has in the KV group: encoders, and attention of
+    /// a decoder to what an encoder wrote.
+    Whole,
+    /// Those of the extent that are at most this far away from its own, on both sides.
+    Around(u32),
+}
+
+impl Span {
+    /// The positions that a row attends to. `extent` is not read by [`Span::Causal`], `window` only by it, `position` not by
+    /// [`Span::Whole`].
+    pub fn seen(self, position: u32, window: Option<u32>, extent: u32) -> Range<u32> {
+        let range = match self {
+            Span::Causal => {
+                window.map_or(0, |window| (position + 1).saturating_sub(window))..position.saturating_add(1)
+            }
+            Span::Whole => 0..extent,
+            Span::Around(reach) => {
+                position.saturating_sub(reach)..position.saturating_add(reach).saturating_add(1).min(extent)
+            }
+        };
+        range.start.min(range.end)..range.end
+    }
+
+    /// Whether it reads the batch's extents.
+    pub fn reads_extents(self) -> bool {
+        self != Span::Causal
+    }
 }
 
 /// Which experts the weights of a router are a softmax over. Weights of all experts that are divided by the sum of the
@@ -68,6 +107,53 @@ pub enum Op {
         /// A factor, 1 for most models.
         scale: f32,
         /// `[rows, width]`.
+        out: BufferId,
+    },
+    /// Copies the batch's features: the source of a plan that has no tokens.
+    Features {
+        /// `[rows, width]`, or several for each row of the batch.
+        out: BufferId,
+    },
+    /// `out[r] += table[position[r] + offset]`: learned positions.
+    AddPositions {
+        /// `[positions, width]`.
+        table: WeightId,
+        /// The entry of position 0. RoBERTa's tables begin with two entries that no text has.
+        offset: u32,
+        /// `[rows, width]`.
+        out: BufferId,
+    },
+    /// `out[r] += table[type[r]]`: the first and the second text of a pair have different types.
+    AddTypes {
+        /// `[types, width]`.
+        table: WeightId,
+        /// `[rows, width]`.
+        out: BufferId,
+    },
+    /// Gathers the inputs of a convolution over the rows of each sequence, so that a matrix product computes it:
+    /// `out[r][c·taps + t] = x[r·stride + t − taps / 2][c]`, and 0 where the sequence has no such row.
+    ///
+    /// A weight of `[channels_out, channels_in, taps]` is the matrix of that product as its file has it. The stride is the
+    /// number of rows of `x` for one of `out`. The rows of a sequence are adjacent and begin with position 0.
+    Unfold {
+        /// `[rows·stride, channels]`.
+        x: BufferId,
+        /// How many rows of `x` a row of `out` has; odd.
+        taps: u16,
+        /// `[rows, channels·taps]`.
+        out: BufferId,
+    },
+    /// `out[r] = (x[r] − mean(x[r])) / √(variance(x[r]) + eps) · weight + bias`.
+    LayerNorm {
+        /// `[rows, width]`.
+        x: BufferId,
+        /// `[width]`.
+        weight: WeightId,
+        /// `[width]`.
+        bias: Option<WeightId>,
+        /// Added to the variance, the mean of squared differences.
+        eps: f32,
+        /// `[rows, width]`, may be `x`.
         out: BufferId,
     },
     /// `out[r] = x[r] / rms(x[r]) · weight`, with `rms(x) = √(mean(x²) + eps)`.
@@ -143,7 +229,7 @@ pub enum Op {
         /// `[rows, (heads + 2·kv_heads)·head_dim]`: Q, K, V side by side. Q alone if nothing is written. Columns after
         /// these are not touched.
         qkv: BufferId,
-        /// Query heads.
+        /// Query heads. 0 if `qkv` has K and V alone: those of a decoder's attention to an encoder's rows.
         heads: u16,
         /// Where K and V are written, or, if they are not, the layer whose keys are attended to. It has the numbers of
         /// KV heads and of a head's elements.
@@ -155,15 +241,17 @@ pub enum Op {
         /// Which rotary embedding; heads are not rotated if absent.
         rope: Option<RopeId>,
     },
-    /// `out[r] = softmax(scale · q·K)·V` for each head, over the row's own sequence: positions up to its own and, with
-    /// the window of the group, only the last of them.
+    /// `out[r] = softmax(scale · q·K)·V` for each head, over the positions of the row's own sequence that its span has;
+    /// zeros if there are none.
     Attention {
         /// As [`Op::RopeWrite`] left it; only Q is read.
         qkv: BufferId,
         /// Query heads, a multiple of the group's KV heads.
         heads: u16,
-        /// The keys and values. They may be of an earlier layer.
+        /// The keys and values. They may be of an earlier layer, or of an earlier pass.
         kv: KvLayer,
+        /// Which positions the row attends to.
+        span: Span,
         /// Factor on the scores.
         scale: f32,
         /// Scores become `soft_cap · tanh(score / soft_cap)`.
@@ -221,6 +309,13 @@ pub enum Op {
         gate: BufferId,
         /// `[rows, width]`.
         out: BufferId,
+    },
+    /// `x[r][i] = f(x[r][i])`.
+    Activate {
+        /// `[rows, n]`.
+        x: BufferId,
+        /// Which function.
+        activation: Activation,
     },
     /// `out[r][i] = f(x[r][i]) · x[r][n + i]`, `x: [rows, 2n]`, `out: [rows, n]`.
     Gate {
@@ -296,11 +391,44 @@ pub enum Op {
 }
 
 impl Op {
+    /// What it is, for errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embedding",
+            Op::Features { .. } => "feature input",
+            Op::AddPositions { .. } => "learned positions",
+            Op::AddTypes { .. } => "token types",
+            Op::Unfold { .. } => "convolution",
+            Op::LayerNorm { .. } => "layer norm",
+            Op::RmsNorm { .. } | Op::NormColumns { .. } => "RMS norm",
+            Op::MatMul { .. } => "matrix product",
+            Op::Bias { .. } => "bias",
+            Op::Add { .. } => "addition",
+            Op::Scale { .. } => "factor",
+            Op::SoftCap { .. } => "soft cap",
+            Op::RopeWrite { .. } => "write to the KV cache",
+            Op::Attention { span: Span::Causal, .. } => "attention",
+            Op::Attention { .. } => "attention that is not causal",
+            Op::Route { .. } => "choice of experts",
+            Op::ExpertMatMul { .. } => "matrix product of experts",
+            Op::ExpertSum { .. } | Op::AddGated { .. } => "sum of experts",
+            Op::Activate { .. } => "activation",
+            Op::Gate { .. } | Op::GateBy { .. } | Op::MulBy { .. } => "gate",
+            Op::DeltaConv { .. } | Op::DeltaRule { .. } => "Gated DeltaNet",
+            Op::Gather { .. } => "gather",
+        }
+    }
+
     /// The buffers it reads.
     pub fn reads(&self) -> [Option<BufferId>; 3] {
         match *self {
-            Op::Embed { .. } => [None; 3],
+            Op::Embed { .. } | Op::Features { .. } => [None; 3],
             Op::RmsNorm { x, .. }
+            | Op::LayerNorm { x, .. }
+            | Op::Unfold { x, .. }
+            | Op::Activate { x, .. }
+            | Op::AddPositions { out: x, .. }
+            | Op::AddTypes { out: x, .. }
             | Op::NormColumns { x, .. }
             | Op::Bias { x, .. }
             | Op::Scale { x, .. }
@@ -324,6 +452,11 @@ impl Op {
     pub fn writes(&self) -> BufferId {
         match *self {
             Op::Embed { out, .. }
+            | Op::Features { out }
+            | Op::AddPositions { out, .. }
+            | Op::AddTypes { out, .. }
+            | Op::Unfold { out, .. }
+            | Op::LayerNorm { out, .. }
             | Op::RmsNorm { out, .. }
             | Op::MatMul { out, .. }
             | Op::Add { out, .. }
@@ -340,6 +473,7 @@ impl Op {
             | Op::Bias { x, .. }
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
+            | Op::Activate { x, .. }
             | Op::GateBy { x, .. }
             | Op::MulBy { x, .. } => x,
             Op::RopeWrite { qkv, .. } => qkv,

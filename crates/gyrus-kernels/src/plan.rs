@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use gyrus_tensor::{DType, Shape};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Demands};
 use crate::delta::{DeltaLayer, DeltaShape};
 use crate::kv::{KV_BLOCK, KvGroup, KvLayer};
-use crate::op::{BufferId, HeadNorms, Op, WeightId};
+use crate::op::{BufferId, HeadNorms, Op, Span, WeightId};
 use crate::rope::Rope;
 
 /// The precision a plan computes with; the same on every backend.
@@ -208,7 +208,17 @@ pub struct Output {
 /// The name of a language model's [`Output`].
 pub const LOGITS: &str = "logits";
 
-/// A forward pass as a flat table of ops, from token ids to its outputs.
+/// The name of the [`Output`] of a text encoder: its last hidden rows.
+pub const HIDDEN: &str = "hidden";
+
+/// The name of a classifier's [`Output`].
+pub const SCORES: &str = "scores";
+
+/// The name of the [`Output`] of [`Plan::encode`].
+pub const ENCODED: &str = "encoded";
+
+/// A forward pass as a flat table of ops, from token ids to its outputs. An output has the rows that the batch's `logits`
+/// name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// What the ops compute with.
@@ -225,6 +235,8 @@ pub struct Plan {
     pub kv: Vec<KvGroup>,
     /// Layers of Gated DeltaNet by [`DeltaLayer`]. Their states for a sequence are a record.
     pub delta: Vec<DeltaShape>,
+    /// The ops of an encoder whose keys and values the forward pass attends to. Empty for others.
+    pub encode: Vec<Op>,
     /// The ops.
     pub forward: Vec<Op>,
     /// The ops of each layer. Between two layers a plan can be cut: only buffers that all layers read live across.
@@ -269,8 +281,53 @@ impl Plan {
     /// # Panics
     /// If the plan is not one of a language model.
     pub fn logits(&self) -> BufferId {
-        let logits = self.outputs.iter().find(|output| output.name == LOGITS);
-        logits.expect("the plan of a language model has logits").buffer
+        self.output(LOGITS).expect("the plan of a language model has logits")
+    }
+
+    /// The buffer of an output, if the plan has it.
+    pub fn output(&self, name: &str) -> Option<BufferId> {
+        self.outputs.iter().find(|output| output.name == name).map(|output| output.buffer)
+    }
+
+    /// The buffer that [`Backend::forward`](crate::Backend::forward) returns: the first output that is not [`ENCODED`].
+    ///
+    /// # Panics
+    /// If the plan has no such output.
+    pub fn result(&self) -> BufferId {
+        let result = self.outputs.iter().find(|output| output.name != ENCODED);
+        result.expect("a plan has a result").buffer
+    }
+
+    /// What a list of ops, the forward pass or the encoder, demands of its batches.
+    pub fn demands(&self, ops: &[Op]) -> Demands {
+        let mut demands = Demands { by_position: vec![false; self.kv.len()], ..Demands::default() };
+        let least = |known: Option<usize>, rows: usize| Some(known.map_or(rows, |known| known.min(rows)));
+        for op in ops {
+            match op {
+                Op::RopeWrite { kv, write: true, .. } => {
+                    demands.by_position[usize::from(kv.group)] = true;
+                }
+                Op::Attention { kv, span: Span::Causal, .. } => {
+                    demands.by_position[usize::from(kv.group)] = true;
+                }
+                Op::Attention { .. } => demands.extents = true,
+                Op::AddPositions { table, offset, .. } => {
+                    let rows = self.weight(*table).shape.rows().saturating_sub(*offset as usize);
+                    demands.positions = least(demands.positions, rows);
+                }
+                Op::AddTypes { table, .. } => {
+                    let rows = self.weight(*table).shape.rows();
+                    demands.types = if demands.types == 0 { rows } else { demands.types.min(rows) };
+                }
+                Op::Features { out } => {
+                    let BufferSpec { width, rows, .. } = self.buffer(*out);
+                    demands.features = width * rows.of_each();
+                }
+                Op::Unfold { .. } => demands.whole_sequences = true,
+                _ => {}
+            }
+        }
+        demands
     }
 
     /// Bytes of cache that one more position takes: those of groups without a window.
@@ -299,6 +356,15 @@ impl fmt::Display for Plan {
         for (i, buffer) in self.buffers.iter().enumerate() {
             writeln!(f, "b{i} {}: {:?} × {}", buffer.name, buffer.rows, buffer.width)?;
         }
+        if !self.encode.is_empty() {
+            writeln!(f, "encode:")?;
+        }
+        for op in &self.encode {
+            writeln!(f, "  {}", self.line(op))?;
+        }
+        if !self.encode.is_empty() {
+            writeln!(f, "forward:")?;
+        }
         for (at, op) in self.forward.iter().enumerate() {
             if let Some(layer) = self.layers.iter().position(|ops| ops.start == at) {
                 writeln!(f, "layer {layer}:")?;
@@ -325,6 +391,19 @@ impl fmt::Display for Line<'_> {
         };
         match self.op {
             Op::Embed { table, scale, out } => write!(f, "{out} = embed {} × {scale}", weight(table)),
+            Op::Features { out } => write!(f, "{out} = features"),
+            Op::AddPositions { table, offset, out } => {
+                write!(f, "{out} += {} of position + {offset}", weight(table))
+            }
+            Op::AddTypes { table, out } => write!(f, "{out} += {} of type", weight(table)),
+            Op::Unfold { x, taps, out } => write!(f, "{out} = unfold {x}, {taps} taps"),
+            Op::LayerNorm { x, weight: w, bias, eps, out } => {
+                write!(f, "{out} = layer_norm {x}, {}", weight(w))?;
+                if let Some(bias) = bias {
+                    write!(f, " + {}", weight(bias))?;
+                }
+                write!(f, " eps {eps:e}")
+            }
             Op::RmsNorm { x, weight: w, eps, out } => {
                 write!(f, "{out} = rms_norm {x}, {} eps {eps:e}", weight(w))
             }
@@ -350,8 +429,13 @@ impl fmt::Display for Line<'_> {
                 let all = [Some(*q), *k, *v].into_iter().flatten().map(|w| weight(&w));
                 write!(f, ", head norms {} eps {eps:e}", all.collect::<Vec<_>>().join(", "))
             }
-            Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
+            Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, out } => {
                 write!(f, "{out} = attention {qkv} {heads} heads {kv} × {scale}")?;
+                match span {
+                    Span::Causal => {}
+                    Span::Whole => write!(f, ", whole")?,
+                    Span::Around(reach) => write!(f, ", {reach} around")?,
+                }
                 if let Some(window) = self.plan.kv_group(*kv).window {
                     write!(f, ", window {window}")?;
                 }
@@ -375,6 +459,7 @@ impl fmt::Display for Line<'_> {
                 write!(f, "{out} {sign} sum of experts {route} × {x}")
             }
             Op::AddGated { x, gate, out } => write!(f, "{out} += sigmoid({gate}) × {x}"),
+            Op::Activate { x, activation } => write!(f, "{x} = {activation:?} {x}"),
             Op::Gate { x, activation, out } => write!(f, "{out} = {activation:?} gate {x}"),
             Op::GateBy { x, activation, by, first } => {
                 write!(f, "{x} = {activation:?} {x} × {by}[{first}..]")

@@ -33,6 +33,11 @@
 //! compares them. Rows of wrong guesses leave keys and values behind the end of the sequence, where they are overwritten
 //! before anything reads them.
 //!
+//! **Masks.** Only the sampling of a row needs its mask, not the row itself. [`Slots::compute_ahead`] computes the rows of the
+//! next step as soon as those of the last one have their tokens. So the token lands while its row is computed, its mask is
+//! found meanwhile, and the step that is submitted then has only to sample. A slot that begins in that step holds once, so
+//! that the rows of the others are not computed again.
+//!
 //! **Order.** Calls take effect in the order in which they are made. So the blocks of a closed slot can be given to another
 //! sequence at once. A slot may advance in a step in flight where it would have held without a later [`Slots::extend`] or
 //! [`Slots::mask`].
@@ -143,7 +148,8 @@ pub struct Work<'a> {
     /// Chunks. A slot may have several in a row, of different kinds.
     pub chunks: &'a [Chunk<'a>],
     /// Decode steps that run among the kernels of the chunks, so that sequences do not wait for all of them. Slots that
-    /// were started since the last submission take no part in them. They land before the chunks.
+    /// were started since the last submission take no part in them. They land before the chunks. With a
+    /// [gap](Slots::set_gap) there may be fewer.
     pub between: usize,
     /// Decode steps after the chunks.
     pub steps: usize,
@@ -327,12 +333,35 @@ pub trait Slots {
     ///
     /// It may return before they have run. Steps in flight must not exceed [`Limits::steps`]. A backend that is not
     /// [asynchronous](Limits::asynchronous) may compute chunks with steps between them in [`Slots::poll`], a part with
-    /// each call, and what is left of them in the next `submit`.
+    /// each call, and what is left of them in the next `submit`. Another one may record them so.
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError>;
+
+    /// Begins to compute the rows of the next step. Tokens do not depend on it: it lets a mask that comes before the rows
+    /// are complete take effect without delay. Returns whether rows are computed; a backend that computes when work is
+    /// submitted does nothing.
+    fn compute_ahead(&mut self) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
+    /// Whether everything that was submitted has run, so that a device has nothing to do.
+    fn is_idle(&mut self) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    /// The time from the end of a step to the end of the next one that a backend that is not
+    /// [asynchronous](Limits::asynchronous) keeps to among chunks that are submitted later: it ends a part of their kernels
+    /// when the time of a step is left. Without a gap, parts are equal shares of the kernels' time. Other backends ignore it.
+    fn set_gap(&mut self, _gap: Option<Duration>) {}
 
     /// The next completed part of a submission, in order. It waits for it at most this long, if it does not compute it
     /// itself; `None` if the time is over or nothing is in flight.
     fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError>;
+
+    /// Whether parts of the last submission are left, which [`Slots::poll`] records when the device needs them. They come
+    /// before everything that is submitted later, so a caller that has nothing urgent waits for them.
+    fn is_recording(&self) -> bool {
+        false
+    }
 
     /// Discards everything in flight and closes all slots. The contents of the cache stay.
     fn reset(&mut self);

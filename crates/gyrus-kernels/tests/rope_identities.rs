@@ -178,6 +178,7 @@ fn rows_are_independent() {
             tables: &[&[]],
             lengths: &[0],
             records: &[],
+            inputs: Default::default(),
         };
         phases.compute(&rope, &batch);
         (0..positions.len()).map(|row| phases.row(row).to_vec()).collect::<Vec<_>>()

@@ -151,6 +151,7 @@ fn longrope_chosen_per_batch_instead_of_per_sequence() {
             tables: &[&[]],
             lengths,
             records: &[],
+            inputs: Default::default(),
         };
         phases.compute(&rope, &batch);
         (0..positions.len()).map(|row| phases.row(row).to_vec()).collect::<Vec<_>>()
@@ -181,6 +182,7 @@ fn longrope_of_a_neighbour_in_the_batch() {
         tables: &[&[], &[]],
         lengths: &[64, 65],
         records: &[],
+        inputs: Default::default(),
     };
     phases.compute(&rope, &batch);
     let expected = |length, position| {

@@ -1,9 +1,11 @@
-// embed: y[r] = scale·table[tokens[r]], from an embedding table of any weight type.
+// embed: y[r] = scale·table[tokens[r]], from an embedding table of any weight type. With ADD it adds to y: learned
+// positions and types.
 //
 //   0  quants  the table in planes, by WEIGHT (lib/weights.wgsl)
 //   1  high    likewise, if the type has high bits
 //   2  scales  likewise, if the type is quantised
-//   3  tokens  [tokens] u32; ids beyond the vocabulary are clamped to the last
+//   3  tokens  [tokens, TOKEN_STRIDE] u32: the first of each is an id, to which offset is added; ids beyond the
+//              vocabulary are clamped to the last
 //   4  y       [tokens, y_stride] f32, written in dim columns
 //   5  params  EmbedParams (immediates where the device has them)
 //
@@ -36,7 +38,7 @@ fn KERNEL(here: Invocation) {
         return;
     }
     let unit = index % units;
-    let id = min(tokens[row], params.vocab - 1u);
+    let id = min(min(tokens[row * TOKEN_STRIDE], params.vocab) + params.offset, params.vocab - 1u);
     if (id < params.first || id - params.first >= params.rows) {
         return;
     }
@@ -44,7 +46,11 @@ fn KERNEL(here: Invocation) {
     for (var i = 0u; i < UNIT_VECTORS; i += 1u) {
         let at = unit * UNIT_VECTORS + i;
         if (at < params.dim / 4u) {
+#if ADD
+            y[row * (params.y_stride / 4u) + at] += params.scale * values[i];
+#else
             y[row * (params.y_stride / 4u) + at] = params.scale * values[i];
+#endif
         }
     }
 }

@@ -23,6 +23,15 @@ pub fn gate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Resu
     launch(kernel("gate", "engine/gate.wgsl", constants), rungs, slots, (2, &params), groups)
 }
 
+/// `x = f(x)` for `rows` of `count` elements.
+pub fn activate(rungs: Rungs, rows: u32, count: u32, activation: Activation) -> Result<Launch, LaunchError> {
+    let slots = vec![slot("x", 0, Access::ReadWrite, u64::from(rows) * u64::from(count))];
+    let constants = vec![("ACTIVATION", gate_name(Some(activation)).to_owned())];
+    let params = ElementwiseParams { count, ..Default::default() };
+    let groups = [count.div_ceil(WORKGROUP), rows];
+    launch(kernel("activate", "engine/activate.wgsl", constants), rungs, slots, (1, &params), groups)
+}
+
 /// `x[r][i] = f(x[r][i]) · by[r][first + i]` for `rows` of `count` and of `stride` elements.
 pub fn gate_by(
     rungs: Rungs,

@@ -4,7 +4,7 @@ use crate::params::EmbedParams;
 use crate::shader::{Rungs, Variant};
 use crate::weights::WeightLayout;
 
-/// Rows of an embedding: `y[r] = scale·table[tokens[r]]`.
+/// Rows of an embedding: `y[r] = scale·table[offset + tokens[r]]`, or `+=`.
 ///
 /// Buffers: the planes of the table (or of this part of it), `tokens`, `y`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,20 +21,42 @@ pub struct EmbedCall {
     pub scale: f32,
     /// Elements from one row of the output to the next.
     pub y_stride: u32,
+    /// Whether to add to `y`.
+    pub add: bool,
+    /// Added to each id.
+    pub offset: u32,
+    /// Words from one id to the next.
+    pub token_stride: u32,
 }
 
 impl EmbedCall {
     /// A whole table, output rows contiguous.
     pub fn new(table: WeightLayout, tokens: u32, scale: f32) -> EmbedCall {
-        EmbedCall { table, vocab: table.rows(), first: 0, tokens, scale, y_stride: table.cols() }
+        EmbedCall {
+            table,
+            vocab: table.rows(),
+            first: 0,
+            tokens,
+            scale,
+            y_stride: table.cols(),
+            add: false,
+            offset: 0,
+            token_stride: 1,
+        }
     }
 
     /// Checks the call and returns its launch.
     pub fn launch(&self, rungs: Rungs) -> Result<Launch, LaunchError> {
         const WORKGROUP: u32 = 64;
-        let kernel = || "embed".to_owned();
+        let name = if self.add { "embed_add" } else { "embed" };
+        let kernel = || name.to_owned();
         let (rows, dim) = (self.table.rows(), self.table.cols());
-        for (name, value) in [("the number of tokens", self.tokens), ("rows", rows), ("dim", dim)] {
+        for (name, value) in [
+            ("the number of tokens", self.tokens),
+            ("rows", rows),
+            ("dim", dim),
+            ("token_stride", self.token_stride),
+        ] {
             if value == 0 {
                 return Err(LaunchError::Zero { kernel: kernel(), name });
             }
@@ -62,12 +84,12 @@ impl EmbedCall {
                 return Err(LaunchError::Large { kernel: kernel(), what, count });
             }
         }
-        let mut slots = weight_slots("embed", &self.table)?;
+        let mut slots = weight_slots(name, &self.table)?;
         slots.push(Slot {
             name: "tokens",
             binding: 3,
             access: Access::Read,
-            bytes: 4 * u64::from(self.tokens),
+            bytes: 4 * ((u64::from(self.tokens) - 1) * u64::from(self.token_stride) + 1),
         });
         slots.push(Slot { name: "y", binding: 4, access: Access::ReadWrite, bytes: 4 * y });
         let params = EmbedParams {
@@ -78,15 +100,17 @@ impl EmbedCall {
             rows,
             y_stride: value,
             scale: self.scale,
-            _pad0: 0,
+            offset: self.offset,
         };
         Ok(Launch {
-            groups: grid("embed", units.div_ceil(u64::from(WORKGROUP)))?,
+            groups: grid(name, units.div_ceil(u64::from(WORKGROUP)))?,
             variant: Variant {
                 name: kernel(),
                 file: "embed.wgsl",
                 constants: vec![
                     ("WEIGHT", self.table.constant()),
+                    ("ADD", u32::from(self.add).to_string()),
+                    ("TOKEN_STRIDE", format!("{}u", self.token_stride)),
                     ("IMMEDIATES", u32::from(rungs.immediates).to_string()),
                     ("SUBGROUPS", "0".to_owned()),
                 ],

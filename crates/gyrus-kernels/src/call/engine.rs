@@ -9,7 +9,7 @@ use crate::rope::{Pairing, Rope};
 use crate::shader::{Rungs, Variant};
 
 use super::Storage;
-pub use super::elementwise::{AddCall, gate, gate_by, mul_by, scale};
+pub use super::elementwise::{AddCall, activate, gate, gate_by, mul_by, scale};
 use super::norm::{Norm, NormCall};
 
 const WORKGROUP: u32 = 256;
@@ -198,7 +198,7 @@ pub(super) fn check_rows(
     let (n_heads, n_kv_heads, head_dim) = (p.n_heads, p.n_kv_heads, cache.head_dim);
     if n_kv_heads != cache.n_kv_heads
         || n_kv_heads == 0
-        || n_heads == 0
+        || (n_heads == 0 && !kv)
         || !n_heads.is_multiple_of(n_kv_heads)
     {
         return Err(LaunchError::Heads { kernel: kernel.to_owned(), n_heads, n_kv_heads });
@@ -291,11 +291,13 @@ pub fn rope_write(
 /// Attention of each row over its sequence, a workgroup per head. The plain kernel.
 ///
 /// Buffers: `qkv`, `k_cache`, `v_cache`, `rows`, `block_table`, `out`, and `sinks` if each head has one: a score that joins
-/// the softmax.
+/// the softmax. With `around` a row attends to positions before and after its own, fewer than the window away from it, up
+/// to the position that `ends` has for it, in the form of `rows`.
 pub fn attention(
     rungs: Rungs,
     params: AttendParams,
     sinks: bool,
+    around: bool,
     paged: Paged,
 ) -> Result<Launch, LaunchError> {
     let name = "attention";
@@ -314,6 +316,12 @@ pub fn attention(
     if sinks {
         slots.push(slot("sinks", 7, Access::Read, p.n_heads.into()));
     }
+    if around {
+        slots.push(slot("ends", 8, Access::Read, 2 * rows));
+        if p.window == 0 {
+            return Err(LaunchError::Zero { kernel: name.to_owned(), name: "window" });
+        }
+    }
     if !(p.soft_cap >= 0.0 && p.soft_cap.is_finite()) {
         let (kernel, value) = (name.to_owned(), p.soft_cap);
         return Err(LaunchError::NotPositive { kernel, name: "soft_cap", value });
@@ -322,7 +330,7 @@ pub fn attention(
     let overrides =
         vec![("WORKGROUP", f64::from(TILE)), ("ELEMENTS_PER_INVOCATION", f64::from(head_dim.div_ceil(TILE)))];
     let mut constants = paged.constants();
-    constants.push(flag("SINKS", sinks));
+    constants.extend([flag("SINKS", sinks), flag("AROUND", around)]);
     let kernel = Kernel { name, file: "engine/attention.wgsl", constants, overrides };
     launch(kernel, rungs, slots, (3, &params), [p.n_heads, paged.rows])
 }

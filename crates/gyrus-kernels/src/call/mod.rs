@@ -24,6 +24,7 @@ mod slot;
 mod storage;
 mod sum_tiles;
 mod tiles;
+mod unfold;
 
 pub use crate::abi::{Cache, Freqs, RopeCall, RopeKernel, RopeTuning};
 pub use attend::{AttendCall, SplitMode};
@@ -33,7 +34,7 @@ pub use delta::{DeltaCall, decoding_run, delta_run, idle_run, record_pair};
 pub use embed::EmbedCall;
 pub use experts::{ExpertSumCall, ExpertTilesCall, Experts, RouteCall, add_gated};
 pub use f16_rows::F16RowsCall;
-pub use flash::{FlashCall, FlashTuning, Tile, push_tiles};
+pub use flash::{COOPERATIVE_MEMORY, FlashCall, FlashTuning, Tile, push_tiles};
 pub use kv::{KvCopyCall, KvShiftCall};
 pub use matmul::{MatMulCall, MatMulTuning};
 pub use matvec::{Input, MatVecCall};
@@ -49,6 +50,7 @@ pub use select::{
 pub use storage::Storage;
 pub use sum_tiles::SumTilesCall;
 pub use tiles::{TileCall, TileShape, TileTuning};
+pub use unfold::UnfoldCall;
 
 use crate::launch::{Access, LaunchError, Slot};
 use crate::op::Activation;
@@ -64,6 +66,8 @@ fn gate_name(gate: Option<Activation>) -> &'static str {
         Some(Activation::Gelu) => "gelu",
         Some(Activation::SquaredRelu) => "squared_relu",
         Some(Activation::ClampedSwish) => "clamped_swish",
+        Some(Activation::Relu) => "relu",
+        Some(Activation::Tanh) => "tanh",
     }
 }
 

@@ -3,7 +3,7 @@
 use super::decode_row::DecodeRow;
 use super::{HOST_LIMITS, HostForward, Sequence};
 use crate::backend::BackendError;
-use crate::batch::Batch;
+use crate::batch::{Batch, Inputs};
 use crate::delta::Records;
 use crate::kv::MAX_KV_GROUPS;
 use crate::slots::{Chunk, LogitRows, RowKind};
@@ -150,6 +150,7 @@ impl BatchRows {
             tables: &tables[..count],
             lengths: &self.lengths,
             records: &self.numbered,
+            inputs: Inputs::default(),
         })
     }
 

@@ -4,7 +4,7 @@ use super::RESERVED;
 use crate::backend::BackendError;
 use crate::batch::are_finite;
 use crate::delta::Records;
-use crate::log_softmax::{LogSoftmax, top_tokens};
+use crate::log_softmax::LogSoftmax;
 use crate::sampler::row::RowSampler;
 use crate::slots::{Decode, MAX_ENDS, MAX_TOP, Outcome};
 
@@ -138,8 +138,13 @@ impl DecodeRow {
     }
 
     /// Samples the next token if the step computed this slot. `logits` are those of the batch, `[rows, vocab]`;
-    /// `log_softmax` is the backend's form of [`LogSoftmax::new`].
-    pub fn sample(&mut self, logits: &[f32], vocab: usize, log_softmax: impl Fn(&[f32]) -> LogSoftmax) {
+    /// `log_softmax` is the backend's form of [`LogSoftmax::with_top`].
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        vocab: usize,
+        log_softmax: impl Fn(&[f32], &mut [(u32, f32)]) -> LogSoftmax,
+    ) {
         let Some(row) = self.logits_row.take() else { return };
         let logits = &logits[row * vocab..(row + 1) * vocab];
         if !are_finite(logits) {
@@ -152,9 +157,8 @@ impl DecodeRow {
         let id = drawn.id;
         let mut logprob = f32::NAN;
         if let Some(n) = self.logprobs {
-            let all = log_softmax(logits);
+            let all = log_softmax(logits, &mut self.top[..n]);
             logprob = all.of(logits[id as usize]);
-            top_tokens(logits, &mut self.top[..n]);
             self.top[..n].iter_mut().for_each(|(_, logit)| *logit = all.of(*logit));
         }
         self.sampler.commit(drawn);

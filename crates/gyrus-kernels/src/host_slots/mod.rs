@@ -15,7 +15,7 @@ mod split_chunks;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use batch_rows::{BatchRows, wanted};
 pub use decode_row::DecodeRow;
@@ -26,7 +26,7 @@ pub(crate) use penalty_window::PenaltyWindow;
 use split_chunks::SplitChunks;
 
 use crate::backend::BackendError;
-use crate::batch::Batch;
+use crate::batch::{Batch, Demands};
 use crate::delta::Records;
 use crate::kv::KV_BLOCK;
 use crate::slots::{Chunk, Decode, Draft, Landed, Limits, Slots, Work};
@@ -62,11 +62,33 @@ pub trait HostForward {
     /// Copies a record of the state, or zeros. Both are within the pool.
     fn copy_record(&mut self, from: Option<usize>, to: usize);
 
-    /// Computes one of `parts` parts of a batch; the last one returns the logits. Other batches may be computed between
-    /// them. All parts are given the same batch.
-    fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
-        if part + 1 < parts { Ok(&[]) } else { self.compute(batch, &mut []) }
+    /// Computes the next part of a batch, `first` its first one. Returns the logits if nothing is left. Other batches may be
+    /// computed between parts. All parts are given the same batch.
+    fn compute_part(
+        &mut self,
+        batch: &Batch<'_>,
+        _first: bool,
+        end: PartEnd,
+    ) -> Result<Option<&[f32]>, BackendError> {
+        match end {
+            PartEnd::Share(2..) => Ok(None),
+            _ => self.compute(batch, &mut []).map(Some),
+        }
     }
+}
+
+/// Where a part of a batch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartEnd {
+    /// After one of so many equal shares of what is left, counted in time.
+    Share(usize),
+    /// After about this time.
+    Time(Duration),
+}
+
+impl PartEnd {
+    /// The end of the batch.
+    pub const LAST: PartEnd = PartEnd::Share(1);
 }
 
 /// The state of slots.
@@ -75,6 +97,7 @@ pub struct HostSlots {
     vocab: usize,
     /// Blocks of each KV group.
     blocks: Vec<usize>,
+    demands: Demands,
     /// Records of the state, if the plan has one.
     records: Option<usize>,
     sequences: Vec<Sequence>,
@@ -84,6 +107,10 @@ pub struct HostSlots {
     batch: BatchRows,
     /// Chunks that are computed in parts.
     split: SplitChunks,
+    /// The time from the end of a step to that of the next one among them.
+    gap: Option<Duration>,
+    /// The time of a step: a mean in which recent ones count most.
+    step_time: Duration,
     landed: LandedQueue,
     submissions: u64,
 }
@@ -106,12 +133,15 @@ impl HostSlots {
         HostSlots {
             vocab,
             blocks: blocks.to_vec(),
+            demands: Demands::of_decoder(blocks.len()),
             records,
             sequences: (0..slots).map(|_| sequence()).collect(),
             rows: (0..slots + draft_rows).map(|_| DecodeRow::default()).collect(),
             drafts: Drafts::default(),
             batch: BatchRows::with_capacity(rows + slots * HOST_LIMITS.steps),
             split: SplitChunks::default(),
+            gap: None,
+            step_time: Duration::ZERO,
             landed: LandedQueue::default(),
             submissions: 0,
         }
@@ -297,10 +327,12 @@ impl HostSlots {
         before: u64,
         forward: &mut dyn HostForward,
     ) -> Result<(), BackendError> {
+        let begun = Instant::now();
         self.batch.clear();
         self.batch.push_decode_rows(&self.sequences, &mut self.rows, before, self.records.is_some());
         if !self.batch.tokens.is_empty() {
             self.batch.compute(&self.sequences, &mut self.rows, forward)?;
+            self.step_time = (self.step_time + begun.elapsed()) / 2;
         }
         self.landed.push_step(submission, &self.rows[..HOST_LIMITS.slots]);
         Ok(())
@@ -309,7 +341,9 @@ impl HostSlots {
     /// Computes the next part of chunks and the step after it; the steps of the submission after the last part.
     fn advance_chunks(&mut self, forward: &mut dyn HostForward) -> Result<(), BackendError> {
         let submission = self.split.submission();
-        match self.split.compute_part(forward)? {
+        // However long steps take, prompts go on.
+        let time = self.gap.map(|gap| gap.saturating_sub(self.step_time).max(gap / 3));
+        match self.split.compute_part(time, forward)? {
             None => self.step(submission, submission - 1, forward),
             Some(logits) => {
                 self.landed.push_chunks(submission, logits);
@@ -373,7 +407,9 @@ impl HostSlots {
             for (slot, row) in self.rows[..HOST_LIMITS.slots].iter().enumerate() {
                 row.positions(all_steps).for_each(|position| self.batch.push(0, position, slot));
             }
-            let sound = self.batch.number(&self.sequences, |batch| batch.is_sound(self.vocab, &self.blocks));
+            let sound = self
+                .batch
+                .number(&self.sequences, |batch| batch.is_sound(self.vocab, &self.blocks, &self.demands));
             self.batch.clear();
             return if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) };
         }
@@ -459,6 +495,10 @@ impl<B: HostBackend> Slots for B {
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
         let (slots, forward) = self.host_slots();
         slots.submit(work, forward)
+    }
+
+    fn set_gap(&mut self, gap: Option<Duration>) {
+        self.host_slots().0.gap = gap;
     }
 
     fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError> {

@@ -1,7 +1,9 @@
 //! Chunks that are computed in parts, with decode steps between them.
 
+use std::time::Duration;
+
 use super::batch_rows::BatchRows;
-use super::{HOST_LIMITS, HostForward, Sequence};
+use super::{HOST_LIMITS, HostForward, PartEnd, Sequence};
 use crate::backend::BackendError;
 use crate::slots::Work;
 
@@ -13,7 +15,7 @@ use crate::slots::Work;
 pub(super) struct SplitChunks {
     state: State,
     submission: u64,
-    /// The next part, and their number.
+    /// The next part, and their greatest number.
     part: usize,
     parts: usize,
     /// Steps after the last part.
@@ -114,25 +116,29 @@ impl SplitChunks {
         self.state == State::Running && self.slots.iter().any(|(_, closed)| *closed)
     }
 
-    /// Computes the next part. The last one returns the logits, which are empty if nobody wants them.
+    /// Computes the next part, of about this time, or of the share of a part. The last one returns the logits, which are
+    /// empty if nobody wants them.
     pub(super) fn compute_part<'f>(
         &mut self,
+        time: Option<Duration>,
         forward: &'f mut dyn HostForward,
     ) -> Result<Option<&'f [f32]>, BackendError> {
-        let (part, parts) = (self.part, self.parts);
-        let abandoned = self.state == State::Abandoned;
-        let is_last = part + 1 == parts;
+        let (part, left) = (self.part, self.parts - self.part);
         self.part += 1;
-        if is_last {
+        if self.state == State::Abandoned {
+            if left == 1 {
+                self.state = State::Idle;
+            }
+            return Ok((left == 1).then_some(&[]));
+        }
+        let end = match time {
+            Some(time) if left > 1 => PartEnd::Time(time),
+            _ => PartEnd::Share(left),
+        };
+        let logits = self.rows.number(&self.sequences, |batch| forward.compute_part(batch, part == 0, end));
+        if !matches!(logits, Ok(None)) {
             self.state = State::Idle;
         }
-        if abandoned {
-            return Ok(is_last.then_some(&[]));
-        }
-        let logits = self.rows.number(&self.sequences, |batch| forward.compute_part(batch, part, parts));
-        if logits.is_err() {
-            self.state = State::Idle;
-        }
-        logits.map(|logits| is_last.then_some(logits))
+        logits
     }
 }

@@ -29,7 +29,7 @@ impl HostBackend for Backend {
 
 impl HostForward for Fake {
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
-        if !batch.is_sound(VOCAB, &[8, 8]) {
+        if !batch.is_sound(VOCAB, &[8, 8], &Demands::of_decoder(2)) {
             return Err(BackendError::UnsoundBatch);
         }
         self.batches.push(batch.tokens.iter().copied().zip(batch.positions.iter().copied()).collect());
@@ -38,7 +38,7 @@ impl HostForward for Fake {
             let token = batch.tokens[row as usize];
             logits[(token as usize + 1) % VOCAB] = if token == BAD { f32::NAN } else { 1.0 };
         }
-        rows.iter_mut().for_each(|row| row.sample(&self.logits, VOCAB, crate::LogSoftmax::new));
+        rows.iter_mut().for_each(|row| row.sample(&self.logits, VOCAB, crate::LogSoftmax::with_top));
         Ok(&self.logits)
     }
 
@@ -273,6 +273,23 @@ fn steps_between_chunks_land_before_them_one_with_each_poll() {
     assert!(backend.poll(Duration::from_secs(1)).unwrap().is_none());
     backend.submit(&steps(1)).unwrap();
     assert_eq!(step(&mut backend), [Some(7), Some(22), None]);
+}
+
+/// A backend that ends parts by their time may need fewer of them than there are steps between.
+#[test]
+fn chunks_with_a_gap_land_when_they_are_complete() {
+    let mut backend = backend();
+    // This forward pass takes less time than any gap.
+    backend.set_gap(Some(Duration::from_secs(1)));
+    split(&mut backend, &[7, 8, 9]);
+    let Some(Landed::Chunks { submission: 2, logits }) = backend.poll(Duration::from_secs(1)).unwrap() else {
+        panic!("no part was left");
+    };
+    assert_eq!((logits.len(), logits[10]), (VOCAB, 1.0));
+    assert_eq!(step(&mut backend), [Some(4), None, None]);
+    assert!(backend.poll(Duration::from_secs(1)).unwrap().is_none());
+    backend.submit(&steps(1)).unwrap();
+    assert_eq!(step(&mut backend), [Some(5), None, None]);
 }
 
 #[test]

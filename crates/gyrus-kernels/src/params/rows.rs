@@ -19,8 +19,8 @@ params! {
         y_stride: u32,
         /// Factor on the values.
         scale: f32,
-        /// Unused.
-        _pad0: u32,
+        /// Added to each id.
+        offset: u32,
     }
 
     /// An operation on each of `count` elements.
@@ -89,6 +89,26 @@ params! {
         first: u32,
         /// Unused.
         _pad0: u32,
+    }
+
+    /// The inputs of a convolution over rows, side by side.
+    UnfoldParams {
+        /// Rows of the batch.
+        rows: u32,
+        /// Rows of `x` for each of them.
+        x_slots: u32,
+        /// Rows of `out` for each of them.
+        out_slots: u32,
+        /// Elements of a row of `x`.
+        channels: u32,
+        /// Rows of `x` that a row of `out` has.
+        taps: u32,
+        /// Unused.
+        _pad0: u32,
+        /// Unused.
+        _pad1: u32,
+        /// Unused.
+        _pad2: u32,
     }
 
     /// A layer of Gated DeltaNet.

@@ -1,4 +1,5 @@
 use crate::kv::{KV_BLOCK, KvGroup};
+use crate::op::Span;
 
 /// The paged cache of a group in `f32`: for each layer K and V as blocks of `[kv_heads, KV_BLOCK, head_dim]`.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl KvCache {
     }
 }
 
-/// One row's query over the positions up to its own, in the window of the cache's group.
+/// One row's query over the positions of a span.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// `[heads·head_dim]`.
@@ -60,6 +61,10 @@ pub struct Query<'a> {
     pub table: &'a [u32],
     /// The row's position.
     pub position: usize,
+    /// Which positions it attends to.
+    pub span: Span,
+    /// Positions of the sequence in the cache's group, for spans that are not causal.
+    pub extent: u32,
     /// Factor on the scores.
     pub scale: f32,
     /// Scores become `soft_cap·tanh(score / soft_cap)`.
@@ -70,9 +75,9 @@ pub struct Query<'a> {
 
 /// Attention of one row; `out` is `[heads·head_dim]`.
 pub fn attention(cache: &KvCache, layer: usize, query: Query<'_>, out: &mut [f32]) {
-    let Query { q, table, position, scale, soft_cap, sinks } = query;
-    let first = cache.group.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
-    let seen: Vec<usize> = (first..=position).collect();
+    let Query { q, table, position, span, extent, scale, soft_cap, sinks } = query;
+    let seen = span.seen(position as u32, cache.group.window, extent);
+    let seen: Vec<usize> = seen.map(|position| position as usize).collect();
     attend(cache, layer, Question { q, table, seen: &seen, scale, soft_cap, sinks }, out);
 }
 

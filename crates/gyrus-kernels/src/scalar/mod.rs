@@ -13,6 +13,7 @@ mod ops;
 mod quantize;
 mod reference;
 mod select;
+mod unfold;
 
 pub use crate::abi::scalar::{Written, rope};
 pub use attention::{KvCache, Query, Question, attend, attention};
@@ -28,3 +29,4 @@ pub use ops::{activate, gate, gated, inverse_rms, matmul, read_sums, rms_norm, s
 pub use quantize::{QuantizedRows, quantize_rows};
 pub use reference::Reference;
 pub use select::{SelectState, allowed, emitted_at, kept_logits, logprobs};
+pub use unfold::unfold;

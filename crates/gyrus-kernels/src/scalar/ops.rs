@@ -73,6 +73,8 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
             x / (1.0 + (-1.702 * x).exp())
         }
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Relu => x.max(0.0),
+        Activation::Tanh => f64::from(x).tanh() as f32,
     }
 }
 

@@ -2,18 +2,18 @@ use gyrus_tensor::{TensorError, dequantize};
 
 use super::{
     DeltaConvWeights, KvCache, Query, activate, add_gated, attention, delta_conv, delta_rule, expert_sum,
-    gate, gated, matmul, push_input, rms_norm, route, routed, soft_cap,
+    gate, gated, matmul, norm, push_input, rms_norm, route, routed, soft_cap, unfold,
 };
 use crate::backend::{Backend, BackendError};
-use crate::batch::Batch;
-use crate::call::Storage;
+use crate::batch::{Batch, Demands};
+use crate::call::{Norm, Storage};
 use crate::delta::{CONV_TAPS, DeltaShape};
 use crate::host_slots::{DecodeRow, HostBackend, HostForward, HostSlots};
 use crate::kv::{KvLayer, KvSize};
 use crate::log_softmax::LogSoftmax;
 use crate::observe::{HostState, Observer, show};
 use crate::op::{BufferId, Op, WeightId};
-use crate::plan::{Plan, WeightSpec};
+use crate::plan::{ENCODED, Plan, WeightSpec};
 use crate::rope::Phases;
 use crate::slots::Slots;
 
@@ -36,7 +36,17 @@ struct ScalarModel {
     blocks: Vec<usize>,
     /// Records of the state: for each layer its last inputs and its matrices.
     records: Vec<Vec<Vec<f32>>>,
-    logits: Vec<f32>,
+    /// What the encoder and the forward pass demand of a batch.
+    demands: [Demands; 2],
+    /// The result of the last pass.
+    result: Vec<f32>,
+}
+
+/// Which ops of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Encode,
+    Forward,
 }
 
 impl Backend for Reference {
@@ -48,17 +58,34 @@ impl Backend for Reference {
         &self.model.blocks
     }
 
+    fn batch_rows(&self) -> usize {
+        usize::MAX
+    }
+
     fn records(&self) -> usize {
         self.model.records.len()
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        self.model.compute(batch, None)?;
-        Ok(&self.model.logits)
+        self.model.compute(Pass::Forward, batch, None)?;
+        let width = self.model.plan.buffer(self.model.plan.result()).width;
+        batch.check_logits(&self.model.result, width)?;
+        Ok(&self.model.result)
+    }
+
+    fn encode(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        if self.model.plan.encode.is_empty() {
+            return Err(BackendError::NoEncoder);
+        }
+        self.model.compute(Pass::Encode, batch, None)?;
+        if let Some(output) = self.model.plan.output(ENCODED) {
+            batch.check_logits(&self.model.result, self.model.plan.buffer(output).width)?;
+        }
+        Ok(&self.model.result)
     }
 
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
-        self.model.compute(batch, Some(observer))
+        self.model.compute(Pass::Forward, batch, Some(observer))
     }
 
     fn slots(&mut self) -> &mut dyn Slots {
@@ -74,9 +101,9 @@ impl HostBackend for Reference {
 
 impl HostForward for ScalarModel {
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
-        self.compute(batch, None)?;
-        rows.iter_mut().for_each(|row| row.sample(&self.logits, self.plan.vocab, LogSoftmax::new));
-        Ok(&self.logits)
+        self.compute(Pass::Forward, batch, None)?;
+        rows.iter_mut().for_each(|row| row.sample(&self.result, self.plan.vocab, LogSoftmax::with_top));
+        Ok(&self.result)
     }
 
     fn copy_record(&mut self, from: Option<usize>, to: usize) {
@@ -111,13 +138,15 @@ impl Reference {
         let has_state = !plan.delta.is_empty();
         let slots = HostSlots::new(plan.vocab, &kv.blocks, has_state.then_some(kv.records));
         let record: Vec<Vec<f32>> = plan.delta.iter().map(|shape| vec![0.0; shape.state_elems()]).collect();
+        let demands = [plan.demands(&plan.encode), plan.demands(&plan.forward)];
         let model = ScalarModel {
             caches,
+            demands,
             plan,
             weights,
             blocks: kv.blocks.clone(),
             records: vec![record; kv.records],
-            logits: Vec::new(),
+            result: Vec::new(),
         };
         Ok(Reference { model, slots })
     }
@@ -126,10 +155,15 @@ impl Reference {
 impl ScalarModel {
     fn compute(
         &mut self,
+        pass: Pass,
         batch: &Batch<'_>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<(), BackendError> {
-        if !batch.is_sound(self.plan.vocab, &self.blocks)
+        let (ops, demands) = match pass {
+            Pass::Encode => (&self.plan.encode, &self.demands[0]),
+            Pass::Forward => (&self.plan.forward, &self.demands[1]),
+        };
+        if !batch.is_sound(self.plan.vocab, &self.blocks, demands)
             || !batch.has_sound_records(!self.plan.delta.is_empty(), self.records.len())
         {
             return Err(BackendError::UnsoundBatch);
@@ -142,7 +176,7 @@ impl ScalarModel {
             of_rope.compute(rope, batch);
             phases.push(of_rope);
         }
-        for (i, op) in self.plan.forward.iter().enumerate() {
+        for (i, op) in ops.iter().enumerate() {
             match op {
                 Op::DeltaConv { .. } | Op::DeltaRule { .. } => {
                     run_delta(&self.plan, &self.weights, &mut self.records, batch, op, &mut buffers);
@@ -154,7 +188,11 @@ impl ScalarModel {
                 show(&self.plan, i, batch.rows(), &mut state, observer);
             }
         }
-        self.logits = buffers.swap_remove(self.plan.logits().0 as usize);
+        let result = match pass {
+            Pass::Encode => self.plan.output(ENCODED),
+            Pass::Forward => Some(self.plan.result()),
+        };
+        self.result = result.map_or(Vec::new(), |id| buffers.swap_remove(usize::from(id.0)));
         Ok(())
     }
 }
@@ -267,6 +305,41 @@ fn run(
                 target.iter_mut().zip(source).for_each(|(t, s)| *t = s * scale);
             }
         }
+        Op::Features { out } => buffers[at(out)].copy_from_slice(batch.inputs.features),
+        Op::AddPositions { table, offset, out } => {
+            let n = width(out);
+            for (row, out) in buffers[at(out)].chunks_exact_mut(n).enumerate() {
+                let entry = (batch.positions[row] + offset) as usize;
+                out.iter_mut().zip(&weight(table)[entry * n..]).for_each(|(out, p)| *out += p);
+            }
+        }
+        Op::AddTypes { table, out } => {
+            let n = width(out);
+            for (row, out) in buffers[at(out)].chunks_exact_mut(n).enumerate() {
+                let entry = batch.inputs.types.get(row).copied().unwrap_or(0) as usize;
+                out.iter_mut().zip(&weight(table)[entry * n..]).for_each(|(out, t)| *out += t);
+            }
+        }
+        Op::Unfold { x, taps, out } => {
+            let (input, channels, n) = (buffers[at(x)].clone(), width(x), width(out));
+            let [of_x, of_out] = [x, out].map(|id| plan.buffer(*id).rows.of_each());
+            for (first, count, _) in batch.runs() {
+                let x = &input[first * of_x * channels..][..count * of_x * channels];
+                let out = &mut buffers[at(out)][first * of_out * n..][..count * of_out * n];
+                unfold(x, channels, of_x / of_out, usize::from(*taps), out);
+            }
+        }
+        Op::LayerNorm { x, weight: w, bias, eps, out } => {
+            let (input, n) = (buffers[at(x)].clone(), width(x));
+            let kind = Norm::Layer { bias: bias.is_some() };
+            let bias = bias.as_ref().map_or(&[][..], weight);
+            for (x, out) in input.chunks_exact(n).zip(buffers[at(out)].chunks_exact_mut(n)) {
+                norm(kind, x, weight(w), bias, *eps, out);
+            }
+        }
+        Op::Activate { x, activation } => {
+            buffers[at(x)].iter_mut().for_each(|x| *x = activate(*activation, *x));
+        }
         Op::RmsNorm { x, weight: w, eps, out } => {
             let input = buffers[at(x)].clone();
             let n = weight(w).len();
@@ -329,14 +402,16 @@ fn run(
                 }
             }
         }
-        Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
+        Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, out } => {
             let (q_width, n) = (usize::from(*heads) * plan.kv_group(*kv).head_dim, width(qkv));
             for row in 0..batch.rows() {
                 let q = buffers[at(qkv)][row * n..row * n + q_width].to_vec();
                 let out = &mut buffers[at(out)][row * q_width..(row + 1) * q_width];
                 let (table, position) = (batch.table(row, kv.group), batch.positions[row] as usize);
                 let sinks = sinks.as_ref().map(weight);
-                let query = Query { q: &q, table, position, scale: *scale, soft_cap: *soft_cap, sinks };
+                let extent = batch.extent(row, kv.group);
+                let (span, scale, soft_cap) = (*span, *scale, *soft_cap);
+                let query = Query { q: &q, table, position, span, extent, scale, soft_cap, sinks };
                 attention(&caches[usize::from(kv.group)], kv.index.into(), query, out);
             }
         }

@@ -1,5 +1,6 @@
 // attention: out = softmax(scale · q Kᵀ) V for each head of each row over the row's own sequence: positions up to its
-// own, and with a window only the last `window` of them. The plain kernel that the faster ones are tested against.
+// own, and with a window only the last `window` of them. AROUND: positions on both sides, fewer than `window` away. The
+// plain kernel that the faster ones are tested against.
 //
 //   0  qkv          [rows, stride] f32, read: Q comes first
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16), read
@@ -9,6 +10,7 @@
 //   5  block_table  u32
 //   6  out          [rows, n_heads, HEAD_DIM] f32, written
 //   7  sinks        [n_heads] f32, if SINKS: a score of each head that joins the softmax and has no value
+//   8  ends         [rows] like rows, if AROUND: the last position that a row of this sequence attends to
 //
 // Grid: (n_heads, rows), a workgroup a head. Tiles of WORKGROUP positions begin at multiples of WORKGROUP, so that the
 // sums of a row do not depend on other rows. An invocation scores one position of a tile, then accumulates its elements
@@ -37,6 +39,9 @@ override ELEMENTS_PER_INVOCATION: u32 = 1u;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 #if SINKS
 @group(0) @binding(7) var<storage, read> sinks: array<f32>;
+#endif
+#if AROUND
+@group(0) @binding(8) var<storage, read> ends: array<vec2<u32>>;
 #endif
 #include "lib/kv_rows.wgsl"
 
@@ -84,11 +89,17 @@ fn KERNEL(here: Invocation) {
         query[i] = qkv[row * params.stride + head * HEAD_DIM + i];
     }
     workgroupBarrier();
-    let last = rows[row].x;
+    let own = rows[row].x;
     var first = 0u;
-    if (params.window != 0u && last + 1u > params.window) {
-        first = last + 1u - params.window;
+    if (params.window != 0u && own + 1u > params.window) {
+        first = own + 1u - params.window;
     }
+#if AROUND
+    // Saturating.
+    let last = min(ends[row].x, own + min(params.window - 1u, 0xffffffffu - own));
+#else
+    let last = own;
+#endif
 #if SINKS
     var running_max = sinks[head];
     var exp_sum = 1.0;

@@ -1,5 +1,5 @@
 // rope_write: prepares prefill attention. Normalises each head of Q and K if NORM, rotates them by their row's
-// position, and writes K and V to the cache. Q stays in qkv. Without WRITE, rows have Q only.
+// position, and writes K and V to the cache. Q stays in qkv. Without WRITE, rows have Q only; with WRITE n_heads may be 0.
 //
 //   0  qkv          [rows, stride] f32: Q, K, V side by side; Q is read and written
 //   1  k_cache      blocks of [n_kv_heads, KV_BLOCK, HEAD_DIM], KV (f32 or f16); written; only if WRITE

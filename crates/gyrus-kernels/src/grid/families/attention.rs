@@ -76,7 +76,7 @@ pub(super) fn rope_write(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let pairing = point.of(&[Pairing::Split, Pairing::Adjacent]);
     let (head_dim, rope_dim, offset): (usize, usize, usize) =
         point.of(&[(64, 64, 0), (80, 32, 0), (192, 64, 128), (6, 6, 0), (128, 128, 0), (96, 32, 16)]);
-    let (heads, kv_heads) = point.of(&[(4, 2), (3, 1), (2, 2), (8, 4)]);
+    let (heads, kv_heads) = point.of(&[(4, 2), (3, 1), (2, 2), (8, 4), (0, 2)]);
     let norm = point.of(&[true, false]);
     let count: usize = point.of(&[6, 1, 3]);
     let own_ropes = point.of(&[false, true]);
@@ -159,8 +159,9 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let soft_cap = point.of(&[0.0, 2.0]);
     let count: usize = point.of(&[6, 1]);
     let sinks = point.of(&[false, true]);
+    let around = point.of(&[false, true]) && window != 0;
     let rows: Vec<(usize, u32)> = [(0, 130), (0, 1), (1, 31), (1, 32), (0, 0), (1, 159)][..count].to_vec();
-    let lengths = [160, 160];
+    let lengths = [140, 160];
     let spec = KvGroup { layers: 1, kv_heads, head_dim, window: None };
     let stride = (heads + 2 * kv_heads) * head_dim;
     let scale = 1.0 / (head_dim as f32).sqrt();
@@ -173,7 +174,7 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
         soft_cap,
         ..Default::default()
     };
-    let launch = engine::attention(rungs, params, sinks, paged(&spec, kv, &lengths, count)).ok()?;
+    let launch = engine::attention(rungs, params, sinks, around, paged(&spec, kv, &lengths, count)).ok()?;
     let seed = point.seed;
     let twin = move || {
         let mut noise = Noise::new(seed);
@@ -183,17 +184,26 @@ pub(super) fn attention(point: &mut Point, rungs: Rungs) -> Option<Case> {
         let each = qkv.chunks_exact(stride).zip(&rows);
         let out: Vec<f32> = each
             .flat_map(|(qkv, (sequence, position))| {
-                let (q, seen) = (&qkv[..heads * head_dim], seen(*position, window));
+                let end = lengths[*sequence];
+                let near = |p: &u32| p.abs_diff(*position) < window;
+                let seen = match around {
+                    true => (0..end).filter(near).map(|p| p as usize).collect(),
+                    false => seen(*position, window),
+                };
+                let q = &qkv[..heads * head_dim];
                 cache.attend(q, *sequence, &seen, (scale, soft_cap), sinks.then_some(&of_heads))
             })
             .collect();
         let most = largest(&out);
         let mut buffers = cache.buffers(&qkv, &rows);
         buffers.push(CaseBuffer::floats("sinks", &of_heads));
+        let ends = rows.iter().flat_map(|(sequence, _)| [lengths[*sequence] - 1, 0]).collect();
+        buffers.push(CaseBuffer::read("ends", ends));
         buffers.push(CaseBuffer::near("out", &out, |_| 3e-6 * most));
         buffers
     };
-    let name =
-        format!("{heads} heads of {head_dim}, {kv_heads} of KV, {kv:?}, window {window}, {count} rows");
+    let name = format!(
+        "{heads} heads of {head_dim}, {kv_heads} of KV, {kv:?}, window {window} around {around}, {count} rows"
+    );
     Some(Case::new(name, launch, twin))
 }

@@ -2,7 +2,7 @@
 
 use crate::call::engine::{self, AddCall};
 use crate::call::{
-    Columns, EmbedCall, Norm, NormCall, Storage, copy as copy_call, read_sums as read_sums_call,
+    Columns, EmbedCall, Norm, NormCall, Storage, UnfoldCall, copy as copy_call, read_sums as read_sums_call,
 };
 use crate::grid::case::{Case, CaseBuffer, Rule, UNTOUCHED, largest, words};
 use crate::grid::family::Point;
@@ -47,6 +47,68 @@ pub(super) fn gate(point: &mut Point, rungs: Rungs) -> Option<Case> {
 
 const ACTIVATIONS: [Activation; 5] =
     [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SquaredRelu, Activation::Sigmoid];
+
+pub(super) fn activate(point: &mut Point, rungs: Rungs) -> Option<Case> {
+    let activation = point.of(&[
+        Activation::Gelu,
+        Activation::Relu,
+        Activation::Tanh,
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::SquaredRelu,
+        Activation::Sigmoid,
+        Activation::ClampedSwish,
+    ]);
+    let n: usize = point.of(&[1537, 70, 256, 1]);
+    let rows: usize = point.of(&[17, 3, 1]);
+    let twin = move || {
+        // A dense grid from -12 to 12, and large values of either sign, which do not overflow.
+        let all = rows * n;
+        let mut x: Vec<f32> =
+            (0..all).map(|i| (24.0 * (i as f64 + 0.5) / all as f64 - 12.0) as f32).collect();
+        (x[0], x[all - 1]) = (-80.0, 80.0);
+        let out: Vec<f32> = x.iter().map(|x| scalar::activate(activation, *x)).collect();
+        // GELU has no built-in function: its approximation is as exact as f32. The twin of the tanh form rounds to f32.
+        let most = if activation == Activation::Gelu { 2e-7 } else { 2e-6 };
+        let near = CaseBuffer::near("x", &out, |i| most * f64::from(out[i].abs()).max(1.0));
+        vec![CaseBuffer { before: words(&x), ..near }]
+    };
+    let launch = engine::activate(rungs, rows as u32, n as u32, activation).ok()?;
+    Some(Case::new(format!("{activation:?}, {rows} × {n}"), launch, twin))
+}
+
+/// Several sequences of rows, some of which have a single one.
+pub(super) fn unfold(point: &mut Point, rungs: Rungs) -> Option<Case> {
+    let channels: usize = point.of(&[1, 80, 129]);
+    let taps: usize = point.of(&[3, 1, 7]);
+    let (x_slots, out_slots): (usize, usize) = point.of(&[(1, 1), (2, 2), (2, 1), (6, 2)]);
+    let lengths: &[usize] = point.of(&[&[7, 1, 1, 12], &[1], &[2, 5]]);
+    let rows: usize = lengths.iter().sum();
+    let call = UnfoldCall {
+        rows: rows as u32,
+        x_slots: x_slots as u32,
+        out_slots: out_slots as u32,
+        channels: channels as u32,
+        taps: taps as u32,
+    };
+    let seed = point.seed;
+    let twin = move || {
+        let x = Noise::new(seed).gaussians(rows * x_slots * channels);
+        let mut out = Vec::new();
+        let (mut first, mut of_rows) = (0, Vec::new());
+        for length in lengths {
+            let own = &x[first * x_slots * channels..][..length * x_slots * channels];
+            let mut unfolded = vec![0.0; length * out_slots * channels * taps];
+            scalar::unfold(own, channels, x_slots / out_slots, taps, &mut unfolded);
+            out.extend(unfolded);
+            of_rows.extend((0..*length as u32).flat_map(|position| [position, 7 * first as u32]));
+            first += length;
+        }
+        let written = CaseBuffer::exact("out", vec![UNTOUCHED; out.len()], words(&out));
+        vec![CaseBuffer::floats("x", &x), CaseBuffer::read("rows", of_rows), written]
+    };
+    Some(Case::new(format!("{call:?}, {lengths:?}"), call.launch(rungs).ok()?, twin))
+}
 
 pub(super) fn gate_by(point: &mut Point, rungs: Rungs) -> Option<Case> {
     by_columns(point, rungs, engine::gate_by, |activation, x, by| scalar::activate(activation, x) * by)
@@ -260,7 +322,7 @@ pub(super) fn norm(point: &mut Point, rungs: Rungs) -> Option<Case> {
 }
 
 /// Values are dequantised to the last bit. Tokens beyond the vocabulary are clamped, and a part of a table writes only
-/// the rows of its tokens.
+/// the rows of its tokens. Positions are every other word, and are added.
 pub(super) fn embed(point: &mut Point, rungs: Rungs) -> Option<Case> {
     let dtype = point.of(&dtypes());
     let k: usize = point.of(match dtype.block_elems() {
@@ -270,6 +332,7 @@ pub(super) fn embed(point: &mut Point, rungs: Rungs) -> Option<Case> {
     });
     let (first, rows) = point.of(&[(0, 7), (0, 4), (4, 3)]);
     let (scale, padding) = point.of(&[(1.0, 0), (22.627_417, 4)]);
+    let (add, offset, token_stride) = point.of(&[(false, 0, 1), (true, 2, 2), (true, 0, 1)]);
     let vocab = 7;
     let tokens = [0u32, 1, 2, 3, 4, 5, 6, 3, 7, u32::MAX, 2];
     let table = WeightLayout::new(dtype, rows, k).ok()?;
@@ -278,6 +341,9 @@ pub(super) fn embed(point: &mut Point, rungs: Rungs) -> Option<Case> {
         vocab: vocab as u32,
         first: first as u32,
         y_stride: (k + padding) as u32,
+        add,
+        offset,
+        token_stride,
         ..EmbedCall::new(table, tokens.len() as u32, scale)
     };
     let seed = point.seed;
@@ -289,18 +355,33 @@ pub(super) fn embed(point: &mut Point, rungs: Rungs) -> Option<Case> {
         });
         let planes = Planes { layout: table, words: part.collect() };
         let mut buffers = Weight { planes, values: Vec::new() }.buffers();
-        let before = vec![UNTOUCHED; tokens.len() * (k + padding)];
-        let mut after = before.clone();
-        for (row, token) in after.chunks_exact_mut(k + padding).zip(tokens) {
-            let entry = (token as usize).min(vocab - 1);
+        let count = tokens.len() * (k + padding);
+        let before = if add { words(&Noise::new(!seed).gaussians(count)) } else { vec![UNTOUCHED; count] };
+        let (mut after, mut tolerances) = (before.clone(), vec![None; count]);
+        for (row, token) in tokens.into_iter().enumerate() {
+            let entry = (token as usize).saturating_add(offset as usize).min(vocab - 1);
             if (first..first + rows).contains(&entry) {
-                let values = whole.values[entry * k..][..k].iter();
-                row.iter_mut().zip(values).for_each(|(word, value)| *word = (value * scale).to_bits());
+                for (i, value) in whole.values[entry * k..][..k].iter().enumerate() {
+                    let at = row * (k + padding) + i;
+                    let earlier = if add { f32::from_bits(before[at]) } else { 0.0 };
+                    // A sum with zero would lose the sign of another zero.
+                    let sum = if add { earlier + value * scale } else { value * scale };
+                    after[at] = sum.to_bits();
+                    // One rounding if the device contracts the product and the sum, else two.
+                    tolerances[at] =
+                        add.then_some(2e-7 * (f64::from(earlier.abs()) + f64::from((value * scale).abs())));
+                }
             }
         }
-        buffers.push(CaseBuffer::read("tokens", tokens.to_vec()));
-        buffers.push(CaseBuffer { name: "y", before, after, rule: Rule::Bits });
+        let ids = tokens.iter().flat_map(|id| [*id, 1 << 20].into_iter().take(token_stride as usize));
+        buffers.push(CaseBuffer::read("tokens", ids.collect()));
+        let rule = if add { Rule::Near(Storage::F32, tolerances) } else { Rule::Bits };
+        buffers.push(CaseBuffer { name: "y", before, after, rule });
         buffers
     };
-    Some(Case::new(format!("{dtype} × {k}, {rows} rows from {first}"), call.launch(rungs).ok()?, twin))
+    Some(Case::new(
+        format!("{dtype} × {k}, {rows} rows from {first}, add {add} {offset}"),
+        call.launch(rungs).ok()?,
+        twin,
+    ))
 }

@@ -29,10 +29,12 @@ pub fn families() -> &'static [Family] {
     ) -> Family {
         Family { name, few, case }
     }
-    const ALL: [Family; 37] = [
+    const ALL: [Family; 39] = [
         family("rope", 60, crate::abi::cases::case),
         family("copy", 3, elementwise::copy),
         family("gate", 9, elementwise::gate),
+        family("activate", 10, elementwise::activate),
+        family("unfold", 9, elementwise::unfold),
         family("gate_by", 8, elementwise::gate_by),
         family("mul_by", 8, elementwise::mul_by),
         family("add", 12, elementwise::add),
@@ -48,7 +50,7 @@ pub fn families() -> &'static [Family] {
         family("matvec by int8 matrices", 16, int8_matrix::case),
         family("quantize", 24, rows::quantize),
         family("f16_rows", 10, rows::f16_rows),
-        family("tiles", 26, tiles::case),
+        family("tiles", 34, tiles::case),
         family("route", 16, experts::route),
         family("matvec of experts", 24, experts::matvec),
         family("matvec of a sum of experts", 24, experts::matvec_sum),
@@ -62,10 +64,10 @@ pub fn families() -> &'static [Family] {
         family("kv_copy", 6, cache::copy),
         family("kv_shift", 12, cache::shift),
         family("rope_write", 10, attention::rope_write),
-        family("attention", 10, attention::attention),
+        family("attention", 14, attention::attention),
         family("attend", 8, attend::separate),
         family("attend_gathered", 3, attend::gathered),
-        family("flash", 12, flash::case),
+        family("flash", 24, flash::case),
         family("select", 28, select::case),
     ];
     &ALL
