@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use gyrus_cpu::{Attention, KvRow, KvStore, Pool, Scratch, Strided, attention};
+use gyrus_cpu::{Attention, KvRow, KvStore, Pool, Scratch, Span, Strided, attention};
 use gyrus_kernels::KV_BLOCK;
 use gyrus_kernels::KvGroup;
 use gyrus_kernels::call::Storage;
@@ -38,8 +38,7 @@ fn main() {
                     let shape = KvGroup { layers: 1, kv_heads, head_dim, window: None };
                     let mut store = KvStore::new(shape, blocks, dtype).expect("a good shape");
                     let table: Vec<u32> = (0..blocks as u32).rev().collect();
-                    let all: Vec<KvRow> =
-                        (0..len).map(|p| KvRow { table: &table, position: p as u32 }).collect();
+                    let all: Vec<KvRow> = (0..len).map(|p| KvRow::causal(&table, p as u32)).collect();
                     let random =
                         |n: usize| (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect::<Vec<_>>();
                     let kv = random(len * kv_heads * head_dim);
@@ -48,8 +47,15 @@ fn main() {
                     let q = random(m * heads * head_dim);
                     let q = Strided { data: &q, stride: heads * head_dim };
                     let mut out = vec![0.0; m * heads * head_dim];
-                    let params =
-                        Attention { layer: 0, heads, scale: 0.125, window: None, softcap: None, sinks: None };
+                    let params = Attention {
+                        layer: 0,
+                        heads,
+                        scale: 0.125,
+                        span: Span::Causal,
+                        window: None,
+                        softcap: None,
+                        sinks: None,
+                    };
                     let mut scratch = Scratch::new();
                     let rows = &all[depth..];
                     let seconds = best(|| attention(&pool, &store, &params, rows, q, &mut out, &mut scratch));

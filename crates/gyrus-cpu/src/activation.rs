@@ -1,9 +1,10 @@
-//! Gated activations (SwiGLU, GeGLU), in `f32`.
+//! Activations, plain and gated (SwiGLU, GeGLU), in `f32`.
 //!
 //! The SIMD form performs the scalar operations in the same order, so results are bit-equal.
 
 use gyrus_kernels::Activation;
 
+use crate::elementwise::{self, capped, capped_lanes};
 use crate::exp::{exp, exp_lanes};
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
@@ -29,7 +30,8 @@ fn apply(activation: Activation, x: f32) -> f32 {
             let t = 1.0 / (1.0 + 0.327_591_1 * z);
             let sum = TAIL.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
             let tail = 0.5 * sum * exp(-z * z);
-            x * if x < 0.0 { tail } else { 1.0 - tail }
+            let positive = if x > 0.0 { x } else { 0.0 };
+            (-x.abs()).mul_add(tail, positive)
         }
         Activation::SquaredRelu => {
             // The comparison leaves a NaN unchanged.
@@ -41,6 +43,15 @@ fn apply(activation: Activation, x: f32) -> f32 {
             x / (1.0 + exp(-SWISH * x))
         }
         Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
+        // The comparison leaves a NaN unchanged.
+        Activation::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
+        Activation::Tanh => capped(x, 1.0),
     }
 }
 
@@ -83,16 +94,55 @@ unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
                 let cubic = S::fma(S::mul(S::splat(CUBIC), x), S::mul(x, x), x);
                 exp_lanes::<S>(S::mul(S::splat(-TWO_SQRT_2_PI), cubic))
             }
-            Activation::Gelu | Activation::SquaredRelu => {
-                let mut lanes = [0.0; LANES];
-                S::store(lanes.as_mut_ptr(), x);
-                lanes.iter_mut().for_each(|lane| *lane = apply(activation, *lane));
-                return S::load(lanes.as_ptr());
+            Activation::Gelu => {
+                let size = S::max(x, S::neg(x));
+                let z = S::mul(size, S::splat(std::f32::consts::FRAC_1_SQRT_2));
+                let one = S::splat(1.0);
+                let t = S::div(one, S::add(one, S::mul(S::splat(0.327_591_1), z)));
+                let mut sum = S::splat(0.0);
+                for c in TAIL.iter().rev() {
+                    sum = S::mul(S::add(sum, S::splat(*c)), t);
+                }
+                let tail = S::mul(S::mul(S::splat(0.5), sum), exp_lanes::<S>(S::mul(S::neg(z), z)));
+                let positive = S::max(x, S::splat(0.0));
+                return S::fma(S::neg(size), tail, positive);
             }
+            Activation::Relu => return S::max(S::splat(0.0), x),
+            Activation::SquaredRelu => {
+                let positive = S::max(S::splat(0.0), x);
+                return S::mul(positive, positive);
+            }
+            Activation::Tanh => return capped_lanes::<S>(x, 1.0),
         };
         let numerator = if activation == Activation::Sigmoid { S::splat(1.0) } else { x };
         S::div(numerator, S::add(S::splat(1.0), e))
     }
+}
+
+/// `x = activation(x)` for each element.
+pub(crate) fn activate(pool: &Pool, activation: Activation, x: &mut [f32]) {
+    elementwise::parts(pool, x, |_, x| activate_part(pool.isa(), activation, x));
+}
+
+dispatch! {
+    fn activate_part(activation: Activation, x: &mut [f32]) { portable_activate, simd_activate }
+}
+
+#[inline(always)]
+fn portable_activate(activation: Activation, x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x = apply(activation, *x));
+}
+
+/// # Safety
+/// The contract of [`Simd`].
+#[inline(always)]
+unsafe fn simd_activate<S: Simd>(activation: Activation, x: &mut [f32]) {
+    let (x, tail) = x.as_chunks_mut::<LANES>();
+    for x in x {
+        // SAFETY: reads and writes eight elements.
+        unsafe { S::store(x.as_mut_ptr(), apply_lanes::<S>(activation, S::load(x.as_ptr()))) };
+    }
+    portable_activate(activation, tail);
 }
 
 /// The gated activation of a feed-forward layer: `out = activation(gate) · up`. A row of `gate_up`
@@ -230,13 +280,15 @@ mod tests {
     use super::*;
     use crate::Isa;
 
-    const ALL: [Activation; 6] = [
+    const ALL: [Activation; 8] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::SquaredRelu,
         Activation::ClampedSwish,
         Activation::Sigmoid,
+        Activation::Relu,
+        Activation::Tanh,
     ];
 
     #[test]
@@ -251,7 +303,9 @@ mod tests {
                 (Activation::Gelu, scalar::activate(Activation::Gelu, x).into()),
                 (Activation::ClampedSwish, scalar::activate(Activation::ClampedSwish, x).into()),
                 (Activation::Sigmoid, 1.0 / (1.0 + (-wide).exp())),
+                (Activation::Relu, wide.max(0.0)),
             ];
+            assert!((f64::from(apply(Activation::Tanh, x)) - wide.tanh()).abs() <= 2e-7, "tanh {x}");
             for (activation, want) in cases {
                 let got = f64::from(apply(activation, x));
                 let size = if activation == Activation::Sigmoid { want } else { wide.abs().max(1e-3) };
@@ -267,11 +321,12 @@ mod tests {
                 let large = match activation {
                     Activation::SquaredRelu => x * x,
                     Activation::ClampedSwish => apply(activation, 7.0),
-                    Activation::Sigmoid => 1.0,
+                    Activation::Sigmoid | Activation::Tanh => 1.0,
                     _ => x,
                 };
+                let small = if activation == Activation::Tanh { 1.0 } else { 0.0 };
                 assert_eq!(apply(activation, x), large, "{activation:?}");
-                assert_eq!(apply(activation, -x).abs(), 0.0, "{activation:?}");
+                assert_eq!(apply(activation, -x).abs(), small, "{activation:?}");
             }
             assert!(apply(activation, f32::NAN).is_nan(), "{activation:?}");
         }
@@ -288,6 +343,7 @@ mod tests {
                         let mut gated = vec![0.0f32; m * n];
                         gate(pool, activation, &x, n, &mut gated);
                         mul_by(pool, activation, &mut gated, n, &x, 2 * n, n);
+                        activate(pool, activation, &mut gated);
                         gated.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
                     };
                     let portable = run(&Pool::with_isa(1, Isa::PORTABLE));

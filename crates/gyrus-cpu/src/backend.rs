@@ -3,10 +3,12 @@
 
 mod contents;
 mod delta;
+mod encoder;
 mod executor;
 mod experts;
 mod observe;
 mod parts;
+mod roles;
 mod slots;
 
 use std::ops::Range;
@@ -14,8 +16,8 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, BufferId, CacheContents, HOST_LIMITS, HeadNorms, HostSlots, KvGroup,
-    KvSize, MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
+    Backend, BackendError, Batch, BufferId, CacheContents, ENCODED, HOST_LIMITS, HeadNorms, HostSlots,
+    KvGroup, KvSize, MAX_KV_GROUPS, Op, Plan, Precision, RopeId, Slots, WeightId, WeightSpec,
 };
 use gyrus_tensor::dequantize;
 
@@ -28,8 +30,10 @@ use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::storage::{Bytes, Disjoint};
 use crate::{CpuError, activation, elementwise, matmul};
-use executor::{Executor, State};
+pub use executor::MAX_BATCH_ROWS;
+use executor::{Executor, Pass, State};
 use parts::Parts;
+use roles::{Role, roles};
 
 /// The most rows of the chunks of one batch.
 pub const MAX_ROWS: usize = HOST_LIMITS.rows;
@@ -100,8 +104,9 @@ impl CpuBackend {
         }
         let pool = Pool::new(threads);
         let mut weights = Vec::with_capacity(plan.weights.len());
-        for spec in &plan.weights {
-            let weight = prepare(&pool, spec, &bytes, plan.precision);
+        let roles = roles(&plan);
+        for (spec, role) in plan.weights.iter().zip(roles) {
+            let weight = prepare(&pool, spec, &bytes, plan.precision, role);
             weights.push(weight.map_err(|error| UnusableWeight { name: spec.name.clone(), error })?);
         }
         let storage = plan.precision.kv_storage();
@@ -113,10 +118,11 @@ impl CpuBackend {
         let slots = HostSlots::new(plan.vocab, blocks, has_state.then_some(kv.records));
         let states = StateStore::new(&plan.delta, kv.records)?;
         let parts = Parts::new(&plan);
+        let demands = [plan.demands(&plan.encode), plan.demands(&plan.forward)];
         let mut model = Prepared { plan, weights, taps: Vec::new(), pool };
         model.taps = model.transposed_taps();
         let blocks = blocks.to_vec();
-        let executor = Executor { model, caches, blocks, states, state, of_parts, parts };
+        let executor = Executor { model, caches, blocks, states, state, of_parts, parts, demands };
         Ok(CpuBackend { executor, slots })
     }
 
@@ -166,6 +172,12 @@ impl Prepared {
     ) {
         match op {
             Op::DeltaConv { .. } | Op::DeltaRule { .. } => self.run_delta(op, batch, states, state),
+            Op::Features { .. }
+            | Op::AddPositions { .. }
+            | Op::AddTypes { .. }
+            | Op::Unfold { .. }
+            | Op::LayerNorm { .. }
+            | Op::Activate { .. } => self.run_encoder(op, batch, state),
             Op::Embed { table, scale, out } => {
                 let table = self.matrix(*table);
                 let (buffer, n) = self.target(state, *out, batch);
@@ -232,11 +244,12 @@ impl Prepared {
                     cache.write_rows(&self.pool, usize::from(kv.index), rows, keys, values);
                 }
             }
-            Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out } => {
+            Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, out } => {
                 let params = Attention {
                     layer: usize::from(kv.index),
                     heads: usize::from(*heads),
                     scale: *scale,
+                    span: *span,
                     window: self.plan.kv_group(*kv).window,
                     softcap: *soft_cap,
                     sinks: sinks.map(|id| self.vector(id)),
@@ -360,19 +373,33 @@ impl Backend for CpuBackend {
         &self.executor.blocks
     }
 
+    fn batch_rows(&self) -> usize {
+        MAX_BATCH_ROWS
+    }
+
     fn records(&self) -> usize {
         self.executor.states.records()
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        let vocab = self.plan().vocab;
-        let logits = self.executor.execute(batch, None)?;
-        batch.check_logits(logits, vocab)?;
-        Ok(logits)
+        let width = self.plan().buffer(self.plan().result()).width;
+        let result = self.executor.execute(Pass::Forward, batch, None)?;
+        batch.check_logits(result, width)?;
+        Ok(result)
+    }
+
+    fn encode(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        if self.plan().encode.is_empty() {
+            return Err(BackendError::NoEncoder);
+        }
+        let width = self.plan().output(ENCODED).map_or(0, |id| self.plan().buffer(id).width);
+        let result = self.executor.execute(Pass::Encode, batch, None)?;
+        batch.check_logits(result, width)?;
+        Ok(result)
     }
 
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
-        self.executor.execute(batch, Some(observer)).map(drop)
+        self.executor.execute(Pass::Forward, batch, Some(observer)).map(drop)
     }
 
     fn slots(&mut self) -> &mut dyn Slots {
@@ -391,6 +418,7 @@ fn prepare(
     spec: &WeightSpec,
     bytes: &impl Fn(&WeightSpec) -> Arc<dyn AsRef<[u8]> + Send + Sync>,
     precision: Precision,
+    role: Role,
 ) -> Result<Weight, CpuError> {
     if let Some(count) = spec.experts() {
         let one = |expert| spec.expert(expert).map(|spec| matrix(pool, &spec, bytes(&spec), precision));
@@ -404,7 +432,22 @@ fn prepare(
         }
         return Ok(Weight::Vector(vector));
     }
-    matrix(pool, spec, bytes(spec), precision).map(Weight::Matrix)
+    match (role, precision) {
+        (Role::Table, _) => {
+            let data = whole(bytes(spec))?;
+            Matrix::table(spec.dtype, spec.shape.rows(), spec.shape.row(), &data).map(Weight::Matrix)
+        }
+        (Role::ManyRows, Precision::Exact) => {
+            let (rows, cols, data) = (spec.shape.rows(), spec.shape.row(), whole(bytes(spec))?);
+            Matrix::for_many_rows(pool, spec.dtype, rows, cols, data).map(Weight::Matrix)
+        }
+        _ => matrix(pool, spec, bytes(spec), precision).map(Weight::Matrix),
+    }
+}
+
+fn whole(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Bytes, CpuError> {
+    let length = (*owner).as_ref().len();
+    Bytes::new(owner, 0..length)
 }
 
 fn matrix(
@@ -413,7 +456,6 @@ fn matrix(
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     precision: Precision,
 ) -> Result<Matrix, CpuError> {
-    let length = (*owner).as_ref().len();
-    let data = Bytes::new(owner, 0..length)?;
+    let data = whole(owner)?;
     Matrix::new(pool, spec.dtype, spec.shape.rows(), spec.shape.row(), data, precision)
 }

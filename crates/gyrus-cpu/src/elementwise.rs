@@ -12,7 +12,7 @@ use crate::storage::Disjoint;
 const PART: usize = 4096;
 
 /// Calls `body` with the index of each part of `out`'s elements and the part.
-fn parts(pool: &Pool, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
+pub(crate) fn parts(pool: &Pool, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
     let len = out.len();
     let all = Disjoint::new(out);
     pool.run_rows(len.div_ceil(PART), len, |part| {

@@ -24,8 +24,17 @@ pub struct KvRow<'a> {
     /// The block table of the sequence, at least up to `position`. Rows of one sequence pass the same slice;
     /// adjacent rows with the same slice are computed together.
     pub table: &'a [u32],
-    /// The row's position. The row attends to positions up to and including it.
+    /// The row's position.
     pub position: u32,
+    /// Positions of its sequence, for spans that are not causal.
+    pub extent: u32,
+}
+
+impl<'a> KvRow<'a> {
+    /// A row of a sequence that attends to positions up to its own.
+    pub fn causal(table: &'a [u32], position: u32) -> KvRow<'a> {
+        KvRow { table, position, extent: 0 }
+    }
 }
 
 /// Rows with a stride, such as the queries in a fused QKV projection: row `i` starts at `data[i * stride]`.
@@ -223,6 +232,23 @@ fn write_keys<const BYTES: usize>(places: impl Iterator<Item = usize>, stored: &
 }
 
 impl Stored<'_> {
+    /// Asks the CPU to read it into its cache. A block of a head is about a page long, where hardware prefetchers stop.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn prefetch(self) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let (from, bytes) = match self {
+            Stored::F32(elems) => (elems.as_ptr().cast::<i8>(), size_of_val(elems)),
+            Stored::F16(elems) => (elems.as_ptr().cast::<i8>(), size_of_val(elems)),
+        };
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: a prefetch has no effect but on the cache.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line)) };
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn prefetch(self) {}
+
     fn get(&self, at: usize) -> f32 {
         match self {
             Stored::F32(elems) => elems[at],

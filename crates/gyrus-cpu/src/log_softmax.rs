@@ -3,7 +3,7 @@
 //! Exponentials are in f32. Eight sums of [`BLOCK`] elements each run in f32 and are added in f64, so that the error does
 //! not grow with the vocabulary.
 
-use gyrus_kernels::LogSoftmax;
+use gyrus_kernels::{LogSoftmax, add_to_top};
 
 use crate::exp::{exp, exp_lanes};
 use crate::isa::Isa;
@@ -12,9 +12,16 @@ use crate::simd::{LANES, Simd, dispatch};
 /// Elements that are summed in f32.
 const BLOCK: usize = 32 * LANES;
 
-/// [`LogSoftmax::new`] with the exponential function of this crate. No logit is NaN.
-pub(crate) fn log_softmax(isa: Isa, logits: &[f32]) -> LogSoftmax {
-    let largest = largest(isa, logits);
+/// [`LogSoftmax::with_top`] with the exponential function of this crate. No logit is NaN.
+pub(crate) fn log_softmax(isa: Isa, logits: &[f32], top: &mut [(u32, f32)]) -> LogSoftmax {
+    top.fill((0, f32::NEG_INFINITY));
+    let mut all = f32::NEG_INFINITY;
+    for (block, first) in logits.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+        let of_block = largest(isa, block);
+        add_to_top(block, first, of_block, top);
+        all = all.max(of_block);
+    }
+    let largest = all;
     let sum: f64 = logits.chunks(BLOCK).map(|block| f64::from(sum_of_exp(isa, block, largest))).sum();
     LogSoftmax { largest, log_sum: sum.ln() }
 }
@@ -93,13 +100,16 @@ mod tests {
             for spread in [0.01, 3.0, 40.0, 3e38] {
                 let logits: Vec<f32> = (0..vocab).map(|_| (rng.gaussian() * spread) as f32).collect();
                 let logits: Vec<f32> = logits.into_iter().map(|l| l.clamp(f32::MIN, f32::MAX)).collect();
-                let portable = log_softmax(Isa::PORTABLE, &logits);
-                let expected = LogSoftmax::new(&logits);
+                let (mut top, mut expected_top) = ([(0, 0.0); 5], [(0, 0.0); 5]);
+                let portable = log_softmax(Isa::PORTABLE, &logits, &mut top);
+                let expected = LogSoftmax::with_top(&logits, &mut expected_top);
+                assert_eq!(top, expected_top);
                 assert_eq!(portable.largest, expected.largest);
                 let error = (portable.log_sum - expected.log_sum).abs();
                 assert!(error < 1e-6 * (1.0 + expected.log_sum), "{vocab} {spread}: {error:e}");
                 for isa in Isa::supported() {
-                    let got = log_softmax(isa, &logits);
+                    let got = log_softmax(isa, &logits, &mut top);
+                    assert_eq!(top, expected_top);
                     assert_eq!(got.log_sum.to_bits(), portable.log_sum.to_bits(), "{isa:?} {vocab} {spread}");
                     assert_eq!(got.largest.to_bits(), portable.largest.to_bits());
                 }

@@ -38,17 +38,7 @@ impl Matrix {
         data: Bytes,
         precision: Precision,
     ) -> Result<Matrix, CpuError> {
-        if rows == 0 || cols == 0 {
-            return Err(CpuError::Empty { rows, cols });
-        }
-        let expected = dtype.bytes_of(&Shape::new(&[rows, cols])?)?;
-        let found = data.as_slice().len();
-        if found != expected {
-            return Err(CpuError::ByteCount { dtype, rows, cols, expected, found });
-        }
-        if !can_dequantize(dtype) {
-            return Err(CpuError::Tensor(gyrus_tensor::TensorError::NoDequantizer { dtype }));
-        }
+        check(dtype, rows, cols, &data)?;
         let body = match precision {
             Precision::Exact => Body::Raw(data),
             Precision::Fast => match QuantPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
@@ -58,6 +48,30 @@ impl Matrix {
                     None => Body::Raw(data),
                 },
             },
+        };
+        Ok(Matrix { dtype, rows, cols, body })
+    }
+
+    /// A table whose rows are looked up and never multiplied: a copy of `data`, so that a row is contiguous.
+    pub(crate) fn table(dtype: DType, rows: usize, cols: usize, data: &Bytes) -> Result<Matrix, CpuError> {
+        check(dtype, rows, cols, data)?;
+        let body = Body::Raw(data.as_slice().to_vec().into());
+        Ok(Matrix { dtype, rows, cols, body })
+    }
+
+    /// Prepares a matrix for products of many rows in `f32`. Floats are repacked, which [`Matrix::new`] does not do in
+    /// [`Precision::Exact`] because a few rows gain nothing from it.
+    pub(crate) fn for_many_rows(
+        pool: &Pool,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        data: Bytes,
+    ) -> Result<Matrix, CpuError> {
+        check(dtype, rows, cols, &data)?;
+        let body = match FloatPanels::pack(pool, dtype, rows, cols, data.as_slice())? {
+            Some(columns) => Body::FloatPanels(columns),
+            None => Body::Raw(data),
         };
         Ok(Matrix { dtype, rows, cols, body })
     }
@@ -155,4 +169,20 @@ impl Matrix {
         let row_bytes = data.len() / self.rows;
         &data[first * row_bytes..(first + count) * row_bytes]
     }
+}
+
+/// Whether `data` is a matrix of this type and shape.
+fn check(dtype: DType, rows: usize, cols: usize, data: &Bytes) -> Result<(), CpuError> {
+    if rows == 0 || cols == 0 {
+        return Err(CpuError::Empty { rows, cols });
+    }
+    let expected = dtype.bytes_of(&Shape::new(&[rows, cols])?)?;
+    let found = data.as_slice().len();
+    if found != expected {
+        return Err(CpuError::ByteCount { dtype, rows, cols, expected, found });
+    }
+    if !can_dequantize(dtype) {
+        return Err(CpuError::Tensor(gyrus_tensor::TensorError::NoDequantizer { dtype }));
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@
 //! matrix is dropped.
 
 use std::io::ErrorKind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memmap2::MmapMut;
 
@@ -18,8 +18,9 @@ const SLAB: usize = 32 << 20;
 /// Bytes of a cache line, the alignment of parts.
 const LINE: usize = 64;
 
-/// The slab that parts are allocated from, and the bytes of it in use.
-static CURRENT: Mutex<Option<(Arc<Slab>, usize)>> = Mutex::new(None);
+/// The slab that parts are allocated from, and the bytes of it in use. It does not keep the slab: when a model is dropped, so is
+/// the slab that it began.
+static CURRENT: Mutex<(Weak<Slab>, usize)> = Mutex::new((Weak::new(), 0));
 
 struct Slab {
     start: *mut u8,
@@ -59,11 +60,11 @@ impl SlabBytes {
             return Ok(SlabBytes { slab: Slab::new(len)?, offset: 0, len });
         }
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let (slab, offset) = match &*current {
-            Some((slab, used)) if used + len <= SLAB => (slab.clone(), *used),
+        let (slab, offset) = match current.0.upgrade() {
+            Some(slab) if current.1 + len <= SLAB => (slab, current.1),
             _ => (Slab::new(SLAB)?, 0),
         };
-        *current = Some((slab.clone(), (offset + len).next_multiple_of(LINE)));
+        *current = (Arc::downgrade(&slab), (offset + len).next_multiple_of(LINE));
         Ok(SlabBytes { slab, offset, len })
     }
 
@@ -96,5 +97,9 @@ mod tests {
         for (i, part) in parts.iter().enumerate() {
             assert!(part.as_slice().iter().all(|&b| b == i as u8 + 1), "part {i} was overwritten");
         }
+        // Nothing stays mapped.
+        let slabs: Vec<Weak<Slab>> = parts.iter().map(|part| Arc::downgrade(&part.slab)).collect();
+        drop(parts);
+        assert!(slabs.iter().all(|slab| slab.strong_count() == 0));
     }
 }

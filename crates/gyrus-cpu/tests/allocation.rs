@@ -1,8 +1,8 @@
 //! The steady state allocates nothing, on any thread.
 
 use gyrus_cpu::{
-    Activation, Attention, Bytes, KvRow, KvStore, Matrix, Pool, Precision, Scratch, Strided, attention, gate,
-    matmul, rms_norm,
+    Activation, Attention, Bytes, KvRow, KvStore, Matrix, Pool, Precision, Scratch, Span, Strided, attention,
+    gate, matmul, rms_norm,
 };
 use gyrus_kernels::KvGroup;
 use gyrus_kernels::call::Storage;
@@ -27,11 +27,19 @@ fn the_steady_state_allocates_nothing() {
         KvStore::new(KvGroup { layers: 1, kv_heads: 2, head_dim: 16, window: None }, 20, Storage::F16)
             .unwrap();
     let table: Vec<u32> = (0..20).collect();
-    let params = Attention { layer: 0, heads: 4, scale: 0.25, window: None, softcap: None, sinks: None };
+    let params = Attention {
+        layer: 0,
+        heads: 4,
+        scale: 0.25,
+        span: Span::Causal,
+        window: None,
+        softcap: None,
+        sinks: None,
+    };
     let mut scratch = Scratch::new();
     let (x, mut normed, mut out) = (vec![0.5; 40 * k], vec![0.0; 40 * k], vec![0.0; 40 * 2 * n]);
     let (mut gated, mut attended) = (vec![0.0; 40 * n], vec![0.0; 40 * 64]);
-    let rows: Vec<KvRow> = (600..640).map(|position| KvRow { table: &table, position }).collect();
+    let rows: Vec<KvRow> = (600..640).map(|position| KvRow::causal(&table, position)).collect();
 
     let mut round = || {
         let before = ALLOCATOR.allocations();

@@ -1,6 +1,6 @@
 //! Attention against a reference in `f64`, between instruction sets, and between batch shapes.
 
-use gyrus_cpu::{Attention, CpuError, Isa, KvRow, KvStore, Pool, Scratch, Strided, attention};
+use gyrus_cpu::{Attention, CpuError, Isa, KvRow, KvStore, Pool, Scratch, Span, Strided, attention};
 use gyrus_kernels::KV_BLOCK;
 use gyrus_kernels::KvGroup;
 use gyrus_kernels::call::Storage;
@@ -32,7 +32,15 @@ impl Case {
     fn params(&self) -> Attention<'static> {
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         let sinks = (!self.sinks.is_empty()).then_some(self.sinks);
-        Attention { layer: 1, heads: self.heads, scale, window: self.window, softcap: self.softcap, sinks }
+        Attention {
+            layer: 1,
+            heads: self.heads,
+            scale,
+            span: Span::Causal,
+            window: self.window,
+            softcap: self.softcap,
+            sinks,
+        }
     }
 
     fn q_width(&self) -> usize {
@@ -64,8 +72,7 @@ impl Case {
         let mut store = KvStore::new(shape, blocks, dtype).unwrap();
         // Fill all blocks with NaN first: attention must not read stale values of an earlier sequence.
         let all: Vec<u32> = (0..blocks as u32).collect();
-        let rows: Vec<KvRow> =
-            (0..blocks * KV_BLOCK).map(|p| KvRow { table: &all, position: p as u32 }).collect();
+        let rows: Vec<KvRow> = (0..blocks * KV_BLOCK).map(|p| KvRow::causal(&all, p as u32)).collect();
         let poison = vec![f32::NAN; blocks * KV_BLOCK * self.kv_width()];
         store.write_rows(
             pool,
@@ -75,8 +82,7 @@ impl Case {
             Strided { data: &poison, stride: self.kv_width() },
         );
         for s in sequences {
-            let rows: Vec<KvRow> =
-                (0..s.len).map(|p| KvRow { table: &s.table, position: p as u32 }).collect();
+            let rows: Vec<KvRow> = (0..s.len).map(|p| KvRow::causal(&s.table, p as u32)).collect();
             store.write_rows(
                 pool,
                 1,
@@ -98,7 +104,7 @@ impl Case {
             let (mut rows, mut q, mut places) = (Vec::new(), Vec::new(), Vec::new());
             for (i, s) in sequences.iter().enumerate() {
                 for position in from..s.len.min(from + chunk) {
-                    rows.push(KvRow { table: &s.table, position: position as u32 });
+                    rows.push(KvRow::causal(&s.table, position as u32));
                     // The stride is wider than a row; NaN fills the gap.
                     q.extend_from_slice(&s.q[position * width..(position + 1) * width]);
                     q.extend([f32::NAN; 3]);
@@ -258,7 +264,7 @@ fn rows_that_share_blocks_match_rows_alone() {
                         [&all[0].table[..shared], &own[shared..]].concat()
                     })
                     .collect();
-                let place = |table| KvRow { table, position: rng.below(len) as u32 };
+                let place = |table| KvRow::causal(table, rng.below(len) as u32);
                 let rows: Vec<KvRow> = tables.iter().map(Vec::as_slice).map(place).collect();
                 let width = case.q_width();
                 let q: Vec<f32> = (0..rows.len() * width).map(|i| all[0].q[i % (len * width)]).collect();

@@ -7,7 +7,9 @@
 
 mod kernel;
 
-use gyrus_kernels::KV_BLOCK;
+use std::ops::Range;
+
+use gyrus_kernels::{KV_BLOCK, Span};
 use kernel::{GemmShape, SoftmaxState, gemm, merge, softmax_block};
 
 use crate::exp::exp;
@@ -29,6 +31,9 @@ const MAX_HEADS_PER_KV_HEAD: usize = 128;
 /// Up to this many rows the GEMM converts f16 blocks on the fly; for more, a block is converted once.
 const ON_THE_FLY_ROWS: usize = 4;
 
+/// Up to this many rows the next block is prefetched.
+const PREFETCH_ROWS: usize = 16;
+
 /// Elements of one row's partial results over a sequence of `blocks` blocks.
 pub(crate) fn partial_elems(heads: usize, head_dim: usize, blocks: usize) -> usize {
     heads.saturating_mul(blocks.div_ceil(SPLIT)).saturating_mul(2 + head_dim)
@@ -46,7 +51,9 @@ pub struct Attention<'a> {
     pub heads: usize,
     /// The scale of the scores, usually `1 / √head_dim`.
     pub scale: f32,
-    /// Sliding window: the most positions a row attends to, its own included.
+    /// Which positions a row attends to.
+    pub span: Span,
+    /// Sliding window of a causal span: the most positions a row attends to, its own included.
     pub window: Option<u32>,
     /// Soft cap of the scores: `score ← cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
@@ -61,7 +68,7 @@ pub(crate) struct Group {
     count: usize,
 }
 
-/// Causal attention of each row over its own sequence.
+/// Attention of each row over the positions of its own sequence that its span has. A row whose span is empty gets zeros.
 ///
 /// A row of `q` is `[heads, head_dim]`; `out` is dense, `[m, heads · head_dim]`. The keys and values of all
 /// positions, the rows' own included, are already in `store`.
@@ -96,14 +103,15 @@ pub fn attention(
         rows.len()
     );
     for row in rows {
-        let needed = row.position as usize / KV_BLOCK + 1;
+        let seen = seen(row, params);
+        let needed = seen.end.div_ceil(KV_BLOCK);
         assert!(
             row.table.len() >= needed,
-            "position {} needs {needed} blocks, the table has {}",
-            row.position,
+            "{} positions need {needed} blocks, the table has {}",
+            seen.end,
             row.table.len()
         );
-        let attended = &row.table[first_position(row, params) / KV_BLOCK..needed];
+        let attended = &row.table[(seen.start / KV_BLOCK).min(needed)..needed];
         assert!(
             attended.iter().all(|&b| (b as usize) < store.blocks()),
             "a block index is outside the cache of {} blocks",
@@ -123,7 +131,7 @@ pub fn attention(
     let job = Job { pool, store, params, rows, q, per_head, hd };
     let groups = &scratch.groups[..];
     let tasks = groups.len() * kv_heads;
-    let splits = |row: &KvRow| row.position as usize / (SPLIT * KV_BLOCK) + 1;
+    let splits = |row: &KvRow| seen(row, params).end.div_ceil(SPLIT * KV_BLOCK).max(1);
     let most = rows.iter().map(splits).max().unwrap_or(1);
     let output = Disjoint::new(out);
     if tasks >= 4 * pool.threads() || most == 1 || rows.len() > SPLIT_ROWS || pool.threads() == 1 {
@@ -157,7 +165,10 @@ pub fn attention(
                     merge(&mut state, out, part_state, part_out);
                 }
             }
-            finish(out, state, params.sinks.map(|sinks| sinks[head]));
+            match seen(&rows[row], params).is_empty() {
+                true => out.fill(0.0),
+                false => finish(out, state, params.sinks.map(|sinks| sinks[head])),
+            }
         }
     });
 }
@@ -181,9 +192,10 @@ fn finish(out: &mut [f32], state: SoftmaxState, sink: Option<f32>) {
     }
 }
 
-/// The first position that a row attends to.
-fn first_position(row: &KvRow, params: &Attention) -> usize {
-    params.window.map_or(0, |window| (row.position + 1).saturating_sub(window) as usize)
+/// The positions that a row attends to.
+fn seen(row: &KvRow, params: &Attention) -> Range<usize> {
+    let seen = params.span.seen(row.position, params.window, row.extent);
+    seen.start as usize..seen.end as usize
 }
 
 /// Splits the batch into groups: adjacent rows with the same block table in equal groups of at most `most` rows, other rows
@@ -200,8 +212,8 @@ fn group_rows(
 ) {
     groups.clear();
     let first_block = |row: &KvRow| {
-        let entry = first_position(row, params) / KV_BLOCK;
-        (entry, row.table[entry])
+        let entry = seen(row, params).start / KV_BLOCK;
+        (entry, row.table.get(entry).copied())
     };
     let mut first = 0;
     for run in rows.chunk_by(|a, b| std::ptr::eq(a.table, b.table)) {
@@ -230,7 +242,7 @@ fn group_rows(
     }
     let work = |group: &Group| {
         let last = &rows[group.first + group.count - 1];
-        group.count * (last.position as usize + 1 - first_position(last, params))
+        group.count * seen(last, params).len()
     };
     groups.sort_unstable_by_key(|group| (std::cmp::Reverse(work(group)), group.first));
 }
@@ -290,10 +302,10 @@ impl Job<'_> {
     fn run_group(&self, group: Group, head: usize, output: &Disjoint<f32>) {
         let (hd, n) = (self.hd, group.count * self.per_head);
         let rows = &self.rows[group.first..group.first + group.count];
-        let first = rows.iter().map(|row| first_position(row, self.params)).min().unwrap_or(0);
-        let last = rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
+        let first = rows.iter().map(|row| seen(row, self.params).start).min().unwrap_or(0);
+        let end = rows.iter().map(|row| seen(row, self.params).end).max().unwrap_or(0);
         self.with_work(group, head, |work| {
-            for split in first / (SPLIT * KV_BLOCK)..=last / (SPLIT * KV_BLOCK) {
+            for split in first / (SPLIT * KV_BLOCK)..end.div_ceil(SPLIT * KV_BLOCK) {
                 self.split(group, head, split, work);
                 for r in 0..n {
                     if work.state[r].sum != 0.0 {
@@ -310,6 +322,10 @@ impl Job<'_> {
                 // SAFETY: each task writes its own rows and heads only.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
                 out.copy_from_slice(total);
+                if seen(&rows[r / self.per_head], self.params).is_empty() {
+                    out.fill(0.0);
+                    continue;
+                }
                 let head = head * self.per_head + r % self.per_head;
                 finish(out, work.total_state[r], self.params.sinks.map(|sinks| sinks[head]));
             }
@@ -341,11 +357,9 @@ impl Job<'_> {
         for block in split * SPLIT..(split + 1) * SPLIT {
             // The slots of this block that row `i` attends to.
             let slots = |i: usize| {
-                let row: &KvRow = &rows[i];
-                let first = first_position(row, self.params).max(block * KV_BLOCK) - block * KV_BLOCK;
-                let end = (row.position as usize + 1).clamp(block * KV_BLOCK, (block + 1) * KV_BLOCK)
-                    - block * KV_BLOCK;
-                first.min(KV_BLOCK)..end
+                let seen = seen(&rows[i], self.params);
+                let slot = |position: usize| position.saturating_sub(block * KV_BLOCK).min(KV_BLOCK);
+                slot(seen.start)..slot(seen.end)
             };
             let mut i = 0;
             while i < rows.len() {
@@ -356,6 +370,15 @@ impl Job<'_> {
                 let here = rows[i].table[block];
                 let ends = |&j: &usize| slots(j).is_empty() || rows[j].table[block] != here;
                 let end = (i + 1..rows.len()).find(ends).unwrap_or(rows.len());
+                // Few rows compute a block faster than it comes from memory.
+                let next = rows[i].table.get(block + 1);
+                if let Some(next) = next.filter(|_| (block + 1) * KV_BLOCK <= rows[i].position as usize)
+                    && (end - i) * self.per_head <= PREFETCH_ROWS
+                {
+                    let (keys, values) = self.store.block(self.params.layer, *next, head);
+                    keys.prefetch();
+                    values.prefetch();
+                }
                 self.block(here, head, i..end, &slots, work);
                 i = end;
             }

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use gyrus_kernels::observe::{Observer, show};
-use gyrus_kernels::{BackendError, Batch, BufferId, HOST_LIMITS, MAX_KV_GROUPS, Op, Phases, Plan};
+use gyrus_kernels::{
+    BackendError, Batch, BufferId, Demands, ENCODED, HOST_LIMITS, MAX_KV_GROUPS, Op, PartEnd, Phases, Plan,
+};
 
 use super::observe::Observable;
 use super::parts::{Mark, Parts};
@@ -12,12 +14,40 @@ use crate::delta::{SequenceRows, StateStore};
 use crate::kv::{KvRow, KvStore};
 use crate::scratch::{Scratch, grow};
 
-/// The most rows of one batch, with a decoded row of each slot. The rows' block tables and positions are collected on the
-/// stack.
+/// The most rows of one batch.
+pub const MAX_BATCH_ROWS: usize = 1 << 16;
+
+/// The most rows of a decoder's batch, with a decoded row of each slot. The rows' block tables and positions are collected
+/// on the stack. Encoders have more, and allocate.
 const BATCH_ROWS: usize = MAX_ROWS + HOST_LIMITS.slots;
 
 /// Rows of a batch for which smaller arrays are collected: those of decoding.
 const FEW_ROWS: usize = 16;
+
+/// Which ops of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Encode,
+    Forward,
+}
+
+impl Pass {
+    /// Its ops.
+    fn ops(self, plan: &Plan) -> &[Op] {
+        match self {
+            Pass::Encode => &plan.encode,
+            Pass::Forward => &plan.forward,
+        }
+    }
+
+    /// The buffer of its result.
+    fn result(self, plan: &Plan) -> Option<BufferId> {
+        match self {
+            Pass::Encode => plan.output(ENCODED),
+            Pass::Forward => Some(plan.result()),
+        }
+    }
+}
 
 /// All but the slots.
 pub(super) struct Executor {
@@ -32,6 +62,8 @@ pub(super) struct Executor {
     /// That of a batch that is computed in parts, so that others can be computed between them.
     pub(super) of_parts: State,
     pub(super) parts: Parts,
+    /// What the encoder and the forward pass demand of a batch.
+    pub(super) demands: [Demands; 2],
 }
 
 /// What stays from batch to batch: keys and values of each KV group, and records.
@@ -49,7 +81,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(plan: &Plan, blocks: &[usize]) -> State {
         let mut scratch = Scratch::new();
-        for op in &plan.forward {
+        for op in plan.encode.iter().chain(&plan.forward) {
             if let Op::Attention { heads, kv, .. } = op {
                 let blocks = blocks[usize::from(kv.group)];
                 scratch.reserve_attention(usize::from(*heads), plan.kv_group(*kv).head_dim, blocks);
@@ -77,118 +109,156 @@ impl State {
         }
     }
 
-    /// The logits, once all ops have run.
-    pub(super) fn logits(&self, plan: &Plan, batch: &Batch<'_>) -> &[f32] {
-        &self.buffers[usize::from(plan.logits().0)][..batch.logits.len() * plan.vocab]
+    /// The result of a pass, once all its ops have run.
+    pub(super) fn result(&self, pass: Pass, plan: &Plan, batch: &Batch<'_>) -> &[f32] {
+        let Some(id) = pass.result(plan) else { return &[] };
+        &self.buffers[usize::from(id.0)][..batch.logits.len() * plan.buffer(id).width]
     }
 }
 
 impl Executor {
-    fn check(&self, batch: &Batch<'_>) -> Result<(), BackendError> {
-        if batch.rows() > BATCH_ROWS {
-            return Err(BackendError::TooManyRows { rows: batch.rows(), most: BATCH_ROWS });
+    fn check(&self, pass: Pass, batch: &Batch<'_>) -> Result<(), BackendError> {
+        if batch.rows() > MAX_BATCH_ROWS {
+            return Err(BackendError::TooManyRows { rows: batch.rows(), most: MAX_BATCH_ROWS });
         }
         let plan = &self.model.plan;
-        let sound = batch.is_sound(plan.vocab, &self.blocks)
+        let demands = match pass {
+            Pass::Encode => &self.demands[0],
+            Pass::Forward => &self.demands[1],
+        };
+        let sound = batch.is_sound(plan.vocab, &self.blocks, demands)
             && batch.has_sound_records(!plan.delta.is_empty(), self.states.records());
         if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) }
     }
 
-    /// Runs all ops and returns the logits. An observer is shown the results of each op.
+    /// Runs all ops of a pass and returns its result. An observer is shown the results of each op.
     pub(super) fn execute(
         &mut self,
+        pass: Pass,
         batch: &Batch<'_>,
         observer: Option<&mut Observer<'_>>,
     ) -> Result<&[f32], BackendError> {
-        self.check(batch)?;
+        self.check(pass, batch)?;
         let Executor { model, caches, states, state, .. } = self;
         let stores = (&mut caches[..], states);
         state.begin(model, batch);
-        let all = Pieces { from: Mark::default(), to: Mark::end(&model.plan), slices: &|_| 1 };
+        let ops = pass.ops(&model.plan);
+        let all = Pieces { ops, from: Mark::default(), slices: &|_| 1 };
         match observer {
-            None => model.run_ops(all, batch, stores, state, &mut |_, _| {}),
+            None => model.run_ops(all, batch, stores, state, &mut |_, _| true),
             Some(observer) => model.run_ops(all, batch, stores, state, &mut |mark, mut state| {
                 show(&model.plan, mark.op, batch.rows(), &mut state, observer);
+                true
             }),
         }
-        Ok(state.logits(&model.plan, batch))
+        Ok(state.result(pass, &model.plan, batch))
     }
 
-    /// Runs the ops of a part.
+    /// Runs the ops of a part. Returns the logits if it was the last one.
     pub(super) fn execute_part(
         &mut self,
         batch: &Batch<'_>,
-        part: usize,
-        parts: usize,
-    ) -> Result<&[f32], BackendError> {
-        self.check(batch)?;
-        let Executor { model, caches, states, of_parts: state, parts: division, .. } = self;
-        if part == 0 {
+        first: bool,
+        end: PartEnd,
+    ) -> Result<Option<&[f32]>, BackendError> {
+        self.check(Pass::Forward, batch)?;
+        let Executor { model, caches, states, of_parts: state, parts, .. } = self;
+        if first {
             state.begin(model, batch);
-            division.begin(batch.rows());
+            parts.begin(batch.rows());
         }
-        let (from, to) = division.advance(part, parts);
+        let from = parts.begin_part(end);
         let (plan, rows) = (&model.plan, batch.rows());
-        let pieces = Pieces { from, to, slices: &|op| Parts::slices(&plan.forward[op], rows) };
+        let pieces =
+            Pieces { ops: &plan.forward, from, slices: &|op| Parts::slices(&plan.forward[op], rows) };
         let mut last = Instant::now();
         model.run_ops(pieces, batch, (caches, states), state, &mut |mark, _| {
             let now = Instant::now();
-            division.took(mark, now.duration_since(last).as_secs_f64());
+            let goes_on = parts.took(mark, now.duration_since(last).as_secs_f64());
             last = now;
+            goes_on
         });
-        Ok(if part + 1 < parts { &[] } else { state.logits(&model.plan, batch) })
+        Ok(parts.is_complete().then(|| state.result(Pass::Forward, &model.plan, batch)))
     }
 }
 
 /// Ops, and slices of ops, to run.
 struct Pieces<'a> {
+    ops: &'a [Op],
     from: Mark,
-    to: Mark,
     /// Into how many slices an op is divided.
     slices: &'a dyn Fn(usize) -> usize,
 }
 
 impl Prepared {
-    /// Runs some ops of a sound batch, and calls `after` with each op or slice that has run and the state after it.
+    /// Runs ops of a sound batch, and calls `after` with each op or slice that has run and the state after it, until it
+    /// returns `false` or all have run.
     fn run_ops(
         &self,
         pieces: Pieces<'_>,
         batch: &Batch<'_>,
         (caches, states): Stores<'_>,
         state: &mut State,
-        after: &mut dyn FnMut(Mark, Observable<'_>),
+        after: &mut dyn FnMut(Mark, Observable<'_>) -> bool,
     ) {
         // Filling arrays for the longest chunk would take a few microseconds of every decoded token.
-        match batch.rows() {
-            ..=FEW_ROWS => self.run_ops_of::<FEW_ROWS>(pieces, batch, (caches, states), state, after),
-            _ => self.run_ops_of::<BATCH_ROWS>(pieces, batch, (caches, states), state, after),
+        let count = batch.rows();
+        if count <= FEW_ROWS {
+            return self.run_ops_of::<FEW_ROWS>(pieces, batch, (caches, states), state, after);
         }
+        if count <= BATCH_ROWS {
+            return self.run_ops_of::<BATCH_ROWS>(pieces, batch, (caches, states), state, after);
+        }
+        let of_group = |group| (0..count).map(|row| kv_row(batch, row, group)).collect::<Vec<_>>();
+        let rows: Vec<Vec<KvRow<'_>>> = (0..self.plan.kv.len()).map(of_group).collect();
+        let rows: Vec<&[KvRow<'_>]> = rows.iter().map(Vec::as_slice).collect();
+        self.run_ops_with(&rows, pieces, batch, (caches, states), state, after);
     }
 
-    /// Runs some ops of a sound batch of at most `ROWS` rows.
+    /// The same for a batch of at most `ROWS` rows.
     fn run_ops_of<const ROWS: usize>(
         &self,
         pieces: Pieces<'_>,
         batch: &Batch<'_>,
-        (caches, states): Stores<'_>,
+        stores: Stores<'_>,
         state: &mut State,
-        after: &mut dyn FnMut(Mark, Observable<'_>),
+        after: &mut dyn FnMut(Mark, Observable<'_>) -> bool,
     ) {
-        let plan = &self.plan;
-        let mut rows = [[KvRow { table: &[], position: 0 }; ROWS]; MAX_KV_GROUPS];
-        for (group, rows) in rows[..plan.kv.len()].iter_mut().enumerate() {
+        let mut rows = [[KvRow { table: &[], position: 0, extent: 0 }; ROWS]; MAX_KV_GROUPS];
+        for (group, rows) in rows[..self.plan.kv.len()].iter_mut().enumerate() {
             for (i, row) in rows[..batch.rows()].iter_mut().enumerate() {
-                *row = KvRow { table: batch.table(i, group as u8), position: batch.positions[i] };
+                *row = kv_row(batch, i, group);
             }
         }
         let rows = rows.each_ref().map(|rows| &rows[..batch.rows()]);
-        let Pieces { from: mut mark, to, slices } = pieces;
-        while mark < to {
+        self.run_ops_with(&rows, pieces, batch, stores, state, after);
+    }
+
+    /// Runs some ops of a sound batch whose rows have these places in each KV group.
+    fn run_ops_with(
+        &self,
+        rows: &[&[KvRow<'_>]],
+        pieces: Pieces<'_>,
+        batch: &Batch<'_>,
+        (caches, states): Stores<'_>,
+        state: &mut State,
+        after: &mut dyn FnMut(Mark, Observable<'_>) -> bool,
+    ) {
+        let Pieces { ops, from: mut mark, slices } = pieces;
+        while mark < Mark::end(ops) {
             let slices = slices(mark.op);
             let slice = mark.rows(slices, batch.rows());
-            self.run(&plan.forward[mark.op], batch, slice, &rows, caches, states, state);
-            after(mark, Observable { model: self, batch, rows: &rows, caches, state });
+            self.run(&ops[mark.op], batch, slice, rows, caches, states, state);
+            if !after(mark, Observable { model: self, batch, rows, caches, state }) {
+                return;
+            }
             mark = mark.next(slices);
         }
     }
+}
+
+/// The place of a batch's row in a KV group.
+fn kv_row<'a>(batch: &'a Batch<'_>, row: usize, group: usize) -> KvRow<'a> {
+    let group = group as u8;
+    KvRow { table: batch.table(row, group), position: batch.positions[row], extent: batch.extent(row, group) }
 }

@@ -1,9 +1,9 @@
 //! Slots on the CPU: their rows are sampled on the thread pool, one row per task.
 
-use gyrus_kernels::{BackendError, Batch, DecodeRow, HostBackend, HostForward, HostSlots};
+use gyrus_kernels::{BackendError, Batch, DecodeRow, HostBackend, HostForward, HostSlots, PartEnd};
 
 use super::CpuBackend;
-use super::executor::Executor;
+use super::executor::{Executor, Pass};
 use crate::log_softmax::log_softmax;
 use crate::storage::Disjoint;
 
@@ -15,11 +15,11 @@ impl HostBackend for CpuBackend {
 
 impl HostForward for Executor {
     fn compute(&mut self, batch: &Batch<'_>, rows: &mut [DecodeRow]) -> Result<&[f32], BackendError> {
-        self.execute(batch, None)?;
+        self.execute(Pass::Forward, batch, None)?;
         let (plan, pool) = (&self.model.plan, &self.model.pool);
-        let logits = self.state.logits(plan, batch);
+        let logits = self.state.result(Pass::Forward, plan, batch);
         let sample = |row: &mut DecodeRow| {
-            row.sample(logits, plan.vocab, |logits| log_softmax(pool.isa(), logits));
+            row.sample(logits, plan.vocab, |logits, top| log_softmax(pool.isa(), logits, top));
         };
         // One row is sampled here: its buffers are those of this thread, so that no later step allocates them.
         if rows.iter().filter(|row| row.is_computed()).count() <= 1 {
@@ -40,7 +40,12 @@ impl HostForward for Executor {
         self.states.copy(from, to);
     }
 
-    fn compute_part(&mut self, batch: &Batch<'_>, part: usize, parts: usize) -> Result<&[f32], BackendError> {
-        self.execute_part(batch, part, parts)
+    fn compute_part(
+        &mut self,
+        batch: &Batch<'_>,
+        first: bool,
+        end: PartEnd,
+    ) -> Result<Option<&[f32]>, BackendError> {
+        self.execute_part(batch, first, end)
     }
 }

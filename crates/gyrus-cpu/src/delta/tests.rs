@@ -52,6 +52,7 @@ impl Case {
             tables: &[],
             lengths: &vec![0; records.len()],
             records,
+            inputs: Default::default(),
         };
         let mut sequence_rows = SequenceRows::default();
         sequence_rows.collect(&batch);
