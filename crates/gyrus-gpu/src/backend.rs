@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use gyrus_kernels::observe::Observer;
 use gyrus_kernels::{
-    Backend, BackendError, Batch, CacheContents, Instruments, KvSize, Plan, RowKind, Slots, WeightSpec,
+    Backend, BackendError, Batch, CacheContents, ENCODED, Instruments, KvSize, LOGITS, Plan, RowKind, Slots,
+    WeightSpec,
 };
 use wgpu::BufferUsages;
 
 use crate::buffer::Buffer;
-use crate::buffers::{Buffers, MATVEC_ROWS, MAX_ROWS, logits_readback_bytes};
+use crate::buffers::{Buffers, MATVEC_ROWS, logits_readback_bytes};
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::forward::{Lists, SentRows};
+use crate::forward::{Lists, PassInputs, SentRows, longest_table};
 use crate::lower::Lowering;
 use crate::memory::{MemoryBudget, MemoryNeed};
 use crate::recorder::Recorder;
@@ -36,6 +37,8 @@ pub struct GpuBackend {
     pub(crate) readback: Buffer,
     pub(crate) results: Vec<f32>,
     pub(crate) sent: SentRows,
+    /// What the encoder reads, and what the forward pass does.
+    pub(crate) passes: [PassInputs; 2],
 }
 
 impl GpuBackend {
@@ -81,6 +84,7 @@ impl GpuBackend {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let readback = gpu.create(logits_readback_bytes(&plan), usage)?;
         let slots = SlotPool::new(&kv, recorder);
+        let passes = [&plan.encode, &plan.forward].map(|ops| PassInputs::of(&plan, ops));
         Ok(GpuBackend {
             gpu: Arc::new(gpu),
             plan,
@@ -93,7 +97,13 @@ impl GpuBackend {
             readback,
             results: Vec::new(),
             sent: SentRows::default(),
+            passes,
         })
+    }
+
+    /// What the pass of these kernels reads.
+    fn pass(&self, lists: Lists) -> &PassInputs {
+        if lists == Lists::Encode { &self.passes[0] } else { &self.passes[1] }
     }
 
     pub(crate) fn lowering(&self) -> Lowering<'_> {
@@ -107,25 +117,31 @@ impl GpuBackend {
     }
 
     /// Whether kernels can be given this batch: they check nothing.
-    pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<(), BackendError> {
-        self.check_bounds(batch)?;
+    pub(crate) fn check(&self, batch: &Batch<'_>, lists: Lists) -> Result<(), BackendError> {
+        self.check_bounds(batch, lists)?;
         let has_state = !self.plan.delta.is_empty();
-        let sound = batch.writes_each_place_once()
+        let sound = batch.writes_each_place_once(&self.pass(lists).demands)
             && batch.has_sound_records(has_state, self.kv.records)
             && (!has_state || batch.has_adjacent_rows());
         if sound { Ok(()) } else { Err(BackendError::UnsoundBatch) }
     }
 
     /// As [`GpuBackend::check`], but rows may write one place of the cache: measurements share blocks.
-    pub(crate) fn check_bounds(&self, batch: &Batch<'_>) -> Result<(), BackendError> {
-        let most = if batch.kind == RowKind::Generated { MATVEC_ROWS } else { MAX_ROWS };
+    pub(crate) fn check_bounds(&self, batch: &Batch<'_>, lists: Lists) -> Result<(), BackendError> {
+        let generated = batch.kind == RowKind::Generated && lists != Lists::Encode;
+        let few = generated && self.plan.output(LOGITS).is_some();
+        let most = if few { MATVEC_ROWS } else { self.buffers.most_rows() };
         if batch.rows() > most {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most });
         }
         // Tables may share blocks, so that together they can have more entries than their buffer.
+        let pass = self.pass(lists);
+        let entries = |sequences: usize| (0..sequences).map(|s| longest_table(batch, s)).sum::<usize>();
         if batch.rows() == 0
-            || !batch.is_in_bounds(self.plan.vocab, &self.kv.blocks)
-            || batch.tables_of(0).map(<[u32]>::len).sum::<usize>() > self.buffers.table_entries()
+            || !batch.is_in_bounds(self.plan.vocab, &self.kv.blocks, &pass.demands)
+            || !pass.have_extents(batch)
+            || batch.logits.len() > self.buffers.most_rows()
+            || entries(batch.lengths.len()) > self.buffers.table_entries()
         {
             return Err(BackendError::UnsoundBatch);
         }
@@ -145,6 +161,10 @@ impl Backend for GpuBackend {
         &self.plan
     }
 
+    fn batch_rows(&self) -> usize {
+        self.buffers.most_rows()
+    }
+
     fn kv_blocks(&self) -> &[usize] {
         &self.kv.blocks
     }
@@ -154,18 +174,31 @@ impl Backend for GpuBackend {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        self.check(batch)?;
-        self.slots.settle(&self.gpu)?;
-        let tiles = self.send(batch)?;
+        self.check(batch, Lists::Batch)?;
+        self.settle()?;
+        let tiles = self.send(batch, Lists::Batch)?;
         self.replay(batch, tiles, Lists::Batch)?;
-        batch.check_logits(&self.results, self.plan.vocab)?;
+        batch.check_logits(&self.results, self.plan.buffer(self.plan.result()).width)?;
+        Ok(&self.results)
+    }
+
+    fn encode(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        if self.plan.encode.is_empty() {
+            return Err(BackendError::NoEncoder);
+        }
+        self.check(batch, Lists::Encode)?;
+        self.settle()?;
+        let tiles = self.send(batch, Lists::Encode)?;
+        self.replay(batch, tiles, Lists::Encode)?;
+        let width = self.plan.output(ENCODED).map_or(0, |id| self.plan.buffer(id).width);
+        batch.check_logits(&self.results, width)?;
         Ok(&self.results)
     }
 
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError> {
-        self.check(batch)?;
-        self.slots.settle(&self.gpu)?;
-        let tiles = self.send(batch)?;
+        self.check(batch, Lists::Batch)?;
+        self.settle()?;
+        let tiles = self.send(batch, Lists::Batch)?;
         self.replay_observed(batch, tiles, observer)
     }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gyrus_kernels::call::engine::{self, MOST_SPLITS, Paged};
 use gyrus_kernels::call::{Experts, F16RowsCall, Tile};
 use gyrus_kernels::{
-    Batch, BufferId, DeltaLayer, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, Op, Plan, Precision, Rope,
-    RopeId, Rows,
+    Batch, BufferId, DeltaLayer, KV_BLOCK, KvGroup, KvLayer, KvShape, KvSize, LOGITS, Op, Plan, Precision,
+    Rope, RopeId, Rows,
 };
 
 use crate::buffer::Buffer;
@@ -15,27 +15,75 @@ use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::lower::{F16Plane, Int8Plane, Int8Rows, Operand};
 
-/// The most rows of one batch.
+/// The most rows of one batch of a decoder.
 pub const MAX_ROWS: usize = 512;
+
+/// The most rows of one batch of an encoder. Convolutions have two for each, and a grid's axis has 65,535 workgroups.
+const MAX_ENCODER_ROWS: usize = 32_767;
 
 /// The most rows of a mat-vec, which reads the weights once for all of them. Their sums have the order that one row's
 /// have.
 pub(crate) const MATVEC_ROWS: usize = 16;
 
+/// Whether rows of a pass attend to others than those before them.
+pub(crate) fn is_encoder(plan: &Plan) -> bool {
+    let mut ops = plan.encode.iter().chain(&plan.forward);
+    ops.any(|op| matches!(op, Op::Attention { span, .. } if span.reads_extents()))
+}
+
+/// The KV groups of which some ops see the extent, ascending.
+pub(crate) fn span_groups(ops: &[Op]) -> BTreeSet<u8> {
+    let group = |op: &Op| match op {
+        Op::Attention { kv, span, .. } if span.reads_extents() => Some(kv.group),
+        _ => None,
+    };
+    ops.iter().filter_map(group).collect()
+}
+
+/// The most rows of one batch. The keys of all rows of an encoder's batch are in the cache together, since no sequence is
+/// divided: so it takes as many as the cache has positions for. So does a decoder whose hidden rows are the result.
+pub(crate) fn most_rows(plan: &Plan, kv: &KvSize) -> usize {
+    let of_blocks = |blocks: Option<&usize>| {
+        blocks.map_or(0, |blocks| blocks.saturating_mul(KV_BLOCK).min(MAX_ENCODER_ROWS))
+    };
+    if plan.output(LOGITS).is_none() {
+        return of_blocks(kv.blocks.iter().max()).max(MAX_ROWS);
+    }
+    let writes =
+        |op: &Op, group: u8| matches!(op, Op::RopeWrite { kv, write: true, .. } if kv.group == group);
+    let of_pass = |ops: &[Op]| {
+        let own = span_groups(ops).into_iter().filter(|group| ops.iter().any(|op| writes(op, *group)));
+        of_blocks(own.filter_map(|group| kv.blocks.get(usize::from(group))).max())
+    };
+    of_pass(&plan.encode).max(of_pass(&plan.forward)).max(MAX_ROWS)
+}
+
+/// The most rows of a batch whose results are computed at a time: logits are wide, so that they are computed for few rows,
+/// and the outputs of encoders for all.
+pub(crate) fn result_rows(plan: &Plan, kv: &KvSize) -> usize {
+    if plan.output(LOGITS).is_some() { MATVEC_ROWS } else { most_rows(plan, kv) }
+}
+
 /// Every buffer that kernels of a plan with a cache of this size may use, apart from weights, and its bytes: what is
 /// allocated, and what [`MemoryNeed`](crate::MemoryNeed) sums.
 pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     let words = |count: usize| (count as u64).saturating_mul(4);
+    let most = most_rows(plan, kv);
+    // Only what has logits is decoded in slots.
+    let has_slots = plan.output(LOGITS).is_some();
     let mut sizes = Vec::new();
-    for (spec, id) in plan.buffers.iter().zip(0..) {
+    for (spec, id) in plan.buffers.iter().zip(0..).map(|(spec, id)| (spec, BufferId(id))) {
+        let encodes = plan.encode.iter().any(|op| op.writes() == id);
+        let decodes = plan.forward.iter().any(|op| op.writes() == id);
         let (rows, slot_rows) = match spec.rows {
-            Rows::Batch => (MAX_ROWS, Some(MATVEC_ROWS)),
-            Rows::Slots(used) => (MAX_ROWS * usize::from(used), Some(MATVEC_ROWS * usize::from(used))),
-            Rows::Logits => (MATVEC_ROWS, None),
+            Rows::Batch => (most, Some(MATVEC_ROWS)),
+            Rows::Slots(used) => (most * usize::from(used), Some(MATVEC_ROWS * usize::from(used))),
+            Rows::Logits if encodes => (most, None),
+            Rows::Logits => (result_rows(plan, kv), None),
         };
-        sizes.push((Operand::Scratch(BufferId(id)), words(rows * spec.width)));
-        if let Some(rows) = slot_rows {
-            sizes.push((Operand::SlotScratch(BufferId(id)), words(rows * spec.width)));
+        sizes.push((Operand::Scratch(id), words(rows * spec.width)));
+        if let Some(rows) = slot_rows.filter(|_| has_slots && decodes) {
+            sizes.push((Operand::SlotScratch(id), words(rows * spec.width)));
         }
     }
     let partials = plan.forward.iter().map(|op| match op {
@@ -45,12 +93,19 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
         _ => 0,
     });
     sizes.extend([
-        (Operand::Tokens, words(MAX_ROWS)),
-        (Operand::Rows, words(2 * MAX_ROWS)),
-        (Operand::LogitRows, words(MAX_ROWS)),
-        (Operand::Tiles, (MAX_ROWS * size_of::<Tile>()) as u64),
+        (Operand::Tokens, words(most)),
+        (Operand::Rows, words(2 * most)),
+        (Operand::LogitRows, words(most)),
+        (Operand::Tiles, (most * size_of::<Tile>()) as u64),
         (Operand::Partials, words(partials.max().unwrap_or(0))),
     ]);
+    for group in &span_groups(&plan.encode) | &span_groups(&plan.forward) {
+        sizes.push((Operand::SpanRows(group), words(2 * most)));
+        sizes.push((Operand::SpanTiles(group), (most * size_of::<Tile>()) as u64));
+    }
+    if plan.encode.iter().chain(&plan.forward).any(|op| matches!(op, Op::AddTypes { .. })) {
+        sizes.push((Operand::Types, words(most)));
+    }
     if !plan.delta.is_empty() {
         sizes.push((Operand::Runs, words(4 * MAX_ROWS)));
         sizes.push((Operand::RowRuns, words(MAX_ROWS)));
@@ -92,13 +147,13 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
                 (Operand::Int8(Int8Rows { width, normed }, plane), bytes)
             }));
         }
-        let f16_rows = MAX_ROWS * slots;
+        let f16_rows = most * slots;
         let f16 = F16RowsCall { rows: f16_rows as u32, cols: width, x_stride: width, norm: None };
         sizes.push((Operand::F16(width, F16Plane::Values), f16.bytes()));
         sizes.push((Operand::F16(width, F16Plane::Scales), words(f16_rows)));
     }
     for ((spec, blocks), group) in plan.kv.iter().zip(&kv.blocks).zip(0..) {
-        sizes.push((Operand::BlockTables(group), words(table_entries(kv))));
+        sizes.push((Operand::BlockTables(group), words(table_entries(plan, kv))));
         sizes.push((Operand::SlotTables(group), words(padding_table(kv).saturating_add(1))));
         let blocks = (*blocks as u64).saturating_add(PADDING_BLOCKS as u64);
         let cache = blocks.saturating_mul(spec.block_bytes(plan.precision) as u64);
@@ -110,16 +165,17 @@ pub(crate) fn sizes(plan: &Plan, kv: &KvSize) -> Vec<(Operand, u64)> {
     sizes
 }
 
-/// Bytes of the buffer that logits are read back through.
+/// Bytes of the buffer that logits are read back through. Those of encoders are read through one of the batch's size.
 pub(crate) fn logits_readback_bytes(plan: &Plan) -> u64 {
-    (MATVEC_ROWS * plan.vocab * 4) as u64
+    if plan.output(LOGITS).is_some() { (MATVEC_ROWS * plan.vocab * 4) as u64 } else { 0 }
 }
 
 /// Widths of rows that are converted to int8 or f16, those that matrices multiply in `fast`; and how many such rows each
 /// row of a batch has.
 fn quantized_widths(plan: &Plan) -> BTreeMap<u32, usize> {
     let mut widths = BTreeMap::new();
-    for op in plan.forward.iter().filter(|_| plan.precision == Precision::Fast) {
+    let ops = plan.encode.iter().chain(&plan.forward);
+    for op in ops.filter(|_| plan.precision == Precision::Fast) {
         if let Op::MatMul { x, .. } | Op::ExpertMatMul { x, .. } = op {
             let spec = plan.buffer(*x);
             let slots = if let Rows::Slots(used) = spec.rows { used.into() } else { 1 };
@@ -152,9 +208,14 @@ pub(crate) fn padding_table(kv: &KvSize) -> usize {
 }
 
 /// Entries of all block tables of a batch together: those of the longest sequence for each row that decodes. Sequences may
-/// share blocks, so that this can be more than the cache has.
-fn table_entries(kv: &KvSize) -> usize {
-    slot_stride(kv).saturating_mul(MATVEC_ROWS)
+/// share blocks, so that this can be more than the cache has. Each row of an encoder may be a sequence of its own.
+fn table_entries(plan: &Plan, kv: &KvSize) -> usize {
+    let decoding = slot_stride(kv).saturating_mul(MATVEC_ROWS);
+    if !is_encoder(plan) && plan.output(LOGITS).is_some() {
+        return decoding;
+    }
+    let blocks = kv.blocks.iter().fold(0usize, |sum, blocks| sum.saturating_add(*blocks));
+    decoding.max(most_rows(plan, kv).saturating_add(blocks))
 }
 
 /// Entries from one row's frequencies to the next in a rope's table: 0 if all sequences have the same. Some ropes have
@@ -166,7 +227,7 @@ pub(crate) fn rope_stride(rope: &Rope) -> u32 {
 
 /// The cache of each KV group's layers and the size of block tables, for no rows.
 pub(crate) fn paged(plan: &Plan, size: &KvSize) -> Vec<Paged> {
-    let entries = table_entries(size) as u32;
+    let entries = u32::try_from(table_entries(plan, size)).unwrap_or(u32::MAX);
     let cache = |(group, blocks): (&KvGroup, &usize)| {
         KvShape::of(group, plan.precision, blocks.saturating_add(PADDING_BLOCKS))
     };
@@ -186,6 +247,7 @@ pub(crate) struct Buffers {
     paged: Vec<Paged>,
     table_entries: usize,
     records: u32,
+    most_rows: usize,
 }
 
 impl Buffers {
@@ -198,8 +260,9 @@ impl Buffers {
             all,
             sent_ropes: plan.ropes.iter().map(|_| RefCell::default()).collect(),
             paged: paged(plan, kv),
-            table_entries: table_entries(kv),
+            table_entries: table_entries(plan, kv),
             records: records(kv),
+            most_rows: most_rows(plan, kv),
         };
         for (operand, table) in &buffers.all {
             if let Operand::NoRope(head_dim) = operand {
@@ -225,6 +288,11 @@ impl Buffers {
     /// How many entries all block tables together may have.
     pub(crate) fn table_entries(&self) -> usize {
         self.table_entries
+    }
+
+    /// The most rows of a batch.
+    pub(crate) fn most_rows(&self) -> usize {
+        self.most_rows
     }
 
     /// Records of states.

@@ -150,12 +150,12 @@ impl GpuBackend {
 
 impl CacheContents for GpuBackend {
     fn read_blocks(&mut self, group: usize, blocks: &[u32], bytes: &mut [u8]) -> Result<(), BackendError> {
-        self.slots.settle(&self.gpu)?;
+        self.settle()?;
         Ok(self.read_places(&self.block_places(group, blocks, bytes.len())?, bytes)?)
     }
 
     fn write_blocks(&mut self, group: usize, blocks: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
-        self.slots.settle(&self.gpu)?;
+        self.settle()?;
         Ok(self.write_places(&self.block_places(group, blocks, bytes.len())?, bytes)?)
     }
 
@@ -166,7 +166,7 @@ impl CacheContents for GpuBackend {
         by: i32,
         length: u32,
     ) -> Result<(), BackendError> {
-        self.slots.settle(&self.gpu)?;
+        self.settle()?;
         let pool = self.kv.blocks.get(group).copied().unwrap_or(0);
         if moves.as_flattened().iter().any(|block| *block as usize >= pool) {
             return Err(BackendError::UnsoundBatch);
@@ -175,12 +175,12 @@ impl CacheContents for GpuBackend {
     }
 
     fn read_record(&mut self, record: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
-        self.slots.settle(&self.gpu)?;
+        self.settle()?;
         Ok(self.read_places(&self.record_places(record, bytes.len())?, bytes)?)
     }
 
     fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<(), BackendError> {
-        self.slots.settle(&self.gpu)?;
+        self.settle()?;
         Ok(self.write_places(&self.record_places(record, bytes.len())?, bytes)?)
     }
 }

@@ -48,6 +48,12 @@ pub enum GpuError {
         /// What the compiler said, with lines of the WGSL files where they are known.
         reason: String,
     },
+    /// An op that no kernel computes.
+    #[error("the model has an op that GPUs do not run yet: {op}; try --device cpu")]
+    UnsupportedOp {
+        /// What it is.
+        op: &'static str,
+    },
     /// A launch with wrong parameters or buffers.
     #[error(transparent)]
     Launch(#[from] LaunchError),

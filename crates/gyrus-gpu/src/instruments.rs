@@ -13,6 +13,7 @@ use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::forward::Lists;
 use crate::lower::Operand;
 use crate::slots::Selects;
 use crate::step::{BatchShape, Step};
@@ -58,7 +59,8 @@ impl GpuBackend {
         let selects = if is_decode { Some(self.bind_selects(rows)?) } else { None };
         let positions = positions(workload, depth);
         let runs = if separate { rows as u32 } else { 1 };
-        let shape = BatchShape { rows: rows as u32, positions: &positions, tiles, runs, splits: &[] };
+        let shape =
+            BatchShape { rows: rows as u32, positions: &positions, tiles, runs, spans: &[], splits: &[] };
         // A software adapter is a thousand times slower, and its times mean little.
         let software = self.gpu.adapter().kind == AdapterKind::Software;
         let bandwidth = self.gpu.bandwidth()?.clone();
@@ -191,11 +193,12 @@ impl GpuBackend {
             tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             lengths: &vec![length as u32; if separate { rows } else { 1 }],
             records: &records,
+            inputs: Default::default(),
         };
         // Rows may share blocks here: what they write is not read.
-        self.check_bounds(&batch)?;
-        self.slots.settle(&self.gpu)?;
-        Ok(self.send(&batch)?)
+        self.check_bounds(&batch, Lists::Batch)?;
+        self.settle()?;
+        Ok(self.send(&batch, Lists::Batch)?)
     }
 
     /// Whether there are free blocks for a sequence up to a position. A group with a window needs those of the window.
@@ -217,7 +220,7 @@ impl GpuBackend {
         // Kernels of slots are bound again, as they are tuned.
         self.slots.forget_kernels();
         let positions = [depth as u32];
-        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0, runs: 1, splits: &[] };
+        let batch = BatchShape { rows: 1, positions: &positions, tiles: 0, runs: 1, spans: &[], splits: &[] };
         let profile = self.tuning.profile(self.gpu.rungs());
         // An earlier result is tried like any other form, so that trials report the gain over the rule.
         let shapes: Vec<(MatShape, Vec<MatVecTuning>)> = self
@@ -267,10 +270,10 @@ impl GpuBackend {
         let mut shapes: Vec<(u64, MatShape)> = Vec::new();
         for step in &self.tables.decode {
             if let Some(shape) = step.call.tunable() {
-                let (traffic, _) = step
-                    .call
-                    .work()
-                    .of(BatchShape { rows: 1, positions: &[0], tiles: 0, runs: 1, splits: &[] }, true);
+                let (traffic, _) = step.call.work().of(
+                    BatchShape { rows: 1, positions: &[0], tiles: 0, runs: 1, spans: &[], splits: &[] },
+                    true,
+                );
                 let bytes = traffic.bytes;
                 match shapes.iter_mut().find(|(_, of)| *of == shape) {
                     Some((all, _)) => *all += bytes,
@@ -372,7 +375,7 @@ impl Instruments for GpuBackend {
 
     fn start_busy(&mut self) -> bool {
         // If the device is lost or hangs, the next call returns that.
-        self.slots.settle(&self.gpu).is_ok() && self.gpu.start_busy()
+        self.settle().is_ok() && self.gpu.start_busy()
     }
 
     fn end_busy(&mut self) -> Result<Option<Duration>, BackendError> {

@@ -15,7 +15,7 @@ use crate::buffer::Buffer;
 use crate::buffers::MATVEC_ROWS;
 use crate::device::Gpu;
 use crate::error::GpuError;
-use crate::lower::{Call, Int8Plane, Int8Rows, Kernel, Lowering, Operand, Segments};
+use crate::lower::{Call, Int8Plane, Int8Rows, Kernel, Lowering, Operand, RowsSeen, Segments};
 use crate::step::{BatchShape, Step};
 
 /// What a call leaves of the result of its last op.
@@ -25,7 +25,7 @@ enum Left {
     /// Q in this buffer, K and V in the cache.
     Cache(BufferId),
     /// Splits of attention.
-    Splits { head_dim: u32, window: u32 },
+    Splits { head_dim: u32, window: u32, seen: RowsSeen },
     /// int8 rows.
     Int8(Int8Rows),
     /// Nothing that can be shown, for this reason.
@@ -37,6 +37,9 @@ impl Call {
     fn left(&self, rows: u32) -> Left {
         match &self.kernel {
             Kernel::Embed { out, .. }
+            | Kernel::Unfold { out, .. }
+            | Kernel::LayerNorm { out, .. }
+            | Kernel::Activate { x: out, .. }
             | Kernel::Norm { out, .. }
             | Kernel::NormAdd { out, .. }
             | Kernel::NormColumns { x: out, .. }
@@ -60,8 +63,9 @@ impl Call {
             Kernel::Attend { gathered: Some(gathered), .. } if rows >= gathered.from_rows => {
                 Left::Int8(gathered.out)
             }
-            Kernel::Attend { call, .. } => {
-                Left::Splits { head_dim: call.paged.cache.head_dim, window: call.params.window }
+            Kernel::Attend { on, call, .. } => {
+                let (head_dim, window) = (call.paged.cache.head_dim, call.params.window);
+                Left::Splits { head_dim, window, seen: on.seen }
             }
             Kernel::Expert(kernel) => match kernel.out() {
                 Some(out) => Left::F32(out),
@@ -85,12 +89,13 @@ impl GpuBackend {
         if wanted > MATVEC_ROWS {
             return Err(BackendError::TooManyRows { rows: wanted, most: MATVEC_ROWS });
         }
-        let GpuBackend { gpu, plan, tables, buffers, weights, tuning, .. } = self;
+        let GpuBackend { gpu, plan, tables, buffers, weights, tuning, sent, .. } = self;
         let shape = BatchShape {
             rows: batch.rows() as u32,
             positions: batch.positions,
             tiles,
             runs: batch.runs().count() as u32,
+            spans: sent.spans(),
             splits: &[],
         };
         let logits_shape = BatchShape { rows: wanted as u32, ..shape };
@@ -167,9 +172,9 @@ impl View<'_, '_> {
             Left::Nothing(why) => self.hide(op, why),
             Left::F32(id) => self.show_buffer(op, id)?,
             Left::Int8(rows) => self.show_int8(op, rows)?,
-            Left::Splits { head_dim, window } => {
+            Left::Splits { head_dim, window, seen } => {
                 let out = plan.forward[op].writes();
-                self.merge(op, head_dim, window, out)?;
+                self.merge(op, head_dim, window, seen, out)?;
                 self.show_buffer(op, out)?;
             }
             Left::Cache(qkv) => self.show_attended(op, call, is_last, qkv)?,
@@ -279,10 +284,17 @@ impl View<'_, '_> {
     }
 
     /// Merges splits of attention into the buffer of the op's result, which no kernel uses until the op writes it again.
-    fn merge(&self, op: usize, head_dim: u32, window: u32, out: BufferId) -> Result<(), GpuError> {
+    fn merge(
+        &self,
+        op: usize,
+        head_dim: u32,
+        window: u32,
+        seen: RowsSeen,
+        out: BufferId,
+    ) -> Result<(), GpuError> {
         let width = self.lowering.plan.buffer(out).width as u32;
-        let kernel = Kernel::Merge { head_dim, window, width, out };
-        let call = Call { name: "merge".to_owned(), kernel, ops: vec![op] };
+        let kernel = Kernel::Merge { head_dim, window, seen, width, out };
+        let call = Call { name: "merge".to_owned(), kernel, slots: 1, ops: vec![op] };
         let mut step = self.lowering.bind(call)?;
         match step.prepare(self.lowering.gpu, self.shape)? {
             Some(dispatch) => self.lowering.gpu.run(&[&*dispatch]),

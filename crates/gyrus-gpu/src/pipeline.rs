@@ -109,6 +109,16 @@ impl Gpu {
         if vulkan { pipeline.compiled(self).map(drop) } else { pipeline.for_wgpu(self).map(drop) }
     }
 
+    /// Whether the kernel of a launch is compiled for wgpu or the Vulkan recorder.
+    pub(crate) fn is_compiled(&self, launch: &Launch, vulkan: bool) -> bool {
+        let pipelines = lock(&self.pipelines);
+        let pipeline = pipelines.get(&launch.variant().key());
+        pipeline.is_some_and(|pipeline| match vulkan {
+            true => pipeline.compiled.get().is_some(),
+            false => pipeline.for_wgpu.get().is_some(),
+        })
+    }
+
     /// Compiles pipelines for the Vulkan recorder that are not compiled yet, on all CPU threads.
     pub(crate) fn compile_for_vulkan(&self, pipelines: &[Arc<Pipeline>]) -> Result<(), GpuError> {
         let missing = missing(pipelines.iter(), |pipeline| pipeline.compiled.get().is_none());

@@ -65,16 +65,18 @@ impl Recorder {
         }
     }
 
-    /// Overwrites words of a buffer from an offset in bytes.
+    /// Overwrites words of a buffer from an offset in bytes. `follows`: since the last command other than a write, the buffer
+    /// was written to, but not these words, so that they need not wait for it.
     pub(crate) fn write(
         &mut self,
         gpu: &Gpu,
         buffer: &Buffer,
         offset: u64,
         words: &[u32],
+        follows: bool,
     ) -> Result<(), GpuError> {
         match self {
-            Recorder::Vulkan(recorder) => recorder.write(buffer, offset, words),
+            Recorder::Vulkan(recorder) => recorder.write(buffer, offset, words, follows),
             Recorder::Wgpu(_) => gpu.write_at(buffer, offset, bytemuck::cast_slice(words)),
         }
     }

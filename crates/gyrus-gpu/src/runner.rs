@@ -28,6 +28,11 @@ impl GpuRunner {
         &self.gpu
     }
 
+    /// Gives the device back.
+    pub fn into_gpu(self) -> Gpu {
+        self.gpu
+    }
+
     /// Checks the block table of a published rope kernel, which the kernel does not.
     fn check(launch: &Launch, buffers: &[Vec<u32>]) -> Result<(), RunError> {
         let table = launch.slots().iter().position(|slot| slot.name == "block_table");

@@ -5,7 +5,7 @@ use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Launch, LaunchError, Traffic};
 
 use crate::buffer::Buffer;
-use crate::buffers::MATVEC_ROWS;
+use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
@@ -22,6 +22,8 @@ pub(crate) struct BatchShape<'a> {
     pub(crate) tiles: u32,
     /// Sequences of the batch, whose rows are adjacent.
     pub(crate) runs: u32,
+    /// For each KV group that rows see the extent of, the most splits of a row's attention.
+    pub(crate) spans: &'a [(u8, u32)],
     /// For each attention window, a number of splits that no row exceeds; empty if it follows from the positions.
     pub(crate) splits: &'a [(u32, u32)],
 }
@@ -39,6 +41,13 @@ impl BatchShape<'_> {
             return *splits;
         }
         self.positions.iter().map(|position| engine::splits(*position, window)).max().unwrap_or(1)
+    }
+}
+
+impl BatchShape<'_> {
+    /// The most splits of attention to the whole extent in a KV group.
+    pub(crate) fn span_splits(&self, group: u8) -> u32 {
+        self.spans.iter().find(|(of, _)| *of == group).map_or(1, |(_, splits)| *splits)
     }
 }
 
@@ -85,8 +94,8 @@ pub(crate) struct Step {
     pub(crate) call: Call,
     /// By the names of the launch's slots.
     buffers: Vec<(&'static str, Buffer)>,
-    /// One dispatch for each number of rows up to [`MATVEC_ROWS`] that was needed so far, and for more rows one for each
-    /// variant of the kernel.
+    /// One dispatch for each number of rows up to [`MATVEC_ROWS`] that was needed so far, one for [`MAX_ROWS`], and for other
+    /// numbers one for each variant of the kernel.
     bound: Vec<Bound>,
     current: usize,
     rows: u32,
@@ -140,9 +149,10 @@ impl Step {
         let launch = self.call.launch(gpu.rungs(), rows)?;
         let key = launch.variant().key();
         let buffers = buffers_of(&launch, &self.buffers)?;
-        let is_many = |rows: u32| rows as usize > MATVEC_ROWS;
-        let reused = self.bound.iter().position(|bound| is_many(bound.rows) && bound.key == key);
-        if let Some(at) = reused.filter(|_| is_many(rows)) {
+        // Those of the most rows stay: the first chunk of every long prompt has them.
+        let varies = |rows: u32| rows as usize > MATVEC_ROWS && rows as usize != MAX_ROWS;
+        let reused = self.bound.iter().position(|bound| varies(bound.rows) && bound.key == key);
+        if let Some(at) = reused.filter(|_| varies(rows)) {
             gpu.rebind(&mut self.bound[at].dispatch, &launch, &buffers)?;
             self.bound[at].rows = rows;
             return Ok(at);
@@ -150,6 +160,19 @@ impl Step {
         let dispatch = gpu.bind(&launch, &buffers)?;
         self.bound.push(Bound { rows, key, dispatch });
         Ok(self.bound.len() - 1)
+    }
+
+    /// Binds a dispatch for up to [`MATVEC_ROWS`] rows before it is needed, if its kernel is compiled. `vulkan`: for the
+    /// Vulkan recorder. Returns whether it did.
+    pub(crate) fn bind_ahead(&mut self, gpu: &Gpu, rows: u32, vulkan: bool) -> Result<bool, GpuError> {
+        if self.is_bound(rows) || !gpu.is_compiled(&self.call.launch(gpu.rungs(), rows)?, vulkan) {
+            return Ok(false);
+        }
+        let at = self.bind(gpu, rows)?;
+        if vulkan {
+            self.bound[at].dispatch.bound(gpu)?;
+        }
+        Ok(true)
     }
 
     /// Whether a dispatch for this many rows is bound, or none is needed.
@@ -191,7 +214,7 @@ mod tests {
 
     fn shape(positions: &[u32]) -> BatchShape<'_> {
         let rows = positions.len() as u32;
-        BatchShape { rows, positions, tiles: 0, runs: rows, splits: &[] }
+        BatchShape { rows, positions, tiles: 0, runs: rows, spans: &[], splits: &[] }
     }
 
     #[test]

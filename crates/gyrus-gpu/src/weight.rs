@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gyrus_kernels::{
-    FileLayout, HeadNorms, Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack,
+    BufferId, FileLayout, HeadNorms, Op, Plan, Plane, WeightError, WeightId, WeightLayout, WeightSpec, repack,
 };
 use gyrus_tensor::{dequantize, magnitude_bound};
 
@@ -34,9 +34,11 @@ impl WeightLayouts {
     /// f16 until they are seen.
     pub(crate) fn of(plan: &Plan, largest_buffer: u64) -> Result<WeightLayouts, GpuError> {
         let mut layouts = WeightLayouts::default();
-        for op in &plan.forward {
+        for op in plan.encode.iter().chain(&plan.forward) {
             match op {
-                Op::Embed { table, .. } => layouts.add(plan, &[*table], largest_buffer)?,
+                Op::Embed { table, .. } | Op::AddPositions { table, .. } | Op::AddTypes { table, .. } => {
+                    layouts.add(plan, &[*table], largest_buffer)?;
+                }
                 Op::MatMul { weights, .. } | Op::ExpertMatMul { weights, .. } => {
                     for group in groups(plan, weights) {
                         layouts.add(plan, group, largest_buffer)?;
@@ -85,6 +87,8 @@ pub(crate) struct Weights {
     /// Of each part of a matrix its planes, in the order of their bindings.
     matrices: HashMap<Vec<WeightId>, Vec<Vec<Buffer>>>,
     vectors: HashMap<Vec<WeightId>, Buffer>,
+    /// Vectors from some columns on, and the number of columns.
+    columns: HashMap<(Vec<(u32, WeightId)>, u32), Buffer>,
 }
 
 /// The largest f16.
@@ -118,6 +122,21 @@ pub(crate) fn biases(plan: &Plan, ops: &[Op]) -> Vec<WeightId> {
     ids
 }
 
+/// The biases that the first of these ops add to a buffer, each with its first column.
+pub(crate) fn column_biases(plan: &Plan, ops: &[Op], to: BufferId) -> Vec<(u32, WeightId)> {
+    let mut biases: Vec<(u32, WeightId)> = Vec::new();
+    for op in ops {
+        let Op::Bias { x, first, bias } = *op else { break };
+        // Their columns ascend, so that none is added to twice.
+        let end = biases.last().map_or(0, |(at, of)| at + plan.weight(*of).shape.elems() as u32);
+        if x != to || first < end {
+            break;
+        }
+        biases.push((first, bias));
+    }
+    biases
+}
+
 impl Weights {
     /// Repacks and uploads all weights of a plan's ops, in their order; `uploaded` is called for every chunk with the number
     /// of the file's bytes it had.
@@ -130,46 +149,87 @@ impl Weights {
         let upload = Upload { gpu, plan, bytes, uploaded };
         let mut weights =
             Weights { layouts: WeightLayouts::of(plan, gpu.largest_buffer())?, ..Weights::default() };
-        for (i, op) in plan.forward.iter().enumerate() {
+        weights.add_pass(&plan.encode, &upload)?;
+        weights.add_pass(&plan.forward, &upload)?;
+        Ok(weights)
+    }
+
+    /// Uploads the weights of some ops.
+    fn add_pass<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
+        &mut self,
+        ops: &[Op],
+        upload: &Upload<'_, B>,
+    ) -> Result<(), GpuError> {
+        let plan = upload.plan;
+        let weights = self;
+        for (i, op) in ops.iter().enumerate() {
             match op {
-                Op::Embed { table, .. } => weights.add_matrix(&[*table], &upload)?,
-                Op::MatMul { weights: all, .. } => {
+                Op::Embed { table, .. } | Op::AddPositions { table, .. } | Op::AddTypes { table, .. } => {
+                    weights.add_matrix(&[*table], upload)?;
+                }
+                Op::MatMul { weights: all, out, .. } => {
                     for group in groups(plan, all) {
-                        weights.add_matrix(group, &upload)?;
+                        weights.add_matrix(group, upload)?;
+                    }
+                    let biases = column_biases(plan, &ops[i + 1..], *out);
+                    if !biases.is_empty() {
+                        weights.add_columns(biases, plan.buffer(*out).width as u32, upload)?;
+                    }
+                }
+                Op::LayerNorm { weight, bias, .. } => {
+                    for vector in [Some(*weight), *bias].into_iter().flatten() {
+                        weights.add_vectors(&[vector], upload)?;
                     }
                 }
                 Op::ExpertMatMul { weights: all, biases, .. } => {
                     let mut biases = biases.as_slice();
                     for group in groups(plan, all) {
-                        weights.add_matrix(group, &upload)?;
+                        weights.add_matrix(group, upload)?;
                         let (own, others) = biases.split_at(group.len().min(biases.len()));
                         biases = others;
                         if !own.is_empty() {
-                            weights.add_vectors(own, &upload)?;
+                            weights.add_vectors(own, upload)?;
                         }
                     }
                 }
                 Op::Route { scale: Some(vector), .. } | Op::Attention { sinks: Some(vector), .. } => {
-                    weights.add_vectors(&[*vector], &upload)?;
+                    weights.add_vectors(&[*vector], upload)?;
                 }
                 Op::RmsNorm { weight, .. } | Op::NormColumns { weight, .. } => {
-                    weights.add_vectors(&[*weight], &upload)?;
+                    weights.add_vectors(&[*weight], upload)?;
                 }
                 // The first of those that one kernel adds.
-                Op::Bias { bias, .. } if i == 0 || !biases(plan, &plan.forward[i - 1..]).contains(bias) => {
-                    weights.add_vectors(&biases(plan, &plan.forward[i..]), &upload)?;
+                Op::Bias { bias, .. } if i == 0 || !biases(plan, &ops[i - 1..]).contains(bias) => {
+                    weights.add_vectors(&biases(plan, &ops[i..]), upload)?;
                 }
-                Op::DeltaConv { taps, a, bias, .. } => weights.add_vectors(&[*taps, *a, *bias], &upload)?,
+                Op::DeltaConv { taps, a, bias, .. } => weights.add_vectors(&[*taps, *a, *bias], upload)?,
                 Op::RopeWrite { norms: Some(norms), .. } => {
-                    weights.add_vectors(&head_norms(norms), &upload)?;
+                    weights.add_vectors(&head_norms(norms), upload)?;
                     if let Some(v) = norms.v {
-                        weights.add_vectors(&[v], &upload)?;
+                        weights.add_vectors(&[v], upload)?;
                     }
                 }
                 _ => {}
             }
         }
-        Ok(weights)
+        Ok(())
+    }
+
+    fn add_columns<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
+        &mut self,
+        biases: Vec<(u32, WeightId)>,
+        width: u32,
+        upload: &Upload<'_, B>,
+    ) -> Result<(), GpuError> {
+        let mut all = vec![0.0; width as usize];
+        for (first, id) in &biases {
+            let vector = upload.vector(*id)?;
+            if let Some(columns) = all.get_mut(*first as usize..*first as usize + vector.len()) {
+                columns.copy_from_slice(&vector);
+            }
+        }
+        self.columns.insert((biases, width), upload.gpu.upload(bytemuck::cast_slice(&all))?);
+        Ok(())
     }
 
     fn add_matrix<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>>(
@@ -207,6 +267,11 @@ impl Weights {
         self.matrices.get(ids)?.get(part)?.get(at)
     }
 
+    /// Vectors from some columns on, and zeros elsewhere, in f32.
+    pub(crate) fn columns(&self, biases: &[(u32, WeightId)], width: u32) -> Option<&Buffer> {
+        self.columns.get(&(biases.to_vec(), width))
+    }
+
     /// Vectors one after the other, in f32.
     pub(crate) fn vectors(&self, ids: &[WeightId]) -> Option<&Buffer> {
         self.vectors.get(ids)
@@ -224,15 +289,20 @@ struct Upload<'a, B> {
 impl<D: AsRef<[u8]>, B: Fn(&WeightSpec) -> Option<D>> Upload<'_, B> {
     fn vectors(&self, ids: &[WeightId]) -> Result<Buffer, GpuError> {
         let mut all = Vec::new();
-        for spec in ids.iter().map(|id| self.plan.weight(*id)) {
-            let data = data(spec, &self.bytes)?;
-            let mut vector = vec![0.0; spec.shape.elems()];
-            dequantize(spec.dtype, data.as_ref(), &mut vector)
-                .map_err(|error| refused(spec, error.into()))?;
-            all.extend(vector.into_iter().map(|value| value + spec.plus));
-            (self.uploaded)(data.as_ref().len() as u64);
+        for id in ids {
+            all.extend(self.vector(*id)?);
+            let bytes = self.plan.weight(*id).dtype.bytes_of(&self.plan.weight(*id).shape);
+            (self.uploaded)(bytes.unwrap_or(0) as u64);
         }
         self.gpu.upload(bytemuck::cast_slice(&all))
+    }
+
+    fn vector(&self, id: WeightId) -> Result<Vec<f32>, GpuError> {
+        let spec = self.plan.weight(id);
+        let data = data(spec, &self.bytes)?;
+        let mut vector = vec![0.0; spec.shape.elems()];
+        dequantize(spec.dtype, data.as_ref(), &mut vector).map_err(|error| refused(spec, error.into()))?;
+        Ok(vector.into_iter().map(|value| value + spec.plus).collect())
     }
 
     /// The planes of each part.

@@ -40,7 +40,7 @@ fn neighbours_change_no_bit() {
                 let entries = table.len() as u32;
                 let cache = KvShape { kv, blocks, n_kv_heads: kv_heads, head_dim };
                 let paged = Paged { cache, rows: count as u32, entries };
-                let launch = engine::attention(runner.gpu().rungs(), params, false, paged).unwrap();
+                let launch = engine::attention(runner.gpu().rungs(), params, false, false, paged).unwrap();
                 let out = vec![UNTOUCHED; count * (heads * head_dim) as usize];
                 let (qkv, rows) = (qkv[first * stride as usize..].to_vec(), rows[2 * first..].to_vec());
                 let mut buffers = vec![qkv, k.clone(), v.clone(), rows, table.clone(), out];

@@ -1,7 +1,7 @@
 //! The op-test grid on the best adapter; in CI that is lavapipe, and its absence a failure.
 //!
 //! `GYRUS_CASES` is the number of cases of each family, up to ten times those of a short run, since most of the time is
-//! the compilation of kernels; a million runs the whole grid.
+//! the compilation of kernels; a million runs the whole grid. `GYRUS_FAMILY` runs only families whose names contain it.
 
 mod common;
 
@@ -13,7 +13,8 @@ use gyrus_kernels::shader::Rungs;
 fn run(rungs: Rungs, part: usize) {
     let Some(mut runner) = device(rungs) else { return };
     let (mut failures, mut count) = (Vec::new(), 0);
-    for family in families() {
+    let part_of_name = std::env::var("GYRUS_FAMILY").unwrap_or_default();
+    for family in families().iter().filter(|family| family.name.contains(&part_of_name)) {
         let few = family.few.div_ceil(part);
         let most = match gyrus_testkit::cases(few) {
             1_000_000.. => usize::MAX,

@@ -5,17 +5,17 @@ use std::ops::RangeInclusive;
 use gyrus_kernels::call::engine::{self, AddCall, Heads, Paged};
 use gyrus_kernels::call::{
     AttendCall, Columns, DeltaCall, EmbedCall, F16RowsCall, FlashCall, FlashTuning, MatMulCall, MatVecCall,
-    Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall,
+    Norm, NormCall, QuantizeCall, Results, Source, SplitMode, Target, TileCall, UnfoldCall,
 };
 use gyrus_kernels::params::AttendParams;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
-    Activation, BufferId, DeltaLayer, KvLayer, KvShape, Launch, LaunchError, RopeId, WeightId, WeightLayout,
+    Activation, BufferId, DeltaLayer, KvGroup, KvLayer, KvShape, Launch, LaunchError, RopeId, Span, WeightId,
+    WeightLayout,
 };
 
 use super::expert_call::ExpertKernel;
-use super::operand::Int8Rows;
-use crate::buffers::MAX_ROWS;
+use super::operand::{Int8Rows, Operand};
 use crate::step::{BatchShape, Work};
 use crate::tuning::MatShape;
 
@@ -25,6 +25,8 @@ pub(crate) struct Call {
     /// What it computes, the same in all layers: the name in profiles.
     pub(crate) name: String,
     pub(crate) kernel: Kernel,
+    /// Rows that it computes for each row of the batch. Kernels of experts count their slots themselves.
+    pub(crate) slots: u32,
     /// The ops that it computes, or parts of which, ascending, as indices into the ops that were fused. Its results are
     /// those of the last.
     pub(crate) ops: Vec<usize>,
@@ -33,8 +35,14 @@ pub(crate) struct Call {
 /// The kernels of a forward pass. Rows of their calls are those of the batch, whatever the structs say.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kernel {
-    /// Token embeddings, from a part of the table.
-    Embed { call: EmbedCall, table: MatrixPart, out: BufferId },
+    /// Entries of a table, from a part of it: token embeddings; or learned positions and types, which are added.
+    Embed { call: EmbedCall, ids: Ids, table: MatrixPart, out: BufferId },
+    /// The inputs of a convolution over rows, side by side.
+    Unfold { call: UnfoldCall, x: BufferId, out: BufferId },
+    /// Layer norm of rows in f32.
+    LayerNorm { x: BufferId, weight: WeightId, bias: Option<WeightId>, eps: f32, width: u32, out: BufferId },
+    /// An activation in place.
+    Activate { x: BufferId, activation: Activation, width: u32 },
     /// RMS norm of parts of rows in f32, all as long as the weight.
     Norm { x: BufferId, weight: WeightId, eps: f32, dim: u32, parts: u32, out: BufferId },
     /// RMS norm of rows in f32, which is added to a buffer.
@@ -58,15 +66,15 @@ pub(crate) enum Kernel {
     /// Quantises rows to int8.
     Quantize(Quantize),
     /// Merges splits of attention to f32.
-    Merge { head_dim: u32, window: u32, width: u32, out: BufferId },
-    /// Converts rows to f16, of which it may compute the RMS norm first; `slots` of them for each row of the batch.
-    F16Rows { call: F16RowsCall, x: BufferId, norm: Option<WeightId>, slots: u32 },
+    Merge { head_dim: u32, window: u32, seen: RowsSeen, width: u32, out: BufferId },
+    /// Converts rows to f16, of which it may compute the RMS norm first.
+    F16Rows { call: F16RowsCall, x: BufferId, norm: Option<WeightId> },
     /// Mat-vec of one row, which it quantises in its prologue.
     MatVec { call: MatVecCall, input: RowInput, matrix: MatrixPart, out: BufferId },
     /// Mat-vec of up to 16 rows of int8 activations.
     Int8MatVec(Int8MatVec),
-    /// Matrix product of f16 rows in tiles.
-    Tiles { call: TileCall, matrix: MatrixPart, out: BufferId },
+    /// Matrix product of f16 rows in tiles, with biases from some columns on.
+    Tiles { call: TileCall, matrix: MatrixPart, biases: Vec<(u32, WeightId)>, out: BufferId },
     /// Matrix product in f32.
     MatMul { call: MatMulCall, x: BufferId, matrix: MatrixPart, out: BufferId },
     /// Rotates Q and K, and writes K and V to the cache if rows have them.
@@ -77,12 +85,65 @@ pub(crate) enum Kernel {
     Flash { on: AttentionOperands, call: FlashCall, tuning: FlashTuning, out: BufferId },
     /// Attention of one head of one row a workgroup, for caches and heads that the others do not take.
     Attention { on: AttentionOperands, params: AttendParams, paged: Paged, out: BufferId },
-    /// The gated activation of a feed-forward; `slots` rows for each row of the batch.
-    Gate { x: BufferId, activation: Activation, width: u32, slots: u32, out: BufferId },
+    /// The gated activation of a feed-forward.
+    Gate { x: BufferId, activation: Activation, width: u32, out: BufferId },
     /// A kernel of a mixture of experts.
     Expert(ExpertKernel),
-    /// Copies rows that want logits to the front.
-    Gather { x: BufferId, width: u32, out: BufferId },
+    /// Copies rows that want logits, of up to `rows`, to the front.
+    Gather { x: BufferId, rows: u32, width: u32, out: BufferId },
+}
+
+/// Where the ids of entries of a table come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ids {
+    Tokens,
+    Positions,
+    Types,
+}
+
+/// Which positions rows see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowsSeen {
+    /// Those up to their own.
+    Causal,
+    /// All of the extent in a KV group.
+    Whole(u8),
+    /// Those of the extent that are near.
+    Around(u8),
+}
+
+impl RowsSeen {
+    pub(crate) fn of(span: Span, group: u8) -> RowsSeen {
+        match span {
+            Span::Causal => RowsSeen::Causal,
+            Span::Whole => RowsSeen::Whole(group),
+            Span::Around(_) => RowsSeen::Around(group),
+        }
+    }
+
+    /// The window of kernels: positions up to a row's own, and as many ahead for those around it; 0 for all.
+    pub(crate) fn window(span: Span, group: &KvGroup) -> u32 {
+        match span {
+            Span::Causal => group.window.unwrap_or(0),
+            Span::Whole => 0,
+            Span::Around(reach) => reach.saturating_add(1),
+        }
+    }
+
+    /// The last position of each row. A row that sees the whole extent is to kernels the last row of it.
+    pub(crate) fn rows(self) -> Operand {
+        match self {
+            RowsSeen::Whole(group) => Operand::SpanRows(group),
+            RowsSeen::Causal | RowsSeen::Around(_) => Operand::Rows,
+        }
+    }
+
+    pub(super) fn tiles(self) -> Operand {
+        match self {
+            RowsSeen::Causal => Operand::Tiles,
+            RowsSeen::Whole(group) | RowsSeen::Around(group) => Operand::SpanTiles(group),
+        }
+    }
 }
 
 /// A part of the matrix that weights of one type form, one below the other: all of it unless it is larger than a
@@ -99,7 +160,7 @@ pub(crate) struct MatrixPart {
 pub(crate) enum RowInput {
     F32(BufferId),
     Norm { x: BufferId, weight: WeightId },
-    Splits,
+    Splits(RowsSeen),
 }
 
 /// Quantisation of rows to int8.
@@ -119,7 +180,7 @@ pub(crate) struct Quantize {
 pub(crate) enum QuantizeSource {
     F32(BufferId),
     Norm { x: BufferId, weight: WeightId, eps: f32 },
-    Splits { head_dim: u32, window: u32 },
+    Splits { head_dim: u32, window: u32, seen: RowsSeen },
 }
 
 /// A mat-vec of int8 activations.
@@ -179,6 +240,8 @@ pub(crate) struct AttentionOperands {
     pub(crate) head_norms: Option<[WeightId; 2]>,
     /// Scores of heads that join their softmax.
     pub(crate) sinks: Option<WeightId>,
+    /// What rows attend to.
+    pub(crate) seen: RowsSeen,
 }
 
 impl MatrixPart {
@@ -203,8 +266,16 @@ impl Call {
 
     /// The launch for this many rows.
     pub(crate) fn launch(&self, rungs: Rungs, rows: u32) -> Result<Launch, LaunchError> {
+        // Kernels of experts are given the rows of the batch.
+        let rows = rows.saturating_mul(self.slots);
         match &self.kernel {
             Kernel::Embed { call, .. } => EmbedCall { tokens: rows, ..*call }.launch(rungs),
+            Kernel::Unfold { call, .. } => UnfoldCall { rows, ..*call }.launch(rungs),
+            Kernel::LayerNorm { x, bias, eps, width, out, .. } => {
+                let norm = Norm::Layer { bias: bias.is_some() };
+                NormCall { in_place: x == out, ..NormCall::new(norm, rows, *width, *eps) }.launch(rungs)
+            }
+            Kernel::Activate { activation, width, .. } => engine::activate(rungs, rows, *width, *activation),
             Kernel::Norm { x, eps, dim, parts, out, .. } => {
                 engine::rms_norm(rungs, rows * parts, *dim, *eps, x == out)
             }
@@ -230,7 +301,7 @@ impl Call {
                 let source = Source::Merge { head_dim: *head_dim, window: *window };
                 QuantizeCall { rows, cols: *width, source, target: Target::F32 }.launch(rungs)
             }
-            Kernel::F16Rows { call, slots, .. } => F16RowsCall { rows: rows * slots, ..*call }.launch(rungs),
+            Kernel::F16Rows { call, .. } => F16RowsCall { rows, ..*call }.launch(rungs),
             Kernel::MatVec { call, .. } => call.launch(rungs),
             Kernel::Int8MatVec(Int8MatVec { int8_matrix: Some(Int8Matrix { call, epilogue }), .. })
                 if call.sizes.int8_matrix_rows().contains(&rows) =>
@@ -251,13 +322,12 @@ impl Call {
                 FlashCall { paged: Paged { rows, ..call.paged }, ..*call }.launch(rungs, *tuning)
             }
             Kernel::Attention { on, params, paged, .. } => {
-                engine::attention(rungs, *params, on.sinks.is_some(), Paged { rows, ..*paged })
+                let around = matches!(on.seen, RowsSeen::Around(_));
+                engine::attention(rungs, *params, on.sinks.is_some(), around, Paged { rows, ..*paged })
             }
-            Kernel::Gate { activation, width, slots, .. } => {
-                engine::gate(rungs, rows * slots, *width, *activation)
-            }
+            Kernel::Gate { activation, width, .. } => engine::gate(rungs, rows, *width, *activation),
             Kernel::Expert(kernel) => kernel.launch(rungs, rows),
-            Kernel::Gather { width, .. } => engine::gather(rungs, MAX_ROWS as u32, rows, *width),
+            Kernel::Gather { rows: all, width, .. } => engine::gather(rungs, *all, rows, *width),
         }
     }
 
@@ -265,6 +335,9 @@ impl Call {
     pub(crate) fn adapt_grid(&self, batch: BatchShape<'_>, groups: &mut [u32; 3]) {
         match &self.kernel {
             Kernel::Attend { gathered: Some(gathered), .. } if batch.rows >= gathered.from_rows => {}
+            Kernel::Attend { on: AttentionOperands { seen: RowsSeen::Whole(group), .. }, .. } => {
+                groups[0] = batch.span_splits(*group);
+            }
             Kernel::Attend { call, .. } => groups[0] = batch.splits(call.params.window),
             Kernel::Flash { .. } => groups[1] = batch.tiles,
             Kernel::DeltaRule { .. } => groups[1] = batch.runs,
@@ -283,6 +356,18 @@ impl Call {
 
     /// What it must read, write and compute.
     pub(crate) fn work(&self) -> Work {
+        match self.row_work() {
+            Work::Row { bytes } => Work::Row { bytes: bytes * u64::from(self.slots) },
+            Work::Matrix { bytes, row_bytes, rows, cols } => {
+                let row_bytes = row_bytes * u64::from(self.slots);
+                Work::Matrix { bytes, row_bytes, rows: rows.saturating_mul(self.slots), cols }
+            }
+            other => other,
+        }
+    }
+
+    /// The same of one row of the kernel.
+    fn row_work(&self) -> Work {
         let row = |bytes: u32, width: u32| Work::Row { bytes: u64::from(bytes) * u64::from(width) };
         let cache = |heads: u32, KvShape { kv, n_kv_heads, head_dim, .. }: KvShape, window| Work::Cache {
             window,
@@ -290,7 +375,12 @@ impl Call {
             flops: 4 * u64::from(heads) * u64::from(head_dim),
         };
         match &self.kernel {
-            Kernel::Embed { table, .. } => row(5, table.layout.cols()),
+            Kernel::Embed { call, table, .. } => row(if call.add { 9 } else { 5 }, table.layout.cols()),
+            Kernel::Unfold { call, .. } => {
+                let (read, written) = (call.x_slots, call.out_slots * call.taps);
+                row(4 * (read + written), call.channels)
+            }
+            Kernel::LayerNorm { width, .. } | Kernel::Activate { width, .. } => row(8, *width),
             Kernel::Norm { dim, parts, .. } => row(8, dim * parts),
             Kernel::NormColumns { dim, columns, .. } => row(8, dim * columns.parts),
             Kernel::Merge { width, .. } | Kernel::Gather { width, .. } | Kernel::Scale { width, .. } => {
@@ -307,7 +397,7 @@ impl Call {
             }
             Kernel::Add { call, .. } | Kernel::Bias { call, .. } => row(12, call.count),
             Kernel::Quantize(quantize) => row(5, quantize.out.width),
-            Kernel::F16Rows { call, slots, .. } => row(6 * slots, call.cols),
+            Kernel::F16Rows { call, .. } => row(6, call.cols),
             Kernel::MatVec { matrix, call, .. } => matrix.work(16, call.gate.is_some(), call.accumulate),
             // int8 and two f32 for each 32 of them.
             Kernel::Int8MatVec(Int8MatVec { matrix, call, .. }) => {
@@ -319,7 +409,7 @@ impl Call {
             Kernel::Attend { call: AttendCall { params, paged, .. }, .. }
             | Kernel::Attention { params, paged, .. } => cache(params.n_heads, paged.cache, params.window),
             Kernel::Flash { call, .. } => cache(call.n_heads, call.paged.cache, call.window),
-            Kernel::Gate { width, slots, .. } => row(12 * slots, *width),
+            Kernel::Gate { width, .. } => row(12, *width),
             Kernel::Expert(kernel) => kernel.work(),
         }
     }
@@ -344,7 +434,7 @@ impl Quantize {
                 Source::Squares { x_stride: cols }
             }
             QuantizeSource::Norm { eps, .. } => Source::Norm { x_stride: cols, eps },
-            QuantizeSource::Splits { head_dim, window } => Source::Merge { head_dim, window },
+            QuantizeSource::Splits { head_dim, window, .. } => Source::Merge { head_dim, window },
         };
         QuantizeCall { rows, cols, source, target: Target::Int8 }
     }

@@ -1,4 +1,7 @@
-use gyrus_kernels::call::{AttendCall, FlashCall, FlashTuning, INT8_MATRIX_INVOCATIONS, MatVecCall, Results};
+use gyrus_kernels::call::{
+    AttendCall, COOPERATIVE_MEMORY, FlashCall, FlashTuning, INT8_MATRIX_INVOCATIONS, MatVecCall, Results,
+    SelectTuning,
+};
 use gyrus_kernels::shader::Rungs;
 
 /// What a device offers to kernels: all that the choice of kernels depends on beside the plan.
@@ -56,7 +59,9 @@ impl Capabilities {
     /// Flash attention in tiles that fit the workgroup memory, of which Metal has 32 KiB.
     pub(crate) fn flash_tuning(&self) -> FlashTuning {
         let memory = u32::try_from(self.workgroup_memory).unwrap_or(u32::MAX);
-        FlashTuning { memory: Some(memory.min(32 << 10)), ..FlashTuning::default() }
+        let Rungs { cooperative, f16, subgroups, .. } = self.rungs;
+        let cooperative = cooperative && f16 && subgroups && memory >= COOPERATIVE_MEMORY;
+        FlashTuning { memory: Some(memory.min(32 << 10)), cooperative, ..FlashTuning::default() }
     }
 
     /// Whether int8 cooperative matrices can multiply, with this epilogue.
@@ -72,6 +77,13 @@ impl Capabilities {
     /// Whether a mat-vec of one row has the workgroup memory to quantise its input in its prologue.
     pub fn can_fuse_input(&self, call: &MatVecCall) -> bool {
         call.workgroup_bytes() <= self.workgroup_memory
+    }
+
+    /// How tokens are drawn: by 512 invocations a row where the device has them, and the workgroup memory for them. On an
+    /// H200 they are faster than 256 and 1,024.
+    pub(crate) fn select_tuning(&self) -> SelectTuning {
+        let fits = self.most_invocations >= 512 && self.workgroup_memory >= 17 << 10;
+        SelectTuning { workgroup: fits.then_some(512), refine: None }
     }
 
     /// Whether the position of a single row can be an immediate. Steps in flight share a uniform buffer, so it cannot

@@ -6,8 +6,8 @@ use gyrus_kernels::{Activation, BufferId, KvShape, Plan, WeightId, WeightLayout}
 
 use super::BatchKind;
 use super::call::{
-    AttentionOperands, Call, Epilogue, Gathered, Int8MatVec, Kernel, MatrixPart, Quantize, QuantizeSource,
-    RowInput,
+    AttentionOperands, Call, Epilogue, Gathered, Ids, Int8MatVec, Kernel, MatrixPart, Quantize,
+    QuantizeSource, RowInput, RowsSeen,
 };
 use super::expert_call::{ExpertKernel, ExpertOperands};
 use super::operand::Int8Rows;
@@ -64,7 +64,7 @@ impl Line<'_> {
     }
 
     fn attention(&self, on: &AttentionOperands, rotates: bool) -> String {
-        let AttentionOperands { qkv, layer, rope, head_norms, sinks } = on;
+        let AttentionOperands { qkv, layer, rope, head_norms, sinks, .. } = on;
         let mut text = format!("{}, {layer}", self.buffer(qkv));
         if let (true, Ok(rope)) = (rotates, rope) {
             text += &format!(", rope {}", rope.0);
@@ -153,7 +153,7 @@ impl Line<'_> {
                         ("expert matvec · sum", self.buffer(x).to_owned())
                     }
                     RowInput::F32(x) => ("expert matvec", self.buffer(x).to_owned()),
-                    RowInput::Splits => ("expert matvec", "splits".to_owned()),
+                    RowInput::Splits(_) => ("expert matvec", "splits".to_owned()),
                 };
                 let product = Product { x, ..Product::of(call, &on.matrix, out) };
                 self.expert_product(f, kernel, product, on)
@@ -237,9 +237,28 @@ impl<'a> Product<'a> {
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.call.kernel {
-            Kernel::Embed { table, out, .. } => {
-                let (shape, table) = (shape(&table.layout), self.matrix(table));
-                write!(f, "embed {shape}: tokens, {table} → {}", self.buffer(out))
+            Kernel::Embed { call, ids, table, out } => {
+                let (shape, table, out) = (shape(&table.layout), self.matrix(table), self.buffer(out));
+                match ids {
+                    Ids::Tokens => write!(f, "embed {shape}: tokens, {table} → {out}"),
+                    Ids::Positions => {
+                        write!(f, "embed {shape}: positions + {}, {table} → {out} +=", call.offset)
+                    }
+                    Ids::Types => write!(f, "embed {shape}: types, {table} → {out} +="),
+                }
+            }
+            Kernel::Unfold { call, x, out } => {
+                let (x, out, stride) =
+                    (self.buffer(x), self.buffer(out), call.x_slots / call.out_slots.max(1));
+                write!(f, "unfold [{} × {}], stride {stride}: {x} → {out}", call.channels, call.taps)
+            }
+            Kernel::LayerNorm { x, weight, bias, eps, width, out } => {
+                let (x, weight, out) = (self.buffer(x), self.weight(weight), self.buffer(out));
+                let bias = bias.map_or(String::new(), |bias| format!(", {}", self.weight(&bias)));
+                write!(f, "layer_norm [{width}], eps {eps:e}: {x}, {weight}{bias} → {out}")
+            }
+            Kernel::Activate { x, activation, width } => {
+                write!(f, "activate [{width}], {activation:?}: {}", self.buffer(x))
             }
             Kernel::Norm { x, weight, eps, dim, parts, out } => {
                 let (x, weight, out) = (self.buffer(x), self.weight(weight), self.buffer(out));
@@ -303,13 +322,13 @@ impl fmt::Display for Line<'_> {
                     RowInput::Norm { x, weight } => {
                         ("norm · matvec", format!("{}, {}", self.buffer(x), self.weight(weight)))
                     }
-                    RowInput::Splits => ("merge · matvec", "splits".to_owned()),
+                    RowInput::Splits(_) => ("merge · matvec", "splits".to_owned()),
                 };
                 let product = Product { x, ..Product::of(call, matrix, out) };
                 self.product(f, kernel, &product)
             }
             Kernel::Int8MatVec(mat_vec) => self.int8_mat_vec(f, mat_vec),
-            Kernel::Tiles { call, matrix, out } => {
+            Kernel::Tiles { call, matrix, biases, out } => {
                 let product = Product {
                     layout: matrix.layout,
                     gate: call.gate,
@@ -320,7 +339,12 @@ impl fmt::Display for Line<'_> {
                     offset: call.y_offset,
                     tuning: None,
                 };
-                self.product(f, "f16 tiles", &product)
+                self.product(f, "f16 tiles", &product)?;
+                let names: Vec<&str> = biases.iter().map(|(_, id)| self.weight(id)).collect();
+                if !names.is_empty() {
+                    write!(f, ", plus {}", names.join(" | "))?;
+                }
+                call.activation.map_or(Ok(()), |activation| write!(f, ", {activation:?}"))
             }
             Kernel::MatMul { call, x, matrix, out } => {
                 let product = Product {
@@ -347,7 +371,7 @@ impl fmt::Display for Line<'_> {
                 let (p, dim) = (call.params, call.paged.cache.head_dim);
                 let prologue = if call.rotate { "rope · write · " } else { "" };
                 write!(f, "{prologue}attend, {}/{} heads of {dim}", p.n_heads, p.n_kv_heads)?;
-                window(f, p.window)?;
+                seen(f, on.seen, p.window)?;
                 write!(f, ": {} → splits", self.attention(on, call.rotate))?;
                 if call.rotate {
                     write!(f, ", {}", on.layer)?;
@@ -366,28 +390,33 @@ impl fmt::Display for Line<'_> {
             Kernel::Flash { on, call, out, .. } => {
                 let KvShape { n_kv_heads, head_dim, .. } = call.paged.cache;
                 write!(f, "flash, {}/{n_kv_heads} heads of {head_dim}", call.n_heads)?;
-                window(f, call.window)?;
+                seen(f, on.seen, call.window)?;
                 write!(f, ": {}, tiles → {}", self.attention(on, false), self.buffer(out))
             }
             Kernel::Attention { on, params, paged, out } => {
                 let KvShape { n_kv_heads, head_dim, .. } = paged.cache;
                 write!(f, "attention, {}/{n_kv_heads} heads of {head_dim}", params.n_heads)?;
-                window(f, params.window)?;
+                seen(f, on.seen, params.window)?;
                 write!(f, ": {} → {}", self.attention(on, false), self.buffer(out))
             }
             Kernel::Gate { x, activation, width, out, .. } => {
                 write!(f, "gate [{width}], {activation:?}: {} → {}", self.buffer(x), self.buffer(out))
             }
             Kernel::Expert(kernel) => self.expert(f, kernel),
-            Kernel::Gather { x, width, out } => {
+            Kernel::Gather { x, width, out, .. } => {
                 write!(f, "gather [{width}]: {}, logit rows → {}", self.buffer(x), self.buffer(out))
             }
         }
     }
 }
 
-fn window(f: &mut fmt::Formatter<'_>, window: u32) -> fmt::Result {
-    if window > 0 { write!(f, ", window {window}") } else { Ok(()) }
+fn seen(f: &mut fmt::Formatter<'_>, seen: RowsSeen, window: u32) -> fmt::Result {
+    match seen {
+        RowsSeen::Causal if window > 0 => write!(f, ", window {window}"),
+        RowsSeen::Causal => Ok(()),
+        RowsSeen::Whole(_) => write!(f, ", whole"),
+        RowsSeen::Around(_) => write!(f, ", {} around", window.saturating_sub(1)),
+    }
 }
 
 fn shape(layout: &WeightLayout) -> String {

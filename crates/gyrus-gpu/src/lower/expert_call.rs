@@ -119,7 +119,7 @@ impl ExpertKernel {
                     RowInput::Norm { x, weight } => {
                         with(slots, [("x", scratch(x)), ("norm_weight", vector(weight))])
                     }
-                    RowInput::Splits => slots,
+                    RowInput::Splits(_) => slots,
                 }
             }
             ExpertKernel::MatMul { x, on, out, .. } => on.slots([("x", scratch(x)), ("y", scratch(out))]),

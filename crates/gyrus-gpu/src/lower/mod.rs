@@ -15,13 +15,13 @@ mod slots;
 
 use gyrus_kernels::{KvSize, Op, Plan, Precision};
 
-pub(crate) use self::call::{Call, Kernel};
+pub(crate) use self::call::{Call, Kernel, RowsSeen};
 pub use self::capabilities::Capabilities;
 pub use self::display::Fused;
 pub(crate) use self::fuse::FuseContext;
 pub(crate) use self::operand::{F16Plane, Int8Plane, Int8Rows, Operand};
 use crate::buffer::Buffer;
-use crate::buffers::{Buffers, paged, records};
+use crate::buffers::{Buffers, most_rows, paged, records};
 use crate::device::Gpu;
 use crate::error::GpuError;
 use crate::step::Step;
@@ -55,7 +55,11 @@ pub(crate) struct Segments<'p> {
 
 impl<'p> Segments<'p> {
     pub(crate) fn of(plan: &'p Plan) -> Segments<'p> {
-        let all = &plan.forward;
+        Segments::split(&plan.forward)
+    }
+
+    /// The segments of a pass.
+    pub(crate) fn split(all: &'p [Op]) -> Segments<'p> {
         let gather = all.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(all.len());
         let (layers, logits) = all.split_at(gather);
         Segments { all, layers, logits }
@@ -81,6 +85,7 @@ pub fn fused<'p>(
         tuning: &Tuning::default(),
         caches: &paged(plan, kv),
         records: records(kv),
+        rows: most_rows(plan, kv) as u32,
     };
     let segments = Segments::of(plan);
     let mut calls;
@@ -118,6 +123,7 @@ impl<'a> Lowering<'a> {
             tuning: self.tuning,
             caches: self.buffers.paged(),
             records: self.buffers.records(),
+            rows: self.buffers.most_rows() as u32,
         }
     }
 
@@ -141,6 +147,7 @@ impl<'a> Lowering<'a> {
             other if replaced(other).is_some() => replaced(other).map(|(_, buffer)| buffer),
             Operand::Matrix { weights, part, plane } => self.weights.plane(weights, *part, *plane),
             Operand::Vectors(weights) => self.weights.vectors(weights),
+            Operand::Columns(biases, width) => self.weights.columns(biases, *width),
             other => self.buffers.get(other).ok(),
         };
         let mut buffers = Vec::new();

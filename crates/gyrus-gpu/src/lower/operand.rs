@@ -15,10 +15,16 @@ pub(crate) enum Operand {
     BlockTables(u8),
     /// The block tables of all slots in a KV group. It stands for [`Operand::BlockTables`] in kernels of slots.
     SlotTables(u8),
+    /// For spans that are not causal: the last position that a row sees in a KV group, and its first block-table entry.
+    SpanRows(u8),
+    /// The type of each row.
+    Types,
     /// Which rows want logits.
     LogitRows,
     /// Tiles of rows that attend together in prefill.
     Tiles,
+    /// The same for spans that are not causal: they see a sequence's extent in a KV group.
+    SpanTiles(u8),
     /// Unmerged splits of attention.
     Partials,
     /// Slots of rows sorted by expert, in tiles.
@@ -47,6 +53,8 @@ pub(crate) enum Operand {
     Matrix { weights: Vec<WeightId>, part: usize, plane: Plane },
     /// Norm weights in f32, one after the other.
     Vectors(Vec<WeightId>),
+    /// Vectors in f32, each from a column on, and zeros in the columns that none has; and the number of columns.
+    Columns(Vec<(u32, WeightId)>, u32),
 }
 
 /// Rows of activations quantised to int8, of which a mat-vec takes up to 16. All ops of a width share one set, since it

@@ -3,8 +3,8 @@
 use gyrus_kernels::{BufferId, WeightId};
 
 use super::call::{
-    AttentionOperands, Call, Epilogue, Gathered, Int8MatVec, Kernel, MatrixPart, Quantize, QuantizeSource,
-    RowInput,
+    AttentionOperands, Call, Epilogue, Gathered, Ids, Int8MatVec, Kernel, MatrixPart, Quantize,
+    QuantizeSource, RowInput, RowsSeen,
 };
 use super::operand::{F16Plane, Int8Plane, Operand};
 
@@ -17,9 +17,23 @@ impl Call {
         let scratch = |id: &BufferId| Operand::Scratch(*id);
         let vector = |id: &WeightId| Operand::Vectors(vec![*id]);
         match &self.kernel {
-            Kernel::Embed { table, out, .. } => {
-                with(table.slots(), [("tokens", Operand::Tokens), ("y", scratch(out))])
+            Kernel::Embed { ids, table, out, .. } => {
+                let ids = match ids {
+                    Ids::Tokens => Operand::Tokens,
+                    Ids::Positions => Operand::Rows,
+                    Ids::Types => Operand::Types,
+                };
+                with(table.slots(), [("tokens", ids), ("y", scratch(out))])
             }
+            Kernel::Unfold { x, out, .. } => {
+                vec![("x", scratch(x)), ("rows", Operand::Rows), ("out", scratch(out))]
+            }
+            Kernel::LayerNorm { x, weight, bias, out, .. } => {
+                let mut slots = vec![("x", scratch(x)), ("weight", vector(weight)), ("out", scratch(out))];
+                slots.extend(bias.iter().map(|bias| ("bias", vector(bias))));
+                slots
+            }
+            Kernel::Activate { x, .. } => vec![("x", scratch(x))],
             Kernel::Norm { x, weight, out, .. } | Kernel::NormAdd { x, weight, out, .. } => {
                 vec![("x", scratch(x)), ("weight", vector(weight)), ("out", scratch(out))]
             }
@@ -50,8 +64,8 @@ impl Call {
                 ("out", scratch(out)),
             ],
             Kernel::Quantize(quantize) => quantize.slots(),
-            Kernel::Merge { out, .. } => {
-                vec![("partials", Operand::Partials), ("rows", Operand::Rows), ("q", scratch(out))]
+            Kernel::Merge { seen, out, .. } => {
+                vec![("partials", Operand::Partials), ("rows", seen.rows()), ("q", scratch(out))]
             }
             Kernel::F16Rows { call, x, norm, .. } => {
                 let mut slots = vec![
@@ -69,26 +83,31 @@ impl Call {
                     RowInput::Norm { x, weight } => {
                         with(slots, [("x", scratch(x)), ("norm_weight", vector(weight))])
                     }
-                    RowInput::Splits => {
-                        with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
+                    RowInput::Splits(seen) => {
+                        with(slots, [("partials", Operand::Partials), ("rows", seen.rows())])
                     }
                 }
             }
             Kernel::Int8MatVec(mat_vec) => mat_vec.slots(),
-            Kernel::Tiles { call, matrix, out } => {
+            Kernel::Tiles { call, matrix, biases, out } => {
                 let width = call.weight.cols();
                 let x = [
                     ("x", Operand::F16(width, F16Plane::Values)),
                     ("x_scales", Operand::F16(width, F16Plane::Scales)),
                 ];
-                with(with(matrix.slots(), x), [("y", scratch(out))])
+                let mut slots = with(with(matrix.slots(), x), [("y", scratch(out))]);
+                if !biases.is_empty() {
+                    let columns = Operand::Columns(biases.clone(), call.weight.rows());
+                    slots.push(("biases", columns));
+                }
+                slots
             }
             Kernel::MatMul { x, matrix, out, .. } => {
                 with(matrix.slots(), [("x", scratch(x)), ("y", scratch(out))])
             }
-            Kernel::RopeWrite { on, .. } => on.slots(),
+            Kernel::RopeWrite { on, .. } => on.slots(Operand::Rows),
             Kernel::Attend { on, gathered, .. } => {
-                let mut slots = with(on.slots(), [("partials", Operand::Partials)]);
+                let mut slots = with(on.slots(on.seen.rows()), [("partials", Operand::Partials)]);
                 if let Some(Gathered { out, .. }) = gathered {
                     slots.push(("q", Operand::Int8(*out, Int8Plane::Values)));
                     slots.push(("q_scales", Operand::Int8(*out, Int8Plane::Scales)));
@@ -96,9 +115,15 @@ impl Call {
                 slots
             }
             Kernel::Flash { on, out, .. } => {
-                with(on.slots(), [("out", scratch(out)), ("tiles", Operand::Tiles)])
+                with(on.slots(Operand::Rows), [("out", scratch(out)), ("tiles", on.seen.tiles())])
             }
-            Kernel::Attention { on, out, .. } => with(on.slots(), [("out", scratch(out))]),
+            Kernel::Attention { on, out, .. } => {
+                let mut slots = with(on.slots(on.seen.rows()), [("out", scratch(out))]);
+                if let RowsSeen::Around(group) = on.seen {
+                    slots.push(("ends", Operand::SpanRows(group)));
+                }
+                slots
+            }
             Kernel::Gate { x, out, .. } => vec![("x", scratch(x)), ("out", scratch(out))],
             Kernel::Expert(kernel) => kernel.slots(),
             Kernel::Gather { x, out, .. } => {
@@ -108,12 +133,13 @@ impl Call {
     }
 }
 impl AttentionOperands {
-    fn slots(&self) -> Vec<Slot> {
+    /// `rows`: positions of rows and their block tables.
+    fn slots(&self, rows: Operand) -> Vec<Slot> {
         let mut slots = vec![
             ("qkv", Operand::Scratch(self.qkv)),
             ("k_cache", Operand::Keys(self.layer)),
             ("v_cache", Operand::Values(self.layer)),
-            ("rows", Operand::Rows),
+            ("rows", rows),
             ("block_table", Operand::BlockTables(self.layer.group)),
             ("turns", self.rope.map_or_else(Operand::NoRope, Operand::RopeTable)),
         ];
@@ -147,8 +173,8 @@ impl Quantize {
                     ("squares", int8(Int8Plane::SquareSums)),
                 ],
             ),
-            QuantizeSource::Splits { .. } => {
-                with(slots, [("partials", Operand::Partials), ("rows", Operand::Rows)])
+            QuantizeSource::Splits { seen, .. } => {
+                with(slots, [("partials", Operand::Partials), ("rows", seen.rows())])
             }
         }
     }

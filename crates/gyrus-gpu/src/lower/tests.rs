@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
     Activation, BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Output, Pairing, Rope, RopeId,
-    RopeSpec, Rows, Scaling, WeightId, WeightSpec,
+    RopeSpec, Rows, Scaling, Span, WeightId, WeightSpec,
 };
 use gyrus_tensor::{DType, Shape};
 
@@ -62,6 +62,7 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
         weights,
         ropes: vec![Rope::new(rope).unwrap()],
         kv: vec![group],
+        encode: Vec::new(),
         forward: vec![
             Op::Embed { table: WeightId(0), scale: 1.0, out: stream },
             Op::RmsNorm { x: stream, weight: norm, eps, out: normed },
@@ -74,7 +75,16 @@ fn plan(precision: Precision, head_dim: usize, v: DType) -> Plan {
                 norms: Some(HeadNorms { q: WeightId(5), k: Some(WeightId(6)), v: None, eps }),
                 rope: Some(RopeId(0)),
             },
-            Op::Attention { qkv, heads, kv, scale, soft_cap: None, sinks: None, out: attended },
+            Op::Attention {
+                qkv,
+                heads,
+                kv,
+                span: Span::Causal,
+                scale,
+                soft_cap: None,
+                sinks: None,
+                out: attended,
+            },
             product(attended, &[7], true, stream),
             Op::RmsNorm { x: stream, weight: ffn_norm, eps, out: normed },
             product(normed, &[9, 10], false, gate_up),
@@ -137,8 +147,15 @@ fn every_launch_has_its_buffers() {
             for capabilities in devices {
                 let weights = WeightLayouts::of(&plan, capabilities.largest_buffer).unwrap();
                 let (tuning, caches) = (&Tuning::default(), &paged(&plan, &size(&plan)));
-                let context =
-                    FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches, records: 1 };
+                let context = FuseContext {
+                    plan: &plan,
+                    capabilities,
+                    weights: &weights,
+                    tuning,
+                    caches,
+                    records: 1,
+                    rows: MAX_ROWS as u32,
+                };
                 let mut check = |ops, kind, rows: &[usize]| {
                     let calls = context.fuse(ops, kind, false).unwrap();
                     for (call, rows) in
@@ -173,8 +190,15 @@ fn launches_follow_the_sizes_of_a_tuning_file() {
     let launch = |lines: &str, rows| {
         let tuning = &Tuning::parse(&format!("gyrus tuning 2\n{lines}")).unwrap();
         let caches = &paged(&plan, &size(&plan));
-        let context =
-            FuseContext { plan: &plan, capabilities, weights: &weights, tuning, caches, records: 1 };
+        let context = FuseContext {
+            plan: &plan,
+            capabilities,
+            weights: &weights,
+            tuning,
+            caches,
+            records: 1,
+            rows: MAX_ROWS as u32,
+        };
         let calls = context.fuse(Segments::of(&plan).layers, BatchKind::Sequences, false).unwrap();
         let call = calls.iter().find(|call| call.name.starts_with("ffn_gate")).unwrap();
         let launch = call.launch(capabilities.rungs, rows).unwrap();

@@ -35,7 +35,7 @@ impl GpuBackend {
         let SlotPool { recorder: Some(recorder), flights, copies, .. } = &mut self.slots else {
             return Err(unbound());
         };
-        recorder.write(&self.gpu, pair, 0, &record_pair(from, to))?;
+        recorder.write(&self.gpu, pair, 0, &record_pair(from, to), false)?;
         for copy in copies.iter() {
             recorder.dispatch(&self.gpu, copy)?;
         }

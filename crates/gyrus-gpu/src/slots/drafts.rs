@@ -12,6 +12,7 @@ use gyrus_kernels::{BackendError, Draft, RowKind, Sampler};
 use super::chunks::ChunkBatch;
 use super::flight::{DraftRows, Landing};
 use super::group::SlotGroup;
+use super::select::RingSteps;
 use super::slot::Needs;
 use super::submit::unbound;
 use super::{SlotPool, mask_words};
@@ -98,7 +99,7 @@ impl GpuBackend {
         }
         let waiting = std::mem::take(&mut self.slots.drafts.waiting);
         if self.slots.drafts.group.is_none() {
-            self.slots.drafts.group = Some(SlotGroup::new(&self.lowering(), &self.kv)?);
+            self.slots.drafts.group = Some(SlotGroup::new(&self.lowering(), &self.kv, true)?);
             self.slots.after_wgpu = true;
         }
         let GpuBackend { gpu, plan, kv, slots: pool, .. } = self;
@@ -167,6 +168,7 @@ impl GpuBackend {
             rows: pass.batch.tokens.len(),
             wants_logprobs: pass.wants_logprobs,
             step: group.steps,
+            copied: RingSteps::new(group.steps, 1),
             ring: 0,
             logprobs: 0,
         });

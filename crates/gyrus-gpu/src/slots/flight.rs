@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use gyrus_kernels::call::{SELECT_EMITTED, SELECT_HELD, SELECT_NOT_FINITE};
+use gyrus_kernels::call::{SELECT_HELD, SELECT_NOT_FINITE};
 use gyrus_kernels::{BackendError, MAX_TOP, Outcome};
 
 use super::GROUPS;
 use super::host::HostSlots;
-use super::select::logprobs;
+use super::select::{RingSteps, logprobs};
 use super::slot::Slot;
 use crate::buffers::MATVEC_ROWS;
 use crate::device::Gpu;
@@ -62,8 +62,9 @@ pub(super) struct DraftRows {
     pub(super) rows: usize,
     /// A bit for each row that wants log-probabilities.
     pub(super) wants_logprobs: u16,
-    /// The number of their step.
+    /// The number of their step, and the steps of its rings that are copied.
     pub(super) step: u32,
+    pub(super) copied: RingSteps,
     /// Where their rings of tokens and of log-probabilities are among the words that were copied.
     pub(super) ring: usize,
     pub(super) logprobs: usize,
@@ -76,6 +77,8 @@ pub(super) struct GroupSteps {
     pub(super) decoding: u16,
     /// The number of the first step.
     pub(super) first: u32,
+    /// The steps of its rings that are copied.
+    pub(super) copied: RingSteps,
     /// Where its ring of tokens is among the words that were copied.
     pub(super) ring: usize,
     /// A bit for each slot that wants log-probabilities, and where their ring is.
@@ -122,6 +125,11 @@ impl Flights {
         self.queue.is_empty()
     }
 
+    /// Submissions in flight that return something.
+    pub(super) fn landings(&self) -> usize {
+        self.queue.iter().filter(|flight| flight.landing.is_some()).count()
+    }
+
     /// Steps that were submitted and not returned.
     pub(super) fn steps(&self) -> usize {
         let landings = self.queue.iter().filter_map(|flight| flight.landing.as_ref()).chain(&self.landed);
@@ -142,6 +150,14 @@ impl Flights {
             self.progress = Instant::now();
         }
         self.queue.push_back(Flight { submission, landing, logits });
+    }
+
+    /// Whether the device has completed everything that was submitted.
+    pub(super) fn are_done(&mut self, gpu: &Gpu, recorder: &mut Option<Recorder>) -> Result<bool, GpuError> {
+        match (self.queue.back_mut(), recorder) {
+            (Some(last), Some(recorder)) => recorder.is_done(gpu, &mut last.submission, Duration::ZERO),
+            _ => Ok(true),
+        }
     }
 
     /// Waits until the device has completed everything in flight. Results stay to be returned.
@@ -229,7 +245,7 @@ impl Flights {
         let Flights { words, outcomes, top, .. } = self;
         outcomes.clear();
         top.clear();
-        let step = drafts.step % SELECT_EMITTED;
+        let step = drafts.copied.place(drafts.step);
         for row in 0..drafts.rows {
             let wanted = drafts.wants_logprobs >> row & 1 != 0;
             let logprob = wanted.then(|| logprobs(words, drafts.logprobs, step, row));
@@ -255,7 +271,7 @@ impl Flights {
         outcomes.clear();
         top.clear();
         for (index, group) in landing.groups.iter().enumerate().filter(|(_, group)| group.decoding != 0) {
-            let step = group.first.wrapping_add(landing.returned - 1) % SELECT_EMITTED;
+            let step = group.copied.place(group.first.wrapping_add(landing.returned - 1));
             let ring = group.ring + step as usize * MATVEC_ROWS;
             let first = index * MATVEC_ROWS;
             outcomes.resize(first + MATVEC_ROWS, Outcome::Held);
@@ -304,6 +320,11 @@ impl Landing {
     /// The number of its submission.
     pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The steps of a group's rings that it copies to the host, from this number on.
+    pub(super) fn copied(&self, first: u32) -> RingSteps {
+        RingSteps::new(first, self.steps)
     }
 
     /// Its next part.

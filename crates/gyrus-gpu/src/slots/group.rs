@@ -23,6 +23,8 @@ pub(super) struct SlotGroup {
     pub(super) selects: Selects,
     /// Steps that were submitted: the number of the next one.
     pub(super) steps: u32,
+    /// A bit for each row whose logits were computed ahead of its next step.
+    pub(super) computed: u16,
     /// The first and the last submission that a slot takes part in whose penalty window is not counted yet.
     pub(super) uncounted: Option<(u64, u64)>,
 }
@@ -39,8 +41,13 @@ pub(super) struct GroupKernels {
 }
 
 impl SlotGroup {
-    /// A group whose rows have no sequence yet.
-    pub(super) fn new(lowering: &Lowering<'_>, kv: &KvSize) -> Result<SlotGroup, GpuError> {
+    /// A group whose rows have no sequence yet. `shares_logits`: its logits are those of chunks; otherwise it has its own, so
+    /// that those of rows that are computed ahead stay until they are sampled.
+    pub(super) fn new(
+        lowering: &Lowering<'_>,
+        kv: &KvSize,
+        shares_logits: bool,
+    ) -> Result<SlotGroup, GpuError> {
         let Lowering { gpu, plan, buffers: shared, .. } = *lowering;
         let words = |count: usize| gpu.buffer(4 * count as u64);
         let mut buffers =
@@ -49,6 +56,12 @@ impl SlotGroup {
             let own = shared.get(&Operand::SlotScratch(BufferId(id)))?.clone();
             buffers.push((Operand::Scratch(BufferId(id)), own));
         }
+        // [MATVEC_ROWS, vocab]
+        let logits = match shares_logits {
+            true => shared.get(&Operand::Scratch(plan.logits()))?.clone(),
+            false => words(MATVEC_ROWS * plan.buffer(plan.logits()).width)?,
+        };
+        buffers.push((Operand::Scratch(plan.logits()), logits.clone()));
         for group in 0..plan.kv.len() as u8 {
             buffers.push((Operand::BlockTables(group), shared.get(&Operand::SlotTables(group))?.clone()));
         }
@@ -66,16 +79,13 @@ impl SlotGroup {
             gpu.write(&of_rows, bytemuck::cast_slice(&rows))?;
             buffers.extend([(Operand::Runs, runs), (Operand::RowRuns, of_rows)]);
         }
-        let given = [
-            ("logits", shared.get(&Operand::Scratch(plan.logits()))?.clone()),
-            ("tokens", buffers[0].1.clone()),
-            ("rows", buffers[1].1.clone()),
-        ];
+        let given = [("logits", logits), ("tokens", buffers[0].1.clone()), ("rows", buffers[1].1.clone())];
         let group = SlotGroup {
             buffers,
             kernels: None,
             selects: Selects::new(gpu, given)?,
             steps: 0,
+            computed: 0,
             uncounted: None,
         };
         let padding = [0, padding_table(kv) as u32].repeat(MATVEC_ROWS);

@@ -89,7 +89,7 @@ impl HostSlots {
         }
         let sample = |(host, logits): &mut (&mut HostSlot, &[f32])| {
             host.row.expect(Some(0));
-            host.row.sample(logits, vocab, LogSoftmax::new);
+            host.row.sample(logits, vocab, LogSoftmax::with_top);
             host.since = next;
             host.has_sampled = true;
         };

@@ -5,6 +5,7 @@
 //! step. A group computes 1, 2, 4, 8 or 16 rows; rows without a decoding slot compute a token at position 0 of a padding
 //! block. A slot that is changed is written by the next submission before anything else ([`writes`]).
 
+mod ahead;
 mod chunks;
 mod compile;
 mod copies;
@@ -12,6 +13,7 @@ mod drafts;
 mod flight;
 mod group;
 mod host;
+mod pending;
 mod record;
 mod select;
 mod slot;
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 use gyrus_kernels::params::SlotState;
 use gyrus_kernels::{
-    BackendError, Chunk, Decode, Draft, KV_BLOCK, KvSize, Landed, Limits, MAX_TOP, Precision, Slots,
+    BackendError, Chunk, Decode, Draft, KV_BLOCK, KvSize, LOGITS, Landed, Limits, MAX_TOP, Precision, Slots,
     TopTokens, Work,
 };
 
@@ -32,12 +34,13 @@ use self::drafts::Drafts;
 use self::flight::{Flights, HostState, Part};
 use self::group::SlotGroup;
 use self::host::HostSlots;
+use self::pending::Pending;
 use self::record::Splits;
 pub(crate) use self::select::{Named, Selects};
 use self::slot::{Decoding, Needs, Slot};
 use self::writes::Writes;
 use crate::backend::GpuBackend;
-use crate::buffers::{MATVEC_ROWS, MAX_ROWS, SLOTS, slot_stride};
+use crate::buffers::{MATVEC_ROWS, MAX_ROWS, SLOTS, is_encoder, slot_stride};
 use crate::device::Gpu;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
@@ -74,6 +77,9 @@ pub(crate) struct SlotPool {
     /// Writes to slots that were started since the last submission. They come after its chunks.
     late: Writes,
     flights: Flights,
+    /// The last submission, if it is not recorded to its end, and why it could not be.
+    pending: Option<Pending>,
+    failed: Option<GpuError>,
     recorder: Option<Recorder>,
     /// Whether wgpu has work that must run before the next submission.
     after_wgpu: bool,
@@ -98,6 +104,8 @@ impl SlotPool {
             writes: Writes::default(),
             late: Writes::default(),
             flights: Flights::default(),
+            pending: None,
+            failed: None,
             recorder: Some(recorder),
             after_wgpu: false,
             submissions: 0,
@@ -107,20 +115,24 @@ impl SlotPool {
     }
 
     /// Waits for what is in flight, so that wgpu can use the same buffers. Results stay to be returned.
-    pub(crate) fn settle(&mut self, gpu: &Gpu) -> Result<(), BackendError> {
+    fn settle(&mut self, gpu: &Gpu) -> Result<(), BackendError> {
         self.after_wgpu = true;
+        self.forget_computed();
         self.flights.settle(gpu, &mut self.recorder)
     }
 
     /// Waits for what is in flight, and discards its results.
     pub(crate) fn discard(&mut self, gpu: &Gpu) {
+        (self.pending, self.failed) = (None, None);
         self.flights.discard(gpu, &mut self.recorder);
+        self.forget_computed();
         self.compiler = None;
     }
 
     /// Forgets kernels, which must be bound again. Nothing is in flight.
     pub(crate) fn forget_kernels(&mut self) {
         self.chunks = None;
+        self.forget_computed();
         let groups = self.groups.iter_mut().flatten().chain(&mut self.drafts.group);
         groups.for_each(|group| group.kernels = None);
     }
@@ -153,7 +165,7 @@ impl SlotPool {
             return Ok(());
         }
         self.begin(gpu)?;
-        self.record_late(gpu)?;
+        self.record_late(gpu, self.submissions + 1)?;
         self.submit_writes(gpu)
     }
 
@@ -165,9 +177,8 @@ impl SlotPool {
         Ok(())
     }
 
-    /// Records the writes to slots that were started, which take part in the steps that follow.
-    fn record_late(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
-        let number = self.submissions + 1;
+    /// Records the writes to slots that were started before this submission, which take part in the steps that follow.
+    fn record_late(&mut self, gpu: &Gpu, number: u64) -> Result<(), GpuError> {
         for (index, slot) in self.slots.iter().enumerate() {
             if let (Some(Decoding { since, .. }), Some(group)) =
                 (slot.decoding, &self.groups[index / MATVEC_ROWS])
@@ -205,11 +216,18 @@ fn mask_words(vocab: usize) -> usize {
 }
 
 impl GpuBackend {
+    /// Records what is left of a submission, and waits for everything in flight, so that wgpu can use the same buffers.
+    /// Results stay to be returned.
+    pub(crate) fn settle(&mut self) -> Result<(), BackendError> {
+        self.record_rest()?;
+        self.slots.settle(&self.gpu)
+    }
+
     /// The group of a slot, which is created if it is the first of its group.
     fn group(&mut self, slot: usize) -> Result<usize, GpuError> {
         let index = slot / MATVEC_ROWS;
         if self.slots.groups[index].is_none() {
-            self.slots.groups[index] = Some(SlotGroup::new(&self.lowering(), &self.kv)?);
+            self.slots.groups[index] = Some(SlotGroup::new(&self.lowering(), &self.kv, index == 0)?);
             self.slots.splits = Splits::new(&self.plan);
             self.slots.after_wgpu = true;
         }
@@ -279,8 +297,9 @@ impl GpuBackend {
         let SlotPool { slots, groups, writes, late, submissions, .. } = &mut self.slots;
         let decoding = slots.get(slot).and_then(|slot| slot.decoding);
         if let (Some(decoding), Some(group)) =
-            (decoding, groups.get(slot / MATVEC_ROWS).and_then(Option::as_ref))
+            (decoding, groups.get_mut(slot / MATVEC_ROWS).and_then(Option::as_mut))
         {
+            group.computed &= !(1 << (slot % MATVEC_ROWS));
             let writes = if decoding.since > *submissions { late } else { writes };
             group.clear_row(writes, slot, &self.kv);
         }
@@ -312,6 +331,7 @@ impl GpuBackend {
                 decode.masked,
             )
         };
+        group.computed &= !(1 << (slot % MATVEC_ROWS));
         group.set_row(writes, (slot, kv), (*last, position), &state);
         group.set_ropes(writes, plan, slot, slots[slot].length);
         group.set_records(writes, slot, decode.records);
@@ -344,6 +364,10 @@ impl Slots for GpuBackend {
 
     fn open(&mut self, slot: usize, length: u32) -> Result<(), BackendError> {
         self.gpu.take_error()?;
+        // Steps in flight know positions, and no extents.
+        if is_encoder(&self.plan) || self.plan.output(LOGITS).is_none() {
+            return Err(GpuError::UnsupportedOp { op: "slots of a plan with an encoder" }.into());
+        }
         match self.slots.slots.get_mut(slot) {
             Some(slot) if !slot.open => *slot = Slot { open: true, length, ..Slot::default() },
             _ => return Err(BackendError::UnsoundBatch),
@@ -360,6 +384,7 @@ impl Slots for GpuBackend {
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
         self.gpu.take_error()?;
+        self.record_rest()?;
         let positions = self.slots.open_slot(slot)?.blocks * KV_BLOCK;
         let sound = !decode.tokens.is_empty()
             && self.knows(decode.tokens)
@@ -375,20 +400,21 @@ impl Slots for GpuBackend {
 
     fn mask(&mut self, slot: usize, position: u32, allowed: &[u32]) -> Result<(), BackendError> {
         self.gpu.take_error()?;
-        let is_masked = self.slots.open_slot(slot)?.decoding.is_some_and(|slot| slot.needs.masked);
-        let is_new = self.slots.slots[slot].decoding.is_some_and(|slot| slot.since > self.slots.submissions);
+        self.slots.open_slot(slot)?;
         let words = mask_words(self.plan.vocab);
-        let SlotPool { groups, writes, late, hosts, .. } = &mut self.slots;
+        let SlotPool { groups, writes, late, hosts, slots, submissions, .. } = &mut self.slots;
         if let Some(host) = hosts.get(slot).filter(|_| allowed.len() == words) {
             return host.row.set_mask(position, allowed);
         }
-        let writes = if is_new { late } else { writes };
-        let (Some(group), true) = (&groups[slot / MATVEC_ROWS], is_masked) else {
+        let decoding = slots[slot].decoding.as_mut().filter(|slot| slot.needs.masked);
+        let (Some(group), Some(decoding)) = (&mut groups[slot / MATVEC_ROWS], decoding) else {
             return Err(BackendError::UnsoundBatch);
         };
         if allowed.len() != words {
             return Err(BackendError::UnsoundBatch);
         }
+        decoding.mask = Some((position, *submissions + 1));
+        let writes = if decoding.since > *submissions { late } else { writes };
         let row = slot % MATVEC_ROWS;
         group.selects.set_mask(writes, row, allowed);
         group.selects.set_state_word(writes, row, SlotState::MASK_POSITION, position);
@@ -397,6 +423,7 @@ impl Slots for GpuBackend {
 
     fn stop(&mut self, slot: usize) -> Result<(), BackendError> {
         self.gpu.take_error()?;
+        self.record_rest()?;
         self.slots.open_slot(slot)?;
         self.clear_row(slot);
         (self.slots.slots[slot].decoding, self.slots.slots[slot].records) = (None, None);
@@ -418,6 +445,7 @@ impl Slots for GpuBackend {
 
     fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
         self.gpu.take_error()?;
+        self.record_rest()?;
         if self.record_pool().is_none_or(|pool| from.unwrap_or(to).max(to) as usize >= pool) {
             return Err(BackendError::UnsoundBatch);
         }
@@ -425,6 +453,7 @@ impl Slots for GpuBackend {
     }
 
     fn close(&mut self, slot: usize) {
+        self.record_rest_or_fail_later();
         self.slots.hosts.close(slot);
         self.clear_row(slot);
         self.slots.drafts.remove(slot);
@@ -435,6 +464,7 @@ impl Slots for GpuBackend {
 
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
         self.gpu.take_error()?;
+        self.record_rest()?;
         let rows: usize = work.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         if rows > MAX_ROWS {
             return Err(BackendError::TooManyRows { rows, most: MAX_ROWS });
@@ -443,15 +473,31 @@ impl Slots for GpuBackend {
             || !work.chunks.iter().all(|chunk| self.is_sound(chunk))
             || !Chunk::have_sound_records(work.chunks, self.record_pool())
             || (!work.chunks.is_empty() && !self.slots.drafts.is_empty())
+            || (work.between > 0 && work.chunks.is_empty())
         {
             return Err(BackendError::UnsoundBatch);
         }
         self.submit_work(work)
     }
 
+    fn compute_ahead(&mut self) -> Result<bool, BackendError> {
+        self.gpu.take_error()?;
+        // Parts of chunks that are not recorded yet come before these rows.
+        if self.has_pending() {
+            return Ok(false);
+        }
+        Ok(self.compute_rows_ahead()?)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, BackendError> {
+        Ok(self.slots.flights.are_done(&self.gpu, &mut self.slots.recorder)?)
+    }
+
     fn poll(&mut self, wait: Duration) -> Result<Option<Landed<'_>>, BackendError> {
         self.gpu.take_error()?;
         self.compile_later();
+        self.bind_ahead()?;
+        self.record_ahead()?;
         let SlotPool { flights, recorder, slots, hosts, submissions, groups, writes, .. } = &mut self.slots;
         let mut state = HostState { slots, hosts, vocab: self.plan.vocab, next: *submissions + 1 };
         let part = flights.next(&self.gpu, recorder, &mut state, wait)?;
@@ -477,8 +523,14 @@ impl Slots for GpuBackend {
         }))
     }
 
+    fn is_recording(&self) -> bool {
+        self.has_pending()
+    }
+
     fn reset(&mut self) {
+        (self.slots.pending, self.slots.failed) = (None, None);
         self.slots.flights.discard(&self.gpu, &mut self.slots.recorder);
+        self.slots.forget_computed();
         (0..SLOTS).for_each(|slot| self.close(slot));
         self.buffers.forget_ropes();
     }

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use gyrus_kernels::Plan;
 use gyrus_kernels::call::engine;
-use gyrus_kernels::{Plan, RowKind};
 
 use super::chunks::ChunkBatch;
 use super::flight::{Flights, GroupSteps, Landing};
+use super::group::SlotGroup;
 use super::slot::Slot;
 use super::submit::{Lane, unbound};
 use super::{GROUPS, SlotPool};
@@ -43,14 +44,14 @@ impl Splits {
 }
 
 /// Records kernels. On an idle device it submits the first of them early, so that it does not wait for the rest.
-struct Tape<'a> {
-    gpu: &'a Gpu,
-    recorder: &'a mut Recorder,
-    flights: &'a mut Flights,
+pub(super) struct Tape<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) flights: &'a mut Flights,
     /// Kernels of the first submission, and how many more must be recorded until the next.
-    first: usize,
-    early: usize,
-    recorded: usize,
+    pub(super) first: usize,
+    pub(super) early: usize,
+    pub(super) recorded: usize,
 }
 
 impl Tape<'_> {
@@ -79,59 +80,81 @@ impl Tape<'_> {
         }
         Ok(())
     }
+
+    /// Computes the rows of a group, from their tokens to their logits.
+    pub(super) fn rows(
+        &mut self,
+        lane: &Lane,
+        group: &mut SlotGroup,
+        slots: &[Slot],
+        splits: &mut Splits,
+    ) -> Result<(), GpuError> {
+        let Some(kernels) = &mut group.kernels else { return Err(unbound()) };
+        if lane.is_single {
+            let position = slots[0].decoding.map_or(0, |slot| slot.predicted);
+            let shape =
+                BatchShape { rows: 1, positions: &[position], tiles: 0, runs: 1, spans: &[], splits: &[] };
+            return self.steps(&mut kernels.decode, shape);
+        }
+        splits.set(slots);
+        let (runs, rows) = (lane.rows, lane.rows);
+        let shape = BatchShape { runs, rows, positions: &[0], tiles: 0, spans: &[], splits: &splits.0 };
+        self.steps(&mut kernels.sequences, shape)?;
+        self.steps(&mut kernels.logits, shape)
+    }
+
+    /// Samples from the logits of the rows of a group.
+    pub(super) fn select(
+        &mut self,
+        lane: &Lane,
+        group: &mut SlotGroup,
+        slots: &mut [Slot],
+        submission: u64,
+    ) -> Result<(), GpuError> {
+        let bound = group.selects.get(&lane.call);
+        // Slots that were started are counted when they take part.
+        if let Some((_, last)) = group.uncounted.filter(|(first, _)| *first <= lane.submission) {
+            group.uncounted = Some((last, last)).filter(|(last, _)| *last > lane.submission);
+            if let Some(count) = bound.and_then(|bound| bound.count.as_ref()) {
+                self.dispatch(count)?;
+            }
+        }
+        for select in bound.map_or(&[][..], |bound| &bound.steps) {
+            self.dispatch(select)?;
+        }
+        group.computed = 0;
+        group.steps = group.steps.wrapping_add(1);
+        let rows = slots.iter_mut().enumerate().filter(|(row, _)| lane.decoding >> row & 1 == 1);
+        rows.filter_map(|(_, slot)| slot.decoding.as_mut()).for_each(|slot| slot.submit(submission));
+        Ok(())
+    }
 }
 
 impl GpuBackend {
-    /// Records the layers of chunks. The kernels of prompts are cut into parts, with a step of the early slots after each
-    /// but the last, and each such step is submitted.
-    pub(super) fn record_chunks(
-        &mut self,
-        chunks: &[ChunkBatch],
-        idle: bool,
-        (between, early): (usize, &[Option<Lane>; GROUPS]),
-        number: u64,
-    ) -> Result<(), GpuError> {
-        let mut left = between;
+    /// Records the layers of chunks.
+    pub(super) fn record_chunks(&mut self, chunks: &[ChunkBatch], idle: bool) -> Result<(), GpuError> {
         for (index, batch) in chunks.iter().enumerate() {
             if index > 0 {
                 self.cut_for_writes()?;
             }
             let tiles = self.send_chunk(batch)?;
             let kernels = self.slots.chunk_tables()?.of_batch(batch.kind, 0).0.len();
-            let steps = if batch.kind == RowKind::Prompt { std::mem::take(&mut left) } else { 0 };
-            for part in 0..=steps {
-                let range = part * kernels / (steps + 1)..(part + 1) * kernels / (steps + 1);
-                self.record_chunk(batch, tiles, range, idle && index + part == 0)?;
-                if part < steps {
-                    self.step_between(early, number)?;
-                }
-            }
+            self.record_chunk(batch, tiles, 0..kernels, idle && index == 0)?;
         }
-        (0..left).try_for_each(|_| self.step_between(early, number))
-    }
-
-    /// Records one step and submits it; more of the same submission follows.
-    fn step_between(&mut self, early: &[Option<Lane>; GROUPS], number: u64) -> Result<(), GpuError> {
-        let mut landing = Landing::new(number, false, 1);
-        self.record_steps(early, 1, false, &mut landing)?;
-        self.submit_recorded(early, None, landing, Vec::new())?;
-        match &mut self.slots.recorder {
-            Some(recorder) => recorder.begin(&self.gpu, false),
-            None => Err(unbound()),
-        }
+        Ok(())
     }
 
     /// Records the writes of a chunk's tokens, positions and tiles, and returns the number of tiles.
-    fn send_chunk(&mut self, batch: &ChunkBatch) -> Result<u32, GpuError> {
-        let GpuBackend { gpu, plan, buffers, slots: pool, sent, .. } = self;
+    pub(super) fn send_chunk(&mut self, batch: &ChunkBatch) -> Result<u32, GpuError> {
+        let GpuBackend { gpu, plan, buffers, slots: pool, sent, passes, .. } = self;
         let lengths = pool.lengths();
         sent.starts.clear();
         sent.starts.extend((0..SLOTS).map(|slot| (slot * pool.stride) as u32));
         let SlotPool { recorder: Some(recorder), chunks: Some(tables), .. } = pool else {
             return Err(unbound());
         };
-        let mut write = |buffer: &Buffer, words: &[u32]| recorder.write(gpu, buffer, 0, words);
-        sent.send(plan, buffers, &batch.of(&lengths), tables.tile_rows, &mut write)
+        let mut write = |buffer: &Buffer, words: &[u32]| recorder.write(gpu, buffer, 0, words, false);
+        sent.send(plan, &passes[1], buffers, &batch.of(&lengths), tables.tile_rows, &mut write)
     }
 
     /// Records the kernels of the logits of this many rows of the last batch.
@@ -143,18 +166,26 @@ impl GpuBackend {
     ) -> Result<(), GpuError> {
         let (Some(batch), 1..) = (chunks.last(), rows) else { return Ok(()) };
         let GpuBackend { gpu, plan, slots: pool, .. } = self;
-        let SlotPool { recorder: Some(recorder), flights, chunks: Some(tables), .. } = pool else {
+        let SlotPool { recorder: Some(recorder), flights, chunks: Some(tables), groups, .. } = pool else {
             return Err(unbound());
         };
         let mut tape = Tape { gpu, recorder, flights, first: 0, early: usize::MAX, recorded: 0 };
-        let shape =
-            BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, runs: 1, splits: &[] };
+        let shape = BatchShape {
+            rows: rows as u32,
+            positions: &batch.positions,
+            tiles: 0,
+            runs: 1,
+            spans: &[],
+            splits: &[],
+        };
         landing.logits = rows * plan.vocab;
+        // The first group has its logits in the same buffer.
+        groups[0].iter_mut().for_each(|group| group.computed = 0);
         tape.steps(tables.of_batch(batch.kind, rows).1, shape)
     }
 
     /// Records some of the kernels of a chunk.
-    fn record_chunk(
+    pub(super) fn record_chunk(
         &mut self,
         batch: &ChunkBatch,
         tiles: u32,
@@ -169,29 +200,24 @@ impl GpuBackend {
         let early = if idle { first } else { usize::MAX };
         let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
         let rows = batch.tokens.len() as u32;
-        let shape = BatchShape { rows, positions: &batch.positions, tiles, runs: batch.runs(), splits: &[] };
+        let shape = BatchShape {
+            rows,
+            positions: &batch.positions,
+            tiles,
+            runs: batch.runs(),
+            spans: &[],
+            splits: &[],
+        };
         tape.steps(&mut tables.of_batch(batch.kind, 0).0[kernels], shape)
     }
 
-    /// Records decode steps.
-    pub(super) fn record_steps(
-        &mut self,
-        lanes: &[Option<Lane>; GROUPS],
-        steps: usize,
-        idle: bool,
-        landing: &mut Landing,
-    ) -> Result<(), GpuError> {
-        let GpuBackend { gpu, tuning, slots: pool, .. } = self;
-        let SlotPool { recorder: Some(recorder), flights, groups, slots, splits, .. } = pool else {
-            return Err(unbound());
-        };
-        let first = tuning.profile(gpu.rungs()).first_submission as usize;
-        let early = if idle { first } else { usize::MAX };
-        let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
+    /// Says where the results of lanes are among what the submission copies to the host.
+    pub(super) fn place_results(&mut self, lanes: &[Option<Lane>; GROUPS], landing: &mut Landing) {
         let mut offset = 0;
         for lane in lanes.iter().flatten() {
-            let Some(group) = &mut groups[lane.group] else { continue };
-            let mut copied = group.selects.copied(&lane.call, lane.hosted).map(|copied| {
+            let Some(group) = &self.slots.groups[lane.group] else { continue };
+            let steps = landing.copied(group.steps);
+            let mut copied = group.selects.copied(&lane.call, lane.hosted, steps).map(|copied| {
                 let at = offset;
                 offset += copied.bytes as usize / 4;
                 at
@@ -201,49 +227,39 @@ impl GpuBackend {
                 wants_logprobs: lane.wants_logprobs,
                 hosted: lane.hosted,
                 first: group.steps,
+                copied: steps,
                 ring: copied.next().unwrap_or(0),
                 logprobs: if lane.call.logprobs { copied.next().unwrap_or(0) } else { 0 },
                 kept: copied.next().unwrap_or(0),
             };
             copied.for_each(drop);
-            // Slots that were started are counted when they take part.
-            let counted = group.uncounted.filter(|(first, _)| *first <= lane.submission);
-            if let Some((_, last)) = counted {
-                group.uncounted = Some((last, last)).filter(|(last, _)| *last > lane.submission);
-            }
-            if counted.is_some()
-                && let Some(count) = group.selects.get(&lane.call).and_then(|bound| bound.count.as_ref())
-            {
-                tape.dispatch(count)?;
-            }
         }
+    }
+
+    /// Records decode steps of lanes that were not sampled before.
+    pub(super) fn record_steps(
+        &mut self,
+        lanes: &[Option<Lane>; GROUPS],
+        steps: usize,
+        idle: bool,
+        submission: u64,
+    ) -> Result<(), GpuError> {
+        let GpuBackend { gpu, tuning, slots: pool, .. } = self;
+        let SlotPool { recorder: Some(recorder), flights, groups, slots, splits, .. } = pool else {
+            return Err(unbound());
+        };
+        let first = tuning.profile(gpu.rungs()).first_submission as usize;
+        let early = if idle { first } else { usize::MAX };
+        let mut tape = Tape { gpu, recorder, flights, first, early, recorded: 0 };
         for _ in 0..steps {
-            for lane in lanes.iter().flatten() {
+            for lane in lanes.iter().flatten().filter(|lane| !lane.is_computed) {
                 let Some(group) = &mut groups[lane.group] else { continue };
                 let of_group = &mut slots[lane.group * MATVEC_ROWS..][..MATVEC_ROWS];
-                let Some(kernels) = &mut group.kernels else { return Err(unbound()) };
-                if lane.is_single {
-                    let position = of_group[0].decoding.map_or(0, |slot| slot.predicted);
-                    let shape =
-                        BatchShape { rows: 1, positions: &[position], tiles: 0, runs: 1, splits: &[] };
-                    tape.steps(&mut kernels.decode, shape)?;
-                } else {
-                    splits.set(of_group);
-                    let shape = BatchShape {
-                        runs: lane.rows,
-                        rows: lane.rows,
-                        positions: &[0],
-                        tiles: 0,
-                        splits: &splits.0,
-                    };
-                    tape.steps(&mut kernels.sequences, shape)?;
-                    tape.steps(&mut kernels.logits, shape)?;
+                // A step among the kernels of chunks may come after rows that were computed ahead.
+                if group.computed == 0 || lane.decoding & !group.computed != 0 {
+                    tape.rows(lane, group, of_group, splits)?;
                 }
-                let selects = group.selects.get(&lane.call).map_or(&[][..], |bound| &bound.steps);
-                selects.iter().try_for_each(|select| tape.dispatch(select))?;
-                group.steps = group.steps.wrapping_add(1);
-                let rows = of_group.iter_mut().enumerate().filter(|(row, _)| lane.decoding >> row & 1 == 1);
-                rows.filter_map(|(_, slot)| slot.decoding.as_mut()).for_each(|slot| slot.submit());
+                tape.select(lane, group, of_group, submission)?;
             }
         }
         Ok(())

@@ -25,6 +25,8 @@ pub(super) struct Decoding {
     /// Steps that were submitted and not read.
     ahead: u32,
     pub(super) limit: u32,
+    /// The position that its last mask is for, and the first submission whose steps have it.
+    pub(super) mask: Option<(u32, u64)>,
     /// The first submission that it is part of.
     pub(super) since: u64,
     pub(super) needs: Needs,
@@ -63,14 +65,17 @@ impl Needs {
 
 impl Decoding {
     pub(super) fn new(position: u32, limit: u32, since: u64, needs: Needs) -> Decoding {
-        Decoding { confirmed: position, predicted: position, ahead: 0, limit, since, needs }
+        Decoding { confirmed: position, predicted: position, ahead: 0, limit, mask: None, since, needs }
     }
 
-    /// A step was submitted.
-    pub(super) fn submit(&mut self) {
+    /// A step of a submission was recorded.
+    pub(super) fn submit(&mut self, submission: u64) {
         self.ahead += 1;
+        let next = self.predicted + 1;
+        let is_for_next = |(position, since)| position == next && since <= submission;
+        let has_mask = !self.needs.masked || self.mask.is_some_and(is_for_next);
         // The device does not advance a slot that the host samples.
-        self.predicted += u32::from(!self.needs.keeps && self.predicted + 1 < self.limit);
+        self.predicted += u32::from(!self.needs.keeps && has_mask && next < self.limit);
     }
 
     /// A step was read.
@@ -79,10 +84,6 @@ impl Decoding {
         self.confirmed += u32::from(advanced);
         if self.needs.keeps {
             self.predicted = self.confirmed;
-        }
-        // A masked slot may have held.
-        if self.needs.masked {
-            self.predicted = self.predicted.min(self.confirmed.saturating_add(self.ahead));
         }
     }
 }
@@ -94,23 +95,30 @@ mod tests {
     #[test]
     fn a_slot_is_predicted_to_hold_at_its_limit_and_to_go_on() {
         let mut slot = Decoding::new(10, 13, 1, Needs::NONE);
-        (0..5).for_each(|_| slot.submit());
+        (0..5).for_each(|_| slot.submit(1));
         assert_eq!((slot.confirmed, slot.predicted), (10, 12));
         [true, true, false].into_iter().for_each(|advanced| slot.read(advanced));
         assert_eq!(slot.confirmed, 12);
         slot.limit = 20;
-        slot.submit();
+        slot.submit(1);
         assert_eq!(slot.predicted, 13);
     }
 
     #[test]
-    fn a_masked_slot_that_held_is_not_predicted_to_run_away() {
+    fn a_masked_slot_is_predicted_to_advance_once_for_each_mask() {
         let mut slot = Decoding::new(10, 100, 1, Needs { masked: true, ..Needs::NONE });
-        (0..4).for_each(|_| slot.submit());
-        assert_eq!(slot.predicted, 14);
-        [true, false, false].into_iter().for_each(|advanced| slot.read(advanced));
-        assert_eq!((slot.confirmed, slot.predicted), (11, 12));
-        slot.read(false);
+        slot.submit(1);
+        assert_eq!(slot.predicted, 10);
+        slot.mask = Some((11, 2));
+        slot.submit(1);
+        assert_eq!(slot.predicted, 10, "a step of a submission that was made before has no mask");
+        (0..3).for_each(|_| slot.submit(2));
+        assert_eq!(slot.predicted, 11);
+        [false, false, true, false, false].into_iter().for_each(|advanced| slot.read(advanced));
         assert_eq!((slot.confirmed, slot.predicted), (11, 11));
+        slot.mask = Some((12, 3));
+        slot.limit = 12;
+        slot.submit(3);
+        assert_eq!(slot.predicted, 11, "the limit holds it, too");
     }
 }

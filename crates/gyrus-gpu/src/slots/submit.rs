@@ -8,6 +8,7 @@ use gyrus_kernels::{BackendError, Batch, Work};
 use super::chunks::{ChunkBatch, batches, logit_rows};
 use super::drafts::DraftPass;
 use super::flight::Landing;
+use super::pending::Pending;
 use super::slot::Needs;
 use super::{GROUPS, SlotPool, row_class};
 use crate::backend::GpuBackend;
@@ -35,6 +36,8 @@ pub(super) struct Lane {
     pub(super) rows: u32,
     /// Whether they are the first slot alone, whose kernels take its position from the host.
     pub(super) is_single: bool,
+    /// Whether its rows were computed ahead, so that they are sampled before anything else.
+    pub(super) is_computed: bool,
     /// The submission up to which slots were started that take part.
     pub(super) submission: u64,
     pub(super) call: SelectCall,
@@ -50,7 +53,6 @@ impl GpuBackend {
             return Ok(number);
         }
         let of_chunks = batches(work.chunks);
-        let lanes = self.lanes(work.steps, number);
         // Slots that decoded before.
         let early = self.lanes(work.between, number - 1);
         let drafts = self.take_drafts()?;
@@ -64,25 +66,32 @@ impl GpuBackend {
             Vec::new()
         };
         let recorded = if logits.is_empty() { chunk_batches } else { &[] };
+        let lanes = self.lanes_of_steps(work, number);
         self.bind_all(&early, &[])?;
         self.bind_all(&lanes, recorded)?;
         self.bind_logits(recorded, copied_rows)?;
         let idle = self.slots.flights.is_empty();
         self.slots.begin(&self.gpu)?;
-        if work.between == 0 {
-            self.slots.record_late(&self.gpu)?;
-        }
-        self.record_chunks(recorded, idle, (work.between, &early), number)?;
         if work.between > 0 {
-            self.cut_for_writes()?;
-            self.slots.record_late(&self.gpu)?;
+            let chunks = if logits.is_empty() { of_chunks } else { Vec::new() };
+            let has_chunks = !work.chunks.is_empty();
+            let mut pending = Pending::new(number, chunks, (work.between, early), (work.steps, lanes));
+            (pending.has_chunks, pending.logits, pending.idle) = (has_chunks, logits, idle);
+            self.slots.pending = Some(pending);
+            self.slots.submissions = number;
+            self.record_next()?;
+            return Ok(number);
         }
         let mut landing = Landing::new(number, !work.chunks.is_empty(), work.steps);
+        self.place_results(&lanes, &mut landing);
+        self.sample_computed(&lanes, number)?;
+        self.slots.record_late(&self.gpu, number)?;
+        self.record_chunks(recorded, idle)?;
         self.record_logits(recorded, copied_rows, &mut landing)?;
         if let Some(pass) = &drafts {
             self.record_drafts(pass, &mut landing)?;
         }
-        self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), &mut landing)?;
+        self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), number)?;
         self.submit_recorded(&lanes, drafts.as_ref(), landing, logits)?;
         self.slots.submissions = number;
         Ok(number)
@@ -100,7 +109,9 @@ impl GpuBackend {
         let Some(recorder) = recorder else { return Err(unbound()) };
         let lanes = lanes.iter().flatten();
         let of_lanes = lanes.filter_map(|lane| Some((lane, groups[lane.group].as_ref()?)));
-        let of_lanes = of_lanes.flat_map(|(lane, group)| group.selects.copied(&lane.call, lane.hosted));
+        let steps = landing.groups.map(|group| group.copied);
+        let of_lanes = of_lanes
+            .flat_map(|(lane, group)| group.selects.copied(&lane.call, lane.hosted, steps[lane.group]));
         let of_chunks = self.buffers.get(&Operand::Scratch(self.plan.logits()))?;
         let bytes = 4 * landing.logits as u64;
         let mut copied = [Copied { buffer: of_chunks, offset: 0, bytes }; 2 * GROUPS + SLOTS + 3];
@@ -113,7 +124,9 @@ impl GpuBackend {
         let of_drafts = pass.and_then(|pass| Some((&pass.call, drafts.group.as_ref()?)));
         if let (Some((call, group)), Some(rows)) = (of_drafts, &mut landing.drafts) {
             let mut offset = copied[..count].iter().map(|copied| copied.bytes as usize / 4).sum();
-            for (ring, place) in group.selects.copied(call, 0).zip([&mut rows.ring, &mut rows.logprobs]) {
+            for (ring, place) in
+                group.selects.copied(call, 0, rows.copied).zip([&mut rows.ring, &mut rows.logprobs])
+            {
                 *place = offset;
                 offset += ring.bytes as usize / 4;
                 copied[count] = ring;
@@ -138,7 +151,7 @@ impl GpuBackend {
     }
 
     /// The groups that decode, and how: slots that take part in this submission.
-    fn lanes(&self, steps: usize, submission: u64) -> [Option<Lane>; GROUPS] {
+    pub(super) fn lanes(&self, steps: usize, submission: u64) -> [Option<Lane>; GROUPS] {
         let mut lanes = [None; GROUPS];
         if steps == 0 {
             return lanes;
@@ -160,18 +173,30 @@ impl GpuBackend {
             }
             let rows = row_class(decoding);
             let call = needs.call(rows, self.plan.vocab, self.kv.positions);
-            // Groups run one after the other, so that the first slot is single whatever other groups do. A masked slot may
-            // hold, so that the host does not know its position.
-            let is_single = group == 0 && decoding == 1 && !needs.masked;
-            lanes[last] =
-                Some(Lane { group, decoding, wants_logprobs, hosted, rows, is_single, submission, call });
+            // Groups run one after the other, so that the first slot is single whatever other groups do.
+            let is_single = group == 0 && decoding == 1;
+            lanes[last] = Some(Lane {
+                group,
+                decoding,
+                wants_logprobs,
+                hosted,
+                rows,
+                is_single,
+                is_computed: false,
+                submission,
+                call,
+            });
             last += 1;
         }
         lanes
     }
 
     /// Binds all kernels of a submission that are not bound yet, before anything is recorded.
-    fn bind_all(&mut self, lanes: &[Option<Lane>; GROUPS], chunks: &[ChunkBatch]) -> Result<(), GpuError> {
+    pub(super) fn bind_all(
+        &mut self,
+        lanes: &[Option<Lane>; GROUPS],
+        chunks: &[ChunkBatch],
+    ) -> Result<(), GpuError> {
         let GpuBackend { gpu, plan, weights, buffers, tuning, slots: pool, .. } = self;
         let lowering = Lowering { gpu, plan, weights, buffers, tuning, replaced: &[] };
         let SlotPool { groups, slots, scratch, splits, chunks: tables, recorder, after_wgpu, .. } = pool;
@@ -194,8 +219,14 @@ impl GpuBackend {
                 false => (&mut kernels.sequences, &mut kernels.logits),
             };
             splits.set(of_group);
-            let shape =
-                BatchShape { runs: lane.rows, rows: lane.rows, positions: &[0], tiles: 0, splits: &splits.0 };
+            let shape = BatchShape {
+                runs: lane.rows,
+                rows: lane.rows,
+                positions: &[0],
+                tiles: 0,
+                spans: &[],
+                splits: &splits.0,
+            };
             *after_wgpu |= bind_steps(gpu, layers, shape, is_vulkan)?;
             *after_wgpu |= bind_steps(gpu, logits, shape, is_vulkan)?;
         }
@@ -205,7 +236,8 @@ impl GpuBackend {
         let tables = bind_chunks(tables, &lowering)?;
         for batch in chunks {
             let rows = batch.tokens.len() as u32;
-            let shape = BatchShape { rows, positions: &batch.positions, tiles: 1, runs: 1, splits: &[] };
+            let shape =
+                BatchShape { rows, positions: &batch.positions, tiles: 1, runs: 1, spans: &[], splits: &[] };
             *after_wgpu |= bind_steps(gpu, tables.of_batch(batch.kind, 0).0, shape, is_vulkan)?;
         }
         Ok(())
@@ -217,8 +249,14 @@ impl GpuBackend {
         let GpuBackend { gpu, slots: SlotPool { chunks: tables, recorder, after_wgpu, .. }, .. } = self;
         let (Some(tables), Some(recorder)) = (tables, recorder) else { return Err(unbound()) };
         let steps = tables.of_batch(batch.kind, rows).1;
-        let shape =
-            BatchShape { rows: rows as u32, positions: &batch.positions, tiles: 0, runs: 1, splits: &[] };
+        let shape = BatchShape {
+            rows: rows as u32,
+            positions: &batch.positions,
+            tiles: 0,
+            runs: 1,
+            spans: &[],
+            splits: &[],
+        };
         *after_wgpu |= bind_steps(gpu, steps, shape, recorder.is_vulkan())?;
         // The first step gathers rows, from the first one on.
         if let Some(gather) = steps.first_mut()
@@ -240,12 +278,12 @@ impl GpuBackend {
         let lengths = self.slots.lengths();
         for chunk in chunks {
             let batch = chunk.of(&lengths);
-            let GpuBackend { gpu, plan, buffers, slots, sent, .. } = self;
+            let GpuBackend { gpu, plan, buffers, slots, sent, passes, .. } = self;
             sent.starts.clear();
             sent.starts.extend((0..SLOTS).map(|slot| (slot * slots.stride) as u32));
             let tile_rows = slots.chunk_tables()?.tile_rows;
             let mut write = |buffer: &Buffer, words: &[u32]| gpu.write(buffer, bytemuck::cast_slice(words));
-            let tiles = sent.send(plan, buffers, &batch, tile_rows, &mut write)?;
+            let tiles = sent.send(plan, &passes[1], buffers, &batch, tile_rows, &mut write)?;
             self.slots.after_wgpu = true;
             self.replay(&batch, tiles, Lists::Slots)?;
             for (row, at) in self.results.chunks_exact(vocab).zip(&chunk.wanted) {
@@ -276,6 +314,7 @@ impl ChunkBatch {
             tables: &[],
             lengths,
             records: &self.records,
+            inputs: Default::default(),
         }
     }
 }

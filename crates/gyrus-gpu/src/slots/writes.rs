@@ -1,5 +1,7 @@
 //! Changes of slots that the next submission makes on the device before anything else.
 
+use std::ops::Range;
+
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::error::GpuError;
@@ -15,17 +17,24 @@ pub(super) struct Writes {
 #[derive(Debug)]
 struct Write {
     buffer: Buffer,
-    /// In bytes.
-    offset: u64,
-    /// Where its words end; they begin where those of the write before end.
-    end: usize,
+    /// Where its words are in the buffer, and in [`Writes::words`].
+    at: Range<usize>,
+    words: Range<usize>,
+}
+
+impl Write {
+    fn overlaps(&self, other: &Write) -> bool {
+        self.at.start < other.at.end && other.at.start < self.at.end
+    }
 }
 
 impl Writes {
     /// Adds a write of words from an offset in words.
     pub(super) fn push(&mut self, buffer: &Buffer, offset: usize, words: &[u32]) {
+        let first = self.words.len();
         self.words.extend_from_slice(words);
-        self.all.push(Write { buffer: buffer.clone(), offset: 4 * offset as u64, end: self.words.len() });
+        let (at, words) = (offset..offset + words.len(), first..self.words.len());
+        self.all.push(Write { buffer: buffer.clone(), at, words });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -34,10 +43,11 @@ impl Writes {
 
     /// Records all writes, and forgets them.
     pub(super) fn record(&mut self, gpu: &Gpu, recorder: &mut Recorder) -> Result<(), GpuError> {
-        let mut first = 0;
-        for write in &self.all {
-            recorder.write(gpu, &write.buffer, write.offset, &self.words[first..write.end])?;
-            first = write.end;
+        for (i, write) in self.all.iter().enumerate() {
+            let before = || self.all[..i].iter().filter(|before| before.buffer == write.buffer);
+            let follows = before().next().is_some() && !before().any(|before| before.overlaps(write));
+            let words = &self.words[write.words.clone()];
+            recorder.write(gpu, &write.buffer, 4 * write.at.start as u64, words, follows)?;
         }
         self.clear();
         Ok(())

@@ -216,11 +216,22 @@ impl Recorder {
         Ok(())
     }
 
-    /// Overwrites words of a buffer from an offset in bytes.
-    pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, words: &[u32]) -> Result<(), GpuError> {
+    /// Overwrites words of a buffer from an offset in bytes. `follows`: since the last command other than a write, the buffer
+    /// was written to, but not these words.
+    pub(crate) fn write(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        words: &[u32],
+        follows: bool,
+    ) -> Result<(), GpuError> {
         let commands = self.commands()?;
         let raw = handle(buffer)?;
-        self.synchronize(commands, &[], &[raw]);
+        match follows {
+            // What comes later waits for it, whether or not another write has needed a barrier.
+            true => self.hazards.written.push(raw),
+            false => self.synchronize(commands, &[], &[raw]),
+        }
         for (number, words) in words.chunks(MAX_UPDATE / 4).enumerate() {
             let offset = offset + (number * MAX_UPDATE) as u64;
             // SAFETY: the caller's words are within the buffer and aligned, and the call copies them.

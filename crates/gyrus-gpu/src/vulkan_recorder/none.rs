@@ -40,7 +40,7 @@ impl Recorder {
         match *self {}
     }
 
-    pub(crate) fn write(&mut self, _: &Buffer, _: u64, _: &[u32]) -> Result<(), GpuError> {
+    pub(crate) fn write(&mut self, _: &Buffer, _: u64, _: &[u32], _: bool) -> Result<(), GpuError> {
         match *self {}
     }
 

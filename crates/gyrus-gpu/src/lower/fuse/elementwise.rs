@@ -56,7 +56,7 @@ impl Fuser<'_> {
                 self.before_write(out)?;
                 let call = AddCall { rows: 1, count: width, bias: false, out_stride: width, first: 0, scale };
                 let out = self.id(out);
-                self.push("add", Kernel::Add { call, x: from, out });
+                self.push_rows(x, "add", Kernel::Add { call, x: from, out });
             }
         }
         Ok(())
@@ -66,8 +66,8 @@ impl Fuser<'_> {
     pub(super) fn scale(&mut self, x: BufferId, factor: f32, cap: Option<f32>) -> Result<(), GpuError> {
         self.finish(x)?;
         self.before_write(x)?;
-        let (x, width) = (self.id(x), self.width(x));
-        self.push(if cap.is_some() { "soft cap" } else { "scale" }, Kernel::Scale { x, width, factor, cap });
+        let kernel = Kernel::Scale { x: self.id(x), width: self.width(x), factor, cap };
+        self.push_rows(x, if cap.is_some() { "soft cap" } else { "scale" }, kernel);
         Ok(())
     }
 }

@@ -6,12 +6,14 @@ use gyrus_kernels::call::{
 use gyrus_kernels::{Activation, BufferId, Op, WeightId, WeightLayout};
 use gyrus_tensor::DType;
 
+use super::encoder::TileEpilogue;
 use super::{Fuser, Pending};
-use crate::buffers::{MATVEC_ROWS, MAX_ROWS};
+use crate::buffers::{MATVEC_ROWS, is_encoder};
 use crate::error::GpuError;
 use crate::lower::BatchKind;
 use crate::lower::call::{
-    Epilogue, Int8MatVec, Int8Matrix, Kernel, MatrixPart, Quantize, QuantizeSource, RowInput, for_rows,
+    Call, Epilogue, Int8MatVec, Int8Matrix, Kernel, MatrixPart, Quantize, QuantizeSource, RowInput, RowsSeen,
+    for_rows,
 };
 use crate::lower::operand::Int8Rows;
 use crate::tuning::MatShape;
@@ -43,14 +45,14 @@ impl Fuser<'_> {
         self.fast() && self.kind != BatchKind::Prefill && weights.iter().all(quantized)
     }
 
-    /// Whether all these weights are multiplied in f16 tiles. Weights in f32, and those beyond the range of f16, are
-    /// multiplied in f32.
+    /// Whether all these weights are multiplied in f16 tiles. Weights beyond the range of f16 are multiplied in f32, and so
+    /// are those in f32 unless they are an encoder's, whose files often have no other type.
     pub(super) fn takes_f16(&self, weights: &[WeightId]) -> bool {
         let dtype = |id: &WeightId| self.on.plan.weight(*id).dtype;
         let mut parts = groups(self.on.plan, weights).flat_map(|group| self.on.weights.matrix(group));
         self.fast()
             && self.kind == BatchKind::Prefill
-            && weights.iter().all(|id| dtype(id) != DType::F32)
+            && (is_encoder(self.on.plan) || weights.iter().all(|id| dtype(id) != DType::F32))
             && parts.all(|part| part.fits_f16)
     }
 
@@ -60,9 +62,10 @@ impl Fuser<'_> {
         x: BufferId,
         weights: &[WeightId],
         accumulate: bool,
-        gate: Option<Activation>,
+        epilogue: TileEpilogue,
         out: BufferId,
     ) -> Result<(), GpuError> {
+        let TileEpilogue { gate, biases, activation } = epilogue;
         // Which experts a row has must not depend on the rounding of its activations to f16 or int8.
         let is_router = self.is_router(out);
         let f16 = self.takes_f16(weights) && !is_router;
@@ -87,9 +90,19 @@ impl Fuser<'_> {
                 if f16 {
                     let workgroups = self.on.profile().tile_workgroups;
                     let tuning = TileTuning { workgroups: Some(workgroups), ..TileTuning::default() };
-                    let call =
-                        TileCall { y_stride, y_offset, accumulate, gate, tuning, ..TileCall::new(layout, 1) };
-                    self.push(&name, Kernel::Tiles { call, matrix, out: to });
+                    let bias = !biases.is_empty();
+                    let call = TileCall {
+                        y_stride,
+                        y_offset,
+                        accumulate,
+                        gate,
+                        bias,
+                        activation,
+                        tuning,
+                        ..TileCall::new(layout, 1)
+                    };
+                    let biases = biases.clone();
+                    self.push_rows(out, &name, Kernel::Tiles { call, matrix, biases, out: to });
                 } else if self.fast()
                     && self.kind != BatchKind::Prefill
                     && layout.dtype().is_quantized()
@@ -114,7 +127,7 @@ impl Fuser<'_> {
                         accumulate,
                         ..MatMulCall::new(layout, 1)
                     };
-                    self.push(&name, Kernel::MatMul { call, x: self.id(x), matrix, out: to });
+                    self.push_rows(out, &name, Kernel::MatMul { call, x: self.id(x), matrix, out: to });
                 }
             }
             y_offset += rows;
@@ -158,10 +171,11 @@ impl Fuser<'_> {
         };
         let cols = self.width(x);
         let eps = norm.map(|(_, eps)| eps);
-        let call = F16RowsCall { rows: MAX_ROWS as u32, cols, x_stride: cols, norm: eps };
+        let call = F16RowsCall { rows: self.on.rows, cols, x_stride: cols, norm: eps };
         let name = if norm.is_some() { "norm · f16" } else { "f16" };
-        let (slots, norm) = (self.slots_of(x), norm.map(|(weight, _)| weight));
-        self.push_for(ops, name, Kernel::F16Rows { call, x: source, norm, slots });
+        let kernel = Kernel::F16Rows { call, x: source, norm: norm.map(|(weight, _)| weight) };
+        let slots = self.slots_of(x);
+        self.calls.push(Call { name: name.to_owned(), kernel, slots, ops: ops.collect() });
         Ok(())
     }
 
@@ -187,9 +201,10 @@ impl Fuser<'_> {
                     ops.insert(0, op);
                     (Input::Norm { eps }, "norm · ", RowInput::Norm { x, weight }, x)
                 }
-                Some(Pending::Splits { head_dim, window, .. }) => {
-                    let position = self.has_position_immediate().then_some(0);
-                    (Input::Merge { head_dim, window, position }, "merge · ", RowInput::Splits, self.id(x))
+                Some(Pending::Splits { head_dim, window, seen, .. }) => {
+                    let immediate = self.has_position_immediate() && seen == RowsSeen::Causal;
+                    let input = Input::Merge { head_dim, window, position: immediate.then_some(0) };
+                    (input, "merge · ", RowInput::Splits(seen), self.id(x))
                 }
             };
             let call = MatVecCall { input, ..call };
@@ -330,9 +345,9 @@ impl Fuser<'_> {
                 }
                 ("norm · quantise", QuantizeSource::Norm { x, weight, eps })
             }
-            Some(Pending::Splits { head_dim, window, gathered, .. }) => {
+            Some(Pending::Splits { head_dim, window, seen, gathered, .. }) => {
                 skipped = gathered.map(|gathered| gathered.from_rows..=MATVEC_ROWS as u32);
-                ("merge · quantise", QuantizeSource::Splits { head_dim, window })
+                ("merge · quantise", QuantizeSource::Splits { head_dim, window, seen })
             }
         };
         let square_sums = square_sums.then_some(int8_matrix_rows);

@@ -6,6 +6,7 @@
 
 mod attention;
 mod elementwise;
+mod encoder;
 mod experts;
 mod matmul;
 
@@ -14,12 +15,12 @@ use std::ops::Range;
 
 use gyrus_kernels::call::engine::{AddCall, Paged};
 use gyrus_kernels::call::{DeltaCall, EmbedCall, FlashCall};
-use gyrus_kernels::{BufferId, DeltaLayer, Op, Plan, Precision, WeightId};
+use gyrus_kernels::{BufferId, DeltaLayer, Op, Plan, Precision, Span, WeightId};
 
+use self::encoder::TileEpilogue;
 use self::experts::ExpertProduct;
-use super::call::{Call, Gathered, Kernel, MatrixPart};
+use super::call::{Call, Gathered, Ids, Kernel, MatrixPart, RowsSeen};
 use super::{BatchKind, Capabilities, effective};
-use crate::buffers::MAX_ROWS;
 use crate::error::GpuError;
 use crate::profile::DeviceProfile;
 use crate::tuning::Tuning;
@@ -36,6 +37,8 @@ pub(crate) struct FuseContext<'a> {
     pub(crate) caches: &'a [Paged],
     /// Records of states.
     pub(crate) records: u32,
+    /// The most rows of a batch.
+    pub(crate) rows: u32,
 }
 
 impl FuseContext<'_> {
@@ -52,7 +55,7 @@ enum Pending {
     Norm { x: BufferId, weight: WeightId, eps: f32, op: usize },
     /// Attention whose splits are not merged. From some number of rows on the kernel gathers them: it has merged and
     /// quantised them to int8.
-    Splits { head_dim: u32, window: u32, gathered: Option<Gathered>, op: usize },
+    Splits { head_dim: u32, window: u32, seen: RowsSeen, gathered: Option<Gathered>, op: usize },
     /// Nothing is pending: the buffer is written. For the row counts of int8 cooperative matrices its int8 rows are, too.
     Int8,
 }
@@ -99,23 +102,27 @@ impl FuseContext<'_> {
             fuser.fuse_next(ops)?;
             first = fuser.current.end;
         }
+        // The host reads outputs.
+        for output in &self.plan.outputs {
+            fuser.finish(output.buffer)?;
+        }
         Ok(fuser.calls)
     }
 
     /// Flash attention, where its kernel takes this op.
     fn flash(&self, op: &Op) -> Option<FlashCall> {
-        let Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, .. } = *op else { return None };
+        let Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, .. } = *op else { return None };
         let group = self.plan.kv_group(kv);
         let call = FlashCall {
             n_heads: heads.into(),
             q_stride: self.plan.buffer(qkv).width as u32,
             scale,
-            window: group.window.unwrap_or(0),
+            window: RowsSeen::window(span, group),
             soft_cap: soft_cap.unwrap_or(0.0),
-            causal: true,
+            causal: span == Span::Causal,
             tree: false,
             sinks: sinks.is_some(),
-            paged: Paged { rows: MAX_ROWS as u32, ..self.caches[usize::from(kv.group)] },
+            paged: Paged { rows: self.rows, ..self.caches[usize::from(kv.group)] },
             tiles: 1,
         };
         (self.plan.precision == Precision::Fast && self.capabilities.can_flash(&call)).then_some(call)
@@ -123,7 +130,8 @@ impl FuseContext<'_> {
 
     /// The most rows of a tile of flash attention: tiles are the same for all layers.
     pub(crate) fn tile_rows(&self) -> u32 {
-        let calls = self.plan.forward.iter().filter_map(|op| self.flash(op));
+        let ops = self.plan.encode.iter().chain(&self.plan.forward);
+        let calls = ops.filter_map(|op| self.flash(op));
         let rows = calls.filter_map(|call| call.tile_rows(self.capabilities.flash_tuning()).ok());
         rows.min().unwrap_or(1)
     }
@@ -150,7 +158,14 @@ impl<'a> Fuser<'a> {
 
     /// Calls a kernel that computes these ops.
     fn push_for(&mut self, ops: impl IntoIterator<Item = usize>, name: impl Into<String>, kernel: Kernel) {
-        self.calls.push(Call { name: name.into(), kernel, ops: ops.into_iter().collect() });
+        self.calls.push(Call { name: name.into(), kernel, slots: 1, ops: ops.into_iter().collect() });
+    }
+
+    /// Calls a kernel that computes the ops that are being fused, for all rows of a buffer: some have several for each row
+    /// of the batch.
+    fn push_rows(&mut self, of: BufferId, name: impl Into<String>, kernel: Kernel) {
+        let (slots, ops) = (self.slots_of(of), self.current.clone().collect());
+        self.calls.push(Call { name: name.into(), kernel, slots, ops });
     }
 
     /// Sets which ops are being fused.
@@ -181,9 +196,11 @@ impl<'a> Fuser<'a> {
                     && self.can_gate(x, weights)
                 {
                     self.take(all, first..first + 2);
-                    self.mat_mul(x, weights, false, Some(activation), to)?;
+                    self.mat_mul(x, weights, false, TileEpilogue::gate(activation), to)?;
                 } else {
-                    self.mat_mul(x, weights, accumulate, None, out)?;
+                    let (epilogue, fused) = self.tile_epilogue(ops);
+                    self.take(all, first..first + 1 + fused);
+                    self.mat_mul(x, weights, accumulate, epilogue, out)?;
                 }
             }
             Op::NormColumns { x, first: column, weight, eps } => {
@@ -199,7 +216,7 @@ impl<'a> Fuser<'a> {
                 let count = biases.iter().map(|bias| self.dim_of(*bias)).sum();
                 let (out_stride, out) = (self.width(x), self.id(x));
                 let call = AddCall { rows: 1, count, bias: true, out_stride, first: column, scale: 1.0 };
-                self.push("bias", Kernel::Bias { call, biases, out });
+                self.push_rows(x, "bias", Kernel::Bias { call, biases, out });
             }
             Op::Add { x, scale, out } => self.add(x, scale, out)?,
             Op::Scale { x, factor } => self.scale(x, factor, None)?,
@@ -209,11 +226,25 @@ impl<'a> Fuser<'a> {
                     && (*same, *of) == (qkv, kv)
                 {
                     self.take(all, first..first + 2);
-                    self.attention(write, attend)?;
+                    self.attention(Some(write), attend)?;
+                } else if let Op::RopeWrite { heads: 0, .. } = ops[0] {
+                    self.write_keys(&ops[0])?;
                 } else {
                     let fault = format!("the plan writes keys of {kv} and does not attend to them next");
                     return Err(GpuError::internal(fault));
                 }
+            }
+            // The host writes them to the buffer.
+            Op::Features { out } => self.before_write(out)?,
+            Op::AddPositions { table, offset, out } => {
+                self.add_entries(table, Ids::Positions, offset, out)?;
+            }
+            Op::AddTypes { table, out } => self.add_entries(table, Ids::Types, 0, out)?,
+            Op::Unfold { x, taps, out } => self.unfold(x, taps, out)?,
+            Op::LayerNorm { x, weight, bias, eps, out } => self.layer_norm(x, weight, bias, eps, out)?,
+            Op::Activate { x, activation } => self.activate(x, activation)?,
+            ref attend @ Op::Attention { span, .. } if span != Span::Causal => {
+                self.attention(None, attend)?
             }
             Op::Attention { kv, .. } => {
                 let fault = format!("the plan attends to {kv} without having rotated its queries");
@@ -222,9 +253,9 @@ impl<'a> Fuser<'a> {
             Op::Gate { x, activation, out } => {
                 self.finish(x)?;
                 self.before_write(out)?;
-                let (slots, width) = (self.slots_of(x), self.width(out));
+                let (of, width) = (x, self.width(out));
                 let (x, out) = (self.id(x), self.id(out));
-                self.push("gate", Kernel::Gate { x, activation, width, slots, out });
+                self.push_rows(of, "gate", Kernel::Gate { x, activation, width, out });
             }
             Op::GateBy { x, activation, by, first } => {
                 self.finish(x)?;
@@ -272,7 +303,7 @@ impl<'a> Fuser<'a> {
             Op::Gather { x, out } => {
                 self.finish(x)?;
                 let (x, width, out) = (self.id(x), self.width(x), self.id(out));
-                self.push("gather", Kernel::Gather { x, width, out });
+                self.push("gather", Kernel::Gather { x, rows: self.on.rows, width, out });
             }
         }
         Ok(())
@@ -285,8 +316,8 @@ impl<'a> Fuser<'a> {
         match self.pending.remove(&out) {
             None | Some(Pending::Int8) => {}
             Some(Pending::Norm { x, weight, eps, op }) => self.norm(op, x, weight, eps, out),
-            Some(Pending::Splits { head_dim, window, gathered: None, op }) => {
-                self.push_for([op], "merge", Kernel::Merge { head_dim, window, width, out });
+            Some(Pending::Splits { head_dim, window, seen, gathered: None, op }) => {
+                self.push_for([op], "merge", Kernel::Merge { head_dim, window, seen, width, out });
             }
             Some(Pending::Splits { .. }) => {
                 let name = self.on.plan.buffer(out).name;
@@ -350,7 +381,7 @@ impl<'a> Fuser<'a> {
         let out = self.id(out);
         for (part, first) in self.parts(&[table]) {
             let call = EmbedCall { vocab, first, ..EmbedCall::new(part.layout, 1, scale) };
-            self.push("embed", Kernel::Embed { call, table: part, out });
+            self.push("embed", Kernel::Embed { call, ids: Ids::Tokens, table: part, out });
         }
     }
 
