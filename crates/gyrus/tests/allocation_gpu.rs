@@ -13,7 +13,7 @@ use adapter::adapter;
 use gyrus::{Device, DeviceInfo, Event, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
-use gyrus_kernels::{Backend, Decode, KV_BLOCK, KvSize, Landed, Work};
+use gyrus_kernels::{Backend, Decode, KV_BLOCK, KvSize, Landed, Outcome, Work};
 use gyrus_testkit::{Origin, Traced, crate_of, data};
 
 #[global_allocator]
@@ -167,24 +167,63 @@ fn steady_decoding_allocates_nothing() {
     }
 }
 
-/// Bytes of the device that are in use after so many steps, and after many more.
-#[test]
-fn steady_decoding_takes_no_memory_of_the_device() {
-    let (Some(name), Some(path)) = (adapter(), data("tiny/llama")) else { return };
+/// A backend of the smallest model, with four blocks.
+fn tiny_backend() -> Option<GpuBackend> {
+    let (Some(name), Some(path)) = (adapter(), data("tiny/llama")) else { return None };
     let checkpoint = Checkpoint::open(&path).unwrap();
     let plan =
         Model::open(&path, &Options { device: Device::Cpu, ..Options::default() }).unwrap().plan().clone();
     assert_eq!(plan.precision, Precision::Fast);
     let options = gyrus_gpu::Options { adapter: Some(name), ..Default::default() };
     let bytes = |spec: &gyrus::WeightSpec| checkpoint.tensor(&spec.name).map(|tensor| tensor.data);
-    let mut backend = GpuBackend::new(
-        Gpu::open(&options).unwrap(),
-        plan.clone(),
-        KvSize::full(&plan.kv, 128),
-        bytes,
-        |_| {},
-    )
-    .unwrap();
+    let kv = KvSize::full(&plan.kv, 128);
+    Some(GpuBackend::new(Gpu::open(&options).unwrap(), plan, kv, bytes, |_| {}).unwrap())
+}
+
+/// Masks that come while rows are computed ahead, and steps that only sample.
+#[test]
+fn masked_steps_allocate_nothing() {
+    if !is_alone("masked_steps_allocate_nothing") {
+        return;
+    }
+    let Some(mut backend) = tiny_backend() else { return };
+    let is_vulkan = backend.gpu().adapter().api() == "Vulkan";
+    let words = backend.plan().vocab.div_ceil(32);
+    let masks = [0x5555_5555, 0x3333_3333].map(|word: u32| vec![word; words]);
+    let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
+    let slots = backend.slots();
+    slots.open(0, 128).unwrap();
+    slots.extend(0, &[&[2, 0, 3, 1]], 128).unwrap();
+    let (logprobs, records) = (Some(2), [0; 2]);
+    let decode =
+        Decode { tokens: &[7], limit: 128, sampler: &sampler, ends: &[], logprobs, masked: true, records };
+    slots.start(0, &decode).unwrap();
+    let mut position = 1;
+    let mut run = |steps: u32| {
+        for _ in 0..steps {
+            slots.mask(0, position, &masks[position as usize % 2]).unwrap();
+            slots.submit(&Work { chunks: &[], between: 0, steps: 1 }).unwrap();
+            assert!(slots.compute_ahead().unwrap());
+            let landed = slots.poll(std::time::Duration::from_secs(60)).unwrap();
+            let Some(Landed::Step { outcomes, .. }) = landed else { panic!("{landed:?}") };
+            let Outcome::Token { id, .. } = outcomes[0] else { panic!("{outcomes:?}") };
+            assert_eq!(masks[position as usize % 2][0] >> (id % 32) & 1, 1, "token {id} at {position}");
+            position += 1;
+        }
+    };
+    run(WARM as u32);
+    let windows = [(); 2].map(|()| {
+        ALLOCATOR.start();
+        run(16);
+        ALLOCATOR.stop()
+    });
+    check("masked", 16, is_vulkan, &windows);
+}
+
+/// Bytes of the device that are in use after so many steps, and after many more.
+#[test]
+fn steady_decoding_takes_no_memory_of_the_device() {
+    let Some(mut backend) = tiny_backend() else { return };
     let blocks = [2, 0, 3, 1];
     let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
     let slots = backend.slots();

@@ -102,6 +102,7 @@ fn chunks_with_logits_are_forward_batches() {
                 tables: &[blocks],
                 lengths: &[CONTEXT],
                 records: &[],
+                inputs: Default::default(),
             };
             backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect()
         };
@@ -234,6 +235,7 @@ fn log_probabilities_are_of_the_logits() {
         tables: &[&[0]],
         lengths: &[CONTEXT],
         records: &[],
+        inputs: Default::default(),
     };
     let logits = backend.forward(&batch).unwrap().to_vec();
     let most = logits.iter().fold(f32::MIN, |a, b| a.max(*b));
@@ -407,6 +409,7 @@ fn profiling_does_not_disturb_a_sequence() {
                 tables: &[&[3]],
                 lengths: &[CONTEXT],
                 records: &[],
+                inputs: Default::default(),
             };
             backend.forward(&batch).unwrap();
         }

@@ -2,6 +2,12 @@
 #![cfg(feature = "gpu")]
 
 mod adapter;
+#[path = "../../gyrus-kernels/tests/common/samplers.rs"]
+#[allow(
+    dead_code,
+    reason = "of the module, which tests of distributions share, only the samplers are needed"
+)]
+mod samplers;
 mod short_tales;
 mod slot_jobs_gpu;
 mod written;
@@ -10,7 +16,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gyrus::{Dry, DynamicTemperature, Mirostat, Precision, Sampler, Xtc};
+use gyrus::{Precision, Sampler};
 use gyrus_gpu::GpuBackend;
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{
@@ -90,26 +96,12 @@ fn slots_beside_others_are_as_if_alone() {
     assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "{expected:?}");
 }
 
-/// Samplers that the device cannot run.
+/// Samplers that the device cannot run: of those whose draws are compared with the exact distribution.
 fn host_samplers() -> Vec<Sampler> {
-    let base = Sampler { temperature: 1.5, seed: 12, ..Sampler::default() };
-    vec![
-        Sampler { typical_p: 0.7, top_n_sigma: 3.0, ..base.clone() },
-        Sampler { xtc: Xtc { probability: 0.6, threshold: 0.02 }, presence_penalty: 0.5, ..base.clone() },
-        Sampler { mirostat: Some(Mirostat { tau: 4.0, eta: 0.3, mu: None }), ..base.clone() },
-        Sampler {
-            dry: Dry { multiplier: 3.0, allowed_length: 0, ..Dry::default() },
-            dynamic_temperature: DynamicTemperature { range: 1.0, exponent: 1.0 },
-            ..base.clone()
-        },
-        Sampler {
-            top_k: 50,
-            top_p: 0.8,
-            logit_bias: vec![(3, 5.0), (7, f32::NEG_INFINITY)],
-            order: "top_k;top_p;temperature".parse().unwrap(),
-            ..base
-        },
-    ]
+    let all = samplers::cases().into_iter().map(|case| case.sampler);
+    let found: Vec<Sampler> = all.filter(|sampler| !sampler.is_plain()).collect();
+    assert!(found.len() >= 15, "{}", found.len());
+    found
 }
 
 /// The tokens that a sampler draws from the logits of a sequence, one after the other.
@@ -128,60 +120,82 @@ fn drawn_from(logits: &[f32], sampler: &Sampler, prompt: &[u32], count: usize) -
 }
 
 /// The host draws from the slot's own logits what the sampler means, and slots that the device samples go on beside it
-/// with the tokens that they have alone.
+/// with the tokens that they have alone. The tokens of each sampler and seed are those that `Sampler::sample` draws from
+/// these logits; that its draws have the exact distribution is what `gyrus-kernels/tests/samplers.rs` tests with the same
+/// samplers, by chi-squared.
 #[test]
 fn the_host_samples_what_the_device_cannot() {
-    const TOKENS: usize = 10;
-    let Some(mut backend) = fast(EACH * 4) else { return };
-    let beside = job(1, 3 * TOKENS);
+    const TOKENS: usize = 8;
+    const SEEDS: usize = 3;
+    let Some(mut backend) = fast(EACH * (SEEDS + 2)) else { return };
+    let beside = job(1, TOKENS + 4);
     let expected_beside = alone(&mut backend, &beside);
     let blocks = |first: usize| (0..EACH as u32).map(|block| (first * EACH) as u32 + block).collect();
+    let mut drawn = Vec::new();
     for sampler in host_samplers() {
-        let job = Job { sampler, tokens: TOKENS, ..job(4, TOKENS) };
-        let mut hosted = Running::begin(&mut backend, job.clone(), 0, blocks(0), 512);
-        let mut other = Running::begin(&mut backend, beside.clone(), 1, blocks(1), 512);
+        let jobs: Vec<Job> = (0..SEEDS as u64)
+            .map(|seed| Job { sampler: Sampler { seed, ..sampler.clone() }, ..job(4, TOKENS) })
+            .collect();
+        let begin = |backend: &mut GpuBackend, job: &Job, slot: usize| {
+            Running::begin(backend, job.clone(), slot, blocks(slot), 512)
+        };
+        let mut hosted: Vec<Running> =
+            jobs.iter().enumerate().map(|(slot, job)| begin(&mut backend, job, slot)).collect();
+        let mut other = begin(&mut backend, &beside, SEEDS);
         let mut in_flight = 0;
-        while !hosted.is_done() || !other.is_done() {
-            // Two steps in flight: what the second computes of the hosted slot is not new.
+        while !hosted.iter().all(Running::is_done) || !other.is_done() {
+            // Two steps in flight: what the second computes of the hosted slots is not new.
             while in_flight < 2 {
                 Slots::submit(&mut backend, &Work { chunks: &[], between: 0, steps: 1 }).unwrap();
                 in_flight += 1;
             }
             let outcomes = step(&mut backend);
             in_flight -= 1;
-            if let Outcome::Token { id, .. } = outcomes[0] {
-                hosted.found.push(id);
+            for (hosted, outcome) in hosted.iter_mut().zip(&outcomes) {
+                if let Outcome::Token { id, .. } = outcome {
+                    hosted.found.push(*id);
+                }
             }
-            let Outcome::Token { id, .. } = outcomes[1] else { panic!("{outcomes:?}") };
+            let Outcome::Token { id, .. } = outcomes[SEEDS] else { panic!("{outcomes:?}") };
             other.found.push(id);
         }
-        assert_eq!(other.found[..3 * TOKENS], expected_beside);
+        assert_eq!(other.found[..beside.tokens], expected_beside);
         while backend.poll(WAIT).unwrap().is_some() {}
         backend.reset();
-        // The logits of the same rows.
-        let all = [&job.prompt[..], &hosted.found[..TOKENS]].concat();
-        let read = job.prompt.len() - 1;
-        let table: Vec<u32> = blocks(2);
-        backend.open(2, CONTEXT).unwrap();
-        backend.extend(2, &[&table], CONTEXT).unwrap();
-        let chunk = |position: usize, tokens, kind, logits| Chunk {
-            slot: 2,
-            position: position as u32,
-            tokens,
-            kind,
-            logits,
-            records: None,
-        };
-        let chunks = [
-            chunk(0, &all[..read], RowKind::Prompt, LogitRows::None),
-            chunk(read, &all[read..read + TOKENS], RowKind::Generated, LogitRows::All),
-        ];
-        Slots::submit(&mut backend, &Work { chunks: &chunks, between: 0, steps: 0 }).unwrap();
-        let Some(Landed::Chunks { logits, .. }) = backend.poll(WAIT).unwrap() else { panic!("no logits") };
-        let expected = drawn_from(logits, &job.sampler, &job.prompt, TOKENS);
-        assert_eq!(hosted.found[..TOKENS], expected, "{:?}", job.sampler);
-        backend.reset();
+        for (job, hosted) in jobs.iter().zip(&hosted) {
+            // The logits of the same rows.
+            let all = [&job.prompt[..], &hosted.found[..TOKENS]].concat();
+            let read = job.prompt.len() - 1;
+            let table: Vec<u32> = blocks(SEEDS + 1);
+            backend.open(2, CONTEXT).unwrap();
+            backend.extend(2, &[&table], CONTEXT).unwrap();
+            let chunk = |position: usize, tokens, kind, logits| Chunk {
+                slot: 2,
+                position: position as u32,
+                tokens,
+                kind,
+                logits,
+                records: None,
+            };
+            let chunks = [
+                chunk(0, &all[..read], RowKind::Prompt, LogitRows::None),
+                chunk(read, &all[read..read + TOKENS], RowKind::Generated, LogitRows::All),
+            ];
+            Slots::submit(&mut backend, &Work { chunks: &chunks, between: 0, steps: 0 }).unwrap();
+            let Some(Landed::Chunks { logits, .. }) = backend.poll(WAIT).unwrap() else {
+                panic!("no logits")
+            };
+            let expected = drawn_from(logits, &job.sampler, &job.prompt, TOKENS);
+            assert_eq!(hosted.found[..TOKENS], expected, "{:?}", job.sampler);
+            drawn.push(expected);
+            backend.reset();
+        }
     }
+    // Samplers and seeds that made no difference would show little.
+    drawn.sort_unstable();
+    let all = drawn.len();
+    drawn.dedup();
+    assert!(drawn.len() * 2 > all, "{} of {all} differ", drawn.len());
 }
 
 /// Two sequences whose first block is the same one.

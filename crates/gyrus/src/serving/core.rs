@@ -106,7 +106,7 @@ impl Core {
         let wait = scheduler.next_deadline(now).map_or(wait, |deadline| deadline.min(wait));
         let landed = scheduler.land(landing, wait, slots)?;
         if !submitted && !landed && !scheduler.has_flights() {
-            scheduler.masks.wait(wait);
+            scheduler.wait_for_masks(wait);
         }
         Ok(submitted || landed || scheduler.has_flights() || scheduler.masks.is_waiting())
     }

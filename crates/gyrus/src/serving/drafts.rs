@@ -12,7 +12,7 @@ use gyrus_kernels::{BackendError, Draft, KV_BLOCK, Outcome, Slots, TopTokens, Wo
 
 use super::job::{Job, MAX_WAITING_EVENTS, Task};
 use super::landing::Landing;
-use super::scheduler::Scheduler;
+use super::scheduler::{Ahead, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
 use crate::Error;
 use crate::serving::JobEvent;
@@ -27,6 +27,8 @@ const STEPS_BESIDE: usize = 2;
 /// a draft can be made.
 const BEFORE_DRAFTS: Duration = Duration::from_millis(2);
 const STEPS_BEFORE: usize = 3;
+/// The time that steps in flight may take while no draft is in sight: submissions of one step each cost a few percent.
+const WITHOUT_DRAFTS: Duration = Duration::from_millis(12);
 
 /// A draft in flight.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +101,10 @@ impl Scheduler {
             return Ok(false);
         }
         let submission = slots.submit(&Work { chunks: &[], between: 0, steps })?;
-        self.flown_with(submission, Vec::new(), planned, steps, now);
+        self.flown_with(submission, Vec::new(), planned, (0, steps, Ahead::No), now);
+        if steps > 0 {
+            self.compute_ahead(slots)?;
+        }
         Ok(true)
     }
 
@@ -202,7 +207,7 @@ impl Scheduler {
         let _ = self.kv.reserve(kv, first + 1 + made);
         let guesses = made.min(kv.capacity().saturating_sub(first + 1));
         if guesses == 0 {
-            speculator.ended(false);
+            speculator.ended(0.0);
             if let Some(mask) = mask {
                 mask.forget_guesses();
             }
@@ -288,7 +293,9 @@ impl Scheduler {
             target.min(STEPS_BESIDE)
         } else if all().any(|sequence| sequence.decodes() && sequence.speculator.is_some()) {
             let step = self.pace.step_seconds().unwrap_or(0.0).max(1e-9);
-            let in_time = (BEFORE_DRAFTS.as_secs_f64() / step) as usize;
+            let is_near = all().filter_map(|sequence| sequence.speculator.as_ref()).any(|s| s.is_near());
+            let time = if is_near { BEFORE_DRAFTS } else { WITHOUT_DRAFTS };
+            let in_time = (time.as_secs_f64() / step) as usize;
             target.min(in_time.max(if decoding > 1 { STEPS_BESIDE } else { STEPS_BEFORE }))
         } else {
             target
@@ -306,7 +313,7 @@ impl Scheduler {
         let cost = self.pace.rows.seconds(rows, step, self.limits.asynchronous);
         let Some(sequence) = &mut self.sequences[at] else { return };
         if let Some(speculator) = &mut sequence.speculator {
-            speculator.ended((right + 1) as f64 * step >= cost);
+            speculator.ended((right + 1) as f64 - cost / step.max(1e-9));
         }
     }
 }

@@ -104,6 +104,8 @@ struct State {
     masked: bool,
     /// The position that the mask is for, and the tokens that it allows.
     mask: Option<(usize, Vec<u32>)>,
+    /// What its row attends to, if it was computed ahead of its step.
+    computed: Option<u64>,
 }
 
 enum Part {
@@ -128,6 +130,7 @@ pub(super) fn plan(windows: &[Option<u32>], hybrid: bool) -> Plan {
         ropes: Vec::new(),
         delta: if hybrid { vec![shape] } else { Vec::new() },
         kv: kv.collect(),
+        encode: Vec::new(),
         forward: Vec::new(),
         layers: Vec::new(),
         outputs: Vec::new(),
@@ -200,6 +203,9 @@ impl Fake {
 
     fn step(&mut self, with_new: bool) -> Vec<Outcome> {
         let slots = self.slots.len();
+        // Rows that were computed ahead are sampled first. A slot that was started since takes part in the next step.
+        let computed = |slot: &Slot| slot.decode.as_ref().is_some_and(|decode| decode.computed.is_some());
+        let with_new = with_new && !self.slots.iter().any(computed);
         let outcome = |slot: usize| match self.slots[slot].is_new && !with_new {
             true => Outcome::Held,
             false => self.step_slot(slot),
@@ -235,22 +241,34 @@ impl Fake {
         outcomes
     }
 
+    /// Computes the row of a slot that decodes, and returns the sum of what it attends to.
+    fn decode_row(&mut self, slot: usize, state: &State, before: Option<u64>) -> u64 {
+        let row = (state.token, state.position);
+        let (attended, after) = self.row(slot, row, RowKind::Generated, before);
+        if before.is_some() {
+            self.records[state.records[1 - state.position % 2] as usize] = after;
+        }
+        attended
+    }
+
     fn step_slot(&mut self, slot: usize) -> Outcome {
         let Some(state) = self.slots[slot].decode.clone() else { return Outcome::Held };
         // A row that holds is computed again, as on a GPU.
         let hybrid = !self.plan.delta.is_empty();
         let own = state.position % 2;
         let before = hybrid.then(|| self.records[state.records[own] as usize]);
-        let mask = state.mask.filter(|(position, _)| *position == state.position + 1);
+        let mask = state.mask.clone().filter(|(position, _)| *position == state.position + 1);
         let holds = state.ended || state.position + 1 >= state.limit || (state.masked && mask.is_none());
         // Where both records are one, the backend computes no row that holds.
         if holds && hybrid && state.records[0] == state.records[1] {
             return Outcome::Held;
         }
-        let row = (state.token, state.position);
-        let (attended, after) = self.row(slot, row, RowKind::Generated, before);
-        if hybrid {
-            self.records[state.records[1 - own] as usize] = after;
+        let attended = match state.computed {
+            Some(attended) => attended,
+            None => self.decode_row(slot, &state, before),
+        };
+        if let Some(decode) = &mut self.slots[slot].decode {
+            decode.computed = None;
         }
         if holds {
             return Outcome::Held;
@@ -315,6 +333,7 @@ impl Slots for Fake {
             records: decode.records,
             masked: decode.masked,
             mask: None,
+            computed: None,
         });
         self.slots[slot].is_new = true;
         Ok(())
@@ -373,7 +392,9 @@ impl Slots for Fake {
         assert!(rows + work.steps > 0 || has_drafts, "an empty submission");
         assert!(rows == 0 || !has_drafts, "drafts beside chunks");
         assert!(work.between == 0 || rows > 0);
-        for _ in 0..work.between {
+        // As a backend that ends the parts of chunks by their time, which may take fewer steps.
+        let fewer = draw(&mut self.random) as usize % (work.between + 1) * (self.submission as usize % 2);
+        for _ in fewer..work.between {
             let outcomes = self.step(false);
             self.landed.push_back(Part::Step(self.submission, outcomes));
         }
@@ -415,6 +436,37 @@ impl Slots for Fake {
         Ok(self.submission)
     }
 
+    fn compute_ahead(&mut self) -> Result<bool, BackendError> {
+        assert!(self.limits.asynchronous, "rows are computed ahead where nothing computes them");
+        // As a device that cannot, sometimes.
+        if self.is_recording() || draw(&mut self.random).is_multiple_of(8) {
+            return Ok(false);
+        }
+        let mut any = false;
+        for slot in 0..self.slots.len() {
+            let Some(state) = self.slots[slot].decode.clone().filter(|_| !self.slots[slot].is_new) else {
+                continue;
+            };
+            let record = state.records[state.position % 2] as usize;
+            let before = (!self.plan.delta.is_empty()).then(|| self.records[record]);
+            let attended = self.decode_row(slot, &state, before);
+            if let Some(decode) = &mut self.slots[slot].decode {
+                decode.computed = Some(attended);
+            }
+            any |= state.masked;
+        }
+        Ok(any)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, BackendError> {
+        Ok(draw(&mut self.random).is_multiple_of(2))
+    }
+
+    /// As a backend that has parts to record until the last of them runs.
+    fn is_recording(&self) -> bool {
+        self.submission.is_multiple_of(3) && self.landed.len() > 1
+    }
+
     fn poll(&mut self, _: Duration) -> Result<Option<Landed<'_>>, BackendError> {
         if self.faults.lost > 0 && draw(&mut self.random) % 20_000 < self.faults.lost {
             return Err(BackendError::device(Lost));
@@ -449,6 +501,10 @@ impl Slots for Fake {
 impl Backend for Fake {
     fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    fn batch_rows(&self) -> usize {
+        usize::MAX
     }
 
     fn kv_blocks(&self) -> &[usize] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fake::{VOCAB, draw, mix};
-use super::mask_workers::{MaskWork, MaskWorkers};
+use super::mask_workers::{Help, MaskWork, MaskWorkers};
 use super::masks::TokenMask;
 use crate::Error;
 
@@ -109,10 +109,16 @@ impl LateWorkers {
 }
 
 impl MaskWorkers for LateWorkers {
-    fn start(&mut self, work: MaskWork) -> Result<(), Error> {
+    fn start(&mut self, work: MaskWork, _: Help) -> Result<(), Error> {
         let at = draw(&mut self.random) as usize % (self.work.len() + 1);
         self.work.insert(at, work);
         Ok(())
+    }
+
+    fn help(&mut self, help: Help, done: &mut Vec<MaskWork>) {
+        if help != Help::No && draw(&mut self.random).is_multiple_of(self.late) {
+            done.extend(self.work.pop().map(MaskWork::compute));
+        }
     }
 
     fn wait(&mut self, _: Duration, done: &mut Vec<MaskWork>) {

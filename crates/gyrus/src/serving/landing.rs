@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use gyrus_kernels::{BackendError, Landed, LogitRows, Outcome, RowKind, Slots, TopTokens};
 
 use super::job::{End, JobEvent, Task};
-use super::scheduler::{Flight, Scheduler};
+use super::scheduler::{Ahead, Flight, Scheduler};
 use super::sequence::{Decodes, Running};
 use crate::Error;
 
@@ -28,6 +28,16 @@ impl Landing {
     }
 }
 
+/// Flights that were complete when the scheduler looked. They may have ended long before, while it was recording.
+#[derive(Debug, Default)]
+struct Burst {
+    /// When the first of them began.
+    begun: Option<Instant>,
+    /// Steps of flights without chunks and drafts, and the sequences of the last.
+    steps: usize,
+    sequences: usize,
+}
+
 /// The kind of a part that has landed.
 enum Part {
     Chunks,
@@ -45,6 +55,7 @@ impl Scheduler {
     ) -> Result<bool, BackendError> {
         let mut wait = wait;
         let mut any = false;
+        let mut burst = Burst::default();
         while !self.flights.is_empty() {
             let part = match slots.poll(wait)? {
                 None => break,
@@ -76,30 +87,43 @@ impl Scheduler {
                 Part::Drafts => self.drafts_landed(landing, slots),
                 Part::Step => self.step_landed(landing, slots),
             }
-            self.complete_flight();
+            self.complete_flight(&mut burst);
+        }
+        if let Some(begun) = burst.begun.filter(|_| burst.steps > 0) {
+            let time = Instant::now().saturating_duration_since(begun);
+            self.pace.step_took(time / burst.steps as u32, burst.sequences, self.limits);
         }
         Ok(any)
     }
 
     /// Removes the first flight if all of it has landed, and learns from its time.
-    fn complete_flight(&mut self) {
+    fn complete_flight(&mut self, burst: &mut Burst) {
         let done = |flight: &Flight| flight.chunks_landed && flight.drafts_landed && flight.steps_left == 0;
         if !self.flights.front().is_some_and(done) {
             return;
         }
         let Some(flight) = self.flights.pop_front() else { return };
         let now = Instant::now();
-        let begun = self.completed.map_or(flight.at, |completed| completed.max(flight.at));
+        // Rows that were computed ahead were begun when the step before them was complete.
+        let begun = match self.completed {
+            Some(completed) if flight.ahead == Ahead::No => completed.max(flight.at),
+            Some(completed) => completed,
+            None => flight.at,
+        };
         let time = now.saturating_duration_since(begun);
         self.completed = Some(now);
-        if flight.draft_rows > 0 {
-            self.pace.drafts_took(flight.draft_rows, flight.steps, flight.decoding, self.limits, time);
-            return;
-        }
-        match (flight.rows, flight.steps) {
-            (0, steps @ 1..) => self.pace.step_took(time / steps as u32, flight.decoding, self.limits),
-            (1.., steps) => self.pace.chunk_took(flight.rows, steps, time),
-            _ => {}
+        // When one of several began is not known, only what steps took on average.
+        let is_first = burst.begun.is_none();
+        burst.begun.get_or_insert(begun);
+        match (flight.draft_rows, flight.rows) {
+            _ if flight.ahead == Ahead::Waited => {}
+            (0, 0) => {
+                burst.steps += flight.steps;
+                burst.sequences = flight.decoding;
+            }
+            _ if !is_first => {}
+            (0, rows) => self.pace.chunk_took((rows, flight.position), flight.steps, time),
+            (rows, _) => self.pace.drafts_took(rows, flight.steps, flight.decoding, self.limits, time),
         }
     }
 
@@ -112,6 +136,10 @@ impl Scheduler {
     fn chunks_landed(&mut self, landing: &Landing, slots: &mut dyn Slots) {
         let Some(flight) = self.flights.iter_mut().find(|flight| !flight.chunks_landed) else { return };
         flight.chunks_landed = true;
+        // Fewer steps may have run among the chunks than could.
+        let unused = flight.steps_left.saturating_sub(flight.steps_after);
+        flight.steps -= unused;
+        flight.steps_left -= unused;
         let chunks = std::mem::take(&mut flight.chunks);
         let vocab = self.plan.vocab.max(1);
         let mut row = 0;
@@ -263,6 +291,6 @@ impl Scheduler {
         self.kv.forget();
         // Those of checkpoints in flight, too.
         self.records.forget();
-        self.completed = None;
+        (self.completed, self.ahead) = (None, false);
     }
 }

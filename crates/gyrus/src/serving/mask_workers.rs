@@ -1,15 +1,19 @@
 //! Threads that compute masks. They are not those that compute kernels.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::masks::TokenMask;
 use crate::Error;
 
 /// Threads of a scheduler. A mask takes a small part of a step.
-const THREADS: usize = 4;
+const THREADS: usize = 8;
+
+/// A thread takes about as long to wake.
+const SHORT: Duration = Duration::from_micros(50);
 
 /// The state of a constraint on its way to a worker and back.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct MaskWork {
     forces: bool,
     forced: Vec<u32>,
     error: Option<Error>,
+    /// How long the last mask took.
+    took: Option<Duration>,
 }
 
 impl MaskWork {
@@ -51,6 +57,7 @@ impl MaskWork {
             forces,
             forced: Vec::new(),
             error: None,
+            took: None,
         }
     }
 
@@ -65,6 +72,7 @@ impl MaskWork {
 
     /// Computes the mask. A panic is an error.
     pub(super) fn compute(mut self) -> MaskWork {
+        let begun = Instant::now();
         let done = catch_unwind(AssertUnwindSafe(|| {
             self.allowed = 0;
             for token in self.tokens.drain(..) {
@@ -84,6 +92,7 @@ impl MaskWork {
             Ok(done) => done.err(),
             Err(_) => Some(Error::Panicked("a constraint panicked".into())),
         };
+        self.took = Some(begun.elapsed());
         self
     }
 
@@ -106,6 +115,11 @@ impl MaskWork {
             *allowed += 1;
         }
         state.take_back(*allowed)
+    }
+
+    /// Whether the mask is expected to take less time than it takes to wake a thread.
+    fn is_short(&self) -> bool {
+        self.took.is_some_and(|took| took < SHORT)
     }
 
     pub(super) fn sequence(&self) -> usize {
@@ -149,10 +163,34 @@ impl MaskWork {
     }
 }
 
+/// Which masks the scheduler's thread computes itself: another thread takes some 50 µs to wake, and as long to wake this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Help {
+    /// None: it has other work.
+    No,
+    /// Those that are expected to take less time than it takes to wake a thread.
+    Short,
+    /// All: it could only wait.
+    All,
+}
+
+impl Help {
+    fn takes(self, work: &MaskWork) -> bool {
+        match self {
+            Help::No => false,
+            Help::Short => work.is_short(),
+            Help::All => true,
+        }
+    }
+}
+
 /// Whoever computes masks.
 pub(super) trait MaskWorkers: Send {
-    /// Computes a mask later.
-    fn start(&mut self, work: MaskWork) -> Result<(), Error>;
+    /// Computes a mask later. `help`: what the caller will [compute](MaskWorkers::help) before it waits.
+    fn start(&mut self, work: MaskWork, help: Help) -> Result<(), Error>;
+
+    /// Computes masks on the calling thread that no other one has begun with. Appends them.
+    fn help(&mut self, help: Help, done: &mut Vec<MaskWork>);
 
     /// Waits at most this long until a mask is computed, and appends all that are.
     fn wait(&mut self, time: Duration, done: &mut Vec<MaskWork>);
@@ -163,43 +201,103 @@ pub(super) trait MaskWorkers: Send {
 pub(super) struct MaskThreads(Option<Running>);
 
 struct Running {
-    work: Sender<MaskWork>,
+    work: Arc<WorkQueue>,
     done: Receiver<MaskWork>,
 }
 
+/// Masks to compute.
+#[derive(Default)]
+struct WorkQueue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    work: VecDeque<MaskWork>,
+    /// Whether the scheduler has ended.
+    closed: bool,
+}
+
+impl WorkQueue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next mask to compute; `None` if the scheduler has ended.
+    fn next(&self) -> Option<MaskWork> {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            if let Some(work) = waiting.work.pop_front() {
+                return Some(work);
+            }
+            waiting = self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A mask that the scheduler's thread computes and that no thread has begun with.
+    fn next_for(&self, help: Help) -> Option<MaskWork> {
+        let mut waiting = self.lock();
+        let at = waiting.work.iter().position(|work| help.takes(work))?;
+        waiting.work.remove(at)
+    }
+}
+
 impl MaskWorkers for MaskThreads {
-    fn start(&mut self, work: MaskWork) -> Result<(), Error> {
+    fn start(&mut self, work: MaskWork, help: Help) -> Result<(), Error> {
         let running = match self.0.take() {
             Some(running) => running,
             None => spawn()?,
         };
-        // Threads end only when the sender is dropped.
-        let sent = running.work.send(work);
+        let needs_thread = !help.takes(&work);
+        running.work.lock().work.push_back(work);
+        if needs_thread {
+            running.work.arrived.notify_one();
+        }
         self.0 = Some(running);
-        sent.map_err(|_| Error::Panicked("the threads of constraints have ended".into()))
+        Ok(())
+    }
+
+    fn help(&mut self, help: Help, done: &mut Vec<MaskWork>) {
+        let Some(running) = &self.0 else { return };
+        while let Some(work) = running.work.next_for(help) {
+            done.push(work.compute());
+        }
     }
 
     fn wait(&mut self, time: Duration, done: &mut Vec<MaskWork>) {
         let Some(running) = &self.0 else { return };
         if !time.is_zero() {
+            // What the caller wanted to compute itself, but no longer does.
+            if !running.work.lock().work.is_empty() {
+                running.work.arrived.notify_one();
+            }
             done.extend(running.done.recv_timeout(time).ok());
         }
         done.extend(running.done.try_iter());
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.work.lock().closed = true;
+        self.work.arrived.notify_all();
+    }
+}
+
 fn spawn() -> Result<Running, Error> {
-    let (work, queue) = mpsc::channel::<MaskWork>();
+    let work = Arc::new(WorkQueue::default());
     let (finished, done) = mpsc::channel();
-    let queue = Arc::new(Mutex::new(queue));
+    let running = Running { work: Arc::clone(&work), done };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
     for _ in 0..threads {
-        let (queue, finished) = (Arc::clone(&queue), finished.clone());
+        let (work, finished) = (Arc::clone(&work), finished.clone());
         let run = move || {
-            loop {
-                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok(work) = next else { return };
-                if finished.send(work.compute()).is_err() {
+            while let Some(next) = work.next() {
+                if finished.send(next.compute()).is_err() {
                     return;
                 }
             }
@@ -207,7 +305,7 @@ fn spawn() -> Result<Running, Error> {
         let thread = std::thread::Builder::new().name("gyrus-masks".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(run).map_err(Error::Thread)?;
     }
-    Ok(Running { work, done })
+    Ok(running)
 }
 
 /// The engine of constraints recurses over nested grammars.

@@ -10,20 +10,27 @@ use std::time::{Duration, Instant};
 use gyrus_kernels::{BackendError, Slots};
 
 use super::job::{End, Job, JobEvent, Task};
-use super::mask_workers::{MaskThreads, MaskWork, MaskWorkers};
+use super::mask_workers::{Help, MaskThreads, MaskWork, MaskWorkers};
 use super::scheduler::Scheduler;
 use super::sequence::{Decodes, Sequence};
 use crate::Error;
 
-/// Steps in flight while a sequence that is constrained, or whose tokens the host samples, decodes beside others: its
-/// mask or its token takes effect behind them.
+/// Steps in flight while a sequence whose tokens the host samples decodes beside others: its token takes effect behind
+/// them. The same for a constrained one whose rows are not computed ahead.
 const STEPS_BESIDE: usize = 2;
 
-/// How long a backend that computes at once waits for masks, so that their sequences are in the same step as others.
+/// How long a backend that computes at once waits for masks, so that their sequences are in the same step: at most this, and
+/// beside sequences without a constraint at most this part of a step.
 const TOGETHER: Duration = Duration::from_millis(1);
+const PART_BESIDE: f64 = 0.02;
 
 /// How long a tick without anything to compute waits for a mask before it looks for commands.
 const IDLE: Duration = Duration::from_millis(5);
+
+/// Tokens without an alternative from which on they are computed as a chunk instead of by steps: on a device, where a chunk
+/// takes the time of two or three steps, and beside sequences that a chunk would hold up.
+const CHUNK_ON_DEVICE: usize = 4;
+const CHUNK_BESIDE: usize = 32;
 
 /// What the tokens of a sequence must keep to.
 pub(crate) trait TokenMask: Debug + Send {
@@ -52,6 +59,11 @@ pub(super) struct SequenceMask {
     sent: Sent,
     /// Tokens that have landed since the work was started.
     landed: Vec<u32>,
+    /// Tokens without an alternative that steps still have to give, the last one first. The constraint's state has them,
+    /// and the mask of the work is that of the position after them.
+    forced: Vec<u32>,
+    /// A mask without tokens, to allow one of them.
+    none: Vec<u32>,
 }
 
 /// Whether the slot has the mask of its next position.
@@ -71,15 +83,16 @@ pub(super) struct Masks {
     /// What workers have completed, and how many still compute.
     done: Vec<MaskWork>,
     away: usize,
-}
-
-impl Default for Masks {
-    fn default() -> Masks {
-        Masks { workers: Box::new(MaskThreads::default()), jobs: 0, done: Vec::new(), away: 0 }
-    }
+    /// Which masks the scheduler's thread computes itself.
+    help: Help,
 }
 
 impl Masks {
+    pub(super) fn new() -> Masks {
+        let workers = Box::new(MaskThreads::default());
+        Masks { workers, jobs: 0, done: Vec::new(), away: 0, help: Help::No }
+    }
+
     /// Begins the constraint of a job on a sequence. The mask of the first token is computed with the prompt. `forces`:
     /// tokens without an alternative are not sampled.
     pub(super) fn begin(
@@ -90,12 +103,17 @@ impl Masks {
         forces: bool,
     ) -> Result<SequenceMask, Error> {
         self.jobs += 1;
-        self.start(MaskWork::new((at, self.jobs), state, vocab.div_ceil(32), forces))?;
-        Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No, landed: Vec::new() })
+        let words = vocab.div_ceil(32);
+        // The first mask of a constraint takes longest.
+        self.help = Help::No;
+        self.start(MaskWork::new((at, self.jobs), state, words, forces))?;
+        let none = if forces { vec![0; words] } else { Vec::new() };
+        let (landed, forced) = (Vec::new(), Vec::new());
+        Ok(SequenceMask { number: self.jobs, work: None, sent: Sent::No, landed, forced, none })
     }
 
     fn start(&mut self, work: MaskWork) -> Result<(), Error> {
-        self.workers.start(work)?;
+        self.workers.start(work, self.help)?;
         self.away += 1;
         Ok(())
     }
@@ -109,7 +127,11 @@ impl Masks {
     pub(super) fn wait(&mut self, time: Duration) {
         if self.away > 0 {
             let before = self.done.len();
-            self.workers.wait(time.min(IDLE), &mut self.done);
+            if self.help != Help::No {
+                self.workers.help(self.help, &mut self.done);
+            }
+            let time = if self.done.len() > before { Duration::ZERO } else { time.min(IDLE) };
+            self.workers.wait(time, &mut self.done);
             self.away -= self.done.len() - before;
         }
     }
@@ -118,7 +140,20 @@ impl Masks {
 impl SequenceMask {
     /// A token has landed.
     pub(super) fn landed(&mut self, token: u32) {
-        self.landed.push(token);
+        if self.forced.pop_if(|forced| *forced == token).is_none() {
+            self.landed.push(token);
+        }
+    }
+
+    /// Steps give these tokens, one after the other.
+    fn force_by_steps(&mut self, mut forced: Vec<u32>) {
+        forced.reverse();
+        self.forced = forced;
+    }
+
+    /// Whether the token that has landed was the only one allowed, so that the constraint's state has it.
+    fn has_next(&self) -> bool {
+        self.landed.is_empty() && self.work.is_some()
     }
 
     /// The mask of the next position is computed, and those after guesses.
@@ -135,7 +170,7 @@ impl SequenceMask {
     /// Guesses that can be verified: they are allowed, their masks have come, and no step has its mask.
     pub(super) fn guesses(&self) -> usize {
         match (&self.work, self.sent) {
-            (Some(work), Sent::No) if work.forced().is_empty() => work.allowed(),
+            (Some(work), Sent::No) if work.forced().is_empty() && self.forced.is_empty() => work.allowed(),
             _ => 0,
         }
     }
@@ -178,7 +213,19 @@ impl Sequence {
         if let (Sent::No, Some(work)) =
             (mask.sent, mask.work.as_ref().filter(|work| work.forced().is_empty()))
         {
-            slots.mask(slot, position as u32, work.words())?;
+            match mask.forced.last() {
+                Some(&token) => {
+                    // Tokens of a constraint are in the vocabulary.
+                    let Some(word) = mask.none.get_mut(token as usize / 32) else {
+                        return Err(BackendError::UnsoundBatch);
+                    };
+                    *word = 1 << (token % 32);
+                    let sent = slots.mask(slot, position as u32, &mask.none);
+                    mask.none[token as usize / 32] = 0;
+                    sent?;
+                }
+                None => slots.mask(slot, position as u32, work.words())?,
+            }
             mask.sent = Sent::Next;
         }
         Ok(())
@@ -192,11 +239,12 @@ impl Scheduler {
     pub(super) fn send_masks(&mut self, drafts: bool, slots: &mut dyn Slots) -> Result<(), BackendError> {
         let masked = |sequence: &Sequence| sequence.mask.as_ref().is_some_and(SequenceMask::is_away);
         let started = (!self.limits.asynchronous).then(Instant::now);
+        let together = self.wait_together();
         loop {
             self.masks.wait(Duration::ZERO);
             self.masks_done(slots);
             let is_missing = self.sequences.iter().flatten().any(|s| s.generates() && masked(s));
-            let left = started.and_then(|started| TOGETHER.checked_sub(started.elapsed()));
+            let left = started.and_then(|started| together.checked_sub(started.elapsed()));
             match left.filter(|_| is_missing && self.masks.is_waiting()) {
                 Some(left) => self.masks.wait(left),
                 None => break,
@@ -206,15 +254,61 @@ impl Scheduler {
             let Some(sequence) = self.sequences[at].as_mut().filter(|sequence| sequence.generates()) else {
                 continue;
             };
+            let Some(mask) = &mut sequence.mask else { continue };
+            let forced = mask.work.as_mut().map(MaskWork::take_forced).unwrap_or_default();
+            if self.forces_a_chunk(at, forced.len()) {
+                self.force(at, &forced, slots);
+                continue;
+            }
+            let Some(sequence) = &mut self.sequences[at] else { continue };
             let decodes = sequence.decodes();
             let Some(mask) = &mut sequence.mask else { continue };
-            match mask.work.as_mut().map(MaskWork::take_forced) {
-                Some(forced) if !forced.is_empty() => self.force(at, &forced, slots),
-                _ if decodes && !(drafts && mask.guesses() > 0) => sequence.send_mask(slots)?,
-                _ => {}
+            if !forced.is_empty() {
+                mask.force_by_steps(forced);
+            }
+            if decodes && !(drafts && mask.guesses() > 0) {
+                sequence.send_mask(slots)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether this many tokens without an alternative are computed as a chunk. Otherwise each is the only one that the mask
+    /// of a step allows: a few take no longer so, and sequences beside this one are not held up.
+    fn forces_a_chunk(&self, at: usize, forced: usize) -> bool {
+        let Some(sequence) = self.sequences[at].as_ref().filter(|_| forced > 0) else { return false };
+        let mut others = self.sequences.iter().flatten().filter(|other| other.id != sequence.id);
+        let least = match self.limits.asynchronous {
+            // A sampler with a state does not see these tokens, whatever runs beside it.
+            _ if sequence.has_host_sampler() => 1,
+            _ if others.any(Sequence::generates) => CHUNK_BESIDE,
+            true => CHUNK_ON_DEVICE,
+            false => 1,
+        };
+        forced >= least
+    }
+
+    /// Which masks this thread computes itself. Nothing runs while a backend that computes at once is not called; beside a
+    /// device it could only wait if there is but one sequence.
+    fn help_with_masks(&self) -> Help {
+        match self.limits.asynchronous {
+            false => Help::Short,
+            true if self.sequences.iter().flatten().filter(|s| s.running().is_some()).count() <= 1 => {
+                Help::All
+            }
+            true => Help::No,
+        }
+    }
+
+    /// How long a backend that computes at once waits for masks.
+    fn wait_together(&self) -> Duration {
+        let is_free = |sequence: &Sequence| sequence.generates() && sequence.mask.is_none();
+        match self.pace.step_seconds() {
+            Some(step) if self.sequences.iter().flatten().any(is_free) => {
+                Duration::try_from_secs_f64(PART_BESIDE * step).map_or(TOGETHER, |part| part.min(TOGETHER))
+            }
+            _ => TOGETHER,
+        }
     }
 
     /// Appends tokens that a constraint leaves no choice about. Their rows are computed together, as a chunk of generated
@@ -254,10 +348,15 @@ impl Scheduler {
 
     /// Begins to compute the mask after tokens that have landed, if the sequence is constrained and its job goes on.
     pub(super) fn mask_landed(&mut self, at: usize, slots: &mut dyn Slots) {
-        let Some(sequence) = self.sequences[at].as_ref().filter(|sequence| sequence.mask.is_some()) else {
+        let Some(sequence) = &mut self.sequences[at] else { return };
+        let Some(mask) = &mut sequence.mask else { return };
+        if mask.has_next() {
+            mask.sent = Sent::No;
             return;
-        };
+        }
+        let Some(sequence) = &self.sequences[at] else { return };
         let guesses = self.worthwhile(sequence, 0, false);
+        self.masks.help = self.help_with_masks();
         let vocab = self.plan.vocab;
         let Some(sequence) = &mut self.sequences[at] else { return };
         let Some(mask) = &mut sequence.mask else { return };
@@ -305,6 +404,8 @@ impl Scheduler {
         let samples = |sequence: &Sequence| self.limits.asynchronous && sequence.has_host_sampler();
         let needs_host =
             |sequence: &Sequence| sequence.decodes() && (sequence.mask.is_some() || samples(sequence));
-        if self.sequences.iter().flatten().any(needs_host) { target.min(STEPS_BESIDE) } else { target }
+        // The rows that are computed ahead keep the device busy.
+        let most = if self.ahead { 1 } else { STEPS_BESIDE };
+        if self.sequences.iter().flatten().any(needs_host) { target.min(most) } else { target }
     }
 }

@@ -4,6 +4,7 @@
 //! calls it. [`Scheduler`] decides what each submission computes, and owns the blocks of the KV cache.
 
 mod admission;
+mod ahead;
 mod blocks;
 mod core;
 mod counters;

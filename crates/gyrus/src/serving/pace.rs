@@ -11,14 +11,23 @@ const ALONE: Duration = Duration::from_millis(64);
 /// The same if several sequences run: a request that joins waits for it.
 const TOGETHER: Duration = Duration::from_millis(16);
 /// The part of a chunk between two steps takes at most this many times the time of a step.
-const BETWEEN_STEPS: f64 = 2.0;
-/// The same on a backend that computes when it is called, which knows the times of parts better.
-const BETWEEN_HOST_STEPS: f64 = 2.7;
+const BETWEEN_STEPS: f64 = 1.75;
+/// On a backend that computes when it is called, tokens come after this many times the time of a step while a prompt is read.
+/// Such a backend keeps to the time itself.
+const HOST_GAP: f64 = 4.25;
+/// Steps that it may take among a chunk, for each that is expected.
+const HOST_SPARE: f64 = 1.25;
+/// The least time of a part, on a device and on the host: where steps are shorter than anybody notices, prompts that wait
+/// come first.
+const SHORTEST_PART: Duration = Duration::from_millis(2);
+const SHORTEST_HOST_PART: Duration = Duration::from_millis(30);
 /// The most steps among the kernels of a chunk, and their number when no time is known yet.
 const MOST_BETWEEN: usize = 24;
 const UNMEASURED_BETWEEN: usize = 4;
-/// The most that a chunk's time is expected to grow by over that of the chunk before it.
+/// The most by which a chunk may take longer than expected and be believed.
 const MOST_GROWTH: f64 = 0.5;
+/// Chunks before this position tell what a chunk takes without positions before it.
+const NEAR: usize = 256;
 /// Chunk sizes whose times are measured.
 const SIZES: [usize; 6] = [16, 32, 64, 128, 256, 512];
 
@@ -28,7 +37,7 @@ pub(crate) struct Pace {
     /// Of a step without chunks.
     step: Mean,
     /// Of chunks of up to each size, without the step that came with them.
-    chunks: [Trend; SIZES.len()],
+    chunks: [Line; SIZES.len()],
     /// Of passes of a few rows: on a device that computes on its own those of drafts, otherwise those of steps, too.
     pub(crate) rows: RowTimes,
     /// The present limit of steps in flight. It starts low, so that the first token comes early and a stop wastes little
@@ -48,27 +57,34 @@ impl Mean {
     }
 }
 
-/// The next value of a series that grows evenly, as the times of a prompt's chunks do: each has more positions before it.
+/// The time of chunks of a size by their position: each position before a chunk adds the same.
 #[derive(Debug, Default, Clone, Copy)]
-struct Trend {
-    last: Option<f64>,
-    growth: f64,
+struct Line {
+    /// At position 0.
+    base: Option<f64>,
+    slope: f64,
 }
 
-impl Trend {
-    /// Adds a value. One that is far larger than the last counts as three times as large.
-    fn add(&mut self, value: f64) {
-        let last = self.last.unwrap_or(value);
-        let value = value.min(3.0 * last);
-        self.last = Some(value);
-        // A smaller value begins another series.
-        if value > last {
-            self.growth = value - last;
+impl Line {
+    /// Adds the time of a chunk. One that is far longer than expected counts as half as much again: something else held it
+    /// up.
+    fn add(&mut self, position: usize, value: f64) {
+        let Some(base) = self.base else {
+            self.base = Some(value);
+            return;
+        };
+        let value = value.min((1.0 + MOST_GROWTH) * (base + self.slope * position as f64));
+        // Where few positions are before it, the time is that of the chunk itself.
+        let own = self.slope * position as f64;
+        if position < NEAR {
+            self.base = Some(base + 0.5 * (value - own - base));
+        } else {
+            self.slope += 0.5 * ((value - base).max(0.0) / position as f64 - self.slope);
         }
     }
 
-    fn next(&self) -> Option<f64> {
-        self.last.map(|last| last + self.growth.min(MOST_GROWTH * last))
+    fn at(&self, position: usize) -> Option<f64> {
+        Some(self.base? + self.slope * position as f64)
     }
 }
 
@@ -85,6 +101,12 @@ impl Pace {
         if !limits.asynchronous {
             self.rows.took(sequences, time);
         }
+    }
+
+    /// A step takes less time than this.
+    pub(crate) fn step_takes_at_most(&mut self, time: Duration) {
+        let most = time.as_secs_f64();
+        self.step.0 = self.step.0.map(|step| step.min(most));
     }
 
     /// Drafts of this many rows took this long, together with steps of this many sequences.
@@ -110,44 +132,64 @@ impl Pace {
         self.step.0
     }
 
-    /// Chunks of this many rows took this long together with this many steps.
-    pub(crate) fn chunk_took(&mut self, rows: usize, steps: usize, time: Duration) {
-        let step = steps as f64 * self.step.0.unwrap_or(0.0);
-        if let Some(at) = SIZES.iter().position(|size| rows <= *size) {
-            self.chunks[at].add((time.as_secs_f64() - step).max(0.0) * SIZES[at] as f64 / rows.max(1) as f64);
+    /// Chunks of this many rows from this position on took this long together with this many steps.
+    pub(crate) fn chunk_took(&mut self, (rows, position): (usize, usize), steps: usize, time: Duration) {
+        let seconds = time.as_secs_f64() - steps as f64 * self.step.0.unwrap_or(0.0);
+        // If the steps took less than expected, nothing is left to learn from.
+        if let Some(at) = SIZES.iter().position(|size| rows <= *size).filter(|_| seconds > 0.0) {
+            self.chunks[at].add(position, seconds * SIZES[at] as f64 / rows.max(1) as f64);
         }
     }
 
-    /// Rows of chunks for the next submission: all that are possible if nobody decodes or the device computes on its own.
-    /// Else only as many as steps can be between.
-    pub(crate) fn chunk_rows(&self, decoding: bool, limits: Limits, most: usize) -> usize {
+    /// Rows of chunks for the next submission, from this position on: all that are possible if nobody decodes or the device
+    /// computes on its own. Else only as many as steps can be between.
+    pub(crate) fn chunk_rows(&self, decoding: bool, limits: Limits, most: usize, position: usize) -> usize {
         let mut rows = most;
         if decoding && !limits.asynchronous {
-            while rows > SIZES[0] && self.parts(rows, limits).is_some_and(|parts| parts > MOST_BETWEEN + 1) {
+            let too_many =
+                |rows| self.parts((rows, position), limits).is_some_and(|parts| parts > MOST_BETWEEN + 1);
+            while rows > SIZES[0] && too_many(rows) {
                 rows /= 2;
             }
         }
         rows
     }
 
-    /// Steps to run among the kernels of chunks of this many rows, so that sequences that decode do not wait for all of
-    /// them.
-    pub(crate) fn steps_between(&self, rows: usize, limits: Limits) -> usize {
-        match self.parts(rows, limits) {
+    /// Steps to run among the kernels of chunks of this many rows from this position on, so that sequences that decode do
+    /// not wait for all of them.
+    pub(crate) fn steps_between(&self, chunks: (usize, usize), limits: Limits) -> usize {
+        match self.parts(chunks, limits) {
             Some(parts) => parts.saturating_sub(1).min(MOST_BETWEEN),
             None => UNMEASURED_BETWEEN,
         }
     }
 
-    /// Into how many parts chunks of this many rows are divided, if times are known.
-    fn parts(&self, rows: usize, limits: Limits) -> Option<usize> {
-        let steps = if limits.asynchronous { BETWEEN_STEPS } else { BETWEEN_HOST_STEPS };
+    /// Into how many parts chunks of this many rows from this position on are divided, if times are known. On a backend that
+    /// ends parts by itself, the most.
+    fn parts(&self, (rows, position): (usize, usize), limits: Limits) -> Option<usize> {
         let at = SIZES.iter().position(|size| rows <= *size).unwrap_or(SIZES.len() - 1);
         let nearest = (at..SIZES.len()).chain((0..at).rev());
-        let row = nearest.filter_map(|at| Some(self.chunks[at].next()? / SIZES[at] as f64)).next()?;
+        let row = nearest.filter_map(|at| Some(self.chunks[at].at(position)? / SIZES[at] as f64)).next()?;
         let step = self.step.0.filter(|step| *step > 0.0)?;
-        // A part that is a little longer is better than another step.
-        Some((row * rows as f64 / (steps * step) - 0.25).ceil() as usize)
+        let seconds = row * rows as f64;
+        match limits.asynchronous {
+            // A part that is a little longer is better than another step.
+            true => {
+                let part = (BETWEEN_STEPS * step).max(SHORTEST_PART.as_secs_f64());
+                Some((seconds / part - 0.25).ceil() as usize)
+            }
+            false => {
+                let part = self.gap(limits)?.as_secs_f64() - step;
+                Some(if seconds <= part { 1 } else { (HOST_SPARE * seconds / part).ceil() as usize })
+            }
+        }
+    }
+
+    /// The time from the end of a step to that of the next one while a prompt is read, for a backend that computes when it is
+    /// called.
+    pub(crate) fn gap(&self, limits: Limits) -> Option<Duration> {
+        let step = self.step.0.filter(|step| *step > 0.0 && !limits.asynchronous)?;
+        Some(Duration::from_secs_f64((HOST_GAP * step).max(SHORTEST_HOST_PART.as_secs_f64() + step)))
     }
 
     /// Steps to have in flight.
@@ -182,8 +224,8 @@ mod tests {
         kinds_differ: true,
     };
 
-    /// Chunks become slower with the position: the parts between steps stay near the time of two steps, although two chunks
-    /// are in flight.
+    /// Chunks become slower with the position: the parts between steps stay near the time that they should
+    /// have, although two chunks are in flight.
     #[test]
     fn steps_between_follow_the_time_of_chunks() {
         let (mut pace, step) = (Pace::default(), 0.001);
@@ -192,13 +234,17 @@ mod tests {
         // Another prompt came before.
         let mut flying: Vec<(usize, usize)> = Vec::new();
         for (chunks, position) in (0..4096).step_by(512).chain((0..8192).step_by(512)).enumerate() {
-            let steps = pace.steps_between(512, LIMITS);
+            let steps = pace.steps_between((512, position), LIMITS);
             if flying.len() == 2 {
                 let (position, steps) = flying.remove(0);
-                pace.chunk_took(512, steps, Duration::from_secs_f64(chunk(position) + steps as f64 * step));
+                pace.chunk_took(
+                    (512, position),
+                    steps,
+                    Duration::from_secs_f64(chunk(position) + steps as f64 * step),
+                );
             }
             let part = chunk(position) / (steps + 1) as f64;
-            assert!(chunks < 8 || part < 2.8 * step, "{steps} steps at {position}");
+            assert!(chunks < 8 || part < 2.75 * step, "{steps} steps at {position}");
             flying.push((position, steps));
         }
     }
@@ -208,18 +254,41 @@ mod tests {
     fn chunks_on_the_host_are_short_where_they_take_long() {
         let host = Limits { asynchronous: false, ..LIMITS };
         let (mut pace, step) = (Pace::default(), 0.020);
-        assert_eq!(pace.chunk_rows(true, host, 512), 512, "no time is known");
+        assert_eq!(pace.chunk_rows(true, host, 512, 0), 512, "no time is known");
         pace.step_took(Duration::from_secs_f64(step), 8, host);
         for seconds in [0.3, 1.0, 2.0, 4.0, 8.0] {
             let mut pace = Pace { step: pace.step, ..Pace::default() };
-            pace.chunk_took(512, 0, Duration::from_secs_f64(seconds));
-            let rows = pace.chunk_rows(true, host, 512);
-            let part = seconds * rows as f64 / 512.0 / (pace.steps_between(rows, host) + 1) as f64;
+            pace.chunk_took((512, 0), 0, Duration::from_secs_f64(seconds));
+            let rows = pace.chunk_rows(true, host, 512, 0);
+            let part = seconds * rows as f64 / 512.0 / (pace.steps_between((rows, 0), host) + 1) as f64;
             assert!(part < 3.5 * step, "{rows} rows of {seconds} s: parts of {part} s");
             assert_eq!(rows == 512, seconds <= 1.0, "{rows} rows of {seconds} s");
-            assert_eq!(pace.chunk_rows(false, host, 512), 512);
-            assert_eq!(pace.chunk_rows(true, LIMITS, 512), 512);
+            assert_eq!(pace.chunk_rows(false, host, 512, 0), 512);
+            assert_eq!(pace.chunk_rows(true, LIMITS, 512, 0), 512);
         }
+    }
+
+    /// A chunk whose steps took less than expected does not make all later ones look free.
+    #[test]
+    fn a_chunk_that_seems_to_take_no_time_is_not_learned_from() {
+        let mut pace = Pace::default();
+        pace.step_took(Duration::from_millis(10), 1, LIMITS);
+        pace.chunk_took((512, 0), 4, Duration::from_millis(30));
+        assert_eq!(pace.steps_between((512, 0), LIMITS), UNMEASURED_BETWEEN);
+        pace.chunk_took((512, 0), 4, Duration::from_millis(340));
+        assert!(pace.steps_between((512, 0), LIMITS) > UNMEASURED_BETWEEN);
+    }
+
+    #[test]
+    fn a_step_that_was_submitted_late_bounds_the_time_of_steps() {
+        let mut pace = Pace::default();
+        pace.step_takes_at_most(Duration::from_millis(1));
+        assert_eq!(pace.step_seconds(), None, "nothing was measured");
+        pace.step_took(Duration::from_millis(12), 1, LIMITS);
+        pace.step_takes_at_most(Duration::from_millis(15));
+        assert_eq!(pace.step_seconds(), Some(0.012));
+        pace.step_takes_at_most(Duration::from_millis(9));
+        assert_eq!(pace.step_seconds(), Some(0.009));
     }
 
     #[test]

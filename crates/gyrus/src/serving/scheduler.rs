@@ -62,6 +62,17 @@ pub(crate) struct Scheduler {
     pub(super) shifts: u64,
     /// When the last submission was complete.
     pub(super) completed: Option<Instant>,
+    /// Whether the device computes the rows of the next step.
+    pub(super) ahead: bool,
+}
+
+/// Whether rows of a step without other work were computed before it was submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    No,
+    Yes,
+    /// They were complete when it was submitted, so that the device had nothing to do.
+    Waited,
 }
 
 /// A submission that has not landed.
@@ -69,17 +80,23 @@ pub(crate) struct Scheduler {
 pub(super) struct Flight {
     pub(super) submission: u64,
     pub(super) at: Instant,
+    /// Whether the rows of its first step were computed before.
+    pub(super) ahead: Ahead,
     pub(super) chunks: Vec<FlightChunk>,
     pub(super) chunks_landed: bool,
     pub(super) drafts: Vec<FlightDraft>,
     pub(super) drafts_landed: bool,
     /// Rows of chunks, and of drafts.
     pub(super) rows: usize,
+    /// The mean position at which the rows of chunks begin.
+    pub(super) position: usize,
     pub(super) draft_rows: usize,
     /// Sequences that take part in its steps.
     pub(super) decoding: usize,
     pub(super) steps: usize,
     pub(super) steps_left: usize,
+    /// Those of them that come after the chunks.
+    pub(super) steps_after: usize,
 }
 
 /// A chunk in flight.
@@ -92,6 +109,15 @@ pub(super) struct FlightChunk {
     pub(super) logits: LogitRows,
     /// The record of the checkpoint at its end.
     pub(super) checkpoint: Option<u32>,
+}
+
+impl FlightChunk {
+    /// The mean position at which the rows of chunks begin.
+    pub(super) fn position<'c>(chunks: impl Iterator<Item = &'c FlightChunk>) -> usize {
+        let add = |(rows, sum), chunk: &FlightChunk| (rows + chunk.count, sum + chunk.count * chunk.first);
+        let (rows, sum) = chunks.fold((0, 0), add);
+        sum.checked_div(rows).unwrap_or(0)
+    }
 }
 
 impl Scheduler {
@@ -122,7 +148,7 @@ impl Scheduler {
             // Steps in flight do not make it grow.
             flights: VecDeque::with_capacity(limits.steps + 4),
             pace: Pace::default(),
-            masks: Masks::default(),
+            masks: Masks::new(),
             counters,
             admitted: 0,
             epoch: 0,
@@ -130,6 +156,7 @@ impl Scheduler {
             losses: 0,
             shifts: 0,
             completed: None,
+            ahead: false,
         }
     }
 

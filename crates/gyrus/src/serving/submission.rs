@@ -6,15 +6,22 @@ use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, Records, R
 
 use super::drafts::FlightDraft;
 use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
-use super::scheduler::{Flight, FlightChunk, Scheduler};
+use super::scheduler::{Ahead, Flight, FlightChunk, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
 
 /// The most rows of logits in one submission. Each is as wide as the vocabulary.
 const SCORED_ROWS: usize = 32;
+/// The most submissions with chunks in flight: one is recorded while the other runs.
+const CHUNKS_IN_FLIGHT: usize = 2;
 
 impl Scheduler {
     /// Submits what is useful now. Returns whether anything was submitted.
     pub(crate) fn submit(&mut self, now: Instant, slots: &mut dyn Slots) -> Result<bool, BackendError> {
+        // What would be submitted comes after the parts of a chunk that are left. To record all of them now would hold up the
+        // tokens that land meanwhile.
+        if slots.is_recording() {
+            return Ok(false);
+        }
         self.follow(slots)?;
         let reading = self
             .sequences
@@ -26,10 +33,19 @@ impl Scheduler {
         if drafted && !self.limits.asynchronous {
             return Ok(true);
         }
+        if self.time_for_masks(now).is_some() {
+            return Ok(drafted);
+        }
         let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
-        let most = if self.limits.asynchronous { 2 } else { 1 };
-        if reading && self.flights.len() < most {
-            let rows = self.pace.chunk_rows(decoding > 0, self.limits, self.chunk());
+        // The steps in flight before a prompt joined keep the device busy while its first chunk is recorded.
+        let may_read = match self.limits.asynchronous {
+            true => self.flights.iter().filter(|flight| flight.rows > 0).count() < CHUNKS_IN_FLIGHT,
+            false => self.flights.is_empty(),
+        };
+        if reading && may_read {
+            let oldest = self.readers().min().and_then(|(_, at)| self.sequences[at].as_ref());
+            let position = oldest.map_or(0, |sequence| sequence.kv.len());
+            let rows = self.pace.chunk_rows(decoding > 0, self.limits, self.chunk(), position);
             return self.submit_chunks(rows, now, slots);
         }
         if reading || decoding == 0 {
@@ -51,10 +67,12 @@ impl Scheduler {
         // Sequences may have been preempted.
         while left > 0 && self.sequences.iter().flatten().any(Sequence::decodes) {
             let steps = each.min(left);
+            let ahead = self.rows_of_next(slots)?;
             let submission = slots.submit(&Work { chunks: &[], between: 0, steps })?;
-            self.flown(submission, Vec::new(), steps, now);
+            self.flown(submission, Vec::new(), (0, steps, ahead), now);
             left -= steps;
         }
+        self.compute_ahead(slots)?;
         self.pace.submitted();
         Ok(true)
     }
@@ -146,8 +164,9 @@ impl Scheduler {
         let has_steps = !planned.is_empty() && self.wanted_steps() > 0;
         let in_flight: usize = self.flights.iter().map(|flight| flight.steps_left).sum();
         let free_steps = self.limits.steps.saturating_sub(in_flight + 1);
+        let chunks = (rows - left, FlightChunk::position(planned.iter().map(|(chunk, ..)| chunk)));
         let between =
-            if has_steps { self.pace.steps_between(rows - left, self.limits).min(free_steps) } else { 0 };
+            if has_steps { self.pace.steps_between(chunks, self.limits).min(free_steps) } else { 0 };
         for &(_, at) in &order {
             // The state at the end of its prompt is copied before a step changes it.
             if !self.ends_at_checkpoint(&planned, at) {
@@ -162,7 +181,8 @@ impl Scheduler {
         // To start or to grant may preempt, too.
         planned.retain(|(chunk, slot, _)| self.slots[*slot] == Some(chunk.sequence));
         let between = if planned.is_empty() { 0 } else { between };
-        if planned.is_empty() && steps == 0 {
+        // Without a chunk, because blocks are missing, steps go on one by one.
+        if planned.is_empty() && (steps == 0 || self.flights.len() >= CHUNKS_IN_FLIGHT) {
             return Ok(false);
         }
         // Chunks of a slot are adjacent.
@@ -387,11 +407,17 @@ impl Scheduler {
                 Some(Chunk { slot: *slot, position, tokens, kind: *kind, logits: chunk.logits, records })
             })
             .collect();
+        if between > 0 {
+            slots.set_gap(self.pace.gap(self.limits));
+        }
         let submission = slots.submit(&Work { chunks: &chunks, between, steps })?;
         drop(chunks);
         self.take_checkpoints(planned, slots)?;
         let flown = planned.iter().map(|(chunk, ..)| *chunk).collect();
-        self.flown(submission, flown, between + steps, now);
+        self.flown(submission, flown, (between, steps, Ahead::No), now);
+        if between + steps > 0 {
+            self.compute_ahead(slots)?;
+        }
         Ok(())
     }
 
@@ -438,19 +464,26 @@ impl Scheduler {
         Ok(())
     }
 
-    fn flown(&mut self, submission: u64, chunks: Vec<FlightChunk>, steps: usize, now: Instant) {
+    fn flown(
+        &mut self,
+        submission: u64,
+        chunks: Vec<FlightChunk>,
+        steps: (usize, usize, Ahead),
+        now: Instant,
+    ) {
         self.flown_with(submission, chunks, Vec::new(), steps, now);
     }
 
-    /// The same with drafts.
+    /// The same with drafts. Steps are those among the chunks, and those after them.
     pub(super) fn flown_with(
         &mut self,
         submission: u64,
         chunks: Vec<FlightChunk>,
         drafts: Vec<FlightDraft>,
-        steps: usize,
+        (between, steps_after, ahead): (usize, usize, Ahead),
         now: Instant,
     ) {
+        let steps = between + steps_after;
         for sequence in self.sequences.iter_mut().flatten() {
             if let Some(running) = sequence.running_mut().filter(|running| running.decodes == Decodes::Next) {
                 running.decodes = Decodes::Since(submission);
@@ -465,19 +498,23 @@ impl Scheduler {
             }
         }
         let rows = chunks.iter().map(|chunk| chunk.count).sum();
+        let position = FlightChunk::position(chunks.iter());
         let decoding = self.sequences.iter().flatten().filter(|sequence| sequence.decodes()).count();
         self.flights.push_back(Flight {
             submission,
             at: now,
+            ahead,
             chunks_landed: chunks.is_empty(),
             chunks,
             drafts_landed: drafts.is_empty(),
             draft_rows: drafts.iter().map(|draft| draft.rows).sum(),
             drafts,
             rows,
+            position,
             decoding,
             steps,
             steps_left: steps,
+            steps_after,
         });
     }
 

@@ -58,6 +58,7 @@ impl Job {
                 tables: &vec![&table[..]; groups],
                 lengths: &[LENGTH],
                 records: &[],
+                inputs: Default::default(),
             });
             let logits = logits.unwrap().to_vec();
             done = tokens.len();
