@@ -132,8 +132,8 @@ impl Worker {
                 }
                 (shared.guesses.iter().copied().collect(), shared.turns)
             };
-            let room = session.model().context().tokens.saturating_sub(self.text.len() + ahead.len());
-            let wanted = AHEAD.saturating_sub(ahead.len()).min(room);
+            let remaining = session.model().context().tokens.saturating_sub(self.text.len() + ahead.len());
+            let wanted = AHEAD.saturating_sub(ahead.len()).min(remaining);
             if wanted == 0 {
                 match self.receiver.recv() {
                     Ok(token) => self.text.push(token),

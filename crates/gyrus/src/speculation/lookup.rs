@@ -21,7 +21,7 @@ impl Lookup {
     }
 
     fn with_most(tokens: &[u32], most: usize) -> Lookup {
-        // Room for as much again before the oldest tokens are dropped.
+        // As many tokens can follow before the oldest are dropped.
         let tokens = &tokens[tokens.len().saturating_sub(most / 2)..];
         let mut lookup = Lookup { tokens: Vec::new(), automaton: SuffixAutomaton::new(), most };
         tokens.iter().for_each(|token| lookup.push(*token));
