@@ -5,6 +5,7 @@ mod config_defaults;
 mod delta_plan;
 mod delta_reader;
 mod description;
+pub(crate) mod encoder;
 mod expert_names;
 mod expert_reader;
 mod expert_weights;
@@ -20,7 +21,8 @@ mod ropes;
 mod source;
 mod tensor_names;
 mod weights;
+pub(crate) mod whisper;
 
 pub use config::{Attention, Config, Experts, FeedForward, Layer, Mixer, QkNorm};
-pub(crate) use plan::build;
+pub(crate) use plan::{Head, build, build_with};
 pub use ropes::{LayerRope, ModelRopes};

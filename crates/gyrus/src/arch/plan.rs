@@ -2,13 +2,14 @@ use std::ops::Range;
 
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::{
-    Activation, BufferId, BufferSpec, DeltaShape, HeadNorms, KvGroup, KvLayer, LOGITS, MAX_KV_GROUPS, Op,
-    Output, Plan, Precision, RopeId, Rows, WeightId,
+    Activation, BufferId, BufferSpec, DeltaShape, HIDDEN, HeadNorms, KvGroup, KvLayer, LOGITS, MAX_KV_GROUPS,
+    Op, Output, Plan, Precision, RopeId, Rows, SCORES, Span, WeightId,
 };
 use gyrus_tensor::DType;
 
 use super::config::{Attention, Config, Layer, Mixer, QkNorm};
 use super::description::Arch;
+use super::encoder;
 use super::quantization::Quantization;
 use super::reader;
 use super::tensor_names::{GlobalTensor, LayerTensor, TensorNames};
@@ -22,12 +23,41 @@ impl Config {
     }
 }
 
+/// What a plan computes from the last hidden rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// Logits of the next token.
+    Logits,
+    /// The rows themselves, normalised. No position is computed in a later batch, so that all layers of a KV group have
+    /// one place for their keys and values.
+    Hidden,
+    /// The labels of a classifier of the rows.
+    Labels,
+}
+
 /// Reads a model's configuration and builds its plan, with matrices of floats quantised to a type.
 pub(crate) fn build(
     model: &Checkpoint,
     precision: Precision,
     quantize: Option<DType>,
 ) -> Result<(Config, Plan), Error> {
+    build_with(model, Head::Logits, precision, quantize)
+}
+
+/// As [`build`], for this head.
+pub(crate) fn build_with(
+    model: &Checkpoint,
+    head: Head,
+    precision: Precision,
+    quantize: Option<DType>,
+) -> Result<(Config, Plan), Error> {
+    if let Ok((_, found)) = encoder::find(model) {
+        return Err(Error::WrongKind {
+            found,
+            what: "a text encoder, which generates no text",
+            instead: "it computes embeddings, or is a reranker",
+        });
+    }
     let (mut config, arch, extra) = reader::read(model)?;
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
@@ -39,6 +69,7 @@ pub(crate) fn build(
     weights.skip_layers(config.layers.len(), extra);
     let mut builder = Builder {
         arch,
+        head,
         config: &config,
         weights,
         buffers: Vec::new(),
@@ -57,6 +88,7 @@ pub(crate) fn build(
 /// `delta_plan.rs`.
 pub(super) struct Builder<'a> {
     pub(super) arch: &'a Arch,
+    head: Head,
     pub(super) config: &'a Config,
     pub(super) weights: Weights<'a>,
     buffers: Vec<BufferSpec>,
@@ -79,6 +111,10 @@ impl Builder<'_> {
         let table = self.weights.add(embedding, &[vocab, dim])?;
         let output_name = self.weights.names.global(GlobalTensor::Output);
         let head = match self.weights.tensor(&output_name) {
+            _ if self.head != Head::Logits => {
+                self.weights.skip(output_name);
+                table
+            }
             Some(tensor) => self.weights.add(tensor, &[vocab, dim])?,
             None if untied => return Err(Error::MissingTensor(output_name)),
             None => table,
@@ -120,17 +156,14 @@ impl Builder<'_> {
         }
 
         let last = self.logits_buffer("last", dim);
-        let logits = self.logits_buffer("logits", vocab);
         self.ops.push(Op::Gather { x: stream, out: last });
         let weight = self.weights.global_norm(GlobalTensor::OutputNorm, dim)?;
         self.ops.push(Op::RmsNorm { x: last, weight, eps: norm_eps, out: last });
-        self.ops.push(Op::MatMul { x: last, weights: vec![head], accumulate: false, out: logits });
-        if c.logit_scale != 1.0 {
-            self.ops.push(Op::Scale { x: logits, factor: c.logit_scale });
-        }
-        if let Some(cap) = c.logit_cap {
-            self.ops.push(Op::SoftCap { x: logits, cap });
-        }
+        let output = match self.head {
+            Head::Logits => Output { name: LOGITS, buffer: self.logits(last, head, vocab) },
+            Head::Hidden => Output { name: HIDDEN, buffer: last },
+            Head::Labels => Output { name: SCORES, buffer: self.labels(last)? },
+        };
 
         self.weights.check_all_used()?;
         Ok(Plan {
@@ -141,10 +174,34 @@ impl Builder<'_> {
             ropes: c.ropes.clone(),
             kv: std::mem::take(&mut self.groups),
             delta: std::mem::take(&mut self.delta),
+            encode: Vec::new(),
             forward: std::mem::take(&mut self.ops),
             layers,
-            outputs: vec![Output { name: LOGITS, buffer: logits }],
+            outputs: vec![output],
         })
+    }
+
+    /// The labels of the last hidden rows: those that GGUF files have for yes and no.
+    fn labels(&mut self, last: BufferId) -> Result<BufferId, Error> {
+        let name = "cls.output.weight";
+        let labels = self.buffer_of("labels", 2, Rows::Logits);
+        let tensor = self.weights.find(name)?;
+        let weights = vec![self.weights.add(tensor, &[2, self.config.dim])?];
+        self.ops.push(Op::MatMul { x: last, weights, accumulate: false, out: labels });
+        Ok(labels)
+    }
+
+    /// The logits of the last hidden rows.
+    fn logits(&mut self, last: BufferId, head: WeightId, vocab: usize) -> BufferId {
+        let logits = self.logits_buffer("logits", vocab);
+        self.ops.push(Op::MatMul { x: last, weights: vec![head], accumulate: false, out: logits });
+        if self.config.logit_scale != 1.0 {
+            self.ops.push(Op::Scale { x: logits, factor: self.config.logit_scale });
+        }
+        if let Some(cap) = self.config.logit_cap {
+            self.ops.push(Op::SoftCap { x: logits, cap });
+        }
+        logits
     }
 
     /// Attention of a layer, added to the stream.
@@ -204,7 +261,16 @@ impl Builder<'_> {
             true => Some(self.weights.layer(i, LayerTensor::Sinks, &[usize::from(heads)])?),
             false => None,
         };
-        self.ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap, sinks, out: attended });
+        self.ops.push(Op::Attention {
+            qkv,
+            heads,
+            kv,
+            scale,
+            soft_cap,
+            sinks,
+            span: Span::Causal,
+            out: attended,
+        });
         if attention.output_gate {
             let (activation, first) = (Activation::Sigmoid, gate as u32);
             self.ops.push(Op::MulBy { x: attended, activation, by: qkv, first });
@@ -393,6 +459,10 @@ impl Builder<'_> {
                 self.groups.len() - 1
             }
         };
+        if self.head != Head::Logits && self.config.layers.iter().all(has_own_keys) {
+            self.groups[group].layers = 1;
+            return Ok(KvLayer { group: group as u8, index: 0 });
+        }
         self.groups[group].layers += 1;
         Ok(KvLayer { group: group as u8, index: self.groups[group].layers as u16 - 1 })
     }
@@ -417,4 +487,9 @@ impl Builder<'_> {
             self.buffers.len() - 1
         }) as u16)
     }
+}
+
+/// Whether no other layer's keys are attended to.
+fn has_own_keys(layer: &Layer) -> bool {
+    layer.attention().is_none_or(|attention| attention.kv_owner.is_none())
 }

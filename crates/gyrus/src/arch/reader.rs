@@ -102,6 +102,8 @@ fn check_config(fields: Fields<'_>, arch: &Arch) -> Result<(), Error> {
         Activation::Gelu => &["gelu"],
         Activation::SquaredRelu => &["relu2"],
         Activation::Sigmoid => &["sigmoid"],
+        Activation::Relu => &["relu"],
+        Activation::Tanh => &["tanh"],
     };
     // Gemma's first files name 'gelu' in `hidden_act` and mean the tanh form, which newer ones have in
     // `hidden_activation`.

@@ -54,6 +54,11 @@ impl<'a> Weights<'a> {
         self.skipped.extend(all);
     }
 
+    /// Skips tensors whose names begin with this.
+    pub(super) fn skip(&mut self, prefix: String) {
+        self.skipped.push(prefix);
+    }
+
     /// A tensor, if the file has it.
     pub(super) fn tensor(&self, name: &str) -> Option<TensorView<'a>> {
         self.model.tensor(name)

@@ -1,0 +1,9 @@
+//! Whisper: an encoder of spectrograms and a decoder of text that attends to it.
+
+mod alignment_heads;
+mod config;
+mod names;
+mod plan;
+
+pub(crate) use config::WhisperConfig;
+pub(crate) use plan::{CROSS_GROUP, ENCODER_GROUP, SELF_GROUP, WhisperPlan, build};

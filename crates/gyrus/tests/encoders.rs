@@ -1,0 +1,193 @@
+//! Embeddings and rerankers on the CPU, compared with transformers and sentence-transformers on small random models.
+
+use std::path::PathBuf;
+
+use gyrus::{EmbedOptions, EmbedPrompt, Embedder, Options, Precision, RerankOptions, Reranker};
+use serde_json::Value;
+
+fn options(precision: Precision) -> Options {
+    Options { precision, threads: Some(2), ..Options::default() }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    gyrus_testkit::repository().join("tests/data/encoders").join(name)
+}
+
+fn reference(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(fixture(name).join("ref.json")).unwrap()).unwrap()
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().unwrap().iter().map(|x| x.as_str().unwrap().to_owned()).collect()
+}
+
+fn cosine(a: &[f32], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let dot: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * b).sum();
+    let (mut of_a, mut of_b) = (0.0, 0.0);
+    a.iter().for_each(|a| of_a += f64::from(*a) * f64::from(*a));
+    b.iter().for_each(|b| of_b += b * b);
+    dot / (of_a * of_b).sqrt()
+}
+
+/// The least cosine of a model's embeddings with the published ones.
+fn least_cosine(model: &str, of: &str, precision: Precision) -> f64 {
+    let reference = reference(of);
+    let embedder = Embedder::open(&fixture(model), &options(precision)).unwrap();
+    let texts = strings(&reference["texts"]);
+    let found = embedder.embed(&texts, &EmbedOptions::default()).unwrap();
+    let want = reference["embeddings"].as_array().unwrap();
+    assert_eq!(found.vectors().count(), want.len());
+    let cosines = found.vectors().zip(want).map(|(found, want)| cosine(found, &floats(want)));
+    cosines.fold(1.0, f64::min)
+}
+
+const EMBEDDERS: [&str; 5] = ["bert", "xlm-roberta", "nomic-bert", "modernbert", "qwen3-embedding"];
+
+#[test]
+fn folders_have_the_embeddings_of_sentence_transformers() {
+    for name in EMBEDDERS {
+        let exact = least_cosine(name, name, Precision::Exact);
+        assert!(exact > 0.99999, "{name}: {exact}");
+        // 32 elements average out less of int8's roundings than hundreds; MiniLM is held to 0.9995.
+        let fast = least_cosine(name, name, Precision::Fast);
+        assert!(fast > 0.995, "{name}: {fast}");
+    }
+}
+
+#[test]
+fn gguf_files_have_the_same_embeddings() {
+    for name in ["bert", "xlm-roberta", "nomic-bert", "modernbert"] {
+        let exact = least_cosine(&format!("{name}.gguf"), name, Precision::Exact);
+        assert!(exact > 0.99999, "{name}: {exact}");
+    }
+}
+
+/// Prompts, the length of vectors and the number of tokens are those of sentence-transformers.
+#[test]
+fn settings_are_those_of_the_files() {
+    for name in EMBEDDERS {
+        let reference = reference(name);
+        let embedder = Embedder::open(&fixture(name), &options(Precision::Exact)).unwrap();
+        let query = [reference["query"].as_str().unwrap()];
+        let with = |prompt| {
+            let options = EmbedOptions { prompt, ..EmbedOptions::default() };
+            embedder.embed(&query, &options)
+        };
+        let want = floats(&reference["query_embedding"]);
+        let found = with(EmbedPrompt::Named("query".to_owned())).unwrap();
+        let found = found.vectors().next().unwrap();
+        let close = found.iter().zip(&want).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5);
+        assert!(close, "{name}: {found:?} {want:?}");
+        assert_eq!(with(EmbedPrompt::Text("find: ".to_owned())).unwrap().values, found, "{name}");
+        let error = with(EmbedPrompt::Named("poem".to_owned())).unwrap_err().to_string();
+        assert_eq!(error, "the model has no prompt 'poem'; there are: document, query");
+        let length = found.iter().map(|x| x * x).sum::<f32>().sqrt();
+        assert_eq!((length - 1.0).abs() < 1e-5, reference["normalized"] == true, "{name}: {length}");
+        for (text, ids) in strings(&reference["texts"]).iter().zip(reference["tokens"].as_array().unwrap()) {
+            assert_eq!(embedder.count_tokens(text), ids.as_array().unwrap().len(), "{name}: {text}");
+        }
+        assert_eq!(
+            embedder.pooling().name(),
+            reference["pooling"].as_str().unwrap().trim_end_matches("token")
+        );
+    }
+}
+
+/// A text has the same bits alone, in any batch, and on any number of threads.
+#[test]
+fn embeddings_do_not_depend_on_the_batch() {
+    for name in EMBEDDERS {
+        let texts = strings(&reference(name)["texts"]);
+        for precision in [Precision::Exact, Precision::Fast] {
+            let embedder = Embedder::open(&fixture(name), &options(precision)).unwrap();
+            let together = embedder.embed(&texts, &EmbedOptions::default()).unwrap();
+            let single = Options { threads: Some(1), ..options(precision) };
+            let embedder = Embedder::open(&fixture(name), &single).unwrap();
+            for (text, want) in texts.iter().zip(together.vectors()) {
+                let alone = embedder.embed(&[text], &EmbedOptions::default()).unwrap();
+                assert_eq!(alone.values, want, "{name} {precision:?}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn first_dimensions_are_scaled_again() {
+    let embedder = Embedder::open(&fixture("bert"), &options(Precision::Exact)).unwrap();
+    let texts = ["a cat on the mat"];
+    let whole = embedder.embed(&texts, &EmbedOptions::default()).unwrap();
+    let with = |dimensions| {
+        embedder.embed(&texts, &EmbedOptions { dimensions: Some(dimensions), ..EmbedOptions::default() })
+    };
+    let short = with(8).unwrap();
+    assert_eq!(short.dimensions, 8);
+    let length = whole.values[..8].iter().map(|x| x * x).sum::<f32>().sqrt();
+    for (short, whole) in short.values.iter().zip(&whole.values) {
+        assert!((short - whole / length).abs() < 1e-6);
+    }
+    for wrong in [0, 33] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("the model has 32"), "{error}");
+    }
+}
+
+#[test]
+fn a_text_that_is_too_long_is_an_error_unless_it_may_be_truncated() {
+    let embedder = Embedder::open(&fixture("bert"), &options(Precision::Exact)).unwrap();
+    let long = "cat ".repeat(200);
+    let error = embedder.embed(&["cat", &long], &EmbedOptions::default()).unwrap_err().to_string();
+    assert_eq!(error, "text 2 has 202 tokens, at most 128 are possible; shorten it, or ask for truncation");
+    let options = EmbedOptions { truncate: true, ..EmbedOptions::default() };
+    let truncated = embedder.embed(&[&long], &options).unwrap();
+    assert_eq!(truncated.tokens, 128);
+    let fitting = embedder.embed(&["cat ".repeat(126)], &EmbedOptions::default()).unwrap();
+    assert_eq!(truncated.values, fitting.values);
+}
+
+const RERANKERS: [&str; 6] = [
+    "bert-reranker",
+    "xlm-roberta-reranker",
+    "modernbert-reranker",
+    "qwen3-reranker",
+    "bert-reranker.gguf",
+    "xlm-roberta-reranker.gguf",
+];
+
+#[test]
+fn rerankers_have_the_logits_of_transformers() {
+    for name in RERANKERS {
+        let reference = reference(name.trim_end_matches(".gguf"));
+        let reranker = Reranker::open(&fixture(name), &options(Precision::Exact)).unwrap();
+        let (query, documents) = (reference["query"].as_str().unwrap(), strings(&reference["documents"]));
+        let want = floats(&reference["logits"]);
+        let found = reranker.scores(query, &documents, &RerankOptions::default()).unwrap();
+        for (found, want) in found.iter().zip(&want) {
+            assert!((f64::from(found.logit) - want).abs() < 2e-4, "{name}: {found:?} {want}");
+            let score = 1.0 / (1.0 + (-want).exp());
+            assert!((f64::from(found.score) - score).abs() < 1e-4, "{name}: {found:?} {score}");
+        }
+        let ranked = reranker.rank(query, &documents, &RerankOptions::default()).unwrap();
+        assert!(ranked.windows(2).all(|pair| pair[0].logit >= pair[1].logit), "{name}");
+        let alone = reranker.scores(query, &documents[3..4], &RerankOptions::default()).unwrap();
+        assert_eq!(alone[0].logit, found[3].logit, "{name}");
+    }
+}
+
+/// A model of the wrong kind is an error that says what it is.
+#[test]
+fn models_of_the_wrong_kind_are_refused_by_name() {
+    let options = options(Precision::Exact);
+    let errors = [
+        gyrus::Model::open(&fixture("bert"), &options).err(),
+        Embedder::open(&gyrus_testkit::repository().join("tests/data/tiny/llama"), &options).err(),
+        Reranker::open(&fixture("bert"), &options).err(),
+        Reranker::open(&gyrus_testkit::repository().join("tests/data/tiny/llama"), &options).err(),
+    ];
+    let errors = errors.map(|error| error.unwrap().to_string());
+    insta::assert_snapshot!(errors.join("\n"));
+}
