@@ -53,6 +53,8 @@ KINDS = {
     "xtc": [c_float, c_float, c_size_t, c_uint32],
     "top_n_sigma": [c_float],
     "mirostat_v2": [c_uint32, c_float, c_float],
+    # The size of the vocabulary, the window, the penalties for repetition, frequency and presence.
+    "penalties": [c_int32, c_int32, c_float, c_float, c_float],
 }
 
 
@@ -77,6 +79,8 @@ def init(library, name, arguments, vocab):
     if name == "logit_bias":
         biases = (LogitBias * len(arguments))(*[LogitBias(token, bias) for token, bias in arguments])
         return library.llama_sampler_init_logit_bias(vocab, len(arguments), biases)
+    if name == "penalties":
+        return library.llama_sampler_init_penalties(vocab, *arguments)
     if name == "dry":
         *numbers, breakers = arguments
         tokens = [(c_int32 * len(breaker))(*breaker) for breaker in breakers]

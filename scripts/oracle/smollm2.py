@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 
-import gguf
 import numpy as np
 
+from dequantize import to_f32
 from llama_cpp import Llama, log_softmax
 
 WINDOW, WINDOWS, POSITIONS = 512, 4, 200
@@ -25,25 +25,6 @@ PROMPTS = [
     "The largest planet is", "Dear Sir or Madam,", "1, 2, 3, 4,", "The quick brown fox", "Roses are red,",
     "It was a dark and stormy night", "The population of the Earth", "If all men are mortal",
 ]
-
-
-def to_f32(source, target):
-    """The same values, as F32: llama.cpp then computes without rounding activations."""
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents())
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
-            continue
-        kind = field.types[0]
-        sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, sub_type=sub)
-    for tensor in reader.tensors:
-        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        writer.add_tensor(tensor.name, values.reshape(tensor.shape[::-1]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def main(gyrus, model, *texts):

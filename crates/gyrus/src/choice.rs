@@ -30,6 +30,8 @@ pub(crate) struct Choice {
     /// The most likely alternatives to the current token.
     top: Vec<(u32, f32)>,
     usage: Usage,
+    /// Tokens since the last part that was told.
+    since_part: usize,
     /// When the request was sent, and when its events were first waited for.
     sent: Instant,
     started: Option<Instant>,
@@ -154,6 +156,7 @@ impl Choice {
             ignores_end: request.ignores_end(),
             top: Vec::new(),
             usage: Usage { prompt_tokens: tokens.len(), ..Usage::default() },
+            since_part: 0,
             sent: Instant::now(),
             started: None,
             first_token: None,
@@ -301,6 +304,7 @@ impl Choice {
             return self.stop(reason.clone()).unwrap_or(Happening::Stop(reason));
         }
         self.usage.generated_tokens += 1;
+        self.since_part += 1;
         let repeats = self.repetition.as_mut().is_some_and(|repetition| repetition.push(id));
         self.output.push(id);
         self.state = match repeats {
@@ -318,6 +322,10 @@ impl Choice {
         let reason = stopped.or(reason);
         if let Some(part) = part {
             self.state = State::Parts(reason);
+            let tokens = std::mem::take(&mut self.since_part);
+            if part == OutputPart::Reasoning {
+                self.usage.reasoning_tokens += tokens;
+            }
             return Some(match part {
                 OutputPart::Text => Happening::Text,
                 OutputPart::Reasoning => Happening::Reasoning,
@@ -328,6 +336,10 @@ impl Choice {
             self.job.cancel();
         }
         let reason = reason?;
+        // The end of the reasoning may be white space, which is no part.
+        if self.output.ended_in_reasoning() {
+            self.usage.reasoning_tokens += std::mem::take(&mut self.since_part);
+        }
         self.usage.decode_time = self.first_token.map(|t| t.elapsed()).unwrap_or_default();
         self.state = State::Done;
         Some(Happening::Stop(reason))

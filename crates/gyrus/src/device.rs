@@ -18,6 +18,16 @@ pub enum Device {
     Reference,
 }
 
+impl Device {
+    /// Whether a GPU was asked for.
+    pub(crate) fn is_gpu(&self) -> bool {
+        #[cfg(feature = "gpu")]
+        return matches!(self, Device::Gpu(_));
+        #[cfg(not(feature = "gpu"))]
+        false
+    }
+}
+
 /// The device that a model runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

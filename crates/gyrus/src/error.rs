@@ -39,6 +39,26 @@ pub enum Error {
         /// The supported architectures.
         known: String,
     },
+    /// The model is of another kind than what was asked for.
+    #[error("'{}' is {what}: {instead}", .found.escape_debug())]
+    WrongKind {
+        /// The architecture in the file.
+        found: String,
+        /// What it is.
+        what: &'static str,
+        /// What it can be used for, or what could be used instead.
+        instead: &'static str,
+    },
+    /// A text has more tokens than the model takes.
+    #[error("text {} has {tokens} tokens, at most {most} are possible; shorten it, or ask for truncation", .index + 1)]
+    TextTooLong {
+        /// The index of the text.
+        index: usize,
+        /// Its tokens, special ones included.
+        tokens: usize,
+        /// The most there may be.
+        most: usize,
+    },
     /// The model has a feature that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),

@@ -98,6 +98,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated tokens.
     pub generated_tokens: usize,
+    /// How many of them wrote reasoning, with the marker that begins it. The one that ends it belongs to the text.
+    pub reasoning_tokens: usize,
     /// Guesses of speculation that were verified.
     pub drafted_tokens: usize,
     /// How many of them were right: tokens that took no step of their own.

@@ -32,6 +32,7 @@ mod choice;
 mod constraints;
 mod context;
 mod device;
+mod embedding;
 mod error;
 mod event;
 mod generation;
@@ -48,6 +49,7 @@ mod saved;
 mod serving;
 mod session;
 mod speculation;
+pub mod speech;
 mod stop_strings;
 pub mod tokenizer;
 mod trace;
@@ -60,7 +62,12 @@ pub mod constrain {
 
 /// Tools of a request, and calls of them.
 pub mod tools {
-    pub use gyrus_dialog::{Call, Error, Tool, ToolChoice, Tools};
+    pub use gyrus_dialog::{Call, Error, Tool, ToolChoice, Tools, knows_tools};
+}
+
+/// Audio files as samples.
+pub mod audio {
+    pub use gyrus_audio::{AudioError, Limits, Pcm, PcmFormat, SAMPLE_RATE, Waveform};
 }
 
 /// Rotary embeddings, as in [`ModelRopes`].
@@ -76,9 +83,14 @@ pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};
 pub use device::{Device, DeviceInfo, UnknownDevice};
+pub use embedding::{
+    EmbedOptions, Embedder, Embeddings, ModelKind, Pooling, Prompt as EmbedPrompt, Ranked, RerankOptions,
+    Reranker,
+};
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
+pub use gyrus_cpu::{release_free_memory, return_large_buffers};
 pub use gyrus_formats::Access;
 pub use gyrus_kernels::observe::OpResult;
 pub use gyrus_kernels::{
@@ -96,4 +108,5 @@ pub use saved::{SessionFileError, check_session_file, seal_session_file};
 pub use serving::{Driver, Statistics};
 pub use session::Session;
 pub use speculation::{Drafter, Lookup, MODEL_EVIDENCE, NewDrafter, Speculation};
+pub use speech::Transcriber;
 pub use trace::{Difference, Summary, Trace, TraceSide, TracedChunk, TracedResult};

@@ -41,6 +41,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) options: &'a Options,
     /// Called with the bytes of weights loaded so far and in total.
     pub(crate) progress: &'a dyn Fn(u64, u64),
+    /// The size of the KV cache, if it does not depend on memory and options: that of texts that are computed whole.
+    pub(crate) fixed: Option<KvSize>,
 }
 
 impl Loader<'_> {
@@ -96,6 +98,17 @@ impl Loader<'_> {
         max_tokens: usize,
         memory: Option<u64>,
     ) -> Result<(ContextChoice, KvSize), Error> {
+        if let Some(kv) = &self.fixed {
+            let context = ContextChoice {
+                tokens: self.max_context,
+                model: self.max_context,
+                total_tokens: kv.positions,
+                cache_bytes: self.cache_bytes(kv),
+                state_bytes: 0,
+                limit: ContextLimit::Model,
+            };
+            return Ok((context, kv.clone()));
+        }
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
@@ -332,7 +345,7 @@ mod tests {
         let sized = |options: &Options, memory| {
             let progress = &|_: u64, _: u64| {};
             let (checkpoint, plan) = (&checkpoint, &plan);
-            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress };
+            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress, fixed: None };
             loader.choose_context(5 << 30, usize::MAX, memory).unwrap()
         };
         let options = Options { sessions: 16, context: Some(8192), ..Options::default() };
@@ -372,8 +385,14 @@ mod tests {
                 let (config, plan) = arch::build(&checkpoint, precision, None).unwrap();
                 let options = Options { sessions, context, ..Options::default() };
                 let (max_context, progress) = (config.context, &|_: u64, _: u64| {});
-                let loader =
-                    Loader { checkpoint: &checkpoint, plan: &plan, max_context, options: &options, progress };
+                let loader = Loader {
+                    checkpoint: &checkpoint,
+                    plan: &plan,
+                    max_context,
+                    options: &options,
+                    progress,
+                    fixed: None,
+                };
                 // Memory for about a quarter of the model's context.
                 let memory = 2 * (sessions * (max_context / 4) * plan.kv_bytes_per_token()) as u64;
                 let (table, size) = loader.choose_context(0, usize::MAX, Some(memory)).unwrap();
@@ -404,6 +423,7 @@ mod tests {
                 max_context: config.context,
                 options: &options,
                 progress: &|_, _| {},
+                fixed: None,
             };
             loader.on_gpu_or_cpu(Some(name)).unwrap()
         };

@@ -28,6 +28,7 @@ use crate::serving::{
     CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
 };
 use crate::session::Session;
+use crate::speech::Transcriber;
 use crate::tokenizer;
 
 /// How a model is loaded.
@@ -141,6 +142,13 @@ impl Model {
         progress: impl Fn(u64, u64),
     ) -> Result<Model, Error> {
         options.quantize.map_or(Ok(()), quantized::check)?;
+        if Transcriber::recognises(&checkpoint) {
+            return Err(Error::WrongKind {
+                found: "whisper".to_owned(),
+                what: "a speech model",
+                instead: "gyrus transcribe and Transcriber run it",
+            });
+        }
         let (config, plan) = arch::build(&checkpoint, options.precision, options.quantize)?;
         let tokenizer = tokenizer::read(&checkpoint)?;
         let template = tokenizer::template_source(&checkpoint)?;
@@ -163,6 +171,7 @@ impl Model {
             max_context: config.context,
             options,
             progress: &progress,
+            fixed: None,
         };
         let LoadedBackend { backend, device, context, kv } = loader.load()?;
         let settings = Settings {
@@ -433,6 +442,7 @@ fn rebuild(
                 max_context,
                 options: &options,
                 progress: &|_, _| {},
+                fixed: None,
             };
             loader.reload_on_gpu(Some(&name), kv.clone())
         });

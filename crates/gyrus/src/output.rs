@@ -25,6 +25,7 @@ pub(crate) struct Output {
     text: String,
     call: Option<Call>,
     has_finished: bool,
+    ended_in_reasoning: bool,
 }
 
 /// A part of a completion.
@@ -60,6 +61,7 @@ impl Output {
             text: String::with_capacity(TOKEN_TEXT_BYTES),
             call: None,
             has_finished: false,
+            ended_in_reasoning: false,
         }
     }
 
@@ -141,9 +143,15 @@ impl Output {
             None => self.token_text.push_str(&rest),
             Some((_, mut parser)) => {
                 self.pieces.extend(parser.push(&rest));
+                self.ended_in_reasoning = parser.is_in_reasoning();
                 self.pieces.extend(parser.finish());
             }
         }
+    }
+
+    /// Whether the completion ended inside the reasoning.
+    pub(crate) fn ended_in_reasoning(&self) -> bool {
+        self.ended_in_reasoning
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -1,6 +1,9 @@
 //! A `config.json` with wrong values gives an error or a plan, but never a panic.
 
-use gyrus::{Config, Precision};
+use std::path::Path;
+
+use gyrus::speech::SpeechOptions;
+use gyrus::{Config, Device, Embedder, Options, Precision, Reranker, Transcriber};
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_testkit::{Rng, cases, repository};
 use serde_json::{Value, json};
@@ -21,9 +24,9 @@ fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-#[test]
-fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
-    let values = [
+/// Values of wrong types and sizes.
+fn wrong_values() -> Vec<Value> {
+    vec![
         json!(null),
         json!(true),
         json!(false),
@@ -49,7 +52,24 @@ fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
         json!([1, 1.5, null]),
         json!({}),
         json!({"0": {"head_dim": 0, "num_key_value_heads": 7}}),
-    ];
+    ]
+}
+
+/// Changes one to three values of a configuration.
+fn mutated(whole: &Value, all: &[String], values: &[Value], rng: &mut Rng) -> Value {
+    let mut config = whole.clone();
+    for _ in 0..1 + rng.below(3) {
+        // A field that an earlier change has removed stays away.
+        if let Some(value) = config.pointer_mut(rng.pick::<String>(all)) {
+            *value = rng.pick(values).clone();
+        }
+    }
+    config
+}
+
+#[test]
+fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
+    let values = wrong_values();
     let mut rng = Rng::new(11);
     for folder in std::fs::read_dir(repository().join("tests/data/tiny")).unwrap() {
         let folder = folder.unwrap().path();
@@ -67,13 +87,7 @@ fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
         paths(&whole, "", &mut all);
         let (mut plans, mut errors) = (0, 0);
         for _ in 0..cases(100) {
-            let mut config = whole.clone();
-            for _ in 0..1 + rng.below(3) {
-                // A field that an earlier change has removed stays away.
-                if let Some(value) = config.pointer_mut(rng.pick::<String>(&all)) {
-                    *value = rng.pick(&values).clone();
-                }
-            }
+            let config = mutated(&whole, &all, &values, &mut rng);
             match read(&config) {
                 Ok((read, plan)) => {
                     assert_eq!(plan.layers.len(), read.layers.len(), "{config}");
@@ -87,4 +101,64 @@ fn a_configuration_with_wrong_values_is_an_error_or_a_plan() {
         }
         assert!(plans > 0 && errors > 0, "{}: {plans} plans, {errors} errors", folder.display());
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Opens a copy of a model's folder with wrong values in its configuration.
+fn open_mutated(folder: &Path, seed: u64, open: impl Fn(&Path) -> Result<(), gyrus::Error>) {
+    let parent = gyrus_testkit::tempfile::tempdir().unwrap();
+    // Some kinds of models are told by the name of their folder.
+    let copy = parent.path().join(folder.file_name().unwrap());
+    copy_folder(folder, &copy);
+    let whole: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    assert!(open(&copy).is_ok(), "{}", folder.display());
+    let (values, mut all, mut rng) = (wrong_values(), Vec::new(), Rng::new(seed));
+    paths(&whole, "", &mut all);
+    let (mut opened, mut errors) = (0, 0);
+    for _ in 0..cases(40) {
+        let config = mutated(&whole, &all, &values, &mut rng);
+        std::fs::write(copy.join("config.json"), config.to_string()).unwrap();
+        match open(&copy) {
+            Ok(()) => opened += 1,
+            Err(error) => {
+                assert!(!error.to_string().is_empty(), "{config}");
+                errors += 1;
+            }
+        }
+    }
+    assert!(opened > 0 && errors > 0, "{}: {opened} opened, {errors} errors", folder.display());
+}
+
+#[test]
+fn an_encoder_with_wrong_values_is_an_error_or_opens() {
+    let options = Options { device: Device::Cpu, threads: Some(1), ..Options::default() };
+    for folder in std::fs::read_dir(repository().join("tests/data/encoders")).unwrap() {
+        let folder = folder.unwrap().path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let is_reranker = folder.to_string_lossy().ends_with("-reranker");
+        open_mutated(&folder, 12, |path| match is_reranker {
+            true => Reranker::open(path, &options).map(drop),
+            false => Embedder::open(path, &options).map(drop),
+        });
+    }
+}
+
+#[test]
+fn a_whisper_with_wrong_values_is_an_error_or_opens() {
+    let options = SpeechOptions { device: Device::Cpu, threads: Some(1), ..SpeechOptions::default() };
+    let folder = repository().join("tests/data/whisper");
+    open_mutated(&folder, 13, |path| Transcriber::open(path, &options).map(drop));
 }

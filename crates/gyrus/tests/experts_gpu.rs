@@ -102,6 +102,7 @@ impl OnGpu {
             tables: &[self.table.as_slice()],
             lengths: &[LENGTH as u32],
             records: &[],
+            inputs: Default::default(),
         };
         self.backend.forward(&batch).unwrap().chunks_exact(VOCAB).map(<[f32]>::to_vec).collect()
     }

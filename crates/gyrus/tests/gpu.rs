@@ -138,6 +138,7 @@ fn the_only_row_may_be_of_a_later_table() {
             tables,
             lengths: &lengths,
             records: &[],
+            inputs: Default::default(),
         };
         backend.forward(&batch).unwrap().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
     };
@@ -205,6 +206,7 @@ fn steps_past_wgpu_are_those_it_records() {
                 tables: &blocks.iter().map(|blocks| &blocks[..1]).collect::<Vec<_>>(),
                 lengths: &vec![40; each.len()],
                 records: &[],
+                inputs: Default::default(),
             };
             // Nothing was computed before, so that these are the first to use what they use.
             begin_slots(&mut backend, &tokens, &blocks, &sampler);
@@ -332,6 +334,7 @@ fn a_device_that_is_lost_is_an_error_and_the_next_one_works() {
         tables: &[&[0]],
         lengths: &[3],
         records: &[],
+        inputs: Default::default(),
     };
     let before = lost.forward(&batch).unwrap().to_vec();
     lost.gpu().close();

@@ -127,6 +127,7 @@ impl OnGpu {
             tables: &vec![self.table.as_slice(); self.backend.plan().kv.len()],
             lengths: &[ids.len() as u32],
             records: if has_state { std::slice::from_ref(&records) } else { &[] },
+            inputs: Default::default(),
         };
         self.backend.forward(&batch).unwrap().chunks_exact(vocab).map(<[f32]>::to_vec).collect()
     }

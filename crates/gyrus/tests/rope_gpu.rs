@@ -90,6 +90,7 @@ fn forward(backend: &mut dyn Backend, parts: &[Rows]) -> Vec<f32> {
         tables: &tables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
         lengths: &parts.iter().map(|part| part.max_len as u32).collect::<Vec<_>>(),
         records: &[],
+        inputs: Default::default(),
     };
     backend.forward(&batch).unwrap().to_vec()
 }
@@ -204,6 +205,7 @@ fn steps_in_flight_have_the_frequencies_of_their_sequences() {
                         tables: &tables,
                         lengths: &lengths,
                         records: &[],
+                        inputs: Default::default(),
                     };
                     if step == 0 {
                         let slots = gpu.slots();

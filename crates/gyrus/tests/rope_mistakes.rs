@@ -355,6 +355,7 @@ fn longrope_pinned_per_sequence_across_chunks() {
                 tables: &[&table],
                 lengths: &[length],
                 records: &[],
+                inputs: Default::default(),
             };
             last = reference.forward(&batch).unwrap().to_vec();
         }

@@ -2,6 +2,7 @@
 
 mod tiny_llama;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use gyrus::{
@@ -27,6 +28,16 @@ fn cases() -> Vec<(Sampler, Value)> {
     let dried = |breakers: &[Vec<u32>]| {
         (Sampler { dry: dry(breakers), ..base.clone() }, json!([["dry", 0.9, 1.5, 1, 64, breakers]]))
     };
+    let penalised = |window: u32, repetition: f32, frequency: f32, presence: f32| {
+        let sampler = Sampler {
+            repetition_penalty: repetition,
+            frequency_penalty: frequency,
+            presence_penalty: presence,
+            penalty_window: window,
+            ..base.clone()
+        };
+        (sampler, json!([["penalties", window, repetition, frequency, presence]]))
+    };
     let mirostat = Some(Mirostat { tau: 2.5, eta: 0.1, mu: None });
     let dynamic = DynamicTemperature { range: 0.7, exponent: 1.4 };
     vec![
@@ -36,6 +47,11 @@ fn cases() -> Vec<(Sampler, Value)> {
             json!([["temp_ext", 1.2, 0.7, 1.4]]),
         ),
         (Sampler { top_k: 9, ..base.clone() }, json!([["top_k", 9]])),
+        penalised(64, 1.3, 0.0, 0.0),
+        penalised(64, 1.0, 0.25, 0.0),
+        penalised(64, 1.0, 0.0, 0.4),
+        penalised(5, 1.3, 0.25, 0.4),
+        penalised(1, 0.7, -0.5, 0.4),
         (Sampler { top_p: 0.7, ..base.clone() }, json!([["top_p", 0.7, 0]])),
         (Sampler { min_p: 0.1, ..base.clone() }, json!([["min_p", 0.1, 0]])),
         (Sampler { typical_p: 0.5, ..base.clone() }, json!([["typical", 0.5, 0]])),
@@ -60,6 +76,9 @@ fn cases() -> Vec<(Sampler, Value)> {
         (
             Sampler {
                 temperature: 0.8,
+                repetition_penalty: 1.2,
+                frequency_penalty: 0.1,
+                penalty_window: 8,
                 top_k: 9,
                 typical_p: 0.95,
                 top_p: 0.9,
@@ -71,6 +90,7 @@ fn cases() -> Vec<(Sampler, Value)> {
                 ..base.clone()
             },
             json!([
+                ["penalties", 8, 1.2, 0.1, 0.0],
                 ["dry", 0.9, 1.5, 1, 64, []],
                 ["top_n_sigma", 2.5],
                 ["top_k", 9],
@@ -128,12 +148,39 @@ fn samplers_keep_what_those_of_llama_cpp_keep() {
 #[test]
 fn log_probabilities_match_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
-    let (model, logits) = (folder.path().join("model.gguf"), folder.path().join("logits.npy"));
+    let model = folder.path().join("model.gguf");
     std::fs::write(&model, tiny_llama::file(16, |_| {}, &[])).unwrap();
-    let options = Options { precision: Precision::Exact, ..Options::default() };
-    let prompt: Vec<u32> = (0..20).map(|i| (i * 29 + 7) % tiny_llama::VOCAB as u32).collect();
-    let mut session = Model::open(&model, &options).unwrap().session();
-    let sampler = Sampler { temperature: 1.0, seed: 3, ..Sampler::default() };
+    compare_logprobs(&model, |_| (0..20).map(|i| (i * 29 + 7) % tiny_llama::VOCAB as u32).collect(), 1);
+}
+
+/// The same of SmolLM2, whose values are written as F32 first.
+#[test]
+fn log_probabilities_of_smollm2_match_llama_cpp() {
+    const PROMPTS: [&str; 3] = [
+        "The capital of France is Paris, and the capital of Germany is",
+        "def fibonacci(n):\n    \"\"\"The n-th Fibonacci number.\"\"\"\n",
+        "Once upon a time, in a land far away, there lived a young girl named",
+    ];
+    let Some(quantised) = gyrus_testkit::model("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    // In the repository's folder for builds: it has half a gigabyte.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let model = folder.path().join("f32.gguf");
+    if oracle("dequantize.py", &[&quantised, &model]).is_none() {
+        return;
+    }
+    let of = |model: &Model, n: usize| model.prompt_tokens(&Request::text(PROMPTS[n])).unwrap();
+    for n in 0..PROMPTS.len() {
+        compare_logprobs(&model, |model| of(model, n), n as u64);
+    }
+}
+
+/// Generates, and compares the log-probabilities with those of llama.cpp's logits behind the same tokens.
+fn compare_logprobs(path: &Path, prompt: impl Fn(&Model) -> Vec<u32>, seed: u64) {
+    let options = Options { precision: Precision::Exact, context: Some(96), ..Options::default() };
+    let model = Model::open(path, &options).unwrap();
+    let (prompt, vocab) = (prompt(&model), model.plan().vocab);
+    let mut session = model.session();
+    let sampler = Sampler { temperature: 1.0, seed, ..Sampler::default() };
     let request = Request::ids(prompt.clone()).sampler(sampler).max_tokens(30).ignore_end(true);
     let mut generation = session.generate(request.top_logprobs(5)).unwrap();
     let mut found = Vec::new();
@@ -143,22 +190,28 @@ fn log_probabilities_match_llama_cpp() {
         }
     }
     drop(generation);
-    let mut arguments = vec!["logits".to_owned(), model.display().to_string(), logits.display().to_string()];
+    let folder = tempfile::tempdir().unwrap();
+    let logits = folder.path().join("logits.npy");
+    let mut arguments = vec!["logits".to_owned(), path.display().to_string(), logits.display().to_string()];
     arguments.extend(session.tokens().iter().map(u32::to_string));
     if oracle("llama_cpp.py", &arguments).is_none() {
         return;
     }
     let theirs = npy::read_f32(&logits);
     assert_eq!(found.len(), 30);
+    let mut furthest = 0f64;
     for (position, (id, logprob, top)) in (prompt.len()..).zip(&found) {
-        let row = &theirs.values[(position - 1) * tiny_llama::VOCAB..position * tiny_llama::VOCAB];
-        let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
-        let of = |id: u32| f64::from(row[id as usize]) - sum.ln();
+        let row = &theirs.values[(position - 1) * vocab..position * vocab];
+        let largest = row.iter().fold(f64::MIN, |most, logit| most.max(f64::from(*logit)));
+        let sum: f64 = row.iter().map(|logit| (f64::from(*logit) - largest).exp()).sum();
+        let of = |id: u32| f64::from(row[id as usize]) - largest - sum.ln();
         for (id, logprob) in top.iter().chain([&(*id, *logprob)]) {
             let apart = (f64::from(*logprob) - of(*id)).abs();
             assert!(apart < 5e-3, "position {position}, token {id}: {apart}");
+            furthest = furthest.max(apart);
         }
         let most = (0..row.len() as u32).map(of).fold(f64::MIN, f64::max);
         assert!((f64::from(top[0].1) - most).abs() < 5e-3, "position {position}");
     }
+    println!("{}: at most {furthest:.1e} apart", path.display());
 }

@@ -11,8 +11,8 @@ const FINAL: [u64; 2] = [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB];
 /// The hash of some bytes.
 pub(crate) type Digest = [u8; 16];
 
-/// Hashes bytes in pieces of any size. A word is mixed into its lane by a product of 128 bits, whose halves are joined, so
-/// that each of its bits changes about half of the lane.
+/// Hashes bytes in pieces of any size. A word is mixed into its lane by a product of 128 bits, whose high and low words are
+/// combined by exclusive or, so that each bit of the word changes about half of the lane's bits.
 #[derive(Debug, Clone)]
 pub(crate) struct Hasher {
     lanes: [u64; LANES],
@@ -56,15 +56,15 @@ impl Hasher {
     pub(crate) fn finish(mut self) -> Digest {
         self.rest[self.filled..].fill(0);
         absorb(&mut self.lanes, &self.rest);
-        let mut halves = [self.length, self.length.wrapping_mul(FACTOR)];
-        for (half, factor) in halves.iter_mut().zip(FINAL) {
+        let mut words = [self.length, self.length.wrapping_mul(FACTOR)];
+        for (word, factor) in words.iter_mut().zip(FINAL) {
             for lane in self.lanes {
-                *half = mixed(*half ^ lane, factor);
+                *word = mixed(*word ^ lane, factor);
             }
         }
         let mut digest = [0; 16];
-        digest[..8].copy_from_slice(&halves[0].to_le_bytes());
-        digest[8..].copy_from_slice(&halves[1].to_le_bytes());
+        digest[..8].copy_from_slice(&words[0].to_le_bytes());
+        digest[8..].copy_from_slice(&words[1].to_le_bytes());
         digest
     }
 }

@@ -244,6 +244,7 @@ impl<'m> Traced<'m> {
                 tables: &tables[..groups],
                 lengths: &[*max_len],
                 records: records.as_slice(),
+                inputs: Default::default(),
             };
             backend.observe(&batch, observer)?;
             kv.computed(tokens.len(), kind);

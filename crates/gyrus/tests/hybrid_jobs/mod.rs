@@ -44,6 +44,7 @@ fn rows(
         tables: &[&[2, 0, 3]],
         lengths: &[LENGTH as u32],
         records: &[records],
+        inputs: Default::default(),
     };
     backend.forward(&batch).unwrap().to_vec()
 }

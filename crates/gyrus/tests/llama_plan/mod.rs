@@ -2,7 +2,7 @@
 
 use gyrus_kernels::{
     Activation, BufferId, BufferSpec, HeadNorms, KvGroup, KvLayer, LOGITS, Op, Output, Pairing, Plan,
-    Precision, Rope, RopeId, RopeSpec, Rows, WeightId, WeightSpec,
+    Precision, Rope, RopeId, RopeSpec, Rows, Span, WeightId, WeightSpec,
 };
 use gyrus_tensor::{DType, Shape};
 
@@ -110,7 +110,16 @@ impl Llama {
             let (heads, kv) = (self.heads as u16, KvLayer { group: 0, index: layer as u16 });
             ops.push(Op::RopeWrite { qkv, heads, kv, write: true, norms, rope: Some(RopeId(0)) });
             let scale = 1.0 / (self.head_dim as f32).sqrt();
-            ops.push(Op::Attention { qkv, heads, kv, scale, soft_cap: None, sinks: None, out: attended });
+            ops.push(Op::Attention {
+                qkv,
+                heads,
+                kv,
+                span: Span::Causal,
+                scale,
+                soft_cap: None,
+                sinks: None,
+                out: attended,
+            });
             let output = weight("attn_output", self.others, &[self.dim, q]);
             ops.push(Op::MatMul { x: attended, weights: vec![output], accumulate: true, out: stream });
             let norm = weight("ffn_norm", DType::F32, &[self.dim]);
@@ -139,6 +148,7 @@ impl Llama {
             ropes: vec![Rope::new(RopeSpec::new(Pairing::Adjacent, self.head_dim, 5e5)).unwrap()],
             delta: Vec::new(),
             kv: vec![kv],
+            encode: Vec::new(),
             forward: ops,
             layers: Vec::new(),
             outputs: vec![Output { name: LOGITS, buffer: logits }],

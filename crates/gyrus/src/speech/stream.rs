@@ -1,0 +1,387 @@
+//! One part of a recording that is decoded window by window.
+
+use std::sync::Arc;
+
+use gyrus_audio::LogMel;
+
+use super::alignment::{self, TimedWord, Word};
+use super::engine::{Encoded, Engine, Sequence, Step};
+use super::quality::compression_ratio;
+use super::request::SpeechRequest;
+use super::rules::Rules;
+use super::search::{Extension, Hypothesis, Search, Strategy};
+use super::segments::{self, Cut, FRAMES_PER_TIMESTAMP};
+use super::tokens::{Task, Tokens};
+use super::transcript::Segment;
+use crate::Error;
+use gyrus_formats::Checkpoint;
+
+/// Frames of a second.
+pub(super) const FRAMES_PER_SECOND: f64 = 100.0;
+/// A rest of fewer frames at the end has no word in it.
+const LEAST_FRAMES: usize = 10;
+/// After a window of a higher temperature its text is no prompt of the next.
+const MOST_PROMPTING_TEMPERATURE: f32 = 0.5;
+
+/// What all streams of a request share.
+pub(super) struct Context<'a> {
+    pub(super) tokens: &'a Tokens,
+    pub(super) request: &'a SpeechRequest,
+    pub(super) rules: &'a Rules,
+    pub(super) checkpoint: &'a Checkpoint,
+    /// The token of the requested language.
+    pub(super) language: Option<u32>,
+}
+
+/// A part of a recording, from a frame to another.
+pub(super) struct Stream {
+    mel: Arc<LogMel>,
+    end: usize,
+    seek: usize,
+    /// Tokens of earlier windows, and the initial prompt.
+    history: Vec<u32>,
+    pub(super) segments: Vec<Segment>,
+    window: Option<Window>,
+    /// The token of its language, once it is known.
+    pub(super) language: Option<u32>,
+}
+
+/// A window in progress.
+struct Window {
+    encoded: Encoded,
+    /// The encoder's rows, if words are aligned.
+    rows: Vec<f32>,
+    /// Frames of the recording in it.
+    frames: usize,
+    work: Work,
+    sequences: Vec<Sequence>,
+    no_speech: f64,
+}
+
+enum Work {
+    /// The first token is followed by a language.
+    Detect,
+    /// Which of the temperatures is tried, and where in the prompt the text's start is.
+    Decode { attempt: usize, start_at: usize, search: Search },
+}
+
+impl Stream {
+    pub(super) fn new(mel: Arc<LogMel>, frames: std::ops::Range<usize>, history: Vec<u32>) -> Stream {
+        let (seek, end) = (frames.start, frames.end);
+        Stream { mel, end, seek, history, segments: Vec::new(), window: None, language: None }
+    }
+
+    /// Whether everything is decoded.
+    pub(super) fn is_done(&self) -> bool {
+        self.window.is_none() && self.seek + LEAST_FRAMES > self.end
+    }
+
+    pub(super) fn needs_window(&self) -> bool {
+        self.window.is_none() && !self.is_done()
+    }
+
+    /// How far it is decoded, in frames of the recording.
+    pub(super) fn position(&self) -> usize {
+        self.seek.min(self.end)
+    }
+
+    /// The spectrogram of its next window.
+    pub(super) fn features(&self, count: usize) -> Vec<f32> {
+        self.mel.window_until(self.seek, count, self.end)
+    }
+
+    /// Begins a window that was encoded.
+    pub(super) fn begin(&mut self, context: &Context<'_>, engine: &Engine, encoded: Encoded, rows: Vec<f32>) {
+        let frames = (self.end - self.seek).min(engine.config.window_frames());
+        let detect = context.tokens.is_multilingual && self.language.or(context.language).is_none();
+        self.language = self.language.or(context.language);
+        let mut window =
+            Window { encoded, rows, frames, work: Work::Detect, sequences: Vec::new(), no_speech: 0.0 };
+        match detect {
+            true => window.sequences.push(Sequence::new(vec![context.tokens.start])),
+            false => window.decode(context, engine, &self.history, self.language, 0),
+        }
+        self.window = Some(window);
+    }
+
+    /// The sequences to compute.
+    pub(super) fn steps<'s>(&'s mut self, steps: &mut Vec<Step<'s>>) {
+        let Some(Window { encoded, sequences, work, .. }) = &mut self.window else { return };
+        for sequence in sequences {
+            let also = match work {
+                // The first row of a window tells whether it has speech.
+                Work::Decode { start_at, search, .. } if search.is_at_start() => Some(*start_at),
+                _ => None,
+            };
+            steps.push(Step { sequence, window: encoded, also });
+        }
+    }
+
+    /// Rows of logits that its steps give.
+    pub(super) fn logit_rows(&self) -> usize {
+        let Some(window) = &self.window else { return 0 };
+        match &window.work {
+            Work::Decode { start_at, search, .. } if search.is_at_start() => {
+                // The start is the last row if nothing follows it.
+                let last = window.sequences.first().map_or(0, |sequence| sequence.tokens.len() - 1);
+                if *start_at == last { 1 } else { 2 }
+            }
+            _ => window.sequences.len(),
+        }
+    }
+
+    /// Takes the logits of its steps, `[rows, vocab]`.
+    pub(super) fn take(
+        &mut self,
+        context: &Context<'_>,
+        engine: &mut Engine,
+        mut logits: Vec<f32>,
+    ) -> Result<(), Error> {
+        let vocab = engine.vocab();
+        let Some(window) = &mut self.window else { return Ok(()) };
+        let search = match &mut window.work {
+            Work::Detect => {
+                let range = context.tokens.language_tokens();
+                let best = range.max_by(|a, b| {
+                    // Of equals the first.
+                    logits[*a as usize].total_cmp(&logits[*b as usize]).then(b.cmp(a))
+                });
+                self.language = best;
+                window.release(engine);
+                window.decode(context, engine, &self.history, self.language, 0);
+                return Ok(());
+            }
+            Work::Decode { search, .. } => search,
+        };
+        if search.is_at_start() {
+            window.no_speech = probability(&logits[..vocab], context.tokens.no_speech());
+            if logits.len() > vocab {
+                logits.drain(..vocab);
+            }
+        }
+        let extensions = search.advance(context.rules, &mut logits, vocab);
+        if search.is_done() {
+            window.release(engine);
+            return self.finish_attempt(context, engine);
+        }
+        window.extend(engine, &extensions);
+        Ok(())
+    }
+
+    /// The text so far of the window in progress.
+    pub(super) fn partial(&self, tokens: &Tokens) -> Option<String> {
+        match &self.window.as_ref()?.work {
+            Work::Decode { search, .. } => Some(tokens.text(&search.live().first()?.tokens)),
+            Work::Detect => None,
+        }
+    }
+
+    /// Accepts the text of an attempt, or tries the next temperature.
+    fn finish_attempt(&mut self, context: &Context<'_>, engine: &mut Engine) -> Result<(), Error> {
+        let Some(mut window) = self.window.take() else { return Ok(()) };
+        let work = std::mem::replace(&mut window.work, Work::Detect);
+        let Work::Decode { attempt, search, .. } = work else { return Ok(()) };
+        let request = context.request;
+        let best = search.best();
+        let text = context.tokens.text(&best.tokens);
+        let ratio = compression_ratio(text.trim());
+        let mean = best.mean();
+        let improbable = request.probability_limit.is_some_and(|limit| mean < limit);
+        let silent = request.no_speech_limit.is_some_and(|limit| window.no_speech > limit);
+        let repeats = request.compression_limit.is_some_and(|limit| ratio > limit);
+        if (repeats || improbable) && !(silent && improbable) && attempt + 1 < request.temperatures.len() {
+            window.decode(context, engine, &self.history, self.language, attempt + 1);
+            self.window = Some(window);
+            return Ok(());
+        }
+        let frames = window.frames;
+        let plausible = request.probability_limit.is_some_and(|limit| mean > limit);
+        if silent && !plausible {
+            engine.forget(window.encoded);
+            self.seek += frames;
+            return Ok(());
+        }
+        let temperature = request.temperatures.get(attempt).copied().unwrap_or(0.0);
+        self.accept(context, engine, window, best, ratio, temperature)
+    }
+
+    /// Adds the segments of a window and moves on.
+    fn accept(
+        &mut self,
+        context: &Context<'_>,
+        engine: &mut Engine,
+        window: Window,
+        best: Hypothesis,
+        compression_ratio: f64,
+        temperature: f32,
+    ) -> Result<(), Error> {
+        let cuts = segments::cut(context.tokens, &best.tokens, window.frames);
+        let offset = self.seek as f64 / FRAMES_PER_SECOND;
+        let has_text = |cut: &&Cut| !context.tokens.text(&cut.tokens).trim().is_empty();
+        let with_text: Vec<&Cut> = cuts.segments.iter().filter(has_text).collect();
+        let words = match context.request.words && !with_text.is_empty() {
+            true => align(context, engine, &window, &with_text, self.language),
+            false => Ok(Vec::new()),
+        };
+        engine.forget(window.encoded);
+        let mut words = words?.into_iter();
+        let seconds =
+            |timestamp: usize| offset + (timestamp * FRAMES_PER_TIMESTAMP) as f64 / FRAMES_PER_SECOND;
+        for cut in with_text {
+            let own = words.next().unwrap_or_default().into_iter();
+            let shifted =
+                |TimedWord { word, .. }| Word { start: word.start + offset, end: word.end + offset, ..word };
+            let mut own: Vec<Word> = own.map(shifted).collect();
+            let (mut start, mut end) = (seconds(cut.start), seconds(cut.end));
+            fit_words(&mut own, &mut start, &mut end);
+            self.segments.push(Segment {
+                start,
+                end,
+                text: context.tokens.text(&cut.tokens),
+                tokens: cut.tokens.clone(),
+                words: own,
+                seek: self.seek,
+                temperature,
+                mean_log_probability: best.mean(),
+                compression_ratio,
+                no_speech_probability: window.no_speech,
+            });
+            self.history.extend(&cut.tokens);
+        }
+        if !context.request.previous_text || temperature > MOST_PROMPTING_TEMPERATURE {
+            self.history.clear();
+        }
+        self.seek += cuts.advance.max(1);
+        Ok(())
+    }
+}
+
+impl Window {
+    /// Begins to decode at one of the temperatures.
+    fn decode(
+        &mut self,
+        context: &Context<'_>,
+        engine: &Engine,
+        history: &[u32],
+        language: Option<u32>,
+        attempt: usize,
+    ) {
+        let Context { tokens, request, .. } = context;
+        let half = engine.config.text_context / 2;
+        let mut prompt = Vec::new();
+        if !history.is_empty() {
+            prompt.push(tokens.previous());
+            prompt.extend(&history[history.len().saturating_sub(half.saturating_sub(1))..]);
+        }
+        let start_at = prompt.len();
+        prompt.extend(start_tokens(tokens, request.task, language));
+        if !request.timestamps {
+            prompt.push(tokens.no_timestamps());
+        }
+        let temperature = request.temperatures.get(attempt).copied().unwrap_or(0.0);
+        let strategy = match (temperature > 0.0, request.beams) {
+            (true, _) => {
+                let seed = request.seed ^ ((attempt as u64) << 32);
+                Strategy::Sample { count: request.samples.max(1), temperature, seed }
+            }
+            (false, ..=1) => Strategy::Greedy,
+            (false, width) => Strategy::Beam { width, patience: request.patience },
+        };
+        let most = half.min(engine.config.text_context.saturating_sub(prompt.len() + 1)).max(1);
+        let search = Search::new(strategy, tokens.end, most);
+        self.sequences = vec![Sequence::new(prompt)];
+        self.work = Work::Decode { attempt, start_at, search };
+    }
+
+    /// Gives the blocks of all sequences back.
+    fn release(&mut self, engine: &mut Engine) {
+        self.sequences.drain(..).for_each(|sequence| engine.drop_sequence(sequence));
+    }
+
+    /// Replaces the sequences by their extensions.
+    fn extend(&mut self, engine: &mut Engine, extensions: &[Extension]) {
+        let mut old: Vec<Option<Sequence>> = self.sequences.drain(..).map(Some).collect();
+        for (n, Extension { parent, token }) in extensions.iter().enumerate() {
+            let is_last = extensions[n + 1..].iter().all(|later| later.parent != *parent);
+            let from = &mut old[*parent];
+            let next = if is_last { from.take() } else { from.as_ref().map(|from| engine.fork(from)) };
+            if let Some(mut next) = next {
+                next.tokens.push(*token);
+                self.sequences.push(next);
+            }
+        }
+        old.into_iter().flatten().for_each(|sequence| engine.drop_sequence(sequence));
+    }
+}
+
+/// The tokens that begin a text.
+fn start_tokens(tokens: &Tokens, task: Task, language: Option<u32>) -> Vec<u32> {
+    let mut start = vec![tokens.start];
+    if tokens.is_multilingual {
+        start.push(language.unwrap_or(tokens.language_tokens().start));
+        start.push(match task {
+            Task::Transcribe => tokens.transcribe(),
+            Task::Translate => tokens.translate(),
+        });
+    }
+    start
+}
+
+/// The words of each of a window's segments, in seconds from the window's beginning.
+fn align(
+    context: &Context<'_>,
+    engine: &mut Engine,
+    window: &Window,
+    cuts: &[&Cut],
+    language: Option<u32>,
+) -> Result<Vec<Vec<TimedWord>>, Error> {
+    let tokens = context.tokens;
+    let text_of = |cut: &&Cut| cut.tokens.iter().copied().filter(|token| tokens.is_text(*token)).collect();
+    let segments: Vec<Vec<u32>> = cuts.iter().map(text_of).collect();
+    let text = segments.concat();
+    let mut sequence = start_tokens(tokens, context.request.task, language);
+    let before = sequence.len();
+    sequence.push(tokens.no_timestamps());
+    // A prompt and the text of a window fit the context; the text alone, its start and its end do, too.
+    sequence.extend(&text);
+    sequence.push(tokens.end);
+    let positions = window.frames / FRAMES_PER_TIMESTAMP;
+    let (attention, logits) =
+        engine.attention(&window.encoded, &window.rows, positions, sequence, context.checkpoint)?;
+    let vocab = engine.vocab();
+    let of_text = |(n, token): (usize, &u32)| {
+        let row = &logits[(before + n) * vocab..][..tokens.end as usize];
+        probability(row, *token) as f32
+    };
+    let probabilities: Vec<f32> = text.iter().enumerate().map(of_text).collect();
+    let code = language.map_or("en", |token| tokens.code(token));
+    Ok(alignment::words(tokens, &segments, &probabilities, code, attention, before))
+}
+
+/// Words at the ends of a segment may have taken a pause: the segment's own times are better where they differ by more than
+/// half a second. Otherwise the segment has the times of its words.
+fn fit_words(words: &mut [Word], start: &mut f64, end: &mut f64) {
+    const FAR: f64 = 0.5;
+    let mut durations: Vec<f64> = words.iter().map(|word| word.end - word.start).collect();
+    durations.sort_unstable_by(f64::total_cmp);
+    let median = durations.get(durations.len() / 2).copied().unwrap_or(0.0).min(0.7);
+    if let Some(first) = words.first_mut() {
+        match *start < first.end && *start - FAR > first.start {
+            true => first.start = (first.end - median).min(*start).max(0.0),
+            false => *start = first.start,
+        }
+    }
+    if let Some(last) = words.last_mut() {
+        match *end > last.start && *end + FAR < last.end {
+            true => last.end = (last.start + median).max(*end),
+            false => *end = last.end,
+        }
+    }
+}
+
+/// The probability of a token.
+fn probability(logits: &[f32], token: u32) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from((logit - largest).exp())).sum();
+    logits.get(token as usize).map_or(0.0, |logit| f64::from((logit - largest).exp()) / sum)
+}
