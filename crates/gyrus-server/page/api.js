@@ -1,0 +1,77 @@
+// Requests to the server that the page came from. Paths are relative, so that it may stand behind a prefix of a proxy.
+
+import { local } from "./store.js";
+
+/** A request that the server refused, or that did not reach it. */
+export class ApiError extends Error {
+  constructor(message, { status = 0, retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** The API key of this browser, if the server wants one. */
+export const key = {
+  get: () => local.get("key", ""),
+  set: (value) => local.set("key", value),
+};
+
+async function request(path, options = {}) {
+  const headers = { ...(options.body ? { "Content-Type": "application/json" } : {}) };
+  if (key.get() !== "") headers.Authorization = `Bearer ${key.get()}`;
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server cannot be reached.");
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  let message = `The server answered with status ${response.status}.`;
+  try {
+    message = JSON.parse(text).error.message;
+  } catch {
+    // A proxy answered, not the server.
+  }
+  throw new ApiError(message, { status: response.status, retryAfter: response.headers.get("retry-after") });
+}
+
+export const getJson = async (path, signal) => (await request(path, { signal })).json();
+
+export const models = async () => (await getJson("v1/models")).data;
+
+/** The events of a chat completion: each the JSON of a chunk. */
+export async function* chat(body, signal) {
+  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  for await (const data of serverSentEvents(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new ApiError(chunk.error.message);
+    yield chunk;
+  }
+  throw new ApiError("The connection ended before the answer did.");
+}
+
+/** The data of server-sent events. */
+async function* serverSentEvents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      // Only what came now can hold the end of a line.
+      let from = rest.length;
+      rest += value;
+      for (let end; (end = rest.indexOf("\n", from)) >= 0; from = 0) {
+        const line = rest.slice(0, end).replace(/\r$/, "");
+        rest = rest.slice(end + 1);
+        if (line.startsWith("data:")) yield line.slice(5).trimStart();
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
